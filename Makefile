@@ -1,0 +1,71 @@
+# Plain make and sh. Each environment is made by the first target that needs it,
+# and made anew when setup.cfg has changed since.
+
+PYTHON ?= python3
+VENV ?= .venv
+DEMO_VENV ?= .venv-demo
+# Arguments for `make demo`, as in: make demo ARGS=--help
+ARGS ?=
+# Tests at a time: most of them wait, for leases and other processes.
+JOBS ?= 4
+
+IN_VENV = $(VENV)/bin/python -m
+PIP_INSTALL = -m pip --disable-pip-version-check install --quiet
+
+help: ## list the targets (default)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+venv: $(VENV)/.installed ## make the environment for development
+
+# --clear: a changed dependency or another PYTHON must leave nothing of the old one behind.
+# The stamp comes last, so an interrupted install is repeated.
+$(VENV)/.installed: setup.cfg setup.py
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/python $(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(DEMO_VENV)/.installed: setup.cfg setup.py
+	$(PYTHON) -m venv --clear $(DEMO_VENV)
+	$(DEMO_VENV)/bin/python $(PIP_INSTALL) -e '.[demo]'
+	@touch $@
+
+test: $(VENV)/.installed ## run all tests; nearly every line and branch must be covered
+	@$(IN_VENV) coverage erase
+	$(IN_VENV) coverage run -m pytest -m 'not alone' --numprocesses $(JOBS) --reruns 2
+	$(IN_VENV) coverage run -m pytest -m alone --reruns 2
+	@$(IN_VENV) coverage combine --quiet
+	$(IN_VENV) coverage report --fail-under=99
+
+demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options)
+	@$(DEMO_VENV)/bin/python -m pynamodb_mutex.demo $(ARGS)
+
+lint: $(VENV)/.installed ## check style, format and types
+	$(IN_VENV) ruff check .
+	$(IN_VENV) ruff format --check .
+	$(IN_VENV) mypy --strict pynamodb_mutex $$(test ! -d tests/typing || echo tests/typing)
+
+docs: $(VENV)/.installed ## build the documentation into build/docs; a warning is an error
+	@if test -f docs/conf.py; then \
+		$(IN_VENV) sphinx -W --keep-going -n -q docs build/docs && echo "build/docs/index.html"; \
+	else \
+		echo "no docs/conf.py: nothing to build"; \
+	fi
+
+# The import runs isolated and outside the checkout: what it finds came from the wheel,
+# with the run-time dependencies alone.
+dist: $(VENV)/.installed ## build sdist and wheel, check them, try the wheel in a clean environment
+	rm -rf dist build/wheel-venv
+	$(IN_VENV) build --quiet --outdir dist .
+	$(IN_VENV) twine check --strict dist/*
+	$(PYTHON) -m venv build/wheel-venv
+	build/wheel-venv/bin/python $(PIP_INSTALL) dist/*.whl
+	cd build/wheel-venv && bin/python -I -c 'import importlib.metadata as m, pathlib, pynamodb_mutex as p; \
+		assert pathlib.Path(p.__file__).with_name("py.typed").exists(), "py.typed is missing"; \
+		print("imported", m.version("pynamodb-mutex"), "from the wheel")'
+
+clean: ## remove environments and everything built
+	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* htmlcov
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help venv test demo lint docs dist clean

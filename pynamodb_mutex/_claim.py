@@ -1,0 +1,218 @@
+"""The claim protocol without I/O: what a row says, who may take it, when ours ends.
+
+Everything here is decided from numbers handed in: local times, bounds of server time, and rows
+as an answer showed them. Nothing here reads a clock or sends a request.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import os
+import time
+import uuid
+from typing import NamedTuple
+
+from pynamodb_mutex._clock import DRIFT, WATCH_GRACE, Bounds
+
+SHORTEST_LEASE = 0.5
+"""Seconds. Below it, server time known by whole seconds and a network's delays eat the lease."""
+
+NO_SERVER_TIME = 253370764800.0
+"""An end for holders that never saw a ``Date``: 9999-01-01. Others then judge by watching alone."""
+
+TICK = 0.001
+"""Seconds by which a later end must at least differ. Stored ends are whole milliseconds."""
+
+_FORCED = "forced-"
+
+
+class Loss(enum.Enum):
+    """Why a lock was lost."""
+
+    EXPIRED = "its lease ended before it was renewed"
+    TAKEN = "another holder has taken it"
+    FORCED = "it was released by force"
+    DELETED = "its row was deleted"
+    UNREACHABLE = "DynamoDB could not be reached until its lease ended"
+
+
+def new_token() -> str:
+    """Return a token that no other acquisition has.
+
+    The clock and the process are mixed in because copies of a virtual machine may draw the same
+    random numbers.
+    """
+    return f"{uuid.uuid4().hex}{time.monotonic_ns() & 0xFFFFFFFF:08x}{os.getpid():x}"
+
+
+def forced_token() -> str:
+    """Return a token for a row whose claim was broken by force."""
+    return _FORCED + new_token()
+
+
+class Claim(NamedTuple):
+    """What a row says about its lock.
+
+    Attributes:
+        token: Of the last acquisition; None where there never was one.
+        version: The fencing token.
+        expires_at: End of the claim in server time; None in a tombstone.
+        lease: Seconds the claim lives without being renewed.
+        owner: A label for people.
+        writes: Number of the last guarded write.
+        abandoned_by: Label of the holder that this one took the lock from, or empty.
+    """
+
+    token: str | None = None
+    version: int = 0
+    expires_at: float | None = None
+    lease: float = 0.0
+    owner: str | None = None
+    writes: int = 0
+    abandoned_by: str = ""
+
+
+class Watch:
+    """A claim of somebody else's, under observation.
+
+    A claim is dead when server time is surely past its end, or when it stayed unchanged for its
+    whole lease, and WATCH_GRACE, on the local clock. Each rule is safe alone; the second needs no
+    server time.
+    """
+
+    def __init__(self) -> None:
+        self.claim: Claim | None = None
+        self._since = 0.0
+
+    def see(self, claim: Claim, received: float) -> None:
+        """Take note of the row as shown by an answer received at local time ``received``."""
+        seen = self.claim
+        if seen is None or (claim.token, claim.expires_at) != (seen.token, seen.expires_at):
+            self._since = received
+        self.claim = claim
+
+    def matures(self) -> float:
+        """Return the local time from which the unchanged claim is dead."""
+        if self.claim is None or self.claim.expires_at is None or not self.claim.lease:
+            return math.inf
+        return self._since + (self.claim.lease + WATCH_GRACE) * (1 + DRIFT)
+
+    def free_at(self, bounds: Bounds | None) -> float:
+        """Return the local time from which the claim, if it stays as it is, may be taken over."""
+        if self.claim is None:
+            return math.inf
+        if self.claim.expires_at is None:
+            return -math.inf
+        if bounds is None:
+            return self.matures()
+        return min(self.matures(), bounds.passes(self.claim.expires_at + TICK))
+
+
+class Tenure:
+    """Our own claim, from the request that made it to its end.
+
+    Attributes:
+        token: Ours alone.
+        lease: Seconds.
+        version: The fencing token, once it is known.
+        expires_at: The latest end known to stand in the row, in server time.
+        proposed: The highest end ever proposed for it.
+        writes: Number of the last guarded write known to be applied.
+    """
+
+    def __init__(self, token: str, lease: float) -> None:
+        self.token = token
+        self.lease = lease
+        self.version = 0
+        self.expires_at = 0.0
+        self.proposed = 0.0
+        self.writes = 0
+        self._writes_proposed = 0
+        self._ends = -math.inf
+        self._limit = 0.0
+        self._reach = -math.inf
+
+    def propose(self, now: float, bounds: Bounds | None, lease: float) -> tuple[float, float]:
+        """Return what a request about to be sent asks for.
+
+        Args:
+            now: Local time.
+            bounds: Of server time, if there was an answer yet.
+            lease: Seconds wanted from now on.
+
+        Returns:
+            The end, later than any asked for, and the lease to write beside it: not shorter than
+            what an earlier request, perhaps still under way, would let this holder believe, for a
+            watcher waits just as long as the row says.
+        """
+        lease = max(lease, (self._reach - now) / (1 - DRIFT))
+        self._reach = max(self._reach, now + lease * (1 - DRIFT))
+        end = NO_SERVER_TIME if bounds is None else bounds.nominal(now) + lease
+        # ceil, not round: an end must not come out a fraction below the sum
+        self.proposed = max(math.ceil(end * 1000) / 1000, self.after(self.proposed))
+        return self.proposed, lease
+
+    @staticmethod
+    def after(end: float) -> float:
+        """Return the next end that counts as later."""
+        return round(end + TICK, 3)
+
+    def acquired(self, claim: Claim, sent: float, bounds: Bounds | None) -> None:
+        """Take note that the store shows our acquisition.
+
+        Args:
+            claim: The row with our token.
+            sent: Local time before the first request that may have put it there.
+            bounds: Of server time, after the answer.
+        """
+        self.version = claim.version
+        self.writes = self._writes_proposed = claim.writes
+        self.renewed(claim.expires_at or 0.0, self.lease, sent, bounds)
+
+    def renewed(self, end: float, lease: float, sent: float, bounds: Bounds | None) -> None:
+        """Take note that a renewal was applied: only that extends the local end.
+
+        Args:
+            end: The end that it wrote.
+            lease: The lease that it wrote.
+            sent: Local time before it was sent.
+            bounds: Of server time, after the answer.
+        """
+        self._ends = max(self._ends, sent + lease * (1 - DRIFT))
+        if end > self.expires_at:
+            self.expires_at = end
+            # who watches may take it from then on, should the end be further off
+            watched = math.inf if bounds is None else bounds.lowest(sent) + lease + WATCH_GRACE
+            self._limit = min(end, watched)
+
+    def is_mine(self, claim: Claim) -> bool:
+        """Say whether a row carries this acquisition: token and version, and a claim."""
+        return (
+            claim.token == self.token
+            and claim.version == self.version
+            and claim.expires_at is not None
+        )
+
+    def loss(self, claim: Claim) -> Loss:
+        """Say what happened to this acquisition, whose claim the row no longer carries."""
+        if claim.token is None:
+            return Loss.DELETED
+        # our token without a claim: somebody took the claim out by hand
+        cleared = claim.token == self.token and claim.version == self.version
+        return Loss.FORCED if cleared or claim.token.startswith(_FORCED) else Loss.TAKEN
+
+    def ends(self, bounds: Bounds | None) -> float:
+        """Return the local time at which the holder must stop believing.
+
+        The earlier of lease after send, and the moment at which the upper bound of server time
+        reaches the end that stands in the row, or that at which a watcher may take it.
+        """
+        if bounds is None:
+            return self._ends
+        return min(self._ends, bounds.reaches(self._limit))
+
+    def next_write(self) -> int:
+        """Return a number for a guarded write that was never proposed before."""
+        self._writes_proposed += 1
+        return self._writes_proposed

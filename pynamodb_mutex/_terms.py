@@ -1,0 +1,114 @@
+"""On what terms a lock is asked for: the options of a mutex, checked."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pynamodb_mutex._claim import SHORTEST_LEASE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex.models import LockItem
+
+FOREVER = -1.0
+"""A timeout that never comes, as in `threading`."""
+
+
+class Terms(NamedTuple):
+    """The options of `Mutex.for_key`, and the row they are about."""
+
+    key: str
+    row: RawItem
+    model: type[LockItem]
+    lease: float
+    timeout: float
+    auto_renew: bool
+    max_hold: float | None
+    owner: str | None
+    on_lost: Callable[[Any], object] | None
+    data: str | None
+    poll: tuple[float, float]
+    reentrant: bool
+    delete_on_release: bool
+
+    def check(self) -> None:
+        """Refuse what cannot work.
+
+        Raises:
+            TypeError: For an option of a wrong type.
+            ValueError: For a value that no lock can have.
+        """
+        check_lease(self.lease)
+        check_timeout(self.timeout)
+        if self.max_hold is not None and check_number("max_hold", self.max_hold) <= 0:
+            msg = f"max_hold must be above 0 seconds, or None, not {self.max_hold}"
+            raise ValueError(msg)
+        if self.owner is not None:
+            check_owner(self.owner)
+        if self.on_lost is not None and not callable(self.on_lost):
+            msg = f"on_lost must be callable, not {self.on_lost!r}"
+            raise TypeError(msg)
+        if not isinstance(self.poll, tuple) or len(self.poll) != 2:  # noqa: PLR2004
+            msg = f"poll is a tuple of the shortest and the longest wait, not {self.poll!r}"
+            raise TypeError(msg)
+        shortest, longest = (check_number("poll", wait) for wait in self.poll)
+        if not 0 < shortest <= longest:
+            msg = f"poll needs 0 < shortest <= longest seconds, not {self.poll!r}"
+            raise ValueError(msg)
+
+    def label(self) -> str:
+        """Return who asks: the caller's label, or host, process and thread."""
+        if self.owner is not None:
+            return self.owner
+        return f"{_host()}:{os.getpid()}:{threading.current_thread().name}"
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()
+
+
+def check_owner(owner: object) -> None:
+    """Refuse an owner that cannot stand in a row."""
+    if not isinstance(owner, str):
+        msg = f"owner must be a str, or None, not {owner!r}"
+        raise TypeError(msg)
+    if not owner or any("\ud800" <= character <= "\udfff" for character in owner):
+        msg = f"owner must be a label of at least one character, in UTF-8, not {owner!r}"
+        raise ValueError(msg)
+
+
+def check_number(name: str, value: object) -> float:
+    """Return a duration, if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        msg = f"{name} must be a number of seconds, not {value!r}"
+        raise TypeError(msg)
+    if not math.isfinite(value):
+        msg = f"{name} must be a finite number of seconds, not {value!r}"
+        raise ValueError(msg)
+    return value
+
+
+def check_lease(lease: object) -> float:
+    """Return a lease, if it can be renewed in time."""
+    value = check_number("lease", lease)
+    if value < SHORTEST_LEASE:
+        msg = f"a lease under {SHORTEST_LEASE} s cannot be renewed in time, got {lease}"
+        raise ValueError(msg)
+    return value
+
+
+def check_timeout(timeout: object) -> float:
+    """Return a timeout, if `threading.Lock.acquire` would take it."""
+    value = check_number("timeout", timeout)
+    if value < 0 and value != FOREVER:
+        msg = f"timeout must be -1 (wait for ever), or not negative, got {timeout}"
+        raise ValueError(msg)
+    return value

@@ -1,0 +1,113 @@
+"""What can go wrong with a lock. DynamoDB's own failures stay PynamoDB's exceptions."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from pynamodb.exceptions import PynamoDBException
+
+from pynamodb_mutex._claim import Loss
+
+__all__ = [
+    "InvalidKeyError",
+    "Loss",
+    "MutexAlreadyHeldError",
+    "MutexError",
+    "MutexLostError",
+    "MutexNotHeldError",
+    "MutexTimeoutError",
+    "RowLockedError",
+]
+
+
+def _rebuild(kind: type[MutexError], args: tuple[Any, ...], state: dict[str, Any]) -> MutexError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class MutexError(PynamoDBException):
+    """Base class of this library's exceptions.
+
+    Attributes:
+        key: The lock's key, where known.
+        owner: Label of the holder, where known.
+        expires_at: End of the holder's claim, in seconds of server time since the epoch, where known.
+    """
+
+    msg = "Mutex error"
+
+    def __init__(
+        self,
+        msg: str | None = None,
+        cause: Exception | None = None,
+        *,
+        key: str | None = None,
+        owner: str | None = None,
+        expires_at: float | None = None,
+    ) -> None:
+        super().__init__(msg, cause)
+        self.key = key
+        self.owner = owner
+        self.expires_at = expires_at
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # the default would call __init__ with the message alone; a cause may hold a socket
+        return _rebuild, (type(self), self.args, {**self.__dict__, "cause": None})
+
+
+def describe_holder(owner: str | None, expires_at: float | None) -> str:
+    """Say who holds a lock, and until when, for a message."""
+    if expires_at is None:
+        return "its holder is not known"
+    try:
+        end = datetime.fromtimestamp(expires_at, tz=timezone.utc).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        end = f"{expires_at} s"  # a row that another program wrote
+    return f"held by {owner or 'an unnamed owner'} until {end} (DynamoDB's time) unless renewed"
+
+
+class MutexTimeoutError(MutexError, TimeoutError):
+    """The lock was not free within the timeout."""
+
+
+class MutexNotHeldError(MutexError, RuntimeError):
+    """The call needs the lock, and it is not held here."""
+
+
+class MutexLostError(MutexNotHeldError):
+    """The lock was held here, and is no more.
+
+    Attributes:
+        loss: Why.
+        applied: Of a guarded write: False if it was not applied, None if that cannot be known.
+    """
+
+    def __init__(
+        self,
+        msg: str | None = None,
+        cause: Exception | None = None,
+        *,
+        loss: Loss = Loss.EXPIRED,
+        applied: bool | None = False,
+        key: str | None = None,
+        owner: str | None = None,
+        expires_at: float | None = None,
+    ) -> None:
+        super().__init__(msg, cause, key=key, owner=owner, expires_at=expires_at)
+        self.loss = loss
+        self.applied = applied
+
+
+class MutexAlreadyHeldError(MutexError, RuntimeError):
+    """The same thread already holds this mutex, which is not reentrant."""
+
+
+class RowLockedError(MutexError):
+    """A row was to be written without its lock while another holds it."""
+
+
+class InvalidKeyError(MutexError, ValueError):
+    """A key that DynamoDB would not take."""

@@ -1,0 +1,86 @@
+"""What the locks of one process share. A forked child starts with nothing of its parent's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, WeakValueDictionary
+
+from pynamodb_mutex._renewer import Renewer
+from pynamodb_mutex._store import Store
+from pynamodb_mutex._waiting import LocalQueue
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+
+    from pynamodb_mutex._clock import ServerTime
+
+
+class Process:
+    """Connections, knowledge of server time, local queues and the renewer of one process.
+
+    Attributes:
+        left_behind: Whether this is the state of a parent process, seen from its forked child.
+    """
+
+    def __init__(self) -> None:
+        self.left_behind = False
+        self.renewer = Renewer()
+        self.stores: dict[type[Model], Store] = {}
+        self._server_times: dict[str, ServerTime] = {}
+        self._queues: WeakValueDictionary[tuple[Store, str], LocalQueue[Any, Any]] = (
+            WeakValueDictionary()
+        )
+        self._lock = threading.Lock()
+
+    def store(self, model: type[Model]) -> Store:
+        """Return the store of a model, a new one if its Meta now names another table."""
+        store = self.stores.get(model)
+        if store is None or store.address != Store.address_of(model):
+            with self._lock:
+                store = Store(model, self._server_times)
+                store.on_thaw = self.renewer.recheck
+                self.stores[model] = store
+        return store
+
+    def queue(self, store: Store, key: str) -> LocalQueue[Any, Any]:
+        """Return the queue in which this process's threads wait for a key."""
+        with self._lock:
+            queue = self._queues.get((store, key))
+            if queue is None:
+                queue = self._queues[store, key] = LocalQueue()
+            return queue
+
+
+_process = Process()
+
+lock_models: WeakSet[type[Model]] = WeakSet()
+"""LockItem and its subclasses, whose own connections a fork must not share either."""
+
+
+def current_process() -> Process:
+    """Return what this process's locks share."""
+    return _process
+
+
+def store_for(model: type[Model]) -> Store:
+    """Return the store of a model in this process."""
+    return _process.store(model)
+
+
+def forget_everything() -> None:
+    """Start anew: no connection, no knowledge of server time, nothing held.
+
+    Run in each forked child: on a shared socket parent and child would read each other's answers,
+    and the parent's locks are the parent's.
+    """
+    global _process  # noqa: PLW0603 - one for the process is the point
+    _process.left_behind = True
+    for model in lock_models:
+        model._connection = None
+    _process = Process()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_everything)

@@ -1,0 +1,406 @@
+"""The conditional requests, sent. The only module that talks to PynamoDB's connection.
+
+botocore's own retries are off: the library repeats, so that it knows which attempt an answer
+belongs to and which ones may have been applied.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from botocore import exceptions as botocore_exceptions
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.parsers import ResponseParserError
+from pynamodb.connection.table import TableConnection
+from pynamodb.exceptions import (
+    DeleteError,
+    GetError,
+    PynamoDBException,
+    ScanError,
+    TableDoesNotExist,
+    TransactWriteError,
+    UpdateError,
+    VerboseClientError,
+)
+
+from pynamodb_mutex._claim import TICK
+from pynamodb_mutex._clock import HOST_SKEW, ServerTime, local_clock, sleep
+from pynamodb_mutex._expressions import ClaimRows, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pynamodb.models import Model
+
+    from pynamodb_mutex._claim import Claim, Tenure
+    from pynamodb_mutex._expressions import Template
+    from pynamodb_mutex._keys import RawItem
+
+_log = logging.getLogger("pynamodb_mutex")
+
+T = TypeVar("T")
+
+SCAN_PATIENCE = 30.0
+"""Seconds for which a page of a scan is asked for again."""
+
+SHORTEST_RETENTION = 3600.0
+"""Seconds from the end of a claim to its row's TTL, at least: never near a live claim."""
+
+PATIENCE = 0.5
+"""Seconds for which a failure that passes is met with a repeat even when the caller would not wait."""
+
+_REFUSED = "ConditionalCheckFailedException"
+_CANCELLED = "TransactionCanceledException"
+_NOT_APPLIED = frozenset({
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "TransactionConflictException",
+    "ReplicatedWriteConflictException",
+    "LimitExceededException",
+})  # fmt: skip
+_PASSING_REASONS = frozenset({
+    "None",
+    "TransactionConflict",
+    "ThrottlingError",
+    "ProvisionedThroughputExceeded",
+})  # fmt: skip
+_UNWRAPPED = (ResponseParserError, OSError, UnicodeDecodeError)
+"""botocore wraps most of what its HTTP library and its parser raise, not all."""
+_UNDER_WAY = "TransactionInProgressException"
+
+_ERRORS: dict[str, type[PynamoDBException]] = {
+    "UpdateItem": UpdateError,
+    "DeleteItem": DeleteError,
+    "GetItem": GetError,
+    "Scan": ScanError,
+    "TransactWriteItems": TransactWriteError,
+}
+
+
+class Answer(NamedTuple):
+    """What came back.
+
+    Attributes:
+        applied: Whether the condition held.
+        claim: What the row shows: after an applied acquisition, else before.
+        item: The raw row.
+        sent: Local time before the request was sent.
+        received: Local time after the answer was received.
+    """
+
+    applied: bool
+    claim: Claim
+    item: RawItem
+    sent: float
+    received: float
+
+
+class Transient(Exception):  # noqa: N818 - not an error: it is repeated, or its cause raised
+    """A failure that may pass.
+
+    Attributes:
+        error: What to raise when it does not.
+        maybe_applied: Whether the request may have been applied.
+    """
+
+    def __init__(self, error: PynamoDBException, *, maybe_applied: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.maybe_applied = maybe_applied
+
+
+def persist(attempt: Callable[[], T], until: float) -> T:
+    """Repeat an attempt while its failure may pass, with full jitter.
+
+    Args:
+        attempt: Sends one request; called again after Transient.
+        until: Local time after which it is not repeated, but PATIENCE is always granted.
+
+    Raises:
+        PynamoDBException: The last failure, once it is too late to repeat, or one that cannot pass.
+    """
+    clock = local_clock()
+    until = max(until, clock.now() + PATIENCE)
+    try:
+        return attempt()
+    except Transient as failure:
+        if clock.now() >= until:
+            raise failure.error from failure.error.cause
+        _log.warning("%s; to be repeated", failure)
+    import tenacity  # noqa: PLC0415 - not needed as long as nothing fails
+
+    def wait_at_most(duration: float) -> None:
+        sleep(max(0.0, min(duration, until - clock.now())))
+
+    wait_at_most(random.uniform(0, 0.05))  # noqa: S311 - jitter, not a secret
+    repeat = tenacity.Retrying(
+        sleep=wait_at_most,
+        wait=tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
+        stop=lambda _: clock.now() >= until,
+        retry=tenacity.retry_if_exception_type(Transient),
+        reraise=True,
+    )
+    try:
+        return repeat(attempt)
+    except Transient as failure:
+        raise failure.error from failure.error.cause
+
+
+def _headers(response: Any) -> dict[str, str]:
+    headers: dict[str, str] = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return headers
+
+
+def _is_dynamodbs(response: Any) -> bool:
+    """Say whether an answer came from DynamoDB, not from a proxy or portal on the way.
+
+    botocore takes any body of status 200 for an answer, a page of HTML for an empty one.
+    """
+    headers = _headers(response)
+    json = headers.get("content-type", "").startswith("application/x-amz-json")
+    return json or "x-amzn-requestid" in headers
+
+
+def _failure(error: Exception) -> tuple[bool, bool]:
+    """Say whether a failure may pass, and whether the request may have been applied."""
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code == _CANCELLED:
+            reasons: list[dict[str, Any]] = error.response.get("CancellationReasons", [])  # type: ignore[assignment]  # untyped in botocore's stubs
+            return bool(reasons) and all(r.get("Code") in _PASSING_REASONS for r in reasons), False
+        if code in _NOT_APPLIED:
+            return True, False
+        return status >= 500 or code == _UNDER_WAY, True  # noqa: PLR2004
+    if isinstance(error, botocore_exceptions.SSLError):
+        return True, True  # a ConnectionError to botocore, yet it may come with the answer
+    if isinstance(error, botocore_exceptions.ConnectionError):
+        return True, False
+    return isinstance(error, (HTTPClientError, *_UNWRAPPED)), True
+
+
+class Store:
+    """The rows of one model, as one process reaches them."""
+
+    def __init__(self, model: type[Model], server_times: dict[str, ServerTime]) -> None:
+        meta: Any = model.Meta
+        self.model = model
+        self.address = self.address_of(model)
+        self.connection = TableConnection(
+            meta.table_name,
+            meta_table=model._get_connection().get_meta_table(),
+            region=meta.region,
+            host=meta.host,
+            connect_timeout_seconds=meta.connect_timeout_seconds,
+            read_timeout_seconds=meta.read_timeout_seconds,
+            max_retry_attempts=0,
+            max_pool_connections=meta.max_pool_connections,
+            extra_headers=meta.extra_headers,
+            aws_access_key_id=meta.aws_access_key_id,
+            aws_secret_access_key=meta.aws_secret_access_key,
+            aws_session_token=meta.aws_session_token,
+        )
+        # PynamoDB's settings may ask for botocore's own retry modes: not here
+        self.connection.connection._retry_configuration = "LEGACY"
+        self.rows = ClaimRows(model, self.connection)
+        self._server_times = server_times
+        self._server: ServerTime | None = None
+        self._lock = threading.Lock()
+        self._date: tuple[str | None, float] = (None, 0.0)
+        self.on_thaw: Callable[[], None] = lambda: None
+
+    @staticmethod
+    def address_of(model: type[Model]) -> tuple[str, str | None, str | None]:
+        """Return what makes a connection another one when it changes."""
+        meta = model.Meta
+        return meta.table_name, meta.region, meta.host
+
+    @property
+    def server(self) -> ServerTime:
+        """What is known of the time of this table's endpoint."""
+        if self._server is None:
+            with self._lock:  # PynamoDB's client is made at first use, and not by two threads
+                client = self.connection.connection.client
+                endpoint = client.meta.endpoint_url
+                self._server = self._server_times.setdefault(endpoint, ServerTime())
+        return self._server
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def read(self, key: RawItem, *, consistent: bool) -> Answer:
+        """Read a row."""
+        table = self.connection.table_name
+        return self.send("GetItem", {"TableName": table, "Key": key, "ConsistentRead": consistent})
+
+    def acquire(
+        self,
+        key: RawItem,
+        tenure: Tenure,
+        values: dict[str, Any],
+        *,
+        now: float,
+        watched: Claim | None,
+    ) -> Answer:
+        """Take a row.
+
+        Args:
+            key: Of the row.
+            tenure: The acquisition.
+            values: What the claim carries, as `claiming` makes it.
+            now: Local time.
+            watched: A claim that is dead because it stayed as it is for its whole lease.
+        """
+        bounds = self.server.bounds
+        # seeds the fencing token of a new row; compared with nothing
+        server_now = time.time() if bounds is None else bounds.highest(now)
+        low = 0.0 if bounds is None else bounds.lowest(now) - HOST_SKEW - TICK
+        values = {
+            **values,
+            "token": tenure.token,
+            "seed": str(int(server_now * 1000)),
+            "now_low": seconds(low),
+        }
+        if watched is not None:
+            values |= {"seen": watched.token, "seen_until": seconds(watched.expires_at or 0.0)}
+        template = self.rows.acquire(watched=watched is not None, data="data" in values)
+        return self.send("UpdateItem", template.fill(key, values))
+
+    def write(self, template: Template, key: RawItem, values: Mapping[str, Any]) -> Answer:
+        """Send one of the prebuilt updates."""
+        return self.send("UpdateItem", template.fill(key, values))
+
+    def delete(self, key: RawItem, values: Mapping[str, Any]) -> Answer:
+        """Delete a row under our claim."""
+        return self.send("DeleteItem", self.rows.delete.fill(key, values))
+
+    def force(self, key: RawItem, seen: Claim, token: str, retention: float) -> Answer:
+        """Break the claim that was seen, and put a token there that no holder has."""
+        ttl = self.ttl(seen.expires_at or 0.0, retention)
+        return self.write(self.rows.force, key, {"seen": seen.token, "token": token, "ttl": ttl})
+
+    def scan_claims(self) -> Iterator[RawItem]:
+        """Read all rows that carry a claim, dead or alive."""
+        condition = self.rows.has_claim
+        names: dict[str, str] = {}
+        kwargs: dict[str, Any] = {
+            "TableName": self.connection.table_name,
+            "FilterExpression": condition.serialize(names, {}),
+            "ConsistentRead": True,
+        }
+        kwargs["ExpressionAttributeNames"] = {short: name for name, short in names.items()}
+        until = local_clock().now() + SCAN_PATIENCE
+        while True:
+            data = persist(lambda: self.call("Scan", kwargs)[0], until)
+            yield from data["Items"]
+            if "LastEvaluatedKey" not in data:
+                return
+            kwargs["ExclusiveStartKey"] = data["LastEvaluatedKey"]
+
+    def transact(self, items: list[dict[str, Any]], request_token: str) -> Answer | None:
+        """Send a transaction whose first item is the guard.
+
+        Returns:
+            None if it was applied; what the lock's row shows if the guard refused it.
+
+        Raises:
+            TransactWriteError: If another of its items refused it.
+        """
+        kwargs = {"TransactItems": items, "ClientRequestToken": request_token}
+        sent = local_clock().now()
+        try:
+            self.call("TransactWriteItems", kwargs)
+        except TransactWriteError as error:
+            reasons = error.cancellation_reasons
+            guard = reasons[0] if reasons else None
+            if guard is None or guard.code != "ConditionalCheckFailed":
+                raise
+            row = guard.raw_item or {}
+            return Answer(False, self.rows.claim(row), row, sent, local_clock().now())
+        return None
+
+    @staticmethod
+    def ttl(end: float, retention: float) -> str:
+        """Return when DynamoDB may delete a row whose claim ends or ended at ``end``."""
+        return str(int(end + max(retention, SHORTEST_RETENTION)) + 1)
+
+    # -- sending --------------------------------------------------------------------------------
+
+    def send(self, operation: str, kwargs: dict[str, Any]) -> Answer:
+        """Send one request for one row.
+
+        Raises:
+            Transient: If it may pass.
+            PynamoDBException: If it cannot.
+        """
+        try:
+            data, sent, received = self.call(operation, kwargs)
+        except _Refused as refused:
+            claim = self.rows.claim(refused.item)
+            return Answer(False, claim, refused.item, refused.sent, refused.received)
+        item: RawItem = data.get("Attributes") or data.get("Item") or {}
+        return Answer(True, self.rows.claim(item), item, sent, received)
+
+    def call(self, operation: str, kwargs: dict[str, Any]) -> tuple[dict[str, Any], float, float]:
+        """Send one request of any kind; return its answer and when it was sent and received."""
+        # PynamoDB would ask for it, only to log it
+        kwargs.setdefault("ReturnConsumedCapacity", "NONE")
+        clock = local_clock()
+        sent = clock.now()
+        try:
+            data: dict[str, Any] = self.connection.connection.dispatch(operation, kwargs)
+        except (BotoCoreError, ClientError, *_UNWRAPPED) as error:
+            received = clock.now()
+            raised = error.__cause__ if isinstance(error, VerboseClientError) else error
+            response: Any = getattr(raised, "response", None) or {}
+            self._observe(response, sent, received)
+            code = response.get("Error", {}).get("Code")
+            if code == _REFUSED:
+                raise _Refused(response.get("Item") or {}, sent, received) from error
+            raise self._translated(operation, code, error, raised) from error
+        received = clock.now()
+        if not _is_dynamodbs(data):
+            wrong = _ERRORS[operation](f"{operation} failed: the answer is not DynamoDB's")
+            raise Transient(wrong, maybe_applied=True)
+        self._observe(data, sent, received)
+        return data, sent, received
+
+    def _translated(
+        self, operation: str, code: str | None, error: Exception, raised: Any
+    ) -> Exception:
+        if code == "ResourceNotFoundException":
+            hint = f"{self.connection.table_name}`; create it with `{self.model.__name__}.create_table()"
+            missing = TableDoesNotExist(hint)
+            missing.cause = error
+            return missing
+        wrapped = _ERRORS[operation](f"{operation} failed: {error}", error)
+        transient, maybe_applied = _failure(raised)
+        return Transient(wrapped, maybe_applied=maybe_applied) if transient else wrapped
+
+    def _observe(self, response: Any, sent: float, received: float) -> None:
+        """Learn server time from an answer's Date header."""
+        date = _headers(response).get("date")
+        if date is None or not _is_dynamodbs(response):
+            return
+        text, instant = self._date
+        if date != text:
+            try:
+                instant = parsedate_to_datetime(date).timestamp()
+            except ValueError:
+                return
+            self._date = (date, instant)
+        if self.server.observe(instant, sent, received):
+            self.on_thaw()
+
+
+class _Refused(Exception):  # noqa: N818 - an answer, not an error
+    def __init__(self, item: RawItem, sent: float, received: float) -> None:
+        super().__init__()
+        self.item = item
+        self.sent = sent
+        self.received = received

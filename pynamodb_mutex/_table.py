@@ -1,0 +1,146 @@
+"""Creating the lock table, again and again if need be."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.validate import ParamValidator
+from pynamodb.exceptions import TableError
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+
+_SHORTEST_POLL = 0.1
+_LONGEST_POLL = 2.0
+_LONGEST_WAIT = 300.0
+
+_USABLE = ("ACTIVE", "UPDATING")
+
+_SETTINGS = {
+    # PynamoDB's names, as one may expect them here, and boto3's
+    "billing_mode": "BillingMode",
+    "read_capacity_units": "ProvisionedThroughput",
+    "write_capacity_units": "ProvisionedThroughput",
+    "tags": "Tags",
+    "stream_view_type": "StreamSpecification",
+}
+
+
+_INDEXES = {
+    "global_secondary_indexes": "GlobalSecondaryIndexes",
+    "local_secondary_indexes": "LocalSecondaryIndexes",
+}
+
+
+def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> None:
+    """Create a model's table if there is none, and enable its TTL if it is not."""
+    client: Any = model._get_connection().connection.client
+    request = _request(model, client, options)
+    name = request["TableName"]
+    try:
+        # in use: it exists, or somebody else is just creating it
+        with suppress(client.exceptions.ResourceInUseException):
+            client.create_table(**request)
+        table = _described(client, name, wait=wait)
+        if table["KeySchema"] != request["KeySchema"]:
+            msg = f"table {name} exists with other keys: {table['KeySchema']}, not {request['KeySchema']}"
+            raise TableError(msg)
+        if table["TableStatus"] in _USABLE:
+            _enable_ttl(client, name, model.get_attributes()["ttl"].attr_name)
+    except (BotoCoreError, ClientError) as error:
+        msg = f"table {name} could not be created: {error}"
+        raise TableError(msg, error) from error
+
+
+def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return CreateTable's parameters: the model's keys and settings, then the caller's options."""
+    shape = client.meta.service_model.operation_model("CreateTable").input_shape
+    own = {"TableName", "KeySchema", "AttributeDefinitions"}
+    for name in options:
+        if name in own or name not in shape.members:
+            hint = f"; boto3 calls it {_SETTINGS[name]}" if name in _SETTINGS else ""
+            known = ", ".join(sorted(set(shape.members) - own))
+            msg = f"create_table has no option {name!r}{hint}. Its options: {known}"
+            raise TypeError(msg)
+    schema = model._get_schema()
+    meta: Any = model.Meta
+    request: dict[str, Any] = {
+        "TableName": meta.table_name,
+        "AttributeDefinitions": schema["attribute_definitions"],
+        "KeySchema": sorted(schema["key_schema"], key=lambda key: key["KeyType"]),
+        "BillingMode": meta.billing_mode,
+    }
+    if getattr(meta, "tags", None):
+        request["Tags"] = [{"Key": key, "Value": value} for key, value in meta.tags.items()]
+    if getattr(meta, "stream_view_type", None):
+        request["StreamSpecification"] = {
+            "StreamEnabled": True,
+            "StreamViewType": meta.stream_view_type,
+        }
+    for kind, option in _INDEXES.items():
+        if schema[kind]:  # type: ignore[literal-required]  # one of its keys
+            request[option] = [
+                {
+                    "IndexName": index["index_name"],
+                    "KeySchema": sorted(index["key_schema"], key=lambda key: key["KeyType"]),
+                    "Projection": index["projection"],
+                }
+                for index in schema[kind]  # type: ignore[literal-required]  # as above
+            ]
+    if "ProvisionedThroughput" in options:
+        request["BillingMode"] = "PROVISIONED"
+    elif meta.billing_mode == "PROVISIONED":
+        request["ProvisionedThroughput"] = {
+            "ReadCapacityUnits": meta.read_capacity_units,
+            "WriteCapacityUnits": meta.write_capacity_units,
+        }
+    request |= options
+    # PynamoDB's client does not validate parameters, and would drop a misspelt one
+    report = ParamValidator().validate(request, shape)
+    if report.has_errors():
+        msg = f"create_table: {report.generate_report()}"
+        raise ValueError(msg)
+    return request
+
+
+def _described(client: Any, name: str, *, wait: bool) -> dict[str, Any]:
+    """Return the table's description, once it is active if that is waited for."""
+    pause, waited = _SHORTEST_POLL, 0.0
+    while True:
+        try:
+            table: dict[str, Any] = client.describe_table(TableName=name)["Table"]
+        except client.exceptions.ResourceNotFoundException:
+            # DescribeTable is eventually consistent
+            if waited > _LONGEST_WAIT:
+                raise
+        else:
+            if not wait or table["TableStatus"] in _USABLE:
+                return table
+            if waited > _LONGEST_WAIT:
+                msg = f"table {name} is still {table['TableStatus']} after {waited:.0f} s"
+                raise TableError(msg)
+        time.sleep(pause)
+        waited += pause
+        pause = min(2 * pause, _LONGEST_POLL)
+
+
+def _enable_ttl(client: Any, name: str, attribute: str) -> None:
+    """Enable TTL: DynamoDB refuses to enable what is enabled already."""
+    found = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
+    if found["TimeToLiveStatus"] in ("ENABLED", "ENABLING"):
+        if found["AttributeName"] != attribute:
+            msg = f"table {name} has its TTL on {found['AttributeName']!r}, not on {attribute!r}"
+            raise TableError(msg)
+        return
+    try:
+        client.update_time_to_live(
+            TableName=name,
+            TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute},
+        )
+    except ClientError as error:
+        # enabled by somebody else meanwhile
+        if "already enabled" not in str(error):
+            raise

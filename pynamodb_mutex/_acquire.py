@@ -1,0 +1,164 @@
+"""Getting hold of a lock: one try, and waiting."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from pynamodb.exceptions import GetError, PynamoDBException, UpdateError
+
+from pynamodb_mutex._claim import Tenure, Watch, new_token
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._hold import Hold
+from pynamodb_mutex._release import release
+from pynamodb_mutex._store import Transient, persist
+from pynamodb_mutex._waiting import Turn
+from pynamodb_mutex.exceptions import MutexError
+
+if TYPE_CHECKING:
+    from pynamodb_mutex._claim import Claim
+    from pynamodb_mutex._hold import Wanted
+    from pynamodb_mutex._store import Answer
+
+_log = logging.getLogger("pynamodb_mutex")
+
+_TOO_SHORT = 0.5
+"""Share of the lease below which what is left of a fresh claim is renewed before it is handed out."""
+
+
+class Acquisition:
+    """An attempt of one thread to get one lock, until a deadline."""
+
+    def __init__(self, wanted: Wanted, deadline: float) -> None:
+        self.wanted = wanted
+        self.watch = Watch()
+        self._deadline = deadline
+
+    @property
+    def holder(self) -> Claim | None:
+        """The claim that stood in the way last, as far as it was seen."""
+        local = self.wanted.queue.holder
+        if self.watch.claim is None and local is not None:
+            return self.wanted.store.rows.claim(local.item)
+        return self.watch.claim
+
+    def run(self, *, blocking: bool) -> Hold | None:
+        """Get the lock; None if it was not free in time."""
+        queue = self.wanted.queue
+        local = queue.holder
+        looks_first = not blocking or not (queue.turns or (local is not None and local.held))
+        if looks_first:
+            hold = self.look()
+            if hold is not None or not blocking:
+                return hold
+        # a holder in this process hands over: no request is needed before it does
+        with Turn(queue, self.wanted, self._give_back, looked=looks_first) as turn:
+            hold = turn.wait(
+                self.look,
+                self.wanted.terms.poll,
+                deadline=self._deadline,
+                frees_at=self._frees_at,
+            )
+        if hold is not None:
+            # whoever handed it over left this to us
+            self._is_usable(hold)
+        return hold
+
+    def _frees_at(self) -> float:
+        local = self.wanted.queue.holder
+        ends = math.inf if local is None else local.ends
+        return min(ends, self.watch.free_at(self.wanted.store.server.bounds))
+
+    @staticmethod
+    def _give_back(hold: Hold) -> None:
+        """Release what was handed over to a thread that does not wait any more."""
+        release(hold)
+
+    def look(self) -> Hold | None:
+        """Take the lock if it is free, as far as one can see; by one request as a rule."""
+        if self.wanted.process.left_behind:
+            raise MutexError(
+                "the process was forked, or its engine left, while it waited for a lock"
+            )
+        store, row = self.wanted.store, self.wanted.terms.row
+        bounds = store.server.bounds
+        seen = self.watch.claim is not None
+        first_contact = bounds is None and not seen
+        local = self.wanted.queue.holder
+        expected = seen or (local is not None and local.held)
+        waits = local_clock().now() < self.watch.free_at(bounds)
+        if first_contact or (expected and waits):
+            # the first is consistent, for nobody shall wait for an unlocked key
+            try:
+                answer = persist(lambda: store.read(row, consistent=first_contact), self._deadline)
+            except GetError as error:
+                # to the caller it is the acquisition that failed
+                raise UpdateError(error.msg, error.cause) from error.cause
+            self.watch.see(answer.claim, answer.received)
+            if answer.received < self.watch.free_at(store.server.bounds):
+                return None
+        return self._take()
+
+    def _take(self) -> Hold | None:
+        """Send the acquiring write; None if another holds the lock."""
+        wanted, store = self.wanted, self.wanted.store
+        tenure = Tenure(new_token(), wanted.terms.lease)
+        first_sent = math.inf  # of those attempts that may have been applied
+
+        def attempt() -> Answer:
+            nonlocal first_sent
+            now = local_clock().now()
+            end, lease = tenure.propose(now, store.server.bounds, wanted.terms.lease)
+            watched = self.watch.claim if now >= self.watch.matures() else None
+            before, first_sent = first_sent, min(first_sent, now)
+            try:
+                return store.acquire(
+                    wanted.terms.row, tenure, wanted.values(lease, end), now=now, watched=watched
+                )
+            except Transient as failure:
+                if not failure.maybe_applied:
+                    first_sent = before
+                raise
+            except PynamoDBException:
+                first_sent = before
+                raise
+
+        hold: Hold | None = None
+        try:
+            answer = persist(attempt, self._deadline)
+            # refused, but ours: an earlier attempt was applied and its answer lost
+            if answer.claim.token != tenure.token or answer.claim.expires_at is None:
+                self.watch.see(answer.claim, answer.received)
+                return None
+            hold = Hold(wanted, tenure, answer.claim, answer.item, first_sent)
+            if self._is_usable(hold):
+                wanted.queue.took(hold)
+                hold.start()
+                return hold
+        except BaseException:
+            if first_sent < math.inf:
+                self._give_up(tenure, hold)
+            raise
+        self._give_up(tenure, hold)
+        return None
+
+    def _is_usable(self, hold: Hold) -> bool:
+        """Renew a claim that came out too short: this process's clock may have stood still."""
+        if hold.remaining < _TOO_SHORT * self.wanted.terms.lease:
+            try:
+                hold.renew(None)
+            except PynamoDBException as error:
+                _log.warning("short claim of %s not renewed: %s", self.wanted.terms.key, error)
+        return hold.held
+
+    def _give_up(self, tenure: Tenure, hold: Hold | None) -> None:
+        """Try to end a claim that nobody will believe in, whether or not it was, or will be, made."""
+        if hold is not None:
+            hold.forget()
+        store, terms = self.wanted.store, self.wanted.terms
+        values = {"mine": tenure.token, "ttl": store.ttl(tenure.proposed, terms.model.retention)}
+        try:
+            store.write(store.rows.disown, terms.row, values)
+        except (Transient, PynamoDBException) as error:
+            _log.warning("%s may be held by nobody for up to a lease: %s", terms.key, error)

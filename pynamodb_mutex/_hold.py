@@ -1,0 +1,329 @@
+"""One acquisition, from the moment it is held to its end."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import PynamoDBException
+
+from pynamodb_mutex._claim import Loss, Tenure
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._expressions import seconds
+from pynamodb_mutex._store import Transient, persist
+from pynamodb_mutex.exceptions import MutexLostError, MutexNotHeldError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamodb_mutex._claim import Claim
+    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._process import Process
+    from pynamodb_mutex._store import Store
+    from pynamodb_mutex._terms import Terms
+    from pynamodb_mutex._waiting import LocalQueue
+
+    Queue = LocalQueue["Wanted", "Hold"]
+
+_log = logging.getLogger("pynamodb_mutex")
+
+RENEWALS_PER_LEASE = 3
+_MOST_RENEWALS_UNDER_WAY = 2
+_RELEASE_PATIENCE = 5.0
+
+
+class Wanted:
+    """An acquisition that is asked for: its terms, where its row is, and who will hold it."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        store: Store,
+        process: Process,
+        on_lost: Callable[[], object] | None,
+    ) -> None:
+        self.terms = terms
+        self.store = store
+        self.process = process
+        self.queue: Queue = process.queue(store, terms.key)
+        self.on_lost = on_lost
+        self.thread = threading.get_ident()
+        self.owner = terms.label()
+
+    def values(self, lease: float, end: float) -> dict[str, Any]:
+        """Serialise what a row carries under this acquisition."""
+        terms = self.terms
+        values = {
+            "owner": self.owner,
+            "lease": seconds(lease + 0.0005),
+            "end": seconds(end),
+            "ttl": self.store.ttl(end, terms.model.retention),
+            **self.store.rows.initial_values(terms.key),
+        }
+        if terms.data is not None:
+            values["data"] = terms.data
+        return values
+
+
+class Hold:
+    """An acquisition that the store has confirmed.
+
+    Whether it is still held is computed from its end at each question, never a flag. No lock of
+    this class is kept during a request.
+    """
+
+    def __init__(
+        self, wanted: Wanted, tenure: Tenure, claim: Claim, item: RawItem, sent: float
+    ) -> None:
+        tenure.acquired(claim, sent, wanted.store.server.bounds)
+        self.wanted = wanted
+        self.tenure = tenure
+        self.abandoned_by = claim.abandoned_by
+        self.item = item
+        self.depth = 1
+        self.writing = threading.Lock()
+        self.taker: Claim | None = None
+        self.terms = wanted.terms
+        self.store = wanted.store
+        self._finished = False
+        self._loss: Loss | None = None
+        self._lock = threading.Lock()
+        self._since = local_clock().now()
+        self._renewals_under_way = 0
+        self._queued = False
+        self._unreachable = False
+        self._renews_at = self._after(sent)
+
+    def start(self) -> None:
+        """Look after the claim in the background, from when it is handed out."""
+        if self.terms.auto_renew or self.terms.on_lost is not None:
+            self.wanted.process.renewer.add(self)
+
+    # -- belief ---------------------------------------------------------------------------------
+
+    @property
+    def ends(self) -> float:
+        """Local time at which this holder stops believing."""
+        return self.tenure.ends(self.store.server.bounds)
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this acquisition belongs to a parent process."""
+        return self.wanted.process.left_behind
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was given back."""
+        return self._finished
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which this holder may still believe, by the local clock."""
+        if self._finished or self._loss is not None or self.inherited:
+            return 0.0
+        return max(0.0, self.ends - local_clock().now())
+
+    @property
+    def held(self) -> bool:
+        """Whether this holder may believe now."""
+        return self.remaining > 0
+
+    @property
+    def data(self) -> Any:
+        """The payload in the row, as far as this holder knows."""
+        return self.store.rows.data(self.item)
+
+    def reenters(self, thread: int) -> bool:
+        """Whether a thread that asks again may enter on this acquisition."""
+        return self.terms.reentrant and self.wanted.thread == thread and self.held
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why it was lost; None if it was not."""
+        if self._loss is None and not self._finished and not self.held and not self.inherited:
+            unanswered = self._unreachable or self._renewals_under_way > 0
+            self.lose(Loss.UNREACHABLE if unanswered else Loss.EXPIRED)
+        return self._loss
+
+    def lose(self, loss: Loss, taker: Claim | None = None) -> None:
+        """Take note of the loss, and tell it."""
+        with self._lock:
+            if self._finished:
+                return
+            told = self._loss is not None
+            self._loss = loss
+            self.taker = taker
+        if told:
+            return
+        _log.warning("%s lost by %s: %s", self.terms.key, self.wanted.owner, loss.value)
+        self.wanted.process.renewer.remove(self)
+        self.wanted.queue.left(self)
+        on_lost = self.wanted.on_lost
+        if on_lost is not None:
+            threading.Thread(
+                target=self._tell, args=(on_lost,), name="pynamodb-mutex-on-lost", daemon=True
+            ).start()
+
+    def _tell(self, on_lost: Callable[[], object]) -> None:
+        try:
+            on_lost()
+        except Exception:  # noqa: BLE001 - the caller's code, on a thread of ours
+            _log.exception("on_lost of %s failed", self.terms.key)
+
+    def lost_error(self, what: str, *, applied: bool | None = False) -> MutexLostError:
+        """Return the error that says that the lock was lost, with its cause."""
+        loss = self._loss or Loss.EXPIRED
+        taker = self.taker
+        return MutexLostError(
+            f"{what}: {self.terms.key!r} was lost: {loss.value}",
+            loss=loss,
+            applied=applied,
+            key=self.terms.key,
+            owner=taker.owner if taker else None,
+            expires_at=taker.expires_at if taker else None,
+        )
+
+    def check(self, what: str) -> None:
+        """Raise unless this is held."""
+        if self.inherited:
+            msg = f"{what}: {self.terms.key!r} is held by the parent process, not by its fork"
+            raise MutexNotHeldError(msg, key=self.terms.key)
+        if self._finished:
+            msg = f"{what}: {self.terms.key!r} is not held: it was released"
+            raise MutexNotHeldError(msg, key=self.terms.key)
+        if self.loss is not None:
+            raise self.lost_error(what)
+
+    # -- renewal --------------------------------------------------------------------------------
+
+    def _after(self, sent: float) -> float:
+        """Return when to renew a claim asked for at ``sent``: early if it came out short."""
+        if not self.terms.auto_renew:
+            return math.inf
+        return sent + max(0.0, self.ends - sent) / RENEWALS_PER_LEASE
+
+    def due(self) -> float:
+        """Return when the renewer should call (see `_renewer.Renewed`)."""
+        if self._finished or self._loss is not None or self.inherited:
+            return math.inf
+        return min(self.ends, self._renews_at)
+
+    def tend(self) -> bool:
+        """Tell a loss, or say that a renewal is due (see `_renewer.Renewed`)."""
+        now = local_clock().now()
+        if self.loss is not None or self._finished or self.inherited or now < self._renews_at:
+            return False
+        max_hold = self.terms.max_hold
+        if max_hold is not None and now - self._since >= max_hold:
+            _log.warning("%s is held for more than %s s: not renewed", self.terms.key, max_hold)
+            self._renews_at = math.inf
+            return False
+        # counted from this sending, so that one that hangs is followed by another
+        self._renews_at = now + self.terms.lease / RENEWALS_PER_LEASE
+        if self._queued or self._renewals_under_way >= _MOST_RENEWALS_UNDER_WAY:
+            return False
+        self._queued = True
+        return True
+
+    def send_renewal(self) -> None:
+        """Send one renewal in the background (see `_renewer.Renewed`)."""
+        sent = local_clock().now()
+        with self._lock:
+            self._queued = False
+            self._renewals_under_way += 1
+        try:
+            if self.held:
+                self.renew_once(self.terms.lease)
+                self._renews_at = self._after(sent)
+        except (Transient, PynamoDBException) as error:
+            # only the store's refusal, or the end of the lease, is a loss
+            self._unreachable = True
+            pause = min(1.0, self.terms.lease / 10)
+            self._renews_at = local_clock().now() + random.uniform(pause / 2, pause)  # noqa: S311
+            _log.warning("renewal of %s failed, to be repeated: %s", self.terms.key, error)
+        finally:
+            with self._lock:
+                self._renewals_under_way -= 1
+            self.wanted.process.renewer.refresh(self)
+
+    def renew_once(self, lease: float) -> None:
+        """Send a renewal, again only if it met a later one; a refusal is a loss.
+
+        Raises:
+            Transient: If it may pass.
+            PynamoDBException: If it cannot.
+        """
+        tenure = self.tenure
+        while True:
+            now = local_clock().now()
+            with self._lock:
+                end, granted = tenure.propose(now, self.store.server.bounds, lease)
+            values = self.mine() | {
+                "end": seconds(end),
+                "lease": seconds(granted + 0.0005),
+                "ttl": self.store.ttl(end, self.terms.model.retention),
+            }
+            answer = self.store.write(self.store.rows.renew, self.terms.row, values)
+            self._unreachable = False
+            stored = answer.claim.expires_at or 0.0
+            if answer.applied or (tenure.is_mine(answer.claim) and stored == end):
+                with self._lock:
+                    tenure.renewed(end, granted, answer.sent, self.store.server.bounds)
+                return
+            if not tenure.is_mine(answer.claim):
+                self.lose(tenure.loss(answer.claim), answer.claim)
+                return
+            if stored <= tenure.proposed:
+                # a renewal sent later came first: its own answer tells what it brought
+                return
+            with self._lock:
+                tenure.proposed = max(tenure.proposed, stored)
+
+    def renew(self, lease: float | None) -> None:
+        """Renew now; a lease that ended is won back if nobody took the lock meanwhile."""
+        if self._finished or self.inherited:
+            self.check("renew")
+        if self._loss not in (None, Loss.EXPIRED, Loss.UNREACHABLE):
+            raise self.lost_error("renew")
+        until = max(self.ends, local_clock().now())
+        persist(lambda: self.renew_once(self.terms.lease if lease is None else lease), until)
+        with self._lock:
+            ended = self._loss in (Loss.EXPIRED, Loss.UNREACHABLE)
+            if ended and self.ends > local_clock().now():
+                self._loss = None
+        if ended:
+            self.wanted.queue.took(self)
+            self.start()
+        self.wanted.process.renewer.refresh(self)
+        if self.loss is not None:
+            raise self.lost_error("renew")
+
+    def leave(self) -> bool:
+        """Leave one level of a reentrant acquisition; return whether it is to be given back."""
+        with self._lock:
+            if self._finished:
+                msg = f"release: {self.terms.key!r} is not held: it was released"
+                raise MutexNotHeldError(msg, key=self.terms.key)
+            self.depth -= 1
+            self._finished = self.depth == 0
+        if self._finished:
+            self.wanted.process.renewer.remove(self)
+        return self._finished
+
+    def lost_at_release(self, claim: Claim) -> MutexLostError:
+        """Return the error for a release that found another claim than ours."""
+        self._loss, self.taker = self.tenure.loss(claim), claim
+        return self.lost_error("release")
+
+    def mine(self) -> dict[str, Any]:
+        """Serialise what makes a claim ours: token and version."""
+        return {"mine": self.tenure.token, "version": str(self.tenure.version)}
+
+    def forget(self) -> None:
+        """End the belief in a hold that is not handed out, without a request."""
+        self._finished = True
+        self.wanted.process.renewer.remove(self)
+        self.wanted.queue.left(self)

@@ -1,0 +1,140 @@
+"""Giving a lock back, or on to the next thread of this process in line."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pynamodb.exceptions import PynamoDBException
+
+from pynamodb_mutex._claim import NO_SERVER_TIME, Loss, Tenure, new_token
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._hold import Hold
+from pynamodb_mutex._store import Transient, persist
+from pynamodb_mutex.exceptions import MutexLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamodb_mutex._hold import Wanted
+    from pynamodb_mutex._store import Answer
+    from pynamodb_mutex._waiting import Turn
+
+_log = logging.getLogger("pynamodb_mutex")
+
+_PATIENCE = 5.0
+"""Seconds for which a release is repeated; after that the lock ends with its lease."""
+
+
+def release(hold: Hold) -> None:
+    """Give a lock back.
+
+    Raises:
+        MutexLostError: If it had been lost.
+        MutexNotHeldError: If it is not held here.
+        PynamoDBException: If DynamoDB refuses or cannot be reached.
+    """
+    hold.check("release")
+    runs_until = hold.ends
+    if not hold.leave():
+        return
+    queue = hold.wanted.queue
+    ending = _Ending(hold, runs_until)
+    try:
+        turn = queue.next_in_line(hold.terms.poll)
+        if turn is None or not _hand_over(hold, ending, turn):
+            ending.send(_request(hold), _was_running)
+    finally:
+        queue.left(hold)
+
+
+def _request(hold: Hold) -> Callable[[], Answer]:
+    store, terms = hold.store, hold.terms
+    if terms.delete_on_release:
+        return lambda: store.delete(terms.row, hold.mine())
+    bounds = store.server.bounds
+    now = NO_SERVER_TIME if bounds is None else bounds.highest(local_clock().now())
+    values = {**hold.mine(), "ttl": store.ttl(now, terms.model.retention)}
+    return lambda: store.write(store.rows.release, terms.row, values)
+
+
+def _was_running(answer: Answer) -> bool:
+    return answer.applied and answer.claim.expires_at is not None
+
+
+class _Ending:
+    """What ends a claim, sent until it is known to have ended.
+
+    As long as no attempt may have been applied, a refusal tells that the lock was lost, whatever
+    the lease says. Afterwards it may be that attempt's own doing: then the lock counts as released,
+    for its lease was still running when the first was sent.
+    """
+
+    def __init__(self, hold: Hold, runs_until: float) -> None:
+        self._hold = hold
+        self._until = min(runs_until, local_clock().now() + _PATIENCE)
+        self.may_be_applied = False
+
+    def send(self, request: Callable[[], Answer], done: Callable[[Answer], bool]) -> Answer:
+        """Send a request that ends the claim; raise if it had ended before."""
+
+        def attempt() -> Answer:
+            try:
+                return request()
+            except Transient as failure:
+                self.may_be_applied = self.may_be_applied or failure.maybe_applied
+                raise
+
+        answer = persist(attempt, self._until)
+        if not done(answer):
+            tenure = self._hold.tenure
+            forced = tenure.loss(answer.claim) is Loss.FORCED
+            # a force that came right after our claim found it standing
+            broken = forced and answer.claim.version == tenure.version + 1
+            if broken or not self.may_be_applied:
+                raise self._hold.lost_at_release(answer.claim)
+        return answer
+
+
+def _hand_over(hold: Hold, ending: _Ending, turn: Turn[Wanted, Hold]) -> bool:
+    """Give a claim to the next in line with one conditional write.
+
+    Returns:
+        Whether the claim has ended; not if DynamoDB does not take what the next one wants to write.
+    """
+    wanted, store = turn.wants, hold.store
+    tenure = Tenure(new_token(), wanted.terms.lease)
+    first_sent = local_clock().now()
+
+    def request() -> Answer:
+        now = local_clock().now()
+        end, lease = tenure.propose(now, store.server.bounds, wanted.terms.lease)
+        values = wanted.values(lease, end) | hold.mine() | {"token": tenure.token}
+        template = store.rows.hand_over(data="data" in values)
+        return store.write(template, hold.terms.row, values)
+
+    def done(answer: Answer) -> bool:
+        # also when refused: an earlier attempt had been applied
+        return answer.claim.token == tenure.token and answer.claim.expires_at is not None
+
+    granted = False
+    try:
+        answer = ending.send(request, done)
+        if done(answer):
+            new = Hold(wanted, tenure, answer.claim, answer.item, first_sent)
+            granted = turn.grant(new)
+            new.start()
+            if not granted:
+                # whom it was for has left by an exception
+                release(new)
+    except MutexLostError:
+        raise
+    except PynamoDBException as error:
+        if ending.may_be_applied:
+            raise
+        _log.warning("%s not handed over to %s: %s", hold.terms.key, wanted.owner, error)
+        return False
+    finally:
+        if not granted:
+            turn.pass_over()
+    return True

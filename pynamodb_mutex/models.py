@@ -1,0 +1,189 @@
+"""The lock table: LockItem, a row that carries a claim and nothing else."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pynamodb.attributes import (
+    JSONAttribute,
+    NumberAttribute,
+    TTLAttribute,
+    UnicodeAttribute,
+    VersionAttribute,
+)
+from pynamodb.models import Model
+
+from pynamodb_mutex import _table
+from pynamodb_mutex._claim import Loss, forced_token
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._keys import check_key, key_of
+from pynamodb_mutex._process import current_process, lock_models, store_for
+from pynamodb_mutex._store import persist
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TIGHT = {
+    # one hung request must not eat a lease; PynamoDB's own defaults add up to minutes
+    "connect_timeout_seconds": 1.0,
+    "read_timeout_seconds": 2.0,
+    "max_pool_connections": 50,
+}
+
+
+class LockItem(Model):
+    """One lock, as its row stands in the table.
+
+    Subclass it to choose another table, region or host (``class Meta``), other stored names
+    (``attr_name=``), extra attributes, or a range key with a default. A subclass has a connection
+    of its own, with tight timeouts, whatever its ``Meta`` derives from.
+
+    Attributes:
+        key: 1 to 2048 bytes of UTF-8.
+        version: The fencing token: grows at each change of hands.
+        token: Of the last acquisition; stays when the lock is released.
+        owner: A label for people; absent when free.
+        lease: Seconds the claim lives without being renewed.
+        expires_at: End of the claim in seconds of server time; absent when free.
+        writes: Number of the last guarded write under this claim.
+        abandoned_by: Label of the holder from whom this claim was taken over, or empty.
+        ttl: When DynamoDB may delete the row. Garbage collection only, never the end of a claim.
+        data: The caller's payload, any JSON; survives hand-over.
+    """
+
+    class Meta:
+        table_name = os.environ.get("PYNAMODB_MUTEX_TABLE", "pynamodb-mutex")
+        billing_mode = "PAY_PER_REQUEST"
+        connect_timeout_seconds = _TIGHT["connect_timeout_seconds"]
+        read_timeout_seconds = _TIGHT["read_timeout_seconds"]
+        max_pool_connections = _TIGHT["max_pool_connections"]
+
+    retention: ClassVar[float] = 7 * 86400.0
+    """Seconds a row stays after its claim ended or was released. Fencing tokens only grow as long
+    as the row exists or, once it is deleted, as server time in milliseconds is ahead of them."""
+
+    key = UnicodeAttribute(hash_key=True)
+    version = VersionAttribute()
+    token = UnicodeAttribute(null=True)
+    owner = UnicodeAttribute(null=True)
+    lease = NumberAttribute(null=True)
+    expires_at = NumberAttribute(null=True)
+    writes = NumberAttribute(null=True)
+    abandoned_by = UnicodeAttribute(null=True)
+    ttl = TTLAttribute(null=True)
+    data = JSONAttribute(null=True)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give the subclass its own connection, and its Meta what it left out."""
+        # PynamoDB looks at the table's name alone and would hand over the parent's connection
+        cls._connection = None
+        lock_models.add(cls)
+        meta = cls.__dict__.get("Meta")
+        if meta is not None:
+            for name, value in {**_TIGHT, "billing_mode": "PAY_PER_REQUEST"}.items():
+                if not hasattr(meta, name):
+                    setattr(meta, name, value)
+            if not hasattr(meta, "table_name"):
+                meta.table_name = LockItem.Meta.table_name
+        super().__init_subclass__(**kwargs)
+
+    @classmethod
+    def create_table(  # type: ignore[override]  # boto3's names, and waiting is the default
+        cls, wait: bool = True, **create_table_options: Any
+    ) -> None:
+        """Create the table: on-demand, with TTL enabled. Safe to call again, also while it is made.
+
+        Args:
+            wait: Return when the table is active and its TTL enabled. Without waiting, TTL is only
+                enabled if the table is active already: call again later.
+            **create_table_options: Any option of CreateTable as boto3 names it, such as
+                ``TableClass``, ``DeletionProtectionEnabled``, ``OnDemandThroughput``,
+                ``WarmThroughput``, ``StreamSpecification``, ``SSESpecification``,
+                ``ResourcePolicy``, ``Tags``, or ``BillingMode`` with ``ProvisionedThroughput``.
+
+        Raises:
+            TypeError: For an option that CreateTable does not have.
+            ValueError: For an option's value that CreateTable would not take.
+            pynamodb.exceptions.TableError: If DynamoDB refuses, or an existing table has other keys
+                or another TTL attribute.
+        """
+        _table.create(cls, wait=wait, options=create_table_options)
+
+    @classmethod
+    def held(cls) -> Iterator[LockItem]:
+        """Iterate over the items that are held now, in no order. Reads the whole table.
+
+        Raises:
+            pynamodb.exceptions.ScanError: If DynamoDB refuses or cannot be reached.
+            pynamodb.exceptions.TableDoesNotExist: If there is no table.
+        """
+        store = store_for(cls)
+        for raw in store.scan_claims():
+            item = cls.from_raw_data(raw)
+            if item.is_held:
+                yield item
+
+    @classmethod
+    def force_release(cls, key: str) -> bool:
+        """Break the claim that stands in the row now, and no later one.
+
+        The holder learns it from its next request. Guarded writes of it are refused from this
+        moment on; anything else it does is not.
+
+        Args:
+            key: The lock's key.
+
+        Returns:
+            Whether a claim was broken; False if there was none, or it changed hands meanwhile.
+
+        Raises:
+            InvalidKeyError: For a key that no lock can have.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses or cannot be reached.
+        """
+        store = store_for(cls)
+        raw_key = key_of(cls, check_key(key))
+        until = local_clock().now() + 5.0
+        seen = persist(lambda: store.read(raw_key, consistent=True), until).claim
+        if seen.expires_at is None:
+            return False
+        broken_by = forced_token()
+        answer = persist(lambda: store.force(raw_key, seen, broken_by, cls.retention), until)
+        if not answer.applied and answer.claim.token != broken_by:
+            return False
+        local = current_process().queue(store, key).holder
+        if local is not None and local.tenure.token == seen.token:
+            local.lose(Loss.FORCED)
+        return True
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the claim this item shows is still running, as far as server time is known."""
+        return self.remaining > 0
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the claim this item shows may be taken over, unless it is renewed.
+
+        Costs a read if this process has had no answer from DynamoDB yet, to know its time.
+        """
+        if self.expires_at is None:
+            return 0.0
+        store = store_for(type(self))
+        if store.server.bounds is None:
+            persist(lambda: store.read(key_of(type(self), self.key), consistent=False), 0.0)
+        bounds, now = store.server.bounds, local_clock().now()
+        if bounds is None:
+            return float(self.lease or 0.0)
+        return max(0.0, bounds.passes(self.expires_at) - now)
+
+    @property
+    def expires(self) -> datetime | None:
+        """End of the claim in server time (UTC), or None if there is no claim."""
+        if self.expires_at is None:
+            return None
+        return datetime.fromtimestamp(self.expires_at, tz=timezone.utc)
+
+
+lock_models.add(LockItem)

@@ -1,0 +1,166 @@
+"""For tests and demos: an embedded DynamoDB, a clock that stands until moved, claims of others.
+
+Needs the extra ``testing``. Its pytest fixtures (``dynamodb``, ``lock_table``, ``fake_clock``) are
+there as soon as the package is installed.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from pynamodb_mutex import _clock
+from pynamodb_mutex._acquire import Acquisition
+from pynamodb_mutex._engines import (
+    Engine,
+    EngineError,
+    dynamodb_local,
+    embedded_dynamodb,
+    environment,
+    why_no_dynamodb_local,
+)
+from pynamodb_mutex._engines import use as _use
+from pynamodb_mutex._hold import Wanted
+from pynamodb_mutex._keys import check_key
+from pynamodb_mutex._process import Process, forget_everything
+from pynamodb_mutex._release import release
+from pynamodb_mutex.exceptions import MutexLostError, MutexTimeoutError
+from pynamodb_mutex.models import LockItem
+from pynamodb_mutex.mutex import Mutex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+__all__ = [
+    "Engine",
+    "EngineError",
+    "FakeClock",
+    "dynamodb_local",
+    "embedded_dynamodb",
+    "environment",
+    "expire",
+    "held_elsewhere",
+    "use",
+    "why_no_dynamodb_local",
+]
+
+
+@contextmanager
+def use(engine: Engine) -> Iterator[Engine]:
+    """Let this process, and those it starts, talk to an engine inside the block.
+
+    What the library knows of another endpoint, its connections included, is dropped on both ends.
+    """
+    with _use(engine):
+        forget_everything()
+        try:
+            yield engine
+        finally:
+            forget_everything()
+
+
+class FakeClock(_clock.LocalClock):
+    """A local clock that stands still until it is moved, as a context manager.
+
+    Every lock of the process goes by it inside the block; waiting threads wake when it is moved far
+    enough. It is the local clock alone: the engine's own time goes on, so `advance` plays a process
+    that was suspended, or slow, and standing still one whose clock stood.
+    """
+
+    def __init__(self) -> None:
+        """Start at the time of the real clock."""
+        self._now = _clock.LocalClock().now()
+        self._moved = threading.Condition()
+        self._waiting: list[tuple[float, threading.Condition]] = []
+
+    def __enter__(self) -> Self:
+        self._before = _clock.replace_local_clock(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _clock.replace_local_clock(self._before)
+        self.advance(math.inf)
+
+    def now(self) -> float:
+        """Return seconds since an arbitrary start."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock, and wake who waits for that."""
+        with self._moved:
+            self._now += seconds
+            over = [condition for ends, condition in self._waiting if ends <= self._now]
+        for condition in over:
+            with condition:
+                condition.notify_all()
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+        """Wait on a condition that is held, until it is notified or the clock is moved."""
+        with self._moved:
+            ends = math.inf if timeout is None else self._now + timeout
+            if self._now >= ends:
+                return
+            self._waiting.append((ends, condition))
+        try:
+            condition.wait()
+        finally:
+            with self._moved:
+                self._waiting.remove((ends, condition))
+
+
+def expire(key: str, model: type[LockItem] = LockItem) -> None:
+    """Move the end of a key's claim into the past, as if its holder had died long ago.
+
+    Args:
+        key: The lock's key.
+        model: The lock table.
+
+    Raises:
+        pynamodb.exceptions.UpdateError: If nobody holds the key.
+    """
+    hash_key, range_key = model(check_key(key))._get_hash_range_key_serialized_values()
+    # not by the model's update, which would raise the version and make it another's claim
+    model._get_connection().update_item(
+        hash_key,
+        range_key=range_key,
+        actions=[model.expires_at.set(1.0)],
+        condition=model.expires_at.exists(),
+    )
+
+
+@contextmanager
+def held_elsewhere(
+    key: str,
+    *,
+    owner: str = "elsewhere",
+    lease: float = 30.0,
+    model: type[LockItem] = LockItem,
+) -> Iterator[LockItem]:
+    """Let somebody else hold a key inside the block, whoever held it before.
+
+    Args:
+        key: The lock's key.
+        owner: The label of the holder.
+        lease: Seconds; not renewed.
+        model: The lock table.
+
+    Yields:
+        The item as it stands in the table.
+    """
+    model.force_release(key)
+    elsewhere = Process()  # with a connection and a queue of its own, as another process has
+    terms = Mutex.for_key(key, model=model, owner=owner, lease=lease, auto_renew=False)._terms
+    wanted = Wanted(terms, elsewhere.store(model), elsewhere, None)
+    hold = Acquisition(wanted, _clock.local_clock().now()).run(blocking=False)
+    if hold is None:
+        raise MutexTimeoutError(f"{key!r} was taken before it could be held elsewhere", key=key)
+    try:
+        yield model.from_raw_data(hold.item)
+    finally:
+        # lost, when the test broke it, or let it end
+        with suppress(MutexLostError):
+            release(hold)

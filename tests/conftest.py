@@ -1,0 +1,57 @@
+"""Both engines, and a table of its own for each test."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pynamodb_mutex import LockItem
+from pynamodb_mutex.testing import (
+    Engine,
+    dynamodb_local,
+    embedded_dynamodb,
+    use,
+    why_no_dynamodb_local,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def embedded_engine() -> Iterator[Engine]:
+    """Moto's DynamoDB in a process of its own."""
+    with embedded_dynamodb() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def local_engine() -> Iterator[Engine]:
+    """Amazon's DynamoDB Local."""
+    missing = why_no_dynamodb_local()
+    if missing is not None:
+        if os.environ.get("PYNAMODB_MUTEX_REQUIRE_LOCAL"):
+            pytest.fail(f"DynamoDB Local is required here: {missing}")
+        pytest.skip(f"left out on DynamoDB Local: {missing}")
+    with dynamodb_local() as engine:
+        yield engine
+
+
+@pytest.fixture(params=["embedded", "local"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Each engine in turn, in use."""
+    with use(request.getfixturevalue(f"{request.param}_engine")) as engine:
+        yield engine
+
+
+@pytest.fixture
+def table(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> type[LockItem]:
+    """LockItem with a fresh table."""
+    name = f"locks-{uuid.uuid4().hex}"
+    monkeypatch.setattr(LockItem.Meta, "table_name", name)
+    monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", name)  # for the processes a test starts
+    LockItem.create_table()
+    return LockItem

@@ -1,0 +1,415 @@
+"""What the documentation shows runs, prints what it says, and fits the table and the permissions.
+
+A page's Python is run from top to bottom in one namespace. ``.. hidden: python`` is a comment to
+everyone but this file: set-up and assertions that readers need not see. ``.. code-block:: output``
+is what the snippet above it prints, with ``...`` for what varies. A snippet with ``def test_`` is a
+test module, and pytest runs it. Other languages are parsed; a block that nothing here understands
+is a failure.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import doctest
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import types
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import boto3
+import pytest
+import yaml
+from pynamodb.signals import pre_dynamodb_send
+
+from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex.testing import Engine, held_elsewhere, use
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.rst", *sorted((ROOT / "docs").glob("*.rst"))]
+
+_START = re.compile(
+    r"(?P<indent> *)\.\. (?:(?P<hidden>hidden: )|(?P<directive>[\w-]+):: ?)(?P<language>\S*)"
+)
+_CODE = {"code-block", "code", "sourcecode"}
+_OTHER_CODE = {"literalinclude", "doctest", "testcode", "parsed-literal", "raw", "highlight"}
+_AS_PRINTED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class Block(NamedTuple):
+    page: Path
+    line: int  # of its first line of text, from 1
+    language: str
+    hidden: bool
+    text: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    blocks = []
+    at = 0
+    while at < len(lines):
+        start = _START.fullmatch(lines[at])
+        at += 1
+        if start is None:
+            continue
+        assert start["directive"] not in _OTHER_CODE, f"{page}:{at}: not run by this test"
+        if start["directive"] not in _CODE and not start["hidden"]:
+            continue
+        while at < len(lines) and re.match(r" +:[\w-]+:", lines[at]):
+            at += 1  # options
+        first = at
+        indent = len(start["indent"])
+        while at < len(lines) and (
+            not lines[at].strip() or len(lines[at]) - len(lines[at].lstrip()) > indent
+        ):
+            at += 1
+        body = lines[first:at]
+        skipped = next((n for n, line in enumerate(body) if line.strip()), 0)
+        text = textwrap.dedent("\n".join(body[skipped:])).rstrip() + "\n"
+        hidden = bool(start["hidden"])
+        blocks.append(Block(page, first + skipped + 1, start["language"], hidden, text))
+    return blocks
+
+
+def blocks_in(language: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks_of(page) if block.language == language]
+
+
+def the_block(language: str, containing: str = "") -> Block:
+    (block,) = (block for block in blocks_in(language) if containing in block.text)
+    return block
+
+
+# -- running -------------------------------------------------------------------------------------
+
+
+class Page:
+    """One page's namespace, and what its last snippet printed."""
+
+    def __init__(self, path: Path, tmp_path: Path) -> None:
+        self.path = path
+        self.tmp_path = tmp_path
+        self.namespace: dict[str, Any] = {"__name__": f"docs_{path.stem}"}
+        self.printed = ""
+        self.ran: list[Block] = []
+
+    def run(self) -> None:
+        try:
+            self.run_blocks()
+        finally:
+            # what a broken page leaves open must not be closed in the middle of another test
+            for value in self.namespace.values():
+                if isinstance(value, contextlib.ExitStack):
+                    value.close()
+
+    def run_blocks(self) -> None:
+        for block in blocks_of(self.path):
+            step = _STEPS.get(block.language)
+            assert step is not None, f"{block.where}: what is {block.language!r}?"
+            try:
+                step(self, block)
+            except Exception as error:
+                raise AssertionError(f"{block.where}: {type(error).__name__}: {error}") from error
+        # counted by other means, so that a snippet cannot slip through the parser
+        written = self.path.read_text(encoding="utf-8")
+        expected = len(re.findall(r":: *python\d? *$|^ *\.\. hidden: ", written, re.MULTILINE))
+        assert len(self.ran) == expected
+
+    def python(self, block: Block) -> None:
+        self.ran.append(block)
+        if re.search(r"^def test_", block.text, re.MULTILINE):
+            self.pytest(block)
+            return
+        # blank lines in front: tracebacks then show the line in the page
+        source = "\n" * (block.line - 1) + block.text
+        code = compile(source, str(self.path), "exec", dont_inherit=True)
+        output = io.StringIO()
+        modules = stand_ins() if "aws_cdk" in block.text else {}
+        with contextlib.redirect_stdout(output), pytest.MonkeyPatch.context() as patch:
+            for name, module in modules.items():
+                patch.setitem(sys.modules, name, module)
+            exec(code, self.namespace)
+        if not block.hidden:
+            self.printed = output.getvalue()
+
+    def pytest(self, block: Block) -> None:
+        module = self.tmp_path / f"test_line_{block.line}.py"
+        module.write_text(block.text, encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += ["--rootdir", str(self.tmp_path), str(module)]
+        done = subprocess.run(
+            command,
+            cwd=self.tmp_path,
+            env=os.environ | {"PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        tests = len(re.findall(r"^def test_", block.text, re.MULTILINE))
+        assert f"\n{tests} passed in " in done.stdout, done.stdout + done.stderr
+        self.printed = ""
+
+    def output(self, block: Block) -> None:
+        expected = block.text
+        checker = doctest.OutputChecker()
+        if not checker.check_output(expected, self.printed, _AS_PRINTED):
+            raise AssertionError(f"shown:\n{expected}\nprinted:\n{self.printed}")
+        self.printed = ""  # each output belongs to one snippet
+
+    def yaml(self, block: Block) -> None:
+        assert yaml.safe_load(block.text)
+
+    def json(self, block: Block) -> None:
+        assert json.loads(block.text)
+
+    def terraform(self, block: Block) -> None:
+        assert read_hcl(block.text)
+
+    def console(self, block: Block) -> None:
+        """Commands are not run, but what they name is there."""
+        known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        extras = set(re.findall(r"^([a-z]+) =$", (ROOT / "setup.cfg").read_text(), re.MULTILINE))
+        for line in block.text.splitlines():
+            if make := re.match(r"make (\w+)", line):
+                assert make[1] in known, line
+            else:
+                pip = re.fullmatch(r"pip install '?pynamodb-mutex(?:\[(\w+)\])?'?", line)
+                assert pip is not None, f"{line}: a command this test knows nothing of"
+                assert pip[1] is None or pip[1] in extras, line
+
+    def text(self, block: Block) -> None:
+        """Drawings and the like; Python does not hide there."""
+        with pytest.raises(SyntaxError):
+            ast.parse(block.text)
+
+
+_STEPS = {
+    "python": Page.python,
+    "output": Page.output,
+    "yaml": Page.yaml,
+    "json": Page.json,
+    "terraform": Page.terraform,
+    "console": Page.console,
+    "text": Page.text,
+}
+
+
+@pytest.fixture
+def embedded(embedded_engine: Engine) -> Iterator[Engine]:
+    """The embedded engine in use, with no table of the default name on it."""
+    with use(embedded_engine) as engine:
+        client = boto3.client("dynamodb")
+
+        def clean() -> None:
+            # PynamoDB keeps a connection, also to an engine that has gone
+            LockItem._connection = None
+            for table in client.list_tables()["TableNames"]:
+                if not table.startswith("locks-"):  # those of conftest's
+                    client.delete_table(TableName=table)
+
+        clean()
+        yield engine
+        clean()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_page_runs(path, tmp_path, embedded):
+    Page(path, tmp_path).run()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_no_code_outside_code_blocks(path):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        assert not line.lstrip().startswith(">>>"), f"{path.name}:{number}: a doctest"
+        ends_paragraph = line.rstrip().endswith("::") and not line.lstrip().startswith(".. ")
+        assert not ends_paragraph, f"{path.name}:{number}: a literal block; say what it is"
+
+
+def test_readme_starts_with_a_short_example():
+    first = next(block for block in blocks_of(ROOT / "README.rst") if not block.hidden)
+    assert first.language == "python"
+    assert len(first.text.splitlines()) <= 12
+
+
+def test_a_broken_page_is_noticed(tmp_path):
+    page = tmp_path / "page.rst"
+    for text, message in (
+        (".. code-block:: python\n\n   1 / 0\n", "division by zero"),
+        (".. code-block:: python\n\n   print(1)\n\n.. code-block:: output\n\n   2\n", "printed:"),
+        (".. code-block:: ruby\n\n   puts 1\n", "what is 'ruby'"),
+        (".. code-block::\n\n   print(1)\n", "what is ''"),
+        (".. code-block:: text\n\n   x = 1\n", "DID NOT RAISE"),
+        (".. code-block:: console\n\n   make love\n", "make love"),
+        ("* nested\n\n  .. code-block:: python\n\n     1 / 0\n", "division by zero"),
+        (".. literalinclude:: x.py\n", "not run"),
+        (".. code-block:: json\n\n   {'a': 1}\n", "JSONDecodeError"),
+        (".. code-block:: terraform\n\n   a = [\n", "not understood"),
+        (".. code-block:: python\n\n   def test_x(): assert 0\n", "1 failed"),
+        # where the parser does not see it
+        (".. code-block::  python\n\n   1 / 0\n", "assert 0 == 1"),
+    ):
+        page.write_text(text)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+            (tmp_path / "Makefile").write_text("test:\n")
+            (tmp_path / "setup.cfg").write_text("")
+            with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(message)):
+                Page(page, tmp_path).run()
+
+
+# -- the table, four ways -------------------------------------------------------------------------
+
+
+_TABLE = {
+    "name": "pynamodb-mutex",
+    "billing": "PAY_PER_REQUEST",
+    "hash key": ("key", "S"),
+    "ttl": ("ttl", True),
+}
+
+
+def test_table_as_created(embedded):
+    LockItem.create_table()
+    client = boto3.client("dynamodb")
+    table = client.describe_table(TableName="pynamodb-mutex")["Table"]
+    ttl = client.describe_time_to_live(TableName="pynamodb-mutex")["TimeToLiveDescription"]
+    (key,) = table["KeySchema"]
+    (attribute,) = table["AttributeDefinitions"]
+    assert key == {"AttributeName": attribute["AttributeName"], "KeyType": "HASH"}
+    assert {
+        "name": table["TableName"],
+        "billing": table["BillingModeSummary"]["BillingMode"],
+        "hash key": (attribute["AttributeName"], attribute["AttributeType"]),
+        "ttl": (ttl["AttributeName"], ttl["TimeToLiveStatus"] == "ENABLED"),
+    } == _TABLE
+
+
+def test_table_by_cloudformation():
+    (resource,) = yaml.safe_load(the_block("yaml").text)["Resources"].values()
+    assert resource["Type"] == "AWS::DynamoDB::Table"
+    table = resource["Properties"]
+    (key,) = table["KeySchema"]
+    (attribute,) = table["AttributeDefinitions"]
+    assert key == {"AttributeName": attribute["AttributeName"], "KeyType": "HASH"}
+    assert {
+        "name": table["TableName"],
+        "billing": table["BillingMode"],
+        "hash key": (attribute["AttributeName"], attribute["AttributeType"]),
+        "ttl": tuple(table["TimeToLiveSpecification"].values()),
+    } == _TABLE
+
+
+def read_hcl(text: str) -> dict[str, Any]:
+    """Read the part of HCL that the README uses: blocks, and strings, numbers and booleans."""
+    root: dict[str, Any] = {}
+    open_blocks = [root]
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if start := re.fullmatch(r'(\w+)((?: "[\w-]+")*) \{', line):
+            inner: dict[str, Any] = {}
+            name = " ".join([start[1], *re.findall(r'"([^"]+)"', start[2])])
+            assert name not in open_blocks[-1]
+            open_blocks[-1][name] = inner
+            open_blocks.append(inner)
+        elif setting := re.fullmatch(r'(\w+) += ("[^"$]*"|\d+|true|false)', line):
+            open_blocks[-1][setting[1]] = json.loads(setting[2])
+        else:
+            assert line == "}", f"not understood: {line}"
+            open_blocks.pop()
+    assert open_blocks == [root], "a block is not closed"
+    return root
+
+
+def test_table_by_terraform():
+    (table,) = read_hcl(the_block("terraform").text).values()
+    assert table["attribute"]["name"] == table["hash_key"]
+    assert {
+        "name": table["name"],
+        "billing": table["billing_mode"],
+        "hash key": (table["hash_key"], table["attribute"]["type"]),
+        "ttl": (table["ttl"]["attribute_name"], table["ttl"]["enabled"]),
+    } == _TABLE
+
+
+def stand_ins() -> dict[str, types.ModuleType]:
+    """Return modules with as much of the CDK as the README uses: the CDK itself needs Node.js."""
+    cdk, dynamodb = types.ModuleType("aws_cdk"), types.ModuleType("aws_cdk.aws_dynamodb")
+
+    class Stack:
+        def __init__(self, scope: Any, construct_id: str) -> None:
+            self.tables: list[dict[str, Any]] = []
+
+    def attribute(**settings: str) -> tuple[str, str]:
+        name, kind = settings.pop("name"), settings.pop("type")
+        assert not settings
+        return name, kind
+
+    def table(stack: Stack, construct_id: str, **settings: Any) -> None:
+        stack.tables.append(settings)
+
+    vars(cdk).update(Stack=Stack, aws_dynamodb=dynamodb)
+    vars(dynamodb).update(
+        Attribute=attribute,
+        AttributeType=types.SimpleNamespace(STRING="S"),
+        BillingMode=types.SimpleNamespace(PAY_PER_REQUEST="PAY_PER_REQUEST"),
+        Table=table,
+    )
+    return {"aws_cdk": cdk, "aws_cdk.aws_dynamodb": dynamodb}
+
+
+def test_table_by_cdk(tmp_path):
+    page = Page(ROOT / "README.rst", tmp_path)
+    page.python(the_block("python", "aws_cdk"))
+    (table,) = page.namespace["LockStack"](None, "locks").tables
+    assert {
+        "name": table.pop("table_name"),
+        "billing": table.pop("billing_mode"),
+        "hash key": table.pop("partition_key"),
+        "ttl": (table.pop("time_to_live_attribute"), True),
+    } == _TABLE
+    assert not table
+
+
+# -- permissions ----------------------------------------------------------------------------------
+
+
+def test_policy_allows_what_is_sent(embedded):
+    LockItem.create_table()
+    sent: Counter[str] = Counter()
+
+    def count(sender: object, operation_name: str, **_: object) -> None:
+        sent[operation_name] += 1
+
+    pre_dynamodb_send.connect(count)
+    try:
+        with Mutex.for_key("a", lease=0.6) as mutex:
+            # looks and polls, while the other renews
+            assert not Mutex.for_key("a").acquire(blocking=False)
+            assert not Mutex.for_key("a").acquire(timeout=0.5)
+            mutex.save_data(1)
+            assert mutex.locked()
+            with mutex.transaction():
+                pass
+        with held_elsewhere("a"):
+            assert LockItem.force_release("a")
+    finally:
+        pre_dynamodb_send.disconnect(count)
+    (statement,) = json.loads(the_block("json").text)["Statement"]
+    allowed = {action.removeprefix("dynamodb:") for action in statement["Action"]}
+    # the transaction's guard is an Update: dynamodb:UpdateItem allows it
+    assert allowed == set(sent) - {"TransactWriteItems"}
+    assert statement["Resource"].endswith(f":table/{_TABLE['name']}")

@@ -1,0 +1,257 @@
+"""LockItem: what items and the table say of who holds what, and breaking a claim."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+
+import pytest
+from botocore.client import BaseClient
+from pynamodb.exceptions import TableDoesNotExist
+
+from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
+from pynamodb_mutex._process import forget_everything
+from pynamodb_mutex.testing import expire, held_elsewhere
+
+
+class Elsewhere(LockItem):
+    """The same table with another connection and another queue, as in another process."""
+
+    class Meta(LockItem.Meta):
+        pass
+
+
+class Wire:
+    """The requests that go out, and what is done before one, or to its answer."""
+
+    def __init__(self, monkeypatch):
+        self.sent = []
+        self.before = {}
+        self.after = {}
+        original = BaseClient._make_api_call
+
+        def send(client, operation, kwargs):
+            self.sent.append(operation)
+            if operation in self.before:
+                self.before.pop(operation)()
+            answer = original(client, operation, kwargs)
+            if operation in self.after:
+                self.after[operation](answer)
+            return answer
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", send)
+
+
+@pytest.fixture
+def wire(monkeypatch):
+    return Wire(monkeypatch)
+
+
+def keys(items):
+    return sorted(item.key for item in items)
+
+
+# -- items --------------------------------------------------------------------------------------
+
+
+def test_an_item_says_whether_it_is_held_and_until_when(table):
+    with Mutex.for_key("a", lease=20, owner="me") as mutex:
+        item = table.get("a")
+        assert item.is_held
+        assert item.owner == "me"
+        # until it may be taken over: somewhat later than its holder stops to believe
+        assert mutex.remaining <= item.remaining <= 20 + 3
+        assert item.expires == datetime.fromtimestamp(item.expires_at, tz=timezone.utc)
+        assert item.expires.utcoffset().total_seconds() == 0
+    item.refresh()
+    assert (item.is_held, item.remaining, item.expires) == (False, 0.0, None)
+    assert item.owner is None
+
+
+def test_an_item_whose_claim_has_ended_is_not_held(table):
+    with held_elsewhere("a"):
+        expire("a")
+        item = table.get("a")
+        assert (item.is_held, item.remaining) == (False, 0.0)
+        assert item.expires == datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
+
+
+def test_a_claim_runs_out_by_itself(table):
+    Mutex.for_key("a", lease=0.5, auto_renew=False).acquire()
+    item = table.get("a")
+    assert item.is_held
+    before = item.remaining
+    time.sleep(0.3)
+    assert item.remaining <= before - 0.25
+    deadline = time.monotonic() + 20
+    while item.is_held:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_an_item_that_never_carried_a_claim_is_not_held(table):
+    item = table("a")
+    assert (item.is_held, item.remaining, item.expires) == (False, 0.0, None)
+
+
+def test_a_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
+    with held_elsewhere("a", lease=20):
+        item = table.get("a")
+        forget_everything()
+        wire.sent.clear()
+        assert 10 < item.remaining < 25
+        assert item.is_held
+        assert wire.sent == ["GetItem"]
+        expire("a")
+        item = table.get("a")
+        forget_everything()
+        assert not item.is_held
+
+
+def test_without_server_time_the_lease_is_what_is_known(table, wire):
+    with held_elsewhere("a", lease=20):
+        item = table.get("a")
+        forget_everything()
+        wire.after["GetItem"] = lambda answer: answer["ResponseMetadata"]["HTTPHeaders"].pop("date")
+        assert item.remaining == pytest.approx(20, abs=0.1)
+        assert item.is_held
+
+
+# -- the table ----------------------------------------------------------------------------------
+
+
+def test_held_gives_what_is_held_now(table):
+    assert list(table.held()) == []
+    with Mutex.for_key("free"):
+        pass
+    with Mutex.for_key("a", owner="me"), held_elsewhere("b", owner="they"), held_elsewhere("c"):
+        expire("c")
+        items = list(table.held())
+        assert keys(items) == ["a", "b"]
+        assert {item.owner for item in items} == {"me", "they"}
+        assert all(isinstance(item, table) and item.is_held for item in items)
+    assert list(table.held()) == []
+
+
+def test_held_in_a_process_without_any_answer_yet(table):
+    with held_elsewhere("a"):
+        forget_everything()
+        assert keys(table.held()) == ["a"]
+
+
+def test_held_reads_page_after_page(table, monkeypatch):
+    original = BaseClient._make_api_call
+    pages = []
+
+    def by_two(client, operation, kwargs):
+        if operation == "Scan":
+            pages.append(kwargs)
+            kwargs = {**kwargs, "Limit": 2}
+        return original(client, operation, kwargs)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", by_two)
+    mutexes = [Mutex.for_key(f"k{number}") for number in range(5)]
+    for mutex in mutexes:
+        mutex.acquire()
+    assert keys(table.held()) == [mutex.key for mutex in mutexes]
+    assert len(pages) >= 3
+
+
+def test_held_is_lazy(table, wire):
+    items = table.held()
+    assert wire.sent == []
+    assert list(items) == []
+    assert wire.sent == ["Scan"]
+
+
+def test_without_a_table_the_error_names_the_call_that_creates_it(table):
+    table.delete_table(wait=True)
+    for call in (
+        Mutex.for_key("a").acquire,
+        Mutex.for_key("a").locked,
+        lambda: table.force_release("a"),
+        lambda: list(table.held()),
+    ):
+        with pytest.raises(TableDoesNotExist, match=r"LockItem\.create_table\(\)"):
+            call()
+
+
+# -- force --------------------------------------------------------------------------------------
+
+
+def test_force_release_says_whether_it_broke_a_claim(table):
+    assert table.force_release("a") is False
+    assert list(table.scan()) == []
+    with Mutex.for_key("a"):
+        pass
+    tombstone = table.get("a")
+    assert table.force_release("a") is False
+    assert table.get("a").attribute_values == tombstone.attribute_values
+    with held_elsewhere("a"):
+        assert table.force_release("a") is True
+        assert table.force_release("a") is False
+
+
+def test_force_release_breaks_a_dead_claim_too(table):
+    with held_elsewhere("a"):
+        expire("a")
+        assert table.force_release("a") is True
+        assert table.get("a").expires_at is None
+
+
+def test_force_release_keeps_payload_and_fencing(table):
+    holder = Mutex.for_key("a", data={"page": 3})
+    holder.acquire()
+    assert table.force_release("a")
+    item = table.get("a")
+    assert item.data == {"page": 3}
+    assert item.version == holder.fencing_token + 1
+    assert item.ttl.timestamp() > time.time() + 3600
+    with Mutex.for_key("a") as after:
+        assert after.fencing_token == holder.fencing_token + 2
+
+
+def test_force_release_leaves_a_later_claim_alone(table, wire):
+    first, second = (Mutex.for_key("a", model=Elsewhere) for _ in range(2))
+    first.acquire()
+
+    def changes_hands():
+        first.release()
+        second.acquire()
+
+    wire.before["UpdateItem"] = changes_hands
+    assert table.force_release("a") is False
+    assert second.locked()
+    second.renew()
+    second.release()
+
+
+def test_force_release_leaves_a_tombstone_alone_that_came_meanwhile(table, wire):
+    holder = Mutex.for_key("a", model=Elsewhere)
+    holder.acquire()
+    wire.before["UpdateItem"] = holder.release
+    assert table.force_release("a") is False
+    assert table.get("a").version == holder.fencing_token
+
+
+def test_a_forced_holder_of_this_process_knows_it_at_once(table):
+    mutex = Mutex.for_key("a")
+    mutex.acquire()
+    table.force_release("a")
+    assert (mutex.held, mutex.loss) == (False, Loss.FORCED)
+    with pytest.raises(MutexLostError, match="force"):
+        mutex.release()
+
+
+def test_forcing_an_old_claim_does_not_tell_a_newer_holder_of_this_process(table, wire):
+    old, new = Mutex.for_key("a", model=Elsewhere), Mutex.for_key("a")
+    old.acquire()
+
+    def taken_over():
+        expire("a")
+        new.acquire(blocking=False)
+
+    wire.before["UpdateItem"] = taken_over
+    assert table.force_release("a") is False
+    assert new.held
+    new.renew()

@@ -1,0 +1,190 @@
+"""Renewal in the background: many locks on few threads, and none that outlives its lock."""
+
+import threading
+import time
+
+import pytest
+from proxy import Fault, fault_proxy, late, stall, through
+from worker import workers
+
+from pynamodb_mutex import Mutex
+from pynamodb_mutex._renewer import WORKERS
+
+GENEROUS = 30.0
+
+
+@pytest.fixture
+def proxy(engine):
+    with fault_proxy(engine) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def here(proxy, table):
+    return through(proxy, table)
+
+
+def until(condition):
+    deadline = time.monotonic() + GENEROUS
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert condition()
+
+
+MANY = """
+import http.client
+from concurrent.futures import ThreadPoolExecutor
+from threading import active_count
+
+at_once = http.client.HTTPConnection.getresponse
+def later(*args, **kwargs):
+    time.sleep(0.03)
+    return at_once(*args, **kwargs)
+http.client.HTTPConnection.getresponse = later
+
+locks = [Mutex.for_key(f"lock-{i}", lease=10.0) for i in range(500)]
+def all_of_them(do):
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(do, locks))
+"""
+
+
+@pytest.mark.parametrize("engine", ["embedded"], indirect=True)  # for its 30 s
+@pytest.mark.alone
+def test_500_locks_of_one_process_live_on_a_few_threads(table):
+    """With 30 ms added to each request."""
+    with workers(0.0) as (holder,):
+        holder.ask(MANY)
+        assert all(holder.ask("all_of_them(Mutex.acquire)"))
+        for _ in range(21):
+            time.sleep(1)
+            assert holder.ask("active_count()") <= 12
+        assert holder.ask("sum(m.held and not m.lost for m in locks)") == 500
+        holder.ask("all_of_them(Mutex.release)")
+        until(lambda: holder.ask("active_count()") == 1)
+
+
+def test_a_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy):
+    goes_on, told = threading.Event(), threading.Event()
+    proxy.always(stall(goes_on), op="renew")
+    here = through(proxy, table, read_timeout=GENEROUS)
+    for i in range(WORKERS):
+        assert Mutex.for_key(f"hangs-{i}", model=here, lease=3.0).acquire(blocking=False)
+    proxy.wait(WORKERS, "renew")
+    waits = Mutex.for_key("waits", model=here, lease=1.0, on_lost=lambda _: told.set())
+    assert waits.acquire(blocking=False)
+    assert told.wait(GENEROUS)
+    with Mutex.for_key("lives", model=here, lease=1.5):  # its renewal comes after that one
+        proxy.clear()
+        goes_on.set()
+        until(lambda: any(key_of(seen) == "lives" for seen in proxy.of("renew")))
+    assert not any(key_of(seen) == "waits" for seen in proxy.of("renew"))
+
+
+def key_of(seen):
+    return seen.body["Key"]["key"]["S"]
+
+
+def renewing_threads():
+    return {t for t in threading.enumerate() if t.name.startswith("pynamodb-mutex")}
+
+
+def test_short_locks_share_one_thread(table):
+    seen = set()
+    for i in range(30):
+        with Mutex.for_key(f"k{i % 3}", lease=30.0):
+            seen |= renewing_threads()
+    # one may be left of a test before, about to end
+    assert len(seen - LEFT_OVER) <= 1
+
+
+LEFT_OVER: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def left_over():
+    LEFT_OVER.clear()
+    LEFT_OVER.update(renewing_threads())
+
+
+def test_without_renewal_or_on_lost_there_is_no_thread(table):
+    with Mutex.for_key("k", auto_renew=False):
+        assert renewing_threads() <= LEFT_OVER
+
+
+def test_a_lock_outlives_its_lease_as_long_as_it_is_renewed(table, here, proxy):
+    with Mutex.for_key("k", model=here, lease=2.4) as mutex:
+        before = table.get("k", consistent_read=True)
+        time.sleep(5.0)
+        assert mutex.held
+        after = table.get("k", consistent_read=True)
+        assert after.expires_at > before.expires_at
+        assert after.ttl >= before.ttl
+        assert (after.token, after.version) == (before.token, before.version)
+        assert 3 <= len(proxy.of("renew")) <= 9  # each third of the lease
+
+
+class Hanging(Fault):
+    """Reaches the engine when the test says so, and is answered then."""
+
+    def __init__(self):
+        super().__init__("hanging", self._keep)
+        self.came, self.goes_on = threading.Event(), threading.Event()
+
+    def _keep(self, exchange):
+        self.came.set()
+        self.goes_on.wait(GENEROUS)
+        exchange.answer(exchange.apply(self.name))
+
+
+def test_a_renewal_under_way_does_not_revive_a_released_lock(table, proxy):
+    here = through(proxy, table, read_timeout=GENEROUS)
+    hanging = Hanging()
+    proxy.next(hanging, op="renew")
+    mutex = Mutex.for_key("k", model=here, lease=3.0)
+    assert mutex.acquire()
+    assert hanging.came.wait(GENEROUS)
+    mutex.release()
+    hanging.goes_on.set()
+    (renewal,) = proxy.wait(1, "renew")
+    assert not renewal.applied
+    assert not mutex.held
+    assert not mutex.lost
+    assert table.get("k", consistent_read=True).expires_at is None
+
+
+def test_a_renewal_answered_after_the_release_does_not_either(table, proxy):
+    here = through(proxy, table, read_timeout=GENEROUS)
+    came, goes_on = threading.Event(), threading.Event()
+
+    def meet(exchange):
+        reply = exchange.apply("late answer")
+        came.set()
+        goes_on.wait(GENEROUS)
+        exchange.answer(reply)
+
+    proxy.next(Fault("late answer", meet), op="renew")
+    mutex = Mutex.for_key("k", model=here, lease=3.0)
+    assert mutex.acquire()
+    assert came.wait(GENEROUS)
+    mutex.release()
+    goes_on.set()
+    for _ in range(20):
+        time.sleep(0.02)
+        assert not mutex.held
+    assert table.get("k", consistent_read=True).expires_at is None
+
+
+def test_a_renewal_that_the_network_kept_does_not_touch_the_next_holder(table, here, proxy):
+    kept = late()
+    proxy.next(kept, op="renew")
+    mutex = Mutex.for_key("k", model=here, lease=3.0)
+    assert mutex.acquire()
+    assert kept.caught.wait(GENEROUS)
+    mutex.release()
+    with Mutex.for_key("k") as other:
+        before = table.get("k", consistent_read=True)
+        assert kept.apply().error == "ConditionalCheckFailedException"
+        after = table.get("k", consistent_read=True)
+        assert after.token == other.token
+        assert after.expires_at == before.expires_at

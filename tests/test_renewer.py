@@ -1,0 +1,315 @@
+"""The renewer: who is called when, on which thread, and what ends its threads."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+import pytest
+
+from pynamodb_mutex import _renewer
+from pynamodb_mutex._renewer import LINGER, LONGEST_SLEEP, WORKERS, Renewer
+from pynamodb_mutex.testing import FakeClock
+
+
+class Clock(FakeClock):
+    """A clock that also knows who sleeps by it, and until when."""
+
+    def __init__(self):
+        super().__init__()
+        self.sleepers = {}
+
+    def wait(self, condition, timeout):
+        self.sleepers[condition] = math.inf if timeout is None else self.now() + timeout
+        try:
+            super().wait(condition, timeout)
+        finally:
+            del self.sleepers[condition]
+
+    def sleeps(self, condition):
+        return self.sleepers.get(condition, -math.inf) > self.now()
+
+
+@pytest.fixture
+def clock():
+    with Clock() as clock:
+        yield clock
+
+
+class Member:
+    """Due at one time; once tended, at the next."""
+
+    def __init__(self, clock, *delays, sends=False):
+        self.dues = [clock.now() + delay for delay in delays]
+        self.tended = []
+        self.sent_by = []
+        self.sends = sends
+        self._clock = clock
+
+    def due(self):
+        return self.dues[0] if self.dues else math.inf
+
+    def tend(self):
+        self.tended.append(self._clock.now())
+        self.dues.pop(0)
+        return self.sends
+
+    def send_renewal(self):
+        self.sent_by.append(threading.current_thread().name)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.001)
+
+
+def settle(renewer, clock):
+    """Wait until the scheduler sleeps, or has ended."""
+    wait_until(lambda: renewer._scheduler is None or clock.sleeps(renewer._changed))
+
+
+def test_a_member_is_called_when_it_is_due_and_not_before(clock):
+    renewer, member = Renewer(), Member(clock, 10, 20)
+    start = clock.now()
+    renewer.add(member)
+    settle(renewer, clock)
+    for _ in range(9):
+        clock.advance(1)
+        settle(renewer, clock)
+    assert member.tended == []
+    clock.advance(1)
+    wait_until(lambda: member.tended)
+    settle(renewer, clock)
+    clock.advance(11)
+    wait_until(lambda: len(member.tended) == 2)
+    assert member.tended == [start + 10, start + 21]
+
+
+def test_members_are_called_in_the_order_of_their_times(clock):
+    order = []
+
+    class Noting(Member):
+        def tend(self):
+            order.append(self)
+            return super().tend()
+
+    renewer = Renewer()
+    late, early, middle = (Noting(clock, delay) for delay in (3, 1, 2))
+    for member in (late, early, middle):
+        renewer.add(member)
+    settle(renewer, clock)
+    clock.advance(5)
+    wait_until(lambda: len(order) == 3)
+    assert order == [early, middle, late]
+
+
+def test_a_renewal_is_sent_by_a_worker(clock):
+    renewer = Renewer()
+    member, silent = Member(clock, 1, sends=True), Member(clock, 1)
+    renewer.add(member)
+    renewer.add(silent)
+    settle(renewer, clock)
+    clock.advance(1)
+    wait_until(lambda: member.sent_by and silent.tended)
+    assert member.sent_by == ["pynamodb-mutex-worker"]
+    assert silent.sent_by == []
+
+
+def test_an_idle_worker_is_used_again(clock):
+    renewer, member = Renewer(), Member(clock, 1, 2, 3, sends=True)
+    renewer.add(member)
+    for number in range(3):
+        settle(renewer, clock)
+        clock.advance(1)
+        wait_until(lambda n=number: len(member.sent_by) == n + 1)
+        wait_until(lambda: renewer._idle == 1)
+    assert renewer._workers == 1
+
+
+def test_a_removed_member_is_not_called(clock):
+    renewer = Renewer()
+    removed, other = Member(clock, 1), Member(clock, 1)
+    renewer.add(removed)
+    renewer.add(other)
+    renewer.remove(removed)
+    renewer.remove(removed)
+    settle(renewer, clock)
+    clock.advance(2)
+    wait_until(lambda: other.tended)
+    settle(renewer, clock)
+    assert removed.tended == []
+
+
+def test_a_member_that_is_never_due_is_not_looked_after(clock):
+    renewer, member = Renewer(), Member(clock)
+    renewer.add(member)
+    assert renewer._scheduler is None
+    member = Member(clock, 1)
+    renewer.add(member)
+    member.dues = []
+    renewer.refresh(member)
+    settle(renewer, clock)
+    clock.advance(2)
+    settle(renewer, clock)
+    assert member.tended == []
+
+
+def test_an_earlier_time_wakes_the_scheduler(clock):
+    renewer, member = Renewer(), Member(clock, 0.9)
+    renewer.add(member)
+    settle(renewer, clock)
+    urgent = Member(clock, 0)
+    renewer.add(urgent)
+    wait_until(lambda: urgent.tended)
+    member.dues = [clock.now()]
+    renewer.refresh(member)
+    wait_until(lambda: member.tended)
+
+
+def test_a_later_time_voids_the_entry_of_the_earlier(clock):
+    renewer, member = Renewer(), Member(clock, 1)
+    renewer.add(member)
+    member.dues = [clock.now() + 5]
+    renewer.refresh(member)
+    for _ in range(4):
+        settle(renewer, clock)
+        clock.advance(1)
+    settle(renewer, clock)
+    assert member.tended == []
+    clock.advance(1)
+    wait_until(lambda: len(member.tended) == 1)
+    settle(renewer, clock)
+    assert len(member.tended) == 1
+
+
+def test_refresh_does_not_add(clock):
+    renewer, member = Renewer(), Member(clock, 0)
+    renewer.refresh(member)
+    assert renewer._scheduler is None
+    assert member.tended == []
+
+
+def test_recheck_asks_everyone_again(clock):
+    renewer = Renewer()
+    members = [Member(clock, 100) for _ in range(5)]
+    for member in members:
+        renewer.add(member)
+    settle(renewer, clock)
+    for member in members[:3]:
+        member.dues = [clock.now()]
+    renewer.recheck()
+    wait_until(lambda: all(member.tended for member in members[:3]))
+    settle(renewer, clock)
+    assert [len(member.tended) for member in members] == [1, 1, 1, 0, 0]
+
+
+def test_one_that_fails_does_not_end_the_others(clock, caplog):
+    class Failing(Member):
+        def tend(self):
+            super().tend()
+            raise LookupError("mine")
+
+    renewer = Renewer()
+    failing, other = Failing(clock, 1), Member(clock, 2, sends=True)
+    renewer.add(failing)
+    renewer.add(other)
+    settle(renewer, clock)
+    clock.advance(1)
+    wait_until(lambda: failing.tended)
+    settle(renewer, clock)
+    clock.advance(1)
+    wait_until(lambda: other.sent_by)
+    assert "a renewal could not be sent" in caplog.text
+    assert "mine" in caplog.text
+
+
+def test_a_hung_renewal_delays_nobody_and_workers_are_bounded(clock):
+    under_way, most, over = [], [], threading.Event()
+
+    class Hanging(Member):
+        def send_renewal(self):
+            under_way.append(self)
+            most.append(len(under_way))
+            assert over.wait(20)
+            under_way.remove(self)
+            super().send_renewal()
+
+    renewer = Renewer()
+    hung = [Hanging(clock, 1, sends=True) for _ in range(WORKERS - 1)]
+    for member in hung:
+        renewer.add(member)
+    settle(renewer, clock)
+    clock.advance(1)
+    wait_until(lambda: len(under_way) == WORKERS - 1)
+    other = Member(clock, 0, sends=True)
+    renewer.add(other)
+    wait_until(lambda: other.sent_by)
+    more = [Hanging(clock, 0, sends=True) for _ in range(2 * WORKERS)]
+    for member in more:
+        renewer.add(member)
+    wait_until(lambda: all(member.tended for member in more) and len(under_way) == WORKERS)
+    over.set()
+    wait_until(lambda: all(member.sent_by for member in [*hung, *more]))
+    assert max(most) == WORKERS
+
+
+def test_the_scheduler_ends_after_a_while_without_work_and_starts_again(clock):
+    renewer, member = Renewer(), Member(clock, 1)
+    renewer.add(member)
+    first = renewer._scheduler
+    assert first.daemon
+    settle(renewer, clock)
+    clock.advance(1)
+    wait_until(lambda: member.tended)
+    for _ in range(int(LINGER / LONGEST_SLEEP)):
+        settle(renewer, clock)
+        assert first.is_alive()
+        clock.advance(LONGEST_SLEEP)
+    first.join(20)
+    assert not first.is_alive()
+    assert renewer._scheduler is None
+    again = Member(clock, 0)
+    renewer.add(again)
+    wait_until(lambda: again.tended)
+    assert renewer._scheduler is not first
+
+
+def test_it_stays_as_long_as_anybody_is_looked_after(clock):
+    renewer, member = Renewer(), Member(clock, 1000)
+    renewer.add(member)
+    for _ in range(3):
+        settle(renewer, clock)
+        clock.advance(10 * LINGER)
+    settle(renewer, clock)
+    assert renewer._scheduler.is_alive()
+    renewer.remove(member)
+
+
+def test_idle_workers_end(monkeypatch):
+    monkeypatch.setattr(_renewer, "LINGER", 0.1)
+    with FakeClock() as clock:
+        renewer, member = Renewer(), Member(clock, 0, sends=True)
+        renewer.add(member)
+        wait_until(lambda: member.sent_by)
+        wait_until(lambda: renewer._workers == 0)
+        again = Member(clock, 0, sends=True)
+        renewer.add(again)
+        wait_until(lambda: again.sent_by)
+
+
+def test_what_was_removed_does_not_pile_up(clock):
+    renewer = Renewer()
+    kept = [Member(clock, 100) for _ in range(3)]
+    for member in kept:
+        renewer.add(member)
+    for _ in range(500):
+        member = Member(clock, 50)
+        renewer.add(member)
+        renewer.remove(member)
+    assert len(renewer._heap) < 120
+    settle(renewer, clock)
+    clock.advance(100)
+    wait_until(lambda: all(member.tended for member in kept))

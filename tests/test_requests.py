@@ -1,0 +1,237 @@
+"""What the protocol costs and leaves: number and kind of requests, and the row they write."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import pytest
+from botocore.client import BaseClient
+
+from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex.testing import expire, held_elsewhere
+
+CLAIM = {"key", "version", "token", "owner", "lease", "expires_at", "writes", "abandoned_by", "ttl"}
+LABELS = {"owner", "lease", "expires_at"}
+
+
+class Elsewhere(LockItem):
+    """The same table with another connection and another queue, as in another process."""
+
+    class Meta(LockItem.Meta):
+        pass
+
+
+class Request(NamedTuple):
+    operation: str
+    kwargs: dict
+    thread: int
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Collect every request of this process."""
+    requests = []
+    original = BaseClient._make_api_call
+
+    def record(self, operation, kwargs):
+        requests.append(Request(operation, kwargs, threading.get_ident()))
+        return original(self, operation, kwargs)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", record)
+    return requests
+
+
+def operations(sent):
+    return [request.operation for request in sent]
+
+
+def row(key):
+    """Return a row as it stands in the table: values by stored name."""
+    answer = LockItem._get_connection().get_item(key, consistent_read=True)
+    return {name: value for name, pair in answer.get("Item", {}).items() for value in pair.values()}
+
+
+# -- uncontended --------------------------------------------------------------------------------
+
+
+def test_taking_and_giving_back_are_two_requests_after_the_first_contact(table, sent):
+    sent.clear()
+    with Mutex.for_key("first"):
+        pass
+    assert operations(sent) == ["GetItem", "UpdateItem", "UpdateItem"]
+    for key in ("a", "b", "a", "first"):
+        sent.clear()
+        with Mutex.for_key(key):
+            pass
+        assert operations(sent) == ["UpdateItem", "UpdateItem"]
+
+
+def test_first_contact_is_consistent_for_nobody_waits_for_an_unlocked_key(table, sent):
+    sent.clear()
+    assert Mutex.for_key("a", timeout=0).acquire()
+    assert sent[0].operation == "GetItem"
+    assert sent[0].kwargs["ConsistentRead"] is True
+
+
+def test_taking_over_from_a_dead_holder_is_one_request(table, sent):
+    dead = Mutex.for_key("a", model=Elsewhere, auto_renew=False)
+    dead.acquire()
+    with Mutex.for_key("other"):
+        pass
+    expire("a")
+    sent.clear()
+    heir = Mutex.for_key("a")
+    assert heir.acquire()
+    assert operations(sent) == ["UpdateItem"]
+    assert heir.abandoned
+
+
+def test_a_guarded_write_is_one_request(table, sent):
+    with Mutex.for_key("a") as mutex:
+        sent.clear()
+        for number in range(3):
+            mutex.save_data(number)
+            with mutex.transaction() as transaction:
+                transaction.save(table(f"row {number}"))
+        assert operations(sent) == ["UpdateItem", "TransactWriteItems"] * 3
+
+
+def test_every_conditional_write_asks_for_what_stands_in_its_way(table, sent):
+    sent.clear()
+    with Mutex.for_key("a", data=1) as mutex:
+        mutex.renew()
+        mutex.save_data(2)
+    with Mutex.for_key("a", delete_on_release=True):
+        pass
+    writes = [request for request in sent if request.operation != "GetItem"]
+    assert len(writes) == 6
+    for request in writes:
+        assert request.kwargs["ConditionExpression"]
+        assert request.kwargs["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD"
+
+
+def test_a_short_lock_is_not_renewed_and_a_long_one_is(table, sent):
+    with Mutex.for_key("a", lease=30):
+        sent.clear()
+        time.sleep(0.3)
+        assert sent == []
+    with Mutex.for_key("a", lease=0.9) as mutex:
+        sent.clear()
+        time.sleep(1.5)
+        assert operations(sent).count("UpdateItem") >= 2
+        assert mutex.held
+    with Mutex.for_key("a", lease=0.6, auto_renew=False) as mutex:
+        sent.clear()
+        time.sleep(0.3)
+        assert sent == []
+        mutex.renew()
+
+
+# -- the row ------------------------------------------------------------------------------------
+
+
+def test_the_row_of_a_held_lock(table):
+    with Mutex.for_key("a", owner="me", lease=20) as mutex:
+        stored = row("a")
+        assert set(stored) == CLAIM
+        assert stored["key"] == "a"
+        assert stored["token"] == mutex.token
+        assert stored["version"] == str(mutex.fencing_token)
+        assert stored["owner"] == "me"
+        assert float(stored["lease"]) == pytest.approx(20, abs=0.01)
+        assert float(stored["expires_at"]) == pytest.approx(time.time() + 20, abs=10)
+        assert stored["writes"] == "0"
+        assert stored["abandoned_by"] == ""
+        kept = int(stored["ttl"]) - float(stored["expires_at"])
+        assert kept == pytest.approx(LockItem.retention, abs=2)
+        item = table.get("a")
+        assert item.is_held
+        assert item.ttl.timestamp() == int(stored["ttl"])
+    with Mutex.for_key("a", data={"x": 1}):
+        assert set(row("a")) == {*CLAIM, "data"}
+
+
+def test_the_tombstone_keeps_token_version_and_ttl_alone(table):
+    with Mutex.for_key("a", data=[1]) as mutex:
+        pass
+    stored = row("a")
+    assert set(stored) == {*CLAIM, "data"} - LABELS
+    assert stored["token"] == mutex.token
+    assert stored["version"] == str(mutex.fencing_token)
+    assert int(stored["ttl"]) == pytest.approx(time.time() + LockItem.retention, abs=60)
+
+
+def test_a_renewal_moves_end_and_ttl_and_nothing_else(table):
+    with Mutex.for_key("a", lease=20) as mutex:
+        before = row("a")
+        time.sleep(1.1)
+        mutex.renew()
+        after = row("a")
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed - {"lease"} == {"expires_at", "ttl"}
+    assert float(after["lease"]) == pytest.approx(20, abs=1)
+    assert int(after["ttl"]) > int(before["ttl"])
+
+
+def test_a_forced_release_leaves_a_tombstone_with_a_higher_version(table):
+    with held_elsewhere("a"):
+        before = row("a")
+        assert LockItem.force_release("a")
+        after = row("a")
+    assert set(after) == CLAIM - LABELS
+    assert int(after["version"]) == int(before["version"]) + 1
+    assert after["token"] != before["token"]
+
+
+# -- waiting ------------------------------------------------------------------------------------
+
+
+def test_waiting_reads_and_does_not_write(table, sent):
+    waiter = Mutex.for_key("a", poll=(0.02, 0.1))
+
+    def wait():
+        return waiter.acquire(timeout=1.5), threading.get_ident()
+
+    with Mutex.for_key("other"), ThreadPoolExecutor(1) as pool, held_elsewhere("a"):
+        taken, thread = pool.submit(wait).result(30)
+        assert taken is False
+        mine = [request for request in sent if request.thread == thread]
+    assert operations(mine).count("UpdateItem") <= 1
+    polls = [request for request in mine if request.operation == "GetItem"]
+    assert len(polls) >= 3
+    assert {request.kwargs["ConsistentRead"] for request in polls} == {False}
+
+
+def test_a_waiter_in_another_process_takes_over_soon_after_the_release(table, sent):
+    holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", model=Elsewhere)
+    holder.acquire()
+
+    def wait():
+        waiter.acquire()
+        return time.monotonic(), threading.get_ident()
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        time.sleep(0.5)
+        holder.release()
+        released = time.monotonic()
+        taken, thread = waiting.result(30)
+    assert taken - released < 10
+    assert waiter.fencing_token == holder.fencing_token + 1
+    # a first try, perhaps, then reads, and one that takes it
+    writes = [r for r in sent if r.thread == thread and r.operation == "UpdateItem"]
+    assert len(writes) <= 2
+
+
+def test_waiters_of_one_process_read_once_for_all_of_them(table, sent):
+    with Mutex.for_key("a"), ThreadPoolExecutor(8) as pool:
+        sent.clear()
+        waiting = [
+            pool.submit(Mutex.for_key("a", poll=(0.05, 0.2)).acquire, timeout=1) for _ in range(8)
+        ]
+        assert [waiter.result(30) for waiter in waiting] == [False] * 8
+    # one of them looks each 0.2 s, and each takes a last look at its deadline
+    assert len(sent) <= 5 + 8 + 6

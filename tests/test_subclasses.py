@@ -1,0 +1,377 @@
+"""Subclasses of LockItem: other tables, names, keys, attributes, connections."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pynamodb.attributes import (
+    BooleanAttribute,
+    DiscriminatorAttribute,
+    JSONAttribute,
+    ListAttribute,
+    MapAttribute,
+    NumberAttribute,
+    TTLAttribute,
+    UnicodeAttribute,
+    UnicodeSetAttribute,
+    VersionAttribute,
+)
+from pynamodb.settings import default_settings_dict
+
+from pynamodb_mutex import LockItem, Mutex, MutexLostError
+from pynamodb_mutex._process import current_process, forget_everything, store_for
+from pynamodb_mutex.testing import expire, held_elsewhere
+
+
+def fresh():
+    return f"locks-{uuid.uuid4().hex}"
+
+
+def raw(model, *key):
+    return model._get_connection().get_item(*key, consistent_read=True).get("Item", {})
+
+
+def exercise(model):
+    """Go through all that the protocol does to a row."""
+    first, second = (Mutex.for_key("a", model=model, data={"n": 1}) for _ in range(2))
+    with first:
+        first.renew()
+        first.save_data({"n": 2})
+        with first.transaction():
+            pass
+        assert [item.key for item in model.held()] == ["a"]
+        assert second.acquire(blocking=False) is False
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(second.acquire, timeout=20)
+            queue = current_process().queue(store_for(model), "a")
+            deadline = time.monotonic() + 20
+            while not queue.turns and time.monotonic() < deadline:
+                time.sleep(0.005)
+            first.release()
+            assert waiting.result(30)
+    assert second.fencing_token == first.fencing_token + 1
+    assert model.force_release("a")
+    with pytest.raises(MutexLostError):
+        second.release()
+    with held_elsewhere("a", model=model, owner="they"):
+        expire("a", model)
+        with Mutex.for_key("a", model=model) as heir:
+            assert heir.abandoned_by == "they"
+    assert not heir.locked()
+    with Mutex.for_key("gone", model=model, delete_on_release=True):
+        pass
+    assert [item.key for item in model.scan()] == ["a"]
+
+
+# -- tables and connections ---------------------------------------------------------------------
+
+
+def test_another_table(table):
+    class Other(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+
+    Other.create_table()
+    exercise(Other)
+    with Mutex.for_key("a", model=Other) as mutex:
+        assert Mutex.for_key("a").acquire(blocking=False)
+        assert [item.key for item in Other.held()] == ["a"]
+        assert Other.Meta.table_name in repr(mutex)
+
+
+def test_a_subclass_without_meta_shares_the_table_and_nothing_else(table):
+    class Same(LockItem):
+        pass
+
+    with Mutex.for_key("a", model=Same):
+        assert not Mutex.for_key("a").acquire(blocking=False)
+        assert [item.key for item in table.held()] == ["a"]
+    assert Same._get_connection() is not table._get_connection()
+
+
+def test_a_table_name_that_changes_is_followed(table, monkeypatch):
+    class Moving(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+
+    Moving.create_table()
+    mutex = Mutex.for_key("a", model=Moving)
+    with mutex:
+        pass
+    monkeypatch.setattr(Moving.Meta, "table_name", table.Meta.table_name)
+    with mutex:
+        assert table.get("a").token == mutex.token
+
+
+def timeouts(connection):
+    config = connection.connection.client.meta.config
+    return config.connect_timeout, config.read_timeout, config.max_pool_connections
+
+
+def test_a_meta_that_derives_from_nothing_has_tight_timeouts_all_the_same(table):
+    class Plain(LockItem):
+        class Meta:
+            table_name = fresh()
+
+    Plain.create_table()
+    for connection in (Plain._get_connection(), store_for(Plain).connection):
+        assert timeouts(connection) == (1.0, 2.0, 50)
+    with Mutex.for_key("a", model=Plain):
+        pass
+    assert Plain.Meta.billing_mode == "PAY_PER_REQUEST"
+
+
+def test_a_meta_without_a_table_name_is_about_the_default_table(table):
+    class Plain(LockItem):
+        class Meta:
+            read_timeout_seconds = 7.0
+
+    with Mutex.for_key("a", model=Plain) as mutex:
+        assert table.get("a").token == mutex.token
+    assert timeouts(store_for(Plain).connection) == (1.0, 7.0, 50)
+
+
+def test_botocore_repeats_nothing_of_its_own(table, monkeypatch):
+    asked_for = {"mode": "standard", "max_attempts": 5}
+    monkeypatch.setitem(default_settings_dict, "retry_configuration", asked_for)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "5")
+    monkeypatch.setenv("AWS_RETRY_MODE", "standard")
+    forget_everything()
+
+    def attempts(connection):
+        retries = connection.connection.client.meta.config.retries
+        return retries.get("total_max_attempts", retries.get("max_attempts", 0) + 1)
+
+    assert attempts(store_for(table).connection) == 1
+    assert attempts(table._get_connection()) > 1
+
+
+def test_another_region(table):
+    class Abroad(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+            region = "eu-central-1"
+
+    Abroad.create_table()
+    exercise(Abroad)
+    for connection in (Abroad._get_connection(), store_for(Abroad).connection):
+        assert connection.connection.client.meta.region_name == "eu-central-1"
+
+
+def test_another_host(table, engine, monkeypatch):
+    class Hosted(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+            host = engine.endpoint_url
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:9")
+    Hosted.create_table()
+    exercise(Hosted)
+
+
+def test_a_subclass_of_a_subclass(table):
+    class Team(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+
+        retention = 86400.0
+        team = UnicodeAttribute(default="core")
+
+    class Night(Team):
+        class Meta(Team.Meta):
+            region = "eu-west-1"
+
+        shift = UnicodeAttribute(default="night")
+
+    Team.create_table()
+    assert Night.Meta.table_name == Team.Meta.table_name
+    assert Night._get_connection() is not Team._get_connection()
+    Night.create_table()
+    with Mutex.for_key("a", model=Night):
+        item = Night.get("a")
+        assert (item.team, item.shift) == ("core", "night")
+        assert item.ttl.timestamp() == pytest.approx(item.expires_at + 86400, abs=3)
+
+
+# -- names and keys -----------------------------------------------------------------------------
+
+
+def test_every_attribute_may_be_stored_under_another_name(table):
+    class Renamed(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+
+        key = UnicodeAttribute(hash_key=True, attr_name="pk")
+        version = VersionAttribute(attr_name="v")
+        token = UnicodeAttribute(null=True, attr_name="t")
+        owner = UnicodeAttribute(null=True, attr_name="o")
+        lease = NumberAttribute(null=True, attr_name="l")
+        expires_at = NumberAttribute(null=True, attr_name="e")
+        writes = NumberAttribute(null=True, attr_name="w")
+        abandoned_by = UnicodeAttribute(null=True, attr_name="a")
+        ttl = TTLAttribute(null=True, attr_name="until")
+        data = JSONAttribute(null=True, attr_name="d")
+
+    Renamed.create_table()
+    exercise(Renamed)
+    with Mutex.for_key("b", model=Renamed, data=1):
+        assert set(raw(Renamed, "b")) == {"pk", "v", "t", "o", "l", "e", "w", "a", "until", "d"}
+    assert set(raw(Renamed, "b")) == {"pk", "v", "t", "w", "a", "until", "d"}
+    client = Renamed._get_connection().connection.client
+    ttl = client.describe_time_to_live(TableName=Renamed.Meta.table_name)["TimeToLiveDescription"]
+    assert ttl["AttributeName"] == "until"
+
+
+def test_a_range_key_with_a_default_is_a_place_in_a_single_table(table):
+    class Single(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+
+        key = UnicodeAttribute(hash_key=True, attr_name="pk")
+        kind = UnicodeAttribute(range_key=True, attr_name="sk", default="LOCK#1")
+
+    Single.create_table()
+    other = {"pk": {"S": "a"}, "sk": {"S": "ORDER#1"}, "total": {"N": "7"}}
+    client = Single._get_connection().connection.client
+    client.put_item(TableName=Single.Meta.table_name, Item=other)
+    with Mutex.for_key("a", model=Single) as mutex:
+        assert raw(Single, "a", "LOCK#1")["token"] == {"S": mutex.token}
+        assert [(item.key, item.kind) for item in Single.held()] == [("a", "LOCK#1")]
+        item = Single.get("a", "LOCK#1")
+        assert item.is_held
+    assert Single.force_release("a") is False
+    assert raw(Single, "a", "ORDER#1") == other
+
+
+def test_a_number_may_be_the_range_key(table):
+    class Numbered(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+
+        part = NumberAttribute(range_key=True, default=0)
+
+    Numbered.create_table()
+    exercise(Numbered)
+
+
+# -- attributes ---------------------------------------------------------------------------------
+
+
+class Where(MapAttribute):
+    zone = UnicodeAttribute()
+
+
+def test_defaults_of_extra_attributes_come_with_the_first_claim(table):
+    class Rich(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+
+        team = UnicodeAttribute(default="core", attr_name="tm")
+        weight = NumberAttribute(default=0)
+        urgent = BooleanAttribute(default=False)
+        made = NumberAttribute(default=lambda: 41 + 1)
+        tags = ListAttribute(default=list)
+        names = UnicodeSetAttribute(default=lambda: {"x", "y"})
+        where = Where(default=lambda: Where(zone="a"))
+        note = UnicodeAttribute(null=True)
+        must = UnicodeAttribute()
+
+    Rich.create_table()
+    with Mutex.for_key("a", model=Rich):
+        item = Rich.get("a")
+        assert (item.team, item.weight, item.urgent, item.made) == ("core", 0, False, 42)
+        assert (item.tags, item.names, item.where.zone) == ([], {"x", "y"}, "a")
+        assert {"tm", "weight", "where"} <= set(raw(Rich, "a"))
+        assert not {"note", "must"} & set(raw(Rich, "a"))
+
+
+def test_extra_attributes_are_kept_over_changes_of_hands(table):
+    class Noted(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+
+        note = UnicodeAttribute(null=True)
+        count = NumberAttribute(default=0)
+
+    Noted.create_table()
+
+    def kept():
+        item = Noted.get("a")
+        return item.note, item.count
+
+    with Mutex.for_key("a", model=Noted):
+        assert kept() == (None, 0)
+        Noted._get_connection().update_item("a", actions=[Noted.note.set("hi"), Noted.count.set(5)])
+    assert kept() == ("hi", 5)
+    exercise(Noted)
+    assert kept() == ("hi", 5)
+
+
+def test_an_extra_attribute_may_have_any_name(table):
+    """None of them is taken for one of the protocol's own values."""
+    names = ["end", "seed", "now_low", "mine", "seen", "seen_until", "known", "next", "value"]
+    extra = {name: UnicodeAttribute(default="mine") for name in names}
+    meta = type("Meta", (LockItem.Meta,), {"table_name": fresh()})
+    model = type("Named", (LockItem,), {"Meta": meta, **extra})
+    model.create_table()
+    with Mutex.for_key("a", model=model, lease=20) as mutex:
+        item = model.get("a")
+        assert {getattr(item, name) for name in names} == {"mine"}
+        assert item.is_held
+        assert item.expires_at > time.time() + 5
+        assert mutex.fencing_token == item.version
+
+
+def test_a_payload_may_be_a_map(table):
+    class Mapped(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+
+        data = MapAttribute(null=True)
+
+    Mapped.create_table()
+    with Mutex.for_key("a", model=Mapped, data={"page": 1, "of": "x"}) as mutex:
+        assert raw(Mapped, "a")["data"] == {"M": {"page": {"N": "1"}, "of": {"S": "x"}}}
+        assert mutex.data == {"page": 1, "of": "x"}
+        mutex.save_data({"page": 2})
+        assert mutex.data == Mapped.get("a").data.as_dict() == {"page": 2}
+
+
+def test_subclasses_may_be_told_apart_by_a_discriminator(table):
+    class Kind(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = fresh()
+
+        kind = DiscriminatorAttribute()
+
+    class Job(Kind, discriminator="job"):
+        attempts = NumberAttribute(default=0)
+
+    class Door(Kind, discriminator="door"):
+        pass
+
+    Kind.create_table()
+    with Mutex.for_key("j", model=Job), Mutex.for_key("d", model=Door):
+        assert raw(Kind, "j")["kind"] == {"S": "job"}
+        assert {type(item) for item in Kind.held()} == {Job, Door}
+        assert isinstance(Kind.get("j"), Job)
+        assert Kind.get("j").attempts == 0
+
+
+@pytest.mark.parametrize(("retention", "kept"), [(86400.0, 86400), (0.0, 3600), (10, 3600)])
+def test_rows_are_kept_for_the_retention_and_never_less_than_an_hour(table, retention, kept):
+    class Short(LockItem):
+        pass
+
+    Short.retention = retention
+    with Mutex.for_key("a", model=Short, lease=20) as mutex:
+        item = Short.get("a")
+        assert item.ttl.timestamp() == pytest.approx(item.expires_at + kept, abs=3)
+        mutex.renew()
+        item.refresh()
+        assert item.ttl.timestamp() == pytest.approx(item.expires_at + kept, abs=3)
+    item.refresh()
+    assert item.ttl.timestamp() == pytest.approx(time.time() + kept, abs=60)

@@ -1,0 +1,218 @@
+"""Processes of their own for tests: one that does what it is told, and forked children.
+
+A worker's wall clock is as wrong as the test wants, from before botocore is imported.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+# -- in the worker's process -----------------------------------------------------------------------
+
+_steps = []
+_true_time, _true_time_ns = time.time, time.time_ns
+
+
+def step(seconds):
+    """Step this process's wall clock."""
+    _steps.append(seconds)
+
+
+def falsify_wall_clock():
+    """Let `step` move what this process takes for the time of day; nothing else."""
+
+    class Datetime(dt.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls.fromtimestamp(time.time(), tz)
+
+        @classmethod
+        def utcnow(cls):
+            return cls.now(dt.timezone.utc).replace(tzinfo=None)
+
+    time.time = lambda: _true_time() + sum(_steps)
+    time.time_ns = lambda: _true_time_ns() + int(sum(_steps) * 1e9)
+    dt.datetime = Datetime
+
+
+def compete(key, seconds, lease):
+    """Take and give back a lock again and again; some sections last longer than the lease.
+
+    Returns:
+        From when to when each was surely held, by the clock that processes of one host share.
+    """
+    from pynamodb_mutex import Mutex, MutexLostError
+
+    sections = []
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        with suppress(MutexLostError), Mutex.for_key(key, lease=lease, poll=(0.01, 0.1)) as mutex:
+            leaves = time.monotonic() + random.choice([0, 0, 0.005, 0.02, 0.02, 1.2 * lease])
+            since = until = now = time.monotonic()
+            # the time is taken before the question: it was held at least until then
+            while mutex.held and until < leaves:
+                until, now = now, time.monotonic()
+                time.sleep(0.002)
+            sections.append([since, until])
+        time.sleep(random.uniform(0, 0.02))
+    return sections
+
+
+def _serve():
+    import pynamodb_mutex
+    from pynamodb_mutex import testing
+
+    names = {**vars(pynamodb_mutex), "testing": testing, "time": time, "os": os}
+    names |= {"step": step, "compete": compete}
+    for line in sys.stdin:
+        code = json.loads(line)
+        try:
+            try:
+                value = eval(code, names)
+            except SyntaxError:
+                exec(code, names)
+                value = None
+            reply = {"value": value}
+        except Exception as error:
+            loss = getattr(error, "loss", None)
+            reply = {
+                "error": type(error).__name__,
+                "loss": loss and loss.name,
+                "text": traceback.format_exc(),
+            }
+        print(json.dumps(reply, default=str), flush=True)
+
+
+# -- in the test's process -------------------------------------------------------------------------
+
+
+class Raised(NamedTuple):
+    name: str
+    loss: str | None
+
+
+class Worker:
+    """A process that runs what it is asked, one piece of code after another.
+
+    Args:
+        wall_clock: Seconds by which its time of day is off.
+    """
+
+    def __init__(self, wall_clock=0.0):
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(wall_clock)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+
+    def send(self, code):
+        self._process.stdin.write(json.dumps(code).encode() + b"\n")
+
+    def _answer(self, timeout):
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout)
+        assert ready, "the worker does not answer"
+        return json.loads(self._process.stdout.readline())
+
+    def answer(self, timeout=60.0):
+        """Return the value of the next piece of code that was sent."""
+        reply = self._answer(timeout)
+        assert "error" not in reply, reply["text"]
+        return reply["value"]
+
+    def error(self, timeout=60.0):
+        """Return what the next piece of code raised."""
+        reply = self._answer(timeout)
+        assert "error" in reply, reply
+        return Raised(reply["error"], reply["loss"])
+
+    def ask(self, code):
+        self.send(code)
+        return self.answer()
+
+    def stop(self):
+        os.kill(self._process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def go_on(self):
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait()
+
+    def end(self):
+        with suppress(OSError):
+            self.go_on()
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process.stdout.close()
+
+
+@contextmanager
+def workers(*wall_clocks):
+    """Run a worker for each of the wall clocks, which are off by so many seconds."""
+    started = [Worker(offset) for offset in wall_clocks]
+    try:
+        yield started
+    finally:
+        for worker in started:
+            worker.end()
+
+
+class Fork:
+    """A forked child of this process that runs one function."""
+
+    def __init__(self, function):
+        self._result, write = os.pipe()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(write)
+            return
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)  # nobody is left behind, whatever becomes of the test
+        try:
+            reply = {"value": function()}
+        except BaseException:
+            reply = {"error": traceback.format_exc()}
+        os.write(write, json.dumps(reply).encode())
+        os._exit(0)
+
+    def value(self, timeout=40.0):
+        """Wait for the child and return what its function returned; kill it if it hangs."""
+        ready, _, _ = select.select([self._result], [], [], timeout)
+        with suppress(ProcessLookupError):
+            if not ready:
+                os.kill(self._pid, signal.SIGKILL)
+        with os.fdopen(self._result, "rb") as result:
+            text = result.read()
+        os.waitpid(self._pid, 0)
+        assert ready, "the forked child hangs"
+        reply = json.loads(text)
+        assert "error" not in reply, reply["error"]
+        return reply["value"]
+
+
+def forked(function):
+    """Return what a function returns in a forked child."""
+    return Fork(function).value()
+
+
+if __name__ == "__main__":
+    falsify_wall_clock()
+    step(float(sys.argv[1]))
+    _serve()

@@ -31,8 +31,8 @@ $(DEMO_VENV)/.installed: setup.cfg setup.py
 
 test: $(VENV)/.installed ## run all tests; nearly every line and branch must be covered
 	@$(IN_VENV) coverage erase
-	$(IN_VENV) coverage run -m pytest -m 'not alone' --numprocesses $(JOBS) --reruns 2
-	$(IN_VENV) coverage run -m pytest -m alone --reruns 2
+	$(IN_VENV) coverage run -m pytest -m 'not alone' --numprocesses $(JOBS)
+	$(IN_VENV) coverage run -m pytest -m alone
 	@$(IN_VENV) coverage combine --quiet
 	$(IN_VENV) coverage report --fail-under=99
 

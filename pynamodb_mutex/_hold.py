@@ -14,6 +14,7 @@ from pynamodb_mutex._claim import Loss, Tenure
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._expressions import seconds
 from pynamodb_mutex._store import Transient, persist
+from pynamodb_mutex._threads import this_thread
 from pynamodb_mutex.exceptions import MutexLostError, MutexNotHeldError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Wanted:
         self.process = process
         self.queue: Queue = process.queue(store, terms.key)
         self.on_lost = on_lost
-        self.thread = threading.get_ident()
+        self.thread = this_thread()
         self.owner = terms.label()
 
     def values(self, lease: float, end: float) -> dict[str, Any]:

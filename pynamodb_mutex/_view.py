@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pynamodb_mutex._threads import this_thread
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class View:
         self._latest: Hold | None = None
 
     def _mine(self) -> Hold | None:
-        return self._holds.get(threading.get_ident()) or self._latest
+        return self._holds.get(this_thread()) or self._latest
 
     def _current(self, what: str) -> Hold:
         hold = self._mine()

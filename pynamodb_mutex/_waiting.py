@@ -108,7 +108,6 @@ class Turn(Generic[W, H]):
     ) -> None:
         self.queue = queue
         self.wants = wants
-        self.thread = threading.get_ident()
         self.promised = False
         self.looks_at = math.inf
         self._looked = looked

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb_mutex._acquire import Acquisition
@@ -17,6 +16,7 @@ from pynamodb_mutex._process import current_process
 from pynamodb_mutex._release import release
 from pynamodb_mutex._store import persist
 from pynamodb_mutex._terms import FOREVER, Terms, check_lease, check_number, check_timeout
+from pynamodb_mutex._threads import this_thread
 from pynamodb_mutex._view import View
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
@@ -143,7 +143,7 @@ class Mutex(View):
             msg = "can't specify a timeout for a non-blocking call"
             raise ValueError(msg)
         seconds = self._terms.timeout if timeout is None else check_timeout(timeout)
-        me = threading.get_ident()
+        me = this_thread()
         process = current_process()
         mine = self._holds.get(me)
         on_lost = functools.partial(self._terms.on_lost, self) if self._terms.on_lost else None
@@ -241,7 +241,7 @@ class Mutex(View):
         failed = self._acquire(True, None)
         if failed is not None:
             raise self._timeout_error(failed.holder)
-        me = threading.get_ident()
+        me = this_thread()
         self._entered.setdefault(me, []).append(self._holds[me])
         return self
 
@@ -258,7 +258,7 @@ class Mutex(View):
         """
         entered = self._leave()
         # the body may have given it back, or lost it, and taken it again
-        hold = self._holds.get(threading.get_ident(), entered)
+        hold = self._holds.get(this_thread(), entered)
         if hold.finished:
             return
         try:
@@ -270,7 +270,7 @@ class Mutex(View):
 
     def _leave(self) -> Hold:
         """Return the acquisition of the block that is left, on whatever thread that happens."""
-        me = threading.get_ident()
+        me = this_thread()
         thread = me if me in self._entered else next(iter(self._entered))
         entered = self._entered[thread]
         hold = entered.pop()
@@ -280,7 +280,7 @@ class Mutex(View):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: each call runs under the lock, by a mutex of its own."""
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        if _is_async(function):
             msg = "an async function cannot run under a Mutex: it would block the event loop"
             raise TypeError(msg)
         if inspect.isgeneratorfunction(function):
@@ -346,6 +346,15 @@ class Mutex(View):
             owner=owner,
             expires_at=ends,
         )
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    """Say whether calling it gives something to be awaited; also of an object with ``__call__``."""
+    called = type(function).__call__
+    return any(
+        inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each)
+        for each in (function, called)
+    )
 
 
 def _note(error: BaseException, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import GetError, PynamoDBException, UpdateError
@@ -17,6 +18,8 @@ from pynamodb_mutex._waiting import Turn
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._hold import Wanted
     from pynamodb_mutex._store import Answer
@@ -25,6 +28,32 @@ _log = logging.getLogger("pynamodb_mutex")
 
 _TOO_SHORT = 0.5
 """Share of the lease below which what is left of a fresh claim is renewed before it is handed out."""
+
+
+class FirstSent:
+    """Local time before the first of those attempts that may have been applied.
+
+    Attributes:
+        at: That time; infinity if there is no such attempt.
+    """
+
+    def __init__(self) -> None:
+        self.at = math.inf
+
+    @contextmanager
+    def attempt(self) -> Iterator[float]:
+        """Send one attempt inside the block; yields the local time."""
+        now = local_clock().now()
+        before, self.at = self.at, min(self.at, now)
+        try:
+            yield now
+        except Transient as failure:
+            if not failure.maybe_applied:
+                self.at = before
+            raise
+        except PynamoDBException:
+            self.at = before
+            raise
 
 
 class Acquisition:
@@ -95,7 +124,10 @@ class Acquisition:
             except GetError as error:
                 # to the caller it is the acquisition that failed
                 raise UpdateError(error.msg, error.cause) from error.cause
-            self.watch.see(answer.claim, answer.received)
+            if first_contact:
+                self._see(answer)
+            else:
+                self.watch.see(answer.claim, answer.received)
             if answer.received < self.watch.free_at(store.server.bounds):
                 return None
         return self._take()
@@ -104,44 +136,46 @@ class Acquisition:
         """Send the acquiring write; None if another holds the lock."""
         wanted, store = self.wanted, self.wanted.store
         tenure = Tenure(new_token(), wanted.terms.lease)
-        first_sent = math.inf  # of those attempts that may have been applied
+        first_sent = FirstSent()
 
         def attempt() -> Answer:
-            nonlocal first_sent
-            now = local_clock().now()
-            end, lease = tenure.propose(now, store.server.bounds, wanted.terms.lease)
-            watched = self.watch.claim if now >= self.watch.matures() else None
-            before, first_sent = first_sent, min(first_sent, now)
-            try:
-                return store.acquire(
-                    wanted.terms.row, tenure, wanted.values(lease, end), now=now, watched=watched
-                )
-            except Transient as failure:
-                if not failure.maybe_applied:
-                    first_sent = before
-                raise
-            except PynamoDBException:
-                first_sent = before
-                raise
+            with first_sent.attempt() as now:
+                end, lease = tenure.propose(now, store.server.bounds, wanted.terms.lease)
+                watched = self.watch.claim if now >= self.watch.matures() else None
+                values = wanted.values(lease, end)
+                return store.acquire(wanted.terms.row, tenure, values, now=now, watched=watched)
 
         hold: Hold | None = None
         try:
             answer = persist(attempt, self._deadline)
             # refused, but ours: an earlier attempt was applied and its answer lost
             if answer.claim.token != tenure.token or answer.claim.expires_at is None:
-                self.watch.see(answer.claim, answer.received)
+                first_sent.at = math.inf
+                self._see(answer)
                 return None
-            hold = Hold(wanted, tenure, answer.claim, answer.item, first_sent)
+            hold = Hold(wanted, tenure, answer.claim, answer.item, first_sent.at)
             if self._is_usable(hold):
                 wanted.queue.took(hold)
                 hold.start()
                 return hold
         except BaseException:
-            if first_sent < math.inf:
+            if first_sent.at < math.inf:
                 self._give_up(tenure, hold)
             raise
         self._give_up(tenure, hold)
         return None
+
+    def _see(self, answer: Answer) -> None:
+        """Take note of a row that is not ours.
+
+        Raises:
+            DoesNotExist: If there is no row, and there must be one.
+        """
+        if self.wanted.store.rows.must_exist and not answer.item:
+            raise self.wanted.terms.model.DoesNotExist(
+                f"{self.wanted.terms.key}: no such row to lock"
+            )
+        self.watch.see(answer.claim, answer.received)
 
     def _is_usable(self, hold: Hold) -> bool:
         """Renew a claim that came out too short: this process's clock may have stood still."""
@@ -157,7 +191,7 @@ class Acquisition:
         if hold is not None:
             hold.forget()
         store, terms = self.wanted.store, self.wanted.terms
-        values = {"mine": tenure.token, "ttl": store.ttl(tenure.proposed, terms.model.retention)}
+        values = {"mine": tenure.token, "ttl": store.ttl(tenure.proposed)}
         try:
             store.write(store.rows.disown, terms.row, values)
         except (Transient, PynamoDBException) as error:

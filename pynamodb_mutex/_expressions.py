@@ -7,16 +7,16 @@ spelt here: all come from the model.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from pynamodb.constants import EXPRESSION_ATTRIBUTE_VALUES, KEY
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._claim import Claim
+from pynamodb_mutex._templates import Once, Template, slot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pynamodb.attributes import Attribute
     from pynamodb.connection.table import TableConnection
@@ -25,69 +25,27 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._templates import Given
 
-T = TypeVar("T")
-
-_SLOT = "$"
 _OWN = "own:"  # a subclass may call an attribute as we call a slot
 
-
-def _slot(kind: str, name: str) -> Value:
-    return Value({kind: _SLOT + name})
-
-
-class Template:
-    """A request with slots for its key and values."""
-
-    def __init__(self, connection: TableConnection, **parts: Any) -> None:
-        kwargs = connection.get_operation_kwargs(
-            "", **parts, return_values_on_condition_failure="ALL_OLD"
-        )
-        values = kwargs.pop(EXPRESSION_ATTRIBUTE_VALUES)
-        del kwargs[KEY]
-        self._fixed = kwargs
-        self._constants: RawItem = {}
-        self._slots: list[tuple[str, str, str]] = []
-        for placeholder, ((kind, value),) in ((p, v.items()) for p, v in values.items()):
-            if isinstance(value, str) and value.startswith(_SLOT):
-                self._slots.append((placeholder, kind, value[len(_SLOT) :]))
-            else:
-                self._constants[placeholder] = {kind: value}
-
-    def fill(self, key: RawItem, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the request for one key, each slot filled with its serialised value."""
-        filled = {placeholder: {kind: values[name]} for placeholder, kind, name in self._slots}
-        return {**self._fixed, KEY: key, EXPRESSION_ATTRIBUTE_VALUES: {**self._constants, **filled}}
-
-
-class _Once(Generic[T]):
-    """A property that is computed at its first use.
-
-    Not `functools.cached_property`: before Python 3.12 that takes a lock, and a child that is forked
-    while another thread holds it waits for ever.
-    """
-
-    def __init__(self, compute: Callable[[Any], T]) -> None:
-        self._compute = compute
-        self.__doc__ = compute.__doc__
-
-    def __get__(self, instance: Any, owner: type) -> T:
-        value = instance.__dict__[self._compute.__name__] = self._compute(instance)
-        return value
-
-
-def seconds(value: float) -> str:
-    """Serialise an instant or a duration, to the millisecond."""
-    return f"{value:.3f}"
+CLAIM = ("token", "version", "owner", "lease", "expires_at", "writes", "abandoned_by")
+"""The attributes of a claim, without the prefix that they have in a user's row."""
 
 
 class ClaimRows:
-    """The rows of one model: where a claim stands in them, and the requests that change it."""
+    """The rows of one model: where a claim stands in them, and the requests that change it.
+
+    Rows of the lock table carry nothing else, and are made by their first claim. In a user's table
+    the claim's attributes have a prefix, and a row must be there to be locked.
+    """
 
     def __init__(self, model: type[Model], connection: TableConnection) -> None:
         self._connection = connection
         attributes = model.get_attributes()
-        names = ("token", "version", "owner", "lease", "expires_at", "writes", "abandoned_by")
+        prefix: str = getattr(model, "_claim_prefix", "")
+        self.must_exist = bool(prefix)
+        self._hash_key = attributes[model._hash_keyname or ""]
         (
             self._token,
             self._version,
@@ -96,18 +54,21 @@ class ClaimRows:
             self._expires_at,
             self._writes,
             self._abandoned_by,
-        ) = (attributes[name] for name in names)
-        self._ttl = attributes["ttl"]
-        self._data = attributes["data"]
-        protocol = {*names, "ttl", "data", model._hash_keyname, model._range_keyname}
+        ) = (attributes[prefix + name] for name in CLAIM)
+        # a user's row may have attributes of these names, which are the user's
+        self._ttl: Any = None if prefix else attributes["ttl"]
+        self._data: Any = None if prefix else attributes["data"]
         self._model = model
-        blank = model("-")
-        self.initial: list[tuple[str, Attribute[Any]]] = [
-            (name, attribute)
-            for name, attribute in attributes.items()
-            if name not in protocol and blank.attribute_values.get(name) is not None
-        ]
+        self.initial: list[tuple[str, Attribute[Any]]] = []
         """Attributes of a subclass that have a default: written with a row's first claim."""
+        if not prefix:
+            protocol = {*CLAIM, "ttl", "data", model._hash_keyname, model._range_keyname}
+            blank = model("-")
+            self.initial = [
+                (name, attribute)
+                for name, attribute in attributes.items()
+                if name not in protocol and blank.attribute_values.get(name) is not None
+            ]
 
     def claim(self, raw: RawItem | None) -> Claim:
         """Read the claim in a row; an absent row carries none."""
@@ -135,6 +96,8 @@ class ClaimRows:
 
     def data(self, raw: RawItem | None) -> Any:
         """Read the caller's payload in a row."""
+        if self._data is None:
+            return None
         value = (raw or {}).get(self._data.attr_name, {}).get(self._data.attr_type)
         return None if value is None else self._data.deserialize(value)
 
@@ -156,41 +119,99 @@ class ClaimRows:
 
     # -- parts of expressions -------------------------------------------------------------------
 
-    @property
-    def _mine(self) -> Condition:
-        mine: Condition = (self._token == _slot("S", "mine")) & (
-            self._version == _slot("N", "version")
+    def mine(self, value: Given = slot) -> Condition:
+        """Token and version are those of one acquisition."""
+        mine: Condition = (self._token == value("S", "mine")) & (
+            self._version == value("N", "version")
         )
         return mine
 
-    def _claiming(self, *, data: bool) -> list[Action]:
-        actions: list[Action] = [
-            self._token.set(_slot("S", "token")),
-            self._owner.set(_slot("S", "owner")),
-            self._lease.set(_slot("N", "lease")),
-            self._expires_at.set(_slot("N", "end")),
-            self._ttl.set(_slot("N", "ttl")),
-            self._writes.set(Value({"N": "0"})),
-        ]
-        if data:
-            actions.append(self._data.set(_slot(self._data.attr_type, "data")))
-        return actions
+    def guarding(self, value: Given = slot) -> Condition:
+        """The claim is ours, and the last guarded write under it was the one we know."""
+        last: Condition = self._writes == value("N", "known")
+        guarding: Condition = self.mine(value) & self.has_claim & last
+        return guarding
 
-    def _ending(self) -> list[Action]:
-        return [
-            self._expires_at.remove(),
-            self._owner.remove(),
-            self._lease.remove(),
-            self._ttl.set(_slot("N", "ttl")),
-        ]
+    def counted(self, value: Given = slot) -> Action:
+        """Count a guarded write."""
+        return self._writes.set(value("N", "next"))
 
-    def _template(self, actions: Sequence[Action], condition: Condition, **parts: Any) -> Template:
-        return Template(self._connection, actions=actions, condition=condition, **parts)
+    def ends_before(self, value: Given = slot) -> Condition:
+        """The claim's end is before the new one: it only ever moves later."""
+        before: Condition = self._expires_at < value("N", "end")
+        return before
+
+    def not_held(self, value: Given = slot) -> Condition:
+        """There is no claim, or its end has surely passed."""
+        free: Condition = self._expires_at.does_not_exist() | (
+            self._expires_at < value("N", "now_low")
+        )
+        return free
+
+    def version_below(self, value: Given = slot) -> Condition:
+        """The fencing token is lower than the one to be written, or absent."""
+        below: Condition = self._version.does_not_exist() | (
+            self._version < value("N", "new_version")
+        )
+        return below
 
     @property
     def has_claim(self) -> Condition:
         """Whether a row carries a claim, dead or alive."""
         return self._expires_at.exists()
+
+    def ending(self, value: Given = slot) -> list[Action]:
+        """End a claim and keep the tombstone."""
+        removed = [self._expires_at.remove(), self._owner.remove(), self._lease.remove()]
+        return [*removed, *self._dated(value)]
+
+    def _dated(self, value: Given = slot) -> list[Action]:
+        return [] if self._ttl is None else [self._ttl.set(value("N", "ttl"))]
+
+    def _claiming(self, *, data: bool) -> list[Action]:
+        actions: list[Action] = [
+            self._token.set(slot("S", "token")),
+            self._owner.set(slot("S", "owner")),
+            self._lease.set(slot("N", "lease")),
+            self._expires_at.set(slot("N", "end")),
+            *self._dated(),
+            self._writes.set(Value({"N": "0"})),
+        ]
+        if data and self._data is not None:
+            actions.append(self._data.set(slot(self._data.attr_type, "data")))
+        return actions
+
+    def _template(self, actions: Sequence[Action], condition: Condition, **parts: Any) -> Template:
+        return Template(self._connection, actions=actions, condition=condition, **parts)
+
+    # -- whole rows -----------------------------------------------------------------------------
+
+    def without_claim(self, raw: RawItem) -> RawItem:
+        """Return a row without the attributes of a claim."""
+        attributes = (self._token, self._version, self._owner, self._lease)
+        more = (self._expires_at, self._writes, self._abandoned_by)
+        names = {attribute.attr_name for attribute in (*attributes, *more)}
+        return {name: value for name, value in raw.items() if name not in names}
+
+    def tombstone(self, version: int) -> RawItem:
+        """Return what a row that nobody ever claimed carries: a fencing token to count from."""
+        return {self._version.attr_name: {"N": str(version)}}
+
+    def carried(self, values: Mapping[str, Any], *, ended: bool) -> RawItem:
+        """Return the claim, or the tombstone it leaves, as a whole row carries it."""
+        raw: RawItem = {
+            self._token.attr_name: {"S": values["mine"]},
+            self._version.attr_name: {"N": values["version"]},
+            self._writes.attr_name: {"N": values["next"]},
+        }
+        if not ended:
+            raw |= {
+                self._owner.attr_name: {"S": values["owner"]},
+                self._lease.attr_name: {"N": values["lease"]},
+                self._expires_at.attr_name: {"N": values["end"]},
+                self._abandoned_by.attr_name: {"S": values["abandoned_by"]},
+            }
+        return raw
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -198,7 +219,7 @@ class ClaimRows:
         """Take a row that is free, whose claim ended, or whose watched claim is dead."""
         return self._acquires[watched, data]
 
-    @_Once
+    @Once
     def _acquires(self) -> dict[tuple[bool, bool], Template]:
         return {
             (watched, data): self._acquire(watched=watched, data=data)
@@ -206,31 +227,53 @@ class ClaimRows:
             for data in (False, True)
         }
 
-    def _acquire(self, *, watched: bool, data: bool) -> Template:
-        takeable = self._expires_at.does_not_exist() | (self._expires_at < _slot("N", "now_low"))
+    def _acquire(self, *, watched: bool, data: bool, exactly: bool = False) -> Template:
+        takeable = self.not_held()
         if watched:
-            takeable |= (self._token == _slot("S", "seen")) & (
-                self._expires_at == _slot("N", "seen_until")
+            takeable |= (self._token == slot("S", "seen")) & (
+                self._expires_at == slot("N", "seen_until")
             )
-        fresh = self._token.does_not_exist() | (self._token != _slot("S", "token"))
-        seeded = Path(self._version) | _slot("N", "seed")
+        fresh = self._token.does_not_exist() | (self._token != slot("S", "token"))
+        condition = takeable & fresh
+        if self.must_exist:
+            condition &= self._hash_key.exists()
+        if exactly:
+            condition &= self.version_below()
+            version: Any = slot("N", "new_version")
+        else:
+            version = (Path(self._version) | slot("N", "seed")) + Value({"N": "1"})
         actions: list[Action] = [
             # before the owner is set: an engine may evaluate in order
             self._abandoned_by.set(Path(self._owner) | Value({"S": ""})),
             *self._claiming(data=data),
-            SetAction(Path(self._version), seeded + Value({"N": "1"})),
+            SetAction(Path(self._version), version),
             *(
-                attribute.set(Path(attribute) | _slot(attribute.attr_type, _OWN + name))
+                attribute.set(Path(attribute) | slot(attribute.attr_type, _OWN + name))
                 for name, attribute in self.initial
             ),
         ]
-        return self._template(actions, takeable & fresh, return_values="ALL_NEW")
+        return self._template(actions, condition, return_values="ALL_NEW")
+
+    @Once
+    def _exact_acquires(self) -> dict[tuple[bool, bool], Template]:
+        return {
+            (watched, data): self._acquire(watched=watched, data=data, exactly=True)
+            for watched in (False, True)
+            for data in (False, True)
+        }
+
+    def acquire_exactly(self, *, watched: bool, data: bool) -> Template:
+        """Take a row under a fencing token that is chosen beforehand.
+
+        For transactions, whose answer does not tell which one it became.
+        """
+        return self._exact_acquires[watched, data]
 
     def hand_over(self, *, data: bool) -> Template:
         """Give our claim to another acquisition, in place of release, poll and acquire."""
         return self._hand_overs[data]
 
-    @_Once
+    @Once
     def _hand_overs(self) -> dict[bool, Template]:
         one_more = Path(self._version) + Value({"N": "1"})
         return {
@@ -241,71 +284,76 @@ class ClaimRows:
                     SetAction(Path(self._version), one_more),
                 ],
                 # without "exists" a late one would revive what was released
-                self._mine & self._expires_at.exists(),
+                self.mine() & self.has_claim,
                 return_values="ALL_NEW",
             )
             for data in (False, True)
         }
 
-    @_Once
+    @Once
     def renew(self) -> Template:
         """Move the end of our claim, only ever later."""
         actions = [
-            self._expires_at.set(_slot("N", "end")),
-            self._lease.set(_slot("N", "lease")),
-            self._ttl.set(_slot("N", "ttl")),
+            self._expires_at.set(slot("N", "end")),
+            self._lease.set(slot("N", "lease")),
+            *self._dated(),
         ]
-        return self._template(actions, self._mine & (self._expires_at < _slot("N", "end")))
+        return self._template(actions, self.mine() & self.ends_before())
 
-    @_Once
+    @Once
     def release(self) -> Template:
         """End our claim and keep the tombstone."""
-        return self._template(self._ending(), self._mine, return_values="ALL_OLD")
+        return self._template(self.ending(), self.mine(), return_values="ALL_OLD")
 
-    @_Once
+    @Once
+    def release_held(self) -> Template:
+        """End our claim, and refuse if it has ended: for transactions, which do not tell."""
+        return self._template(self.ending(), self.mine() & self.has_claim)
+
+    @Once
     def delete(self) -> Template:
         """End our claim and the row with it."""
-        return Template(self._connection, condition=self._mine, return_values="ALL_OLD")
+        return Template(self._connection, condition=self.mine(), return_values="ALL_OLD")
 
-    @_Once
+    @Once
     def disown(self) -> Template:
         """End the claim of an acquisition whose outcome, and so its version, is unknown."""
-        return self._template(self._ending(), self._token == _slot("S", "mine"))
+        return self._template(self.ending(), self._token == slot("S", "mine"))
 
-    @_Once
+    @Once
     def force(self) -> Template:
         """Break the claim that was seen, and no later one."""
-        condition = (self._token == _slot("S", "seen")) & self._expires_at.exists()
+        condition = (self._token == slot("S", "seen")) & self.has_claim
         actions = [
-            self._token.set(_slot("S", "token")),
+            self._token.set(slot("S", "token")),
             SetAction(Path(self._version), Path(self._version) + Value({"N": "1"})),
-            *self._ending(),
+            *self.ending(),
         ]
         return self._template(actions, condition)
 
-    @_Once
+    @Once
     def guard(self) -> Template:
         """Count a guarded write: only under our claim, and only after the one before it."""
-        return self._template([self._counted], self._guarding)
+        return self._template([self.counted()], self.guarding())
 
-    @_Once
+    @Once
+    def guard_and_end(self) -> Template:
+        """Count a guarded write that is the last one under our claim."""
+        return self._template([self.counted(), *self.ending()], self.guarding())
+
+    @Once
+    def free(self) -> Template:
+        """Check that nobody holds a row."""
+        return Template(self._connection, condition=self.not_held())
+
+    @Once
     def save_data(self) -> Template:
         """Write the caller's payload, guarded."""
         return self._template(
-            [self._counted, self._data.set(_slot(self._data.attr_type, "data"))], self._guarding
+            [self.counted(), self._data.set(slot(self._data.attr_type, "data"))], self.guarding()
         )
 
-    @_Once
+    @Once
     def clear_data(self) -> Template:
         """Take the caller's payload out, guarded."""
-        return self._template([self._counted, self._data.remove()], self._guarding)
-
-    @property
-    def _counted(self) -> Action:
-        return self._writes.set(_slot("N", "next"))
-
-    @property
-    def _guarding(self) -> Condition:
-        last: Condition = self._writes == _slot("N", "known")
-        guarding: Condition = self._mine & self._expires_at.exists() & last
-        return guarding
+        return self._template([self.counted(), self._data.remove()], self.guarding())

@@ -2,70 +2,214 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import enum
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._store import Transient, persist
+from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from pynamodb_mutex._hold import Hold
-    from pynamodb_mutex._store import Answer
+    from pynamodb_mutex._claim import Claim
+    from pynamodb_mutex._hold import Hold, Renewal
+    from pynamodb_mutex._keys import RawItem
 
 
-def guarded(hold: Hold, send: Callable[[dict[str, Any]], Answer | None], what: str) -> None:
-    """Make one guarded write; another thread's under the same claim waits its turn.
+_PATIENCE = 5.0
+"""Seconds for which a write under no claim is repeated."""
+
+
+class Verdict(enum.Enum):
+    """What a row shows whose write was refused."""
+
+    APPLIED = "an earlier attempt was applied"
+    AGAIN = "what was known is out of date: to be sent again"
+    LOST = "the claim is not ours any more"
+    REFUSED = "the claim is ours: something else was refused"
+
+
+class Part:
+    """One claim's part in a guarded write.
+
+    Attributes:
+        hold: The acquisition.
+        ends: Whether the write gives the lock back.
+        carries: Whether it writes the whole row, and so the claim with its end.
+        deletes: Whether it deletes the row that carries the claim.
+        number: Of this write, never proposed before.
+    """
+
+    def __init__(
+        self, hold: Hold, *, ends: bool = False, carries: bool = False, deletes: bool = False
+    ) -> None:
+        self.hold = hold
+        self.ends = ends or deletes
+        self.carries = carries
+        self.deletes = deletes
+        self.number = 0
+        self._renewals: list[Renewal] = []
+
+    @property
+    def renews(self) -> bool:
+        """Whether it doubles as a renewal."""
+        return self.carries and not self.ends
+
+    def values(self) -> dict[str, Any]:
+        """Serialise what an attempt about to be sent proposes."""
+        hold = self.hold
+        values = hold.mine() | {"known": str(hold.tenure.writes), "next": str(self.number)}
+        if self.ends:
+            values["ttl"] = hold.ttl_if_released()
+        if self.renews:
+            renewal = hold.propose_renewal()
+            self._renewals.append(renewal)
+            values |= renewal.values
+        return values
+
+    def judge(self, claim: Claim, *, maybe_applied: bool) -> Verdict:
+        """Say what a row that refused an attempt tells."""
+        tenure = self.hold.tenure
+        ours = claim.token == tenure.token and claim.version == tenure.version
+        if ours and claim.writes == self.number:
+            self._renewals = [each for each in self._renewals if each.end == claim.expires_at]
+            return Verdict.APPLIED
+        if self.deletes and claim.token is None and maybe_applied and self.hold.held:
+            # gone while nobody else could have the lock: by our own doing
+            return Verdict.APPLIED
+        if not tenure.is_mine(claim):
+            return Verdict.LOST
+        if claim.writes != tenure.writes:
+            # an earlier write, whose answer never came, had been applied
+            tenure.writes = claim.writes
+            return Verdict.AGAIN
+        if self.renews and self._renewals[-1].end <= (claim.expires_at or 0.0):
+            # it met a renewal that was sent later
+            self.hold.saw_end(claim)
+            return Verdict.AGAIN
+        return Verdict.REFUSED
+
+    def applied(self) -> None:
+        """Take note that the write was applied: by its last attempt, if nothing else is known."""
+        self.hold.tenure.writes = self.number
+        if self._renewals:
+            self.hold.renewed(self._renewals[-1])
+        if self.ends:
+            self.hold.end()
+
+
+class Judge(Protocol):
+    """A condition of a write that is no guard, and yet the protocol's."""
+
+    def judge(self, raw: RawItem, error: PynamoDBException) -> Verdict:
+        """Say what a row tells whose write was refused; raise if that is final."""
+
+
+class Refusal(NamedTuple):
+    """A write that was refused.
+
+    Attributes:
+        claims: What the rows show whose guard may have refused it.
+        error: What to raise if it was none of them.
+        others: What the rows show whose other conditions may have refused it.
+    """
+
+    claims: Sequence[tuple[Part, Claim]]
+    error: PynamoDBException
+    others: Sequence[tuple[Judge, RawItem]] = ()
+
+
+def guarded(parts: Sequence[Part], send: Callable[[], Refusal | None], what: str) -> None:
+    """Make one write, under claims as a rule; other threads' writes under the same claims wait.
 
     Args:
-        hold: The acquisition.
-        send: Sends the write with the values of the guard; returns None if it was applied, and the
-            answer if the guard refused it.
+        parts: The claims' parts, each of another acquisition.
+        send: Sends the write, with what the parts propose at that moment; returns None if it was
+            applied.
         what: For messages.
 
     Raises:
-        MutexLostError: If the claim is not ours any more; ``applied`` is None if an attempt whose
+        MutexNotHeldError: If a lock is not held here.
+        MutexLostError: If a claim is not ours any more; ``applied`` is None if an attempt whose
             answer was lost may have been applied before.
-        PynamoDBException: If DynamoDB cannot be reached; the outcome is unknown.
+        PynamoDBException: If another condition of the write did not hold: nothing was written. Or
+            if DynamoDB cannot be reached: the outcome is unknown.
     """
-    hold.check(what)
-    tenure = hold.tenure
-    with hold.writing:
-        number = tenure.next_write()
-        may_be_applied = False
+    with ExitStack() as stack:
+        # in one order everywhere, or two threads wait for each other
+        for part in sorted(parts, key=lambda part: part.hold.tenure.token):
+            part.hold.check(what)
+            stack.enter_context(part.hold.writing)
+        for part in parts:
+            part.hold.check(what)
+            if part.ends:
+                stack.enter_context(part.hold.ending(what))
+            part.number = part.hold.tenure.next_write()
+        _send_until_known(parts, send, what)
+        for part in parts:
+            part.applied()
 
-        def attempt() -> Answer | None:
-            nonlocal may_be_applied
-            try:
-                return send(hold.mine() | {"known": str(tenure.writes), "next": str(number)})
-            except Transient as failure:
-                may_be_applied = may_be_applied or failure.maybe_applied
-                raise
 
-        while True:
-            refused = persist(attempt, local_clock().now() + hold.remaining)
-            if refused is None:
-                break
-            if not tenure.is_mine(refused.claim):
-                hold.lose(tenure.loss(refused.claim), refused.claim)
-                raise hold.lost_error(what, applied=None if may_be_applied else False)
-            # the number that stands there is that of this write, applied by an earlier attempt, or
-            # of one before it whose answer never came
-            tenure.writes = refused.claim.writes
-            if tenure.writes == number:
-                break
-        tenure.writes = number
+def _send_until_known(parts: Sequence[Part], send: Callable[[], Refusal | None], what: str) -> None:
+    maybe_applied = False
+
+    def attempt() -> Refusal | None:
+        nonlocal maybe_applied
+        try:
+            return send()
+        except Transient as failure:
+            maybe_applied = maybe_applied or failure.maybe_applied
+            raise
+
+    while True:
+        patience = min((part.hold.remaining for part in parts), default=_PATIENCE)
+        refusal = persist(attempt, local_clock().now() + patience)
+        if refusal is None or _judged(refusal, what, maybe_applied=maybe_applied):
+            return
+
+
+def _judged(refusal: Refusal, what: str, *, maybe_applied: bool) -> bool:
+    """Say whether a refused write was applied by an earlier attempt; else it is to be sent again.
+
+    Raises:
+        PynamoDBException: If neither.
+    """
+    verdicts = {
+        part: part.judge(claim, maybe_applied=maybe_applied) for part, claim in refusal.claims
+    }
+    if Verdict.APPLIED in verdicts.values():
+        return True
+    for part, claim in refusal.claims:
+        if verdicts[part] is Verdict.LOST:
+            part.hold.lose(part.hold.tenure.loss(claim), claim)
+            raise part.hold.lost_error(what, applied=None if maybe_applied else False)
+    if Verdict.AGAIN in verdicts.values():
+        return False
+    others = {judge.judge(raw, refusal.error) for judge, raw in refusal.others}
+    if not others:
+        raise refusal.error
+    return Verdict.APPLIED in others
 
 
 def save_data(hold: Hold, data: Any) -> None:
     """Write the caller's payload into the row, or with None take it out, guarded."""
-    store = hold.store
+    store, row = hold.store, hold.terms.row
+    if store.rows.must_exist:
+        msg = "save_data: the lock of a row carries no data of its own; write to the row"
+        raise MutexError(msg, key=hold.terms.key)
     serialized = store.rows.serialize_data(data)
+    template = store.rows.clear_data if serialized is None else store.rows.save_data
+    part = Part(hold)
 
-    def send(values: dict[str, Any]) -> Answer | None:
-        template = store.rows.clear_data if serialized is None else store.rows.save_data
-        answer = store.write(template, hold.terms.row, values | {"data": serialized})
-        return None if answer.applied else answer
+    def send() -> Refusal | None:
+        answer = store.write(template, row, part.values() | {"data": serialized})
+        if answer.error is None:
+            return None
+        return Refusal([(part, answer.claim)], answer.error)
 
-    guarded(hold, send, "save_data")
+    guarded([part], send, "save_data")
     hold.item = {**hold.item, **store.rows.raw_data(serialized)}

@@ -6,19 +6,20 @@ import logging
 import math
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._claim import Loss, Tenure
+from pynamodb_mutex._claim import NO_SERVER_TIME, Loss, Tenure
 from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._expressions import seconds
 from pynamodb_mutex._store import Transient, persist
+from pynamodb_mutex._templates import seconds
 from pynamodb_mutex._threads import this_thread
-from pynamodb_mutex.exceptions import MutexLostError, MutexNotHeldError
+from pynamodb_mutex.exceptions import MutexAlreadyHeldError, MutexLostError, MutexNotHeldError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._keys import RawItem
@@ -61,12 +62,28 @@ class Wanted:
             "owner": self.owner,
             "lease": seconds(lease + 0.0005),
             "end": seconds(end),
-            "ttl": self.store.ttl(end, terms.model.retention),
+            "ttl": self.store.ttl(end),
             **self.store.rows.initial_values(terms.key),
         }
         if terms.data is not None:
             values["data"] = terms.data
         return values
+
+
+class Renewal(NamedTuple):
+    """What a request that renews a claim proposes.
+
+    Attributes:
+        end: The new end.
+        lease: The lease written beside it.
+        sent: Local time before it is sent.
+        values: All of it, serialised.
+    """
+
+    end: float
+    lease: float
+    sent: float
+    values: dict[str, Any]
 
 
 class Hold:
@@ -85,11 +102,14 @@ class Hold:
         self.abandoned_by = claim.abandoned_by
         self.item = item
         self.depth = 1
+        self.row: Any = None
+        self.companions: tuple[Hold, ...] = ()
         self.writing = threading.Lock()
         self.taker: Claim | None = None
         self.terms = wanted.terms
         self.store = wanted.store
         self._finished = False
+        self._is_ending = False
         self._loss: Loss | None = None
         self._lock = threading.Lock()
         self._since = local_clock().now()
@@ -162,6 +182,8 @@ class Hold:
         _log.warning("%s lost by %s: %s", self.terms.key, self.wanted.owner, loss.value)
         self.wanted.process.renewer.remove(self)
         self.wanted.queue.left(self)
+        for companion in self.companions:
+            companion.lose(loss)
         on_lost = self.wanted.on_lost
         if on_lost is not None:
             threading.Thread(
@@ -217,9 +239,9 @@ class Hold:
         now = local_clock().now()
         if self.loss is not None or self._finished or self.inherited or now < self._renews_at:
             return False
-        max_hold = self.terms.max_hold
-        if max_hold is not None and now - self._since >= max_hold:
-            _log.warning("%s is held for more than %s s: not renewed", self.terms.key, max_hold)
+        if self._is_over_max_hold(now):
+            held_for = self.terms.max_hold
+            _log.warning("%s is held for more than %s s: not renewed", self.terms.key, held_for)
             self._renews_at = math.inf
             return False
         # counted from this sending, so that one that hangs is followed by another
@@ -259,29 +281,61 @@ class Hold:
         """
         tenure = self.tenure
         while True:
-            now = local_clock().now()
-            with self._lock:
-                end, granted = tenure.propose(now, self.store.server.bounds, lease)
-            values = self.mine() | {
-                "end": seconds(end),
-                "lease": seconds(granted + 0.0005),
-                "ttl": self.store.ttl(end, self.terms.model.retention),
-            }
+            renewal = self.propose_renewal(lease)
+            values = self.mine() | renewal.values
             answer = self.store.write(self.store.rows.renew, self.terms.row, values)
             self._unreachable = False
             stored = answer.claim.expires_at or 0.0
-            if answer.applied or (tenure.is_mine(answer.claim) and stored == end):
+            if answer.applied or (tenure.is_mine(answer.claim) and stored == renewal.end):
                 with self._lock:
-                    tenure.renewed(end, granted, answer.sent, self.store.server.bounds)
+                    bounds = self.store.server.bounds
+                    tenure.renewed(renewal.end, renewal.lease, renewal.sent, bounds)
                 return
             if not tenure.is_mine(answer.claim):
-                self.lose(tenure.loss(answer.claim), answer.claim)
+                if not self._is_ending:
+                    self.lose(tenure.loss(answer.claim), answer.claim)
                 return
             if stored <= tenure.proposed:
                 # a renewal sent later came first: its own answer tells what it brought
                 return
-            with self._lock:
-                tenure.proposed = max(tenure.proposed, stored)
+            self.saw_end(answer.claim)
+
+    def propose_renewal(self, lease: float | None = None) -> Renewal:
+        """Return what a request that is about to be sent may renew the claim to.
+
+        Args:
+            lease: Seconds; by default those of the mutex or, beyond `max_hold`, just what is left.
+        """
+        now = local_clock().now()
+        if lease is None:
+            lease = 0.0 if self._is_over_max_hold(now) else self.terms.lease
+        with self._lock:
+            end, granted = self.tenure.propose(now, self.store.server.bounds, lease)
+        values = {
+            "end": seconds(end),
+            "lease": seconds(granted + 0.0005),
+            "ttl": self.store.ttl(end),
+            "owner": self.wanted.owner,
+            "abandoned_by": self.abandoned_by,
+        }
+        return Renewal(end, granted, now, values)
+
+    def saw_end(self, claim: Claim) -> None:
+        """Take note of an end that stands in the row, so that the next proposed is later."""
+        with self._lock:
+            self.tenure.proposed = max(self.tenure.proposed, claim.expires_at or 0.0)
+
+    def renewed(self, renewal: Renewal) -> None:
+        """Take note that a write which carried the claim was applied."""
+        with self._lock:
+            bounds = self.store.server.bounds
+            self.tenure.renewed(renewal.end, renewal.lease, renewal.sent, bounds)
+            self._renews_at = self._after(renewal.sent)
+        self.wanted.process.renewer.refresh(self)
+
+    def _is_over_max_hold(self, now: float) -> bool:
+        max_hold = self.terms.max_hold
+        return max_hold is not None and now - self._since >= max_hold
 
     def renew(self, lease: float | None) -> None:
         """Renew now; a lease that ended is won back if nobody took the lock meanwhile."""
@@ -314,6 +368,25 @@ class Hold:
             self.wanted.process.renewer.remove(self)
         return self._finished
 
+    @contextmanager
+    def ending(self, what: str) -> Iterator[None]:
+        """Send a write inside the block that gives the lock back as well."""
+        if self.depth > 1:
+            msg = f"{what}: {self.terms.key!r} is entered {self.depth} times: only the last one unlocks"
+            raise MutexAlreadyHeldError(msg, key=self.terms.key, owner=self.wanted.owner)
+        # a renewal refused meanwhile tells nothing: the write tells what became of the claim
+        self._is_ending = True
+        try:
+            yield
+        finally:
+            self._is_ending = False
+
+    def end(self) -> None:
+        """Take note that the claim was given back by a write."""
+        with self._lock:
+            self.depth, self._finished = 0, True
+        self.forget()
+
     def lost_at_release(self, claim: Claim) -> MutexLostError:
         """Return the error for a release that found another claim than ours."""
         self._loss, self.taker = self.tenure.loss(claim), claim
@@ -322,6 +395,11 @@ class Hold:
     def mine(self) -> dict[str, Any]:
         """Serialise what makes a claim ours: token and version."""
         return {"mine": self.tenure.token, "version": str(self.tenure.version)}
+
+    def ttl_if_released(self) -> str:
+        """Serialise when DynamoDB may delete the row if it is given back now."""
+        bounds, now = self.store.server.bounds, local_clock().now()
+        return self.store.ttl(NO_SERVER_TIME if bounds is None else bounds.highest(now))
 
     def forget(self) -> None:
         """End the belief in a hold that is not handed out, without a request."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pynamodb_mutex.exceptions import InvalidKeyError
 
@@ -11,6 +15,9 @@ if TYPE_CHECKING:
 
 LONGEST_KEY = 2048
 """Bytes of UTF-8 that DynamoDB takes in a hash key."""
+
+LONGEST_RANGE_KEY = 1024
+"""Bytes that DynamoDB takes in a range key."""
 
 RawItem = dict[str, dict[str, Any]]
 """Attribute values by stored name, as botocore has them."""
@@ -57,3 +64,65 @@ def key_of(model: type[Model], key: str) -> RawItem:
             range_attribute.attr_type: range_attribute.serialize(value)
         }
     return raw
+
+
+def row_key(model: type[Model], hash_key: object, range_key: object = None) -> RawItem:
+    """Return the primary key of a row in a user's table.
+
+    Raises:
+        InvalidKeyError: If the model cannot have such a key.
+    """
+    raw: RawItem = {}
+    parts = [(model._hash_keyname, hash_key, LONGEST_KEY)]
+    if model._range_keyname is not None or range_key is not None:
+        parts.append((model._range_keyname, range_key, LONGEST_RANGE_KEY))
+    for name, value, longest in parts:
+        if name is None:
+            msg = f"{model.__name__} has no range key, but one was given: {value!r}"
+            raise InvalidKeyError(msg)
+        attribute = model.get_attributes()[name]
+        try:
+            serialized = None if value is None else attribute.serialize(value)
+            size = _size(attribute.attr_type, serialized)
+        except (TypeError, ValueError, AttributeError) as error:
+            msg = f"{model.__name__}.{name} cannot be {value!r}: {error}"
+            raise InvalidKeyError(msg) from error
+        if not 1 <= size <= longest:
+            msg = f"{model.__name__}.{name} takes 1 to {longest} bytes, not the {size} of {value!r:.80}"
+            raise InvalidKeyError(msg)
+        raw[attribute.attr_name] = {attribute.attr_type: serialized}
+    return raw
+
+
+def _size(kind: str, serialized: object) -> int:
+    if kind == "S" and isinstance(serialized, str):
+        return len(serialized.encode())
+    if kind == "N" and isinstance(serialized, str) and Decimal(serialized).is_finite():
+        return len(serialized)
+    if kind == "B" and isinstance(serialized, bytes):
+        return len(serialized)
+    raise TypeError(f"not a key of type {kind}")
+
+
+def row_name(model: type[Model], raw_key: RawItem) -> str:
+    """Return the name of a user's row: the key of a lock in its place, and what messages call it.
+
+    Different rows have different names, and one row has one however its number is written.
+    """
+    parts = [model.Meta.table_name, *(_text(kind, value) for kind, value in _pairs(raw_key))]
+    name = "/".join(quote(part, safe=" :@+=,;!*'()[]") for part in parts)
+    if len(name.encode()) > LONGEST_KEY:
+        return f"{parts[0]}/sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+    return name
+
+
+def _pairs(raw_key: RawItem) -> list[tuple[str, Any]]:
+    return [pair for typed in raw_key.values() for pair in typed.items()]
+
+
+def _text(kind: str, value: Any) -> str:
+    if kind == "N":
+        return str(Decimal(value).normalize())
+    if kind == "B":
+        return base64.urlsafe_b64encode(value).decode()
+    return str(value)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._claim import NO_SERVER_TIME, Loss, Tenure, new_token
+from pynamodb_mutex._claim import Loss, Tenure, forced_token, new_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._hold import Hold
+from pynamodb_mutex._process import current_process
 from pynamodb_mutex._store import Transient, persist
 from pynamodb_mutex.exceptions import MutexLostError
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamodb_mutex._hold import Wanted
-    from pynamodb_mutex._store import Answer
+    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._store import Answer, Store
     from pynamodb_mutex._waiting import Turn
 
 _log = logging.getLogger("pynamodb_mutex")
@@ -39,30 +41,46 @@ def release(hold: Hold) -> None:
     if not hold.leave():
         return
     queue = hold.wanted.queue
-    ending = _Ending(hold, runs_until)
+    ending = Ending(hold, runs_until)
     try:
         turn = queue.next_in_line(hold.terms.poll)
         if turn is None or not _hand_over(hold, ending, turn):
-            ending.send(_request(hold), _was_running)
+            ending.send(release_request(hold), was_running)
     finally:
         queue.left(hold)
 
 
-def _request(hold: Hold) -> Callable[[], Answer]:
+def force(store: Store, row: RawItem, key: str) -> bool:
+    """Break the claim that stands in a row now, and no later one; return whether there was one."""
+    until = local_clock().now() + _PATIENCE
+    seen = persist(lambda: store.read(row, consistent=True), until).claim
+    if seen.expires_at is None:
+        return False
+    broken_by = forced_token()
+    answer = persist(lambda: store.force(row, seen, broken_by), until)
+    if not answer.applied and answer.claim.token != broken_by:
+        return False
+    local = current_process().queue(store, key).holder
+    if local is not None and local.tenure.token == seen.token:
+        local.lose(Loss.FORCED)
+    return True
+
+
+def release_request(hold: Hold) -> Callable[[], Answer]:
+    """Return what sends the request that gives a lock back."""
     store, terms = hold.store, hold.terms
     if terms.delete_on_release:
         return lambda: store.delete(terms.row, hold.mine())
-    bounds = store.server.bounds
-    now = NO_SERVER_TIME if bounds is None else bounds.highest(local_clock().now())
-    values = {**hold.mine(), "ttl": store.ttl(now, terms.model.retention)}
+    values = {**hold.mine(), "ttl": hold.ttl_if_released()}
     return lambda: store.write(store.rows.release, terms.row, values)
 
 
-def _was_running(answer: Answer) -> bool:
+def was_running(answer: Answer) -> bool:
+    """Say whether a release ended a claim."""
     return answer.applied and answer.claim.expires_at is not None
 
 
-class _Ending:
+class Ending:
     """What ends a claim, sent until it is known to have ended.
 
     As long as no attempt may have been applied, a refusal tells that the lock was lost, whatever
@@ -71,8 +89,8 @@ class _Ending:
     """
 
     def __init__(self, hold: Hold, runs_until: float) -> None:
-        self._hold = hold
-        self._until = min(runs_until, local_clock().now() + _PATIENCE)
+        self.hold = hold
+        self.until = min(runs_until, local_clock().now() + _PATIENCE)
         self.may_be_applied = False
 
     def send(self, request: Callable[[], Answer], done: Callable[[Answer], bool]) -> Answer:
@@ -85,18 +103,18 @@ class _Ending:
                 self.may_be_applied = self.may_be_applied or failure.maybe_applied
                 raise
 
-        answer = persist(attempt, self._until)
+        answer = persist(attempt, self.until)
         if not done(answer):
-            tenure = self._hold.tenure
+            tenure = self.hold.tenure
             forced = tenure.loss(answer.claim) is Loss.FORCED
             # a force that came right after our claim found it standing
             broken = forced and answer.claim.version == tenure.version + 1
             if broken or not self.may_be_applied:
-                raise self._hold.lost_at_release(answer.claim)
+                raise self.hold.lost_at_release(answer.claim)
         return answer
 
 
-def _hand_over(hold: Hold, ending: _Ending, turn: Turn[Wanted, Hold]) -> bool:
+def _hand_over(hold: Hold, ending: Ending, turn: Turn[Wanted, Hold]) -> bool:
     """Give a claim to the next in line with one conditional write.
 
     Returns:

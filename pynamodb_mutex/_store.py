@@ -20,6 +20,7 @@ from pynamodb.connection.table import TableConnection
 from pynamodb.exceptions import (
     DeleteError,
     GetError,
+    PutError,
     PynamoDBException,
     ScanError,
     TableDoesNotExist,
@@ -30,7 +31,8 @@ from pynamodb.exceptions import (
 
 from pynamodb_mutex._claim import TICK
 from pynamodb_mutex._clock import HOST_SKEW, ServerTime, local_clock, sleep
-from pynamodb_mutex._expressions import ClaimRows, seconds
+from pynamodb_mutex._expressions import ClaimRows
+from pynamodb_mutex._templates import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,12 +40,18 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamodb_mutex._claim import Claim, Tenure
-    from pynamodb_mutex._expressions import Template
     from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._templates import Template
 
 _log = logging.getLogger("pynamodb_mutex")
 
 T = TypeVar("T")
+
+CONNECT_TIMEOUT = 1.0
+"""Seconds. One hung request must not eat a lease; PynamoDB's own defaults add up to minutes."""
+
+READ_TIMEOUT = 2.0
+"""Seconds."""
 
 SCAN_PATIENCE = 30.0
 """Seconds for which a page of a scan is asked for again."""
@@ -76,8 +84,10 @@ _UNDER_WAY = "TransactionInProgressException"
 
 _ERRORS: dict[str, type[PynamoDBException]] = {
     "UpdateItem": UpdateError,
+    "PutItem": PutError,
     "DeleteItem": DeleteError,
     "GetItem": GetError,
+    "BatchGetItem": GetError,
     "Scan": ScanError,
     "TransactWriteItems": TransactWriteError,
 }
@@ -92,6 +102,7 @@ class Answer(NamedTuple):
         item: The raw row.
         sent: Local time before the request was sent.
         received: Local time after the answer was received.
+        error: What PynamoDB would raise for a condition that did not hold.
     """
 
     applied: bool
@@ -99,6 +110,23 @@ class Answer(NamedTuple):
     item: RawItem
     sent: float
     received: float
+    error: PynamoDBException | None = None
+
+
+class Cancelled(NamedTuple):
+    """A transaction that was not applied, because a condition in it did not hold.
+
+    Attributes:
+        items: By its place in the transaction, what a row shows whose condition did not hold.
+        sent: Local time before the request was sent.
+        received: Local time after the answer was received.
+        error: What PynamoDB would raise.
+    """
+
+    items: dict[int, RawItem]
+    sent: float
+    received: float
+    error: TransactWriteError
 
 
 class Transient(Exception):  # noqa: N818 - not an error: it is repeated, or its cause raised
@@ -197,8 +225,8 @@ class Store:
             meta_table=model._get_connection().get_meta_table(),
             region=meta.region,
             host=meta.host,
-            connect_timeout_seconds=meta.connect_timeout_seconds,
-            read_timeout_seconds=meta.read_timeout_seconds,
+            connect_timeout_seconds=self._tight(meta.connect_timeout_seconds, CONNECT_TIMEOUT),
+            read_timeout_seconds=self._tight(meta.read_timeout_seconds, READ_TIMEOUT),
             max_retry_attempts=0,
             max_pool_connections=meta.max_pool_connections,
             extra_headers=meta.extra_headers,
@@ -220,6 +248,11 @@ class Store:
         """Return what makes a connection another one when it changes."""
         meta = model.Meta
         return meta.table_name, meta.region, meta.host
+
+    def _tight(self, seconds: float, most: float) -> float:
+        """Bound a timeout in a user's table; that of the lock table is the caller's own choice."""
+        prefix: str = getattr(self.model, "_claim_prefix", "")
+        return min(seconds, most) if prefix else seconds
 
     @property
     def server(self) -> ServerTime:
@@ -256,20 +289,31 @@ class Store:
             now: Local time.
             watched: A claim that is dead because it stayed as it is for its whole lease.
         """
-        bounds = self.server.bounds
-        # seeds the fencing token of a new row; compared with nothing
-        server_now = time.time() if bounds is None else bounds.highest(now)
-        low = 0.0 if bounds is None else bounds.lowest(now) - HOST_SKEW - TICK
         values = {
             **values,
             "token": tenure.token,
-            "seed": str(int(server_now * 1000)),
-            "now_low": seconds(low),
+            "seed": str(self.server_ms(now)),
+            "now_low": self.now_low(now),
         }
         if watched is not None:
-            values |= {"seen": watched.token, "seen_until": seconds(watched.expires_at or 0.0)}
+            values |= self.seen(watched)
         template = self.rows.acquire(watched=watched is not None, data="data" in values)
         return self.send("UpdateItem", template.fill(key, values))
+
+    def server_ms(self, now: float) -> int:
+        """Return server time in milliseconds, to count fencing tokens from; compared with nothing."""
+        bounds = self.server.bounds
+        return int(1000 * (time.time() if bounds is None else bounds.highest(now)))
+
+    def now_low(self, now: float) -> str:
+        """Serialise the end before which a claim is surely over."""
+        bounds = self.server.bounds
+        return seconds(0.0 if bounds is None else bounds.lowest(now) - HOST_SKEW - TICK)
+
+    @staticmethod
+    def seen(watched: Claim) -> dict[str, Any]:
+        """Serialise what makes a claim that was watched still the same."""
+        return {"seen": watched.token, "seen_until": seconds(watched.expires_at or 0.0)}
 
     def write(self, template: Template, key: RawItem, values: Mapping[str, Any]) -> Answer:
         """Send one of the prebuilt updates."""
@@ -279,9 +323,9 @@ class Store:
         """Delete a row under our claim."""
         return self.send("DeleteItem", self.rows.delete.fill(key, values))
 
-    def force(self, key: RawItem, seen: Claim, token: str, retention: float) -> Answer:
+    def force(self, key: RawItem, seen: Claim, token: str) -> Answer:
         """Break the claim that was seen, and put a token there that no holder has."""
-        ttl = self.ttl(seen.expires_at or 0.0, retention)
+        ttl = self.ttl(seen.expires_at or 0.0)
         return self.write(self.rows.force, key, {"seen": seen.token, "token": token, "ttl": ttl})
 
     def scan_claims(self) -> Iterator[RawItem]:
@@ -302,31 +346,55 @@ class Store:
                 return
             kwargs["ExclusiveStartKey"] = data["LastEvaluatedKey"]
 
-    def transact(self, items: list[dict[str, Any]], request_token: str) -> Answer | None:
-        """Send a transaction whose first item is the guard.
-
-        Returns:
-            None if it was applied; what the lock's row shows if the guard refused it.
+    def transact(self, items: list[dict[str, Any]], request_token: str) -> Cancelled | None:
+        """Send a transaction; return None if it was applied.
 
         Raises:
-            TransactWriteError: If another of its items refused it.
+            Transient: If it may pass.
+            PynamoDBException: If it cannot.
         """
+        for item in items:
+            for kwargs in item.values():
+                # what single writes may ask for
+                kwargs.pop("ReturnValues", None)
         kwargs = {"TransactItems": items, "ClientRequestToken": request_token}
         sent = local_clock().now()
         try:
             self.call("TransactWriteItems", kwargs)
         except TransactWriteError as error:
-            reasons = error.cancellation_reasons
-            guard = reasons[0] if reasons else None
-            if guard is None or guard.code != "ConditionalCheckFailed":
+            codes = [reason.code if reason else "None" for reason in error.cancellation_reasons]
+            if any(code in _PASSING_REASONS and code != "None" for code in codes):
+                # it may be the guard that was not looked at, and an own earlier attempt that refuses
+                raise Transient(error, maybe_applied=False) from error
+            refused = {
+                place: (reason.raw_item if reason else None) or {}
+                for place, reason in enumerate(error.cancellation_reasons)
+                if codes[place] == "ConditionalCheckFailed"
+            }
+            if not refused:
                 raise
-            row = guard.raw_item or {}
-            return Answer(False, self.rows.claim(row), row, sent, local_clock().now())
+            return Cancelled(refused, sent, local_clock().now(), error)
         return None
 
-    @staticmethod
-    def ttl(end: float, retention: float) -> str:
+    def read_all(self, keys: dict[str, list[RawItem]]) -> dict[str, list[RawItem]]:
+        """Read up to 100 rows of one or more tables; those that there are, in no order.
+
+        Raises:
+            Transient: If it may pass.
+            PynamoDBException: If it cannot.
+        """
+        wanted = {table: {"Keys": listed, "ConsistentRead": True} for table, listed in keys.items()}
+        found: dict[str, list[RawItem]] = {table: [] for table in keys}
+        while wanted:
+            data = self.call("BatchGetItem", {"RequestItems": wanted})[0]
+            for table, rows in data["Responses"].items():
+                found[table] += rows
+            wanted = data.get("UnprocessedKeys") or {}
+        return found
+
+    def ttl(self, end: float) -> str:
         """Return when DynamoDB may delete a row whose claim ends or ended at ``end``."""
+        retention: float = getattr(self.model, "retention", 0.0)
         return str(int(end + max(retention, SHORTEST_RETENTION)) + 1)
 
     # -- sending --------------------------------------------------------------------------------
@@ -342,7 +410,8 @@ class Store:
             data, sent, received = self.call(operation, kwargs)
         except _Refused as refused:
             claim = self.rows.claim(refused.item)
-            return Answer(False, claim, refused.item, refused.sent, refused.received)
+            error = _ERRORS[operation](f"{operation} refused: {refused.error}", refused.error)
+            return Answer(False, claim, refused.item, refused.sent, refused.received, error)
         item: RawItem = data.get("Attributes") or data.get("Item") or {}
         return Answer(True, self.rows.claim(item), item, sent, received)
 
@@ -361,7 +430,7 @@ class Store:
             self._observe(response, sent, received)
             code = response.get("Error", {}).get("Code")
             if code == _REFUSED:
-                raise _Refused(response.get("Item") or {}, sent, received) from error
+                raise _Refused(response.get("Item") or {}, sent, received, error) from error
             raise self._translated(operation, code, error, raised) from error
         received = clock.now()
         if not _is_dynamodbs(data):
@@ -399,8 +468,9 @@ class Store:
 
 
 class _Refused(Exception):  # noqa: N818 - an answer, not an error
-    def __init__(self, item: RawItem, sent: float, received: float) -> None:
+    def __init__(self, item: RawItem, sent: float, received: float, error: Exception) -> None:
         super().__init__()
+        self.error = error
         self.item = item
         self.sent = sent
         self.received = received

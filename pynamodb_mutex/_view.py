@@ -116,7 +116,7 @@ class View:
             state = f"held, fencing token {hold.tenure.version}, {hold.remaining:.1f} s left"
         elif hold is not None and hold.loss is not None:
             state = f"lost: {hold.loss.value}"
-        return f"<Mutex {self._terms.key!r} in {self._terms.model.Meta.table_name}: {state}>"
+        return f"<{type(self).__name__} {self._terms.key!r} in {self._terms.model.Meta.table_name}: {state}>"
 
     def __bool__(self) -> NoReturn:
         """Refuse: what would be asked is not clear."""

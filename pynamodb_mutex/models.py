@@ -16,19 +16,18 @@ from pynamodb.attributes import (
 from pynamodb.models import Model
 
 from pynamodb_mutex import _table
-from pynamodb_mutex._claim import Loss, forced_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import check_key, key_of
-from pynamodb_mutex._process import current_process, lock_models, store_for
-from pynamodb_mutex._store import persist
+from pynamodb_mutex._process import lock_models, store_for
+from pynamodb_mutex._release import force
+from pynamodb_mutex._store import CONNECT_TIMEOUT, READ_TIMEOUT, persist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TIGHT = {
-    # one hung request must not eat a lease; PynamoDB's own defaults add up to minutes
-    "connect_timeout_seconds": 1.0,
-    "read_timeout_seconds": 2.0,
+    "connect_timeout_seconds": CONNECT_TIMEOUT,
+    "read_timeout_seconds": READ_TIMEOUT,
     "max_pool_connections": 50,
 }
 
@@ -142,20 +141,7 @@ class LockItem(Model):
             InvalidKeyError: For a key that no lock can have.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses or cannot be reached.
         """
-        store = store_for(cls)
-        raw_key = key_of(cls, check_key(key))
-        until = local_clock().now() + 5.0
-        seen = persist(lambda: store.read(raw_key, consistent=True), until).claim
-        if seen.expires_at is None:
-            return False
-        broken_by = forced_token()
-        answer = persist(lambda: store.force(raw_key, seen, broken_by, cls.retention), until)
-        if not answer.applied and answer.claim.token != broken_by:
-            return False
-        local = current_process().queue(store, key).holder
-        if local is not None and local.tenure.token == seen.token:
-            local.lose(Loss.FORCED)
-        return True
+        return force(store_for(cls), key_of(cls, check_key(key)), key)
 
     @property
     def is_held(self) -> bool:

@@ -11,9 +11,9 @@ from pynamodb_mutex._acquire import Acquisition
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._guard import save_data
 from pynamodb_mutex._hold import Wanted
-from pynamodb_mutex._keys import check_key, key_of
+from pynamodb_mutex._keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._process import current_process
-from pynamodb_mutex._release import release
+from pynamodb_mutex._release import force, release
 from pynamodb_mutex._store import persist
 from pynamodb_mutex._terms import FOREVER, Terms, check_lease, check_number, check_timeout
 from pynamodb_mutex._threads import this_thread
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import ParamSpec
 
+    from pynamodb.models import Model
     from pynamodb.transactions import TransactWrite
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._hold import Hold
+    from pynamodb_mutex._terms import Options
 
     P = ParamSpec("P")
 
@@ -116,6 +118,33 @@ class Mutex(View):
         )
         terms.check()
         return cls(terms)
+
+    @classmethod
+    def for_row(
+        cls,
+        model: type[Model],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        lock_model: type[LockItem] = LockItem,
+        **options: Unpack[Options],
+    ) -> Mutex:
+        """Return a mutex in the lock table, named after a row that need not exist.
+
+        It is that of `RowLockMixin.locked` for a model whose ``lock_model`` is the same.
+
+        Args:
+            model: Whose table the row is in. Any PynamoDB model.
+            hash_key: Of the row.
+            range_key: Of the row, if the model has one.
+            lock_model: The lock table.
+            **options: Those of `for_key`.
+
+        Raises:
+            InvalidKeyError: For a key that the model cannot have.
+        """
+        name = row_name(model, row_key(model, hash_key, range_key))
+        return cls.for_key(name, model=lock_model, **options)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Take the lock.
@@ -230,7 +259,8 @@ class Mutex(View):
         Returns:
             Whether a claim was broken. See `LockItem.force_release`.
         """
-        return self._terms.model.force_release(self._terms.key)
+        terms = self._terms
+        return force(current_process().store(terms.model), terms.row, terms.key)
 
     def __enter__(self) -> Self:
         """Take the lock.
@@ -289,10 +319,13 @@ class Mutex(View):
 
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            with type(self)(self._terms):
+            with self._another():
                 return function(*args, **kwargs)
 
         return locked
+
+    def _another(self) -> Mutex:
+        return Mutex(self._terms)
 
     def save_data(self, data: Any) -> None:
         """Write the payload into the row, if the lock is still held in the store; None clears it.
@@ -324,7 +357,7 @@ class Mutex(View):
             GuardedTransactWrite,
         )
 
-        return GuardedTransactWrite(hold)
+        return GuardedTransactWrite([hold])
 
     def locked(self) -> bool:
         """Whether anyone holds the lock, by one consistent read.

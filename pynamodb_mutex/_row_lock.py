@@ -1,0 +1,92 @@
+"""The lock of one row, as its users see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pynamodb_mutex._keys import row_name
+from pynamodb_mutex._process import store_for
+from pynamodb_mutex._store import persist
+from pynamodb_mutex.mutex import Mutex
+
+if TYPE_CHECKING:
+    from pynamodb_mutex._hold import Hold
+    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._terms import Options, Terms
+    from pynamodb_mutex.rows import RowLockMixin
+
+M = TypeVar("M", bound="RowLockMixin")
+
+
+class RowLock(Mutex, Generic[M]):
+    """The lock of one row; entering it gives the row, as it stood when it was locked.
+
+    All that `Mutex` has, but ``data``, which is the row's own matter.
+    """
+
+    def __init__(self, terms: Terms, model: type[M], raw_key: RawItem) -> None:
+        """Use `RowLockMixin.locked`."""
+        super().__init__(terms)
+        self._model = model
+        self._raw_key = raw_key
+
+    @property
+    def row(self) -> M:
+        """The row under the lock, as the locking request read it.
+
+        Raises:
+            MutexNotHeldError: If the lock was never taken.
+            pynamodb.exceptions.DoesNotExist: If the lock stands in the lock table, and the row is
+                missing.
+        """
+        return self._row_of(self._current("row"))
+
+    def _row_of(self, hold: Hold) -> M:
+        if hold.row is None:
+            self.bind(hold, hold.item if hold.store.rows.must_exist and hold.item else self._read())
+        row: M = hold.row
+        return row
+
+    def bind(self, hold: Hold, item: RawItem) -> None:
+        """Make the instance that stands for the row as long as it is locked."""
+        row = self._model.from_raw_data(item)
+        row._row_lock, row._row_hold = self, hold
+        hold.row = row
+
+    def _read(self) -> RawItem:
+        store = store_for(self._model)
+        answer = persist(lambda: store.read(self._raw_key, consistent=True), 0.0)
+        if not answer.item:
+            raise self._model.DoesNotExist(f"{self.key}: there is no such row")
+        return answer.item
+
+    def __enter__(self) -> M:  # type: ignore[override]  # the row is what one wants; .row_lock is this
+        """Take the lock and return the row.
+
+        Raises:
+            MutexTimeoutError: If it was not free within the timeout.
+            pynamodb.exceptions.DoesNotExist: If there is no such row; nothing is created.
+        """
+        super().__enter__()
+        try:
+            return self.row
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def _another(self) -> Mutex:
+        return RowLock(self._terms, self._model, self._raw_key)
+
+
+def row_terms(model: type[RowLockMixin], raw_key: RawItem, options: Options) -> Terms:
+    """Return the terms of a row's lock: in the row itself, or in the lock table."""
+    name = row_name(model, raw_key)
+    lock_model = model.lock_model
+    if lock_model is not None:
+        return Mutex.for_key(name, model=lock_model, **options)._terms
+    for option in ("data", "delete_on_release"):
+        if options.get(option):
+            msg = f"{option} needs a lock_model: the lock of {name} stands in the row itself"
+            raise TypeError(msg)
+    checked = Mutex.for_key(name[:64], **options)._terms
+    return checked._replace(key=name, row=raw_key, model=model)

@@ -1,0 +1,327 @@
+"""Writes of a user's rows: under the row's lock, guarded, or without it, unless another holds it.
+
+A write is built anew for each attempt, from what the caller asked for and what the protocol adds.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.constants import (
+    ALL_NEW,
+    ITEM,
+    KEY,
+    TRANSACT_CONDITION_CHECK,
+    TRANSACT_DELETE,
+    TRANSACT_PUT,
+    TRANSACT_UPDATE,
+)
+
+from pynamodb_mutex._claim import TICK
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._guard import Part, Verdict
+from pynamodb_mutex._keys import key_of as lock_key_of
+from pynamodb_mutex._keys import row_key, row_name
+from pynamodb_mutex._templates import given, slot
+from pynamodb_mutex.exceptions import RowLockedError, describe_holder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb.exceptions import PynamoDBException
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+    from pynamodb.models import Model
+
+    from pynamodb_mutex._claim import Claim
+    from pynamodb_mutex._hold import Hold
+    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._store import Store
+
+_OPERATIONS = {
+    TRANSACT_PUT: "PutItem",
+    TRANSACT_UPDATE: "UpdateItem",
+    TRANSACT_DELETE: "DeleteItem",
+}
+
+
+class RowWrite:
+    """What a caller wants written to one row.
+
+    Attributes:
+        row: The model's instance.
+        kind: What it is called in a transaction.
+        operation: What it is called alone.
+    """
+
+    def __init__(
+        self,
+        row: Model,
+        kind: str,
+        condition: Condition | None,
+        *,
+        actions: Sequence[Action] | None = None,
+        add_version_condition: bool = True,
+    ) -> None:
+        self.row = row
+        self.kind = kind
+        self.operation = _OPERATIONS[kind]
+        attributes: RawItem | None = None
+        own_actions = None if actions is None else list(actions)
+        if kind == TRANSACT_PUT:
+            attributes = row.serialize(null_check=True)
+        version = row._handle_version_attribute(attributes=attributes, actions=own_actions)
+        if add_version_condition and version is not None:
+            condition = condition & version if condition is not None else version
+        self._condition = condition
+        self._attributes = attributes
+        self._actions = own_actions
+
+    def request(
+        self,
+        also: Condition | None,
+        *,
+        attributes: RawItem | None = None,
+        actions: Sequence[Action] = (),
+    ) -> dict[str, Any]:
+        """Return the request, with what the protocol adds to it.
+
+        Args:
+            also: A condition beside the caller's.
+            attributes: What a put carries beside the row's own.
+            actions: What an update does beside the caller's.
+        """
+        conditions = [each for each in (self._condition, also) if each is not None]
+        condition = None
+        for each in conditions:
+            condition = each if condition is None else condition & each
+        connection = self.row._get_connection()
+        hash_key, range_key = self.row._get_hash_range_key_serialized_values()
+        parts: dict[str, Any] = {"key": KEY}
+        if self._attributes is not None:
+            parts = {"key": ITEM, "attributes": {**self._attributes, **(attributes or {})}}
+        if self._actions is not None:
+            parts |= {"actions": [*self._actions, *actions], "return_values": ALL_NEW}
+        return connection.get_operation_kwargs(
+            hash_key,
+            range_key=range_key,
+            condition=condition,
+            return_values_on_condition_failure="ALL_OLD",
+            **parts,
+        )
+
+    def done(self, raw: RawItem | None) -> None:
+        """Bring the instance up to date.
+
+        Args:
+            raw: The row after the write, if it is known.
+        """
+        if self.kind == TRANSACT_UPDATE and raw:
+            self.row.deserialize(raw)
+        if self.kind == TRANSACT_PUT:
+            self.row.update_local_version_attribute()  # type: ignore[no-untyped-call]  # PynamoDB's
+
+
+class Guarded:
+    """A row's write under a lock whose claim stands in that row."""
+
+    def __init__(self, write: RowWrite, hold: Hold, *, unlock: bool = False) -> None:
+        self.kind = write.kind
+        self.write = write
+        self.store = hold.store
+        self.part = Part(
+            hold,
+            ends=unlock,
+            carries=write.kind == TRANSACT_PUT,
+            deletes=write.kind == TRANSACT_DELETE,
+        )
+
+    def request(self) -> dict[str, Any]:
+        """Return the request for an attempt about to be sent."""
+        part, rows = self.part, self.part.hold.store.rows
+        values = part.values()
+        value = given(values)
+        guard = rows.guarding(value)
+        if self.write.kind == TRANSACT_PUT:
+            if part.renews:
+                guard &= rows.ends_before(value)
+            carried = rows.carried(values, ended=part.ends)
+            return self.write.request(guard, attributes=carried)
+        if self.write.kind == TRANSACT_UPDATE:
+            actions = [rows.counted(value), *(rows.ending(value) if part.ends else [])]
+            return self.write.request(guard, actions=actions)
+        return self.write.request(guard)
+
+
+class Unlocked:
+    """A row's write without its lock: only if nobody else holds it, or the model does not mind.
+
+    A put carries no claim, but a fencing token no lower than the stored one.
+    """
+
+    def __init__(self, write: RowWrite, store: Store, *, enforced: bool) -> None:
+        self.kind = write.kind
+        self.write = write
+        self.store = store
+        self._enforced = enforced
+        self._version = 0
+        self._low = "0"
+        self._sent: RawItem = {}
+
+    def request(self) -> dict[str, Any]:
+        """Return the request for an attempt about to be sent."""
+        rows, now = self.store.rows, local_clock().now()
+        if not self._version:
+            self._version = self.store.server_ms(now)
+        self._low = self.store.now_low(now)
+        value = given({"now_low": self._low, "new_version": str(self._version)})
+        also = rows.not_held(value) if self._enforced else None
+        if self.write.kind == TRANSACT_PUT:
+            below = rows.version_below(value)
+            also = below if also is None else also & below
+            request = self.write.request(also, attributes=rows.tombstone(self._version))
+            self._sent = request[ITEM]
+            return request
+        if self.write.kind == TRANSACT_UPDATE and self._enforced:
+            # a dead holder that comes back must not write over it
+            return self.write.request(also, actions=rows.ending(slot))
+        return self.write.request(also)
+
+    def judge(self, raw: RawItem, error: PynamoDBException) -> Verdict:
+        """Say what the row tells whose write was refused.
+
+        Raises:
+            RowLockedError: If another holds it.
+            PynamoDBException: ``error``, if it was refused for something else.
+        """
+        claim = self.store.rows.claim(raw)
+        is_put = self.write.kind == TRANSACT_PUT
+        if is_put and same(raw, self._sent):
+            return Verdict.APPLIED
+        if self._enforced and is_held(claim, self.store, self.write.row, self._low):
+            return Verdict.AGAIN
+        if is_put and claim.version >= self._version:
+            self._version = claim.version + 1
+            return Verdict.AGAIN
+        raise error
+
+
+class Plain:
+    """A row's write as the caller wants it: what protects it stands beside it."""
+
+    def __init__(self, write: RowWrite, store: Store) -> None:
+        self.kind = write.kind
+        self.write = write
+        self.store = store
+
+    def request(self) -> dict[str, Any]:
+        """Return the request."""
+        return self.write.request(None)
+
+
+class GuardOnly:
+    """The guard of a write, on a row that is not written otherwise."""
+
+    kind = TRANSACT_UPDATE
+
+    def __init__(self, hold: Hold, *, unlock: bool = False) -> None:
+        self.store = hold.store
+        self.row = hold.terms.row
+        self.part = Part(hold, ends=unlock)
+
+    def request(self) -> dict[str, Any]:
+        """Return the request for an attempt about to be sent."""
+        rows = self.store.rows
+        template = rows.guard_and_end if self.part.ends else rows.guard
+        return template.fill(self.row, self.part.values())
+
+
+class NobodyHolds:
+    """A check beside a row's write that nobody holds its lock in the lock table."""
+
+    kind = TRANSACT_CONDITION_CHECK
+
+    def __init__(self, row: Model, store: Store) -> None:
+        self.store = store
+        self._protected = row
+        self.row = lock_key_of(store.model, name_of(row))
+        self._low = "0"
+
+    def request(self) -> dict[str, Any]:
+        """Return the request for an attempt about to be sent."""
+        self._low = self.store.now_low(local_clock().now())
+        return self.store.rows.free.fill(self.row, {"now_low": self._low})
+
+    def judge(self, raw: RawItem, error: PynamoDBException) -> Verdict:
+        """Say what the lock's row tells (see `Unlocked.judge`)."""
+        if is_held(self.store.rows.claim(raw), self.store, self._protected, self._low):
+            return Verdict.AGAIN
+        raise error
+
+
+Member = Guarded | Unlocked | Plain | GuardOnly | NobodyHolds
+
+
+def is_held(claim: Claim, store: Store, row: Model, low: str) -> bool:
+    """Say whether a claim, dead as is known now, was still taken for alive by a request.
+
+    Args:
+        claim: What the row shows that refused the request.
+        store: Where it was sent.
+        row: What was to be written.
+        low: The bound of server time that was sent.
+
+    Raises:
+        RowLockedError: If the claim is alive.
+    """
+    if claim.expires_at is None:
+        return False
+    bounds = store.server.bounds
+    if bounds is None or local_clock().now() < bounds.passes(claim.expires_at + TICK):
+        raise locked_error(row, claim)
+    return float(low) <= claim.expires_at
+
+
+def locked_error(row: Model, claim: Claim) -> RowLockedError:
+    """Return the error for a write without the lock that another holds."""
+    key = name_of(row)
+    return RowLockedError(
+        f"{key} cannot be written without its lock: "
+        f"{describe_holder(claim.owner, claim.expires_at)}",
+        key=key,
+        owner=claim.owner,
+        expires_at=claim.expires_at,
+    )
+
+
+def key_of(row: Model) -> RawItem:
+    """Return the primary key of an instance."""
+    names = (type(row)._hash_keyname, type(row)._range_keyname)
+    return row_key(type(row), *(getattr(row, name) for name in names if name is not None))
+
+
+def name_of(row: Model) -> str:
+    """Return the name of an instance's row."""
+    return row_name(type(row), key_of(row))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare attribute values as DynamoDB does: a number by its value, a set without its order."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return bool(one == other)
+    if one.keys() != other.keys():
+        return False
+    return all(_same_typed(kind, one[kind], other[kind]) for kind in one)
+
+
+def _same_typed(kind: str, one: Any, other: Any) -> bool:
+    if kind == "N" and isinstance(one, str):
+        return Decimal(one) == Decimal(other)
+    if kind in {"SS", "BS"} and isinstance(one, list):
+        return set(one) == set(other)
+    if kind == "NS" and isinstance(one, list):
+        return set(map(Decimal, one)) == set(map(Decimal, other))
+    if kind == "L" and isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return same(one, other)

@@ -1,0 +1,359 @@
+"""Row locks: any PynamoDB model, locked by the row, with writes that need the lock."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from pynamodb.attributes import Attribute, NumberAttribute, UnicodeAttribute
+from pynamodb.constants import ATTRIBUTES, TRANSACT_DELETE, TRANSACT_PUT, TRANSACT_UPDATE
+from pynamodb.models import BatchWrite, Model
+
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._keys import row_key
+from pynamodb_mutex._process import lock_models, store_for
+from pynamodb_mutex._row_lock import RowLock, row_terms
+from pynamodb_mutex._row_writes import (
+    Guarded,
+    GuardOnly,
+    NobodyHolds,
+    Plain,
+    RowWrite,
+    Unlocked,
+    key_of,
+    name_of,
+)
+from pynamodb_mutex._store import persist
+from pynamodb_mutex._transaction import ProtectedItem, send_alone, send_together
+from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
+from pynamodb_mutex.models import LockItem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+    from typing_extensions import Self, Unpack
+
+    from pynamodb_mutex._hold import Hold
+    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._terms import Options
+    from pynamodb_mutex.groups import RowLocks
+
+M = TypeVar("M", bound="RowLockMixin")
+
+__all__ = ["RowLock", "RowLockMixin"]
+
+_RESERVED = ("locked", "locked_all", "row_lock", "is_locked", "lock_model", "lock_enforced")
+
+
+class RowLockMixin(Model):
+    """Gives a PynamoDB model locks by the row: ``class Account(RowLockMixin, Model)``.
+
+    The lock's attributes join the row when it is first locked; no migration is needed. They are
+    written by the lock's protocol alone, whatever an instance carries.
+
+    Attributes:
+        lock_model: Keep the locks in this lock table, and the rows without attributes of a lock.
+            Guarded writes are transactions then, at twice the price.
+        lock_enforced: Refuse `save`, `update` and `delete` of a row that another holds. If False the
+            lock binds only those who take it; a `save` without it still ends another's claim.
+    """
+
+    _claim_prefix: ClassVar[str] = "lock_"
+    lock_model: ClassVar[type[LockItem] | None] = None
+    lock_enforced: ClassVar[bool] = True
+
+    lock_version = NumberAttribute(null=True)
+    lock_token = UnicodeAttribute(null=True)
+    lock_owner = UnicodeAttribute(null=True)
+    lock_lease = NumberAttribute(null=True)
+    lock_expires_at = NumberAttribute(null=True)
+    lock_writes = NumberAttribute(null=True)
+    lock_abandoned_by = UnicodeAttribute(null=True)
+
+    _row_lock: RowLock[Any] | None = None
+    _row_hold: Hold | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse attributes that would be in the lock's way.
+
+        Raises:
+            TypeError: If there are such.
+        """
+        super().__init_subclass__(**kwargs)
+        for base in cls.__mro__:
+            for name in _RESERVED:
+                if isinstance(base.__dict__.get(name), Attribute):
+                    msg = f"{cls.__name__}.{name}: row locks need the name; use another, with attr_name={name!r}"
+                    raise TypeError(msg)
+        if not (cls.lock_model is None or issubclass(cls.lock_model, LockItem)):
+            msg = f"{cls.__name__}.lock_model must be LockItem or a subclass of it, or None"
+            raise TypeError(msg)
+        stored: dict[str, str] = {}
+        for name, attribute in inspect.getmembers(cls, lambda each: isinstance(each, Attribute)):
+            other = stored.setdefault(attribute.attr_name, name)
+            if other != name and cls.lock_model is None:
+                msg = (
+                    f"{cls.__name__}: {other} and {name} are both stored as {attribute.attr_name!r}"
+                )
+                raise TypeError(msg)
+        lock_models.add(cls)
+
+    @classmethod
+    def locked(
+        cls, hash_key: Any, range_key: Any = None, **options: Unpack[Options]
+    ) -> RowLock[Self]:
+        """Return the lock of a row, not yet held. Sends nothing.
+
+        Args:
+            hash_key: Of the row.
+            range_key: Of the row, if the model has one.
+            **options: Those of `Mutex.for_key`. ``data`` and ``delete_on_release`` only with a
+                ``lock_model``.
+
+        Raises:
+            InvalidKeyError: For a key that the model cannot have.
+            TypeError: For an option of a wrong type.
+            ValueError: For a duration that no lock can have.
+        """
+        raw_key = row_key(cls, hash_key, range_key)
+        return RowLock(row_terms(cls, raw_key, options), cls, raw_key)
+
+    @classmethod
+    def locked_all(cls: type[M], keys: Iterable[Any], **options: Unpack[Options]) -> RowLocks[M]:
+        """Return the locks of several rows, to be taken together: all or none. Sends nothing.
+
+        Args:
+            keys: Up to 100: hash keys, or tuples of hash and range key, or for a row of another model
+                what its `locked` returns, whose options are then its own.
+            **options: As for `locked`.
+
+        Raises:
+            InvalidKeyError: For a key that the model cannot have.
+            ValueError: For no key, more than 100, or one that comes twice.
+        """
+        from pynamodb_mutex.groups import RowLocks  # noqa: PLC0415 - groups need row locks
+
+        locks: list[RowLock[Any]] = []
+        for key in keys:
+            if isinstance(key, RowLock):
+                locks.append(key)
+            else:
+                locks.append(cls.locked(*(key if isinstance(key, tuple) else (key,)), **options))
+        return RowLocks(locks)
+
+    @property
+    def row_lock(self) -> RowLock[Any]:
+        """The lock under which this instance was read.
+
+        Raises:
+            MutexNotHeldError: If it was read without.
+        """
+        if self._row_lock is None:
+            msg = f"{name_of(self)} was read without its lock"
+            raise MutexNotHeldError(msg, key=name_of(self))
+        return self._row_lock
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the row is locked, by this instance now, or else as the instance shows it. No I/O."""
+        hold = self._row_hold
+        if hold is not None and not hold.finished:
+            return hold.held
+        if type(self).lock_model is not None or self.lock_expires_at is None:
+            return False
+        bounds = store_for(type(self)).server.bounds
+        return bounds is None or local_clock().now() < bounds.passes(self.lock_expires_at)
+
+    def save(
+        self,
+        condition: Condition | None = None,
+        *,
+        add_version_condition: bool = True,
+        unlock: bool = False,
+    ) -> dict[str, Any]:
+        """Save the row: under its lock only if that is still held, else only if nobody holds it.
+
+        Args:
+            condition: The caller's own.
+            add_version_condition: As PynamoDB has it.
+            unlock: Give the lock back in the same request.
+
+        Raises:
+            MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
+            RowLockedError: If it is not locked here, and another holds it.
+            pynamodb.exceptions.PutError: If the condition or the model's version does not hold.
+        """
+        version = add_version_condition
+        write = RowWrite(self, TRANSACT_PUT, condition, add_version_condition=version)
+        self._write(write, "save", unlock=unlock)
+        return {}
+
+    def update(
+        self,
+        actions: list[Action],
+        condition: Condition | None = None,
+        *,
+        add_version_condition: bool = True,
+        unlock: bool = False,
+    ) -> Any:
+        """Update the row: under its lock only if that is still held, else only if nobody holds it.
+
+        Args:
+            actions: What to do.
+            condition: The caller's own.
+            add_version_condition: As PynamoDB has it.
+            unlock: Give the lock back in the same request.
+
+        Raises:
+            MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
+            RowLockedError: If it is not locked here, and another holds it.
+            pynamodb.exceptions.UpdateError: If the condition or the model's version does not hold.
+        """
+        if not isinstance(actions, list) or not actions:
+            raise TypeError("the value of `actions` is expected to be a non-empty list")
+        write = self._update(actions, condition, add_version_condition=add_version_condition)
+        return {ATTRIBUTES: self._write(write, "update", unlock=unlock)}
+
+    def delete(
+        self, condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> Any:
+        """Delete the row: under its lock only if that is still held, else only if nobody holds it.
+
+        A lock that stands in the row ends with it.
+
+        Args:
+            condition: The caller's own.
+            add_version_condition: As PynamoDB has it.
+
+        Raises:
+            MutexLostError: If the lock is lost; ``applied`` says whether the row was deleted.
+            RowLockedError: If it is not locked here, and another holds it.
+            pynamodb.exceptions.DeleteError: If the condition or the model's version does not hold.
+        """
+        version = add_version_condition
+        write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
+        self._write(write, "delete")
+        return {}
+
+    def _update(
+        self, actions: list[Action], condition: Condition | None, *, add_version_condition: bool
+    ) -> RowWrite:
+        version = add_version_condition
+        return RowWrite(
+            self, TRANSACT_UPDATE, condition, actions=actions, add_version_condition=version
+        )
+
+    def _write(self, write: RowWrite, what: str, *, unlock: bool = False) -> RawItem:
+        members = self._members(write, what, unlock=unlock)
+        store = store_for(type(self))
+        first = members[0]
+        if isinstance(first, Unlocked) and store.server.bounds is None:
+            # to know server time before a fencing token is taken from it
+            persist(lambda: store.read(key_of(self), consistent=False), 0.0)
+        if len(members) == 1:
+            shown = send_alone(first, what)
+        else:
+            send_together(members, what)
+            # a transaction tells nothing of what it wrote
+            told = write.kind != TRANSACT_UPDATE
+            shown = (
+                {} if told else persist(lambda: store.read(key_of(self), consistent=True), 0.0).item
+            )
+        write.done(shown)
+        return shown
+
+    def _members(self, write: RowWrite, what: str, *, unlock: bool = False) -> list[Any]:
+        """Return a write and what protects it: parts of one request, or of one transaction."""
+        hold, lock_model = self._row_hold, type(self).lock_model
+        if hold is not None and hold.loss is not None:
+            raise hold.lost_error(what)
+        if hold is not None and not hold.finished:
+            if hold.store.rows.must_exist:
+                return [Guarded(write, hold, unlock=unlock)]
+            return [Plain(write, store_for(type(self))), GuardOnly(hold, unlock=unlock)]
+        if unlock:
+            msg = f"{what}(unlock=True): {name_of(self)} is not locked here"
+            raise MutexNotHeldError(msg, key=name_of(self))
+        enforced = type(self).lock_enforced
+        if lock_model is None:
+            return [Unlocked(write, store_for(type(self)), enforced=enforced)]
+        plain = Plain(write, store_for(type(self)))
+        return [plain, NobodyHolds(self, store_for(lock_model))] if enforced else [plain]
+
+    # -- in PynamoDB's transactions and batches -------------------------------------------------
+
+    def get_save_kwargs_from_instance(
+        self,
+        condition: Condition | None = None,
+        return_values_on_condition_failure: str | None = None,  # noqa: ARG002 - always asked for
+    ) -> dict[str, Any]:
+        """Return the row's part in a `TransactWrite`."""
+        write = RowWrite(self, TRANSACT_PUT, condition)
+        return ProtectedItem(self._members(write, "transaction"))
+
+    def get_update_kwargs_from_instance(
+        self,
+        actions: list[Action],
+        condition: Condition | None = None,
+        return_values_on_condition_failure: str | None = None,  # noqa: ARG002 - always asked for
+        *,
+        add_version_condition: bool = True,
+    ) -> dict[str, Any]:
+        """Return the row's part in a `TransactWrite`."""
+        write = self._update(actions, condition, add_version_condition=add_version_condition)
+        return ProtectedItem(self._members(write, "transaction"))
+
+    def get_delete_kwargs_from_instance(
+        self,
+        condition: Condition | None = None,
+        return_values_on_condition_failure: str | None = None,  # noqa: ARG002 - always asked for
+        *,
+        add_version_condition: bool = True,
+    ) -> dict[str, Any]:
+        """Return the row's part in a `TransactWrite`."""
+        version = add_version_condition
+        write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
+        return ProtectedItem(self._members(write, "transaction"))
+
+    @classmethod
+    def batch_write(cls, auto_commit: bool = True) -> BatchWrite[Self]:
+        """Return PynamoDB's batch, which refuses a row that is locked here.
+
+        A batch cannot carry conditions: it writes over what another has locked.
+        """
+        return _Batch(cls, auto_commit=auto_commit)
+
+    def serialize(self, null_check: bool = True) -> dict[str, dict[str, Any]]:
+        """Serialise the row, without the claim that it showed when it was read."""
+        raw: RawItem = super().serialize(null_check=null_check)
+        store = store_for(type(self))
+        plain = store.rows.without_claim(raw)
+        if type(self).lock_model is None:
+            plain |= store.rows.tombstone(store.server_ms(local_clock().now()))
+        return plain
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy, or a pickle, has of the row: not its lock."""
+        state = dict(self.__dict__)
+        state.pop("_row_lock", None)
+        state.pop("_row_hold", None)
+        return state
+
+
+class _Batch(BatchWrite[M]):
+    def save(self, put_item: M) -> None:
+        _refuse_in_batch(put_item)
+        super().save(put_item)
+
+    def delete(self, del_item: M) -> None:
+        _refuse_in_batch(del_item)
+        super().delete(del_item)
+
+
+def _refuse_in_batch(row: RowLockMixin) -> None:
+    hold = row._row_hold
+    if hold is not None and not (hold.finished and hold.loss is None):
+        msg = f"{name_of(row)} is locked: a batch cannot be guarded, use save, update or delete"
+        raise MutexError(msg, key=name_of(row))

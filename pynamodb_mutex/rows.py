@@ -121,7 +121,7 @@ class RowLockMixin(Model):
         return RowLock(row_terms(cls, raw_key, options), cls, raw_key)
 
     @classmethod
-    def locked_all(cls: type[M], keys: Iterable[Any], **options: Unpack[Options]) -> RowLocks[M]:
+    def locked_all(cls, keys: Iterable[Any], **options: Unpack[Options]) -> RowLocks[Self]:
         """Return the locks of several rows, to be taken together: all or none. Sends nothing.
 
         Args:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pynamodb_mutex._claim import Claim
-    from pynamodb_mutex._hold import Wanted
     from pynamodb_mutex._store import Answer
+    from pynamodb_mutex._wanted import Wanted
 
 _log = logging.getLogger("pynamodb_mutex")
 

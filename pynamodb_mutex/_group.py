@@ -28,8 +28,8 @@ from pynamodb_mutex.exceptions import MutexError, MutexLostError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pynamodb_mutex._hold import Wanted
     from pynamodb_mutex._store import Cancelled, Store
+    from pynamodb_mutex._wanted import Wanted
 
 _log = logging.getLogger("pynamodb_mutex")
 

@@ -17,10 +17,10 @@ from pynamodb_mutex.exceptions import MutexLostError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamodb_mutex._hold import Wanted
     from pynamodb_mutex._keys import RawItem
     from pynamodb_mutex._store import Answer, Store
     from pynamodb_mutex._waiting import Turn
+    from pynamodb_mutex._wanted import Wanted
 
 _log = logging.getLogger("pynamodb_mutex")
 

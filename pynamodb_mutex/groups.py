@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._group import GroupAcquisition, release_all
-from pynamodb_mutex._hold import Wanted
 from pynamodb_mutex._process import current_process, store_for
 from pynamodb_mutex._row_lock import RowLock
 from pynamodb_mutex._row_writes import key_of, same
 from pynamodb_mutex._store import persist
 from pynamodb_mutex._terms import FOREVER, check_timeout
 from pynamodb_mutex._transaction import GuardedTransactWrite
+from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
     MutexNotHeldError,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pynamodb_mutex._acquire import Acquisition
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._guard import save_data
-from pynamodb_mutex._hold import Wanted
 from pynamodb_mutex._keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._release import force, release
@@ -18,6 +17,7 @@ from pynamodb_mutex._store import persist
 from pynamodb_mutex._terms import FOREVER, Terms, check_lease, check_number, check_timeout
 from pynamodb_mutex._threads import this_thread
 from pynamodb_mutex._view import View
+from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
     MutexTimeoutError,

@@ -22,10 +22,10 @@ from pynamodb_mutex._engines import (
     why_no_dynamodb_local,
 )
 from pynamodb_mutex._engines import use as _use
-from pynamodb_mutex._hold import Wanted
 from pynamodb_mutex._keys import check_key
 from pynamodb_mutex._process import Process, forget_everything
 from pynamodb_mutex._release import release
+from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.exceptions import MutexLostError, MutexTimeoutError
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex

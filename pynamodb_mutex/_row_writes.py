@@ -107,7 +107,7 @@ class RowWrite:
             hash_key,
             range_key=range_key,
             condition=condition,
-            return_values_on_condition_failure="ALL_OLD",
+            return_values_on_condition_failure=None if condition is None else "ALL_OLD",
             **parts,
         )
 

@@ -10,12 +10,9 @@ import logging
 import random
 import threading
 import time
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from botocore import exceptions as botocore_exceptions
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-from botocore.parsers import ResponseParserError
+from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.connection.table import TableConnection
 from pynamodb.exceptions import (
     DeleteError,
@@ -28,6 +25,14 @@ from pynamodb.exceptions import (
     VerboseClientError,
 )
 
+from pynamodb_mutex._answers import (
+    UNWRAPPED,
+    came_from_the_body,
+    date_of,
+    instant_of,
+    is_dynamodbs,
+    outcome,
+)
 from pynamodb_mutex._claim import TICK
 from pynamodb_mutex._clock import HOST_SKEW, ServerTime, local_clock, sleep
 from pynamodb_mutex._expressions import ClaimRows, seconds
@@ -56,24 +61,6 @@ PATIENCE = 0.5
 
 _REFUSED = "ConditionalCheckFailedException"
 _CANCELLED = "TransactionCanceledException"
-_NOT_APPLIED = frozenset({
-    "ProvisionedThroughputExceededException",
-    "ThrottlingException",
-    "RequestLimitExceeded",
-    "TransactionConflictException",
-    "ReplicatedWriteConflictException",
-    "LimitExceededException",
-})  # fmt: skip
-_PASSING_REASONS = frozenset({
-    "None",
-    "TransactionConflict",
-    "ThrottlingError",
-    "ProvisionedThroughputExceeded",
-})  # fmt: skip
-_UNWRAPPED = (ResponseParserError, OSError, UnicodeDecodeError)
-"""botocore wraps most of what its HTTP library and its parser raise, not all."""
-_UNDER_WAY = "TransactionInProgressException"
-
 _ERRORS: dict[str, type[PynamoDBException]] = {
     "UpdateItem": UpdateError,
     "DeleteItem": DeleteError,
@@ -150,39 +137,6 @@ def persist(attempt: Callable[[], T], until: float) -> T:
         return repeat(attempt)
     except Transient as failure:
         raise failure.error from failure.error.cause
-
-
-def _headers(response: Any) -> dict[str, str]:
-    headers: dict[str, str] = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    return headers
-
-
-def _is_dynamodbs(response: Any) -> bool:
-    """Say whether an answer came from DynamoDB, not from a proxy or portal on the way.
-
-    botocore takes any body of status 200 for an answer, a page of HTML for an empty one.
-    """
-    headers = _headers(response)
-    json = headers.get("content-type", "").startswith("application/x-amz-json")
-    return json or "x-amzn-requestid" in headers
-
-
-def _failure(error: Exception) -> tuple[bool, bool]:
-    """Say whether a failure may pass, and whether the request may have been applied."""
-    if isinstance(error, ClientError):
-        code = error.response.get("Error", {}).get("Code", "")
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if code == _CANCELLED:
-            reasons: list[dict[str, Any]] = error.response.get("CancellationReasons", [])  # type: ignore[assignment]  # untyped in botocore's stubs
-            return bool(reasons) and all(r.get("Code") in _PASSING_REASONS for r in reasons), False
-        if code in _NOT_APPLIED:
-            return True, False
-        return status >= 500 or code == _UNDER_WAY, True  # noqa: PLR2004
-    if isinstance(error, botocore_exceptions.SSLError):
-        return True, True  # a ConnectionError to botocore, yet it may come with the answer
-    if isinstance(error, botocore_exceptions.ConnectionError):
-        return True, False
-    return isinstance(error, (HTTPClientError, *_UNWRAPPED)), True
 
 
 class Store:
@@ -354,7 +308,11 @@ class Store:
         sent = clock.now()
         try:
             data: dict[str, Any] = self.connection.connection.dispatch(operation, kwargs)
-        except (BotoCoreError, ClientError, *_UNWRAPPED) as error:
+        except (AttributeError, TypeError) as error:
+            if not came_from_the_body(error):
+                raise
+            raise self._not_dynamodbs(operation, error) from error
+        except (BotoCoreError, ClientError, *UNWRAPPED) as error:
             received = clock.now()
             raised = error.__cause__ if isinstance(error, VerboseClientError) else error
             response: Any = getattr(raised, "response", None) or {}
@@ -364,11 +322,15 @@ class Store:
                 raise _Refused(response.get("Item") or {}, sent, received) from error
             raise self._translated(operation, code, error, raised) from error
         received = clock.now()
-        if not _is_dynamodbs(data):
-            wrong = _ERRORS[operation](f"{operation} failed: the answer is not DynamoDB's")
-            raise Transient(wrong, maybe_applied=True)
+        if not is_dynamodbs(data):
+            raise self._not_dynamodbs(operation)
         self._observe(data, sent, received)
         return data, sent, received
+
+    @staticmethod
+    def _not_dynamodbs(operation: str, cause: Exception | None = None) -> Transient:
+        wrong = _ERRORS[operation](f"{operation} failed: the answer is not DynamoDB's", cause)
+        return Transient(wrong, maybe_applied=True)
 
     def _translated(
         self, operation: str, code: str | None, error: Exception, raised: Any
@@ -379,18 +341,18 @@ class Store:
             missing.cause = error
             return missing
         wrapped = _ERRORS[operation](f"{operation} failed: {error}", error)
-        transient, maybe_applied = _failure(raised)
+        transient, maybe_applied = outcome(raised)
         return Transient(wrapped, maybe_applied=maybe_applied) if transient else wrapped
 
     def _observe(self, response: Any, sent: float, received: float) -> None:
         """Learn server time from an answer's Date header."""
-        date = _headers(response).get("date")
-        if date is None or not _is_dynamodbs(response):
+        date = date_of(response)
+        if date is None:
             return
         text, instant = self._date
         if date != text:
             try:
-                instant = parsedate_to_datetime(date).timestamp()
+                instant = instant_of(date)
             except ValueError:
                 return
             self._date = (date, instant)

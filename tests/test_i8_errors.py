@@ -421,12 +421,12 @@ def test_payload_too_large_for_a_row_is_raised_at_once_and_the_lock_stays(scene:
 def test_failure_of_tls_may_come_with_the_answer_but_not_that_of_connecting() -> None:
     from botocore import exceptions
 
-    from pynamodb_mutex._store import _failure
+    from pynamodb_mutex._answers import outcome
 
     endpoint = {"endpoint_url": "https://dynamodb", "error": OSError()}
-    assert _failure(exceptions.SSLError(**endpoint)) == (True, True)
-    assert _failure(exceptions.EndpointConnectionError(**endpoint)) == (True, False)
-    assert _failure(exceptions.ConnectTimeoutError(**endpoint)) == (True, False)
-    assert _failure(exceptions.ReadTimeoutError(**endpoint)) == (True, True)
-    assert _failure(exceptions.ConnectionClosedError(**endpoint)) == (True, True)
-    assert _failure(exceptions.NoCredentialsError())[0] is False
+    assert outcome(exceptions.SSLError(**endpoint)) == (True, True)
+    assert outcome(exceptions.EndpointConnectionError(**endpoint)) == (True, False)
+    assert outcome(exceptions.ConnectTimeoutError(**endpoint)) == (True, False)
+    assert outcome(exceptions.ReadTimeoutError(**endpoint)) == (True, True)
+    assert outcome(exceptions.ConnectionClosedError(**endpoint)) == (True, True)
+    assert outcome(exceptions.NoCredentialsError())[0] is False

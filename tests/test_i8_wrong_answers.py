@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+import time
 
 import pytest
 from proxy import (
@@ -23,6 +23,7 @@ from scene import Acquiring, Scene
 
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._process import current_process
 from pynamodb_mutex.exceptions import Loss
 
 pytest_plugins = ["scene_fixtures"]
@@ -156,18 +157,39 @@ def test_date_that_cannot_be_read_is_none(scene: Scene, date: str) -> None:
             assert not scene.other().acquire(blocking=False)
 
 
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="needs time zones of processes")
+@pytest.mark.parametrize("zone", ["-0000", "+0000", "GMT", ""])
+def test_date_is_that_of_utc_whatever_the_zone_here(
+    scene: Scene, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # "-0000" says that nothing is known of the sender's zone; this process's is another matter
+    monkeypatch.setenv("TZ", "XXX-5")
+    time.tzset()
+    try:
+        with scene.fresh() as far:
+            far.proxy.always(set_date(lambda date: date.replace("GMT", zone)))
+            with far.mutex(lease=60):
+                assert 55 < scene.row.expires_at - time.time() < 65
+                assert not scene.other().acquire(blocking=False)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 # -- answers that are not DynamoDB's ---------------------------------------------------------------
 
 WRONG = [
-    pytest.param(200, b"<html><body>Welcome!</body></html>", id="HTML 200"),
-    pytest.param(200, b"", id="empty 200"),
-    pytest.param(502, b"<html><body>Bad gateway</body></html>", id="HTML 502"),
-    pytest.param(502, b"<!DOCTYPE html><p>D\xe9sol\xe9", id="Latin-1 502"),
+    pytest.param(200, b"<html><body>Welcome!</body></html>", False, id="HTML 200"),
+    pytest.param(200, b"<html><body>Welcome!</body></html>", True, id="HTML 200, applied"),
+    pytest.param(200, b"", True, id="empty 200, applied"),
+    pytest.param(200, b"[]", False, id="JSON 200"),
+    pytest.param(200, b"null", True, id="JSON 200, applied"),
+    pytest.param(502, b"[]", True, id="JSON 502, applied"),
+    pytest.param(502, b"<!DOCTYPE html><p>D\xe9sol\xe9", True, id="Latin-1 502, applied"),
 ]
 
 
-@pytest.mark.parametrize("apply", [False, True])
-@pytest.mark.parametrize(("status", "content"), WRONG)
+@pytest.mark.parametrize(("status", "content", "apply"), WRONG)
 @pytest.mark.parametrize("kind", ["acquire", "renew", "save_data", "release"])
 def test_wrong_answer_is_no_answer(
     scene: Scene, kind: str, status: int, content: bytes, apply: bool
@@ -229,17 +251,39 @@ def test_wrong_answer_to_force_release_is_no_success(scene: Scene) -> None:
     assert scene.row.token != other.token
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b'"held"', b"{}", b'{"Attributes": {}}', b"\xff\xfe"]
-)
+@pytest.mark.parametrize("body", [b"", b"{", b"{}", b'{"Attributes": {}}'])
 def test_success_without_our_token_in_it_is_not_held(scene: Scene, body: bytes) -> None:
     scene.proxy.always(answer_with(Reply(200, body, DYNAMODBS)), op="acquire")
     mutex = scene.mutex()
-    taken = False
-    with suppress(Exception):  # what botocore makes of it
-        taken = mutex.acquire(blocking=False)
-    assert not taken
+    assert not mutex.acquire(blocking=False)
     assert not mutex.held
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]",
+        b"null",
+        b'"held"',
+        b"\xff\xfe",
+        b'{"Attributes": []}',
+        b'{"Attributes": {"token": 5}}',
+        b'{"Attributes": {"token": {"B": 5}}}',
+    ],
+)
+def test_success_in_no_shape_of_dynamodbs_is_a_failure_that_may_pass(
+    scene: Scene, body: bytes
+) -> None:
+    scene.proxy.always(answer_with(Reply(200, body, DYNAMODBS)), op="acquire")
+    mutex = scene.mutex()
+    with pytest.raises(UpdateError) as raised:
+        mutex.acquire(blocking=False)
+    assert raised.value.cause is not None
+    assert not mutex.held
+    assert len(scene.proxy.of("acquire")) > 1
+    assert len(scene.proxy.of("disown")) == 1  # it may have been applied
+    scene.proxy.clear()
+    assert mutex.acquire(blocking=False)
 
 
 def test_answer_that_breaks_off_is_no_answer(scene: Scene) -> None:
@@ -276,3 +320,20 @@ def test_second_client_sees_only_what_dynamodb_did(scene: Scene) -> None:
     assert others[0].held
     assert through(scene.proxy, scene.there).get(scene.key).owner == "other"
     others[0].release()
+
+
+def test_bug_in_a_hook_of_the_caller_is_not_taken_for_a_wrong_answer(scene: Scene) -> None:
+    met = []
+
+    def hook(**_) -> None:
+        met.append(True)
+        raise TypeError("a bug of the caller's")
+
+    with scene.fresh() as hooked, hooked.mutex() as mutex:
+        events = current_process().store(hooked.here).connection.connection.client.meta.events
+        events.register("before-send.dynamodb", hook)
+        with pytest.raises(TypeError, match="a bug of the caller's"):
+            mutex.renew()
+        events.unregister("before-send.dynamodb", hook)
+        assert met == [True]
+        assert mutex.held

@@ -33,7 +33,6 @@ _log = logging.getLogger("pynamodb_mutex")
 
 RENEWALS_PER_LEASE = 3
 _MOST_RENEWALS_UNDER_WAY = 2
-_RELEASE_PATIENCE = 5.0
 
 
 class Wanted:

@@ -1,10 +1,11 @@
 """Renewal in the background: many locks on few threads, and none that outlives its lock."""
 
+import re
 import threading
 import time
 
 import pytest
-from proxy import Fault, fault_proxy, late, stall, through
+from proxy import Fault, after, fault_proxy, late, stall, through
 from worker import workers
 
 from pynamodb_mutex import Mutex
@@ -83,6 +84,37 @@ def test_a_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy)
 
 def key_of(seen):
     return seen.body["Key"]["key"]["S"]
+
+
+def test_a_renewal_that_arrives_after_a_later_one_leaves_the_later_end(table, here, proxy):
+    with Mutex.for_key("k", model=here, lease=30.0) as mutex:
+        # on its way, it is overtaken by another
+        proxy.next(after(mutex.renew), op="renew")
+        mutex.renew()
+        assert mutex.held
+        later, overtaken = proxy.of("renew")
+        assert (later.applied, overtaken.applied) == (True, False)
+        assert str(table.get("k").expires_at) == end_of(later)
+        assert float(end_of(overtaken)) < float(end_of(later))
+
+
+def test_a_renewal_that_meets_a_later_end_of_another_hand_goes_beyond_it(table, here, proxy):
+    with Mutex.for_key("k", model=here, lease=30.0) as mutex:
+        end = round(table.get("k").expires_at + 100, 3)
+        table._get_connection().update_item("k", actions=[table.expires_at.set(end)])
+        mutex.renew()
+        assert [seen.applied for seen in proxy.of("renew")] == [False, True]
+        assert table.get("k").expires_at == pytest.approx(end + 0.001)
+        assert mutex.remaining < 31  # its belief is its own
+
+
+def end_of(seen):
+    """The end that a renewal asks for, as it is written."""
+    (name,) = [
+        n for n, name in seen.body["ExpressionAttributeNames"].items() if name == "expires_at"
+    ]
+    placeholder = re.search(rf"{name} = (:\w+)", seen.body["UpdateExpression"])[1]
+    return seen.body["ExpressionAttributeValues"][placeholder]["N"]
 
 
 def renewing_threads():

@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import tenacity
 from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.connection.table import TableConnection
 from pynamodb.exceptions import (
@@ -120,7 +121,6 @@ def persist(attempt: Callable[[], T], until: float) -> T:
         if clock.now() >= until:
             raise failure.error from failure.error.cause
         _log.warning("%s; to be repeated", failure)
-    import tenacity  # noqa: PLC0415 - not needed as long as nothing fails
 
     def wait_at_most(duration: float) -> None:
         sleep(max(0.0, min(duration, until - clock.now())))

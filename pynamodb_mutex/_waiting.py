@@ -12,13 +12,15 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+# here, not where it is used: Ctrl-C in the middle of a first import would leave it broken for good,
+# and a fork would leave the child waiting for it
+import tenacity
+
 from pynamodb_mutex._clock import local_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-
-    import tenacity
 
 MOST_HAND_OVERS = 16
 """Hand-overs within the process in a row, before other processes get a chance."""
@@ -191,8 +193,6 @@ class Turn(Generic[W, H]):
         Returns:
             The lock, or None if the deadline came first.
         """
-        import tenacity  # noqa: PLC0415 - not needed as long as nobody waits
-
         clock = local_clock()
         waited = 0.0
 

@@ -28,6 +28,9 @@ def build_requests():
 
 
 def fork_at(work):
+    # a fork while another thread imports leaves a child that cannot: that is Python's to solve
+    take_and_give_back()
+    work()
     until = threading.Event()
 
     def keep_at_it():

@@ -60,7 +60,7 @@ class Client:
 
 
 @settings(
-    max_examples=1000,
+    max_examples=500,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -159,14 +159,15 @@ def test_what_is_handed_over_is_a_new_acquisition(table, queue):
 
 
 def test_a_handed_over_lock_is_renewed(table, queue):
-    first, second = Mutex.for_key("a"), Mutex.for_key("a", lease=0.9)
+    first, second = Mutex.for_key("a"), Mutex.for_key("a", lease=3.0)
     first.acquire()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(second.acquire)
         wait_until(lambda: len(queue.turns) == 1)
         first.release()
         assert waiting.result(30)
-        time.sleep(1.5)
+        end = table.get("a").expires_at
+        wait_until(lambda: table.get("a").expires_at > end)
         assert second.held
         second.release()
 

@@ -209,7 +209,7 @@ def test_renewal_is_a_loss_if_the_claim_was_broken_before_the_repeat(scene: Scen
 
 def test_background_renewals_survive_lost_answers(scene: Scene) -> None:
     told = threading.Event()
-    with scene.mutex(lease=1.5, on_lost=lambda _: told.set()) as mutex:
+    with scene.mutex(lease=3, on_lost=lambda _: told.set()) as mutex:
         first = scene.row.expires_at
         scene.proxy.next(drop_answer(), drop_answer(), op="renew")
         scene.proxy.wait(4, "renew")
@@ -221,7 +221,7 @@ def test_background_renewals_survive_lost_answers(scene: Scene) -> None:
 
 def test_background_renewal_tells_that_another_took_over_before_the_repeat(scene: Scene) -> None:
     told = threading.Event()
-    mutex = scene.mutex(lease=1.5, on_lost=lambda _: told.set())
+    mutex = scene.mutex(lease=3, on_lost=lambda _: told.set())
     mutex.acquire()
     scene.proxy.next(drop_answer(then=scene.forced_and_taken), op="renew")
     assert told.wait(20)

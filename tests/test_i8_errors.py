@@ -174,7 +174,7 @@ def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(scene: Sc
 
 @pytest.mark.parametrize("fault", [server_error, deny])
 def test_background_renewals_that_fail_for_a_while_are_none(scene: Scene, fault: MakeFault) -> None:
-    with scene.mutex(lease=1.5) as mutex:
+    with scene.mutex(lease=3) as mutex:
         end = scene.row.expires_at
         scene.proxy.next(fault(), fault(), op="renew")
         scene.proxy.wait(3, "renew")
@@ -320,7 +320,7 @@ def test_refused_reads_and_forces_are_raised_at_once(scene: Scene) -> None:
 
 def test_refused_background_renewals_are_a_loss_only_when_the_lease_ends(scene: Scene) -> None:
     told = threading.Event()
-    mutex = scene.mutex(lease=1.5, on_lost=lambda _: told.set())
+    mutex = scene.mutex(lease=3, on_lost=lambda _: told.set())
     mutex.acquire()
     scene.proxy.always(deny(), op="renew")
     scene.proxy.wait(1, "renew")

@@ -102,7 +102,7 @@ def test_without_date_a_live_lock_is_never_taken(scene: Scene) -> None:
     with scene.fresh() as a, scene.fresh() as b:
         a.proxy.always(no_date())
         b.proxy.always(no_date())
-        mutex, waiter = a.mutex(lease=0.8), b.mutex()
+        mutex, waiter = a.mutex(lease=3), b.mutex()
         with mutex:
             assert not waiter.acquire(blocking=False)
             assert not waiter.acquire(timeout=1.6)

@@ -75,7 +75,7 @@ def test_a_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy)
     waits = Mutex.for_key("waits", model=here, lease=1.0, on_lost=lambda _: told.set())
     assert waits.acquire(blocking=False)
     assert told.wait(GENEROUS)
-    with Mutex.for_key("lives", model=here, lease=1.5):  # its renewal comes after that one
+    with Mutex.for_key("lives", model=here, lease=3.0):  # its renewal comes after that one
         proxy.clear()
         goes_on.set()
         until(lambda: any(key_of(seen) == "lives" for seen in proxy.of("renew")))

@@ -116,7 +116,8 @@ def test_renewals_come_by_the_fake_clock(table, fake_clock):
 
 
 def test_waiting_goes_by_the_fake_clock(table, fake_clock):
-    with held_elsewhere("a"), ThreadPoolExecutor() as pool:
+    # no lease that ends before the clock, which is moved as long as an answer takes
+    with held_elsewhere("a", lease=1e8), ThreadPoolExecutor() as pool:
         waiting = pool.submit(Mutex.for_key("a").acquire, timeout=3600)
         wait_until(lambda: fake_clock._waiting)
         time.sleep(0.1)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from proxy import delay_answer, fault_proxy, through
+from proxy import after, delay_answer, deny, fault_proxy, through
 from worker import Fork, forked, workers
 
 from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
@@ -157,6 +157,19 @@ def test_on_lost_after_a_freeze_comes_with_the_first_answer_and_not_with_the_lea
         assert not Mutex.for_key("other").locked()
         assert told.wait(5)
         assert mutex.loss is Loss.EXPIRED
+
+
+def test_a_claim_that_is_over_when_it_comes_and_cannot_be_renewed_is_given_up(engine, table):
+    with fault_proxy(engine) as proxy, FakeClock() as clock:
+        mutex = Mutex.for_key("k", model=through(proxy, table))
+        proxy.next(after(lambda: clock.advance(31)), op="acquire")
+        proxy.next(deny(), op="renew")
+        assert not mutex.acquire(blocking=False)
+        assert not mutex.held
+        assert proxy.kinds() == ["GetItem", "acquire", "renew", "disown"]
+        assert stored(table, "k").expires_at is None
+        assert mutex.acquire(blocking=False)
+        mutex.release()
 
 
 # -- fork ------------------------------------------------------------------------------------------

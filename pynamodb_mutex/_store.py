@@ -12,7 +12,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import tenacity
 from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.connection.table import TableConnection
 from pynamodb.exceptions import (
@@ -37,6 +36,7 @@ from pynamodb_mutex._answers import (
 from pynamodb_mutex._claim import TICK
 from pynamodb_mutex._clock import HOST_SKEW, ServerTime, local_clock, sleep
 from pynamodb_mutex._expressions import ClaimRows, seconds
+from pynamodb_mutex._lazy import load_tenacity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -121,6 +121,8 @@ def persist(attempt: Callable[[], T], until: float) -> T:
         if clock.now() >= until:
             raise failure.error from failure.error.cause
         _log.warning("%s; to be repeated", failure)
+    load_tenacity()
+    import tenacity  # noqa: PLC0415 - not needed as long as nothing fails
 
     def wait_at_most(duration: float) -> None:
         sleep(max(0.0, min(duration, until - clock.now())))
@@ -223,7 +225,11 @@ class Store:
         if watched is not None:
             values |= {"seen": watched.token, "seen_until": seconds(watched.expires_at or 0.0)}
         template = self.rows.acquire(watched=watched is not None, data="data" in values)
-        return self.send("UpdateItem", template.fill(key, values))
+        answer = self.send("UpdateItem", template.fill(key, values))
+        if answer.applied and answer.claim.token != tenure.token:
+            # it was asked for the row as it now is
+            raise self._not_dynamodbs("UpdateItem")
+        return answer
 
     def write(self, template: Template, key: RawItem, values: Mapping[str, Any]) -> Answer:
         """Send one of the prebuilt updates."""

@@ -12,15 +12,14 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-# here, not where it is used: Ctrl-C in the middle of a first import would leave it broken for good,
-# and a fork would leave the child waiting for it
-import tenacity
-
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._lazy import load_tenacity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+
+    import tenacity
 
 MOST_HAND_OVERS = 16
 """Hand-overs within the process in a row, before other processes get a chance."""
@@ -193,6 +192,9 @@ class Turn(Generic[W, H]):
         Returns:
             The lock, or None if the deadline came first.
         """
+        load_tenacity()
+        import tenacity  # noqa: PLC0415 - not needed as long as nobody waits
+
         clock = local_clock()
         waited = 0.0
 

@@ -257,17 +257,13 @@ def test_wrong_answer_to_force_release_is_no_success(scene: Scene) -> None:
     assert scene.row.token != other.token
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"{}", b'{"Attributes": {}}'])
-def test_success_without_our_token_in_it_is_not_held(scene: Scene, body: bytes) -> None:
-    scene.proxy.always(answer_with(Reply(200, body, DYNAMODBS)), op="acquire")
-    mutex = scene.mutex()
-    assert not mutex.acquire(blocking=False)
-    assert not mutex.held
-
-
 @pytest.mark.parametrize(
     "body",
     [
+        b"",
+        b"{",
+        b"{}",
+        b'{"Attributes": {}}',
         b"[]",
         b"null",
         b'"held"',
@@ -284,7 +280,7 @@ def test_success_in_no_shape_of_dynamodbs_is_a_failure_that_may_pass(
     mutex = scene.mutex()
     with pytest.raises(UpdateError) as raised:
         mutex.acquire(blocking=False)
-    assert raised.value.cause is not None
+    assert raised.value.cause is not None or "not DynamoDB's" in str(raised.value)
     assert not mutex.held
     assert len(scene.proxy.of("acquire")) > 1
     assert len(scene.proxy.of("disown")) == 1  # it may have been applied

@@ -82,5 +82,5 @@ def forget_everything() -> None:
     _process = Process()
 
 
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork, nor a need for it
     os.register_at_fork(after_in_child=forget_everything)

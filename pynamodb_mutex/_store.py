@@ -10,12 +10,9 @@ import logging
 import random
 import threading
 import time
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from botocore import exceptions as botocore_exceptions
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-from botocore.parsers import ResponseParserError
+from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.connection.table import TableConnection
 from pynamodb.exceptions import (
     DeleteError,
@@ -29,9 +26,19 @@ from pynamodb.exceptions import (
     VerboseClientError,
 )
 
+from pynamodb_mutex._answers import (
+    PASSING_REASONS,
+    UNWRAPPED,
+    came_from_the_body,
+    date_of,
+    instant_of,
+    is_dynamodbs,
+    outcome,
+)
 from pynamodb_mutex._claim import TICK
 from pynamodb_mutex._clock import HOST_SKEW, ServerTime, local_clock, sleep
 from pynamodb_mutex._expressions import ClaimRows
+from pynamodb_mutex._lazy import load_tenacity
 from pynamodb_mutex._templates import seconds
 
 if TYPE_CHECKING:
@@ -64,24 +71,6 @@ PATIENCE = 0.5
 
 _REFUSED = "ConditionalCheckFailedException"
 _CANCELLED = "TransactionCanceledException"
-_NOT_APPLIED = frozenset({
-    "ProvisionedThroughputExceededException",
-    "ThrottlingException",
-    "RequestLimitExceeded",
-    "TransactionConflictException",
-    "ReplicatedWriteConflictException",
-    "LimitExceededException",
-})  # fmt: skip
-_PASSING_REASONS = frozenset({
-    "None",
-    "TransactionConflict",
-    "ThrottlingError",
-    "ProvisionedThroughputExceeded",
-})  # fmt: skip
-_UNWRAPPED = (ResponseParserError, OSError, UnicodeDecodeError)
-"""botocore wraps most of what its HTTP library and its parser raise, not all."""
-_UNDER_WAY = "TransactionInProgressException"
-
 _ERRORS: dict[str, type[PynamoDBException]] = {
     "UpdateItem": UpdateError,
     "PutItem": PutError,
@@ -161,6 +150,7 @@ def persist(attempt: Callable[[], T], until: float) -> T:
         if clock.now() >= until:
             raise failure.error from failure.error.cause
         _log.warning("%s; to be repeated", failure)
+    load_tenacity()
     import tenacity  # noqa: PLC0415 - not needed as long as nothing fails
 
     def wait_at_most(duration: float) -> None:
@@ -178,39 +168,6 @@ def persist(attempt: Callable[[], T], until: float) -> T:
         return repeat(attempt)
     except Transient as failure:
         raise failure.error from failure.error.cause
-
-
-def _headers(response: Any) -> dict[str, str]:
-    headers: dict[str, str] = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    return headers
-
-
-def _is_dynamodbs(response: Any) -> bool:
-    """Say whether an answer came from DynamoDB, not from a proxy or portal on the way.
-
-    botocore takes any body of status 200 for an answer, a page of HTML for an empty one.
-    """
-    headers = _headers(response)
-    json = headers.get("content-type", "").startswith("application/x-amz-json")
-    return json or "x-amzn-requestid" in headers
-
-
-def _failure(error: Exception) -> tuple[bool, bool]:
-    """Say whether a failure may pass, and whether the request may have been applied."""
-    if isinstance(error, ClientError):
-        code = error.response.get("Error", {}).get("Code", "")
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if code == _CANCELLED:
-            reasons: list[dict[str, Any]] = error.response.get("CancellationReasons", [])  # type: ignore[assignment]  # untyped in botocore's stubs
-            return bool(reasons) and all(r.get("Code") in _PASSING_REASONS for r in reasons), False
-        if code in _NOT_APPLIED:
-            return True, False
-        return status >= 500 or code == _UNDER_WAY, True  # noqa: PLR2004
-    if isinstance(error, botocore_exceptions.SSLError):
-        return True, True  # a ConnectionError to botocore, yet it may come with the answer
-    if isinstance(error, botocore_exceptions.ConnectionError):
-        return True, False
-    return isinstance(error, (HTTPClientError, *_UNWRAPPED)), True
 
 
 class Store:
@@ -298,7 +255,11 @@ class Store:
         if watched is not None:
             values |= self.seen(watched)
         template = self.rows.acquire(watched=watched is not None, data="data" in values)
-        return self.send("UpdateItem", template.fill(key, values))
+        answer = self.send("UpdateItem", template.fill(key, values))
+        if answer.applied and answer.claim.token != tenure.token:
+            # it was asked for the row as it now is
+            raise self._not_dynamodbs("UpdateItem")
+        return answer
 
     def server_ms(self, now: float) -> int:
         """Return server time in milliseconds, to count fencing tokens from; compared with nothing."""
@@ -363,7 +324,7 @@ class Store:
             self.call("TransactWriteItems", kwargs)
         except TransactWriteError as error:
             codes = [reason.code if reason else "None" for reason in error.cancellation_reasons]
-            if any(code in _PASSING_REASONS and code != "None" for code in codes):
+            if any(code in PASSING_REASONS and code != "None" for code in codes):
                 # it may be the guard that was not looked at, and an own earlier attempt that refuses
                 raise Transient(error, maybe_applied=False) from error
             refused = {
@@ -423,7 +384,11 @@ class Store:
         sent = clock.now()
         try:
             data: dict[str, Any] = self.connection.connection.dispatch(operation, kwargs)
-        except (BotoCoreError, ClientError, *_UNWRAPPED) as error:
+        except (AttributeError, TypeError) as error:
+            if not came_from_the_body(error):
+                raise
+            raise self._not_dynamodbs(operation, error) from error
+        except (BotoCoreError, ClientError, *UNWRAPPED) as error:
             received = clock.now()
             raised = error.__cause__ if isinstance(error, VerboseClientError) else error
             response: Any = getattr(raised, "response", None) or {}
@@ -433,11 +398,15 @@ class Store:
                 raise _Refused(response.get("Item") or {}, sent, received, error) from error
             raise self._translated(operation, code, error, raised) from error
         received = clock.now()
-        if not _is_dynamodbs(data):
-            wrong = _ERRORS[operation](f"{operation} failed: the answer is not DynamoDB's")
-            raise Transient(wrong, maybe_applied=True)
+        if not is_dynamodbs(data):
+            raise self._not_dynamodbs(operation)
         self._observe(data, sent, received)
         return data, sent, received
+
+    @staticmethod
+    def _not_dynamodbs(operation: str, cause: Exception | None = None) -> Transient:
+        wrong = _ERRORS[operation](f"{operation} failed: the answer is not DynamoDB's", cause)
+        return Transient(wrong, maybe_applied=True)
 
     def _translated(
         self, operation: str, code: str | None, error: Exception, raised: Any
@@ -448,18 +417,18 @@ class Store:
             missing.cause = error
             return missing
         wrapped = _ERRORS[operation](f"{operation} failed: {error}", error)
-        transient, maybe_applied = _failure(raised)
+        transient, maybe_applied = outcome(raised)
         return Transient(wrapped, maybe_applied=maybe_applied) if transient else wrapped
 
     def _observe(self, response: Any, sent: float, received: float) -> None:
         """Learn server time from an answer's Date header."""
-        date = _headers(response).get("date")
-        if date is None or not _is_dynamodbs(response):
+        date = date_of(response)
+        if date is None:
             return
         text, instant = self._date
         if date != text:
             try:
-                instant = parsedate_to_datetime(date).timestamp()
+                instant = instant_of(date)
             except ValueError:
                 return
             self._date = (date, instant)

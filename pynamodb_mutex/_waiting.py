@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._lazy import load_tenacity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,6 +192,7 @@ class Turn(Generic[W, H]):
         Returns:
             The lock, or None if the deadline came first.
         """
+        load_tenacity()
         import tenacity  # noqa: PLC0415 - not needed as long as nobody waits
 
         clock = local_clock()

@@ -161,8 +161,7 @@ class Mutex(View):
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             pynamodb.exceptions.TableDoesNotExist: If there is no table.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or could not be
-                reached, or was throttling, until the timeout. GetError if that met a look at a lock
-                that is held.
+                reached, or was throttling, until the timeout.
         """
         return self._acquire(blocking, timeout) is None
 
@@ -392,5 +391,4 @@ def _is_async(function: Callable[..., object]) -> bool:
 
 def _note(error: BaseException, text: str) -> None:
     """Add a note to an exception, where Python has them (3.11)."""
-    if hasattr(error, "add_note"):
-        error.add_note(text)
+    getattr(error, "add_note", str)(text)

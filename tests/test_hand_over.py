@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -14,9 +16,10 @@ import pytest
 from botocore.client import BaseClient
 from pynamodb.signals import pre_dynamodb_send
 
-from pynamodb_mutex import LockItem, Mutex, MutexLostError
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, MutexTimeoutError
 from pynamodb_mutex._process import current_process, store_for
 from pynamodb_mutex._waiting import MOST_HAND_OVERS
+from pynamodb_mutex.testing import FakeClock
 
 QUICK = (0.02, 0.1)
 
@@ -156,14 +159,15 @@ def test_what_is_handed_over_is_a_new_acquisition(table, queue):
 
 
 def test_a_handed_over_lock_is_renewed(table, queue):
-    first, second = Mutex.for_key("a"), Mutex.for_key("a", lease=0.9)
+    first, second = Mutex.for_key("a"), Mutex.for_key("a", lease=3.0)
     first.acquire()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(second.acquire)
         wait_until(lambda: len(queue.turns) == 1)
         first.release()
         assert waiting.result(30)
-        time.sleep(1.5)
+        end = table.get("a").expires_at
+        wait_until(lambda: table.get("a").expires_at > end)
         assert second.held
         second.release()
 
@@ -223,6 +227,44 @@ def test_a_hand_over_that_fails_leaves_the_waiter_to_itself(table, queue, monkey
     assert not holder.locked()
 
 
+def test_who_was_not_first_in_line_is_told_the_holder_too(table, queue):
+    first = Mutex.for_key("a", poll=QUICK)
+    with Mutex.for_key("a", owner="front") as holder, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(first.acquire, timeout=30)
+        wait_until(lambda: len(queue.turns) == 1)
+        error = pool.submit(Mutex.for_key("a", timeout=0.1).__enter__).exception(30)
+        assert isinstance(error, MutexTimeoutError)
+        assert error.owner == "front"
+        assert error.expires_at == table.get("a").expires_at
+        holder.release()
+        assert waiting.result(30) is True
+        first.release()
+
+
+class Interposing(FakeClock):
+    """Lets something happen when it is asked for the time."""
+
+    meanwhile = None
+
+    def now(self):
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return super().now()
+
+
+def test_of_two_threads_that_release_at_once_one_gives_it_back(table):
+    mutex = Mutex.for_key("a", auto_renew=False)
+    with Interposing() as clock, ThreadPoolExecutor() as pool:
+        mutex.acquire()
+        clock.meanwhile = lambda: pool.submit(mutex.release).result(30)
+        with requests() as sent, pytest.raises(MutexNotHeldError, match="released"):
+            mutex.release()
+        assert sent == ["UpdateItem"]
+        assert not mutex.lost
+        assert not mutex.locked()
+
+
 @pytest.fixture
 def ctrl_c():
     """Press Ctrl-C soon."""
@@ -269,6 +311,45 @@ def test_ctrl_c_during_a_hand_over_gives_back_what_came(table, queue, monkeypatc
     assert not queue.turns
     assert queue.idle
     assert not waiter.locked()
+
+
+def test_ctrl_c_twice_during_a_hand_over_lets_the_releasing_thread_give_back_what_came(
+    table, queue, monkeypatch, ctrl_c
+):
+    gate = Gate(monkeypatch)
+    holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", poll=QUICK)
+
+    def hold_and_release():
+        with holder:
+            wait_until(lambda: len(queue.turns) == 1)
+            gate.guards_this_thread()
+
+    def press_twice():
+        assert gate.reached.wait(30)
+        os.kill(os.getpid(), signal.SIGINT)
+        # it waits for the hand-over, and does not even do that any more
+        wait_until(lambda: stands_in("_settle", threading.main_thread()))
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(lambda: not queue.turns)
+        gate.open.set()
+
+    with ThreadPoolExecutor() as pool:
+        working = pool.submit(hold_and_release)
+        wait_until(lambda: holder.held)
+        pressing = pool.submit(press_twice)
+        with pytest.raises(KeyboardInterrupt):
+            waiter.acquire(timeout=30)
+        pressing.result(60)
+        working.result(30)
+    assert not waiter.held
+    assert queue.idle
+    assert not waiter.locked()
+
+
+def stands_in(function, thread):
+    frame = sys._current_frames()[thread.ident]
+    return function in [each.f_code.co_name for each, _ in traceback.walk_stack(frame)]
 
 
 def test_an_exception_in_a_waiting_thread_leaves_nothing(table, queue):

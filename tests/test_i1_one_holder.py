@@ -1,18 +1,18 @@
 """I1: at most one acquisition is held, whatever clocks, pauses and forks do."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
-import uuid
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from proxy import delay_answer, fault_proxy, through
+from proxy import after, delay_answer, deny, fault_proxy, through
 from worker import Fork, forked, workers
 
-from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError
-from pynamodb_mutex._expressions import ClaimRows
-from pynamodb_mutex._process import store_for
+from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock
 
@@ -159,6 +159,19 @@ def test_on_lost_after_a_freeze_comes_with_the_first_answer_and_not_with_the_lea
         assert mutex.loss is Loss.EXPIRED
 
 
+def test_a_claim_that_is_over_when_it_comes_and_cannot_be_renewed_is_given_up(engine, table):
+    with fault_proxy(engine) as proxy, FakeClock() as clock:
+        mutex = Mutex.for_key("k", model=through(proxy, table))
+        proxy.next(after(lambda: clock.advance(31)), op="acquire")
+        proxy.next(deny(), op="renew")
+        assert not mutex.acquire(blocking=False)
+        assert not mutex.held
+        assert proxy.kinds() == ["GetItem", "acquire", "renew", "disown"]
+        assert stored(table, "k").expires_at is None
+        assert mutex.acquire(blocking=False)
+        mutex.release()
+
+
 # -- fork ------------------------------------------------------------------------------------------
 
 
@@ -261,40 +274,18 @@ def test_a_connection_that_only_made_the_table_is_not_shared_with_a_forked_child
     assert all(child.value() for child in children)
 
 
-def take_and_give_back():
-    with Mutex.for_key(uuid.uuid4().hex, lease=5.0, on_lost=print):
-        pass
-
-
-def build_requests():
-    """What a thread does for its process's first lock."""
-    rows = ClaimRows(LockItem, store_for(LockItem).connection)
-    rows.acquire(watched=False, data=False)
-    assert rows.renew
-    assert rows.release
-
-
 @forks
-@pytest.mark.parametrize("work", [take_and_give_back, build_requests])
+@pytest.mark.parametrize("work", ["take", "build"])
 def test_a_fork_while_threads_are_at_work_leaves_no_child_hanging(table, work):
-    until = threading.Event()
-
-    def keep_at_it():
-        while not until.is_set():
-            work()
-
-    def in_child():
-        take_and_give_back()
-        return True
-
-    threads = [threading.Thread(target=keep_at_it) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(4):
-            children = [Fork(in_child), Fork(in_child)]
-            assert [child.value(20) for child in children] == [True, True]
-    finally:
-        until.set()
-        for thread in threads:
-            thread.join()
+    # not measured: a fork may meet coverage's own lock held, and at its end the child wants that
+    env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    script = Path(__file__).with_name("fork_at_work.py")
+    done = subprocess.run(
+        [sys.executable, script, work],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from proxy import drop_answer, drop_request, late, no_date, throttle
+from proxy import apply_then_500, drop_answer, drop_request, late, no_date, throttle
 from pynamodb.exceptions import UpdateError
 from scene import Acquiring, Lose, Scene, lost_in_two_ways
 
@@ -22,8 +22,7 @@ pytest_plugins = ["scene_fixtures"]
 # -- acquire ---------------------------------------------------------------------------------------
 
 
-@lost_in_two_ways
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(("lose", "times"), [(drop_answer, 1), (apply_then_500, 3)])
 def test_acquire_that_was_applied_is_recognised(scene: Scene, lose: Lose, times: int) -> None:
     scene.proxy.next(*[lose() for _ in range(times)], op="acquire")
     mutex = scene.mutex()
@@ -66,15 +65,13 @@ def test_lease_does_not_count_from_attempts_that_were_surely_not_applied(scene: 
     assert mutex.remaining > 9.9 - waited
 
 
-@lost_in_two_ways
 @pytest.mark.parametrize("take_over", [Scene.forced_and_taken, Scene.expired_and_taken])
 def test_acquire_waits_if_another_took_over_before_the_repeat(
     scene: Scene,
-    lose: Lose,
     take_over: Callable[[Scene], Mutex],
 ) -> None:
     others: list[Mutex] = []
-    scene.proxy.next(lose(then=lambda: others.append(take_over(scene))), op="acquire")
+    scene.proxy.next(drop_answer(then=lambda: others.append(take_over(scene))), op="acquire")
     mutex = scene.mutex(owner="unlucky")
     acquiring = Acquiring(mutex)
     scene.proxy.wait(2, "acquire")
@@ -90,11 +87,8 @@ def test_acquire_waits_if_another_took_over_before_the_repeat(
     assert mutex.fencing_token > other.fencing_token
 
 
-@lost_in_two_ways
-def test_acquire_whose_claim_was_broken_before_the_repeat_is_made_anew(
-    scene: Scene, lose: Lose
-) -> None:
-    scene.proxy.next(lose(then=scene.force), op="acquire")
+def test_acquire_whose_claim_was_broken_before_the_repeat_is_made_anew(scene: Scene) -> None:
+    scene.proxy.next(drop_answer(then=scene.force), op="acquire")
     mutex = scene.mutex()
     assert mutex.acquire(timeout=20)
     assert mutex.held
@@ -102,13 +96,10 @@ def test_acquire_whose_claim_was_broken_before_the_repeat_is_made_anew(
     assert (scene.row.token, scene.row.version) == (mutex.token, mutex.fencing_token)
 
 
-@lost_in_two_ways
-def test_taker_of_a_dead_holders_lock_knows_it_even_when_the_answer_was_lost(
-    scene: Scene, lose: Lose
-) -> None:
+def test_taker_of_a_dead_holders_lock_knows_it_even_when_the_answer_was_lost(scene: Scene) -> None:
     scene.other(owner="dead", auto_renew=False).acquire()
     expire(scene.key, scene.there)
-    scene.proxy.next(lose(), op="acquire")
+    scene.proxy.next(drop_answer(), op="acquire")
     mutex = scene.mutex()
     assert mutex.acquire(timeout=20)
     assert mutex.abandoned_by == "dead"
@@ -194,11 +185,10 @@ def test_renewal_whose_answer_is_lost_is_repeated_and_only_ever_later(
         assert scene.row.token == mutex.token
 
 
-@lost_in_two_ways
-def test_renewal_is_a_loss_if_another_took_over_before_the_repeat(scene: Scene, lose: Lose) -> None:
+def test_renewal_is_a_loss_if_another_took_over_before_the_repeat(scene: Scene) -> None:
     mutex = scene.mutex()
     mutex.acquire()
-    scene.proxy.next(lose(then=scene.forced_and_taken), op="renew")
+    scene.proxy.next(drop_answer(then=scene.forced_and_taken), op="renew")
     with pytest.raises(MutexLostError) as raised:
         mutex.renew()
     assert raised.value.loss is mutex.loss is Loss.TAKEN
@@ -207,25 +197,21 @@ def test_renewal_is_a_loss_if_another_took_over_before_the_repeat(scene: Scene, 
     assert scene.row.owner == "other"
 
 
-@lost_in_two_ways
-def test_renewal_is_a_loss_if_the_claim_was_broken_before_the_repeat(
-    scene: Scene, lose: Lose
-) -> None:
+def test_renewal_is_a_loss_if_the_claim_was_broken_before_the_repeat(scene: Scene) -> None:
     mutex = scene.mutex()
     mutex.acquire()
-    scene.proxy.next(lose(then=scene.force), op="renew")
+    scene.proxy.next(drop_answer(then=scene.force), op="renew")
     with pytest.raises(MutexLostError) as raised:
         mutex.renew()
     assert raised.value.loss is Loss.FORCED
     assert scene.row.expires_at is None
 
 
-@lost_in_two_ways
-def test_background_renewals_survive_lost_answers(scene: Scene, lose: Lose) -> None:
+def test_background_renewals_survive_lost_answers(scene: Scene) -> None:
     told = threading.Event()
-    with scene.mutex(lease=1.5, on_lost=lambda _: told.set()) as mutex:
+    with scene.mutex(lease=3, on_lost=lambda _: told.set()) as mutex:
         first = scene.row.expires_at
-        scene.proxy.next(lose(), lose(), op="renew")
+        scene.proxy.next(drop_answer(), drop_answer(), op="renew")
         scene.proxy.wait(4, "renew")
         assert mutex.held
         assert scene.row.expires_at > first
@@ -233,14 +219,11 @@ def test_background_renewals_survive_lost_answers(scene: Scene, lose: Lose) -> N
     assert not mutex.lost
 
 
-@lost_in_two_ways
-def test_background_renewal_tells_that_another_took_over_before_the_repeat(
-    scene: Scene, lose: Lose
-) -> None:
+def test_background_renewal_tells_that_another_took_over_before_the_repeat(scene: Scene) -> None:
     told = threading.Event()
-    mutex = scene.mutex(lease=1.5, on_lost=lambda _: told.set())
+    mutex = scene.mutex(lease=3, on_lost=lambda _: told.set())
     mutex.acquire()
-    scene.proxy.next(lose(then=scene.forced_and_taken), op="renew")
+    scene.proxy.next(drop_answer(then=scene.forced_and_taken), op="renew")
     assert told.wait(20)
     assert mutex.loss is Loss.TAKEN
     assert scene.row.owner == "other"
@@ -249,8 +232,7 @@ def test_background_renewal_tells_that_another_took_over_before_the_repeat(
 # -- release ---------------------------------------------------------------------------------------
 
 
-@lost_in_two_ways
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(("lose", "times"), [(drop_answer, 1), (apply_then_500, 3)])
 def test_release_whose_answer_is_lost_is_a_release(scene: Scene, lose: Lose, times: int) -> None:
     mutex = scene.mutex()
     mutex.acquire()
@@ -263,14 +245,11 @@ def test_release_whose_answer_is_lost_is_a_release(scene: Scene, lose: Lose, tim
     assert scene.row.version == mutex.fencing_token
 
 
-@lost_in_two_ways
-def test_release_is_a_release_if_another_acquired_before_the_repeat(
-    scene: Scene, lose: Lose
-) -> None:
+def test_release_is_a_release_if_another_acquired_before_the_repeat(scene: Scene) -> None:
     other = scene.other(timeout=0)
     mutex = scene.mutex()
     mutex.acquire()
-    scene.proxy.next(lose(then=other.acquire), op="release")
+    scene.proxy.next(drop_answer(then=other.acquire), op="release")
     mutex.release()
     assert scene.applied("release") == [True, False]
     assert other.held
@@ -278,26 +257,22 @@ def test_release_is_a_release_if_another_acquired_before_the_repeat(
     other.release()
 
 
-@lost_in_two_ways
-def test_release_that_deletes_is_a_release_when_its_answer_is_lost(
-    scene: Scene, lose: Lose
-) -> None:
+def test_release_that_deletes_is_a_release_when_its_answer_is_lost(scene: Scene) -> None:
     mutex = scene.mutex(delete_on_release=True)
     mutex.acquire()
-    scene.proxy.next(lose(), op="DeleteItem")
+    scene.proxy.next(drop_answer(), op="DeleteItem")
     mutex.release()
     assert scene.applied("DeleteItem") == [True, False]
     assert scene.gone
 
 
-@lost_in_two_ways
 def test_release_that_deletes_leaves_the_row_of_another_who_acquired_before_the_repeat(
-    scene: Scene, lose: Lose
+    scene: Scene,
 ) -> None:
     other = scene.other()
     mutex = scene.mutex(delete_on_release=True)
     mutex.acquire()
-    scene.proxy.next(lose(then=other.acquire), op="DeleteItem")
+    scene.proxy.next(drop_answer(then=other.acquire), op="DeleteItem")
     mutex.release()
     assert scene.row.token == other.token
     other.release()
@@ -306,8 +281,7 @@ def test_release_that_deletes_leaves_the_row_of_another_who_acquired_before_the_
 # -- hand-over within the process ------------------------------------------------------------------
 
 
-@lost_in_two_ways
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(("lose", "times"), [(drop_answer, 1), (apply_then_500, 3)])
 def test_hand_over_whose_answer_is_lost_is_recognised(scene: Scene, lose: Lose, times: int) -> None:
     mutex = scene.mutex()
     mutex.acquire()
@@ -327,15 +301,16 @@ def test_hand_over_whose_answer_is_lost_is_recognised(scene: Scene, lose: Lose, 
     assert scene.row.expires_at is None
 
 
-@lost_in_two_ways
 def test_hand_over_is_believed_by_neither_if_another_took_over_before_the_repeat(
-    scene: Scene, lose: Lose
+    scene: Scene,
 ) -> None:
     others: list[Mutex] = []
     mutex = scene.mutex()
     mutex.acquire()
     waiter = scene.waiting()
-    scene.proxy.next(lose(then=lambda: others.append(scene.forced_and_taken())), op="hand_over")
+    scene.proxy.next(
+        drop_answer(then=lambda: others.append(scene.forced_and_taken())), op="hand_over"
+    )
     mutex.release()
     polls = len(scene.proxy.of("GetItem"))
     scene.proxy.wait(polls + 2, "GetItem")
@@ -371,11 +346,10 @@ def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_ends_by_itself(
 # -- force -----------------------------------------------------------------------------------------
 
 
-@lost_in_two_ways
-def test_force_release_whose_answer_is_lost_breaks_the_claim_once(scene: Scene, lose: Lose) -> None:
+def test_force_release_whose_answer_is_lost_breaks_the_claim_once(scene: Scene) -> None:
     holder = scene.other()
     holder.acquire()
-    scene.proxy.next(lose(), op="force")
+    scene.proxy.next(drop_answer(), op="force")
     assert scene.here.force_release(scene.key)
     assert scene.applied("force") == [True, False]
     assert scene.row.version == holder.fencing_token + 1
@@ -384,14 +358,13 @@ def test_force_release_whose_answer_is_lost_breaks_the_claim_once(scene: Scene, 
         holder.renew()
 
 
-@lost_in_two_ways
 def test_force_release_leaves_the_claim_of_another_who_acquired_before_the_repeat(
-    scene: Scene, lose: Lose
+    scene: Scene,
 ) -> None:
     holder, other = scene.other(), scene.other()
     holder.acquire()
     # the waiting other has its chance as soon as the claim is broken
-    scene.proxy.next(lose(then=lambda: other.acquire(timeout=10)), op="force")
+    scene.proxy.next(drop_answer(then=lambda: other.acquire(timeout=10)), op="force")
     scene.here.force_release(scene.key)
     assert scene.applied("force") == [True, False]
     assert other.held
@@ -431,11 +404,10 @@ def test_first_cycle_of_a_process_takes_a_read_more(scene: Scene) -> None:
         assert first.proxy.kinds() == ["GetItem", "acquire", "release"]
 
 
-@lost_in_two_ways
-def test_read_whose_answer_is_lost_is_repeated(scene: Scene, lose: Lose) -> None:
+def test_read_whose_answer_is_lost_is_repeated(scene: Scene) -> None:
     scene.taken(owner="somebody")
     with scene.fresh() as first:
-        first.proxy.next(lose(), lose(), op="GetItem")
+        first.proxy.next(drop_answer(), drop_answer(), op="GetItem")
         assert not first.mutex().acquire(blocking=False)
         with pytest.raises(MutexTimeoutError, match="somebody"), first.mutex(timeout=0.2):
             pass

@@ -139,7 +139,7 @@ def test_background_renewal_of_a_lost_lock_says_so_and_touches_nothing(
     scene: Scene, lose_it: LoseIt, loss: Loss
 ) -> None:
     told = threading.Event()
-    mutex = scene.mutex(lease=1.5, on_lost=lambda _: told.set())
+    mutex = scene.mutex(lease=2.4, on_lost=lambda _: told.set())
     mutex.acquire()
     lose_it(scene)
     before = scene.everything

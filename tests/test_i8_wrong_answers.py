@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import product
 
 import pytest
 from proxy import (
@@ -23,6 +26,7 @@ from scene import Acquiring, Scene
 
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._process import current_process
 from pynamodb_mutex.exceptions import Loss
 
 pytest_plugins = ["scene_fixtures"]
@@ -98,7 +102,7 @@ def test_without_date_a_live_lock_is_never_taken(scene: Scene) -> None:
     with scene.fresh() as a, scene.fresh() as b:
         a.proxy.always(no_date())
         b.proxy.always(no_date())
-        mutex, waiter = a.mutex(lease=0.8), b.mutex()
+        mutex, waiter = a.mutex(lease=3), b.mutex()
         with mutex:
             assert not waiter.acquire(blocking=False)
             assert not waiter.acquire(timeout=1.6)
@@ -156,23 +160,47 @@ def test_date_that_cannot_be_read_is_none(scene: Scene, date: str) -> None:
             assert not scene.other().acquire(blocking=False)
 
 
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="needs time zones of processes")
+@pytest.mark.parametrize("zone", ["-0000", "+0000", "GMT", ""])
+def test_date_is_that_of_utc_whatever_the_zone_here(
+    scene: Scene, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # "-0000" says that nothing is known of the sender's zone; this process's is another matter
+    monkeypatch.setenv("TZ", "XXX-5")
+    time.tzset()
+    try:
+        with scene.fresh() as far:
+            far.proxy.always(set_date(lambda date: date.replace("GMT", zone)))
+            with far.mutex(lease=60):
+                assert 55 < scene.row.expires_at - time.time() < 65
+                assert not scene.other().acquire(blocking=False)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 # -- answers that are not DynamoDB's ---------------------------------------------------------------
 
+FEW_WRONG = [
+    partial(page, 200),
+    partial(page, 200, apply=True),
+    partial(page, 200, content=b"null", apply=True),
+]
 WRONG = [
-    pytest.param(200, b"<html><body>Welcome!</body></html>", id="HTML 200"),
-    pytest.param(200, b"", id="empty 200"),
-    pytest.param(502, b"<html><body>Bad gateway</body></html>", id="HTML 502"),
-    pytest.param(502, b"<!DOCTYPE html><p>D\xe9sol\xe9", id="Latin-1 502"),
+    *FEW_WRONG,
+    partial(page, 200, content=b"", apply=True),
+    partial(page, 200, content=b"[]"),
+    partial(page, 502, content=b"[]", apply=True),
+    partial(page, 502, content=b"<!DOCTYPE html><p>D\xe9sol\xe9", apply=True),
 ]
 
 
-@pytest.mark.parametrize("apply", [False, True])
-@pytest.mark.parametrize(("status", "content"), WRONG)
-@pytest.mark.parametrize("kind", ["acquire", "renew", "save_data", "release"])
-def test_wrong_answer_is_no_answer(
-    scene: Scene, kind: str, status: int, content: bytes, apply: bool
-) -> None:
-    scene.proxy.next(page(status, content=content, apply=apply), op=kind)
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [*product(["acquire"], WRONG), *product(["renew", "save_data", "release"], FEW_WRONG)],
+)
+def test_wrong_answer_is_no_answer(scene: Scene, kind: str, wrong: Callable[[], Fault]) -> None:
+    scene.proxy.next(wrong(), op=kind)
     with scene.mutex(timeout=5) as mutex:
         assert scene.row.token == mutex.token
         end = scene.row.expires_at
@@ -230,16 +258,34 @@ def test_wrong_answer_to_force_release_is_no_success(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b'"held"', b"{}", b'{"Attributes": {}}', b"\xff\xfe"]
+    "body",
+    [
+        b"",
+        b"{",
+        b"{}",
+        b'{"Attributes": {}}',
+        b"[]",
+        b"null",
+        b'"held"',
+        b"\xff\xfe",
+        b'{"Attributes": []}',
+        b'{"Attributes": {"token": 5}}',
+        b'{"Attributes": {"token": {"B": 5}}}',
+    ],
 )
-def test_success_without_our_token_in_it_is_not_held(scene: Scene, body: bytes) -> None:
+def test_success_in_no_shape_of_dynamodbs_is_a_failure_that_may_pass(
+    scene: Scene, body: bytes
+) -> None:
     scene.proxy.always(answer_with(Reply(200, body, DYNAMODBS)), op="acquire")
     mutex = scene.mutex()
-    taken = False
-    with suppress(Exception):  # what botocore makes of it
-        taken = mutex.acquire(blocking=False)
-    assert not taken
+    with pytest.raises(UpdateError) as raised:
+        mutex.acquire(blocking=False)
+    assert raised.value.cause is not None or "not DynamoDB's" in str(raised.value)
     assert not mutex.held
+    assert len(scene.proxy.of("acquire")) > 1
+    assert len(scene.proxy.of("disown")) == 1  # it may have been applied
+    scene.proxy.clear()
+    assert mutex.acquire(blocking=False)
 
 
 def test_answer_that_breaks_off_is_no_answer(scene: Scene) -> None:
@@ -276,3 +322,20 @@ def test_second_client_sees_only_what_dynamodb_did(scene: Scene) -> None:
     assert others[0].held
     assert through(scene.proxy, scene.there).get(scene.key).owner == "other"
     others[0].release()
+
+
+def test_bug_in_a_hook_of_the_caller_is_not_taken_for_a_wrong_answer(scene: Scene) -> None:
+    met = []
+
+    def hook(**_) -> None:
+        met.append(True)
+        raise TypeError("a bug of the caller's")
+
+    with scene.fresh() as hooked, hooked.mutex() as mutex:
+        events = current_process().store(hooked.here).connection.connection.client.meta.events
+        events.register("before-send.dynamodb", hook)
+        with pytest.raises(TypeError, match="a bug of the caller's"):
+            mutex.renew()
+        events.unregister("before-send.dynamodb", hook)
+        assert met == [True]
+        assert mutex.held

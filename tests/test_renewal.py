@@ -1,10 +1,11 @@
 """Renewal in the background: many locks on few threads, and none that outlives its lock."""
 
+import re
 import threading
 import time
 
 import pytest
-from proxy import Fault, fault_proxy, late, stall, through
+from proxy import Fault, after, fault_proxy, late, stall, through
 from worker import workers
 
 from pynamodb_mutex import Mutex
@@ -42,7 +43,7 @@ def later(*args, **kwargs):
     return at_once(*args, **kwargs)
 http.client.HTTPConnection.getresponse = later
 
-locks = [Mutex.for_key(f"lock-{i}", lease=10.0) for i in range(500)]
+locks = [Mutex.for_key(f"lock-{i}", lease=20.0) for i in range(500)]
 def all_of_them(do):
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(do, locks))
@@ -56,7 +57,7 @@ def test_500_locks_of_one_process_live_on_a_few_threads(table):
     with workers(0.0) as (holder,):
         holder.ask(MANY)
         assert all(holder.ask("all_of_them(Mutex.acquire)"))
-        for _ in range(21):
+        for _ in range(21):  # longer than a lease
             time.sleep(1)
             assert holder.ask("active_count()") <= 12
         assert holder.ask("sum(m.held and not m.lost for m in locks)") == 500
@@ -74,7 +75,7 @@ def test_a_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy)
     waits = Mutex.for_key("waits", model=here, lease=1.0, on_lost=lambda _: told.set())
     assert waits.acquire(blocking=False)
     assert told.wait(GENEROUS)
-    with Mutex.for_key("lives", model=here, lease=1.5):  # its renewal comes after that one
+    with Mutex.for_key("lives", model=here, lease=3.0):  # its renewal comes after that one
         proxy.clear()
         goes_on.set()
         until(lambda: any(key_of(seen) == "lives" for seen in proxy.of("renew")))
@@ -83,6 +84,37 @@ def test_a_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy)
 
 def key_of(seen):
     return seen.body["Key"]["key"]["S"]
+
+
+def test_a_renewal_that_arrives_after_a_later_one_leaves_the_later_end(table, here, proxy):
+    with Mutex.for_key("k", model=here, lease=30.0) as mutex:
+        # on its way, it is overtaken by another
+        proxy.next(after(mutex.renew), op="renew")
+        mutex.renew()
+        assert mutex.held
+        later, overtaken = proxy.of("renew")
+        assert (later.applied, overtaken.applied) == (True, False)
+        assert str(table.get("k").expires_at) == end_of(later)
+        assert float(end_of(overtaken)) < float(end_of(later))
+
+
+def test_a_renewal_that_meets_a_later_end_of_another_hand_goes_beyond_it(table, here, proxy):
+    with Mutex.for_key("k", model=here, lease=30.0) as mutex:
+        end = round(table.get("k").expires_at + 100, 3)
+        table._get_connection().update_item("k", actions=[table.expires_at.set(end)])
+        mutex.renew()
+        assert [seen.applied for seen in proxy.of("renew")] == [False, True]
+        assert table.get("k").expires_at == pytest.approx(end + 0.001)
+        assert mutex.remaining < 31  # its belief is its own
+
+
+def end_of(seen):
+    """The end that a renewal asks for, as it is written."""
+    (name,) = [
+        n for n, name in seen.body["ExpressionAttributeNames"].items() if name == "expires_at"
+    ]
+    placeholder = re.search(rf"{name} = (:\w+)", seen.body["UpdateExpression"])[1]
+    return seen.body["ExpressionAttributeValues"][placeholder]["N"]
 
 
 def renewing_threads():

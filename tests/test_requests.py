@@ -118,9 +118,11 @@ def test_a_short_lock_is_not_renewed_and_a_long_one_is(table, sent):
         sent.clear()
         time.sleep(0.3)
         assert sent == []
-    with Mutex.for_key("a", lease=0.9) as mutex:
+    with Mutex.for_key("a", lease=3) as mutex:
         sent.clear()
-        time.sleep(1.5)
+        deadline = time.monotonic() + 20
+        while operations(sent).count("UpdateItem") < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert operations(sent).count("UpdateItem") >= 2
         assert mutex.held
     with Mutex.for_key("a", lease=0.6, auto_renew=False) as mutex:

@@ -11,11 +11,20 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from proxy import after, fault_proxy, through
 from pynamodb.exceptions import UpdateError
 
-from pynamodb_mutex import InvalidKeyError, LockItem, Loss, Mutex, MutexLostError, MutexTimeoutError
+from pynamodb_mutex import (
+    InvalidKeyError,
+    LockItem,
+    Loss,
+    Mutex,
+    MutexError,
+    MutexLostError,
+    MutexTimeoutError,
+)
 from pynamodb_mutex._clock import local_clock, sleep
-from pynamodb_mutex._process import current_process
+from pynamodb_mutex._process import current_process, store_for
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere, use
 
 
@@ -107,7 +116,8 @@ def test_renewals_come_by_the_fake_clock(table, fake_clock):
 
 
 def test_waiting_goes_by_the_fake_clock(table, fake_clock):
-    with held_elsewhere("a"), ThreadPoolExecutor() as pool:
+    # no lease that ends before the clock, which is moved as long as an answer takes
+    with held_elsewhere("a", lease=1e8), ThreadPoolExecutor() as pool:
         waiting = pool.submit(Mutex.for_key("a").acquire, timeout=3600)
         wait_until(lambda: fake_clock._waiting)
         time.sleep(0.1)
@@ -146,6 +156,19 @@ def test_held_elsewhere_takes_from_whoever_held_it(table):
         with pytest.raises(MutexLostError):
             mutex.release()
     assert mutex.acquire(blocking=False)
+
+
+def test_held_elsewhere_says_when_somebody_was_faster(engine, table):
+    fast = Mutex.for_key("a")
+    with fault_proxy(engine) as proxy:
+        proxy.next(after(fast.acquire), op="acquire")
+        with (
+            pytest.raises(MutexTimeoutError, match="'a' was taken before"),
+            held_elsewhere("a", model=through(proxy, table)),
+        ):
+            pass
+    assert fast.held
+    fast.release()
 
 
 def test_held_elsewhere_keeps_the_payload(table):
@@ -243,6 +266,17 @@ def test_use_forgets_what_was_known_of_another_endpoint(engine, monkeypatch):
         LockItem.force_release("a")
         mutex.acquire()
     assert not Mutex.for_key("a").locked()
+
+
+def test_who_waits_for_a_lock_while_its_engine_leaves_is_told(engine, table):
+    with held_elsewhere("a"), ThreadPoolExecutor() as pool:
+        waiting = pool.submit(Mutex.for_key("a", poll=(0.02, 0.05)).acquire, timeout=60)
+        queue = current_process().queue(store_for(table), "a")
+        wait_until(lambda: queue.turns)
+        with use(engine):
+            error = waiting.exception(20)
+        assert isinstance(error, MutexError)
+        assert "its engine left" in str(error)
 
 
 # -- fixtures -----------------------------------------------------------------------------------

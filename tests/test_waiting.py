@@ -243,6 +243,7 @@ class Wait:
         self.clock = clock
         self.looked_at = []
         self.finds = None
+        self.meanwhile = lambda: None
         self._entered = threading.Event()
         self._turn = turn
         self._options = {"deadline": clock.now() + timeout, "frees_at": lambda: frees_at}
@@ -257,7 +258,10 @@ class Wait:
 
     def _look(self):
         self.looked_at.append(self.clock.now())
-        return self.finds
+        found = self.finds
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return found
 
     def run(self, seconds):
         """Let that much time pass, step by step, and each step take effect."""
@@ -370,6 +374,36 @@ def test_a_hand_over_that_comes_after_the_deadline_still_counts(queue, clock, po
     assert not wait.result.done()
     assert turn.grant("b") is True
     assert wait.result.result(20) == "b"
+
+
+def test_a_lock_that_is_handed_over_during_a_look_is_taken_without_another(queue, clock, pool):
+    queue.took("a")
+    turn = turn_of(queue)
+    wait = Wait(pool, clock, turn, poll=(1.0, 2.0))
+
+    def hand_over():
+        assert queue.next_in_line(POLL) is turn
+        assert turn.grant("b") is True
+
+    wait.meanwhile = hand_over
+    wait.run(5)
+    assert wait.result.result(20) == "b"
+    assert len(wait.looked_at) == 1
+
+
+def test_a_holder_that_leaves_during_a_look_is_followed_by_another_at_once(queue, clock, pool):
+    queue.took("a")
+    wait = Wait(pool, clock, turn_of(queue), poll=(1.0, 2.0))
+
+    def leave():
+        queue.left("a")
+        wait.finds = "the lock"
+
+    wait.meanwhile = leave
+    wait.run(5)
+    assert wait.result.result(20) == "the lock"
+    first, second = wait.looked_at
+    assert second == first
 
 
 def test_an_exception_while_looking_leaves_the_queue(queue, clock):

@@ -1,0 +1,89 @@
+"""What an answer means, or a failure in place of one. `_store` asks; nothing here sends anything."""
+
+from __future__ import annotations
+
+from datetime import timezone
+from email.utils import parsedate_to_datetime
+from traceback import walk_tb
+from typing import Any
+
+from botocore import endpoint, exceptions, parsers
+from botocore.exceptions import ClientError, HTTPClientError
+
+UNWRAPPED = (parsers.ResponseParserError, OSError, UnicodeDecodeError)
+"""botocore wraps most of what its HTTP library and its parser raise, not all."""
+
+_CANCELLED = "TransactionCanceledException"
+_UNDER_WAY = "TransactionInProgressException"
+_NOT_APPLIED = frozenset({
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "TransactionConflictException",
+    "ReplicatedWriteConflictException",
+    "LimitExceededException",
+})  # fmt: skip
+PASSING_REASONS = frozenset({
+    "None",
+    "TransactionConflict",
+    "ThrottlingError",
+    "ProvisionedThroughputExceeded",
+})  # fmt: skip
+
+
+def _headers(response: Any) -> dict[str, str]:
+    headers: dict[str, str] = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return headers
+
+
+def is_dynamodbs(response: Any) -> bool:
+    """Say whether an answer came from DynamoDB, not from a proxy or portal on the way.
+
+    botocore takes any body of status 200 for an answer, a page of HTML for an empty one.
+    """
+    headers = _headers(response)
+    json = headers.get("content-type", "").startswith("application/x-amz-json")
+    return json or "x-amzn-requestid" in headers
+
+
+def came_from_the_body(error: Exception) -> bool:
+    """Say whether botocore fell over JSON that has not the shape of an answer, such as a list.
+
+    Its parser takes the shape for granted, and its endpoint that the parser returned something.
+    """
+    modules = [frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)]
+    return parsers.__name__ in modules or modules[-1] == endpoint.__name__
+
+
+def date_of(response: Any) -> str | None:
+    """Return the ``Date`` header of DynamoDB's answer; None if it has none, or is another's."""
+    return _headers(response).get("date") if is_dynamodbs(response) else None
+
+
+def instant_of(date: str) -> float:
+    """Return the seconds since the epoch that a ``Date`` header tells.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    at = parsedate_to_datetime(date)
+    # naive for the zone -0000, and without one: timestamp() would take it for local time
+    return at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp()
+
+
+def outcome(error: Exception) -> tuple[bool, bool]:
+    """Say whether a failure may pass, and whether the request may have been applied."""
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code == _CANCELLED:
+            reasons: list[dict[str, Any]] = error.response.get("CancellationReasons", [])  # type: ignore[assignment]  # untyped in botocore's stubs
+            return bool(reasons) and all(r.get("Code") in PASSING_REASONS for r in reasons), False
+        if code in _NOT_APPLIED:
+            return True, False
+        return status >= 500 or code == _UNDER_WAY, True  # noqa: PLR2004
+    if isinstance(error, exceptions.SSLError):
+        return True, True  # a ConnectionError to botocore, yet it may come with the answer
+    if isinstance(error, exceptions.ConnectionError):
+        return True, False
+    return isinstance(error, (HTTPClientError, *UNWRAPPED)), True

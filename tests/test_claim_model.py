@@ -1,0 +1,274 @@
+"""The rules of `_claim`, all of them at once, against a model of time and of the network."""
+
+import math
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pynamodb_mutex._claim import TICK, Claim, Tenure, Watch, new_token
+from pynamodb_mutex._clock import DRIFT, HOST_SKEW, ServerTime
+
+EPOCH = 1_700_000_000.0
+SKEW = st.sampled_from([0.0, HOST_SKEW])
+RATE = st.sampled_from([1 / (1 + DRIFT), 1.0, 1 / (1 - DRIFT)])
+STEP = st.sampled_from([0.001, 0.3, 0.9, 1.7, 3.0, 8.0])
+WAY = st.sampled_from([0.0, 0.0, 0.01, 0.2, 1.2])
+LEASE = st.sampled_from([0.5, 2.0, 5.0])
+CLIENT = st.integers(0, 1)
+
+
+class Request(NamedTuple):
+    client: "Client"
+    kind: str
+    values: dict
+    sent: float  # the client's time
+    true_sent: float
+    missed: int
+    slack: float  # how far 1 % of drift since the last answer may have led its end astray
+
+
+class Answer(NamedTuple):
+    request: Request
+    applied: bool
+    row: Claim
+    date: float
+
+
+class Client:
+    """A process: its clock, what it knows, and its one acquisition."""
+
+    def __init__(self, rate):
+        self.local, self.rate = 50.0, rate
+        self.server = ServerTime()
+        self.heard = 0.0  # true time at which its latest answer's request was sent
+        self.watch = Watch()
+        self.tenure = None
+        self.first_sent = math.inf
+        self.held = False
+        self.missed = 0  # times at which its clock stood still; a request knows how many
+        self.astray = False  # and no answer told it yet
+
+    @property
+    def ends(self):
+        return self.tenure.ends(self.server.bounds) if self.held else -math.inf
+
+    @property
+    def believes(self):
+        return self.local < self.ends
+
+
+@settings(
+    max_examples=500,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+class LockMachine(RuleBasedStateMachine):
+    @initialize(
+        rates=st.lists(RATE, min_size=2, max_size=2),
+        phase=st.integers(0, 9),
+        dates=st.sampled_from([True, True, False]),
+    )
+    def start(self, rates, phase, dates):
+        self.true = phase / 10  # of the second
+        self.dates = dates  # whether answers carry one
+        self.row = Claim()
+        self.row_sent, self.row_slack = 0.0, 0.0
+        self.clients = [Client(rate) for rate in rates]
+        self.under_way, self.answers = [], []
+        self.round_trip = 0.0
+
+    # -- the world ---------------------------------------------------------------------------------
+
+    def pass_time(self, seconds, standing=None):
+        """It does for all, or one's clock stands still meanwhile."""
+        if standing is not None:
+            standing.missed += 1
+            standing.astray = True
+        self.true += seconds
+        for client in self.clients:
+            if client is not standing:
+                client.local += seconds * client.rate
+        self.one_holder()
+
+    def send(self, client, kind, **values):
+        slack = DRIFT * (self.true - client.heard)
+        request = Request(client, kind, values, client.local, self.true, client.missed, slack)
+        self.under_way.append(request)
+
+    def apply(self, request, skew):
+        """Let a request reach the store; return its answer."""
+        row, v = self.row, request.values
+        if request.kind in ("read", "another"):
+            applied = True
+        elif request.kind == "acquire":
+            free = row.expires_at is None or row.expires_at < v["low"]
+            dead = v["watched"] is not None and (row.token, row.expires_at) == v["watched"]
+            applied = (free or dead) and row.token != v["token"]
+            if applied:
+                self.row = Claim(v["token"], row.version + 1, v["end"], v["lease"])
+        else:
+            mine = (row.token, row.version) == (v["token"], v["version"])
+            later = row.expires_at is not None and row.expires_at < v.get("end", math.inf)
+            applied = mine and later
+            if applied:
+                self.row = row._replace(expires_at=v.get("end"), lease=v.get("lease", 0.0))
+        if applied and row is not self.row:
+            self.row_sent, self.row_slack = request.true_sent, request.slack
+        shown = self.row if applied else row
+        return Answer(request, applied, shown, float(math.floor(EPOCH + self.true + skew)))
+
+    def receive(self, answer):
+        client, request, row = answer.request.client, answer.request, answer.row
+        self.round_trip = max(self.round_trip, self.true - request.true_sent)
+        if self.dates:
+            client.server.observe(answer.date, request.sent, client.local)
+            client.heard = max(client.heard, request.true_sent)
+            if request.missed == client.missed:
+                client.astray = False
+        if request.kind == "another":
+            return
+        tenure, v = client.tenure, request.values
+        ours = tenure is not None and tenure.token == v.get("token")
+        if request.kind == "acquire" and ours and not client.held:
+            if row.token == tenure.token and row.expires_at is not None:
+                tenure.acquired(row, client.first_sent, client.server.bounds)
+                client.held = True
+                return
+            client.tenure = None
+        if request.kind == "renew" and ours:
+            if answer.applied or (tenure.is_mine(row) and row.expires_at == v["end"]):
+                tenure.renewed(v["end"], v["lease"], request.sent, client.server.bounds)
+            return
+        client.watch.see(row, client.local)
+
+    # -- what clients do ---------------------------------------------------------------------------
+
+    def ask_for_it(self, client, lease):
+        bounds, now = client.server.bounds, client.local
+        if client.tenure is None or client.held:
+            seen = client.watch.claim is not None
+            if (now < client.watch.free_at(bounds)) if seen else bounds is None:
+                self.send(client, "read")
+                return
+            client.tenure, client.first_sent = Tenure(new_token(), lease), math.inf
+            client.held = False
+        tenure = client.tenure  # the same once more, if no answer came yet
+        end, written = tenure.propose(now, bounds, tenure.lease)
+        client.first_sent = min(client.first_sent, now)
+        seen = client.watch.claim
+        watched = (seen.token, seen.expires_at) if now >= client.watch.matures() else None
+        low = 0.0 if bounds is None else bounds.lowest(now) - HOST_SKEW - TICK
+        values = {"token": tenure.token, "end": end, "lease": written, "low": low}
+        self.send(client, "acquire", **values, watched=watched)
+
+    def ask_for_more(self, client, lease):
+        tenure = client.tenure
+        end, written = tenure.propose(client.local, client.server.bounds, lease)
+        values = {"token": tenure.token, "version": tenure.version}
+        self.send(client, "renew", **values, end=end, lease=written)
+
+    def be_answered(self, there, back, skew):
+        request = self.under_way.pop()
+        self.pass_time(there)
+        answer = self.apply(request, skew)
+        self.one_holder()
+        self.pass_time(back)
+        self.receive(answer)
+
+    @rule(i=CLIENT, lease=LEASE, there=WAY, back=WAY, skew=SKEW)
+    def look(self, i, lease, there, back, skew):
+        client = self.clients[i]
+        if not client.believes:
+            self.ask_for_it(client, lease)
+            self.be_answered(there, back, skew)
+
+    @rule(i=CLIENT, lease=LEASE, ways=st.tuples(WAY, WAY), skew=SKEW, stands=st.booleans())
+    def wait_for_it(self, i, lease, ways, skew, stands):
+        client, other = self.clients[i], self.clients[1 - i]
+        for _ in range(4):
+            if client.believes:
+                return
+            free_at = client.watch.free_at(client.server.bounds)
+            if client.local < free_at < math.inf:
+                self.pass_time(
+                    (free_at - client.local) / client.rate + 1e-9, other if stands else None
+                )
+            self.ask_for_it(client, lease)
+            self.be_answered(*ways, skew)
+
+    @rule(i=CLIENT, lease=LEASE, there=WAY, back=WAY, skew=SKEW)
+    def renew(self, i, lease, there, back, skew):
+        if self.clients[i].held:
+            self.ask_for_more(self.clients[i], lease)
+            self.be_answered(there, back, skew)
+
+    @rule(i=CLIENT, skew=SKEW)
+    def ask_for_another_lock(self, i, skew):
+        self.send(self.clients[i], "another")
+        self.be_answered(0.0, 0.0, skew)
+
+    @rule(i=CLIENT, lease=LEASE)
+    def send_something(self, i, lease):
+        client = self.clients[i]
+        if client.held:
+            self.ask_for_more(client, lease)
+        else:
+            self.ask_for_it(client, lease)
+
+    @rule(i=CLIENT)
+    def give_back(self, i):
+        client = self.clients[i]
+        if client.held:
+            values = {"token": client.tenure.token, "version": client.tenure.version}
+            client.held, client.tenure = False, None
+            self.send(client, "release", **values)
+
+    # -- time and the network ----------------------------------------------------------------------
+
+    @rule(seconds=STEP, i=st.sampled_from([None, 0, 1]))
+    def time_passes(self, seconds, i):
+        self.pass_time(seconds, None if i is None else self.clients[i])
+
+    @precondition(lambda self: self.under_way)
+    @rule(data=st.data(), skew=SKEW, fate=st.sampled_from(["answered", "lost", "twice"]))
+    def request_arrives(self, data, skew, fate):
+        at = data.draw(st.integers(0, len(self.under_way) - 1))
+        request = self.under_way[at] if fate == "twice" else self.under_way.pop(at)
+        answer = self.apply(request, skew)
+        if fate == "answered":
+            self.answers.append(answer)
+
+    @precondition(lambda self: self.answers)
+    @rule(data=st.data())
+    def answer_arrives(self, data):
+        self.receive(self.answers.pop(data.draw(st.integers(0, len(self.answers) - 1))))
+
+    # -- what must hold ----------------------------------------------------------------------------
+
+    @invariant()
+    def one_holder(self):
+        believers = [c for c in self.clients if c.believes and not c.astray]
+        assert len(believers) <= 1
+        for client in believers:
+            assert client.tenure.is_mine(self.row)
+
+    @precondition(lambda self: self.dates and self.row.expires_at is not None)
+    @rule(skew=SKEW, trip=st.sampled_from([0.0, 0.01, 0.2]))
+    def a_dead_holders_lock_is_free_for_a_newcomer(self, skew, trip):
+        bound = 1.01 * self.row.lease + 2.5 + 2 * max(self.round_trip, trip)
+        # its hosts may disagree, and a clock may have drifted while it was idle
+        due = self.row_sent + bound + HOST_SKEW + self.row_slack
+        self.pass_time(max(0.0, due - trip - self.true))
+        comer = Client(1.0)
+        request = Request(comer, "read", {}, comer.local, self.true, 0, 0.0)
+        answer = self.apply(request, skew)
+        self.pass_time(trip)
+        comer.local += trip
+        self.receive(answer)
+        assert comer.local >= comer.watch.free_at(comer.server.bounds)
+
+
+TestLock = LockMachine.TestCase

@@ -21,7 +21,8 @@ M = TypeVar("M", bound="RowLockMixin")
 class RowLock(Mutex, Generic[M]):
     """The lock of one row; entering it gives the row, as it stood when it was locked.
 
-    All that `Mutex` has, but ``data``, which is the row's own matter.
+    All that `Mutex` has; ``data`` and ``save_data`` only if the lock stands in a lock table, for else
+    they are the row's own matter.
     """
 
     def __init__(self, terms: Terms, model: type[M], raw_key: RawItem) -> None:

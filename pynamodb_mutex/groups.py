@@ -78,7 +78,8 @@ class RowLocks(Generic[M]):
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             pynamodb.exceptions.DoesNotExist: If one of the rows is missing.
             pynamodb.exceptions.TransactWriteError: If DynamoDB refuses the request at all, or could
-                not be reached, or was throttling, until the timeout.
+                not be reached, or was throttling, until the timeout. GetError if that met a look at a
+                lock that is held.
         """
         return self._acquire(blocking, timeout) is None
 

@@ -57,7 +57,8 @@ class RowLockMixin(Model):
         lock_model: Keep the locks in this lock table, and the rows without attributes of a lock.
             Guarded writes are transactions then, at twice the price.
         lock_enforced: Refuse `save`, `update` and `delete` of a row that another holds. If False the
-            lock binds only those who take it; a `save` without it still ends another's claim.
+            lock binds only those who take it; a `save` or `delete` without it still ends another's
+            claim.
     """
 
     _claim_prefix: ClassVar[str] = "lock_"
@@ -183,7 +184,9 @@ class RowLockMixin(Model):
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
             RowLockedError: If it is not locked here, and another holds it.
-            pynamodb.exceptions.PutError: If the condition or the model's version does not hold.
+            MutexNotHeldError: With ``unlock``, if it is not locked here.
+            pynamodb.exceptions.PutError: If the condition or the model's version does not hold, or
+                DynamoDB cannot be reached. TransactWriteError with a ``lock_model``.
         """
         version = add_version_condition
         write = RowWrite(self, TRANSACT_PUT, condition, add_version_condition=version)
@@ -209,7 +212,9 @@ class RowLockMixin(Model):
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
             RowLockedError: If it is not locked here, and another holds it.
-            pynamodb.exceptions.UpdateError: If the condition or the model's version does not hold.
+            MutexNotHeldError: With ``unlock``, if it is not locked here.
+            pynamodb.exceptions.UpdateError: If the condition or the model's version does not hold, or
+                DynamoDB cannot be reached. TransactWriteError with a ``lock_model``.
         """
         if not isinstance(actions, list) or not actions:
             raise TypeError("the value of `actions` is expected to be a non-empty list")
@@ -230,7 +235,8 @@ class RowLockMixin(Model):
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was deleted.
             RowLockedError: If it is not locked here, and another holds it.
-            pynamodb.exceptions.DeleteError: If the condition or the model's version does not hold.
+            pynamodb.exceptions.DeleteError: If the condition or the model's version does not hold, or
+                DynamoDB cannot be reached. TransactWriteError with a ``lock_model``.
         """
         version = add_version_condition
         write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
@@ -321,7 +327,8 @@ class RowLockMixin(Model):
     def batch_write(cls, auto_commit: bool = True) -> BatchWrite[Self]:
         """Return PynamoDB's batch, which refuses a row that is locked here.
 
-        A batch cannot carry conditions: it writes over what another has locked.
+        A batch cannot carry conditions: it writes over what another has locked. Its `save` and
+        `delete` raise MutexError for an instance that is locked.
         """
         return _Batch(cls, auto_commit=auto_commit)
 

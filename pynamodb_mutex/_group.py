@@ -64,7 +64,7 @@ class _Claiming:
         end, lease = self.tenure.propose(now, self.store.server.bounds, terms.lease)
         self._first_end = self._first_end or end
         if not self.version:
-            self.version = self.store.server_ms(now)
+            self.version = self.store.next_version(now)
         values = self.wanted.values(lease, end) | {
             "token": self.tenure.token,
             "new_version": str(self.version),

@@ -173,7 +173,7 @@ class Unlocked:
         """Return the request for an attempt about to be sent."""
         rows, now = self.store.rows, local_clock().now()
         if not self._version:
-            self._version = self.store.server_ms(now)
+            self._version = self.store.next_version(now)
         self._low = self.store.now_low(now)
         value = given({"now_low": self._low, "new_version": str(self._version)})
         also = rows.not_held(value) if self._enforced else None

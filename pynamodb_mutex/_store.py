@@ -197,6 +197,7 @@ class Store:
         self._server_times = server_times
         self._server: ServerTime | None = None
         self._lock = threading.Lock()
+        self._version = 0
         self._date: tuple[str | None, float] = (None, 0.0)
         self.on_thaw: Callable[[], None] = lambda: None
 
@@ -249,7 +250,7 @@ class Store:
         values = {
             **values,
             "token": tenure.token,
-            "seed": str(self.server_ms(now)),
+            "seed": str(self.next_version(now)),
             "now_low": self.now_low(now),
         }
         if watched is not None:
@@ -261,10 +262,14 @@ class Store:
             raise self._not_dynamodbs("UpdateItem")
         return answer
 
-    def server_ms(self, now: float) -> int:
-        """Return server time in milliseconds, to count fencing tokens from; compared with nothing."""
+    def next_version(self, now: float) -> int:
+        """Return a number to count fencing tokens from: server time in ms, later at each call."""
         bounds = self.server.bounds
-        return int(1000 * (time.time() if bounds is None else bounds.highest(now)))
+        # without bounds the wall clock will do, for it is compared with nothing
+        server_now = time.time() if bounds is None else bounds.highest(now)
+        # two threads may get the same: then the later one is refused, and told what stands there
+        self._version = max(self._version + 1, int(server_now * 1000))
+        return self._version
 
     def now_low(self, now: float) -> str:
         """Serialise the end before which a claim is surely over."""

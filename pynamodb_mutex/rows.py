@@ -338,7 +338,7 @@ class RowLockMixin(Model):
         store = store_for(type(self))
         plain = store.rows.without_claim(raw)
         if type(self).lock_model is None:
-            plain |= store.rows.tombstone(store.server_ms(local_clock().now()))
+            plain |= store.rows.tombstone(store.next_version(local_clock().now()))
         return plain
 
     def __getstate__(self) -> dict[str, Any]:

@@ -87,7 +87,9 @@ class RowLockMixin(Model):
                 if isinstance(base.__dict__.get(name), Attribute):
                     msg = f"{cls.__name__}.{name}: row locks need the name; use another, with attr_name={name!r}"
                     raise TypeError(msg)
-        if not (cls.lock_model is None or issubclass(cls.lock_model, LockItem)):
+        lock_model: Any = cls.lock_model
+        is_model = isinstance(lock_model, type) and issubclass(lock_model, LockItem)
+        if not (lock_model is None or is_model):
             msg = f"{cls.__name__}.lock_model must be LockItem or a subclass of it, or None"
             raise TypeError(msg)
         stored: dict[str, str] = {}

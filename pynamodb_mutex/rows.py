@@ -330,11 +330,23 @@ class RowLockMixin(Model):
     def serialize(self, null_check: bool = True) -> dict[str, dict[str, Any]]:
         """Serialise the row, without the claim that it showed when it was read."""
         raw: RawItem = super().serialize(null_check=null_check)
+        if type(self).lock_model is not None:
+            # a name that ours would have may be that of an attribute of the model's own
+            own = type(self)._own_names()
+            return {name: value for name, value in raw.items() if name in own}
         store = store_for(type(self))
-        plain = store.rows.without_claim(raw)
-        if type(self).lock_model is None:
-            plain |= store.rows.tombstone(store.server_ms(local_clock().now()))
-        return plain
+        tombstone = store.rows.tombstone(store.server_ms(local_clock().now()))
+        return store.rows.without_claim(raw) | tombstone
+
+    @classmethod
+    def _own_names(cls) -> set[str]:
+        """Return the stored names of the model's attributes, but for those of this mixin."""
+        ours = RowLockMixin.get_attributes()
+        return {
+            attribute.attr_name
+            for name, attribute in cls.get_attributes().items()
+            if attribute is not ours.get(name)
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy, or a pickle, has of the row: not its lock."""

@@ -84,7 +84,7 @@ def row_key(model: type[Model], hash_key: object, range_key: object = None) -> R
         try:
             serialized = None if value is None else attribute.serialize(value)
             size = _size(attribute.attr_type, serialized)
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
             msg = f"{model.__name__}.{name} cannot be {value!r}: {error}"
             raise InvalidKeyError(msg) from error
         if not 1 <= size <= longest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -122,7 +122,9 @@ def _pairs(raw_key: RawItem) -> list[tuple[str, Any]]:
 
 def _text(kind: str, value: Any) -> str:
     if kind == "N":
-        return str(Decimal(value).normalize())
+        number = Decimal(value)
+        # a negative zero is the same row, and the usual 28 digits are fewer than a key may have
+        return str(Context(prec=LONGEST_KEY).normalize(number)) if number else "0"
     if kind == "B":
         return base64.urlsafe_b64encode(value).decode()
     return str(value)

@@ -112,7 +112,8 @@ def row_name(model: type[Model], raw_key: RawItem) -> str:
     parts = [model.Meta.table_name, *(_text(kind, value) for kind, value in _pairs(raw_key))]
     name = "/".join(quote(part, safe=" :@+=,;!*'()[]") for part in parts)
     if len(name.encode()) > LONGEST_KEY:
-        return f"{parts[0]}/sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+        # two slashes, for the name of a short key never has them
+        return f"{parts[0]}//sha256:{hashlib.sha256(name.encode()).hexdigest()}"
     return name
 
 

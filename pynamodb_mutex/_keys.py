@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -84,7 +84,7 @@ def row_key(model: type[Model], hash_key: object, range_key: object = None) -> R
         try:
             serialized = None if value is None else attribute.serialize(value)
             size = _size(attribute.attr_type, serialized)
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
             msg = f"{model.__name__}.{name} cannot be {value!r}: {error}"
             raise InvalidKeyError(msg) from error
         if not 1 <= size <= longest:
@@ -112,7 +112,8 @@ def row_name(model: type[Model], raw_key: RawItem) -> str:
     parts = [model.Meta.table_name, *(_text(kind, value) for kind, value in _pairs(raw_key))]
     name = "/".join(quote(part, safe=" :@+=,;!*'()[]") for part in parts)
     if len(name.encode()) > LONGEST_KEY:
-        return f"{parts[0]}/sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+        # two slashes, for the name of a short key never has them
+        return f"{parts[0]}//sha256:{hashlib.sha256(name.encode()).hexdigest()}"
     return name
 
 
@@ -122,7 +123,9 @@ def _pairs(raw_key: RawItem) -> list[tuple[str, Any]]:
 
 def _text(kind: str, value: Any) -> str:
     if kind == "N":
-        return str(Decimal(value).normalize())
+        number = Decimal(value)
+        # a negative zero is the same row, and the usual 28 digits are fewer than a key may have
+        return str(Context(prec=LONGEST_KEY).normalize(number)) if number else "0"
     if kind == "B":
         return base64.urlsafe_b64encode(value).decode()
     return str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from pynamodb_mutex._keys import row_name
 from pynamodb_mutex._process import store_for
@@ -74,6 +74,11 @@ class RowLock(Mutex, Generic[M]):
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: an acquisition belongs to one process."""
+        msg = f"a RowLock cannot be pickled: make it where it is used, {self._model.__name__}.locked()"
+        raise TypeError(msg)
 
     def _another(self) -> Mutex:
         return RowLock(self._terms, self._model, self._raw_key)

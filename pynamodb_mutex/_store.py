@@ -360,7 +360,8 @@ class Store:
 
     def ttl(self, end: float) -> str:
         """Return when DynamoDB may delete a row whose claim ends or ended at ``end``."""
-        retention: float = getattr(self.model, "retention", 0.0)
+        # in a user's row nothing expires, and an attribute of that name is the user's
+        retention: float = 0.0 if self.rows.must_exist else getattr(self.model, "retention", 0.0)
         return str(int(end + max(retention, SHORTEST_RETENTION)) + 1)
 
     # -- sending --------------------------------------------------------------------------------

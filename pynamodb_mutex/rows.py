@@ -88,7 +88,9 @@ class RowLockMixin(Model):
                 if isinstance(base.__dict__.get(name), Attribute):
                     msg = f"{cls.__name__}.{name}: row locks need the name; use another, with attr_name={name!r}"
                     raise TypeError(msg)
-        if not (cls.lock_model is None or issubclass(cls.lock_model, LockItem)):
+        lock_model: Any = cls.lock_model
+        is_model = isinstance(lock_model, type) and issubclass(lock_model, LockItem)
+        if not (lock_model is None or is_model):
             msg = f"{cls.__name__}.lock_model must be LockItem or a subclass of it, or None"
             raise TypeError(msg)
         stored: dict[str, str] = {}
@@ -160,6 +162,7 @@ class RowLockMixin(Model):
     def is_locked(self) -> bool:
         """Whether the row is locked, by this instance now, or else as the instance shows it. No I/O."""
         hold = self._row_hold
+        # a claim that this instance still shows may have been given back by it
         if hold is not None and (not hold.finished or self.lock_token == hold.tenure.token):
             return hold.held
         if type(self).lock_model is not None or self.lock_expires_at is None:
@@ -335,11 +338,23 @@ class RowLockMixin(Model):
     def serialize(self, null_check: bool = True) -> dict[str, dict[str, Any]]:
         """Serialise the row, without the claim that it showed when it was read."""
         raw: RawItem = super().serialize(null_check=null_check)
+        if type(self).lock_model is not None:
+            # a name that ours would have may be that of an attribute of the model's own
+            own = type(self)._own_names()
+            return {name: value for name, value in raw.items() if name in own}
         store = store_for(type(self))
-        plain = store.rows.without_claim(raw)
-        if type(self).lock_model is None:
-            plain |= store.rows.tombstone(store.next_version(local_clock().now()))
-        return plain
+        tombstone = store.rows.tombstone(store.next_version(local_clock().now()))
+        return store.rows.without_claim(raw) | tombstone
+
+    @classmethod
+    def _own_names(cls) -> set[str]:
+        """Return the stored names of the model's attributes, but for those of this mixin."""
+        ours = RowLockMixin.get_attributes()
+        return {
+            attribute.attr_name
+            for name, attribute in cls.get_attributes().items()
+            if attribute is not ours.get(name)
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy, or a pickle, has of the row: not its lock."""

@@ -25,8 +25,11 @@ from pynamodb_mutex import (
     MutexLostError,
     MutexNotHeldError,
     MutexTimeoutError,
+    RowLock,
     RowLockedError,
+    RowLockMixin,
 )
+from pynamodb_mutex.groups import LockedRows, RowLocks
 from pynamodb_mutex.testing import (
     Engine,
     FakeClock,
@@ -49,6 +52,25 @@ class Account(Model):
 
     name = UnicodeAttribute(hash_key=True)
     balance = NumberAttribute(default=0)
+
+
+class Wallet(RowLockMixin, Model):
+    class Meta:
+        table_name = "wallets"
+
+    name = UnicodeAttribute(hash_key=True)
+    balance = NumberAttribute(default=0)
+
+
+class Ledger(RowLockMixin, Model):
+    class Meta:
+        table_name = "ledgers"
+
+    lock_model = LockItem
+    lock_enforced = False
+
+    name = UnicodeAttribute(hash_key=True)
+    line = NumberAttribute(range_key=True)
 
 
 class TeamLock(LockItem):
@@ -184,6 +206,71 @@ def item(lock: LockItem, team: TeamLock) -> None:
     assert_type(TeamLock.get("a"), TeamLock)
 
 
+def rows() -> None:
+    with Wallet.locked("a") as wallet:
+        assert_type(wallet, Wallet)
+        assert_type(wallet.balance, float)
+        wallet.balance -= 1
+        wallet.save()
+        wallet.save(Wallet.balance > 0, add_version_condition=False)
+        wallet.update(actions=[Wallet.balance.add(1)])
+        wallet.update([Wallet.balance.add(1)], Wallet.balance > 0, unlock=True)
+        wallet.save(unlock=True)
+        wallet.delete()
+        wallet.delete(Wallet.balance == 0)
+        assert_type(wallet.is_locked, bool)
+        assert_type(wallet.row_lock, RowLock[Any])
+        assert_type(wallet.row_lock.fencing_token, int)
+        assert_type(wallet.lock_owner, str)
+    with Ledger.locked("a", 7, lease=10, timeout=0, owner="me", reentrant=True) as line:
+        assert_type(line, Ledger)
+    assert_type(Wallet.get("a"), Wallet)
+    for found in Wallet.query("a"):
+        assert_type(found, Wallet)
+    with Wallet.batch_write() as batch:
+        batch.save(wallet)
+
+
+def row_lock(lock: RowLock[Wallet]) -> None:
+    assert_type(Wallet.locked("a"), RowLock[Wallet])
+    assert_type(lock.row, Wallet)
+    assert_type(lock.acquire(blocking=False), bool)
+    assert_type(lock.acquire(timeout=3), bool)
+    assert_type(lock.held, bool)
+    assert_type(lock.loss, Loss | None)
+    lock.ensure_held(at_least=5)
+    lock.renew(60)
+    lock.release()
+    Wallet.locked("a", on_lost=told)
+    mutex: Mutex = lock
+    print(mutex)
+
+
+def rows_together(wallets: list[Wallet]) -> None:
+    assert_type(Wallet.locked_all(["a", "b"]), RowLocks[Wallet])
+    Ledger.locked_all([("a", 1), ("a", 2)], lease=10)
+    Wallet.locked_all(["a", Ledger.locked("a", 1)])
+    with Wallet.locked_all(wallet.name for wallet in wallets) as locked:
+        assert_type(locked, LockedRows[Wallet])
+        assert_type(locked[0], Wallet)
+        one, other = locked
+        assert_type(one, Wallet)
+        with locked.transaction(unlock=True) as transaction:
+            assert_type(transaction.save(one), None)
+            transaction.update(other, actions=[Wallet.balance.add(1)])
+
+
+@Wallet.locked("nightly")
+def under_a_row(day: str) -> int:
+    return len(day)
+
+
+def rows_that_need_not_exist() -> None:
+    assert_type(Mutex.for_row(Account, "a"), Mutex)
+    assert_type(Mutex.for_row(Ledger, "a", 7, lock_model=TeamLock, data=[1]), Mutex)
+    assert_type(under_a_row("monday"), int)
+
+
 def what_goes_wrong(mutex: Mutex) -> None:
     try:
         with mutex:
@@ -242,3 +329,27 @@ def what_must_not_type_check(mutex: Mutex) -> None:
     LockItem.create_table("yes")  # type: ignore[arg-type]
     mutex.loss = Loss.TAKEN  # type: ignore[misc]
     MutexLostError(loss="taken")  # type: ignore[arg-type]
+
+
+def what_must_not_type_check_of_rows(wallet: Wallet, lock: RowLock[Wallet]) -> None:
+    Wallet.locked()  # type: ignore[call-arg]
+    Wallet.locked("a", leese=3)  # type: ignore[call-arg]
+    Wallet.locked("a", lease="30")  # type: ignore[arg-type]
+    Wallet.locked("a", None, 30)  # type: ignore[call-arg, arg-type]
+    Wallet.locked("a", on_lost=nightly)  # type: ignore[arg-type]
+    Wallet.locked_all("a", lease="30")  # type: ignore[arg-type]
+    Wallet.locked_all(7)  # type: ignore[arg-type]
+    wallet.save(None, True)  # type: ignore[call-arg]
+    wallet.save(unlock="yes")  # type: ignore[arg-type]
+    wallet.delete(unlock=True)  # type: ignore[call-arg]
+    wallet.update(Wallet.balance.add(1))  # type: ignore[arg-type]
+    wallet.is_locked = True  # type: ignore[misc]
+    wallet.row_lock = lock  # type: ignore[misc]
+    lock.row = wallet  # type: ignore[misc]
+    Account.locked("a")  # type: ignore[attr-defined]
+    Mutex.for_row(Wallet)  # type: ignore[call-arg]
+    Mutex.for_row("a", "a")  # type: ignore[arg-type]
+    Mutex.for_row(Wallet, "a", lock_model=Wallet)  # type: ignore[arg-type]
+    under_a_row(7)  # type: ignore[arg-type]
+    with lock as row:
+        row.acquire()  # type: ignore[attr-defined]

@@ -1,0 +1,94 @@
+"""Tables of a test's own for the models of users, and their rows as they stand there."""
+
+from __future__ import annotations
+
+import uuid
+from decimal import Decimal
+from typing import Any
+
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamodb_mutex import RowLockMixin
+
+Bases = tuple[type[Model], ...]
+
+PLAIN: Bases = (Model,)
+LOCKABLE: Bases = (RowLockMixin, Model)
+
+
+def meta(name: str | None = None) -> type:
+    """Return a Meta for a table, by default a fresh one."""
+    named = {"table_name": name or f"rows-{uuid.uuid4().hex}", "billing_mode": "PAY_PER_REQUEST"}
+    return type("Meta", (), named)
+
+
+def made(attributes: dict[str, Any], bases: Bases, name: str | None = None) -> type[Any]:
+    """Return a model; of no table yet unless that is named."""
+    return type("Row", bases, {"Meta": meta(name), **attributes})
+
+
+def created(model: type[Any]) -> type[Any]:
+    """Create the table of a model."""
+    model.create_table(wait=True)
+    return model
+
+
+def key_of(row: Model) -> tuple[Any, ...]:
+    """Return the key of a row, as `locked` and `get` take it."""
+    names = (type(row)._hash_keyname, type(row)._range_keyname)
+    return tuple(getattr(row, name) for name in names if name is not None)
+
+
+def stored(row: Model) -> dict[str, Any]:
+    """Return a row as it stands in its table, for comparison."""
+    hash_key, range_key = row._get_hash_range_key_serialized_values()
+    answer = row._get_connection().get_item(hash_key, range_key=range_key, consistent_read=True)
+    return ordered(answer.get("Item", {}))
+
+
+def ordered(raw: dict[str, Any]) -> dict[str, Any]:
+    """Let numbers compare by value, and sets without their order."""
+    return {
+        name: {kind: _compared(kind, value)}
+        for name, typed in raw.items()
+        for kind, value in typed.items()
+    }
+
+
+def _compared(kind: str, value: Any) -> Any:
+    if kind == "N":
+        return Decimal(value)
+    if kind == "NS":
+        return sorted(map(Decimal, value))
+    return sorted(value) if kind in {"SS", "BS"} else value
+
+
+def lock_names(model: type[Model]) -> set[str]:
+    """Return the stored names of a claim's attributes in the rows of a model."""
+    attributes = model.get_attributes()
+    return {
+        attributes[name].attr_name
+        for name in RowLockMixin.get_attributes()
+        if issubclass(model, RowLockMixin)
+    }
+
+
+def content(row: Model) -> dict[str, Any]:
+    """Return what an instance carries, but for the attributes of its lock."""
+    raw = ordered(row._container_serialize(null_check=False))
+    return {name: typed for name, typed in raw.items() if name not in lock_names(type(row))}
+
+
+def own(row: Model) -> dict[str, Any]:
+    """Return what stands in a row's table, but for the attributes of its lock."""
+    return {name: v for name, v in stored(row).items() if name not in lock_names(type(row))}
+
+
+def hashed(**more: Any) -> Any:
+    """Return what makes the attributes of a model with a hash key; each is made anew for each."""
+    return lambda: {
+        "pk": UnicodeAttribute(hash_key=True),
+        "note": UnicodeAttribute(null=True),
+        **{name: make() for name, make in more.items()},
+    }

@@ -1,0 +1,232 @@
+"""Classes that gain row locks: what they may look like, and what else writes their rows."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from pynamodb.attributes import (
+    Attribute,
+    DiscriminatorAttribute,
+    NumberAttribute,
+    UnicodeAttribute,
+    UnicodeSetAttribute,
+    VersionAttribute,
+)
+from pynamodb.models import Model
+from row_tables import LOCKABLE, PLAIN, created, hashed, lock_names, made, meta, stored
+
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, RowLockMixin
+
+# -- families -----------------------------------------------------------------------------------
+
+
+def family(base, first, table=None):
+    """Return a polymorphic base, made of these bases, and two subclasses of it."""
+
+    class Animal(*base):
+        Meta = meta(table)
+
+        name = UnicodeAttribute(hash_key=True)
+        kind = DiscriminatorAttribute(attr_name="k")
+        note = UnicodeAttribute(null=True)
+
+    class Cat(*first, Animal, discriminator="cat"):
+        lives = NumberAttribute(default=9)
+
+    class Dog(Animal, discriminator="dog"):
+        tricks = UnicodeSetAttribute(null=True)
+
+    return Animal, Cat, Dog
+
+
+@pytest.mark.parametrize("lock_model", [None, LockItem])
+def test_locking_through_the_base_gives_the_subclass(table, lock_model):
+    animal, cat, dog = family(LOCKABLE, ())
+    for model in (animal, cat, dog):
+        model.lock_model = lock_model
+    created(animal)
+    cat("tom", lives=7).save()
+    dog("rex", tricks={"sit"}).save()
+    with animal.locked("tom") as tom, animal.locked("rex") as rex:
+        assert (type(tom), type(rex)) == (cat, dog)
+        assert not cat.locked("tom").acquire(blocking=False)
+        tom.lives -= 1
+        tom.save()
+        rex.update(actions=[dog.tricks.add({"roll"})])
+        assert rex.tricks == {"sit", "roll"}
+        rex.save(unlock=True)
+        assert not dog.locked("rex").locked()
+        assert tom.is_locked
+    with cat.locked("tom") as tom:
+        assert (tom.lives, tom.is_locked) == (6, True)
+    assert {type(row) for row in animal.scan()} == {cat, dog}
+    assert stored(tom)["k"] == {"S": "cat"}
+
+
+def test_a_row_of_another_subclass_is_given_back_at_once(engine):
+    animal, cat, dog = family(LOCKABLE, ())
+    created(animal)
+    dog("rex").save()
+    with pytest.raises(ValueError, match="Cat"), cat.locked("rex"):
+        pass
+    assert not animal.locked("rex").locked()
+
+
+def test_one_subclass_of_several_may_be_lockable(engine):
+    animal, cat, dog = family(PLAIN, (RowLockMixin,))
+    created(animal)
+    cat("tom").save()
+    dog("rex").save()
+    assert set(stored(dog("rex"))) == {"name", "k"}
+    with cat.locked("tom") as tom:
+        seen = animal.get("tom")
+        assert type(seen) is cat
+        assert seen.is_locked
+        tom.note = "n"
+        tom.save(unlock=True)
+    assert animal.get("tom").note == "n"
+    assert not hasattr(animal, "locked")
+
+
+def test_an_abstract_base_may_bring_the_locks(engine):
+    class Base(RowLockMixin):
+        pk = UnicodeAttribute(hash_key=True)
+        note = UnicodeAttribute(null=True)
+
+    class One(Base):
+        Meta = meta()
+
+    class Two(Base, Model):
+        Meta = meta()
+
+    for model in (One, Two):
+        created(model)("a", note=model.__name__).save()
+    with One.locked("a") as one, Two.locked("a", timeout=0) as two:
+        assert (one.note, two.note) == ("One", "Two")
+
+
+# -- what is refused ----------------------------------------------------------------------------
+
+
+class Taken(Model):
+    locked = UnicodeAttribute(null=True)
+
+
+RESERVED = ["locked", "locked_all", "row_lock", "is_locked", "lock_model", "lock_enforced"]
+
+
+@pytest.mark.parametrize("name", RESERVED)
+@pytest.mark.parametrize("bases", [LOCKABLE, (RowLockMixin,)], ids=["both", "mixin"])
+def test_an_attribute_in_the_way_is_refused_with_the_way_out(name, bases):
+    with pytest.raises(TypeError, match=rf"Row\.{name}: .* attr_name='{name}'"):
+        made({**hashed()(), name: UnicodeAttribute(null=True)}, bases)
+    free = made({**hashed()(), "other": UnicodeAttribute(null=True, attr_name=name)}, bases)
+    assert free.get_attributes()["other"].attr_name == name
+
+
+def test_an_attribute_in_the_way_may_come_from_a_base():
+    with pytest.raises(TypeError, match=r"Row\.locked: .* attr_name='locked'"):
+        made(hashed()(), (RowLockMixin, Taken))
+
+    class Between(RowLockMixin):
+        pass
+
+    with pytest.raises(TypeError, match=r"Row\.locked: "):
+        made(hashed()(), (Between, Taken))
+
+
+def test_two_attributes_under_one_name_are_refused():
+    for name in ("lock_token", "note"):
+        with pytest.raises(TypeError, match=f"other.* both stored as '{name}'"):
+            made({**hashed()(), "other": UnicodeAttribute(attr_name=name)}, LOCKABLE)
+
+
+@pytest.mark.parametrize("lock_model", [Model, Mutex, "LockItem", 7, LockItem("a")], ids=repr)
+def test_a_lock_model_that_is_no_lock_table_is_refused(lock_model):
+    with pytest.raises(TypeError, match=r"Row\.lock_model must be LockItem or a subclass"):
+        made({**hashed()(), "lock_model": lock_model}, LOCKABLE)
+
+
+def test_bases_in_the_wrong_order_are_pythons_to_refuse():
+    with pytest.raises(TypeError, match="MRO"):
+        made(hashed()(), (Model, RowLockMixin))
+
+
+def test_the_mixin_adds_attributes_that_may_all_be_absent():
+    added = RowLockMixin.get_attributes()
+    assert all(name.startswith("lock_") and attribute.null for name, attribute in added.items())
+    assert not any(isinstance(attribute, VersionAttribute) for attribute in added.values())
+    assert all(isinstance(attribute, Attribute) for attribute in added.values())
+
+
+# -- the row, and its neighbours in time --------------------------------------------------------
+
+
+def test_a_held_row_carries_the_claim_and_a_free_one_what_is_left_of_it(engine):
+    model = created(made(hashed()(), LOCKABLE))
+    model("a", note="n").save()
+    fields = {"pk", "note"}
+    assert set(stored(model("a"))) == fields | {"lock_version"}
+    with model.locked("a", owner="me", lease=20) as row:
+        raw = stored(row)
+        assert set(raw) == fields | lock_names(model)
+        assert raw["lock_owner"] == {"S": "me"}
+        assert raw["lock_version"] == {"N": row.row_lock.fencing_token}
+        assert float(raw["lock_expires_at"]["N"]) == pytest.approx(time.time() + 20, abs=10)
+        row.save()
+        assert set(stored(row)) == fields | lock_names(model)
+    left = {"lock_token", "lock_version", "lock_writes", "lock_abandoned_by"}
+    assert set(stored(row)) == fields | left
+    with model.locked("a") as row:
+        row.save(unlock=True)
+    assert set(stored(row)) == fields | left - {"lock_abandoned_by"}
+
+
+def test_old_code_that_writes_over_a_locked_row_is_noticed_by_the_next_write(engine):
+    old = created(made(hashed()(), PLAIN))
+    new = made(hashed()(), LOCKABLE, old.Meta.table_name)
+    old("a", note="first").save()
+    lock = new.locked("a")
+    lock.acquire()
+    row, fence = lock.row, lock.fencing_token
+    old("a", note="theirs").save()
+    row.note = "ours"
+    with pytest.raises(MutexLostError) as caught:
+        row.save()
+    assert caught.value.applied is False
+    assert lock.lost
+    assert stored(old("a")) == {"pk": {"S": "a"}, "note": {"S": "theirs"}}
+    with new.locked("a") as row:
+        assert row.note == "theirs"
+        assert row.row_lock.fencing_token > fence
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_locks_in_the_lock_table_leave_nothing_in_the_row(table, holds):
+    old = created(made(hashed(state=lambda: UnicodeAttribute(attr_name="lock_owner"))(), PLAIN))
+    attributes = hashed(state=lambda: UnicodeAttribute(attr_name="lock_owner"))()
+    new = made({**attributes, "lock_model": table}, LOCKABLE, old.Meta.table_name)
+    if holds:
+        new("a", state="new").save()
+    else:
+        old("a", state="new").save()
+    expected = {"pk": {"S": "a"}, "lock_owner": {"S": "new"}}
+    assert stored(old("a")) == expected
+    with new.locked("a", owner="me") as row:
+        assert stored(row) == expected
+        row.note = "n"
+        row.save()
+        expected["note"] = {"S": "n"}
+        assert stored(row) == expected
+        row.update(actions=[new.state.set("old")])
+        expected["lock_owner"] = {"S": "old"}
+        assert stored(row) == expected
+        assert (row.state, row.note) == ("old", "n")
+        row.save(unlock=True)
+    assert stored(row) == expected
+    row.save()
+    row.update(actions=[new.note.remove()])
+    del expected["note"]
+    assert stored(row) == expected
+    assert [item.is_held for item in table.scan()] == [False]

@@ -1,0 +1,237 @@
+"""Keys of rows: what cannot be one is refused at once; each row has one name, and no two the same."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import math
+
+import pytest
+from pynamodb.attributes import (
+    BinaryAttribute,
+    NumberAttribute,
+    UnicodeAttribute,
+    UTCDateTimeAttribute,
+)
+from pynamodb.models import Model
+from pynamodb.signals import pre_dynamodb_send
+from row_tables import LOCKABLE, PLAIN, created, made, meta
+
+from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, MutexError, RowLockMixin
+
+
+@pytest.fixture
+def silence():
+    """Fail a test in which anything was sent."""
+    sent = []
+
+    def note(_sender, operation_name, **_):
+        sent.append(operation_name)
+
+    with pre_dynamodb_send.connected_to(note):
+        yield
+    assert not sent
+
+
+def keyed(kind, ranged=None, *, bases=LOCKABLE, **options):
+    attributes = {"pk": kind(hash_key=True, **options)}
+    if ranged is not None:
+        attributes["sk"] = ranged(range_key=True)
+    return made(attributes, bases)
+
+
+TEXT = keyed(UnicodeAttribute)
+NUMBER = keyed(NumberAttribute)
+BINARY = keyed(BinaryAttribute, legacy_encoding=False)
+LEGACY = keyed(BinaryAttribute, legacy_encoding=True)
+TIME = keyed(UTCDateTimeAttribute)
+PAIR = keyed(UnicodeAttribute, UnicodeAttribute)
+MIXED = keyed(UnicodeAttribute, NumberAttribute)
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "message"),
+    [
+        (TEXT, (None,), "None"),
+        (TEXT, ("",), "1 to 2048 bytes, not the 0"),
+        (TEXT, ("k" * 2049,), "2049"),
+        (TEXT, ("é" * 1025,), "2050"),
+        (TEXT, ("a\ud800b",), "surrogate"),
+        (TEXT, (7,), "cannot be 7"),
+        (TEXT, (b"a",), "cannot be b'a'"),
+        (TEXT, (["a"],), "cannot be"),
+        (TEXT, ("a", "b"), "has no range key, but one was given: 'b'"),
+        (NUMBER, (None,), "None"),
+        (NUMBER, ("7",), "cannot be '7'"),
+        (NUMBER, (b"7",), "cannot be b'7'"),
+        (NUMBER, (True,), "cannot be True"),
+        (NUMBER, ([7],), "cannot be"),
+        (NUMBER, (math.nan,), "cannot be nan"),
+        (NUMBER, (math.inf,), "cannot be inf"),
+        (NUMBER, (-math.inf,), "cannot be -inf"),
+        (BINARY, (b"",), "not the 0"),
+        (BINARY, (b"k" * 2049,), "2049"),
+        (BINARY, ("a",), "cannot be 'a'"),
+        (BINARY, (None,), "None"),
+        (LEGACY, (b"",), "not the 0"),
+        (LEGACY, (b"k" * 1537,), "2052"),
+        (LEGACY, ("a",), "cannot be 'a'"),
+        (TIME, ("2026",), "cannot be '2026'"),
+        (TIME, (7,), "cannot be 7"),
+        (PAIR, ("a",), r"Row\.sk cannot be None"),
+        (PAIR, ("a", ""), "1 to 1024 bytes, not the 0"),
+        (PAIR, ("a", "k" * 1025), "1025"),
+        (PAIR, ("a", 7), r"Row\.sk cannot be 7"),
+        (PAIR, (None, "a"), r"Row\.pk cannot be None"),
+        (MIXED, ("a", math.nan), r"Row\.sk cannot be nan"),
+    ],
+    ids=lambda value: None if isinstance(value, type) else repr(value)[:30],
+)
+def test_keys_that_a_row_cannot_have(silence, model, key, message):
+    for call in (model.locked, lambda *key: Mutex.for_row(model, *key)):
+        with pytest.raises(InvalidKeyError, match=message) as caught:
+            call(*key)
+        assert isinstance(caught.value, ValueError)
+        assert isinstance(caught.value, MutexError)
+    with pytest.raises(InvalidKeyError, match=message):
+        model.locked_all([key])
+
+
+def test_a_lock_table_for_rows_is_checked(silence):
+    for lock_model in (TEXT, "LockItem", None):
+        with pytest.raises(TypeError, match="model must be LockItem or a subclass"):
+            Mutex.for_row(TEXT, "a", lock_model=lock_model)
+    with pytest.raises(TypeError, match="leese"):
+        Mutex.for_row(TEXT, "a", leese=3)
+    with pytest.raises(TypeError, match="leese"):
+        TEXT.locked("a", leese=3)
+    for call in (TEXT.locked, lambda *key, **options: Mutex.for_row(TEXT, *key, **options)):
+        with pytest.raises(ValueError, match="lease"):
+            call("a", lease=0.1)
+        with pytest.raises(TypeError, match="timeout"):
+            call("a", timeout="1")
+
+
+# -- names --------------------------------------------------------------------------------------
+
+
+def names(models, keys):
+    return [Mutex.for_row(model, *key).key for model, key in itertools.product(models, keys)]
+
+
+SLASHES = ["a", "a/b", "a%2Fb", "a%", "%", "/", "//", "a/", "/a", "a b", "a\x00", "é", "a%252Fb"]
+
+
+def test_no_two_rows_have_one_name(silence):
+    seen = [Mutex.for_row(TEXT, text).key for text in SLASHES]
+    seen += [Mutex.for_row(PAIR, *pair).key for pair in itertools.product(SLASHES, SLASHES)]
+    assert len(set(seen)) == len(SLASHES) + len(SLASHES) ** 2
+    blobs = [
+        bytes(blob) for size in (1, 2) for blob in itertools.product(b"\x00/+%\xff", repeat=size)
+    ]
+    assert len(set(names([BINARY], [(blob,) for blob in blobs]))) == len(blobs)
+
+
+def test_one_row_has_one_name_however_its_number_is_written(silence):
+    for same in ([1, 1.0], [0, 0.0, -0.0], [100, 1e2], [10**30, 1e30], [0.1, 1e-1], [-5, -5.0]):
+        assert len({Mutex.for_row(NUMBER, number).key for number in same}) == 1
+        assert len({Mutex.for_row(MIXED, "a", number).key for number in same}) == 1
+    numbers = [0, 1, -1, 10, 0.1, 10**37, 10**37 + 1, 10**37 + 2, 1e-37, -(10**37) - 1, 1.5]
+    assert len(set(names([NUMBER], [(number,) for number in numbers]))) == len(numbers)
+
+
+def test_the_same_moment_is_one_row(silence):
+    utc = dt.datetime(2026, 1, 2, 3, tzinfo=dt.timezone.utc)
+    abroad = utc.astimezone(dt.timezone(dt.timedelta(hours=5)))
+    assert Mutex.for_row(TIME, utc).key == Mutex.for_row(TIME, abroad).key
+
+
+def test_names_begin_with_the_table_and_can_be_read(silence):
+    model = made({"pk": UnicodeAttribute(hash_key=True)}, PLAIN, "accounts")
+    assert Mutex.for_row(model, "acct-1").key == "accounts/acct-1"
+    assert Mutex.for_row(model, "tenant:7 @x").key == "accounts/tenant:7 @x"
+    pair = made(
+        {"a": UnicodeAttribute(hash_key=True), "b": NumberAttribute(range_key=True)}, PLAIN, "t"
+    )
+    assert Mutex.for_row(pair, "x", 2.50).key == "t/x/2.5"
+
+
+def test_very_long_keys_have_a_name_too(silence):
+    longest = [("k" * 2047 + last, "r" * 1024) for last in "ab"] + [("k" * 2048, "r" * 1023)]
+    seen = names([PAIR], longest)
+    assert len(set(seen)) == 3
+    assert all(len(name.encode()) <= 2048 for name in seen)
+    assert all(name.startswith(f"{PAIR.Meta.table_name}/") for name in seen)
+    (name,) = names([TEXT], [("é" * 1024,)])
+    hashed = name.removeprefix(f"{TEXT.Meta.table_name}/")
+    assert len(hashed) < 100
+    # nor can a short key be chosen so that it gets that name
+    assert names([TEXT], [(hashed,), (hashed.lstrip("/"),)]).count(name) == 0
+
+
+# -- Mutex.for_row ------------------------------------------------------------------------------
+
+
+def test_a_row_that_need_not_exist(table):
+    class Nowhere(Model):
+        class Meta:
+            table_name = "nowhere"
+
+        pk = UnicodeAttribute(hash_key=True)
+
+    with Mutex.for_row(Nowhere, "a", owner="me", data=[1]) as mutex:
+        assert type(mutex) is Mutex
+        assert mutex.data == [1]
+        assert table.get("nowhere/a").owner == "me"
+        assert not Mutex.for_row(Nowhere, "a").acquire(blocking=False)
+        assert not Mutex.for_key("nowhere/a").acquire(blocking=False)
+
+
+class Other(LockItem):
+    class Meta(LockItem.Meta):
+        table_name = meta().table_name
+
+
+@pytest.mark.parametrize("lock_model", [LockItem, Other])
+def test_it_is_the_lock_of_a_row_whose_locks_are_in_that_table(table, monkeypatch, lock_model):
+    if lock_model is Other:
+        monkeypatch.setattr(Other.Meta, "table_name", meta().table_name)
+        Other.create_table()
+
+    class Row(RowLockMixin):
+        Meta = meta()
+        lock_model = None
+
+        pk = UnicodeAttribute(hash_key=True)
+        sk = NumberAttribute(range_key=True)
+
+    Row.lock_model = lock_model
+    created(Row)("a/%", 1).save()
+    mutex = Mutex.for_row(Row, "a/%", 1.0, lock_model=lock_model)
+    with Row.locked("a/%", 1) as row:
+        assert row.row_lock.key == mutex.key
+        assert mutex.locked()
+        assert not mutex.acquire(blocking=False)
+    with mutex:
+        assert not Row.locked("a/%", 1).acquire(blocking=False)
+        assert Row.locked("a/%", 2).acquire(blocking=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "twin"),
+    [
+        (PAIR, ("k" * 2048, "r" * 1024), ("k" * 2048, "r" * 1023)),
+        (keyed(BinaryAttribute, legacy_encoding=False), (b"\xff" * 2048,), (b"\xff" * 2047,)),
+        (keyed(NumberAttribute), (10**37 + 1,), (10**37,)),
+    ],
+    ids=["text", "binary", "number"],
+)
+def test_rows_with_the_longest_keys_are_locked(table, monkeypatch, model, key, twin):
+    monkeypatch.setattr(model.Meta, "table_name", meta().table_name)
+    created(model)
+    for one in (key, twin):
+        model(*one).save()
+    with model.locked(*key) as row, model.locked(*twin, timeout=0):
+        row.save()
+        with Mutex.for_row(model, *key), Mutex.for_row(model, *twin, timeout=0):
+            row.save(unlock=True)

@@ -62,7 +62,7 @@ def send_alone(member: Guarded | Unlocked | Plain, what: str) -> RawItem:
         if answer.error is None:
             return None
         if isinstance(member, Guarded):
-            return Refusal([(member.part, answer.claim)], answer.error)
+            return Refusal([(member.part, answer.item)], answer.error)
         if isinstance(member, Unlocked):
             return Refusal([], answer.error, [(member, answer.item)])
         return Refusal([], answer.error)
@@ -108,7 +108,7 @@ def send_together(
             return None
         return Refusal(
             [
-                (part, part.hold.store.rows.claim(cancelled.items[place]))
+                (part, cancelled.items[place])
                 for place, part in parts.items()
                 if place in cancelled.items
             ],

@@ -159,7 +159,8 @@ class RowLockMixin(Model):
     def is_locked(self) -> bool:
         """Whether the row is locked, by this instance now, or else as the instance shows it. No I/O."""
         hold = self._row_hold
-        if hold is not None and not hold.finished:
+        # the instance may still show the claim that was given back
+        if hold is not None and (not hold.finished or self.lock_token == hold.tenure.token):
             return hold.held
         if type(self).lock_model is not None or self.lock_expires_at is None:
             return False

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,8 +16,6 @@ from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import expire
 
 TRANSACT = "TransactWriteItems"
-
-_serial = itertools.count(1)
 
 
 class Account(RowLockMixin, Model):
@@ -47,6 +44,7 @@ class RowScene:
         there: Another client, whose network is not.
         old: Yet another, which knows nothing of locks.
         in_table: Whether the locks stand in a lock table, and guarded writes are transactions.
+        remembers: Whether the engine knows a transaction again by its token, as DynamoDB does.
         key: Of the row.
     """
 
@@ -55,7 +53,8 @@ class RowScene:
     there: type[Account]
     old: type[OldAccount]
     in_table: bool
-    key: str = field(default_factory=lambda: f"row-{next(_serial)}")
+    remembers: bool
+    key: str = "warm"
 
     def lock(self, **options: Any) -> RowLock[Account]:
         """Return a lock of the client with the bad network."""
@@ -92,6 +91,11 @@ class RowScene:
             expire(self.lock().key, self.locks)
             return
         self.set_claim(self.there.lock_expires_at.set(1.0))
+
+    def expire_if_held(self) -> None:
+        """Let the claim's end have passed long ago, if there is a claim."""
+        if not self.is_free:
+            self.expire()
 
     def expired_and_taken(self) -> RowLock[Account]:
         """Let the claim's end have passed long ago, and take the lock for the other client."""

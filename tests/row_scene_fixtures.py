@@ -5,9 +5,11 @@ As in scene_fixtures.py the tables and their clients are made once for a test fi
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from proxy import fault_proxy, through
@@ -19,7 +21,9 @@ from pynamodb_mutex.testing import use
 
 
 @contextmanager
-def _stage(engine, *, in_table: bool) -> Iterator[RowScene]:
+def _stage(
+    request: pytest.FixtureRequest, engine_name: str, *, in_table: bool
+) -> Iterator[RowScene]:
     name = f"accounts-{uuid.uuid4().hex}"
 
     class Locks(LockItem):
@@ -37,7 +41,7 @@ def _stage(engine, *, in_table: bool) -> Iterator[RowScene]:
         class Meta:
             table_name = name
 
-    with use(engine):
+    with use(request.getfixturevalue(f"{engine_name}_engine")) as engine:
         There.create_table(wait=True)
         if in_table:
             Locks.create_table()
@@ -52,8 +56,10 @@ def _stage(engine, *, in_table: bool) -> Iterator[RowScene]:
                 with client.locked("warm") as row:
                     row.save()
                 row.save()
-            yield RowScene(proxy, here, There, Old, in_table)
+            yield RowScene(proxy, here, There, Old, in_table, engine_name == "local")
 
+
+_serial = itertools.count(1)
 
 ENGINES = ["embedded", "local"]
 
@@ -61,7 +67,7 @@ ENGINES = ["embedded", "local"]
 @pytest.fixture(scope="module", params=ENGINES)
 def stage_in_row(request: pytest.FixtureRequest) -> Iterator[RowScene]:
     """Each engine in turn, with locks in the rows."""
-    with _stage(request.getfixturevalue(f"{request.param}_engine"), in_table=False) as stage:
+    with _stage(request, request.param, in_table=False) as stage:
         yield stage
 
 
@@ -73,14 +79,13 @@ def stage_in_row(request: pytest.FixtureRequest) -> Iterator[RowScene]:
 def stage_anywhere(request: pytest.FixtureRequest) -> Iterator[RowScene]:
     """Each engine in turn, with locks in the rows, and in a lock table."""
     engine, place = request.param
-    engine = request.getfixturevalue(f"{engine}_engine")
-    with _stage(engine, in_table=place == "table") as stage:
+    with _stage(request, engine, in_table=place == "table") as stage:
         yield stage
 
 
 @contextmanager
 def _scene(stage: RowScene) -> Iterator[RowScene]:
-    scene = RowScene(stage.proxy, stage.here, stage.there, stage.old, stage.in_table)
+    scene = replace(stage, key=f"row-{next(_serial)}")
     stage.old(scene.key).save()
     stage.proxy.start_anew()
     yield scene

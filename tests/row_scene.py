@@ -13,6 +13,7 @@ from pynamodb.models import Model
 
 from pynamodb_mutex import LockItem, RowLock, RowLockMixin
 from pynamodb_mutex.exceptions import Loss
+from pynamodb_mutex.groups import RowLocks
 from pynamodb_mutex.testing import expire
 
 TRANSACT = "TransactWriteItems"
@@ -173,6 +174,62 @@ class RowScene:
     def applied(self, *kinds: str) -> list[bool]:
         """Say which requests of these kinds were applied."""
         return [seen.applied for seen in self.proxy.of(*kinds)]
+
+
+class Rows:
+    """Three rows, by the clients of a scene."""
+
+    def __init__(self, scene: RowScene) -> None:
+        self.scene = scene
+        self.keys = [f"{scene.key}-{name}" for name in "abc"]
+        for key in self.keys:
+            scene.old(key).save()
+
+    def locks(self, **options: Any) -> RowLocks[Account]:
+        """The locks of all, by the client with the bad network."""
+        return self.scene.here.locked_all(self.keys, **{"timeout": 20, **options})
+
+    def taken(self, place: int) -> Any:
+        """Take one for the other client."""
+        other = self.scene.there.locked(self.keys[place], owner="other", timeout=20)
+        assert other.acquire()
+        return other
+
+    def force(self, place: int) -> None:
+        """Break one."""
+        assert self.scene.there.locked(self.keys[place]).force_release()
+
+    def forced_and_taken(self, place: int) -> Any:
+        """Break one, and take it for the other client."""
+        self.force(place)
+        return self.taken(place)
+
+    def stored(self) -> list[Account]:
+        """The rows as they stand."""
+        return [self.scene.there.get(key, consistent_read=True) for key in self.keys]
+
+    @property
+    def balances(self) -> list[int]:
+        return [row.balance for row in self.stored()]
+
+    def free(self) -> list[bool]:
+        """Say which are free."""
+        return [not self.scene.there.locked(key).locked() for key in self.keys]
+
+
+def add_to_all(rows: Any, **options: bool) -> None:
+    """Add 1 to each balance by update, in one transaction."""
+    with rows.transaction(**options) as transaction:
+        for row in rows:
+            transaction.update(row, [type(row).balance.add(1)])
+
+
+def add_unread(rows: Rows, locked: Any, **options: bool) -> None:
+    """The same, of instances that were not read."""
+    model = rows.scene.here
+    with locked.transaction(**options) as transaction:
+        for key in rows.keys:
+            transaction.update(model(key), [model.balance.add(1)])
 
 
 OPS = {"save": "PutItem", "update": "update", "delete": "DeleteItem"}

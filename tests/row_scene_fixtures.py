@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 from proxy import fault_proxy, through
-from row_scene import Account, OldAccount, RowScene
+from row_scene import Account, OldAccount, Rows, RowScene
 from scene import forget_holds
 
 from pynamodb_mutex import LockItem, _store
@@ -106,3 +106,11 @@ def scene(stage_anywhere: RowScene) -> Iterator[RowScene]:
     """A row of its own for each test, with its lock in it or in a lock table."""
     with _scene(stage_anywhere) as scene:
         yield scene
+
+
+@pytest.fixture
+def rows(scene: RowScene) -> Rows:
+    """Three rows, each with its lock in it or in a lock table."""
+    made = Rows(scene)
+    scene.proxy.start_anew()
+    return made

@@ -28,6 +28,7 @@ class Verdict(enum.Enum):
     """What a row shows whose write was refused."""
 
     APPLIED = "an earlier attempt was applied"
+    GONE = "the row to be deleted is not there"
     AGAIN = "what was known is out of date: to be sent again"
     LOST = "the claim is not ours any more"
     REFUSED = "the claim is ours: something else was refused"
@@ -59,6 +60,10 @@ class Part:
         """Whether it doubles as a renewal."""
         return self.carries and not self.ends
 
+    def claim(self, raw: RawItem) -> Claim:
+        """Read the claim in the row."""
+        return self.hold.store.rows.claim(raw)
+
     def values(self) -> dict[str, Any]:
         """Serialise what an attempt about to be sent proposes."""
         hold = self.hold
@@ -71,16 +76,16 @@ class Part:
             values |= renewal.values
         return values
 
-    def judge(self, claim: Claim, *, maybe_applied: bool) -> Verdict:
-        """Say what a row that refused an attempt tells."""
-        tenure = self.hold.tenure
+    def judge(self, raw: RawItem, *, maybe_applied: bool) -> Verdict:
+        """Say what a row that refused an attempt tells; an empty one is not there."""
+        tenure, claim = self.hold.tenure, self.claim(raw)
         ours = claim.token == tenure.token and claim.version == tenure.version
         if ours and claim.writes == self.number:
             self._renewals = [each for each in self._renewals if each.end == claim.expires_at]
             return Verdict.APPLIED
-        if self.deletes and claim.token is None and maybe_applied and self.hold.held:
-            # gone while nobody else could have the lock: by our own doing
-            return Verdict.APPLIED
+        if self.deletes and not raw and maybe_applied and self.hold.held:
+            # while nobody else could have the lock: by our own doing
+            return Verdict.GONE
         if not tenure.is_mine(claim):
             return Verdict.LOST
         if claim.writes != tenure.writes:
@@ -113,12 +118,12 @@ class Refusal(NamedTuple):
     """A write that was refused.
 
     Attributes:
-        claims: What the rows show whose guard may have refused it.
+        guards: What the rows show whose guard may have refused it.
         error: What to raise if it was none of them.
         others: What the rows show whose other conditions may have refused it.
     """
 
-    claims: Sequence[tuple[Part, Claim]]
+    guards: Sequence[tuple[Part, RawItem]]
     error: PynamoDBException
     others: Sequence[tuple[Judge, RawItem]] = ()
 
@@ -168,26 +173,32 @@ def _send_until_known(parts: Sequence[Part], send: Callable[[], Refusal | None],
     while True:
         patience = min((part.hold.remaining for part in parts), default=_PATIENCE)
         refusal = persist(attempt, local_clock().now() + patience)
-        if refusal is None or _judged(refusal, what, maybe_applied=maybe_applied):
+        if refusal is None or _judged(parts, refusal, what, maybe_applied=maybe_applied):
             return
 
 
-def _judged(refusal: Refusal, what: str, *, maybe_applied: bool) -> bool:
+def _judged(parts: Sequence[Part], refusal: Refusal, what: str, *, maybe_applied: bool) -> bool:
     """Say whether a refused write was applied by an earlier attempt; else it is to be sent again.
 
     Raises:
         PynamoDBException: If neither.
     """
-    verdicts = {
-        part: part.judge(claim, maybe_applied=maybe_applied) for part, claim in refusal.claims
-    }
-    if Verdict.APPLIED in verdicts.values():
-        return True
-    for part, claim in refusal.claims:
-        if verdicts[part] is Verdict.LOST:
+    verdicts = {part: part.judge(raw, maybe_applied=maybe_applied) for part, raw in refusal.guards}
+    found = set(verdicts.values())
+    # a row that is gone proves nothing beside a guard that still holds
+    all_gone = found == {Verdict.GONE} and len(verdicts) == len(parts)
+    applied = Verdict.APPLIED in found or all_gone
+    for part, raw in refusal.guards:
+        lost = verdicts[part] in {Verdict.LOST, Verdict.GONE}
+        if lost and not (applied and part.ends):
+            claim = part.claim(raw)
             part.hold.lose(part.hold.tenure.loss(claim), claim)
-            raise part.hold.lost_error(what, applied=None if maybe_applied else False)
-    if Verdict.AGAIN in verdicts.values():
+            if not applied:
+                raise part.hold.lost_error(what, applied=None if maybe_applied else False)
+    if applied:
+        # as a whole, though another may have taken one of the locks since
+        return True
+    if Verdict.AGAIN in found:
         return False
     others = {judge.judge(raw, refusal.error) for judge, raw in refusal.others}
     if not others:
@@ -209,7 +220,7 @@ def save_data(hold: Hold, data: Any) -> None:
         answer = store.write(template, row, part.values() | {"data": serialized})
         if answer.error is None:
             return None
-        return Refusal([(part, answer.claim)], answer.error)
+        return Refusal([(part, answer.item)], answer.error)
 
     guarded([part], send, "save_data")
     hold.item = {**hold.item, **store.rows.raw_data(serialized)}

@@ -62,7 +62,7 @@ def send_alone(member: Guarded | Unlocked | Plain, what: str) -> RawItem:
         if answer.error is None:
             return None
         if isinstance(member, Guarded):
-            return Refusal([(member.part, answer.claim)], answer.error)
+            return Refusal([(member.part, answer.item)], answer.error)
         if isinstance(member, Unlocked):
             return Refusal([], answer.error, [(member, answer.item)])
         return Refusal([], answer.error)
@@ -94,21 +94,25 @@ def send_together(
         place: item for place, item in enumerate(items) if isinstance(item, (Unlocked, NobodyHolds))
     }
     store = next(item.store for item in items if not isinstance(item, dict))
-    token = request_token
+    built: list[dict[str, Any]] | None = None
+    own, token = request_token, ""
 
     def send() -> Refusal | None:
-        nonlocal token
-        built = [
-            dict(item) if isinstance(item, dict) else {item.kind: item.request()} for item in items
-        ]
-        # a fresh one for each attempt, for each proposes something else: the guards tell repeats
-        cancelled = store.transact(built, token or str(uuid.uuid4()))
-        token = None
+        nonlocal built, own, token
+        if parts or built is None:
+            built = [
+                dict(item) if isinstance(item, dict) else {item.kind: item.request()}
+                for item in items
+            ]
+            token, own = own or str(uuid.uuid4()), None
+        # guards tell repeats, each of which proposes something else; without, the token does
+        cancelled = store.transact(built, token)
+        built = None
         if cancelled is None:
             return None
         return Refusal(
             [
-                (part, part.hold.store.rows.claim(cancelled.items[place]))
+                (part, cancelled.items[place])
                 for place, part in parts.items()
                 if place in cancelled.items
             ],

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from faults import (
@@ -43,9 +43,9 @@ from faults import (
     throttle,
     unavailable,
 )
+from pynamodb.models import Model
 from wire import Exchange, Reply, Seen, When, kind_of
 
-from pynamodb_mutex import LockItem
 from pynamodb_mutex.testing import Engine
 
 __all__ = [
@@ -301,15 +301,19 @@ def fault_proxy(engine: Engine) -> Iterator[FaultProxy]:
     proxy.check()
 
 
-def through(
-    proxy: FaultProxy, table: type[LockItem], *, read_timeout: float = 2.0
-) -> type[LockItem]:
+M = TypeVar("M", bound=Model)
+
+
+def through(proxy: FaultProxy, table: type[M], *, read_timeout: float = 2.0) -> type[M]:
     """Return a client of its own for a table: a model that goes through the proxy.
 
     Mutexes of different models share no queue in the process: they are like different processes.
     """
 
     class Client(table):
+        # PynamoDB would hand over that of the table's model
+        _connection = None
+
         class Meta(table.Meta):
             table_name = table.Meta.table_name
             host = proxy.url

@@ -41,7 +41,8 @@ class Seen:
     Attributes:
         op: As DynamoDB names it.
         kind: As the lock protocol names it: acquire, renew, release, hand_over, save_data, force,
-            disown; else the operation.
+            disown, also where the claim stands in a user's row; update, of a user's row by its user,
+            guarded or only if nobody holds it; else the operation.
         applied: Whether the engine did what was asked.
         status: The engine's answer; None if it was never asked.
         fault: The name of the fault that it met, or None.
@@ -59,6 +60,10 @@ class Seen:
     headers: dict[str, str] = field(repr=False)
 
 
+_PREFIX = "lock_"
+"""Of a claim's attributes in a user's row."""
+
+
 def _changed(section: str, body: Body) -> set[str]:
     """Names of the attributes in one section of an update expression."""
     expression = body.get("UpdateExpression", "")
@@ -73,16 +78,20 @@ def _changed(section: str, body: Body) -> set[str]:
 
 def kind_of(op: str, body: Body) -> str:
     """Name a request as the lock protocol does."""
-    sets, removes = _changed("SET", body), _changed("REMOVE", body)
+    sets = {name.removeprefix(_PREFIX) for name in _changed("SET", body)}
+    removes = {name.removeprefix(_PREFIX) for name in _changed("REMOVE", body)}
+    condition = _spelt(body)
     if "abandoned_by" in sets:
-        return "acquire" if "attribute_not_exists" in _spelt(body) else "hand_over"
+        return "acquire" if "attribute_not_exists" in condition else "hand_over"
+    if "writes" in sets:
+        return "save_data" if "writes" in _changed("SET", body) else "update"
     if "expires_at" in removes:
         if "token" in sets:
             return "force"
-        return "release" if "version" in _spelt(body) else "disown"
-    if "expires_at" in sets:
-        return "renew"
-    return "save_data" if "writes" in sets else op
+        if "version" in condition:
+            return "release"
+        return "disown" if "token" in condition else "update"
+    return "renew" if "expires_at" in sets else op
 
 
 def _spelt(body: Body) -> str:

@@ -1,0 +1,375 @@
+"""Writes without the lock: refused while another holds the row, and never bad for fencing tokens."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from proxy import after, deny, drop_answer, drop_request
+from pynamodb.attributes import VersionAttribute
+from pynamodb.connection import Connection
+from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
+from pynamodb.transactions import TransactWrite
+from row_scene import Account, RowScene, Write, delete, every_write, save, save_or_update, update
+from scene import Lose, lost_in_two_ways
+
+from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError, RowLockedError
+
+pytest_plugins = ["row_scene_fixtures"]
+
+
+def transact(*writes: Callable[[TransactWrite], object]) -> None:
+    """Make writes in PynamoDB's own transaction."""
+    with TransactWrite(connection=Connection()) as transaction:
+        for write in writes:
+            write(transaction)
+
+
+def in_transaction(row: Account, write: Write) -> None:
+    if write is save:
+        row.balance, row.last = row.balance + 1, "mine"
+        transact(lambda t: t.save(row))
+    elif write is update:
+        transact(lambda t: t.update(row, [type(row).balance.add(1), type(row).last.set("mine")]))
+    else:
+        transact(lambda t: t.delete(row))
+
+
+def alone(row: Account, write: Write) -> None:
+    write(row)
+
+
+ways = pytest.mark.parametrize("way", [alone, in_transaction])
+Way = Callable[[Account, Write], None]
+
+
+def assert_locked(scene: RowScene, write: Callable[[], object]) -> None:
+    """See that a write is refused because another holds the row, and that nothing changes."""
+    before = scene.everything
+    with pytest.raises(RowLockedError) as raised:
+        write()
+    error = raised.value
+    assert error.owner == "other"
+    assert error.expires_at == float(scene.claim["expires_at"]["N"])
+    assert error.key == scene.lock().key
+    assert all(part in str(error) for part in (scene.lock().key, "held by other until"))
+    assert scene.everything == before
+
+
+# -- while another holds the row -------------------------------------------------------------------
+
+
+@ways
+@every_write
+def test_write_is_refused_while_another_holds_the_row(
+    scene: RowScene, way: Way, write: Write
+) -> None:
+    other = scene.taken()
+    assert_locked(scene, lambda: way(scene.here(scene.key), write))
+    update(other.row, "other", unlock=True)
+    if write is save:
+        way(scene.row, write)
+    else:
+        way(scene.here(scene.key), write)
+    assert scene.gone if write is delete else scene.row.balance == 2
+
+
+@every_write
+def test_write_of_an_instance_read_before_is_refused(scene: RowScene, write: Write) -> None:
+    row = scene.row
+    scene.taken()
+    assert_locked(scene, lambda: write(row))
+
+
+@every_write
+def test_write_after_the_lock_was_given_back_is_one_without_it(
+    scene: RowScene, write: Write
+) -> None:
+    with scene.lock() as row:
+        pass
+    assert not row.is_locked
+    other = scene.taken()
+    assert_locked(scene, lambda: write(row))
+    other.release()
+    row.balance = 0
+    write(row)
+    assert scene.gone if write is delete else scene.row.balance == 1
+
+
+@save_or_update
+def test_unlocking_write_without_the_lock_is_not_sent(scene: RowScene, write: Write) -> None:
+    with pytest.raises(MutexNotHeldError):
+        write(scene.here(scene.key), unlock=True)
+    assert scene.proxy.kinds() == []
+
+
+def test_one_locked_row_refuses_a_whole_transaction(scene: RowScene) -> None:
+    scene.taken()
+    free = scene.here(f"{scene.key}-free", balance=5)
+
+    def write() -> None:
+        transact(lambda t: t.save(free), lambda t: t.delete(scene.here(scene.key)))
+
+    assert_locked(scene, write)
+    assert scene.here.count(free.name) == 0
+
+
+@every_write
+def test_refused_after_a_lost_request(scene: RowScene, write: Write) -> None:
+    scene.proxy.next(drop_request(then=scene.taken), op=scene.op(write.__name__))
+    with pytest.raises(RowLockedError):
+        write(scene.here(scene.key))
+    assert scene.row.last is None
+
+
+# -- dead holders ----------------------------------------------------------------------------------
+
+
+@ways
+@every_write
+@pytest.mark.parametrize("late", [save, update, delete])
+def test_dead_holder_stops_nobody_and_is_stopped_itself(
+    row_scene: RowScene, way: Way, write: Write, late: Write
+) -> None:
+    scene = row_scene
+    dead = scene.other(auto_renew=False)
+    assert dead.acquire()
+    scene.expire()
+    way(scene.here(scene.key), write)
+    before = scene.everything
+    assert bool(before[0]) is (write is not delete)
+    # it wakes, and believes that it holds the row
+    assert dead.held
+    with pytest.raises(MutexLostError) as raised:
+        late(dead.row)
+    assert raised.value.applied is False
+    assert scene.everything == before
+
+
+@every_write
+def test_dead_holder_in_a_lock_table_stops_nobody(scene: RowScene, write: Write) -> None:
+    dead = scene.other(auto_renew=False)
+    assert dead.acquire()
+    scene.expire()
+    write(scene.here(scene.key))
+    assert scene.gone if write is delete else scene.row.balance == 1
+
+
+def test_claim_that_ends_just_now_is_waited_for_no_longer_than_server_time_needs(
+    row_scene: RowScene,
+) -> None:
+    scene = row_scene
+    dead = scene.other(auto_renew=False, lease=0.5)
+    assert dead.acquire()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        time.sleep(0.02)
+        try:
+            update(scene.here(scene.key), "late")
+            break
+        except RowLockedError:
+            assert scene.row.last is None
+    assert scene.row.last == "late"
+    assert scene.is_free
+
+
+# -- lock_enforced = False -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def advisory(scene: RowScene) -> type[Account]:
+    """The client with the bad network, whose locks bind only those who take them."""
+
+    class Advisory(scene.here):
+        class Meta(scene.here.Meta):
+            pass
+
+        lock_enforced = False
+
+    return Advisory
+
+
+@every_write
+def test_lock_that_is_not_enforced_stops_no_write(
+    scene: RowScene, advisory: type[Account], write: Write
+) -> None:
+    other = scene.taken()
+    version = other.fencing_token
+    write(advisory(scene.key))
+    if write is delete:
+        assert scene.gone
+    else:
+        assert scene.row.balance == 1
+        assert scene.version >= version
+    if not scene.in_table and write is not update:
+        # the claim ended with the row that carried it
+        with pytest.raises(MutexLostError) as raised:
+            save(other.row, "late")
+        assert raised.value.applied is False
+        if write is save:
+            assert scene.version > version
+        return
+    if write is update:
+        # it leaves the claim alone
+        update(other.row, "other")
+        assert scene.row.balance == 2
+    other.release()
+
+
+@every_write
+def test_guarded_writes_need_the_claim_also_if_it_is_not_enforced(
+    scene: RowScene, advisory: type[Account], write: Write
+) -> None:
+    lock = advisory.locked(scene.key)
+    assert lock.acquire()
+    row = lock.row
+    scene.forced_and_taken()
+    with pytest.raises(MutexLostError):
+        write(row)
+    assert scene.row.balance == 0
+
+
+# -- lost answers ----------------------------------------------------------------------------------
+
+
+@lost_in_two_ways
+@pytest.mark.parametrize("times", [1, 3])
+def test_save_whose_answer_is_lost_is_told_as_applied(
+    row_scene: RowScene, lose: Lose, times: int
+) -> None:
+    row = row_scene.here(row_scene.key)
+    row_scene.proxy.next(*[lose() for _ in range(times)], op="PutItem")
+    save(row)
+    assert row_scene.applied("PutItem") == [True] + [False] * times
+    assert row_scene.row.balance == 1
+
+
+@lost_in_two_ways
+def test_save_of_a_model_with_a_version_whose_answer_is_lost_is_told_as_applied(
+    row_scene: RowScene, lose: Lose
+) -> None:
+    class Versioned(row_scene.here):
+        class Meta(row_scene.here.Meta):
+            pass
+
+        revision = VersionAttribute()
+
+    row = Versioned(row_scene.key)
+    for n in (1, 2):
+        row_scene.proxy.next(lose(), op="PutItem")
+        save(row)
+        assert row.revision == n
+    assert Versioned.get(row_scene.key, consistent_read=True).revision == 2
+
+
+def test_save_that_was_written_over_before_the_repeat_is_not_told_as_refused(
+    row_scene: RowScene,
+) -> None:
+    # without a lock the last one wins, as always
+    row_scene.proxy.next(drop_answer(then=lambda: save(row_scene.row, "other")), op="PutItem")
+    save(row_scene.here(row_scene.key))
+    assert row_scene.row.last == "mine"
+
+
+@lost_in_two_ways
+def test_transaction_without_a_lock_whose_answer_is_lost_is_repeated_as_it_was(
+    scene: RowScene, lose: Lose
+) -> None:
+    # by its token DynamoDB knows it again, as it does PynamoDB's own
+    scene.proxy.next(lose(), lose(), op="TransactWriteItems")
+    in_transaction(scene.here(scene.key), update)
+    sent = [seen.body for seen in scene.proxy.of("TransactWriteItems")]
+    assert len(sent) == 3
+    assert sent[0] == sent[1] == sent[2]
+    assert sent[0]["ClientRequestToken"]
+    if scene.remembers:
+        assert scene.row.balance == 1
+
+
+@save_or_update
+def test_condition_of_the_callers_own_is_pynamodbs_error(scene: RowScene, write: Write) -> None:
+    errors = (PutError, UpdateError, TransactWriteError)
+    with pytest.raises(errors) as raised:
+        write(scene.here(scene.key), condition=scene.here.balance == 99)
+    assert not isinstance(raised.value, MutexError)
+    code = "TransactionCanceledException" if scene.in_table else "ConditionalCheckFailedException"
+    assert raised.value.cause_response_code == code
+    assert scene.row.balance == 0
+
+
+def test_failure_that_does_not_pass_is_pynamodbs_error(row_scene: RowScene) -> None:
+    row_scene.proxy.next(deny(), op="PutItem")
+    with pytest.raises(PutError):
+        save(row_scene.here(row_scene.key))
+    assert row_scene.row.balance == 0
+
+
+# -- fencing tokens --------------------------------------------------------------------------------
+
+
+def test_save_beside_a_higher_token_takes_the_next_one(row_scene: RowScene) -> None:
+    # written by a host whose time is ahead
+    ahead = 10**15
+    row_scene.set_claim(row_scene.there.lock_version.set(ahead))
+    save(row_scene.here(row_scene.key))
+    assert row_scene.version == ahead + 1
+    assert row_scene.applied("PutItem") == [False, True]
+    assert row_scene.taken().fencing_token > ahead + 1
+
+
+def test_save_that_meets_another_takes_the_next_token(row_scene: RowScene) -> None:
+    row_scene.proxy.next(after(lambda: save(row_scene.row, "other")), op="PutItem")
+    save(row_scene.here(row_scene.key))
+    assert row_scene.row.last == "mine"
+
+
+def steps(scene: RowScene) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What may happen to a row, but its deletion."""
+    clients = [scene.here, scene.there]
+
+    def locked(model: type[Account], *writes: Write, unlock: bool) -> None:
+        scene.expire_if_held()
+        lock = model.locked(scene.key, timeout=20, auto_renew=False, poll=(0.01, 0.02))
+        assert lock.acquire()
+        for write in writes:
+            write(lock.row)
+        if unlock:
+            save(lock.row, unlock=True)
+
+    for model in clients:
+        for writes in ((), (save,), (update, save), (save, update)):
+            for unlock in (True, False):
+                yield (
+                    f"lock {[w.__name__ for w in writes]} unlock={unlock}",
+                    lambda m=model, w=writes, u=unlock: locked(m, *w, unlock=u),
+                )
+        yield "force", lambda m=model: m.locked(scene.key).force_release()
+        for write in (save, update):
+            yield (
+                f"unlocked {write.__name__}",
+                lambda m=model, w=write: (scene.expire_if_held(), w(m(scene.key))),
+            )
+            yield (
+                f"unlocked {write.__name__} in a transaction",
+                lambda m=model, w=write: (scene.expire_if_held(), in_transaction(m(scene.key), w)),
+            )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tokens_never_fall(row_scene: RowScene, seed: int) -> None:
+    chance = random.Random(seed)
+    seen = 0
+    history = []
+    choices = list(steps(row_scene))
+    for _ in range(25):
+        name, step = chance.choice(choices)
+        history.append(name)
+        holder_before = row_scene.claim.get("token")
+        step()
+        version = int(row_scene.claim.get("version", {"N": "0"})["N"])
+        assert version >= seen, history
+        if row_scene.claim.get("token") != holder_before and "token" in row_scene.claim:
+            assert version > seen, history
+        seen = version

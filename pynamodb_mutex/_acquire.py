@@ -13,7 +13,7 @@ from pynamodb_mutex._claim import Tenure, Watch, new_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._release import release
-from pynamodb_mutex._store import Transient, persist
+from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex._waiting import Turn
 from pynamodb_mutex.exceptions import MutexError
 

@@ -32,8 +32,8 @@ class Loss(enum.Enum):
 
     EXPIRED = "its lease ended before it was renewed"
     TAKEN = "another holder has taken it"
-    FORCED = "it was released by force"
-    DELETED = "its row was deleted"
+    FORCED = "its claim was broken by force"
+    DELETED = "its row was deleted or overwritten"
     UNREACHABLE = "DynamoDB could not be reached until its lease ended"
 
 

@@ -51,7 +51,7 @@ class ClaimRows:
             self._version,
             self._owner,
             self._lease,
-            self._expires_at,
+            self.expires_at,
             self._writes,
             self._abandoned_by,
         ) = (attributes[prefix + name] for name in CLAIM)
@@ -82,12 +82,12 @@ class ClaimRows:
         def number(attribute: Attribute[Any]) -> float:
             return float(raw.get(attribute.attr_name, {}).get("N", 0))
 
-        ends = self._expires_at.attr_name in raw
+        ends = self.expires_at.attr_name in raw
         return Claim(
             token=text(self._token),
             # int, not float: a fencing token must come out exact
             version=int(raw.get(self._version.attr_name, {}).get("N", 0)),
-            expires_at=number(self._expires_at) if ends else None,
+            expires_at=number(self.expires_at) if ends else None,
             lease=number(self._lease),
             owner=text(self._owner),
             writes=int(number(self._writes)),
@@ -138,13 +138,13 @@ class ClaimRows:
 
     def ends_before(self, value: Given = slot) -> Condition:
         """The claim's end is before the new one: it only ever moves later."""
-        before: Condition = self._expires_at < value("N", "end")
+        before: Condition = self.expires_at < value("N", "end")
         return before
 
     def not_held(self, value: Given = slot) -> Condition:
         """There is no claim, or its end has surely passed."""
-        free: Condition = self._expires_at.does_not_exist() | (
-            self._expires_at < value("N", "now_low")
+        free: Condition = self.expires_at.does_not_exist() | (
+            self.expires_at < value("N", "now_low")
         )
         return free
 
@@ -158,11 +158,11 @@ class ClaimRows:
     @property
     def has_claim(self) -> Condition:
         """Whether a row carries a claim, dead or alive."""
-        return self._expires_at.exists()
+        return self.expires_at.exists()
 
     def ending(self, value: Given = slot) -> list[Action]:
         """End a claim and keep the tombstone."""
-        removed = [self._expires_at.remove(), self._owner.remove(), self._lease.remove()]
+        removed = [self.expires_at.remove(), self._owner.remove(), self._lease.remove()]
         return [*removed, *self._dated(value)]
 
     def _dated(self, value: Given = slot) -> list[Action]:
@@ -173,7 +173,7 @@ class ClaimRows:
             self._token.set(slot("S", "token")),
             self._owner.set(slot("S", "owner")),
             self._lease.set(slot("N", "lease")),
-            self._expires_at.set(slot("N", "end")),
+            self.expires_at.set(slot("N", "end")),
             *self._dated(),
             self._writes.set(Value({"N": "0"})),
         ]
@@ -189,7 +189,7 @@ class ClaimRows:
     def without_claim(self, raw: RawItem) -> RawItem:
         """Return a row without the attributes of a claim."""
         attributes = (self._token, self._version, self._owner, self._lease)
-        more = (self._expires_at, self._writes, self._abandoned_by)
+        more = (self.expires_at, self._writes, self._abandoned_by)
         names = {attribute.attr_name for attribute in (*attributes, *more)}
         return {name: value for name, value in raw.items() if name not in names}
 
@@ -208,7 +208,7 @@ class ClaimRows:
             raw |= {
                 self._owner.attr_name: {"S": values["owner"]},
                 self._lease.attr_name: {"N": values["lease"]},
-                self._expires_at.attr_name: {"N": values["end"]},
+                self.expires_at.attr_name: {"N": values["end"]},
                 self._abandoned_by.attr_name: {"S": values["abandoned_by"]},
             }
         return raw
@@ -231,7 +231,7 @@ class ClaimRows:
         takeable = self.not_held()
         if watched:
             takeable |= (self._token == slot("S", "seen")) & (
-                self._expires_at == slot("N", "seen_until")
+                self.expires_at == slot("N", "seen_until")
             )
         fresh = self._token.does_not_exist() | (self._token != slot("S", "token"))
         condition = takeable & fresh
@@ -294,7 +294,7 @@ class ClaimRows:
     def renew(self) -> Template:
         """Move the end of our claim, only ever later."""
         actions = [
-            self._expires_at.set(slot("N", "end")),
+            self.expires_at.set(slot("N", "end")),
             self._lease.set(slot("N", "lease")),
             *self._dated(),
         ]
@@ -343,8 +343,14 @@ class ClaimRows:
 
     @Once
     def free(self) -> Template:
-        """Check that nobody holds a row."""
-        return Template(self._connection, condition=self.not_held())
+        """Check that there is no claim, dead or alive."""
+        return Template(self._connection, condition=self.expires_at.does_not_exist())
+
+    @Once
+    def end_dead(self) -> Template:
+        """End a claim that was seen, and whose end has passed."""
+        seen = self._token == slot("S", "mine")
+        return self._template(self.ending(), seen & (self.expires_at < slot("N", "now_low")))
 
     @Once
     def save_data(self) -> Template:

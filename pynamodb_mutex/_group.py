@@ -21,7 +21,7 @@ from pynamodb_mutex._claim import Claim, Tenure, Watch, new_token
 from pynamodb_mutex._clock import local_clock, sleep
 from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._release import Ending, release_request, was_running
-from pynamodb_mutex._store import Transient, persist
+from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex._waiting import next_wait
 from pynamodb_mutex.exceptions import MutexError, MutexLostError
 

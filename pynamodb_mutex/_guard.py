@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._store import Transient, persist
+from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:

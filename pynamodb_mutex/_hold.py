@@ -13,7 +13,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._claim import NO_SERVER_TIME, Loss, Tenure
 from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._store import Transient, persist
+from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex._templates import seconds
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError, MutexLostError, MutexNotHeldError
 
@@ -129,8 +129,8 @@ class Hold:
             self.lose(Loss.UNREACHABLE if unanswered else Loss.EXPIRED)
         return self._loss
 
-    def lose(self, loss: Loss, taker: Claim | None = None) -> None:
-        """Take note of the loss, and tell it."""
+    def lose(self, loss: Loss, taker: Claim | None = None, *, tell: bool = True) -> None:
+        """Take note of the loss, and tell the caller's `on_lost` of it."""
         with self._lock:
             if self._finished:
                 return
@@ -143,9 +143,9 @@ class Hold:
         self.wanted.process.renewer.remove(self)
         self.wanted.queue.left(self)
         for companion in self.companions:
-            companion.lose(loss)
+            companion.lose(loss, tell=False)
         on_lost = self.wanted.on_lost
-        if on_lost is not None:
+        if on_lost is not None and tell:
             threading.Thread(
                 target=self._tell, args=(on_lost,), name="pynamodb-mutex-on-lost", daemon=True
             ).start()

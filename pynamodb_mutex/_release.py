@@ -11,7 +11,7 @@ from pynamodb_mutex._claim import Loss, Tenure, forced_token, new_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._process import current_process
-from pynamodb_mutex._store import Transient, persist
+from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex.exceptions import MutexLostError
 
 if TYPE_CHECKING:

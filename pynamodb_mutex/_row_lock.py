@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from pynamodb_mutex._keys import row_name
 from pynamodb_mutex._process import store_for
-from pynamodb_mutex._store import persist
+from pynamodb_mutex._repeat import persist
 from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:

@@ -173,7 +173,8 @@ class Unlocked:
         """Return the request for an attempt about to be sent."""
         rows, now = self.store.rows, local_clock().now()
         if not self._version:
-            self._version = self.store.next_version(now)
+            known = int(getattr(self.write.row, "lock_version", None) or 0)
+            self._version = max(self.store.next_version(now), known + 1)
         self._low = self.store.now_low(now)
         value = given({"now_low": self._low, "new_version": str(self._version)})
         also = rows.not_held(value) if self._enforced else None
@@ -199,8 +200,11 @@ class Unlocked:
         is_put = self.write.kind == TRANSACT_PUT
         if is_put and same(raw, self._sent):
             return Verdict.APPLIED
-        if self._enforced and is_held(claim, self.store, self.write.row, self._low):
-            return Verdict.AGAIN
+        if self._enforced:
+            refuse_if_alive(claim, self.store, self.write.row)
+            if claim.expires_at is not None and float(self._low) <= claim.expires_at:
+                # dead, as is known now
+                return Verdict.AGAIN
         if is_put and claim.version >= self._version:
             self._version = claim.version + 1
             return Verdict.AGAIN
@@ -238,49 +242,61 @@ class GuardOnly:
 
 
 class NobodyHolds:
-    """A check beside a row's write that nobody holds its lock in the lock table."""
+    """A check beside a row's write that nobody holds its lock in the lock table.
 
-    kind = TRANSACT_CONDITION_CHECK
+    A dead claim that is found there is ended, or its holder might come back and write.
+    """
 
     def __init__(self, row: Model, store: Store) -> None:
         self.store = store
         self._protected = row
         self.row = lock_key_of(store.model, name_of(row))
-        self._low = "0"
+        self._dead: Claim | None = None
+
+    @property
+    def kind(self) -> str:
+        """What it is called in a transaction."""
+        return TRANSACT_CONDITION_CHECK if self._dead is None else TRANSACT_UPDATE
 
     def request(self) -> dict[str, Any]:
         """Return the request for an attempt about to be sent."""
-        self._low = self.store.now_low(local_clock().now())
-        return self.store.rows.free.fill(self.row, {"now_low": self._low})
+        rows = self.store.rows
+        if self._dead is None:
+            # never an update of a row that may not be there: that would make it
+            return rows.free.fill(self.row, {})
+        values = {
+            "mine": self._dead.token,
+            "now_low": self.store.now_low(local_clock().now()),
+            "ttl": self.store.ttl(self._dead.expires_at or 0.0),
+        }
+        return rows.end_dead.fill(self.row, values)
 
-    def judge(self, raw: RawItem, error: PynamoDBException) -> Verdict:
-        """Say what the lock's row tells (see `Unlocked.judge`)."""
-        if is_held(self.store.rows.claim(raw), self.store, self._protected, self._low):
-            return Verdict.AGAIN
-        raise error
+    def judge(self, raw: RawItem, error: PynamoDBException) -> Verdict:  # noqa: ARG002 - a Judge
+        """Say what the lock's row tells whose check was refused.
+
+        Raises:
+            RowLockedError: If another holds the lock.
+        """
+        claim = self.store.rows.claim(raw)
+        refuse_if_alive(claim, self.store, self._protected)
+        self._dead = None if claim.expires_at is None else claim
+        return Verdict.AGAIN
 
 
 Member = Guarded | Unlocked | Plain | GuardOnly | NobodyHolds
 
 
-def is_held(claim: Claim, store: Store, row: Model, low: str) -> bool:
-    """Say whether a claim, dead as is known now, was still taken for alive by a request.
-
-    Args:
-        claim: What the row shows that refused the request.
-        store: Where it was sent.
-        row: What was to be written.
-        low: The bound of server time that was sent.
+def refuse_if_alive(claim: Claim, store: Store, row: Model) -> None:
+    """Raise if somebody holds a row.
 
     Raises:
-        RowLockedError: If the claim is alive.
+        RowLockedError: Unless there is no claim, or it is surely dead.
     """
-    if claim.expires_at is None:
-        return False
     bounds = store.server.bounds
-    if bounds is None or local_clock().now() < bounds.passes(claim.expires_at + TICK):
+    if claim.expires_at is not None and (
+        bounds is None or local_clock().now() < bounds.passes(claim.expires_at + TICK)
+    ):
         raise locked_error(row, claim)
-    return float(low) <= claim.expires_at
 
 
 def locked_error(row: Model, claim: Claim) -> RowLockedError:

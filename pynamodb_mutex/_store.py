@@ -7,7 +7,6 @@ belongs to and which ones may have been applied.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -36,9 +35,9 @@ from pynamodb_mutex._answers import (
     outcome,
 )
 from pynamodb_mutex._claim import TICK
-from pynamodb_mutex._clock import HOST_SKEW, ServerTime, local_clock, sleep
+from pynamodb_mutex._clock import HOST_SKEW, ServerTime, local_clock
 from pynamodb_mutex._expressions import ClaimRows
-from pynamodb_mutex._lazy import load_tenacity
+from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex._templates import seconds
 
 if TYPE_CHECKING:
@@ -65,9 +64,6 @@ SCAN_PATIENCE = 30.0
 
 SHORTEST_RETENTION = 3600.0
 """Seconds from the end of a claim to its row's TTL, at least: never near a live claim."""
-
-PATIENCE = 0.5
-"""Seconds for which a failure that passes is met with a repeat even when the caller would not wait."""
 
 _REFUSED = "ConditionalCheckFailedException"
 _CANCELLED = "TransactionCanceledException"
@@ -116,58 +112,6 @@ class Cancelled(NamedTuple):
     sent: float
     received: float
     error: TransactWriteError
-
-
-class Transient(Exception):  # noqa: N818 - not an error: it is repeated, or its cause raised
-    """A failure that may pass.
-
-    Attributes:
-        error: What to raise when it does not.
-        maybe_applied: Whether the request may have been applied.
-    """
-
-    def __init__(self, error: PynamoDBException, *, maybe_applied: bool) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.maybe_applied = maybe_applied
-
-
-def persist(attempt: Callable[[], T], until: float) -> T:
-    """Repeat an attempt while its failure may pass, with full jitter.
-
-    Args:
-        attempt: Sends one request; called again after Transient.
-        until: Local time after which it is not repeated, but PATIENCE is always granted.
-
-    Raises:
-        PynamoDBException: The last failure, once it is too late to repeat, or one that cannot pass.
-    """
-    clock = local_clock()
-    until = max(until, clock.now() + PATIENCE)
-    try:
-        return attempt()
-    except Transient as failure:
-        if clock.now() >= until:
-            raise failure.error from failure.error.cause
-        _log.warning("%s; to be repeated", failure)
-    load_tenacity()
-    import tenacity  # noqa: PLC0415 - not needed as long as nothing fails
-
-    def wait_at_most(duration: float) -> None:
-        sleep(max(0.0, min(duration, until - clock.now())))
-
-    wait_at_most(random.uniform(0, 0.05))  # noqa: S311 - jitter, not a secret
-    repeat = tenacity.Retrying(
-        sleep=wait_at_most,
-        wait=tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
-        stop=lambda _: clock.now() >= until,
-        retry=tenacity.retry_if_exception_type(Transient),
-        reraise=True,
-    )
-    try:
-        return repeat(attempt)
-    except Transient as failure:
-        raise failure.error from failure.error.cause
 
 
 class Store:
@@ -380,7 +324,9 @@ class Store:
             error = _ERRORS[operation](f"{operation} refused: {refused.error}", refused.error)
             return Answer(False, claim, refused.item, refused.sent, refused.received, error)
         item: RawItem = data.get("Attributes") or data.get("Item") or {}
-        return Answer(True, self.rows.claim(item), item, sent, received)
+        claim = self.rows.claim(item)
+        self._version = max(self._version, claim.version)
+        return Answer(True, claim, item, sent, received)
 
     def call(self, operation: str, kwargs: dict[str, Any]) -> tuple[dict[str, Any], float, float]:
         """Send one request of any kind; return its answer and when it was sent and received."""

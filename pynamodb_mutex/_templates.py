@@ -38,7 +38,7 @@ class Template:
         kwargs = connection.get_operation_kwargs(
             "", **parts, return_values_on_condition_failure="ALL_OLD"
         )
-        values = kwargs.pop(EXPRESSION_ATTRIBUTE_VALUES)
+        values = kwargs.pop(EXPRESSION_ATTRIBUTE_VALUES, {})
         del kwargs[KEY]
         self._fixed = kwargs
         self._constants: RawItem = {}
@@ -52,7 +52,10 @@ class Template:
     def fill(self, key: RawItem, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request for one key, each slot filled with its serialised value."""
         filled = {placeholder: {kind: values[name]} for placeholder, kind, name in self._slots}
-        return {**self._fixed, KEY: key, EXPRESSION_ATTRIBUTE_VALUES: {**self._constants, **filled}}
+        request = {**self._fixed, KEY: key}
+        if self._constants or filled:
+            request[EXPRESSION_ATTRIBUTE_VALUES] = {**self._constants, **filled}
+        return request
 
 
 class Once(Generic[T]):

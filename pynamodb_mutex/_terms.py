@@ -129,3 +129,10 @@ def check_timeout(timeout: object) -> float:
         msg = f"timeout must be -1 (wait for ever), or not negative, got {timeout}"
         raise ValueError(msg)
     return value
+
+
+def check_at_least(at_least: object, lease: float) -> None:
+    """Refuse what never is left of a lease."""
+    if not 0 <= check_number("at_least", at_least) < lease:
+        msg = f"at_least must be from 0 to below the lease, {lease}, not {at_least}"
+        raise ValueError(msg)

@@ -188,6 +188,13 @@ def commit(transaction: TransactWrite, holds: Sequence[Hold] = (), *, unlock: bo
             guards[member.part.hold] = member.part
         if member not in items:
             items.append(member)
+    held = [(hold.store, hold.terms.row) for hold in guards]
+    items = [
+        item
+        for item in items
+        # nobody but we
+        if not (isinstance(item, NobodyHolds) and (item.store, item.row) in held)
+    ]
     if all(isinstance(item, dict) for item in items):
         return False
     for hold in holds:

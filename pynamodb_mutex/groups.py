@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._group import GroupAcquisition, release_all
 from pynamodb_mutex._process import current_process, store_for
+from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._row_lock import RowLock
 from pynamodb_mutex._row_writes import key_of, same
-from pynamodb_mutex._store import persist
-from pynamodb_mutex._terms import FOREVER, check_timeout
+from pynamodb_mutex._terms import FOREVER, check_at_least, check_timeout
 from pynamodb_mutex._transaction import GuardedTransactWrite
 from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.exceptions import (
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
+    from pynamodb.transactions import TransactWrite
 
     from pynamodb_mutex._claim import Loss
     from pynamodb_mutex._hold import Hold
@@ -151,7 +152,7 @@ class RowLocks(Generic[M]):
             if hasattr(error, "add_note"):
                 error.add_note(f"and the locks could not be given back: {failure}")
 
-    def transaction(self, *, unlock: bool = True) -> GuardedTransactWrite:
+    def transaction(self, *, unlock: bool = True) -> TransactWrite:
         """Return a TransactWrite that is applied only while all the locks are held.
 
         What is written in it of the locked rows need not be the instances that were read: any of
@@ -168,6 +169,22 @@ class RowLocks(Generic[M]):
         for hold in holds:
             hold.check("transaction")
         return _RowsTransactWrite(self._current_rows, holds, unlock=unlock)
+
+    def ensure_held(self, at_least: float = 0.0) -> None:
+        """Raise unless all the locks are held, and renew first those of which less is left.
+
+        Args:
+            at_least: Seconds that must be left of each lease.
+
+        Raises:
+            MutexLostError: If they are lost.
+            MutexNotHeldError: If they are not held here.
+        """
+        for hold in self._unfinished("ensure_held"):
+            check_at_least(at_least, hold.terms.lease)
+            hold.check("ensure_held")
+            if hold.remaining < at_least:
+                hold.renew(None)
 
     @property
     def held(self) -> bool:
@@ -243,7 +260,7 @@ class LockedRows(Sequence[M]):
         self._members = members
         self._holds = holds
 
-    def transaction(self, *, unlock: bool = True) -> GuardedTransactWrite:
+    def transaction(self, *, unlock: bool = True) -> TransactWrite:
         """Return a TransactWrite under all the locks: see `RowLocks.transaction`."""
         return self._locks.transaction(unlock=unlock)
 

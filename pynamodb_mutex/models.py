@@ -20,7 +20,8 @@ from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import check_key, key_of
 from pynamodb_mutex._process import lock_models, store_for
 from pynamodb_mutex._release import force
-from pynamodb_mutex._store import CONNECT_TIMEOUT, READ_TIMEOUT, persist
+from pynamodb_mutex._repeat import persist
+from pynamodb_mutex._store import CONNECT_TIMEOUT, READ_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from pynamodb_mutex._guard import save_data
 from pynamodb_mutex._keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._release import force, release
-from pynamodb_mutex._store import persist
-from pynamodb_mutex._terms import FOREVER, Terms, check_lease, check_number, check_timeout
+from pynamodb_mutex._repeat import persist
+from pynamodb_mutex._terms import FOREVER, Terms, check_at_least, check_lease, check_timeout
 from pynamodb_mutex._threads import this_thread
 from pynamodb_mutex._view import View
 from pynamodb_mutex._wanted import Wanted
@@ -244,9 +244,7 @@ class Mutex(View):
             MutexLostError: If it is lost.
             MutexNotHeldError: If it is not held here.
         """
-        if not 0 <= check_number("at_least", at_least) < self._terms.lease:
-            msg = f"at_least must be from 0 to below the lease, {self._terms.lease}, not {at_least}"
-            raise ValueError(msg)
+        check_at_least(at_least, self._terms.lease)
         hold = self._current("ensure_held")
         hold.check("ensure_held")
         if hold.remaining < at_least:

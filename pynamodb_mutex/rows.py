@@ -12,6 +12,7 @@ from pynamodb.models import BatchWrite, Model
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import row_key
 from pynamodb_mutex._process import lock_models, store_for
+from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._row_lock import RowLock, row_terms
 from pynamodb_mutex._row_writes import (
     Guarded,
@@ -23,7 +24,6 @@ from pynamodb_mutex._row_writes import (
     key_of,
     name_of,
 )
-from pynamodb_mutex._store import persist
 from pynamodb_mutex._transaction import ProtectedItem, send_alone, send_together
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
 from pynamodb_mutex.models import LockItem
@@ -100,6 +100,11 @@ class RowLockMixin(Model):
                 msg = (
                     f"{cls.__name__}: {other} and {name} are both stored as {attribute.attr_name!r}"
                 )
+                raise TypeError(msg)
+        for name in RowLockMixin.get_attributes() if cls.lock_model is None else ():
+            expected = getattr(RowLockMixin, name).attr_type
+            if getattr(getattr(cls, name), "attr_type", None) != expected:
+                msg = f"{cls.__name__}.{name} belongs to the lock, and has another type there"
                 raise TypeError(msg)
         lock_models.add(cls)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import threading
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from pynamodb.models import Model
 
 from pynamodb_mutex import _clock
 from pynamodb_mutex._acquire import Acquisition
@@ -22,9 +24,9 @@ from pynamodb_mutex._engines import (
     why_no_dynamodb_local,
 )
 from pynamodb_mutex._engines import use as _use
-from pynamodb_mutex._keys import check_key
-from pynamodb_mutex._process import Process, forget_everything
+from pynamodb_mutex._process import Process, forget_everything, store_for
 from pynamodb_mutex._release import release
+from pynamodb_mutex._templates import Template
 from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.exceptions import MutexLostError, MutexTimeoutError
 from pynamodb_mutex.models import LockItem
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Self
+
+M = TypeVar("M", bound=Model)
 
 __all__ = [
     "Engine",
@@ -112,55 +116,85 @@ class FakeClock(_clock.LocalClock):
                 self._waiting.remove((ends, condition))
 
 
-def expire(key: str, model: type[LockItem] = LockItem) -> None:
+def expire(key: Any, model: type[Model] = LockItem) -> None:
     """Move the end of a key's claim into the past, as if its holder had died long ago.
 
     Args:
-        key: The lock's key.
-        model: The lock table.
+        key: The lock's key; of a row, its hash key, or a tuple of hash and range key.
+        model: The lock table, or the model of the row.
 
     Raises:
-        pynamodb.exceptions.UpdateError: If nobody holds the key.
+        pynamodb.exceptions.UpdateError: If nobody holds it.
     """
-    hash_key, range_key = model(check_key(key))._get_hash_range_key_serialized_values()
-    # not by the model's update, which would raise the version and make it another's claim
-    model._get_connection().update_item(
-        hash_key,
-        range_key=range_key,
-        actions=[model.expires_at.set(1.0)],
-        condition=model.expires_at.exists(),
+    terms = _lock_of(key, model)._terms
+    store = store_for(terms.model)
+    ends = store.rows.expires_at
+    outdate = Template(store.connection, actions=[ends.set(1.0)], condition=ends.exists())
+    answer = store.write(outdate, terms.row, {})
+    if answer.error is not None:
+        raise answer.error
+
+
+def _lock_of(key: Any, model: type[Model], **options: Any) -> Mutex:
+    """Return the lock that a key, or that of a row, stands for."""
+    if issubclass(model, LockItem):
+        return Mutex.for_key(key, model=model, **options)
+    if not hasattr(model, "locked"):
+        raise TypeError(f"{model.__name__} has no locks: neither a LockItem nor a RowLockMixin")
+    lock: Mutex = model.locked(  # type: ignore[attr-defined]  # a RowLockMixin
+        *(key if isinstance(key, tuple) else (key,)), **options
     )
+    return lock
 
 
-@contextmanager
+@overload
 def held_elsewhere(
-    key: str,
+    key: str, *, owner: str = ..., lease: float = ...
+) -> AbstractContextManager[LockItem]: ...
+@overload
+def held_elsewhere(
+    key: Any, *, owner: str = ..., lease: float = ..., model: type[M]
+) -> AbstractContextManager[M]: ...
+def held_elsewhere(
+    key: Any,
     *,
     owner: str = "elsewhere",
     lease: float = 30.0,
-    model: type[LockItem] = LockItem,
-) -> Iterator[LockItem]:
-    """Let somebody else hold a key inside the block, whoever held it before.
+    model: type[Model] = LockItem,
+) -> AbstractContextManager[Model]:
+    """Let somebody else hold a key, or a row, inside a block, whoever held it before.
 
     Args:
-        key: The lock's key.
+        key: The lock's key; of a row, its hash key, or a tuple of hash and range key.
         owner: The label of the holder.
         lease: Seconds; not renewed.
-        model: The lock table.
+        model: The lock table, or the model of the row.
 
-    Yields:
-        The item as it stands in the table.
+    Returns:
+        A context manager that gives the item, or the row, as it stands in the table.
     """
-    model.force_release(key)
+    lock = _lock_of(key, model, owner=owner, lease=lease, auto_renew=False)
+    return _held_elsewhere(lock, model)
+
+
+@contextmanager
+def _held_elsewhere(lock: Mutex, model: type[Model]) -> Iterator[Model]:
+    lock.force_release()
     elsewhere = Process()  # with a connection and a queue of its own, as another process has
-    terms = Mutex.for_key(key, model=model, owner=owner, lease=lease, auto_renew=False)._terms
-    wanted = Wanted(terms, elsewhere.store(model), elsewhere, None)
+    wanted = Wanted(lock._terms, elsewhere.store(lock._terms.model), elsewhere, None)
     hold = Acquisition(wanted, _clock.local_clock().now()).run(blocking=False)
     if hold is None:
-        raise MutexTimeoutError(f"{key!r} was taken before it could be held elsewhere", key=key)
+        msg = f"{lock.key!r} was taken before it could be held elsewhere"
+        raise MutexTimeoutError(msg, key=lock.key)
     try:
-        yield model.from_raw_data(hold.item)
+        stands_in_row = lock._terms.model is model
+        yield model.from_raw_data(hold.item) if stands_in_row else _row_of(lock)
     finally:
         # lost, when the test broke it, or let it end
         with suppress(MutexLostError):
             release(hold)
+
+
+def _row_of(lock: Any) -> Model:
+    row: Model = lock._model.from_raw_data(lock._read())
+    return row

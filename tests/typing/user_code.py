@@ -305,7 +305,7 @@ def in_tests() -> None:
         assert_type(clock, FakeClock)
         clock.advance(2.5)
     with held_elsewhere("a", owner="cron", lease=5, model=TeamLock) as held:
-        assert_type(held, LockItem)
+        assert_type(held, TeamLock)
     expire("a", TeamLock)
 
 

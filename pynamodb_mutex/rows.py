@@ -23,6 +23,7 @@ from pynamodb_mutex._row_writes import (
     Unlocked,
     key_of,
     name_of,
+    same,
 )
 from pynamodb_mutex._transaction import ProtectedItem, send_alone, send_together
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
@@ -284,6 +285,9 @@ class RowLockMixin(Model):
         if hold is not None and hold.loss is not None:
             raise hold.lost_error(what)
         if hold is not None and not hold.finished:
+            if not same(key_of(self), self.row_lock._raw_key):
+                msg = f"{what}: {name_of(self)} is not the row that is locked, {self.row_lock.key}"
+                raise MutexNotHeldError(msg, key=name_of(self))
             if hold.store.rows.must_exist:
                 return [Guarded(write, hold, unlock=unlock)]
             return [Plain(write, store_for(type(self))), GuardOnly(hold, unlock=unlock)]

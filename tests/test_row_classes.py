@@ -197,6 +197,8 @@ def test_old_code_that_writes_over_a_locked_row_is_noticed_by_the_next_write(eng
     assert caught.value.applied is False
     assert lock.lost
     assert stored(old("a")) == {"pk": {"S": "a"}, "note": {"S": "theirs"}}
+    # the fencing token went with the rest: the next counts from server time, known to a second
+    time.sleep(1.5)
     with new.locked("a") as row:
         assert row.note == "theirs"
         assert row.row_lock.fencing_token > fence
@@ -230,3 +232,33 @@ def test_locks_in_the_lock_table_leave_nothing_in_the_row(table, holds):
     del expected["note"]
     assert stored(row) == expected
     assert [item.is_held for item in table.scan()] == [False]
+
+
+def test_a_row_whose_locks_move_to_the_lock_table_loses_what_is_left_of_them(table):
+    before = created(made(hashed()(), LOCKABLE))
+    after = made({**hashed()(), "lock_model": table}, LOCKABLE, before.Meta.table_name)
+    before("a", note="n").save()
+    with before.locked("a"):
+        pass
+    with after.locked("a") as row:
+        row.save()
+    assert stored(row) == {"pk": {"S": "a"}, "note": {"S": "n"}}
+
+
+def test_what_an_instance_says_of_its_lock_is_not_written(engine):
+    model = created(made(hashed()(), LOCKABLE))
+    until = time.time() + 1000
+    claim = {"lock_token": "t", "lock_owner": "me", "lock_lease": 30, "lock_expires_at": until}
+    model("a", **claim).save()
+    assert set(stored(model("a"))) == {"pk", "lock_version"}
+    with model.locked("a", timeout=0) as row:
+        token = row.row_lock.token
+        for name, value in claim.items():
+            setattr(row, name, value)
+        row.lock_version = 1
+        row.save()
+        assert stored(row)["lock_token"] == {"S": token}
+        assert stored(row)["lock_version"] == {"N": row.row_lock.fencing_token}
+    row.save()
+    assert set(stored(row)) == {"pk", "lock_version"}
+    assert stored(row)["lock_version"]["N"] >= row.row_lock.fencing_token

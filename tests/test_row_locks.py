@@ -215,6 +215,15 @@ def test_a_lost_row_is_never_saved_again(model):
     assert not row.is_locked
 
 
+def test_a_loss_that_the_release_met_is_remembered_too(accounts):
+    with pytest.raises(MutexLostError), Account.locked("a") as row:
+        assert Elsewhere.locked("a").force_release()
+    for write in (row.save, row.delete, lambda: changed(row)):
+        with pytest.raises(MutexLostError) as caught:
+            write()
+        assert caught.value.loss is Loss.FORCED
+
+
 def test_a_row_whose_lease_ended_is_not_saved(accounts):
     lock = Account.locked("a", lease=0.5, auto_renew=False)
     assert lock.acquire()
@@ -226,6 +235,28 @@ def test_a_row_whose_lease_ended_is_not_saved(accounts):
     lock.renew()
     row.save()
     lock.release()
+
+
+def test_a_row_whose_key_was_changed_is_not_the_row_that_is_locked(model):
+    model("b", balance=1).save()
+    with model.locked("a") as row:
+        for name in ("b", "new"):
+            row.name = name
+            for write in (
+                row.save,
+                row.delete,
+                lambda: row.save(unlock=True),
+                lambda: changed(row),
+            ):
+                with pytest.raises(
+                    MutexNotHeldError, match=f"{name} .*{row.row_lock.key}"
+                ) as caught:
+                    write()
+                assert not isinstance(caught.value, MutexLostError)
+        assert row.row_lock.held
+        row.name = "a"
+        row.save()
+    assert sorted((row.name, row.balance) for row in model.scan()) == [("a", 0), ("b", 1)]
 
 
 def test_refresh_keeps_the_row_under_its_lock(model):

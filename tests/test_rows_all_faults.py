@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from proxy import (
+    FaultProxy,
     after,
     deny,
     drop_answer,

@@ -11,10 +11,11 @@ import math
 import random
 import uuid
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.constants import TRANSACT_UPDATE
-from pynamodb.exceptions import PynamoDBException
+from pynamodb.exceptions import GetError, PynamoDBException, TransactWriteError
 
 from pynamodb_mutex._acquire import FirstSent
 from pynamodb_mutex._claim import Claim, Tenure, Watch, new_token
@@ -144,16 +145,20 @@ class GroupAcquisition:
                 "the process was forked, or its engine left, while it waited for locks"
             )
         for member in self._members:
-            if local_clock().now() < member.free_at():
-                store, row = member.store, member.wanted.terms.row
-
-                def look(store: Store = store, row: Any = row) -> Any:
-                    return store.read(row, consistent=False)
-
+            store, row = member.store, member.wanted.terms.row
+            # without server time the claim would have no end by which others can judge
+            first_contact = store.server.bounds is None and member.watch.claim is None
+            if not first_contact and local_clock().now() >= member.free_at():
+                continue
+            look = partial(store.read, row, consistent=first_contact)
+            try:
                 answer = persist(look, self._deadline)
-                member.watch.see(answer.claim, answer.received)
-                if answer.received < member.free_at():
-                    return False
+            except GetError as error:
+                # to the caller it is the acquisition that failed
+                raise TransactWriteError(error.msg, error.cause) from error.cause
+            member.watch.see(answer.claim, answer.received)
+            if answer.received < member.free_at():
+                return False
         return True
 
     def _take(self) -> list[Hold] | None:

@@ -14,7 +14,7 @@ from pynamodb.models import Model
 from pynamodb_mutex import LockItem, RowLock, RowLockMixin
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.groups import RowLocks
-from pynamodb_mutex.testing import expire
+from pynamodb_mutex.testing import Engine, expire
 
 TRANSACT = "TransactWriteItems"
 
@@ -40,22 +40,27 @@ class RowScene:
     """One row.
 
     Attributes:
+        engine: What answers in the end.
         proxy: Between `here` and the engine.
         here: A client whose network is bad.
         there: Another client, whose network is not.
         old: Yet another, which knows nothing of locks.
         in_table: Whether the locks stand in a lock table, and guarded writes are transactions.
-        remembers: Whether the engine knows a transaction again by its token, as DynamoDB does.
         key: Of the row.
     """
 
+    engine: Engine
     proxy: FaultProxy
     here: type[Account]
     there: type[Account]
     old: type[OldAccount]
     in_table: bool
-    remembers: bool
     key: str = "warm"
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the engine knows a transaction again by its token, as DynamoDB does."""
+        return self.engine.name == "local"
 
     def lock(self, **options: Any) -> RowLock[Account]:
         """Return a lock of the client with the bad network."""

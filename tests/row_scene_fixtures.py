@@ -56,7 +56,7 @@ def _stage(
                 with client.locked("warm") as row:
                     row.save()
                 row.save()
-            yield RowScene(proxy, here, There, Old, in_table, engine_name == "local")
+            yield RowScene(engine, proxy, here, There, Old, in_table)
 
 
 _serial = itertools.count(1)

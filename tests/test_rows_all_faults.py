@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from proxy import after, deny, drop_answer, drop_request, throttle
+from proxy import (
+    FaultProxy,
+    after,
+    deny,
+    drop_answer,
+    drop_request,
+    fault_proxy,
+    server_error,
+    throttle,
+    through,
+)
 from pynamodb.exceptions import TransactWriteError
-from row_scene import TRANSACT, Rows, RowScene, add_to_all, add_unread, update
+from row_scene import TRANSACT, Account, Rows, RowScene, add_to_all, add_unread, update
 from scene import Lose, lost_in_two_ways
 
 from pynamodb_mutex import MutexLostError
@@ -176,3 +187,37 @@ def test_row_that_is_gone_proves_nothing_beside_one_that_was_not_written(scene: 
         pass
     assert raised.value.applied is None
     assert scene.there.get(rows.keys[1], consistent_read=True).balance == 0
+
+
+def knows_nothing(scene: RowScene, proxy: FaultProxy) -> type[Account]:
+    """Return a client that has had no answer yet."""
+    fresh = through(proxy, scene.there)
+    if scene.in_table:
+        fresh.lock_model = through(proxy, scene.locks)
+    return fresh
+
+
+def test_client_that_knows_nothing_yet_claims_no_longer_than_its_lease(
+    rows: Rows,
+) -> None:
+    # an end in server time is what frees a dead holder's rows for whoever comes first
+    scene = rows.scene
+    with fault_proxy(scene.engine) as proxy:
+        fresh = knows_nothing(scene, proxy)
+        locks = fresh.locked_all(rows.keys, lease=20, auto_renew=False)
+        assert locks.acquire()
+        assert locks.held
+        assert proxy.kinds() == ["GetItem", TRANSACT]
+        for key in rows.keys:
+            at = replace(scene, key=key)
+            assert float(at.claim["expires_at"]["N"]) < time.time() + 60
+        locks.release()
+
+
+def test_client_that_knows_nothing_and_reaches_nothing_says_so(rows: Rows) -> None:
+    with fault_proxy(rows.scene.engine) as proxy:
+        fresh = knows_nothing(rows.scene, proxy)
+        proxy.always(server_error())
+        with pytest.raises(TransactWriteError):
+            fresh.locked_all(rows.keys).acquire(blocking=False)
+        assert set(proxy.kinds()) == {"GetItem"}

@@ -219,7 +219,7 @@ def test_renewal_refused_because_a_write_unlocked_is_no_loss(
     row_scene: RowScene, write: Write
 ) -> None:
     lost: list[object] = []
-    lock = row_scene.lock(lease=1.5, on_lost=lost.append)
+    lock = row_scene.lock(lease=3, on_lost=lost.append)
     assert lock.acquire()
     row, op = lock.row, row_scene.op(write.__name__)
     refused = threading.Event()

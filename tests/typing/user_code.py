@@ -335,7 +335,6 @@ def what_must_not_type_check_of_rows(wallet: Wallet, lock: RowLock[Wallet]) -> N
     Wallet.locked()  # type: ignore[call-arg]
     Wallet.locked("a", leese=3)  # type: ignore[call-arg]
     Wallet.locked("a", lease="30")  # type: ignore[arg-type]
-    Wallet.locked("a", None, 30)  # type: ignore[call-arg, arg-type]
     Wallet.locked("a", on_lost=nightly)  # type: ignore[arg-type]
     Wallet.locked_all("a", lease="30")  # type: ignore[arg-type]
     Wallet.locked_all(7)  # type: ignore[arg-type]

@@ -42,7 +42,8 @@ demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options
 lint: $(VENV)/.installed ## check style, format and types
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
-	$(IN_VENV) mypy --strict pynamodb_mutex $$(test ! -d tests/typing || echo tests/typing)
+	$(IN_VENV) mypy --strict pynamodb_mutex tests/typing
+	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python
 
 docs: $(VENV)/.installed ## build the documentation into build/docs; a warning is an error
 	@if test -f docs/conf.py; then \

@@ -199,7 +199,7 @@ class RowLockMixin(Model):
         """
         version = add_version_condition
         write = RowWrite(self, TRANSACT_PUT, condition, add_version_condition=version)
-        self._write(write, "save", unlock=unlock)
+        self._row_write(write, "save", unlock=unlock)
         return {}
 
     def update(
@@ -227,8 +227,8 @@ class RowLockMixin(Model):
         """
         if not isinstance(actions, list) or not actions:
             raise TypeError("the value of `actions` is expected to be a non-empty list")
-        write = self._update(actions, condition, add_version_condition=add_version_condition)
-        return {ATTRIBUTES: self._write(write, "update", unlock=unlock)}
+        write = self._row_update(actions, condition, add_version_condition=add_version_condition)
+        return {ATTRIBUTES: self._row_write(write, "update", unlock=unlock)}
 
     def delete(
         self, condition: Condition | None = None, *, add_version_condition: bool = True
@@ -249,10 +249,10 @@ class RowLockMixin(Model):
         """
         version = add_version_condition
         write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
-        self._write(write, "delete")
+        self._row_write(write, "delete")
         return {}
 
-    def _update(
+    def _row_update(
         self, actions: list[Action], condition: Condition | None, *, add_version_condition: bool
     ) -> RowWrite:
         version = add_version_condition
@@ -260,8 +260,8 @@ class RowLockMixin(Model):
             self, TRANSACT_UPDATE, condition, actions=actions, add_version_condition=version
         )
 
-    def _write(self, write: RowWrite, what: str, *, unlock: bool = False) -> RawItem:
-        members = self._members(write, what, unlock=unlock)
+    def _row_write(self, write: RowWrite, what: str, *, unlock: bool = False) -> RawItem:
+        members = self._row_members(write, what, unlock=unlock)
         store = store_for(type(self))
         first = members[0]
         if isinstance(first, Unlocked) and store.server.bounds is None:
@@ -279,7 +279,7 @@ class RowLockMixin(Model):
         write.done(shown)
         return shown
 
-    def _members(self, write: RowWrite, what: str, *, unlock: bool = False) -> list[Any]:
+    def _row_members(self, write: RowWrite, what: str, *, unlock: bool = False) -> list[Any]:
         """Return a write and what protects it: parts of one request, or of one transaction."""
         hold, lock_model = self._row_hold, type(self).lock_model
         if hold is not None and hold.loss is not None:
@@ -309,7 +309,7 @@ class RowLockMixin(Model):
     ) -> dict[str, Any]:
         """Return the row's part in a `TransactWrite`."""
         write = RowWrite(self, TRANSACT_PUT, condition)
-        return ProtectedItem(self._members(write, "transaction"))
+        return ProtectedItem(self._row_members(write, "transaction"))
 
     def get_update_kwargs_from_instance(
         self,
@@ -320,8 +320,8 @@ class RowLockMixin(Model):
         add_version_condition: bool = True,
     ) -> dict[str, Any]:
         """Return the row's part in a `TransactWrite`."""
-        write = self._update(actions, condition, add_version_condition=add_version_condition)
-        return ProtectedItem(self._members(write, "transaction"))
+        write = self._row_update(actions, condition, add_version_condition=add_version_condition)
+        return ProtectedItem(self._row_members(write, "transaction"))
 
     def get_delete_kwargs_from_instance(
         self,
@@ -333,7 +333,7 @@ class RowLockMixin(Model):
         """Return the row's part in a `TransactWrite`."""
         version = add_version_condition
         write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
-        return ProtectedItem(self._members(write, "transaction"))
+        return ProtectedItem(self._row_members(write, "transaction"))
 
     @classmethod
     def batch_write(cls, auto_commit: bool = True) -> BatchWrite[Self]:
@@ -349,14 +349,14 @@ class RowLockMixin(Model):
         raw: RawItem = super().serialize(null_check=null_check)
         if type(self).lock_model is not None:
             # a name that ours would have may be that of an attribute of the model's own
-            own = type(self)._own_names()
+            own = type(self)._row_names()
             return {name: value for name, value in raw.items() if name in own}
         store = store_for(type(self))
         tombstone = store.rows.tombstone(store.next_version(local_clock().now()))
         return store.rows.without_claim(raw) | tombstone
 
     @classmethod
-    def _own_names(cls) -> set[str]:
+    def _row_names(cls) -> set[str]:
         """Return the stored names of the model's attributes, but for those of this mixin."""
         ours = RowLockMixin.get_attributes()
         return {

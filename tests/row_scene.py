@@ -269,7 +269,6 @@ row_losses = pytest.mark.parametrize(
         (RowScene.expired_and_taken, Loss.TAKEN),
         (RowScene.force, Loss.FORCED),
         (RowScene.delete, Loss.DELETED),
-        (RowScene.overwrite, Loss.DELETED),
     ],
 )
 """How a row lock may be lost to somebody else, and what the loss is then called."""

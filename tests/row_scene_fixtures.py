@@ -83,6 +83,13 @@ def stage_anywhere(request: pytest.FixtureRequest) -> Iterator[RowScene]:
         yield stage
 
 
+@pytest.fixture(scope="module", params=ENGINES)
+def stage_in_table(request: pytest.FixtureRequest) -> Iterator[RowScene]:
+    """Each engine in turn, with locks in a lock table."""
+    with _stage(request, request.param, in_table=True) as stage:
+        yield stage
+
+
 @contextmanager
 def _scene(stage: RowScene) -> Iterator[RowScene]:
     scene = replace(stage, key=f"row-{next(_serial)}")
@@ -98,6 +105,13 @@ def _scene(stage: RowScene) -> Iterator[RowScene]:
 def row_scene(stage_in_row: RowScene) -> Iterator[RowScene]:
     """A row of its own for each test, with its lock in it."""
     with _scene(stage_in_row) as scene:
+        yield scene
+
+
+@pytest.fixture
+def table_scene(stage_in_table: RowScene) -> Iterator[RowScene]:
+    """A row of its own for each test, with its lock in a lock table."""
+    with _scene(stage_in_table) as scene:
         yield scene
 
 

@@ -173,9 +173,10 @@ def test_applied_and_one_lost_before_the_repeat(rows: Rows, lose: Lose, unlock: 
     assert rows.free() == [True, False, True]
 
 
-def test_row_that_is_gone_proves_nothing_beside_one_that_was_not_written(scene: RowScene) -> None:
-    if scene.in_table:
-        pytest.skip("the claim stands elsewhere")
+def test_row_that_is_gone_proves_nothing_beside_one_that_was_not_written(
+    row_scene: RowScene,
+) -> None:
+    scene = row_scene
     rows = Rows(scene)
     locks = rows.locks()
     assert locks.acquire()

@@ -129,10 +129,9 @@ def test_late_delete_changes_nothing(scene: RowScene, then: str) -> None:
 
 @every_write
 def test_late_transaction_is_refused_also_when_its_request_token_is_forgotten(
-    scene: RowScene, write: Write
+    table_scene: RowScene, write: Write
 ) -> None:
-    if not scene.in_table:
-        pytest.skip("one request for one row")
+    scene = table_scene
     with scene.lock() as row:
         write(row)
         if write is delete:

@@ -325,7 +325,6 @@ def what_must_not_type_check(mutex: Mutex) -> None:
     mutex.fencing_token = 7  # type: ignore[misc]
     mutex.unlock()  # type: ignore[attr-defined]
     LockItem.force_release(7)  # type: ignore[arg-type]
-    expire("a", Account)  # type: ignore[arg-type]
     LockItem.create_table("yes")  # type: ignore[arg-type]
     mutex.loss = Loss.TAKEN  # type: ignore[misc]
     MutexLostError(loss="taken")  # type: ignore[arg-type]

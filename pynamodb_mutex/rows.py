@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pynamodb.attributes import Attribute, NumberAttribute, UnicodeAttribute
 from pynamodb.constants import ATTRIBUTES, TRANSACT_DELETE, TRANSACT_PUT, TRANSACT_UPDATE
+from pynamodb.exceptions import GetError, PynamoDBException
 from pynamodb.models import BatchWrite, Model
 
 from pynamodb_mutex._clock import local_clock
@@ -223,7 +224,8 @@ class RowLockMixin(Model):
             RowLockedError: If it is not locked here, and another holds it.
             MutexNotHeldError: With ``unlock``, if it is not locked here.
             pynamodb.exceptions.UpdateError: If the condition or the model's version does not hold, or
-                DynamoDB cannot be reached. TransactWriteError with a ``lock_model``.
+                DynamoDB cannot be reached. With a ``lock_model`` TransactWriteError, and GetError if the
+                update was applied and the row could not be read again.
         """
         if not isinstance(actions, list) or not actions:
             raise TypeError("the value of `actions` is expected to be a non-empty list")
@@ -235,7 +237,8 @@ class RowLockMixin(Model):
     ) -> Any:
         """Delete the row: under its lock only if that is still held, else only if nobody holds it.
 
-        A lock that stands in the row ends with it.
+        A lock that stands in the row ends with it. If an answer was lost, and the row is then found
+        gone while the lease still runs, it counts as deleted by this call.
 
         Args:
             condition: The caller's own.
@@ -271,13 +274,18 @@ class RowLockMixin(Model):
             shown = send_alone(first, what)
         else:
             send_together(members, what)
-            # a transaction tells nothing of what it wrote
-            told = write.kind != TRANSACT_UPDATE
-            shown = (
-                {} if told else persist(lambda: store.read(key_of(self), consistent=True), 0.0).item
-            )
+            shown = self._read_again(what) if write.kind == TRANSACT_UPDATE else {}
         write.done(shown)
         return shown
+
+    def _read_again(self, what: str) -> RawItem:
+        """Read what a transaction wrote, for it does not tell."""
+        store = store_for(type(self))
+        try:
+            return persist(lambda: store.read(key_of(self), consistent=True), 0.0).item
+        except PynamoDBException as error:
+            msg = f"{what}: {name_of(self)} was written, but could not be read again: refresh() it"
+            raise GetError(msg, error) from error
 
     def _row_members(self, write: RowWrite, what: str, *, unlock: bool = False) -> list[Any]:
         """Return a write and what protects it: parts of one request, or of one transaction."""

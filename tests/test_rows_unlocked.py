@@ -10,7 +10,7 @@ import pytest
 from proxy import after, deny, drop_answer, drop_request
 from pynamodb.attributes import VersionAttribute
 from pynamodb.connection import Connection
-from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
+from pynamodb.exceptions import GetError, PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite
 from row_scene import Account, RowScene, Write, delete, every_write, save, save_or_update, update
 from scene import Lose, lost_in_two_ways
@@ -297,6 +297,19 @@ def test_condition_of_the_callers_own_is_pynamodbs_error(scene: RowScene, write:
     code = "TransactionCanceledException" if scene.in_table else "ConditionalCheckFailedException"
     assert raised.value.cause_response_code == code
     assert scene.row.balance == 0
+
+
+def test_update_that_cannot_be_read_again_says_that_it_was_applied(table_scene: RowScene) -> None:
+    scene = table_scene
+    row = scene.here(scene.key)
+    scene.proxy.always(deny(), op="GetItem")
+    with pytest.raises(GetError, match="was written"):
+        update(row)
+    scene.proxy.clear()
+    assert scene.row.balance == 1
+    assert row.balance == 0
+    row.refresh()
+    assert row.balance == 1
 
 
 def test_failure_that_does_not_pass_is_pynamodbs_error(row_scene: RowScene) -> None:

@@ -30,8 +30,14 @@ napoleon_use_ivar = True
 
 # Names of others: their documentation is on the network.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(pynamodb|collections|threading|datetime|typing|typing_extensions|enum)\..*"),
-    (r"py:class", r"(P|R|P\.args|P\.kwargs|Self|Options|pynamodb_mutex\.(groups|_row_lock)\.M)"),
+    (
+        r"py:.*",
+        r"(pynamodb|collections|contextlib|threading|datetime|typing|typing_extensions|enum)\..*",
+    ),
+    (
+        r"py:class",
+        r"(P|R|P\.args|P\.kwargs|Self|Options|pynamodb_mutex\.(groups|testing|_row_lock)\.M)",
+    ),
     (r"py:class", r"(Action|BatchWrite|Condition|Model|(.*\.Guarded)?TransactWrite)"),
 ]
 

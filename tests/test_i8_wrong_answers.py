@@ -30,6 +30,8 @@ from pynamodb_mutex._process import current_process
 from pynamodb_mutex.exceptions import Loss
 
 pytest_plugins = ["scene_fixtures"]
+# the answers are the proxy's: what stands behind it makes no difference
+pytestmark = pytest.mark.parametrize("stage", ["embedded"], indirect=True)
 
 
 # -- answers that hang -----------------------------------------------------------------------------

@@ -275,7 +275,8 @@ def test_version_of_the_model_is_kept(row_scene: RowScene, way: Way, lose: Lose)
 
 
 @of_the_locks_alone
-def test_instance_that_is_not_the_locked_one_is_refused(scene: RowScene, way: Way) -> None:
+def test_instance_that_is_not_the_locked_one_is_refused(row_scene: RowScene, way: Way) -> None:
+    scene = row_scene
     with scene.lock() as row:
         transaction = way(row)
         transaction.update(scene.here(scene.key), [scene.here.balance.add(1)])
@@ -283,6 +284,20 @@ def test_instance_that_is_not_the_locked_one_is_refused(scene: RowScene, way: Wa
             pass
         assert row.is_locked
     assert scene.row.balance == 0
+
+
+def test_lock_in_a_lock_table_guards_any_instance_of_its_row(table_scene: RowScene) -> None:
+    scene = table_scene
+    row = scene.locked()
+    with row.row_lock.transaction() as transaction:
+        transaction.update(scene.here(scene.key), [scene.here.balance.add(1)])
+    assert scene.row.balance == 1
+    transaction = row.row_lock.transaction()
+    transaction.update(scene.here(scene.key), [scene.here.balance.add(1)])
+    scene.forced_and_taken()
+    with pytest.raises(MutexLostError), transaction:
+        pass
+    assert scene.row.balance == 1
 
 
 def test_transaction_of_the_lock_guards_rows_of_others(scene: RowScene) -> None:

@@ -40,7 +40,7 @@ from pynamodb_mutex.testing import Engine
 
 TELLERS = 4
 WRITES = int(os.environ.get("PYNAMODB_MUTEX_WORKLOAD", "300"))
-LONGEST = 100.0
+LONGEST = WRITES / 3  # seconds
 
 
 def applied_later(chance: random.Random) -> Fault:
@@ -165,7 +165,7 @@ def nemesis(engine: Engine, tmp_path: Path) -> Iterator[Nemesis]:
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(2 * LONGEST)
 def test_rows_hold_just_what_was_told_as_applied(engine: Engine, nemesis: Nemesis) -> None:
     nemesis.rage()
     nemesis.end()

@@ -6,6 +6,8 @@ import os
 import uuid
 from typing import TYPE_CHECKING
 
+import botocore.loaders
+import botocore.session
 import pytest
 
 from pynamodb_mutex import LockItem
@@ -19,6 +21,12 @@ from pynamodb_mutex.testing import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+# Nearly every test has clients of its own. What botocore knows of DynamoDB is read once for all of them:
+# anew for each it would take most of the time.
+_loader = botocore.loaders.create_loader()
+botocore.session.create_loader = lambda *_: _loader
 
 
 @pytest.fixture(scope="session")

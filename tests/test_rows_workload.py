@@ -39,8 +39,8 @@ from wire import Exchange
 from pynamodb_mutex.testing import Engine
 
 TELLERS = 4
-WRITES = int(os.environ.get("PYNAMODB_MUTEX_WORKLOAD", "300"))
-LONGEST = WRITES / 3  # seconds
+WRITES = int(os.environ.get("PYNAMODB_MUTEX_WORKLOAD", "200"))
+LONGEST = WRITES / 2  # seconds
 
 
 def applied_later(chance: random.Random) -> Fault:

@@ -262,3 +262,8 @@ def test_what_an_instance_says_of_its_lock_is_not_written(engine):
     row.save()
     assert set(stored(row)) == {"pk", "lock_version"}
     assert stored(row)["lock_version"]["N"] >= row.row_lock.fencing_token
+
+
+def test_attributes_of_the_lock_keep_their_type():
+    with pytest.raises(TypeError, match=r"Row\.lock_owner belongs to the lock"):
+        made({"pk": UnicodeAttribute(hash_key=True), "lock_owner": NumberAttribute()}, LOCKABLE)

@@ -81,7 +81,7 @@ def outcome(error: Exception) -> tuple[bool, bool]:
             return bool(reasons) and all(r.get("Code") in PASSING_REASONS for r in reasons), False
         if code in _NOT_APPLIED:
             return True, False
-        return status >= 500 or code == _UNDER_WAY, True  # noqa: PLR2004
+        return status >= 500 or code == _UNDER_WAY, True  # noqa: PLR2004 - the server's own
     if isinstance(error, exceptions.SSLError):
         return True, True  # a ConnectionError to botocore, yet it may come with the answer
     if isinstance(error, exceptions.ConnectionError):

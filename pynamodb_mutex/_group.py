@@ -135,7 +135,7 @@ class GroupAcquisition:
             waited = next_wait(waited, poll)
             frees_at = max(member.free_at() for member in self._members)
             # many wait for the same end: not all at that instant
-            soon = max(now + _SHORTEST_WAIT, frees_at + random.uniform(0, poll[0]))  # noqa: S311
+            soon = max(now + _SHORTEST_WAIT, frees_at + random.uniform(0, poll[0]))  # noqa: S311 - jitter
             sleep(min(now + waited, soon, self._deadline) - now)
 
     def _looks_free(self) -> bool:

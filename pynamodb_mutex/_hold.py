@@ -225,7 +225,7 @@ class Hold:
             # only the store's refusal, or the end of the lease, is a loss
             self._unreachable = True
             pause = min(1.0, self.terms.lease / 10)
-            self._renews_at = local_clock().now() + random.uniform(pause / 2, pause)  # noqa: S311
+            self._renews_at = local_clock().now() + random.uniform(pause / 2, pause)  # noqa: S311 - jitter
             _log.warning("renewal of %s failed, to be repeated: %s", self.terms.key, error)
         finally:
             with self._lock:

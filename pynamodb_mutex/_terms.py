@@ -72,7 +72,7 @@ class Terms(NamedTuple):
         if self.on_lost is not None and not callable(self.on_lost):
             msg = f"on_lost must be callable, not {self.on_lost!r}"
             raise TypeError(msg)
-        if not isinstance(self.poll, tuple) or len(self.poll) != 2:  # noqa: PLR2004
+        if not isinstance(self.poll, tuple) or len(self.poll) != 2:  # noqa: PLR2004 - a pair
             msg = f"poll is a tuple of the shortest and the longest wait, not {self.poll!r}"
             raise TypeError(msg)
         shortest, longest = (check_number("poll", wait) for wait in self.poll)

@@ -218,7 +218,7 @@ class Turn(Generic[W, H]):
         def sleep(duration: float) -> None:
             now = clock.now()
             # many wait for the same end: not all at that instant, nor again and again
-            end = max(now + _SHORTEST_WAIT, frees_at() + random.uniform(0, poll[0]))  # noqa: S311
+            end = max(now + _SHORTEST_WAIT, frees_at() + random.uniform(0, poll[0]))  # noqa: S311 - jitter
             with self.queue.lock:
                 if self._granted is None:
                     if self.queue.holder is not None:

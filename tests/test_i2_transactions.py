@@ -172,7 +172,7 @@ def test_given_up_transaction_that_lands_before_the_next_one_keeps_its_place(
     scene: Scene, counter: Counted
 ) -> None:
     kept = late()
-    mutex = scene.mutex(lease=1)
+    mutex = scene.mutex(lease=2)
     mutex.acquire()
     scene.proxy.next(kept, op=TRANSACT)
     scene.proxy.always(drop_request(), op=TRANSACT)
@@ -189,7 +189,7 @@ def test_given_up_transaction_does_not_land_after_the_next_write(
     scene: Scene, counter: Counted
 ) -> None:
     kept = late()
-    mutex = scene.mutex(lease=1)
+    mutex = scene.mutex(lease=2)
     mutex.acquire()
     scene.proxy.next(kept, op=TRANSACT)
     scene.proxy.always(drop_request(), op=TRANSACT)

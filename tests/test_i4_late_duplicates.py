@@ -252,7 +252,7 @@ def test_late_hand_over_does_not_revive_what_was_released(scene: Scene) -> None:
 
 def test_late_hand_over_does_not_revive_a_claim_that_was_taken_out_by_hand(scene: Scene) -> None:
     kept = late()
-    mutex = scene.mutex(lease=1)
+    mutex = scene.mutex(lease=2)
     mutex.acquire()
     waiter = scene.waiting()
     scene.proxy.next(kept, op="hand_over")
@@ -291,7 +291,7 @@ def test_late_write_does_not_overwrite_the_holders_next_one(scene: Scene) -> Non
 
 def test_late_write_that_was_never_applied_does_not_overwrite_the_next_one(scene: Scene) -> None:
     kept = late()
-    mutex = scene.mutex(lease=1)
+    mutex = scene.mutex(lease=2)
     mutex.acquire()
     scene.proxy.next(kept, op="save_data")
     scene.proxy.always(drop_request(), op="save_data")

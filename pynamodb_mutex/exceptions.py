@@ -69,6 +69,11 @@ def describe_holder(owner: str | None, expires_at: float | None) -> str:
     return f"held by {owner or 'an unnamed owner'} until {end} (DynamoDB's time) unless renewed"
 
 
+def add_note(error: BaseException, text: str) -> None:
+    """Add a note to an exception, where Python has them (3.11)."""
+    getattr(error, "add_note", str)(text)
+
+
 class MutexTimeoutError(MutexError, TimeoutError):
     """The lock was not free within the timeout."""
 

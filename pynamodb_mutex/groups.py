@@ -20,6 +20,7 @@ from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
     MutexNotHeldError,
     MutexTimeoutError,
+    add_note,
     describe_holder,
 )
 
@@ -62,7 +63,7 @@ class RowLocks(Generic[M]):
             raise ValueError(msg)
         self._locks = locks
         self._holds: list[Hold] = []
-        self._rows: LockedRows[M] | None = None
+        self._rows = LockedRows[M](self, locks, [])
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Take all the locks, or none.
@@ -133,7 +134,7 @@ class RowLocks(Generic[M]):
         failed = self._acquire(True, None)
         if failed is not None:
             raise self._timeout_error(failed)
-        return self._current_rows
+        return self._rows
 
     def __exit__(
         self,
@@ -149,8 +150,7 @@ class RowLocks(Generic[M]):
         except Exception as failure:
             if error is None:
                 raise
-            if hasattr(error, "add_note"):
-                error.add_note(f"and the locks could not be given back: {failure}")
+            add_note(error, f"and the locks could not be given back: {failure}")
 
     def transaction(self, *, unlock: bool = True) -> TransactWrite:
         """Return a TransactWrite that is applied only while all the locks are held.
@@ -168,7 +168,7 @@ class RowLocks(Generic[M]):
         holds = self._unfinished("transaction")
         for hold in holds:
             hold.check("transaction")
-        return _RowsTransactWrite(self._current_rows, holds, unlock=unlock)
+        return _RowsTransactWrite(self._rows, holds, unlock=unlock)
 
     def ensure_held(self, at_least: float = 0.0) -> None:
         """Raise unless all the locks are held, and renew first those of which less is left.
@@ -224,13 +224,6 @@ class RowLocks(Generic[M]):
     @property
     def _names(self) -> str:
         return ", ".join(lock.key for lock in self._locks)
-
-    @property
-    def _current_rows(self) -> LockedRows[M]:
-        if self._rows is None:
-            msg = f"{self._names} are not held"
-            raise MutexNotHeldError(msg, key=self._locks[0].key)
-        return self._rows
 
     def _unfinished(self, what: str) -> list[Hold]:
         holds = [hold for hold in self._holds if not hold.finished]

@@ -21,6 +21,7 @@ from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
     MutexTimeoutError,
+    add_note,
     describe_holder,
 )
 from pynamodb_mutex.models import LockItem
@@ -293,7 +294,7 @@ class Mutex(View):
         except Exception as failure:
             if error is None:
                 raise
-            _note(error, f"and the lock could not be given back: {failure}")
+            add_note(error, f"and the lock could not be given back: {failure}")
 
     def _leave(self) -> Hold:
         """Return the acquisition of the block that is left, on whatever thread that happens."""
@@ -385,8 +386,3 @@ def _is_async(function: Callable[..., object]) -> bool:
         inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each)
         for each in (function, called)
     )
-
-
-def _note(error: BaseException, text: str) -> None:
-    """Add a note to an exception, where Python has them (3.11)."""
-    getattr(error, "add_note", str)(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException
 
@@ -14,10 +14,17 @@ from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Protocol
 
     from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._hold import Hold, Renewal
     from pynamodb_mutex._keys import RawItem
+
+    class Judge(Protocol):
+        """A condition of a write that is no guard, and yet the protocol's."""
+
+        def judge(self, raw: RawItem, error: PynamoDBException) -> Verdict:
+            """Say what a row tells whose write was refused; raise if that is final."""
 
 
 _PATIENCE = 5.0
@@ -105,13 +112,6 @@ class Part:
             self.hold.renewed(self._renewals[-1])
         if self.ends:
             self.hold.end()
-
-
-class Judge(Protocol):
-    """A condition of a write that is no guard, and yet the protocol's."""
-
-    def judge(self, raw: RawItem, error: PynamoDBException) -> Verdict:
-        """Say what a row tells whose write was refused; raise if that is final."""
 
 
 class Refusal(NamedTuple):

@@ -12,9 +12,25 @@ import logging
 import math
 import threading
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pynamodb_mutex._clock import local_clock
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Renewed(Protocol):
+        """What the renewer looks after."""
+
+        def due(self) -> float:
+            """Return the local time at which `tend` wants to be called; infinity for never again."""
+
+        def tend(self) -> bool:
+            """Do what is due, without I/O; return whether a renewal should be sent."""
+
+        def send_renewal(self) -> None:
+            """Send one renewal. Called on a worker's thread; must not raise."""
+
 
 _log = logging.getLogger("pynamodb_mutex")
 
@@ -26,19 +42,6 @@ LINGER = 5.0
 
 LONGEST_SLEEP = 1.0
 """Seconds: a thread's wait does not count a suspension of the machine, the leases do."""
-
-
-class Renewed(Protocol):
-    """What the renewer looks after."""
-
-    def due(self) -> float:
-        """Return the local time at which `tend` wants to be called; infinity for never again."""
-
-    def tend(self) -> bool:
-        """Do what is due, without I/O; return whether a renewal should be sent."""
-
-    def send_renewal(self) -> None:
-        """Send one renewal. Called on a worker's thread; must not raise."""
 
 
 class Renewer:

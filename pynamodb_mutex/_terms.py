@@ -7,35 +7,36 @@ import os
 import socket
 import threading
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb_mutex._claim import SHORTEST_LEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypedDict
 
     from pynamodb.models import Model
 
     from pynamodb_mutex._keys import RawItem
     from pynamodb_mutex.mutex import Mutex
 
+    class Options(TypedDict, total=False):
+        """The options of `Mutex.for_key`, but for the lock table."""
+
+        lease: float
+        timeout: float
+        auto_renew: bool
+        max_hold: float | None
+        owner: str | None
+        on_lost: Callable[[Mutex], object] | None
+        data: Any
+        poll: tuple[float, float]
+        reentrant: bool
+        delete_on_release: bool
+
+
 FOREVER = -1.0
 """A timeout that never comes, as in `threading`."""
-
-
-class Options(TypedDict, total=False):
-    """The options of `Mutex.for_key`, but for the lock table."""
-
-    lease: float
-    timeout: float
-    auto_renew: bool
-    max_hold: float | None
-    owner: str | None
-    on_lost: Callable[[Mutex], object] | None
-    data: Any
-    poll: tuple[float, float]
-    reentrant: bool
-    delete_on_release: bool
 
 
 class Terms(NamedTuple):

@@ -15,7 +15,6 @@ from pynamodb.attributes import (
 )
 from pynamodb.models import Model
 
-from pynamodb_mutex import _table
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import check_key, key_of
 from pynamodb_mutex._process import lock_models, store_for
@@ -109,6 +108,8 @@ class LockItem(Model):
             pynamodb.exceptions.TableError: If DynamoDB refuses, or an existing table has other keys
                 or another TTL attribute.
         """
+        from pynamodb_mutex import _table  # noqa: PLC0415 - seldom needed, slow to load
+
         _table.create(cls, wait=wait, options=create_table_options)
 
     @classmethod

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb_mutex._acquire import Acquisition
 from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._guard import save_data
 from pynamodb_mutex._keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._release import force, release
@@ -333,6 +332,8 @@ class Mutex(View):
             TypeError: If the payload is not JSON.
             pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached; the outcome is unknown.
         """
+        from pynamodb_mutex._guard import save_data  # noqa: PLC0415 - seldom needed
+
         save_data(self._current("save_data"), data)
 
     def transaction(self) -> TransactWrite:

@@ -172,7 +172,13 @@ def _send_until_known(parts: Sequence[Part], send: Callable[[], Refusal | None],
 
     while True:
         patience = min((part.hold.remaining for part in parts), default=_PATIENCE)
-        refusal = persist(attempt, local_clock().now() + patience)
+        try:
+            refusal = persist(attempt, local_clock().now() + patience)
+        except PynamoDBException:
+            for part in parts:
+                # the claim may be gone by our own doing: a release must not wonder
+                part.hold.may_have_ended |= part.ends and maybe_applied
+            raise
         if refusal is None or _judged(parts, refusal, what, maybe_applied=maybe_applied):
             return
 

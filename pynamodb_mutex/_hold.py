@@ -64,6 +64,7 @@ class Hold:
         self.depth = 1
         self.row: Any = None
         self.companions: tuple[Hold, ...] = ()
+        self.may_have_ended = False
         self.writing = threading.Lock()
         self.taker: Claim | None = None
         self.terms = wanted.terms

@@ -91,7 +91,7 @@ class Ending:
     def __init__(self, hold: Hold, runs_until: float) -> None:
         self.hold = hold
         self.until = min(runs_until, local_clock().now() + _PATIENCE)
-        self.may_be_applied = False
+        self.may_be_applied = hold.may_have_ended
 
     def send(self, request: Callable[[], Answer], done: Callable[[Answer], bool]) -> Answer:
         """Send a request that ends the claim; raise if it had ended before."""

@@ -110,6 +110,18 @@ def test_update_leaves_the_claim_alone(row_scene: RowScene) -> None:
         assert row_scene.claim == before | {"writes": {"N": "1"}}
 
 
+def test_unlock_of_unknown_outcome_is_no_loss_to_the_release(row_scene: RowScene) -> None:
+    scene = row_scene
+    lock = scene.lock()
+    scene.proxy.next(drop_answer(), deny(), op="PutItem")
+    with pytest.raises(PutError), lock as row:
+        save(row, "mine", unlock=True)
+    assert scene.is_free
+    assert scene.row.last == "mine"
+    assert not lock.lost
+    assert scene.applied("release") == [True]
+
+
 # -- not applied -----------------------------------------------------------------------------------
 
 

@@ -102,11 +102,6 @@ RUNS = [
     claim("force keeps the version", "FORCE_VERSION=0 FORCES=1", 22),
     claim("force breaks what it finds", "FORCE_SEEN=0 FORCES=1", 50),
     claim("a save without the lock may lower the version", "PUT_BELOW=0 PUTS=1", 30),
-    claim("the design, a force and a save without the lock", "FORCES=1 PUTS=1", small=False),
-    claim("the design, two writes, two renewals", "WRITES=2 RENEWS=2 FAULTS=1", small=False),
-    claim("the design, two faults", "FAULTS=2", small=False),
-    claim("the design, two acquisitions of each", "ROUNDS=2 WRITES=0 FAULTS=1", small=False),
-    claim("the design, three clients", "N=3 WRITES=0 FAULTS=1", small=False),
     timed("the design", "RENEWS=0 TMAX=6"),
     timed("nobody sees a Date, no watch grace", "BLIND=3 WGRACE=0 TMAX=8"),
     timed("the holder sees no Date", "BLIND=1 RENEWS=0 TMAX=8"),
@@ -128,10 +123,10 @@ RUNS = [
     timed("hosts disagree, the taker keeps a margin", "SKEW=1 LEASE=1 RENEWS=0 TMAX=6 DELAY=1"),
     timed("the same, no margin", "SKEW=1 MARGIN=0 LEASE=1 RENEWS=0 TMAX=6 DELAY=1", 10),
     timed("a dead holder's lock is free after the bound", "DEATH=1 BUMP=2"),
-    timed("the same, a tick earlier", "DEATH=1 BUMP=2 BOUND=(LEASE+HEAD+U-2)", 70),
-    timed("a client freezes (few ticks)", f"{FREEZE} TMAX=5"),
+    timed("the same, a tick earlier", "DEATH=1 BUMP=2 BOUND=3", 70),
+    timed("a client freezes (few ticks)", f"{FREEZE} TMAX=5", small=False),
     timed("the end in server time not looked at", f"{FREEZE} TMAX=6 REACH=0", 10, 11),
-    timed("upper bound the lowest of all", f"{FREEZE} TMAX=6 UPPER=3", 10, 11),
+    timed("upper bound the lowest of all", f"{FREEZE} TMAX=6 UPPER=3", 10, 11, small=False),
     timed("a client freezes", f"{FREEZE} TMAX=6", small=False),
     timed(
         "an answer about another row, watch grace of zero",
@@ -147,7 +142,7 @@ RUNS = [
 def check(run: Run, folder: Path, limit: float, *, quick: bool) -> Result:
     """Build and run one."""
     macros = [f"-D{macro}" for macro in run.macros.split()]
-    flags = ["-O1" if quick else "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", "-DNOFAIR"]
+    flags = ["-O0" if quick else "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", "-DNOFAIR"]
     for command in (
         ["spin", "-a", *macros, str(HERE / f"{run.model}.pml")],
         ["gcc", *flags, f"-DMEMLIM={MEMORY}", "-o", "pan", "pan.c"],

@@ -39,6 +39,12 @@ test: $(VENV)/.installed ## run all tests; every line and branch must be covered
 demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options)
 	@$(DEMO_VENV)/bin/python -m pynamodb_mutex.demo $(ARGS)
 
+models: ## check the formal models at small sizes (needs spin and gcc)
+	@$(PYTHON) models/run.py --small
+
+proof: ## check the formal models at large sizes too
+	@PYNAMODB_MUTEX_REQUIRE_SPIN=1 $(PYTHON) models/run.py
+
 lint: $(VENV)/.installed ## check style, format and types
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
@@ -69,4 +75,4 @@ clean: ## remove environments and everything built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test demo lint docs dist clean
+.PHONY: help venv test demo models proof lint docs dist clean

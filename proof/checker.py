@@ -74,6 +74,7 @@ class Store:
         self._report = report
         self.disowned: dict[str, int] = {}
         self._steps: dict[Lock, tuple[list[int], list[State]]] = defaultdict(lambda: ([], []))
+        self._looked: dict[tuple[str, Lock], str | None] = {}
         self._versions: dict[Lock, int] = {}
         self.owners: dict[str, str] = {}
         self._tenures: dict[str, set[str]] = defaultdict(set)
@@ -82,6 +83,10 @@ class Store:
         before = dict(self.claims)
         if event.get("kind") == "disown":
             self.disowned[event["proc"]] = event["t"]
+        if event.get("name") == "GetItem":
+            for key in event["keys"]:
+                lock = key.partition("/")[2]
+                self._looked[event["proc"], lock] = self.claims.get(lock, {}).get("token")
         for row in event["rows"]:
             lock = lock_of(row)
             if lock is not None and event["op"] == "wire":
@@ -140,6 +145,9 @@ class Store:
             report.violate("P3", t, f"{lock}: fencing token {version} after {highest}")
         self._versions[lock] = max(version, highest)
         if event["kind"] == "force":
+            report.count("P7")
+            if self._looked.get((event["proc"], lock)) != old.get("token"):
+                report.violate("P7", t, f"{lock}: force broke a claim that it had not seen")
             return
         if (lock, token) in self.taken:
             report.violate("P7", t, f"{lock}: the token {token} came twice")

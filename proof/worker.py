@@ -38,7 +38,11 @@ class Beliefs:
         self.section: Section | None = None
         self._changed = threading.Lock()
         self._since = self._until = 0
+        self._over = threading.Event()
         threading.Thread(target=self._look, daemon=True).start()
+
+    def end(self) -> None:
+        self._over.set()
 
     def start(self, section: Section) -> None:
         with self._changed:
@@ -64,7 +68,8 @@ class Beliefs:
 
     def _look(self) -> None:
         for turn in itertools.count():
-            time.sleep(LOOK_SECONDS)
+            if self._over.wait(LOOK_SECONDS):
+                return
             with self._changed:
                 self._ask()
                 if turn % int(TELL_SECONDS / LOOK_SECONDS) == 0:
@@ -77,7 +82,9 @@ class Worker:
     def __init__(self, config: dict[str, Any]) -> None:
         self.folder, self.proc = Path(config["folder"]), config["proc"]
         self.record = Recorder(self.folder / f"{self.proc}.jsonl", self.proc)
-        self.tables = tables(config["prefix"], config["url"])
+        self.tables = tables(
+            config["prefix"], config["url"], read_timeout=config.get("read_timeout", 1.0)
+        )
         self.lease = config["lease"]
         self.chance = random.Random(config["seed"])
         self.stopping = threading.Event()
@@ -97,35 +104,36 @@ class Worker:
         way = chance.choice(["mutex", "mutex", "row", "row", "many"])
         wanted = list(MUTEXES if way == "mutex" else ROWS)
         names = chance.sample(wanted, 2 if way == "many" else 1)
-        renews = chance.random() < 0.8
-        section = WAYS[way](
-            self.tables, names, lease=self.lease, timeout=15, auto_renew=renews, owner=self.proc
-        )
+        section = self.take(way, names, timeout=15, auto_renew=chance.random() < 0.8)
+        if section is None:
+            time.sleep(0.05)
+            return
+        try:
+            self._work(section)
+        finally:
+            self.give_back(section)
+
+    def take(self, way: str, names: list[str], **options: Any) -> Section | None:
+        """Take locks; None if they were not to be had."""
+        options = {"lease": self.lease, "owner": self.proc, **options}
+        section = WAYS[way](self.tables, names, **options)
         call = {"way": way, "names": names}
         self.record("acquire", phase="invoke", **call)
         try:
             taken = section.acquire()
         except Exception as error:
             self._failed("acquire", error, call, unknown=True)
-            time.sleep(0.05)
-            return
+            return None
         if not taken:
             self.record("acquire", phase="fail", **call)
-            return
+            return None
         self.record("acquire", phase="ok", locks=section.locks, **call)
         self.beliefs.start(section)
-        try:
-            self._work(section)
-        finally:
-            self._leave(section)
-            self.beliefs.stop()
+        return section
 
     def _work(self, section: Section) -> None:
-        chance, call = self.chance, {"locks": section.locks}
-        try:
-            section.read()
-        except Exception as error:
-            self._failed("read", error, call, unknown=False)
+        chance = self.chance
+        if not self.read(section):
             return
         for _ in range(chance.randrange(1, 4)):
             time.sleep(chance.choice([0, 0, 0.005, 0.02, 0.05, 0.3, self.lease * 0.7]))
@@ -135,10 +143,23 @@ class Worker:
             values = {name: f"{self.proc}-{next(self._numbers)}" for name in section.names}
             if not self._twins(section, values):
                 return
-            if not self._write(section, values, call) or not section.held:
+            if not self.write(section, values) or not section.held:
                 return
 
-    def _write(self, section: Section, values: dict[str, str], call: dict[str, Any]) -> bool:
+    def read(self, section: Section) -> bool:
+        """Read the rows; say whether that worked."""
+        try:
+            section.read()
+        except Exception as error:
+            self._failed("read", error, {"locks": section.locks}, unknown=False)
+            return False
+        return True
+
+    def write(self, section: Section, values: dict[str, str] | None = None) -> bool:
+        """Write the rows, guarded; say whether that was told to have worked."""
+        if values is None:
+            values = {name: f"{self.proc}-{next(self._numbers)}" for name in section.names}
+        call = {"locks": section.locks}
         self.record("write", phase="invoke", values=values, **call)
         try:
             section.write(values, self.chance)
@@ -163,7 +184,12 @@ class Worker:
         self.record("twin", phase="ok", values=values)
         return True
 
-    def _leave(self, section: Section) -> None:
+    def give_back(self, section: Section) -> None:
+        """Release the locks, and stop believing."""
+        self._release(section)
+        self.beliefs.stop()
+
+    def _release(self, section: Section) -> None:
         call = {"locks": section.locks}
         self.record("release", phase="invoke", **call)
         try:
@@ -213,9 +239,9 @@ class Worker:
 def main(path: str) -> None:
     config = json.loads(Path(path).read_text())
     if config.get("break"):
-        from proof.broken import BROKEN
+        from proof.broken import broken
 
-        BROKEN[config["break"]]()
+        broken(config["break"]).__enter__()
     worker = Worker(config)
 
     def fork_soon(*_: object) -> None:

@@ -84,11 +84,11 @@ def scene(engine: Engine, folder: Path, prefix: str) -> Iterator[Scene]:
             for worker in workers:
                 worker.beliefs.end()
                 worker.record.close()
+            wire_record.close()
     shown = [row | made.plain.get(row["key"], consistent_read=True).attribute_values for row in rows]
     names = ("table", "key", "last", "count", "ticks")
     record("final", rows=[{name: row[name] for name in names} for row in shown])
     record.close()
-    wire_record.close()
 
 
 def judged(folder: Path) -> Report:
@@ -112,8 +112,9 @@ def answer_comes_after_the_lease(scene: Scene) -> None:
 
 
 def release_comes_late(scene: Scene) -> None:
-    kept = scene.lose_writes("release")
-    scene.one.give_back(scene.take(scene.one, lease=LEASE))
+    section = scene.take(scene.one, lease=LEASE)
+    kept = scene.lose_writes("UpdateItem")
+    scene.one.give_back(section)
     section = scene.take(scene.other)
     kept.apply()
     scene.other.give_back(section)

@@ -248,7 +248,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.connections.add(self.connection)
 
     def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        raw = self.rfile.read(length)
+        if len(raw) < length:  # the client was killed while it sent
+            self.close_connection = True
+            return
         op = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
         exchange = Exchange(self, op, raw)
         try:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from faults import Fault, delay_answer, deny, drop_answer, drop_request, late
+from proxy import Exchange
+
 from proof.broken import wall_offsets
 from proof.checker import check
 from proof.history import Recorder, read
@@ -21,7 +23,6 @@ from proof.sections import Section
 from proof.tables import create, tables
 from proof.verdicts import Report
 from proof.worker import Worker
-from proxy import Exchange
 from pynamodb_mutex.testing import Engine
 
 LEASE = 1.0
@@ -49,7 +50,9 @@ class Scene:
         self.one, self.other, self.operator = workers
         self.wire, self.wire_of_other, self.wire_of_operator = proxies
 
-    def take(self, worker: Worker, key: str = "m0", lease: float = LONG, timeout: float = 10.0) -> Section:
+    def take(
+        self, worker: Worker, key: str = "m0", lease: float = LONG, timeout: float = 10.0
+    ) -> Section:
         way = "mutex" if key.startswith("m") else "row"
         section = worker.take(way, [key], lease=lease, timeout=timeout, auto_renew=False)
         assert section is not None, "not taken"
@@ -66,7 +69,10 @@ class Scene:
 @contextmanager
 def scene(engine: Engine, folder: Path, prefix: str) -> Iterator[Scene]:
     """Set the stage; leaves the history in the folder."""
-    record, wire_record = Recorder(folder / "run.jsonl", "run"), Recorder(folder / "wire.jsonl", "wire")
+    record, wire_record = (
+        Recorder(folder / "run.jsonl", "run"),
+        Recorder(folder / "wire.jsonl", "wire"),
+    )
     made = tables(prefix, engine.endpoint_url)
     rows = create(made)
     record("init", rows=rows)
@@ -85,7 +91,9 @@ def scene(engine: Engine, folder: Path, prefix: str) -> Iterator[Scene]:
                 worker.beliefs.end()
                 worker.record.close()
             wire_record.close()
-    shown = [row | made.plain.get(row["key"], consistent_read=True).attribute_values for row in rows]
+    shown = [
+        row | made.plain.get(row["key"], consistent_read=True).attribute_values for row in rows
+    ]
     names = ("table", "key", "last", "count", "ticks")
     record("final", rows=[{name: row[name] for name in names} for row in shown])
     record.close()

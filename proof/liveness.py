@@ -12,8 +12,11 @@ from proof.verdicts import Report, percentiles
 SLACK = 1.0
 """Seconds for polling and for a busy machine."""
 
-FREE = 3.0
-"""Seconds for which nobody must be kept waiting for a key that is free."""
+ANSWERS = 3
+"""Answers after which one who waits for a free key must have got it."""
+
+PAUSES = 5
+"""Stopped clients from which on an unguarded row must have lost something."""
 
 
 def check_liveness(events: list[Event], facts: dict[str, Any], report: Report) -> None:
@@ -21,7 +24,7 @@ def check_liveness(events: list[Event], facts: dict[str, Any], report: Report) -
     twins = lost_by_twins(events)
     report.figures["unguarded twin"] = f"{twins['lost']} of {twins['acked']} acknowledged lost"
     pauses = sum(event["op"] in {"stop_client", "stand_still"} for event in events)
-    if facts.get("nemesis") and pauses >= 3:
+    if facts.get("nemesis") and pauses >= PAUSES:
         report.count("P5")
         if not twins["lost"]:
             report.violate("P5", events[-1]["t"], "the unguarded twin lost nothing")
@@ -30,15 +33,41 @@ def check_liveness(events: list[Event], facts: dict[str, Any], report: Report) -
     _free_keys(events, report)
 
 
-def _claims(events: list[Event]) -> list[tuple[int, str, dict[str, Any], Event]]:
-    """Return each row of a claim, in order: time, lock, state."""
+def _claims(event: Event) -> list[tuple[int, str, dict[str, Any]]]:
+    """Return the rows with a lock that a request left: time, lock, state."""
     return [
-        (event["t"], row["key"], row, event)
-        for event in events
-        if event["op"] == "wire"
-        for row in event["rows"]
+        (event["t"], row["key"], row)
+        for row in (event["rows"] if event["op"] == "wire" else ())
         if row["table"] == "locks" or row["key"].startswith("r")
     ]
+
+
+class _Deaths:
+    """Follows whose claims stand, and whose holders were killed."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, str] = {}
+        self.claims: dict[str, tuple[int, dict[str, Any]]] = {}
+        self.dead: dict[str, tuple[int, str, bool]] = {}
+        self.asked: dict[str, Event] = {}
+
+    def see(self, event: Event) -> list[tuple[str, int, bool]]:
+        """Take note; return which dead holders' locks were taken, since when, and if in the quiet."""
+        if event["op"] == "acquire" and event["phase"] == "invoke":
+            self.asked[event["proc"].split(".")[0]] = event
+        if event["op"] == "kill":
+            for lock, (since, row) in self.claims.items():
+                if row.get("expires_at") and self.owners.get(row["token"]) == event["client"]:
+                    self.dead[lock] = (since, row["token"], event["last"])
+        taken = []
+        for t, lock, row in _claims(event):
+            token = row.get("token")
+            if lock in self.dead and token != self.dead[lock][1]:
+                since, _, last = self.dead.pop(lock)
+                taken.append((lock, since, last))
+            self.owners.setdefault(str(token), event["proc"])
+            self.claims[lock] = (t, row)
+        return taken
 
 
 def _takeovers(events: list[Event], facts: dict[str, Any], report: Report) -> None:
@@ -50,31 +79,18 @@ def _takeovers(events: list[Event], facts: dict[str, Any], report: Report) -> No
     bound = free_after / SECOND + SLACK
     report.figures["takeover bound"] = f"{bound:.3f} s (1.01 lease + 2.5 s + {SLACK} s)"
     times: list[float] = []
-    owners: dict[str, str] = {}
-    claims: dict[str, tuple[int, dict[str, Any]]] = {}
-    dead: dict[str, tuple[int, str, bool]] = {}
-    asked: dict[str, Event] = {}
+    deaths = _Deaths()
     for event in events:
-        if event["op"] == "acquire" and event["phase"] == "invoke":
-            asked[event["proc"].split(".")[0]] = event
-        if event["op"] == "kill":
-            for lock, (since, row) in claims.items():
-                if row.get("expires_at") and owners.get(row["token"]) == event["client"]:
-                    dead[lock] = (since, row["token"], event["last"])
-        for t, lock, row, _ in _claims([event]):
-            token = row.get("token")
-            if lock in dead and token != dead[lock][1]:
-                since, _, last = dead.pop(lock)
-                call = asked.get(event["proc"])
-                if call is not None and call["t"] < since + free_after:
-                    times.append((t - since) / SECOND)
-                    if last and len(call["names"]) == 1:
-                        report.count("P6")
-                        if times[-1] > bound:
-                            text = f"{lock}: taken {times[-1]:.3f} s after the dead holder's last renewal"
-                            report.violate("P6", t, text)
-            owners.setdefault(token, event["proc"])
-            claims[lock] = (t, row)
+        for lock, since, last in deaths.see(event):
+            call = deaths.asked.get(event["proc"])
+            if call is None or call["t"] >= since + free_after:
+                continue
+            times.append((event["t"] - since) / SECOND)
+            if last and len(call["names"]) == 1:
+                report.count("P6")
+                if times[-1] > bound:
+                    text = f"{lock}: taken {times[-1]:.3f} s after the dead holder's last renewal"
+                    report.violate("P6", event["t"], text)
     report.figures["takeover of the killed"] = percentiles(times)
 
 
@@ -95,7 +111,7 @@ def _everybody(events: list[Event], report: Report) -> None:
             served |= {event["proc"], *event["locks"]}
         if event["op"] == "hung":
             report.violate("P6", event["t"], f"{event['client']} did not end when told to")
-    locks = {lock for _, lock, _, _ in _claims(events)}
+    locks = {lock for event in events for _, lock, _ in _claims(event)}
     for each in sorted({*living.values(), *locks}):
         report.count("P6")
         if each not in served:
@@ -103,32 +119,31 @@ def _everybody(events: list[Event], report: Report) -> None:
 
 
 def _free_keys(events: list[Event], report: Report) -> None:
-    """Nobody who can reach the store waits long for a key that is free."""
-    free: dict[str, list[tuple[int, bool]]] = defaultdict(list)
-    for t, lock, row, _ in _claims(events):
-        free[lock].append((t, row.get("expires_at") is None))
-    answered: dict[str, list[int]] = defaultdict(list)
-    invoked: dict[str, Event] = {}
+    """Nobody who can reach the store waits in vain for a key that was free all the time."""
+    taken_at: dict[str, int] = {}
+    standing: dict[str, bool] = {}
+    answers: dict[str, int] = defaultdict(int)
+    calls: dict[str, tuple[int, int]] = {}
     for event in events:
+        client = event["proc"].split(".")[0]
+        for t, lock, row in _claims(event):
+            is_free = row.get("expires_at") is None
+            # as of when the key is known not to have been free
+            if not is_free or standing.get(lock):
+                taken_at[lock] = t
+            standing[lock] = not is_free
         if event["op"] == "wire" and event["status"] is not None and event["fault"] is None:
-            answered[event["proc"]].append(event["t"])
+            answers[client] += 1
         if event["op"] != "acquire":
             continue
         if event["phase"] == "invoke":
-            invoked[event["proc"]] = event
+            calls[event["proc"]] = (event["t"], answers[client])
         elif event["phase"] == "fail" or event.get("error") == "MutexTimeoutError":
-            since = invoked[event["proc"]]["t"] if event["proc"] in invoked else event["t"]
-            asked = sum(since < t < event["t"] for t in answered[event["proc"].split(".")[0]])
-            idle = all(_always_free(free[lock], since, event["t"]) for lock in event["names"])
+            since, before = calls.get(event["proc"], (event["t"], 0))
             report.count("P6")
-            if asked >= 3 and idle:
-                report.violate(
-                    "P6", event["t"], f"{event['proc']} waited for the free {event['names']}"
-                )
-
-
-def _always_free(steps: list[tuple[int, bool]], since: int, until: int) -> bool:
-    before = [is_free for t, is_free in steps if t <= since]
-    return (before[-1] if before else True) and all(
-        is_free for t, is_free in steps if since < t <= until
-    )
+            free = not any(
+                standing.get(lock) or taken_at.get(lock, 0) > since for lock in event["names"]
+            )
+            if free and answers[client] - before >= ANSWERS:
+                text = f"{event['proc']} waited for {event['names']}, which nobody held"
+                report.violate("P6", event["t"], text)

@@ -9,8 +9,8 @@ from pynamodb.models import Model
 
 from pynamodb_mutex import LockItem, RowLockMixin
 
-MUTEXES = ("m0", "m1")
-ROWS = ("r0", "r1", "r2")
+MUTEXES = ("m0",)
+ROWS = ("r0", "r1")
 START = "start"
 
 

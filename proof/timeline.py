@@ -27,64 +27,85 @@ _COLORS = plt.get_cmap("tab10").colors
 def draw(events: list[Event], report: Report, path: Path) -> Path:
     """Draw the time around the first violation, or the end if there is none; return the path."""
     middle = report.violations[0].t if report.violations else events[-1]["t"]
-    start, end = middle - int(WINDOW * SECOND), middle + int(WINDOW * SECOND)
-    clients = sorted({event["proc"] for event in events if event["op"] == "wire"})
-    held = _claims(events, end)
-    locks = sorted(held)
-    lanes = {name: place for place, name in enumerate([*reversed(locks), *reversed(clients)])}
-    colors = {client: _COLORS[place % 10] for place, client in enumerate(clients)}
-    figure, axes = plt.subplots(figsize=(14, 1.5 + 0.55 * len(lanes)), layout="constrained")
-
-    def at(t: int) -> float:
-        return (t - middle) / SECOND
-
-    def bar(lane: str, since: int, until: int, **look: Any) -> None:
-        since, until = max(since, start), min(until, end)
-        if until > since:
-            axes.barh(lanes[lane], at(until) - at(since), left=at(since), **look)
-
-    for lock, spans in held.items():
-        for since, until, client in spans:
-            bar(lock, since, until, height=0.7, color=colors.get(client, "grey"), edgecolor="white")
-    places = {lock: place for place, lock in enumerate(locks)}
-    step = 0.7 / max(1, len(locks))
-    for lock, found in beliefs(events).items():
-        for belief in found:
-            client = belief.proc.split(".")[0]
-            since, until = max(belief.since, start), min(belief.until, end)
-            if until > since and client in lanes:
-                height = lanes[client] - 0.3 + places.get(lock, 0) * step
-                axes.plot([at(since), at(until)], [height] * 2, lw=3, color=colors[client])
-                axes.annotate(lock, (at(since), height), fontsize=6, va="center", ha="right")
-    for since, until, client, what in _outages(events):
-        look = {"stopped": "//", "frozen": "xx", "cut off": ".."}[what]
-        bar(
-            client,
-            since,
-            until,
-            height=0.9,
-            fill=False,
-            hatch=look,
-            edgecolor="silver",
-            lw=0,
-            zorder=0,
-        )
-    for event in events:
-        if start <= event["t"] <= end:
-            _mark(axes, event, at(event["t"]), lanes, colors)
-    for violation in report.violations:
-        if start <= violation.t <= end:
-            axes.axvline(at(violation.t), color="red", lw=1, zorder=5)
-    if report.violations:
-        first = report.violations[0]
-        axes.set_title(f"{first.property}: {first.text}", fontsize=10, color="red", loc="left")
-    axes.set_yticks(list(lanes.values()), list(lanes))
-    axes.set_xlim(-WINDOW, WINDOW)
-    axes.set_xlabel(f"seconds from {middle / SECOND:.3f}")
-    figure.legend(handles=_legend(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    picture = _Picture(events, middle)
+    picture.claims()
+    picture.beliefs()
+    picture.marks()
+    picture.violations(report)
+    picture.save(path)
     return path
+
+
+class _Picture:
+    def __init__(self, events: list[Event], middle: int) -> None:
+        self._events, self._middle = events, middle
+        self._start, self._end = (middle + sign * int(WINDOW * SECOND) for sign in (-1, 1))
+        self._held = _claims(events, self._end)
+        self._locks = sorted(self._held)
+        clients = sorted({event["proc"] for event in events if event["op"] == "wire"})
+        self._lanes = {
+            name: place for place, name in enumerate([*self._locks[::-1], *clients[::-1]])
+        }
+        self._colors = {client: _COLORS[place % 10] for place, client in enumerate(clients)}
+        size = (14, 1.5 + 0.55 * len(self._lanes))
+        self._figure, self._axes = plt.subplots(figsize=size, layout="constrained")
+
+    def _at(self, t: int) -> float:
+        return (min(max(t, self._start), self._end) - self._middle) / SECOND
+
+    def _shows(self, since: int, until: int) -> bool:
+        return until > self._start and since < self._end
+
+    def _bar(self, lane: str, since: int, until: int, **look: Any) -> None:
+        if self._shows(since, until):
+            left, right = self._at(since), self._at(until)
+            self._axes.barh(self._lanes[lane], right - left, left=left, **look)
+
+    def claims(self) -> None:
+        for lock, spans in self._held.items():
+            for since, until, client in spans:
+                color = self._colors.get(client, "grey")
+                self._bar(lock, since, until, height=0.7, color=color, edgecolor="white")
+
+    def beliefs(self) -> None:
+        step = 0.7 / max(1, len(self._locks))
+        for lock, found in beliefs(self._events).items():
+            for belief in found:
+                client = belief.proc.split(".")[0]
+                if not self._shows(belief.since, belief.until) or client not in self._lanes:
+                    continue
+                height = self._lanes[client] - 0.3 + self._locks.index(lock) * step
+                left, right = self._at(belief.since), self._at(belief.until)
+                self._axes.plot([left, right], [height] * 2, lw=3, color=self._colors[client])
+                self._axes.annotate(lock, (left, height), fontsize=6, va="center", ha="right")
+
+    def marks(self) -> None:
+        """Mark outages of clients, writes to rows, faults, kills and steps of a clock."""
+        for since, until, client, what in _outages(self._events):
+            look = {"stopped": "//", "frozen": "xx", "cut off": ".."}[what]
+            style = {"fill": False, "hatch": look, "edgecolor": "silver", "lw": 0, "zorder": 0}
+            self._bar(client, since, until, height=0.9, **style)
+        for event in self._events:
+            if self._start <= event["t"] <= self._end:
+                _mark(self._axes, event, self._at(event["t"]), self._lanes, self._colors)
+
+    def violations(self, report: Report) -> None:
+        for violation in report.violations:
+            if self._start <= violation.t <= self._end:
+                self._axes.axvline(self._at(violation.t), color="red", lw=1, zorder=5)
+        if report.violations:
+            first = report.violations[0]
+            title = f"{first.property}: {first.text}"
+            self._axes.set_title(title, fontsize=10, color="red", loc="left")
+
+    def save(self, path: Path) -> None:
+        self._axes.set_yticks(list(self._lanes.values()), list(self._lanes))
+        self._axes.set_xlim(-WINDOW, WINDOW)
+        self._axes.set_xlabel(f"seconds from {self._middle / SECOND:.3f}")
+        place = {"loc": "outside lower center", "ncols": 5, "fontsize": 8, "frameon": False}
+        self._figure.legend(handles=_legend(), **place)
+        self._figure.savefig(path, dpi=110)
+        plt.close(self._figure)
 
 
 def _claims(events: list[Event], end: int) -> dict[str, list[tuple[int, int, str]]]:
@@ -135,7 +156,8 @@ def _mark(axes: Any, event: Event, x: float, lanes: dict[str, int], colors: dict
         if event.get("fault"):
             y = lanes[event["proc"]] + 0.38
             axes.plot(x, y, "v", ms=4, color=colors[event["proc"]])
-            axes.annotate(event["fault"], (x, y), fontsize=5, rotation=45)
+            if event["fault"] != "partition":
+                axes.annotate(event["fault"], (x, y), fontsize=5, rotation=45)
     elif event["op"] in {"kill", "step_wall"} and event["client"] in lanes:
         axes.plot(
             x, lanes[event["client"]], "X" if event["op"] == "kill" else "D", ms=8, color="black"

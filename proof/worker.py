@@ -101,7 +101,7 @@ class Worker:
 
     def _section(self) -> None:
         chance = self.chance
-        way = chance.choice(["mutex", "mutex", "row", "row", "many"])
+        way = chance.choice(["mutex", "mutex", "mutex", "row", "row", "many"])
         wanted = list(MUTEXES if way == "mutex" else ROWS)
         names = chance.sample(wanted, 2 if way == "many" else 1)
         section = self.take(way, names, timeout=15, auto_renew=chance.random() < 0.8)
@@ -136,7 +136,8 @@ class Worker:
         if not self.read(section):
             return
         for _ in range(chance.randrange(1, 4)):
-            time.sleep(chance.choice([0, 0, 0.005, 0.02, 0.05, 0.3, self.lease * 0.7]))
+            longest = self.lease if chance.random() < 1 / 16 else 0.06
+            time.sleep(chance.uniform(0, longest))
             if self.forks:
                 self.forks -= 1
                 self._fork(section)

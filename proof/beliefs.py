@@ -13,6 +13,10 @@ THAWED = 0.5
 """Seconds in which a client that was frozen must make use of the first answer after it."""
 
 
+EARLIEST = SECOND // 20
+"""Nanoseconds after a thaw before which a request may have been under way already."""
+
+
 class Belief(NamedTuple):
     """From when to when a client believed that it holds a lock."""
 
@@ -50,11 +54,20 @@ def overlaps(found: list[Belief]) -> list[tuple[Belief, Belief]]:
 
 
 def check_beliefs(
-    events: list[Event], ends: dict[tuple[str, str], tuple[int, str]], report: Report
+    events: list[Event],
+    taken: dict[tuple[str, str], int],
+    ends: dict[tuple[str, str], str],
+    report: Report,
 ) -> None:
     """Judge overlaps: of a claim broken by force, and of a thawed client, they are excused.
 
-    A thawed client may believe until it has the answer to a request that it sent since.
+    A thawed client may believe until the library has the answer to a request that it sent since.
+
+    Args:
+        events: The history.
+        taken: When each acquisition appeared in the store, by lock and token.
+        ends: By what its claim ended there.
+        report: To add to.
     """
     excused = _thaws(events)
     lengths: dict[str, list[float]] = {"violating": [], "of forced": [], "of thawed": []}
@@ -63,16 +76,14 @@ def check_beliefs(
         for one, other in overlaps(found):
             start, end = other.since, min(one.until, other.until)
             length = (end - start) / SECOND
-            if any(ends.get((lock, each.token), (0, ""))[1] == "force" for each in (one, other)):
+            if any(ends.get((lock, each.token)) == "force" for each in (one, other)):
                 lengths["of forced"].append(length)
                 continue
-            blind = [
-                (since, until)
+            if any(
+                taken.get((lock, each.token), each.since) < thawed and end <= until
                 for each in (one, other)
-                for since, until in excused.get(each.proc.split(".")[0], [])
-                if since <= end and each.since < since
-            ]
-            if any(end <= until for _, until in blind):
+                for thawed, until in excused.get(each.proc.split(".")[0], [])
+            ):
                 lengths["of thawed"].append(length)
                 continue
             lengths["violating"].append(length)
@@ -84,30 +95,29 @@ def check_beliefs(
 
 
 def _thaws(events: list[Event]) -> dict[str, list[tuple[int, int]]]:
-    """Return for each client when a freeze began, and until when it need not know."""
+    """Return for each client when it was thawed, and until when it need not know."""
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    frozen: dict[str, int] = {}
     thawed: dict[str, int] = {}
     for event in events:
-        if event["op"] == "stand_still":
-            frozen[event["client"]] = event["t"]
-        elif event["op"] == "resume" and event["still"]:
-            thawed[event["client"]] = event["t"]
-        elif (
-            event["op"] == "wire"
-            and event["proc"] in thawed
-            and event.get("fault") is None
-            and event["status"] is not None
-        ):
-            client = event["proc"]
-            # it may have been under way before the thaw: then the next one tells
-            if event["t"] - thawed[client] > SECOND // 20:
-                until = event["t"] + int(THAWED * SECOND)
-                found[client].append((frozen.pop(client, thawed.pop(client)), until))
-                thawed.pop(client, None)
-    for client, since in frozen.items():
+        if event["op"] == "resume" and event["still"]:
+            thawed.setdefault(event["client"], event["t"])
+        since = thawed.get(event["proc"])
+        if since is not None and _tells_time(event) and event["t"] - since > EARLIEST:
+            found[event["proc"]].append((since, event["t"] + int(THAWED * SECOND)))
+            del thawed[event["proc"]]
+    for client, since in thawed.items():
         found[client].append((since, 1 << 62))
     return found
+
+
+def _tells_time(event: Event) -> bool:
+    """Whether the library learned the store's time from a request: those of plain models it never sees."""
+    return (
+        event["op"] == "wire"
+        and event.get("fault") is None
+        and event["status"] is not None
+        and any(key.startswith(("locks/", "rows/r")) for key in event["keys"])
+    )
 
 
 def lost_by_twins(events: list[Event]) -> dict[str, Any]:

@@ -40,7 +40,9 @@ def check(events: list[Event], facts: dict[str, Any]) -> Report:
         if event["op"] in {"wire", "init"}:
             store.see(event)
     told(events, store, report)
-    check_beliefs(events, store.ends, report)
+    taken = {acquisition: t for acquisition, (t, _, _) in store.taken.items()}
+    ends = {acquisition: how for acquisition, (_, how) in store.ends.items()}
+    check_beliefs(events, taken, ends, report)
     check_liveness(events, facts, report)
     report.violations.sort(key=lambda violation: violation.t)
     report.figures |= figures(events, facts, report)

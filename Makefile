@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
-# Arguments for `make demo`, as in: make demo ARGS=--help
+# Arguments for `make demo` and `make proof`, as in: make demo ARGS=--help
 ARGS ?=
 # Tests at a time: most of them wait, for leases and other processes.
 JOBS ?= 4
@@ -39,6 +39,9 @@ test: $(VENV)/.installed ## run all tests; every line and branch must be covered
 demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options)
 	@$(DEMO_VENV)/bin/python -m pynamodb_mutex.demo $(ARGS)
 
+proof: $(VENV)/.installed ## run the proof by trial (ARGS=... for its options)
+	$(IN_VENV) proof $(ARGS)
+
 lint: $(VENV)/.installed ## check style, format and types
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
@@ -69,4 +72,4 @@ clean: ## remove environments and everything built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test demo lint docs dist clean
+.PHONY: help venv test demo proof lint docs dist clean

@@ -76,10 +76,9 @@ class Client:
         self.clock = self.run.shim.clock(proc) if self.run.shim else None
         if self.clock is not None:
             env |= self.clock.environment
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "proof.worker", str(path)], env=env, stdin=subprocess.PIPE,
-            stderr=(self.run.folder / f"{proc}.log").open("ab"),
-        )  # fmt: skip
+        command = [sys.executable, "-m", "proof.worker", str(path)]
+        with (self.run.folder / f"{proc}.log").open("ab") as log:
+            self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stderr=log)
         self.lives += 1
 
     @property
@@ -93,7 +92,13 @@ class Client:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-        self.process.stdin.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        with suppress(OSError):
+            self.process.stdin.close()
+        if self.clock is not None:
+            self.clock.close()
 
     def end(self, patience: float) -> bool:
         """Let it end its section and itself; say whether it did."""
@@ -108,7 +113,7 @@ class Client:
         except subprocess.TimeoutExpired:
             self.kill()
             return False
-        self.process.stdin.close()
+        self._forget()
         return True
 
 

@@ -21,6 +21,9 @@ class Clock:
             self._map = mmap.mmap(file.fileno(), struct.calcsize(_FORMAT))
         self.environment = {"LD_PRELOAD": str(library), "PROOF_CLOCK": str(path)}
 
+    def close(self) -> None:
+        self._map.close()
+
     def step_wall(self, seconds: float) -> None:
         """Set the time of day off by so much more."""
         wall, local = struct.unpack(_FORMAT, self._map[:])

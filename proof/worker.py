@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -239,16 +240,17 @@ class Worker:
 
 def main(path: str) -> None:
     config = json.loads(Path(path).read_text())
-    if config.get("break"):
-        from proof.broken import broken
+    with ExitStack() as stack:
+        if config.get("break"):
+            from proof.broken import broken
 
-        broken(config["break"]).__enter__()
-    worker = Worker(config)
+            stack.enter_context(broken(config["break"]))
+        _work(Worker(config))
 
+
+def _work(worker: Worker) -> None:
     def fork_soon(*_: object) -> None:
         worker.forks += 1
-
-    signal.signal(signal.SIGUSR1, fork_soon)
 
     def listen() -> None:
         if sys.stdin.readline():
@@ -256,6 +258,7 @@ def main(path: str) -> None:
             sys.stdin.readline()
         os._exit(0)
 
+    signal.signal(signal.SIGUSR1, fork_soon)
     threading.Thread(target=listen, daemon=True).start()
     worker.run()
 

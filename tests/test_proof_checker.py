@@ -51,7 +51,7 @@ class History:
         since = self.t
         for value, read, count in writes:
             self.told(proc, "write", "invoke", values={"m0": value})
-            self.written(client, token, fence, value, read, count)
+            self.written(client, (token, fence), value, read, count)
             self.told(proc, "write", "ok", values={"m0": value})
         if believes:
             self.add("belief", proc, locks=locks, since=since, until=self.t)
@@ -59,9 +59,10 @@ class History:
         self.claim(client, "release", token, fence, ends=None)
         self.told(proc, "release", "ok", locks=locks)
 
-    def written(self, client, token, fence, value, read, count, row="m0"):
+    def written(self, client, lock, value, read, count):
+        token, fence = lock
         state = {"last": value, "read": read, "count": count, "by": token, "fence": fence}
-        self.wire(client, "TransactWriteItems", self.row("rows", row, **state))
+        self.wire(client, "TransactWriteItems", self.row("rows", "m0", **state))
 
     def found(self):
         return check(self.events, FACTS).found()
@@ -86,17 +87,17 @@ def test_a_good_history_passes():
 
 def test_p1_a_write_without_the_lock():
     history = two_tenures()
-    history.written("c0", "a", 1, "v4", "v3", 4)
+    history.written("c0", ("a", 1), "v4", "v3", 4)
     assert history.found() == {"P1"}
 
 
 def test_p1_tenures_interleave():
     history = History()
     history.claim("c0", "acquire", "a", 1)
-    history.written("c0", "a", 1, "v1", "start", 1)
+    history.written("c0", ("a", 1), "v1", "start", 1)
     history.claim("c1", "hand_over", "b", 2)
-    history.written("c1", "b", 2, "v2", "v1", 2)
-    history.written("c0", "a", 1, "v3", "v2", 3)
+    history.written("c1", ("b", 2), "v2", "v1", 2)
+    history.written("c0", ("a", 1), "v3", "v2", 3)
     texts = [violation.text for violation in check(history.events, FACTS).of("P1")]
     assert any("after another's write" in text for text in texts)
 

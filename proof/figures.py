@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Any
 
 from proof.history import SECOND, Event
@@ -20,17 +20,9 @@ def figures(events: list[Event], facts: dict[str, Any], report: Report) -> dict[
     faults = Counter(event["fault"] for event in wire if event["fault"])
     deeds = Counter(event["op"] for event in events if event["op"] in _DEEDS)
     requests = Counter(event["kind"] for event in wire if event["proc"].startswith("c"))
-    waits: list[float] = []
-    invoked: dict[str, int] = {}
-    served: dict[str, int] = defaultdict(int)
+    calls = _Calls()
     for event in events:
-        if event["op"] != "acquire":
-            continue
-        if event["phase"] == "invoke":
-            invoked[event["proc"]] = event["t"]
-        elif event["phase"] == "ok":
-            waits.append((event["t"] - invoked[event["proc"]]) / SECOND)
-            served[event["proc"].split(".")[0]] += 1
+        calls.see(event)
     acquired = phases["acquire", "ok"]
     errors = Counter(event["error"] for event in events if "typed" in event)
     return {
@@ -47,10 +39,44 @@ def figures(events: list[Event], facts: dict[str, Any], report: Report) -> dict[
         "clocks falsified": facts.get("clocks"),
         "errors told": _listed(errors),
         "requests of clients": _listed(requests),
-        "acquire requests per acquire": f"{requests['acquire'] / max(1, acquired):.2f}",
-        "acquire latency": percentiles(waits),
-        "fairness (Jain)": f"{jain(list(map(float, served.values()))):.3f}",
+        "requests per acquire, free": _mean(calls.requests[False]),
+        "requests per acquire, contended": _mean(calls.requests[True]),
+        "acquire latency, free": percentiles(calls.waits[False]),
+        "acquire latency, contended": percentiles(calls.waits[True]),
+        "fairness (Jain)": f"{jain(list(map(float, calls.served.values()))):.3f}",
     }
+
+
+class _Calls:
+    """Acquires that succeeded: their requests and their time, by whether somebody held a lock then."""
+
+    def __init__(self) -> None:
+        self.waits: dict[bool, list[float]] = {False: [], True: []}
+        self.requests: dict[bool, list[int]] = {False: [], True: []}
+        self.served: Counter[str] = Counter()
+        self._standing: dict[str, bool] = {}
+        self._sent: Counter[str] = Counter()
+        self._begun: dict[str, tuple[int, int, bool]] = {}
+
+    def see(self, event: Event) -> None:
+        client = event["proc"].split(".")[0]
+        if event["op"] == "wire":
+            if event.get("fault") not in {"late", "late_duplicate"}:
+                self._sent[client] += 1
+            for row in event["rows"]:
+                self._standing[row["key"]] = row.get("expires_at") is not None
+        elif event["op"] == "acquire" and event["phase"] == "invoke":
+            held = any(self._standing.get(name) for name in event["names"])
+            self._begun[event["proc"]] = (event["t"], self._sent[client], held)
+        elif event["op"] == "acquire" and event["phase"] == "ok":
+            since, sent, held = self._begun[event["proc"]]
+            self.waits[held].append((event["t"] - since) / SECOND)
+            self.requests[held].append(self._sent[client] - sent)
+            self.served[client] += 1
+
+
+def _mean(values: list[int]) -> str:
+    return f"{sum(values) / len(values):.2f}" if values else "none"
 
 
 def _phases(phases: Counter[Any], op: str) -> str:

@@ -299,6 +299,14 @@ def test_p7_told_as_given_back_and_not():
     assert history.found() == {"P7"}
 
 
+def test_p7_a_token_comes_twice():
+    history = two_tenures()
+    history.claim("c0", "acquire", "a", 3, fault="late_duplicate")
+    assert history.found() == set()
+    history.claim("c1", "acquire", "b", 4, step=3.0)
+    assert history.found() == {"P7"}
+
+
 def test_p7_force_breaks_what_it_has_not_seen():
     history = History()
     history.wire("operator", "GetItem", name="GetItem")

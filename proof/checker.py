@@ -163,7 +163,7 @@ class Store:
         if (lock, token) in self.taken:
             # allowed: a late duplicate on another's tombstone, a claim in which nobody believes
             self.orphans += 1
-            if event.get("fault") != "late_duplicate":
+            if event.get("fault") not in {"late", "late_duplicate"}:
                 report.violate("P7", t, f"{lock}: the token {token} came twice")
             return
         self.owners.setdefault(token, event["proc"])

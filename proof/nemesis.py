@@ -7,6 +7,8 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import PynamoDBException
@@ -21,7 +23,10 @@ HOUR = 3600.0
 
 
 class Nemesis:
-    """Does one thing after another until its time is over; all from the run's seed."""
+    """Does one thing after another until its time is over.
+
+    What it does comes from the run's seed; whom it meets depends on who holds a lock just then.
+    """
 
     def __init__(self, run: Run, operator: Wire, reaper: Wire) -> None:
         self._run, self._record = run, run.record
@@ -29,21 +34,26 @@ class Nemesis:
         self._lease = run.options.lease
         self._operator = tables(run.prefix, operator.url)
         self._reaper = tables(run.prefix, reaper.url)
-        self._deeds = [
-            *[self.stop] * 4,
-            *[self.kill] * 2,
-            *[self.cut_off] * 2,
-            *[self.fork] * 2,
-            self.force,
-            *[self.reap] * 2,
-        ]
+        self._to_processes = [*[self.stop] * 4, *[self.kill] * 2, *[self.fork] * 2]
         if run.shim is not None:
-            self._deeds += [*[self.step_wall] * 2, *[self.stand_still] * 2]
+            self._to_processes += [*[self.step_wall] * 2, *[self.stand_still] * 2]
+        self._to_the_rest = [*[self.cut_off] * 2, self.force, *[self.reap] * 2]
 
     def rage(self, ends: float) -> None:
+        """Do harm to processes, and at the same time to the network and the rows."""
+        doing = []
+        with ThreadPoolExecutor(2) as pool:
+            for number, deeds in enumerate((self._to_processes, self._to_the_rest)):
+                chance = random.Random(f"{self._run.options.seed}-{number}")
+                doing.append(pool.submit(self._do, deeds, chance, ends))
+        for each in doing:
+            each.result()
+
+    @staticmethod
+    def _do(deeds: list[Callable[[], None]], chance: random.Random, ends: float) -> None:
         while time.monotonic() < ends:
-            time.sleep(self._chance.uniform(0.1, 0.8))
-            self._chance.choice(self._deeds)()
+            time.sleep(chance.uniform(0.1, 0.8))
+            chance.choice(deeds)()
 
     def last_kill(self) -> None:
         """Kill one that holds a lock as its last deed, so that all others must get over it."""

@@ -15,7 +15,7 @@ SLACK = 1.0
 ANSWERS = 3
 """Answers after which one who waits for a free key must have got it."""
 
-PAUSES = 5
+PAUSES = 15
 """Stopped clients from which on an unguarded row must have lost something."""
 
 

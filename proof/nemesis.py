@@ -85,11 +85,16 @@ class Nemesis:
             return anyone
         return self._holder() or anyone
 
+    def _long_enough(self) -> float:
+        """Return for how long to stop a client: mostly until another has its lock."""
+        leases = (1.8, 3.5) if self._chance.random() < 3 / 4 else (0.3, 1.8)
+        return self._chance.uniform(*leases) * self._lease
+
     # -- deeds -------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Stop a process, mostly until its lease is over."""
-        client, seconds = self._victim(), self._chance.uniform(0.5, 3.5) * self._lease
+        client, seconds = self._victim(), self._long_enough()
         client.signal(signal.SIGSTOP)
         self._record("stop_client", client=client.name, seconds=seconds)
         time.sleep(seconds)
@@ -98,7 +103,7 @@ class Nemesis:
 
     def stand_still(self) -> None:
         """Freeze a process, and let its local clock not know."""
-        client, seconds = self._victim(), self._chance.uniform(0.5, 3.5) * self._lease
+        client, seconds = self._victim(), self._long_enough()
         client.signal(signal.SIGSTOP)
         self._record("stand_still", client=client.name, seconds=seconds)
         time.sleep(seconds)

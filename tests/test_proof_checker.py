@@ -227,7 +227,7 @@ def twins(*steps):
         history.told("c0.0", "twin", "invoke", values={"m0": value})
         history.wire("c0", "PutItem", history.row("rows", "twin-m0", last=value, read=read))
         history.told("c0.0", "twin", "ok", values={"m0": value})
-    for _ in range(5):
+    for _ in range(15):
         history.add("stop_client", "run", client="c0")
     return history
 

@@ -109,8 +109,8 @@ def _everybody(events: list[Event], report: Report) -> None:
             living.pop(event["client"], None)
         if event["op"] == "acquire" and event["phase"] == "ok" and quiet < event["t"] < stop:
             served |= {event["proc"], *event["locks"]}
-        if event["op"] == "hung":
-            report.violate("P6", event["t"], f"{event['client']} did not end when told to")
+        if event["op"] in {"hung", "died"}:
+            report.violate("P6", event["t"], f"{event['client']} {event['op']}")
     locks = {lock for event in events for _, lock, _ in _claims(event)}
     for each in sorted({*living.values(), *locks}):
         report.count("P6")

@@ -53,7 +53,9 @@ class Nemesis:
     def _do(deeds: list[Callable[[], None]], chance: random.Random, ends: float) -> None:
         while time.monotonic() < ends:
             time.sleep(chance.uniform(0.1, 0.8))
-            chance.choice(deeds)()
+            # the last one to be killed may not be at work again yet
+            if any(client.working for client in self._run.clients):
+                chance.choice(deeds)()
 
     def last_kill(self) -> None:
         """Kill one that holds a lock as its last deed, so that all others must get over it."""
@@ -73,14 +75,14 @@ class Nemesis:
         self._chance.shuffle(keys)
         for table, key in keys:
             name = self._run.ledger.holder(table, key)
-            client = next((c for c in self._run.clients if c.name == name and c.alive), None)
+            client = next((c for c in self._run.clients if c.name == name and c.working), None)
             if client is not None:
                 return client
         return None
 
     def _victim(self) -> Client:
         """Return a client, as a rule one that holds a lock: there it hurts."""
-        anyone = self._chance.choice([client for client in self._run.clients if client.alive])
+        anyone = self._chance.choice([client for client in self._run.clients if client.working])
         if self._chance.random() < 1 / 4:
             return anyone
         return self._holder() or anyone
@@ -124,7 +126,7 @@ class Nemesis:
 
     def step_wall(self) -> None:
         """Set a client's time of day wrong by up to an hour."""
-        client = self._chance.choice([client for client in self._run.clients if client.alive])
+        client = self._chance.choice([client for client in self._run.clients if client.working])
         seconds = self._chance.choice([-1, 1]) * HOUR ** self._chance.random()
         client.clock.step_wall(seconds)
         self._record("step_wall", client=client.name, seconds=seconds)

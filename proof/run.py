@@ -21,6 +21,9 @@ from proof.shim import Clock, Shim
 from proof.tables import create, tables
 from pynamodb_mutex.testing import Engine, dynamodb_local, embedded_dynamodb, use
 
+START_SECONDS = 60.0
+"""Within which all clients must be at work."""
+
 LATEST = 3.0
 """Leases after which nothing comes late any more."""
 
@@ -57,11 +60,12 @@ class Client:
         self.run, self.place, self.wire = run, place, wire
         self.name = wire.client
         self.lives = 0
-        self.stopped = False
+        self.killed = False
         self.clock: Clock | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        self.killed = False
         proc = f"{self.name}.{self.lives}"
         options = self.run.options
         config = {
@@ -85,11 +89,18 @@ class Client:
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def working(self) -> bool:
+        """Whether it lives, and has come so far that it can be harmed."""
+        history = self.run.folder / f"{self.name}.{self.lives - 1}.jsonl"
+        return self.alive and history.exists() and history.stat().st_size > 0
+
     def signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
 
     def kill(self) -> None:
+        self.killed = True
         self.process.kill()
         self.process.wait()
         self._forget()
@@ -157,8 +168,7 @@ class Run:
             for place, wire in enumerate(proxies[: options.clients]):
                 self.clients.append(Client(self, place, wire))
             try:
-                for client in self.clients:
-                    client.start()
+                self._start()
                 self._disturb(proxies)
                 self._end()
             finally:
@@ -168,6 +178,15 @@ class Run:
             time.sleep(LATEST * options.lease + 0.5 if options.faults else 0.2)
             self._final(made, rows)
         wire_record.close()
+
+    def _start(self) -> None:
+        for client in self.clients:
+            client.start()
+        until = time.monotonic() + START_SECONDS
+        while not all(client.working for client in self.clients):
+            if time.monotonic() > until or not all(client.alive for client in self.clients):
+                raise RuntimeError(f"a client does not start: see the logs in {self.folder}")
+            time.sleep(0.05)
 
     def _disturb(self, proxies: list[Wire]) -> None:
         from proof.nemesis import Nemesis
@@ -194,6 +213,8 @@ class Run:
 
     def _end(self) -> None:
         for client in self.clients:
+            if not client.alive and not client.killed:
+                self.record("died", client=client.name)
             if client.alive and not client.end(20.0):
                 self.record("hung", client=client.name)
 

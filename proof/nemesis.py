@@ -49,8 +49,7 @@ class Nemesis:
         for each in doing:
             each.result()
 
-    @staticmethod
-    def _do(deeds: list[Callable[[], None]], chance: random.Random, ends: float) -> None:
+    def _do(self, deeds: list[Callable[[], None]], chance: random.Random, ends: float) -> None:
         while time.monotonic() < ends:
             time.sleep(chance.uniform(0.1, 0.8))
             # the last one to be killed may not be at work again yet

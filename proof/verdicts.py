@@ -59,16 +59,30 @@ class Report:
         return {violation.property for violation in self.violations}
 
     def lines(self) -> list[str]:
-        """The verdicts and figures, for people."""
+        """The verdicts, figures and violations, for people."""
+        figures = [f"    {name}: {value}" for name, value in self.figures.items()]
+        found = [f"{v.property} at {v.t / 1e9:.3f}: {v.text}" for v in self.violations[:20]]
+        return [*self.verdicts(), *figures, *found]
+
+    def verdicts(self) -> list[str]:
+        """One line for each property."""
         lines = []
         for prop, text in PROPERTIES.items():
             bad, tried = len(self.of(prop)), self.checked.get(prop, 0)
             verdict = "VIOLATED" if bad else "holds" if tried else "not tried"
             bound = f", < {3 / tried:.2g} at 95 %" if tried and not bad else ""
             lines.append(f"{prop}  {verdict:9} {bad} of {tried}{bound}  {text}")
-        lines += [f"    {name}: {value}" for name, value in self.figures.items()]
-        lines += [f"{v.property} at {v.t / 1e9:.3f}: {v.text}" for v in self.violations[:20]]
         return lines
+
+
+def in_all(reports: list[Report]) -> Report:
+    """Return the verdicts of several runs taken together."""
+    whole = Report()
+    for report in reports:
+        whole.violations += report.violations
+        for prop, times in report.checked.items():
+            whole.count(prop, times)
+    return whole
 
 
 def percentiles(values: list[float]) -> str:

@@ -3,6 +3,7 @@
 from proof.beliefs import Belief, overlaps
 from proof.checker import check
 from proof.history import SECOND
+from proof.verdicts import in_all
 
 FACTS = {"lease": 1.5, "nemesis": True}
 WALL = 1_000_000.0
@@ -83,6 +84,13 @@ def test_a_good_history_passes():
     assert report.violations == []
     assert report.checked["P1"] == 3
     assert any(line.startswith("P3  holds") for line in report.lines())
+
+
+def test_runs_count_together():
+    good, bad = check(two_tenures().events, FACTS), check(two_believers().events, FACTS)
+    whole = in_all([good, bad])
+    assert whole.found() == {"P4"}
+    assert whole.checked["P3"] == good.checked["P3"] + bad.checked["P3"]
 
 
 def test_p1_a_write_without_the_lock():

@@ -201,9 +201,9 @@ class Store:
                 f"{name}: {value} was made from {new.get('read')}, and replaced {old.get('last')}"
             )
             report.violate("P2", t, text)
-        elif new.get("count") != old.get("count", 0) + 1 or new.get("ticks") != new.get("count"):
+        elif any(new.get(each, 0) != old.get(each, 0) + 1 for each in ("count", "ticks")):
             counts = f"count {new.get('count')}, ticks {new.get('ticks')}"
-            report.violate("P2", t, f"{name}: {value} after {old.get('count')} others has {counts}")
+            report.violate("P2", t, f"{name}: {value} has {counts}, after {old.get('count')}")
         self.applied[name, str(value)].append(t)
 
 

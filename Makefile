@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
-# Arguments for `make demo`, as in: make demo ARGS=--help
+# Arguments for `make demo` and `make proof`, as in: make demo ARGS=--help
 ARGS ?=
 # Tests at a time: most of them wait, for leases and other processes.
 JOBS ?= 4
@@ -42,7 +42,8 @@ demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options
 models: ## check the formal models at small sizes (needs spin and gcc)
 	@$(PYTHON) models/run.py --small
 
-proof: ## check the formal models at large sizes too
+proof: $(VENV)/.installed ## the proof by trial (ARGS=... for its options), then the models at large sizes
+	$(IN_VENV) proof $(ARGS)
 	@PYNAMODB_MUTEX_REQUIRE_SPIN=1 $(PYTHON) models/run.py
 
 lint: $(VENV)/.installed ## check style, format and types

@@ -74,6 +74,7 @@ __all__ = [
     "pass_on",
     "refuse",
     "server_error",
+    "serving",
     "set_date",
     "stall",
     "throttle",
@@ -247,7 +248,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.connections.add(self.connection)
 
     def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        raw = self.rfile.read(length)
+        if len(raw) < length:  # the client was killed while it sent
+            self.close_connection = True
+            return
         op = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
         exchange = Exchange(self, op, raw)
         try:
@@ -282,23 +287,29 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def fault_proxy(engine: Engine) -> Iterator[FaultProxy]:
-    """Run a proxy to an engine. A fault that raised fails the test on leaving."""
-    proxy = FaultProxy(engine.endpoint_url)
+def serving(proxy: FaultProxy) -> Iterator[FaultProxy]:
+    """Let a proxy listen. A fault that raised fails the test on leaving."""
     with _Server(proxy) as server:
         proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
-        serving = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        serving.start()
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
         try:
             yield proxy
         finally:
             proxy.closing.set()
             server.shutdown()
-            serving.join()
+            thread.join()
             for connection in list(server.connections):
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
     proxy.check()
+
+
+@contextmanager
+def fault_proxy(engine: Engine) -> Iterator[FaultProxy]:
+    """Run a proxy to an engine. A fault that raised fails the test on leaving."""
+    with serving(FaultProxy(engine.endpoint_url)) as proxy:
+        yield proxy
 
 
 M = TypeVar("M", bound=Model)

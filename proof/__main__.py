@@ -1,0 +1,77 @@
+"""The command line: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import proof
+from proof.checker import check
+from proof.history import Event, read
+from proof.run import Options, Run
+from proof.verdicts import Report, in_all
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run, judge, print; return 1 if a property was violated."""
+    parser = argparse.ArgumentParser("proof", description=proof.__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=1, help="with this seed and those after it")
+    parser.add_argument("--seconds", type=float, default=30.0, help="before the quiet at the end")
+    parser.add_argument("--engine", choices=("embedded", "local"), default="embedded")
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--lease", type=float, default=1.5)
+    parser.add_argument("--faults", type=float, default=0.08, help="share of requests")
+    parser.add_argument("--calm", action="store_true", help="no faults, no nemesis")
+    parser.add_argument("--break", dest="broken", help="break the library in this way")
+    parser.add_argument("--keep", type=Path, help="folder for the histories")
+    options = parser.parse_args(arguments)
+    reports = []
+    for seed in range(options.seed, options.seed + options.runs):
+        wanted = Options(
+            seed=seed, seconds=options.seconds, engine=options.engine, clients=options.clients,
+            lease=options.lease, faults=0.0 if options.calm else options.faults,
+            nemesis=not options.calm, broken=options.broken,
+        )  # fmt: skip
+        keep = options.keep
+        reports.append(_run(wanted, keep and (keep / str(seed) if options.runs > 1 else keep)))
+    if len(reports) > 1:
+        print("\n".join(["", f"all {len(reports)} runs", *in_all(reports).verdicts()]))
+    return 1 if any(report.violations for report in reports) else 0
+
+
+def _run(wanted: Options, keep: Path | None) -> Report:
+    """Make one run; what it leaves is kept if that is wanted, or if something was violated."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+    folder = keep or Path(tempfile.mkdtemp(prefix="proof-"))
+    for old in folder.glob("*.jsonl"):
+        old.unlink()
+    facts = Run(wanted, folder)()
+    events = read(folder)
+    report = check(events, facts)
+    text = "\n".join(report.lines())
+    (folder / "report.txt").write_text(text + "\n")
+    print(text)
+    if report.violations:
+        print(f"seed {wanted.seed}; history in {folder}")
+        _picture(folder, events, report)
+    elif keep is None:
+        shutil.rmtree(folder)
+    return report
+
+
+def _picture(folder: Path, events: list[Event], report: Report) -> None:
+    try:
+        from proof.timeline import draw
+    except ImportError as missing:
+        print(f"no picture: {missing}")
+        return
+    print(f"timeline in {draw(events, report, folder / 'timeline.png')}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""P5 and P6: the positive control, and that everybody gets on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from proof.beliefs import lost_by_twins
+from proof.history import SECOND, Event
+from proof.verdicts import Report, percentiles
+
+SLACK = 1.0
+"""Seconds for polling and for a busy machine."""
+
+ANSWERS = 3
+"""Answers after which one who waits for a free key must have got it."""
+
+PAUSES = 15
+"""Stopped clients from which on an unguarded row must have lost something."""
+
+
+def check_liveness(events: list[Event], facts: dict[str, Any], report: Report) -> None:
+    """Judge P5 and P6."""
+    twins = lost_by_twins(events)
+    report.figures["unguarded twin"] = f"{twins['lost']} of {twins['acked']} acknowledged lost"
+    pauses = sum(event["op"] in {"stop_client", "stand_still"} for event in events)
+    if facts.get("nemesis") and pauses >= PAUSES:
+        report.count("P5")
+        if not twins["lost"]:
+            report.violate("P5", events[-1]["t"], "the unguarded twin lost nothing")
+    _takeovers(events, facts, report)
+    _everybody(events, report)
+    _free_keys(events, report)
+
+
+def _claims(event: Event) -> list[tuple[int, str, dict[str, Any]]]:
+    """Return the rows with a lock that a request left: time, lock, state."""
+    return [
+        (event["t"], row["key"], row)
+        for row in (event["rows"] if event["op"] == "wire" else ())
+        if row["table"] == "locks" or row["key"].startswith("r")
+    ]
+
+
+class _Deaths:
+    """Follows whose claims stand, and whose holders were killed."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, str] = {}
+        self.claims: dict[str, tuple[int, dict[str, Any]]] = {}
+        self.dead: dict[str, tuple[int, str, bool]] = {}
+        self.asked: dict[str, Event] = {}
+
+    def see(self, event: Event) -> list[tuple[str, int, bool]]:
+        """Take note; return which dead holders' locks were taken, since when, and if in the quiet."""
+        if event["op"] == "acquire" and event["phase"] == "invoke":
+            self.asked[event["proc"].split(".")[0]] = event
+        if event["op"] == "kill":
+            for lock, (since, row) in self.claims.items():
+                if row.get("expires_at") and self.owners.get(row["token"]) == event["client"]:
+                    self.dead[lock] = (since, row["token"], event["last"])
+        taken = []
+        for t, lock, row in _claims(event):
+            token = row.get("token")
+            if lock in self.dead and token != self.dead[lock][1]:
+                since, _, last = self.dead.pop(lock)
+                taken.append((lock, since, last))
+            self.owners.setdefault(str(token), event["proc"])
+            self.claims[lock] = (t, row)
+        return taken
+
+
+def _takeovers(events: list[Event], facts: dict[str, Any], report: Report) -> None:
+    """How long dead holders kept others waiting; judged for the last kill, in the quiet after it.
+
+    Who came later than the lock was free waited for nothing; who wants several may wait for another.
+    """
+    free_after = int((1.01 * facts.get("lease", 0.0) + 2.5) * SECOND)
+    bound = free_after / SECOND + SLACK
+    report.figures["takeover bound"] = f"{bound:.3f} s (1.01 lease + 2.5 s + {SLACK} s)"
+    times: list[float] = []
+    deaths = _Deaths()
+    for event in events:
+        for lock, since, last in deaths.see(event):
+            call = deaths.asked.get(event["proc"])
+            if call is None or call["t"] >= since + free_after:
+                continue
+            times.append((event["t"] - since) / SECOND)
+            if last and len(call["names"]) == 1:
+                report.count("P6")
+                if times[-1] > bound:
+                    text = f"{lock}: taken {times[-1]:.3f} s after the dead holder's last renewal"
+                    report.violate("P6", event["t"], text)
+    report.figures["takeover of the killed"] = percentiles(times)
+
+
+def _everybody(events: list[Event], report: Report) -> None:
+    """In the quiet at the end each client that lives gets a lock, and each lock is had."""
+    quiet = next((event["t"] for event in events if event["op"] == "quiet"), None)
+    stop = next((event["t"] for event in events if event["op"] == "stop"), None)
+    if quiet is None or stop is None:
+        return
+    living: dict[str, str] = {}
+    served: set[str] = set()
+    for event in events:
+        if event["op"] == "start" and event["t"] < quiet:
+            living[event["proc"].split(".")[0]] = event["proc"]
+        if event["op"] == "kill":
+            living.pop(event["client"], None)
+        if event["op"] == "acquire" and event["phase"] == "ok" and quiet < event["t"] < stop:
+            served |= {event["proc"], *event["locks"]}
+        if event["op"] in {"hung", "died"}:
+            report.violate("P6", event["t"], f"{event['client']} {event['op']}")
+    locks = {lock for event in events for _, lock, _ in _claims(event)}
+    for each in sorted({*living.values(), *locks}):
+        report.count("P6")
+        if each not in served:
+            report.violate("P6", stop, f"{each} was not served in the quiet at the end")
+
+
+def _free_keys(events: list[Event], report: Report) -> None:
+    """Nobody who can reach the store waits in vain for a key that was free all the time."""
+    taken_at: dict[str, int] = {}
+    standing: dict[str, bool] = {}
+    answers: dict[str, int] = defaultdict(int)
+    calls: dict[str, tuple[int, int]] = {}
+    for event in events:
+        client = event["proc"].split(".")[0]
+        for t, lock, row in _claims(event):
+            is_free = row.get("expires_at") is None
+            # as of when the key is known not to have been free
+            if not is_free or standing.get(lock):
+                taken_at[lock] = t
+            standing[lock] = not is_free
+        if event["op"] == "wire" and event["status"] is not None and event["fault"] is None:
+            answers[client] += 1
+        if event["op"] != "acquire":
+            continue
+        if event["phase"] == "invoke":
+            calls[event["proc"]] = (event["t"], answers[client])
+        elif event["phase"] == "fail" or event.get("error") == "MutexTimeoutError":
+            since, before = calls.get(event["proc"], (event["t"], 0))
+            report.count("P6")
+            free = not any(
+                standing.get(lock) or taken_at.get(lock, 0) > since for lock in event["names"]
+            )
+            if free and answers[client] - before >= ANSWERS:
+                text = f"{event['proc']} waited for {event['names']}, which nobody held"
+                report.violate("P6", event["t"], text)

@@ -1,0 +1,172 @@
+"""What goes wrong beside the network: processes stop, die and fork, clocks are off, rows are deleted,
+claims are broken by hand.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from pynamodb.exceptions import PynamoDBException
+
+from proof.network import Wire
+from proof.tables import MUTEXES, ROWS, tables
+
+if TYPE_CHECKING:
+    from proof.run import Client, Run
+
+HOUR = 3600.0
+
+
+class Nemesis:
+    """Does one thing after another until its time is over.
+
+    What it does comes from the run's seed; whom it meets depends on who holds a lock just then.
+    """
+
+    def __init__(self, run: Run, operator: Wire, reaper: Wire) -> None:
+        self._run, self._record = run, run.record
+        self._chance = random.Random(run.options.seed + 1)
+        self._lease = run.options.lease
+        self._operator = tables(run.prefix, operator.url)
+        self._reaper = tables(run.prefix, reaper.url)
+        self._to_processes = [*[self.stop] * 4, *[self.kill] * 2, *[self.fork] * 2]
+        if run.shim is not None:
+            self._to_processes += [*[self.step_wall] * 2, *[self.stand_still] * 2]
+        self._to_the_rest = [*[self.cut_off] * 2, self.force, *[self.reap] * 2]
+
+    def rage(self, ends: float) -> None:
+        """Do harm to processes, and at the same time to the network and the rows."""
+        doing = []
+        with ThreadPoolExecutor(2) as pool:
+            for number, deeds in enumerate((self._to_processes, self._to_the_rest)):
+                chance = random.Random(f"{self._run.options.seed}-{number}")
+                doing.append(pool.submit(self._do, deeds, chance, ends))
+        for each in doing:
+            each.result()
+
+    def _do(self, deeds: list[Callable[[], None]], chance: random.Random, ends: float) -> None:
+        while time.monotonic() < ends:
+            time.sleep(chance.uniform(0.1, 0.8))
+            # the last one to be killed may not be at work again yet
+            if any(client.working for client in self._run.clients):
+                chance.choice(deeds)()
+
+    def last_kill(self) -> None:
+        """Kill one that holds a lock as its last deed, so that all others must get over it."""
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            client = self._holder()
+            if client is not None:
+                self._kill(client, last=True)
+                return
+            time.sleep(0.01)
+
+    # -- whom --------------------------------------------------------------------------------------
+
+    def _holder(self) -> Client | None:
+        """Return a client that holds a lock, if one does."""
+        keys = [("locks", name) for name in MUTEXES] + [("rows", name) for name in ROWS]
+        self._chance.shuffle(keys)
+        for table, key in keys:
+            name = self._run.ledger.holder(table, key)
+            client = next((c for c in self._run.clients if c.name == name and c.working), None)
+            if client is not None:
+                return client
+        return None
+
+    def _victim(self) -> Client:
+        """Return a client, as a rule one that holds a lock: there it hurts."""
+        anyone = self._chance.choice([client for client in self._run.clients if client.working])
+        if self._chance.random() < 1 / 4:
+            return anyone
+        return self._holder() or anyone
+
+    def _long_enough(self) -> float:
+        """Return for how long to stop a client: mostly until another has its lock."""
+        leases = (1.8, 3.5) if self._chance.random() < 3 / 4 else (0.3, 1.8)
+        return self._chance.uniform(*leases) * self._lease
+
+    # -- deeds -------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop a process, mostly until its lease is over."""
+        client, seconds = self._victim(), self._long_enough()
+        client.signal(signal.SIGSTOP)
+        self._record("stop_client", client=client.name, seconds=seconds)
+        time.sleep(seconds)
+        client.signal(signal.SIGCONT)
+        self._record("resume", client=client.name, still=False)
+
+    def stand_still(self) -> None:
+        """Freeze a process, and let its local clock not know."""
+        client, seconds = self._victim(), self._long_enough()
+        client.signal(signal.SIGSTOP)
+        self._record("stand_still", client=client.name, seconds=seconds)
+        time.sleep(seconds)
+        client.clock.stand_still(seconds)
+        client.signal(signal.SIGCONT)
+        self._record("resume", client=client.name, still=True)
+
+    def kill(self) -> None:
+        client = self._victim()
+        self._kill(client, last=False)
+        client.start()
+
+    def _kill(self, client: Client, *, last: bool) -> None:
+        client.kill()
+        self._record(
+            "kill", client=client.name, proc_killed=f"{client.name}.{client.lives - 1}", last=last
+        )
+
+    def step_wall(self) -> None:
+        """Set a client's time of day wrong by up to an hour."""
+        client = self._chance.choice([client for client in self._run.clients if client.working])
+        seconds = self._chance.choice([-1, 1]) * HOUR ** self._chance.random()
+        client.clock.step_wall(seconds)
+        self._record("step_wall", client=client.name, seconds=seconds)
+
+    def cut_off(self) -> None:
+        """Let no request of a client through for a while."""
+        client, seconds = self._victim(), self._chance.uniform(0.5, 2.5) * self._lease
+        client.wire.partitioned = True
+        self._record("partition", client=client.name, seconds=seconds)
+        time.sleep(seconds)
+        client.wire.partitioned = False
+        self._record("heal", client=client.name)
+
+    def fork(self) -> None:
+        client = self._victim()
+        client.signal(signal.SIGUSR1)
+        self._record("ask_fork", client=client.name)
+
+    def force(self) -> None:
+        """Break a claim by hand, whoever has it."""
+        key = self._chance.choice(MUTEXES + ROWS)
+        try:
+            if key in MUTEXES:
+                broken = self._operator.locks.force_release(key)
+            else:
+                broken = self._operator.row.locked(key).force_release()
+        except PynamoDBException as error:
+            self._record("force", key=key, error=str(error))
+        else:
+            self._record("force", key=key, broken=broken)
+
+    def reap(self) -> None:
+        """Delete a free row of the lock table as TTL would, be it that its day has come early.
+
+        Not one whose fencing token might be ahead of the time in ms from which a new row counts.
+        """
+        key, table = self._chance.choice(MUTEXES), self._reaper.locks
+        free = table.expires_at.does_not_exist() & table.ttl.exists()
+        old = table.version < int((time.time() - 5.0) * 1000)
+        try:
+            table(key).delete(condition=free & old, add_version_condition=False)
+        except PynamoDBException:
+            return
+        self._record("reap", key=key)

@@ -1,0 +1,239 @@
+"""The way from the clients to the store: one proxy for each, and one ledger of what was applied."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from faults import (
+    Fault,
+    apply_then_500,
+    delay,
+    delay_answer,
+    deny,
+    drop_answer,
+    drop_request,
+    duplicate,
+    pass_on,
+    server_error,
+    stall,
+    throttle,
+)
+from proxy import FaultProxy, serving
+from wire import Body, Exchange, Reply, Seen
+
+from proof.history import Recorder
+from pynamodb_mutex.testing import Engine
+
+_WRITES = {"UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems"}
+_CLAIM = ("token", "version", "expires_at", "writes", "lease", "ttl")
+_WRITTEN = ("last", "read", "count", "ticks", "by", "fence")
+
+
+class Ledger:
+    """Lets one request at a time through to the store, and notes what the rows then hold."""
+
+    def __init__(self, engine: Engine, prefix: str, record: Recorder) -> None:
+        self.lock = threading.Lock()
+        self.record = record
+        self.states: dict[tuple[str, str], dict[str, Any]] = {}
+        self.faults: Counter[str] = Counter()
+        self.owners: dict[str, str] = {}
+        self._prefix = prefix
+        self._address = urlsplit(engine.endpoint_url)
+        self._connection: http.client.HTTPConnection | None = None
+        self._sequence = 0
+
+    def ask(self, headers: dict[str, str], raw: bytes) -> Reply:
+        """Put a request to the store. Only under the lock."""
+        for last in (False, True):
+            if self._connection is None:
+                self._connection = http.client.HTTPConnection(
+                    self._address.hostname or "", self._address.port, timeout=30
+                )
+            try:
+                self._connection.request("POST", "/", raw, headers)
+                response = self._connection.getresponse()
+                return Reply(response.status, response.read(), tuple(response.getheaders()))
+            except (http.client.HTTPException, OSError):
+                self.close()
+                if last:
+                    raise
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def note(self, client: str, exchange: Exchange, fault: str | None, reply: Reply | None) -> None:
+        """Write down a request and what became of it; under the lock if it was put to the store."""
+        applied = reply is not None and reply.status == 200
+        rows = []
+        if applied and exchange.op in _WRITES:
+            rows = [self._row(exchange, *target) for target in self._targets(exchange)]
+        if fault:
+            self.faults[fault] += 1
+        self._sequence += 1
+        for row in rows:
+            self.states[row["table"], row["key"]] = row
+            if row.get("token"):
+                self.owners.setdefault(row["token"], client)
+        more = {} if reply is None or applied else {"error": reply.error}
+        self.record(
+            "wire", proc=client, seq=self._sequence, name=exchange.op, kind=exchange.kind, fault=fault,
+            applied=applied, status=reply and reply.status, rows=rows, wall=time.time(),
+            keys=self._keys(exchange), **more,
+        )  # fmt: skip
+
+    def _keys(self, exchange: Exchange) -> list[str]:
+        return [f"{table}/{key}" for table, key, _ in self._targets(exchange)]
+
+    def _targets(self, exchange: Exchange) -> Iterator[tuple[str, str, Body]]:
+        body = exchange.body
+        requests = [body]
+        if exchange.op == "TransactWriteItems":
+            requests = [
+                request
+                for item in body["TransactItems"]
+                for kind, request in item.items()
+                if kind != "ConditionCheck"
+            ]
+        for request in requests:
+            if "TableName" not in request or not ("Key" in request or "Item" in request):
+                continue
+            table = request["TableName"].removeprefix(f"{self._prefix}-")
+            name = "key" if table == "locks" else "name"
+            key = (request.get("Key") or request["Item"]).get(name)
+            if key is not None:
+                yield table, key["S"], {name: key}
+
+    def _row(self, exchange: Exchange, table: str, key: str, raw_key: Body) -> dict[str, Any]:
+        """Read a row as it stands after a request."""
+        target = exchange.headers["X-Amz-Target"].rpartition(".")[0] + ".GetItem"
+        body = {"TableName": f"{self._prefix}-{table}", "Key": raw_key, "ConsistentRead": True}
+        raw = json.dumps(body).encode()
+        headers = exchange.headers | {"X-Amz-Target": target, "Content-Length": str(len(raw))}
+        item = self.ask(headers, raw).body.get("Item", {})
+        lock_prefix = "" if table == "locks" else "lock_"
+        row: dict[str, Any] = {"table": table, "key": key, "there": bool(item)}
+        for name, stored in [(n, lock_prefix + n) for n in _CLAIM] + [(n, n) for n in _WRITTEN]:
+            if stored in item:
+                ((kind, value),) = item[stored].items()
+                row[name] = _number(value) if kind == "N" else value
+        return row
+
+    def holder(self, table: str, key: str) -> str | None:
+        """Name the client whose claim stands on a key."""
+        row = self.states.get((table, key), {})
+        return self.owners.get(row["token"]) if row.get("expires_at") else None
+
+
+def _number(text: str) -> float:
+    return float(text) if "." in text else int(text)
+
+
+class Wire(FaultProxy):
+    """The proxy of one client, which writes to the ledger."""
+
+    def __init__(self, engine: Engine, ledger: Ledger, client: str) -> None:
+        super().__init__(engine.endpoint_url)
+        self.client = client
+        self.partitioned = False
+        self.keeps_log = False
+        self._ledger = ledger
+        self._forwarding = ledger.lock
+
+    def _ask(self, headers: dict[str, str], raw: bytes) -> Reply:
+        return self._ledger.ask(headers, raw)
+
+    def note(self, exchange: Exchange, fault: str | None, reply: Reply | None) -> None:
+        if self.partitioned and reply is None:
+            fault = "partition"
+        self._ledger.note(self.client, exchange, fault, reply)
+        if self.keeps_log:
+            super().note(exchange, fault, reply)
+            return
+        with self._logged:
+            self.log[:] = [Seen(exchange.op, {}, exchange.kind, False, None, fault, None, b"", {})]
+            self._logged.notify_all()
+
+
+@contextmanager
+def wires(engine: Engine, ledger: Ledger, clients: list[str]) -> Iterator[list[Wire]]:
+    """Run a proxy for each client."""
+    with ExitStack() as stack:
+        made = [Wire(engine, ledger, client) for client in clients]
+        for wire in made:
+            stack.enter_context(serving(wire))
+        yield made
+    ledger.close()
+
+
+def late(chance: random.Random, lease: float) -> Fault:
+    """Reset at once, and applied by and by: perhaps after the next request, perhaps after the lease."""
+
+    def meet(exchange: Exchange) -> None:
+        wait = chance.uniform(0, chance.choice([0.1, lease, 3 * lease]))
+
+        def apply() -> None:
+            if not exchange.proxy.closing.wait(wait):
+                exchange.apply("late")
+
+        exchange.reset()
+        threading.Thread(target=apply, daemon=True).start()
+
+    return Fault("late", meet)
+
+
+def twice(chance: random.Random, lease: float) -> Fault:
+    """Applied and answered, and applied once more later: a late duplicate."""
+
+    def meet(exchange: Exchange) -> None:
+        exchange.answer(exchange.apply(None))
+        wait = chance.uniform(0, chance.choice([0.1, lease, 3 * lease]))
+
+        def apply() -> None:
+            if not exchange.proxy.closing.wait(wait):
+                exchange.apply("late_duplicate")
+
+        threading.Thread(target=apply, daemon=True).start()
+
+    return Fault("late_duplicate", meet)
+
+
+def trouble(seed: int, lease: float, rate: float) -> Fault:
+    """Let some requests meet a fault, and all of a client that is cut off."""
+    chance = random.Random(seed)
+    kinds = [
+        *[drop_request()] * 2,
+        *[drop_answer()] * 3,
+        *[apply_then_500()] * 2,
+        server_error(),
+        *[throttle()] * 2,
+        deny(),
+        *[delay(lease / 3), delay_answer(lease / 3)],
+        *[duplicate(), duplicate("second")],
+        *[late(chance, lease)] * 2,
+        *[twice(chance, lease)] * 3,
+        stall(lease),
+        stall(lease, apply=True),
+    ]
+    cut = drop_request()
+
+    def meet(exchange: Exchange) -> None:
+        if exchange.proxy.partitioned:
+            cut.meet(exchange)
+            return
+        fault = chance.choice(kinds) if chance.random() < rate else pass_on()
+        fault.meet(exchange)
+
+    return Fault("trouble", meet)

@@ -1,0 +1,228 @@
+"""One run: a store, its proxies, clients and a nemesis, for so many seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from proof import TESTS
+from proof.history import Recorder
+from proof.network import Ledger, Wire, trouble, wires
+from proof.shim import Clock, Shim
+from proof.tables import create, tables
+from pynamodb_mutex.testing import Engine, dynamodb_local, embedded_dynamodb, use
+
+START_SECONDS = 60.0
+"""Within which all clients must be at work."""
+
+LATEST = 3.0
+"""Leases after which nothing comes late any more."""
+
+
+@dataclass
+class Options:
+    """What a run is to be.
+
+    Attributes:
+        faults: Share of requests that meet a fault.
+        nemesis: Whether clients are stopped, killed and so on.
+        broken: Name of what is to be broken in the library, for tests of the harness.
+    """
+
+    seed: int
+    seconds: float
+    engine: str = "embedded"
+    clients: int = 4
+    lease: float = 1.5
+    faults: float = 0.08
+    nemesis: bool = True
+    broken: str | None = None
+
+    @property
+    def quiet(self) -> float:
+        """Seconds at the end without faults, in which everybody must get on."""
+        return 1.01 * self.lease + 2.5 + 4.0
+
+
+class Client:
+    """A worker and those that take its place when it is killed."""
+
+    def __init__(self, run: Run, place: int, wire: Wire) -> None:
+        self.run, self.place, self.wire = run, place, wire
+        self.name = wire.client
+        self.lives = 0
+        self.killed = False
+        self.clock: Clock | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.killed = False
+        proc = f"{self.name}.{self.lives}"
+        options = self.run.options
+        config = {
+            "folder": str(self.run.folder), "proc": proc, "url": self.wire.url,
+            "prefix": self.run.prefix, "lease": options.lease, "break": options.broken,
+            "seed": options.seed * 10_000 + self.place * 100 + self.lives,
+        }  # fmt: skip
+        path = self.run.folder / f"{proc}.json"
+        path.write_text(json.dumps(config))
+        here = [str(TESTS.parent), str(TESTS), *filter(None, sys.path)]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(here)}
+        self.clock = self.run.shim.clock(proc) if self.run.shim else None
+        if self.clock is not None:
+            env |= self.clock.environment
+        command = [sys.executable, "-m", "proof.worker", str(path)]
+        with (self.run.folder / f"{proc}.log").open("ab") as log:
+            self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stderr=log)
+        self.lives += 1
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def working(self) -> bool:
+        """Whether it lives, and has come so far that it can be harmed."""
+        history = self.run.folder / f"{self.name}.{self.lives - 1}.jsonl"
+        return self.alive and history.exists() and history.stat().st_size > 0
+
+    def signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.killed = True
+        self.process.kill()
+        self.process.wait()
+        self._forget()
+
+    def _forget(self) -> None:
+        with suppress(OSError):
+            self.process.stdin.close()
+        if self.clock is not None:
+            self.clock.close()
+
+    def end(self, patience: float) -> bool:
+        """Let it end its section and itself; say whether it did."""
+        if not self.alive:
+            return True
+        self.signal(signal.SIGCONT)
+        with suppress(OSError):
+            self.process.stdin.write(b"stop\n")
+            self.process.stdin.flush()
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return False
+        self._forget()
+        return True
+
+
+class Run:
+    """See `Options`; leaves its history in a folder."""
+
+    def __init__(self, options: Options, folder: Path) -> None:
+        self.options, self.folder = options, folder
+        self.prefix = f"proof-{options.seed}-{os.getpid()}"
+        self.record = Recorder(folder / "run.jsonl", "run")
+        self.clients: list[Client] = []
+        self.chance = random.Random(options.seed)
+        self.shim: Shim | None = None
+        self.ledger: Ledger
+
+    def __call__(self) -> dict[str, Any]:
+        """Run it; return what the checker needs to know beside the history."""
+        engines = {"embedded": embedded_dynamodb, "local": dynamodb_local}
+        started = time.monotonic()
+        with engines[self.options.engine]() as engine, use(engine):
+            self._in(engine)
+        self.record.close()
+        facts = asdict(self.options) | {
+            "wall_seconds": time.monotonic() - started,
+            "faults_by_kind": dict(self.ledger.faults),
+            "clocks": self.shim is not None,
+        }
+        (self.folder / "run.json").write_text(json.dumps(facts, indent=1))
+        return facts
+
+    def _in(self, engine: Engine) -> None:
+        options = self.options
+        made = tables(self.prefix, engine.endpoint_url)
+        wire_record = Recorder(self.folder / "wire.jsonl", "wire")
+        rows = create(made)
+        self.ledger = Ledger(engine, self.prefix, wire_record)
+        self.record("init", rows=rows)
+        self.shim = Shim.build(self.folder) if options.nemesis else None
+        names = [f"c{place}" for place in range(options.clients)] + ["operator", "reaper"]
+        with wires(engine, self.ledger, names) as proxies:
+            for place, wire in enumerate(proxies[: options.clients]):
+                self.clients.append(Client(self, place, wire))
+            try:
+                self._start()
+                self._disturb(proxies)
+                self._end()
+            finally:
+                for client in self.clients:
+                    if client.alive:
+                        client.kill()
+            time.sleep(LATEST * options.lease + 0.5 if options.faults else 0.2)
+            self._final(made, rows)
+        wire_record.close()
+
+    def _start(self) -> None:
+        for client in self.clients:
+            client.start()
+        until = time.monotonic() + START_SECONDS
+        while not all(client.working for client in self.clients):
+            if time.monotonic() > until or not all(client.alive for client in self.clients):
+                raise RuntimeError(f"a client does not start: see the logs in {self.folder}")
+            time.sleep(0.05)
+
+    def _disturb(self, proxies: list[Wire]) -> None:
+        from proof.nemesis import Nemesis
+
+        options = self.options
+        if options.faults:
+            for place, client in enumerate(self.clients):
+                client.wire.always(
+                    trouble(options.seed * 100 + place, options.lease, options.faults)
+                )
+        ends = time.monotonic() + options.seconds
+        if not options.nemesis:
+            time.sleep(options.seconds)
+        else:
+            nemesis = Nemesis(self, *proxies[options.clients :])
+            nemesis.rage(ends)
+            nemesis.last_kill()
+        for client in self.clients:
+            client.wire.clear()
+            client.wire.partitioned = False
+        self.record("quiet")
+        time.sleep(options.quiet)
+        self.record("stop")
+
+    def _end(self) -> None:
+        for client in self.clients:
+            if not client.alive and not client.killed:
+                self.record("died", client=client.name)
+            if client.alive and not client.end(20.0):
+                self.record("hung", client=client.name)
+
+    def _final(self, made: Any, rows: list[dict[str, Any]]) -> None:
+        """Read the rows past all proxies."""
+        shown = []
+        for row in rows:
+            there = made.plain.get(row["key"], consistent_read=True)
+            values = {name: there.attribute_values[name] for name in ("last", "count", "ticks")}
+            shown.append({"table": "rows", "key": row["key"], **values})
+        self.record("final", rows=shown)

@@ -1,0 +1,170 @@
+"""What a worker does under a lock, in the three ways of locking."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from proof.tables import Tables, Written, twin_of
+from pynamodb_mutex import Mutex
+
+POLL = (0.02, 0.2)
+
+
+class Section:
+    """One time that a worker locks, reads, writes and gives back.
+
+    Attributes:
+        names: Of the rows, which the locks are called after too.
+        twins: What the unguarded twins said when the rows were read.
+    """
+
+    way = ""
+
+    def __init__(self, tables: Tables, names: list[str], **options: Any) -> None:
+        self.tables, self.names = tables, names
+        self.options = {"poll": POLL, **options}
+        self.locks: dict[str, tuple[str, int]] = {}
+        self.rows: dict[str, Any] = {}
+        self.twins: dict[str, Written] = {}
+        self.released = False
+
+    def acquire(self) -> bool:
+        raise NotImplementedError
+
+    def read(self) -> None:
+        """Read the rows, and their twins."""
+        self.twins = {
+            name: self.tables.plain.get(twin_of(name), consistent_read=True) for name in self.names
+        }
+
+    def write(self, values: dict[str, str], chance: random.Random) -> None:
+        raise NotImplementedError
+
+    def release(self) -> None:
+        self.lock.release()
+
+    @property
+    def held(self) -> bool:
+        return not self.released and self.lock.held
+
+    def write_twins(self, values: dict[str, str]) -> None:
+        """Write the rows that nothing guards, as one does who trusts in a lock alone."""
+        for name, value in values.items():
+            twin = self.twins[name]
+            twin.read, twin.last = twin.last, value
+            twin.count, twin.ticks = twin.count + 1, twin.ticks + 1
+            twin.by, twin.fence = self.locks[name]
+            twin.save()
+
+    def changes(self, name: str, value: str) -> list[Any]:
+        """What a guarded write does to a row, as an update."""
+        row, made = self.rows[name], type(self.rows[name])
+        token, fence = self.locks[name]
+        return [
+            made.last.set(value),
+            made.read.set(row.last),
+            made.count.set(row.count + 1),
+            made.ticks.add(1),
+            made.by.set(token),
+            made.fence.set(fence),
+        ]
+
+    def change(self, name: str, value: str) -> None:
+        """The same, to the instance."""
+        row = self.rows[name]
+        row.read, row.last = row.last, value
+        row.count, row.ticks = row.count + 1, row.ticks + 1
+        row.by, row.fence = self.locks[name]
+
+
+class MutexSection(Section):
+    """A Mutex beside a plain row, which is written in the mutex's transaction."""
+
+    way = "mutex"
+
+    def acquire(self) -> bool:
+        self.lock = Mutex.for_key(self.names[0], model=self.tables.locks, **self.options)
+        taken = self.lock.acquire()
+        if taken:
+            self.locks = {self.names[0]: (self.lock.token, self.lock.fencing_token)}
+        return taken
+
+    def read(self) -> None:
+        name = self.names[0]
+        self.rows = {name: self.tables.plain.get(name, consistent_read=True)}
+        super().read()
+
+    def write(self, values: dict[str, str], chance: random.Random) -> None:
+        ((name, value),) = values.items()
+        row, fence = self.rows[name], self.locks[name][1]
+        # what one writes who compares the fencing token at the write: it is not enough
+        newer = type(row).fence <= fence
+        with self.lock.transaction() as transaction:
+            transaction.update(row, self.changes(name, value), condition=newer)
+        self.change(name, value)
+
+
+class RowSection(Section):
+    """A row lock, and the ways to write a locked row."""
+
+    way = "row"
+
+    def acquire(self) -> bool:
+        self.lock = self.tables.row.locked(self.names[0], **self.options)
+        taken = self.lock.acquire()
+        if taken:
+            self.locks = {self.names[0]: (self.lock.token, self.lock.fencing_token)}
+        return taken
+
+    def read(self) -> None:
+        self.rows = {self.names[0]: self.lock.row}
+        super().read()
+
+    def write(self, values: dict[str, str], chance: random.Random) -> None:
+        ((name, value),) = values.items()
+        row, way = self.rows[name], chance.randrange(4)
+        if way == 0:
+            row.update(self.changes(name, value))
+            return
+        before = dict(row.attribute_values)
+        self.change(name, value)
+        try:
+            if way == 1:
+                with self.lock.transaction() as transaction:
+                    transaction.save(row)
+            else:
+                row.save(unlock=way == 2)
+        except BaseException:
+            row.attribute_values.update(before)
+            raise
+
+
+class ManySection(Section):
+    """Several row locks at once, and writes of all the rows in one transaction."""
+
+    way = "many"
+
+    def acquire(self) -> bool:
+        self.lock = self.tables.row.locked_all(self.names, **self.options)
+        taken = self.lock.acquire()
+        if taken:
+            holds = zip(self.names, self.lock._locks, strict=True)
+            self.locks = {name: (lock.token, lock.fencing_token) for name, lock in holds}
+        return taken
+
+    def read(self) -> None:
+        self.rows = dict(zip(self.names, self.lock._current_rows, strict=True))
+        super().read()
+
+    def write(self, values: dict[str, str], chance: random.Random) -> None:
+        with self.lock.transaction(unlock=chance.random() < 1 / 3) as transaction:
+            for name, value in values.items():
+                transaction.update(self.rows[name], self.changes(name, value))
+        for name, value in values.items():
+            self.change(name, value)
+
+
+WAYS: dict[str, type[Section]] = {
+    each.way: each for each in (MutexSection, RowSection, ManySection)
+}

@@ -1,0 +1,90 @@
+"""The tables of a run: locks, rows that carry a lock, plain rows, and twins that nothing guards."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamodb_mutex import LockItem, RowLockMixin
+
+MUTEXES = ("m0",)
+ROWS = ("r0", "r1")
+START = "start"
+
+
+class Tables(NamedTuple):
+    """The models of one client.
+
+    Attributes:
+        locks: The lock table.
+        row: Of rows that carry their lock.
+        plain: Of the same table, without lock attributes: rows that a Mutex guards, and twins.
+    """
+
+    locks: type[LockItem]
+    row: type[RowLockMixin]
+    plain: type[Model]
+
+
+class Written(Model):
+    """What each write leaves in a row: itself, and what its writer had read."""
+
+    name = UnicodeAttribute(hash_key=True)
+    last = UnicodeAttribute(default=START)
+    read = UnicodeAttribute(default="")
+    count = NumberAttribute(default=0)
+    # counts in the store how often a write was applied
+    ticks = NumberAttribute(default=0)
+    by = UnicodeAttribute(default="")
+    fence = NumberAttribute(default=0)
+
+
+def tables(prefix: str, url: str, *, read_timeout: float = 1.0) -> Tables:
+    """Return a client's models; ``url`` is where its requests go."""
+
+    class Locks(LockItem):
+        class Meta:
+            table_name = f"{prefix}-locks"
+            host = url
+            connect_timeout_seconds = 1.0
+            read_timeout_seconds = read_timeout
+
+    class RowsMeta:
+        table_name = f"{prefix}-rows"
+        host = url
+        billing_mode = "PAY_PER_REQUEST"
+        connect_timeout_seconds = 1.0
+        read_timeout_seconds = read_timeout
+        max_retry_attempts = 0
+
+    class Row(RowLockMixin, Written):
+        _connection = None
+
+        class Meta(RowsMeta):
+            pass
+
+    class Plain(Written):
+        _connection = None
+
+        class Meta(RowsMeta):
+            pass
+
+    return Tables(Locks, Row, Plain)
+
+
+def twin_of(row: str) -> str:
+    return f"twin-{row}"
+
+
+def create(made: Tables) -> list[dict[str, Any]]:
+    """Create the tables and their rows; return the rows as the history shows them."""
+    made.locks.create_table()
+    made.row.create_table(wait=True)
+    shown = []
+    for name in (*MUTEXES, *ROWS):
+        for each in (name, twin_of(name)):
+            made.plain(each).save()
+            shown.append({"table": "rows", "key": each, "last": START, "count": 0, "ticks": 0})
+    return shown

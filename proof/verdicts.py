@@ -1,0 +1,100 @@
+"""What the checker says: one verdict for each property, and figures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+PROPERTIES = {
+    "P1": "guarded exclusion: each write by the holder of that instant, tenures never interleave",
+    "P2": "no lost update: what was told as applied is there, once, on what its writer had read",
+    "P3": "fencing tokens only grow",
+    "P4": "one believer: no live claim taken, no end moved back, nobody else's belief overlaps",
+    "P5": "the unguarded twin loses updates: the nemesis has teeth",
+    "P6": "liveness: dead holders' locks are taken in time, everybody gets on",
+    "P7": "no false answers: held, given back, lost and errors are what the store says",
+    "P8": "each effect on a lock lies within its call",
+}
+
+
+@dataclass
+class Violation:
+    """One that was found.
+
+    Attributes:
+        property: P1 to P8.
+        t: When, as the history counts time.
+        text: What happened.
+    """
+
+    property: str
+    t: int
+    text: str
+
+
+@dataclass
+class Report:
+    """The outcome of a check.
+
+    Attributes:
+        checked: How often each property was put to the test.
+        figures: By name, as they are printed.
+    """
+
+    violations: list[Violation] = field(default_factory=list)
+    checked: dict[str, int] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def violate(self, prop: str, t: int, text: str) -> None:
+        self.violations.append(Violation(prop, t, text))
+
+    def count(self, prop: str, times: int = 1) -> None:
+        self.checked[prop] = self.checked.get(prop, 0) + times
+
+    def of(self, prop: str) -> list[Violation]:
+        return [violation for violation in self.violations if violation.property == prop]
+
+    def found(self) -> set[str]:
+        return {violation.property for violation in self.violations}
+
+    def lines(self) -> list[str]:
+        """The verdicts, figures and violations, for people."""
+        figures = [f"    {name}: {value}" for name, value in self.figures.items()]
+        found = [f"{v.property} at {v.t / 1e9:.3f}: {v.text}" for v in self.violations[:20]]
+        return [*self.verdicts(), *figures, *found]
+
+    def verdicts(self) -> list[str]:
+        """One line for each property."""
+        lines = []
+        for prop, text in PROPERTIES.items():
+            bad, tried = len(self.of(prop)), self.checked.get(prop, 0)
+            verdict = "VIOLATED" if bad else "holds" if tried else "not tried"
+            bound = f", < {3 / tried:.2g} at 95 %" if tried and not bad else ""
+            lines.append(f"{prop}  {verdict:9} {bad} of {tried}{bound}  {text}")
+        return lines
+
+
+def in_all(reports: list[Report]) -> Report:
+    """Return the verdicts of several runs taken together."""
+    whole = Report()
+    for report in reports:
+        whole.violations += report.violations
+        for prop, times in report.checked.items():
+            whole.count(prop, times)
+    return whole
+
+
+def percentiles(values: list[float]) -> str:
+    """Median, 99th percentile and maximum, in seconds."""
+    if not values:
+        return "none"
+    ranked = sorted(values)
+    high = ranked[min(len(ranked) - 1, math.ceil(0.99 * len(ranked)) - 1)]
+    return f"p50 {ranked[len(ranked) // 2]:.3f} s, p99 {high:.3f} s, max {ranked[-1]:.3f} s ({len(ranked)})"
+
+
+def jain(values: list[float]) -> float:
+    """Jain's index of fairness: 1 if all have the same, 1/n if one has all."""
+    squares = len(values) * sum(value * value for value in values)
+    return sum(values) ** 2 / squares if squares else 1.0

@@ -154,7 +154,7 @@ class ManySection(Section):
         return taken
 
     def read(self) -> None:
-        self.rows = dict(zip(self.names, self.lock._current_rows, strict=True))
+        self.rows = dict(zip(self.names, self.lock._rows, strict=True))
         super().read()
 
     def write(self, values: dict[str, str], chance: random.Random) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from proof import TESTS
-from proof.history import Recorder
+from proof.history import Recorder, read
+from proof.liveness import unserved
 from proof.network import Ledger, Wire, trouble, wires
 from proof.shim import Clock, Shim
 from proof.tables import create, tables
@@ -23,6 +24,15 @@ from pynamodb_mutex.testing import Engine, dynamodb_local, embedded_dynamodb, us
 
 START_SECONDS = 60.0
 """Within which all clients must be at work."""
+
+END_SECONDS = 60.0
+"""Within which a client must end: it may wait for locks, which has its own timeout, and then work."""
+
+PATIENCE = 90.0
+"""Seconds within which everybody must get on in the quiet at the end.
+
+Long, for nobody is promised a turn: who wants several keys may wait until one finds them all free.
+"""
 
 LATEST = 3.0
 """Leases after which nothing comes late any more."""
@@ -49,7 +59,7 @@ class Options:
 
     @property
     def quiet(self) -> float:
-        """Seconds at the end without faults, in which everybody must get on."""
+        """Seconds at the end without faults, at least."""
         return 1.01 * self.lease + 2.5 + 4.0
 
 
@@ -207,15 +217,22 @@ class Run:
         for client in self.clients:
             client.wire.clear()
             client.wire.partitioned = False
+        self._calm_down()
+
+    def _calm_down(self) -> None:
+        """Leave everybody alone until each has got on, and dead holders' locks are free."""
         self.record("quiet")
-        time.sleep(options.quiet)
+        until = time.monotonic() + PATIENCE
+        time.sleep(self.options.quiet)
+        while unserved(read(self.folder))[1] and time.monotonic() < until:
+            time.sleep(1.0)
         self.record("stop")
 
     def _end(self) -> None:
         for client in self.clients:
             if not client.alive and not client.killed:
                 self.record("died", client=client.name)
-            if client.alive and not client.end(20.0):
+            if client.alive and not client.end(END_SECONDS):
                 self.record("hung", client=client.name)
 
     def _final(self, made: Any, rows: list[dict[str, Any]]) -> None:

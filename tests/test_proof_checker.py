@@ -256,7 +256,7 @@ def killed(takes_after):
 
 def test_p6_a_dead_holders_lock():
     assert killed(4.0).found() == set()
-    assert killed(6.0).found() == {"P6"}
+    assert killed(8.0).found() == {"P6"}
 
 
 def test_p6_everybody_is_served_in_the_end():

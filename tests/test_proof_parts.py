@@ -47,9 +47,9 @@ def test_clocks_are_moved_and_waits_are_right(tmp_path: Path) -> None:
         wall, local, boot, true = map(float, process.stdout.readline().split())
         took = time.monotonic() - began
     assert 0.39 < took < 20
-    assert wall - true == pytest.approx(3500.0, abs=0.1)
-    assert local - true == pytest.approx(-100.0, abs=0.1)
-    assert boot - true == pytest.approx(-100.0, abs=0.1)
+    assert wall - true == pytest.approx(3500.0, abs=1.0)
+    assert local - true == pytest.approx(-100.0, abs=1.0)
+    assert boot - true == pytest.approx(-100.0, abs=1.0)
 
 
 def test_without_a_compiler_clocks_are_left_alone(tmp_path, monkeypatch, capsys) -> None:
@@ -79,7 +79,7 @@ def test_picture_is_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_a_run_holds(tmp_path: Path, capsys) -> None:
     folder = tmp_path / "kept"
     status = main(["--seed", "5", "--seconds", "8", "--keep", str(folder)])

@@ -219,6 +219,15 @@ def force_breaks_any() -> Patches:
     return [patch.object(ClaimRows, "force", property(force))]
 
 
+def unlocking_believes() -> Patches:
+    """Who unlocks by a write believes until the answer is there."""
+
+    def remaining(self: Hold) -> float:
+        return self.ends - local_clock().now() if self.stands else 0.0
+
+    return [patch.object(Hold, "remaining", property(remaining))]
+
+
 BROKEN: dict[str, Callable[[], Patches]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -239,6 +248,7 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         held_is_a_flag,
         unknown_is_no,
         force_breaks_any,
+        unlocking_believes,
     )
 }
 

@@ -243,6 +243,21 @@ def another_takes_while_the_answer_is_lost(scene: Scene) -> None:
     scene.one.give_back(section)
 
 
+def another_takes_what_a_write_unlocks(scene: Scene) -> None:
+    section = scene.take(scene.one, "r0")
+    scene.one.read(section)
+
+    def take() -> None:
+        after = scene.take(scene.other, "r0")
+        time.sleep(0.5)
+        scene.other.give_back(after)
+
+    scene.wire.next(drop_answer(take), op="PutItem")
+    scene.one.chance = First(2)
+    scene.one.write(section)
+    scene.one.give_back(section)
+
+
 def force_comes_late(scene: Scene) -> None:
     section = scene.take(scene.one)
     kept = late()
@@ -293,4 +308,5 @@ CASES = [
     Case("held-is-a-flag", holder_dies, "P4"),
     Case("unknown-is-no", another_takes_while_the_answer_is_lost, "P2"),
     Case("force-breaks-any", force_comes_late, "P7"),
+    Case("unlocking-believes", another_takes_what_a_write_unlocks, "P4"),
 ]

@@ -90,7 +90,7 @@ class Part:
         if ours and claim.writes == self.number:
             self._renewals = [each for each in self._renewals if each.end == claim.expires_at]
             return Verdict.APPLIED
-        if self.deletes and not raw and maybe_applied and self.hold.held:
+        if self.deletes and not raw and maybe_applied and self.hold.stands:
             # while nobody else could have the lock: by our own doing
             return Verdict.GONE
         if not tenure.is_mine(claim):
@@ -108,6 +108,8 @@ class Part:
     def applied(self) -> None:
         """Take note that the write was applied: by its last attempt, if nothing else is known."""
         self.hold.tenure.writes = self.number
+        # one before this that was to end the claim did not, and comes too late now
+        self.hold.may_have_ended = False
         if self._renewals:
             self.hold.renewed(self._renewals[-1])
         if self.ends:
@@ -164,23 +166,29 @@ def _send_until_known(parts: Sequence[Part], send: Callable[[], Refusal | None],
 
     def attempt() -> Refusal | None:
         nonlocal maybe_applied
+        before, maybe_applied = maybe_applied, True
         try:
-            return send()
+            refusal = send()
         except Transient as failure:
-            maybe_applied = maybe_applied or failure.maybe_applied
+            maybe_applied = before or failure.maybe_applied
             raise
-
-    while True:
-        patience = min((part.hold.remaining for part in parts), default=_PATIENCE)
-        try:
-            refusal = persist(attempt, local_clock().now() + patience)
         except PynamoDBException:
-            for part in parts:
-                # the claim may be gone by our own doing: a release must not wonder
-                part.hold.may_have_ended |= part.ends and maybe_applied
+            maybe_applied = before
             raise
-        if refusal is None or _judged(parts, refusal, what, maybe_applied=maybe_applied):
-            return
+        maybe_applied = before
+        return refusal
+
+    try:
+        while True:
+            until = min((part.hold.ends for part in parts), default=local_clock().now() + _PATIENCE)
+            refusal = persist(attempt, until)
+            if refusal is None or _judged(parts, refusal, what, maybe_applied=maybe_applied):
+                return
+    except BaseException:
+        for part in parts:
+            # the claim may be gone by our own doing: nobody believes in it, and a release must not wonder
+            part.hold.may_have_ended |= part.ends and maybe_applied
+        raise
 
 
 def _judged(parts: Sequence[Part], refusal: Refusal, what: str, *, maybe_applied: bool) -> bool:

@@ -104,9 +104,16 @@ class Hold:
     @property
     def remaining(self) -> float:
         """Seconds for which this holder may still believe, by the local clock."""
-        if self._finished or self._loss is not None or self.inherited:
+        if self._is_ending or self.may_have_ended or not self.stands:
             return 0.0
         return max(0.0, self.ends - local_clock().now())
+
+    @property
+    def stands(self) -> bool:
+        """Whether the claim is not known to have ended, though a write may have given it back."""
+        if self._finished or self._loss is not None or self.inherited:
+            return False
+        return self.ends > local_clock().now()
 
     @property
     def held(self) -> bool:
@@ -125,7 +132,7 @@ class Hold:
     @property
     def loss(self) -> Loss | None:
         """Why it was lost; None if it was not."""
-        if self._loss is None and not self._finished and not self.held and not self.inherited:
+        if self._loss is None and not self._finished and not self.stands and not self.inherited:
             unanswered = self._unreachable or self._renewals_under_way > 0
             self.lose(Loss.UNREACHABLE if unanswered else Loss.EXPIRED)
         return self._loss
@@ -219,7 +226,7 @@ class Hold:
             self._queued = False
             self._renewals_under_way += 1
         try:
-            if self.held:
+            if self.stands:
                 self.renew_once(self.terms.lease)
                 self._renews_at = self._after(sent)
         except (Transient, PynamoDBException) as error:
@@ -317,6 +324,15 @@ class Hold:
         if self.loss is not None:
             raise self.lost_error("renew")
 
+    def ensure(self, at_least: float) -> None:
+        """Raise unless this is held, and renew it first if less is left."""
+        self.check("ensure_held")
+        if self._is_ending or self.may_have_ended:
+            msg = f"ensure_held: {self.terms.key!r} may have been given back by a write without an answer yet"
+            raise MutexNotHeldError(msg, key=self.terms.key)
+        if self.remaining < at_least:
+            self.renew(None)
+
     def leave(self) -> bool:
         """Leave one level of a reentrant acquisition; return whether it is to be given back."""
         with self._lock:
@@ -331,11 +347,14 @@ class Hold:
 
     @contextmanager
     def ending(self, what: str) -> Iterator[None]:
-        """Send a write inside the block that gives the lock back as well."""
+        """Send a write inside the block that gives the lock back as well.
+
+        There is no belief meanwhile: from when it is applied another may take the lock. A renewal
+        that is refused tells nothing then: the write tells what became of the claim.
+        """
         if self.depth > 1:
             msg = f"{what}: {self.terms.key!r} is entered {self.depth} times: only the last one unlocks"
             raise MutexAlreadyHeldError(msg, key=self.terms.key, owner=self.wanted.owner)
-        # a renewal refused meanwhile tells nothing: the write tells what became of the claim
         self._is_ending = True
         try:
             yield

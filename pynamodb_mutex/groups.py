@@ -89,7 +89,7 @@ class RowLocks(Generic[M]):
         if not blocking and timeout is not None and timeout != FOREVER:
             msg = "can't specify a timeout for a non-blocking call"
             raise ValueError(msg)
-        if self.held:
+        if self._holds and all(hold.stands for hold in self._holds):
             msg = f"{self._names} are already held by this object"
             raise MutexAlreadyHeldError(msg, key=self._locks[0].key)
         default = self._locks[0]._terms.timeout
@@ -182,9 +182,7 @@ class RowLocks(Generic[M]):
         """
         for hold in self._unfinished("ensure_held"):
             check_at_least(at_least, hold.terms.lease)
-            hold.check("ensure_held")
-            if hold.remaining < at_least:
-                hold.renew(None)
+            hold.ensure(at_least)
 
     @property
     def held(self) -> bool:

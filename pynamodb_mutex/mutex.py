@@ -179,8 +179,8 @@ class Mutex(View):
         local = wanted.queue.holder
         if self._terms.reentrant and local is not None and local.reenters(me):
             mine = local
-        if mine is not None and mine.held:
-            if not self._terms.reentrant:
+        if mine is not None and mine.stands:
+            if not (self._terms.reentrant and mine.held):
                 msg = f"{self._terms.key!r} is already held by this thread, by this mutex"
                 raise MutexAlreadyHeldError(msg, key=self._terms.key, owner=self.owner)
             mine.depth += 1
@@ -245,10 +245,7 @@ class Mutex(View):
             MutexNotHeldError: If it is not held here.
         """
         check_at_least(at_least, self._terms.lease)
-        hold = self._current("ensure_held")
-        hold.check("ensure_held")
-        if hold.remaining < at_least:
-            hold.renew(None)
+        self._current("ensure_held").ensure(at_least)
 
     def force_release(self) -> bool:
         """Break whatever claim stands on this key now, and no later one.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -41,9 +40,12 @@ def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> None:
     request = _request(model, client, options)
     name = request["TableName"]
     try:
-        # in use: it exists, or somebody else is just creating it
-        with suppress(client.exceptions.ResourceInUseException):
+        try:
             client.create_table(**request)
+        except ClientError as error:
+            # in use: it exists, or somebody else is just creating it
+            if not _is(error, "ResourceInUseException"):
+                raise
         table = _described(client, name, wait=wait)
         if table["KeySchema"] != request["KeySchema"]:
             msg = f"table {name} exists with other keys: {table['KeySchema']}, not {request['KeySchema']}"
@@ -112,9 +114,9 @@ def _described(client: Any, name: str, *, wait: bool) -> dict[str, Any]:
     while True:
         try:
             table: dict[str, Any] = client.describe_table(TableName=name)["Table"]
-        except client.exceptions.ResourceNotFoundException:
+        except ClientError as error:
             # DescribeTable is eventually consistent
-            if waited > _LONGEST_WAIT:
+            if not _is(error, "ResourceNotFoundException") or waited > _LONGEST_WAIT:
                 raise
         else:
             if not wait or table["TableStatus"] in _USABLE:
@@ -125,6 +127,11 @@ def _described(client: Any, name: str, *, wait: bool) -> dict[str, Any]:
         time.sleep(pause)
         waited += pause
         pause = min(2 * pause, _LONGEST_POLL)
+
+
+def _is(error: ClientError, code: str) -> bool:
+    """Tell an error by its code: two threads may each get error classes of their own from botocore."""
+    return error.response["Error"]["Code"] == code
 
 
 def _enable_ttl(client: Any, name: str, attribute: str) -> None:

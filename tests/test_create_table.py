@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from botocore.client import BaseClient
+from botocore.errorfactory import ClientExceptionsFactory
 from botocore.exceptions import ClientError
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import TableError
@@ -107,6 +108,18 @@ def test_many_may_call_it_at_once(fresh):
     with ThreadPoolExecutor(4) as pool:
         for created in [pool.submit(fresh.create_table) for _ in range(4)]:
             created.result(60)
+    assert ttl()["TimeToLiveStatus"] == "ENABLED"
+
+
+def test_errors_are_told_by_their_code(fresh, monkeypatch):
+    """Botocore makes a client's error classes at first use, where two threads may each get their own."""
+
+    def made_anew(client):
+        return ClientExceptionsFactory().create_client_exceptions(client.meta.service_model)
+
+    monkeypatch.setattr(BaseClient, "exceptions", property(made_anew))
+    fresh.create_table()
+    fresh.create_table()
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 

@@ -69,10 +69,11 @@ def test_a_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy)
     goes_on, told = threading.Event(), threading.Event()
     proxy.always(stall(goes_on), op="renew")
     here = through(proxy, table, read_timeout=GENEROUS)
+    # the leases are long, for a claim that comes out short is renewed before it is handed out
     for i in range(WORKERS):
-        assert Mutex.for_key(f"hangs-{i}", model=here, lease=3.0).acquire(blocking=False)
+        assert Mutex.for_key(f"hangs-{i}", model=here, lease=9.0).acquire(blocking=False)
     proxy.wait(WORKERS, "renew")
-    waits = Mutex.for_key("waits", model=here, lease=1.0, on_lost=lambda _: told.set())
+    waits = Mutex.for_key("waits", model=here, lease=5.0, on_lost=lambda _: told.set())
     assert waits.acquire(blocking=False)
     assert told.wait(GENEROUS)
     with Mutex.for_key("lives", model=here, lease=3.0):  # its renewal comes after that one
@@ -94,8 +95,8 @@ def test_a_renewal_that_arrives_after_a_later_one_leaves_the_later_end(table, he
         assert mutex.held
         later, overtaken = proxy.of("renew")
         assert (later.applied, overtaken.applied) == (True, False)
-        assert str(table.get("k").expires_at) == end_of(later)
-        assert float(end_of(overtaken)) < float(end_of(later))
+        assert table.get("k").expires_at == end_of(later)
+        assert end_of(overtaken) < end_of(later)
 
 
 def test_a_renewal_that_meets_a_later_end_of_another_hand_goes_beyond_it(table, here, proxy):
@@ -104,17 +105,17 @@ def test_a_renewal_that_meets_a_later_end_of_another_hand_goes_beyond_it(table, 
         table._get_connection().update_item("k", actions=[table.expires_at.set(end)])
         mutex.renew()
         assert [seen.applied for seen in proxy.of("renew")] == [False, True]
-        assert table.get("k").expires_at == pytest.approx(end + 0.001)
+        assert table.get("k").expires_at == pytest.approx(end + 0.001, abs=0.0001)
         assert mutex.remaining < 31  # its belief is its own
 
 
 def end_of(seen):
-    """The end that a renewal asks for, as it is written."""
+    """The end that a renewal asks for."""
     (name,) = [
         n for n, name in seen.body["ExpressionAttributeNames"].items() if name == "expires_at"
     ]
     placeholder = re.search(rf"{name} = (:\w+)", seen.body["UpdateExpression"])[1]
-    return seen.body["ExpressionAttributeValues"][placeholder]["N"]
+    return float(seen.body["ExpressionAttributeValues"][placeholder]["N"])
 
 
 def renewing_threads():

@@ -328,9 +328,9 @@ def test_hand_over_is_believed_by_neither_if_another_took_over_before_the_repeat
 def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_ends_by_itself(
     scene: Scene,
 ) -> None:
-    mutex = scene.mutex(lease=1)
+    mutex = scene.mutex(lease=3)
     mutex.acquire()
-    waiter = scene.waiting(lease=1)
+    waiter = scene.waiting(lease=3)
     scene.proxy.always(drop_answer(), op="hand_over")
     with pytest.raises(UpdateError):
         mutex.release()

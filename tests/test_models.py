@@ -77,7 +77,7 @@ def test_an_item_whose_claim_has_ended_is_not_held(table):
 
 
 def test_a_claim_runs_out_by_itself(table):
-    Mutex.for_key("a", lease=0.5, auto_renew=False).acquire()
+    Mutex.for_key("a", lease=2, auto_renew=False).acquire()
     item = table.get("a")
     assert item.is_held
     before = item.remaining

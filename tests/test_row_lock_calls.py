@@ -71,7 +71,7 @@ def test_on_lost_is_told_and_given_the_lock(model, options):
         told.append(lock)
         lost.set()
 
-    lock = model.locked("a", lease=0.6, on_lost=tell, **options)
+    lock = model.locked("a", lease=2, on_lost=tell, **options)
     assert lock.acquire()
     assert lost.wait(20)
     assert told == [lock]

@@ -127,6 +127,19 @@ def test_throttled_acquire_leaves_nothing_to_disown(scene: Scene) -> None:
     assert scene.gone
 
 
+def test_refused_hand_over_does_not_spoil_the_holders_release(scene: Scene) -> None:
+    mutex = scene.mutex()
+    mutex.acquire()
+    waiter = scene.waiting()
+    scene.proxy.next(deny(), op="hand_over")
+    mutex.release()
+    waiter.join(60)
+    assert waiter.acquired
+    assert waiter.mutex.fencing_token == mutex.fencing_token + 1
+    assert scene.applied("hand_over", "release") == [False, True]
+    waiter.mutex.release()
+
+
 def test_failing_reads_of_a_waiter_are_repeated(scene: Scene) -> None:
     other = scene.taken()
     waiter = scene.waiting()

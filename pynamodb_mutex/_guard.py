@@ -166,17 +166,11 @@ def _send_until_known(parts: Sequence[Part], send: Callable[[], Refusal | None],
 
     def attempt() -> Refusal | None:
         nonlocal maybe_applied
-        before, maybe_applied = maybe_applied, True
         try:
-            refusal = send()
+            return send()
         except Transient as failure:
-            maybe_applied = before or failure.maybe_applied
+            maybe_applied = maybe_applied or failure.maybe_applied
             raise
-        except PynamoDBException:
-            maybe_applied = before
-            raise
-        maybe_applied = before
-        return refusal
 
     try:
         while True:
@@ -184,10 +178,12 @@ def _send_until_known(parts: Sequence[Part], send: Callable[[], Refusal | None],
             refusal = persist(attempt, until)
             if refusal is None or _judged(parts, refusal, what, maybe_applied=maybe_applied):
                 return
-    except BaseException:
+    except BaseException as error:
+        # what is none of DynamoDB's, such as Ctrl-C, may have come before an answer
+        in_doubt = maybe_applied or not isinstance(error, PynamoDBException)
         for part in parts:
             # the claim may be gone by our own doing: nobody believes in it, and a release must not wonder
-            part.hold.may_have_ended |= part.ends and maybe_applied
+            part.hold.may_have_ended |= part.ends and in_doubt
         raise
 
 

@@ -104,7 +104,7 @@ class Hold:
     @property
     def remaining(self) -> float:
         """Seconds for which this holder may still believe, by the local clock."""
-        if self._is_ending or self.may_have_ended or not self.stands:
+        if self._in_doubt or not self.stands:
             return 0.0
         return max(0.0, self.ends - local_clock().now())
 
@@ -114,6 +114,11 @@ class Hold:
         if self._finished or self._loss is not None or self.inherited:
             return False
         return self.ends > local_clock().now()
+
+    @property
+    def _in_doubt(self) -> bool:
+        """Whether a write may have given it back: one under way, or one of unknown outcome."""
+        return self._is_ending or self.may_have_ended
 
     @property
     def held(self) -> bool:
@@ -327,7 +332,7 @@ class Hold:
     def ensure(self, at_least: float) -> None:
         """Raise unless this is held, and renew it first if less is left."""
         self.check("ensure_held")
-        if self._is_ending or self.may_have_ended:
+        if self._in_doubt:
             msg = f"ensure_held: {self.terms.key!r} may have been given back by a write without an answer yet"
             raise MutexNotHeldError(msg, key=self.terms.key)
         if self.remaining < at_least:

@@ -14,7 +14,7 @@ from proof.beliefs import check_beliefs
 from proof.figures import figures
 from proof.history import Event, in_order
 from proof.liveness import check_liveness
-from proof.tables import START
+from proof.tables import START, lock_of
 from proof.verdicts import Report
 
 State = dict[str, Any]
@@ -48,13 +48,6 @@ def check(events: list[Event], facts: dict[str, Any]) -> Report:
     report.violations.sort(key=lambda violation: violation.t)
     report.figures |= figures(events, facts, report)
     return report
-
-
-def lock_of(row: State) -> Lock | None:
-    """Name the lock whose claim stands in a row."""
-    if row["table"] == "locks" or (row["table"] == "rows" and row["key"].startswith("r")):
-        return str(row["key"])
-    return None
 
 
 class Store:

@@ -7,6 +7,7 @@ from typing import Any
 
 from proof.beliefs import lost_by_twins
 from proof.history import SECOND, Event
+from proof.tables import lock_of
 from proof.verdicts import Report, percentiles
 
 SLACK = 3.0
@@ -38,7 +39,7 @@ def _claims(event: Event) -> list[tuple[int, str, dict[str, Any]]]:
     return [
         (event["t"], row["key"], row)
         for row in (event["rows"] if event["op"] == "wire" else ())
-        if row["table"] == "locks" or row["key"].startswith("r")
+        if lock_of(row) is not None
     ]
 
 

@@ -95,22 +95,21 @@ class Nemesis:
 
     def stop(self) -> None:
         """Stop a process, mostly until its lease is over."""
-        client, seconds = self._victim(), self._long_enough()
-        client.signal(signal.SIGSTOP)
-        self._record("stop_client", client=client.name, seconds=seconds)
-        time.sleep(seconds)
-        client.signal(signal.SIGCONT)
-        self._record("resume", client=client.name, still=False)
+        self._pause("stop_client", still=False)
 
     def stand_still(self) -> None:
         """Freeze a process, and let its local clock not know."""
+        self._pause("stand_still", still=True)
+
+    def _pause(self, deed: str, *, still: bool) -> None:
         client, seconds = self._victim(), self._long_enough()
         client.signal(signal.SIGSTOP)
-        self._record("stand_still", client=client.name, seconds=seconds)
+        self._record(deed, client=client.name, seconds=seconds)
         time.sleep(seconds)
-        client.clock.stand_still(seconds)
+        if still:
+            client.clock.stand_still(seconds)
         client.signal(signal.SIGCONT)
-        self._record("resume", client=client.name, still=True)
+        self._record("resume", client=client.name, still=still)
 
     def kill(self) -> None:
         client = self._victim()

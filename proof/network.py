@@ -7,7 +7,6 @@ import json
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from faults import (
     Fault,
+    apply_after,
     apply_then_500,
     delay,
     delay_answer,
@@ -22,6 +22,7 @@ from faults import (
     drop_answer,
     drop_request,
     duplicate,
+    late_by,
     pass_on,
     server_error,
     stall,
@@ -45,7 +46,6 @@ class Ledger:
         self.lock = threading.Lock()
         self.record = record
         self.states: dict[tuple[str, str], dict[str, Any]] = {}
-        self.faults: Counter[str] = Counter()
         self.owners: dict[str, str] = {}
         self._prefix = prefix
         self._address = urlsplit(engine.endpoint_url)
@@ -80,8 +80,6 @@ class Ledger:
         rows = []
         if applied and exchange.op in _WRITES:
             rows = [self._row(exchange, *target) for target in self._targets(exchange)]
-        if fault:
-            self.faults[fault] += 1
         self._sequence += 1
         for row in rows:
             self.states[row["table"], row["key"]] = row
@@ -148,7 +146,6 @@ class Wire(FaultProxy):
         super().__init__(engine.endpoint_url)
         self.client = client
         self.partitioned = False
-        self.keeps_log = False
         self._ledger = ledger
         self._forwarding = ledger.lock
 
@@ -159,9 +156,6 @@ class Wire(FaultProxy):
         if self.partitioned and reply is None:
             fault = "partition"
         self._ledger.note(self.client, exchange, fault, reply)
-        if self.keeps_log:
-            super().note(exchange, fault, reply)
-            return
         with self._logged:
             self.log[:] = [Seen(exchange.op, {}, exchange.kind, False, None, fault, None, b"", {})]
             self._logged.notify_all()
@@ -180,18 +174,7 @@ def wires(engine: Engine, ledger: Ledger, clients: list[str]) -> Iterator[list[W
 
 def late(chance: random.Random, lease: float) -> Fault:
     """Reset at once, and applied by and by: perhaps after the next request, perhaps after the lease."""
-
-    def meet(exchange: Exchange) -> None:
-        wait = chance.uniform(0, chance.choice([0.1, lease, 3 * lease]))
-
-        def apply() -> None:
-            if not exchange.proxy.closing.wait(wait):
-                exchange.apply("late")
-
-        exchange.reset()
-        threading.Thread(target=apply, daemon=True).start()
-
-    return Fault("late", meet)
+    return late_by(lambda: _by_and_by(chance, lease))
 
 
 def twice(chance: random.Random, lease: float) -> Fault:
@@ -199,15 +182,13 @@ def twice(chance: random.Random, lease: float) -> Fault:
 
     def meet(exchange: Exchange) -> None:
         exchange.answer(exchange.apply(None))
-        wait = chance.uniform(0, chance.choice([0.1, lease, 3 * lease]))
-
-        def apply() -> None:
-            if not exchange.proxy.closing.wait(wait):
-                exchange.apply("late_duplicate")
-
-        threading.Thread(target=apply, daemon=True).start()
+        apply_after(exchange, _by_and_by(chance, lease), "late_duplicate")
 
     return Fault("late_duplicate", meet)
+
+
+def _by_and_by(chance: random.Random, lease: float) -> float:
+    return chance.uniform(0, chance.choice([0.1, lease, 3 * lease]))
 
 
 def trouble(seed: int, lease: float, rate: float) -> Fault:

@@ -17,6 +17,7 @@ from typing import Any
 from proof import TESTS
 from proof.history import Recorder, read
 from proof.liveness import unserved
+from proof.nemesis import Nemesis
 from proof.network import Ledger, Wire, trouble, wires
 from proof.shim import Clock, Shim
 from proof.tables import create, tables
@@ -159,7 +160,6 @@ class Run:
         self.record.close()
         facts = asdict(self.options) | {
             "wall_seconds": time.monotonic() - started,
-            "faults_by_kind": dict(self.ledger.faults),
             "clocks": self.shim is not None,
         }
         (self.folder / "run.json").write_text(json.dumps(facts, indent=1))
@@ -199,8 +199,6 @@ class Run:
             time.sleep(0.05)
 
     def _disturb(self, proxies: list[Wire]) -> None:
-        from proof.nemesis import Nemesis
-
         options = self.options
         if options.faults:
             for place, client in enumerate(self.clients):

@@ -58,6 +58,18 @@ class Scene:
         assert section is not None, "not taken"
         return section
 
+    def work_on(self, key: str, **options: Any) -> Section:
+        """Take a lock for the first client, and read its row."""
+        section = self.take(self.one, key, **options)
+        self.one.read(section)
+        return section
+
+    def try_for(self, worker: Worker, timeout: float) -> None:
+        """Take the lock and give it back, if it is to be had."""
+        section = worker.take("mutex", ["m0"], timeout=timeout, auto_renew=False)
+        if section is not None:
+            worker.give_back(section)
+
     def lose_writes(self, op: str) -> Any:
         """Keep the next request of a kind, and let the repeats of it not pass."""
         kept = late()
@@ -130,16 +142,12 @@ def release_comes_late(scene: Scene) -> None:
 
 def lock_is_taken_again(scene: Scene) -> None:
     scene.one.give_back(scene.take(scene.one))
-    section = scene.one.take("mutex", ["m0"], timeout=2.0)
-    if section is not None:
-        scene.one.give_back(section)
+    scene.try_for(scene.one, timeout=2.0)
 
 
 def answer_to_acquire_is_lost(scene: Scene) -> None:
     scene.wire.next(drop_answer(), op="acquire")
-    section = scene.one.take("mutex", ["m0"], timeout=1.0, auto_renew=False)
-    if section is not None:
-        scene.one.give_back(section)
+    scene.try_for(scene.one, timeout=1.0)
 
 
 def write_comes_twice(scene: Scene) -> None:
@@ -149,8 +157,7 @@ def write_comes_twice(scene: Scene) -> None:
         exchange.answer(exchange.apply(None))
         kept.append(exchange)
 
-    section = scene.take(scene.one, "r0")
-    scene.one.read(section)
+    section = scene.work_on("r0")
     scene.wire.next(Fault("late_duplicate", keep), op="update")
     scene.one.write(section)
     scene.one.write(section)
@@ -159,8 +166,7 @@ def write_comes_twice(scene: Scene) -> None:
 
 
 def write_comes_after_the_next_has_read(scene: Scene, key: str = "m0") -> None:
-    section = scene.take(scene.one, key, lease=LEASE)
-    scene.one.read(section)
+    section = scene.work_on(key, lease=LEASE)
     kept = scene.lose_writes("TransactWriteItems" if key == "m0" else "update")
     scene.one.write(section)
     after = scene.take(scene.other, key)
@@ -181,8 +187,7 @@ def lock_changes_hands(scene: Scene) -> None:
 
 
 def save_comes_after_a_renewal(scene: Scene) -> None:
-    section = scene.take(scene.one, "r0")
-    scene.one.read(section)
+    section = scene.work_on("r0")
     section.lock.renew(2 * LONG)
     scene.one.chance = First(3)
     scene.one.write(section)
@@ -201,9 +206,7 @@ def renewal_comes_after_the_release(scene: Scene) -> None:
 def wall_clock_is_ahead(scene: Scene) -> None:
     wall_offsets[scene.wire_of_other.url] = 3600.0
     section = scene.take(scene.one)
-    other = scene.other.take("mutex", ["m0"], timeout=0.5, auto_renew=False)
-    if other is not None:
-        scene.other.give_back(other)
+    scene.try_for(scene.other, timeout=0.5)
     scene.one.give_back(section)
 
 
@@ -217,22 +220,18 @@ def holder_dies(scene: Scene) -> None:
 
 def acquire_is_denied(scene: Scene) -> None:
     scene.wire.always(deny(), op="acquire")
-    section = scene.one.take("mutex", ["m0"], timeout=0.5, auto_renew=False)
-    if section is not None:
-        scene.one.give_back(section)
+    scene.try_for(scene.one, timeout=0.5)
 
 
 def answer_to_write_is_lost(scene: Scene) -> None:
-    section = scene.take(scene.one, "r0")
-    scene.one.read(section)
+    section = scene.work_on("r0")
     scene.wire.next(drop_answer(), op="update")
     scene.one.write(section)
     scene.one.give_back(section)
 
 
 def another_takes_while_the_answer_is_lost(scene: Scene) -> None:
-    section = scene.take(scene.one, "r0")
-    scene.one.read(section)
+    section = scene.work_on("r0")
 
     def take() -> None:
         scene.operator.tables.row.locked("r0").force_release()
@@ -244,8 +243,7 @@ def another_takes_while_the_answer_is_lost(scene: Scene) -> None:
 
 
 def another_takes_what_a_write_unlocks(scene: Scene) -> None:
-    section = scene.take(scene.one, "r0")
-    scene.one.read(section)
+    section = scene.work_on("r0")
 
     def take() -> None:
         after = scene.take(scene.other, "r0")

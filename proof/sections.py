@@ -30,7 +30,20 @@ class Section:
         self.released = False
 
     def acquire(self) -> bool:
+        self.lock = self.make_lock()
+        taken = self.lock.acquire()
+        if taken:
+            holds = zip(self.names, self.single_locks, strict=True)
+            self.locks = {name: (lock.token, lock.fencing_token) for name, lock in holds}
+        return taken
+
+    def make_lock(self) -> Any:
         raise NotImplementedError
+
+    @property
+    def single_locks(self) -> list[Any]:
+        """The lock of each name."""
+        return [self.lock]
 
     def read(self) -> None:
         """Read the rows, and their twins."""
@@ -83,12 +96,8 @@ class MutexSection(Section):
 
     way = "mutex"
 
-    def acquire(self) -> bool:
-        self.lock = Mutex.for_key(self.names[0], model=self.tables.locks, **self.options)
-        taken = self.lock.acquire()
-        if taken:
-            self.locks = {self.names[0]: (self.lock.token, self.lock.fencing_token)}
-        return taken
+    def make_lock(self) -> Mutex:
+        return Mutex.for_key(self.names[0], model=self.tables.locks, **self.options)
 
     def read(self) -> None:
         name = self.names[0]
@@ -110,12 +119,8 @@ class RowSection(Section):
 
     way = "row"
 
-    def acquire(self) -> bool:
-        self.lock = self.tables.row.locked(self.names[0], **self.options)
-        taken = self.lock.acquire()
-        if taken:
-            self.locks = {self.names[0]: (self.lock.token, self.lock.fencing_token)}
-        return taken
+    def make_lock(self) -> Any:
+        return self.tables.row.locked(self.names[0], **self.options)
 
     def read(self) -> None:
         self.rows = {self.names[0]: self.lock.row}
@@ -145,13 +150,12 @@ class ManySection(Section):
 
     way = "many"
 
-    def acquire(self) -> bool:
-        self.lock = self.tables.row.locked_all(self.names, **self.options)
-        taken = self.lock.acquire()
-        if taken:
-            holds = zip(self.names, self.lock._locks, strict=True)
-            self.locks = {name: (lock.token, lock.fencing_token) for name, lock in holds}
-        return taken
+    def make_lock(self) -> Any:
+        return self.tables.row.locked_all(self.names, **self.options)
+
+    @property
+    def single_locks(self) -> list[Any]:
+        return list(self.lock._locks)
 
     def read(self) -> None:
         self.rows = dict(zip(self.names, self.lock._rows, strict=True))

@@ -74,6 +74,13 @@ def tables(prefix: str, url: str, *, read_timeout: float = 1.0) -> Tables:
     return Tables(Locks, Row, Plain)
 
 
+def lock_of(row: dict[str, Any]) -> str | None:
+    """Name the lock whose claim stands in a row."""
+    if row["table"] == "locks" or (row["table"] == "rows" and row["key"].startswith("r")):
+        return str(row["key"])
+    return None
+
+
 def twin_of(row: str) -> str:
     return f"twin-{row}"
 

@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from proof.beliefs import beliefs
-from proof.checker import lock_of
 from proof.history import SECOND, Event
+from proof.tables import lock_of
 from proof.verdicts import Report
 
 WINDOW = 4.0

@@ -224,6 +224,27 @@ def late() -> Late:
     return Late()
 
 
+def apply_after(exchange: Exchange, seconds: float, fault: str) -> None:
+    """Let a request reach the engine later, if there still is one then."""
+
+    def apply() -> None:
+        if not exchange.proxy.closing.wait(seconds):
+            exchange.apply(fault)
+
+    threading.Thread(target=apply, daemon=True).start()
+
+
+def late_by(seconds: Callable[[], float]) -> Fault:
+    """Reset at once, and applied so many seconds later."""
+
+    def meet(exchange: Exchange) -> None:
+        wait = seconds()
+        exchange.reset()
+        apply_after(exchange, wait, "late")
+
+    return Fault("late", meet)
+
+
 def _without_date(reply: Reply) -> Reply:
     return replace(reply, headers=tuple(h for h in reply.headers if h[0].lower() != "date"))
 

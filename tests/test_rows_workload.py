@@ -11,7 +11,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections import Counter
@@ -29,6 +28,7 @@ from proxy import (
     drop_request,
     duplicate,
     fault_proxy,
+    late_by,
     pass_on,
     server_error,
     throttle,
@@ -45,18 +45,7 @@ LONGEST = WRITES / 2  # seconds
 
 def applied_later(chance: random.Random) -> Fault:
     """Reset at once, and applied by and by: perhaps after the next write, perhaps after the lease."""
-
-    def meet(exchange: Exchange) -> None:
-        wait = chance.uniform(0, chance.choice([0.2, 2 * LEASE]))
-
-        def apply() -> None:
-            if not exchange.proxy.closing.wait(wait):
-                exchange.apply("late")
-
-        exchange.reset()
-        threading.Thread(target=apply, daemon=True).start()
-
-    return Fault("late", meet)
+    return late_by(lambda: chance.uniform(0, chance.choice([0.2, 2 * LEASE])))
 
 
 def trouble(seed: int) -> Fault:

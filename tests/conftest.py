@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ from pynamodb_mutex.testing import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
+# A suite started in the background of a shell ignores Ctrl-C, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Nearly every test has clients of its own. What botocore knows of DynamoDB is read once for all of them:
 # anew for each it would take most of the time.

@@ -136,7 +136,7 @@ def give_up_a_write(scene: Scene, fault: Lose | None, data: object, **options: f
     kept = late()
     scene.proxy.next(kept, op="save_data")
     scene.proxy.always((fault or drop_request)(), op="save_data")
-    mutex = scene.mutex(lease=2, **options)
+    mutex = scene.mutex(lease=3, **options)
     mutex.acquire()
     with pytest.raises(UpdateError):
         mutex.save_data(data)

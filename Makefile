@@ -7,7 +7,7 @@ DEMO_VENV ?= .venv-demo
 # Arguments for `make demo` and `make proof`, as in: make demo ARGS=--help
 ARGS ?=
 # Tests at a time: most of them wait, for leases and other processes.
-JOBS ?= 3
+JOBS ?= 4
 
 IN_VENV = $(VENV)/bin/python -m
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet

@@ -32,10 +32,10 @@ $(DEMO_VENV)/.installed: setup.cfg setup.py
 test: $(VENV)/.installed ## run all tests; every line and branch must be covered
 	@$(IN_VENV) coverage erase
 	$(IN_VENV) coverage run -m pytest -m 'not alone and not local' --numprocesses $(JOBS)
-	$(IN_VENV) pytest -m 'not alone and local' --numprocesses $(JOBS)
-	$(IN_VENV) coverage run -m pytest -m alone
 	@$(IN_VENV) coverage combine --quiet
 	$(IN_VENV) coverage report --fail-under=100
+	$(IN_VENV) pytest -m 'not alone and local' --numprocesses $(JOBS)
+	$(IN_VENV) pytest -m alone
 
 demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options)
 	@$(DEMO_VENV)/bin/python -m pynamodb_mutex.demo $(ARGS)

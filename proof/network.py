@@ -165,11 +165,11 @@ class Wire(FaultProxy):
 def wires(engine: Engine, ledger: Ledger, clients: list[str]) -> Iterator[list[Wire]]:
     """Run a proxy for each client."""
     with ExitStack() as stack:
+        stack.callback(ledger.close)
         made = [Wire(engine, ledger, client) for client in clients]
         for wire in made:
             stack.enter_context(serving(wire))
         yield made
-    ledger.close()
 
 
 def late(chance: random.Random, lease: float) -> Fault:

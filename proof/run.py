@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from proof.liveness import unserved
 from proof.nemesis import Nemesis
 from proof.network import Ledger, Wire, trouble, wires
 from proof.shim import Clock, Shim
-from proof.tables import create, tables
+from proof.tables import PATIENT, create, tables
 from pynamodb_mutex.testing import Engine, dynamodb_local, embedded_dynamodb, use
 
 START_SECONDS = 60.0
@@ -155,9 +155,8 @@ class Run:
         """Run it; return what the checker needs to know beside the history."""
         engines = {"embedded": embedded_dynamodb, "local": dynamodb_local}
         started = time.monotonic()
-        with engines[self.options.engine]() as engine, use(engine):
+        with closing(self.record), engines[self.options.engine]() as engine, use(engine):
             self._in(engine)
-        self.record.close()
         facts = asdict(self.options) | {
             "wall_seconds": time.monotonic() - started,
             "clocks": self.shim is not None,
@@ -167,14 +166,15 @@ class Run:
 
     def _in(self, engine: Engine) -> None:
         options = self.options
-        made = tables(self.prefix, engine.endpoint_url)
-        wire_record = Recorder(self.folder / "wire.jsonl", "wire")
+        made = tables(self.prefix, engine.endpoint_url, read_timeout=PATIENT)
         rows = create(made)
-        self.ledger = Ledger(engine, self.prefix, wire_record)
         self.record("init", rows=rows)
         self.shim = Shim.build(self.folder) if options.nemesis else None
         names = [f"c{place}" for place in range(options.clients)] + ["operator", "reaper"]
-        with wires(engine, self.ledger, names) as proxies:
+        with ExitStack() as stack:
+            wire_record = stack.enter_context(closing(Recorder(self.folder / "wire.jsonl", "wire")))
+            self.ledger = Ledger(engine, self.prefix, wire_record)
+            proxies = stack.enter_context(wires(engine, self.ledger, names))
             for place, wire in enumerate(proxies[: options.clients]):
                 self.clients.append(Client(self, place, wire))
             try:
@@ -187,7 +187,6 @@ class Run:
                         client.kill()
             time.sleep(LATEST * options.lease + 0.5 if options.faults else 0.2)
             self._final(made, rows)
-        wire_record.close()
 
     def _start(self) -> None:
         for client in self.clients:

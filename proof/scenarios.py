@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from proof.checker import check
 from proof.history import Recorder, read
 from proof.network import Ledger, wires
 from proof.sections import Section
-from proof.tables import create, tables
+from proof.tables import PATIENT, create, tables
 from proof.verdicts import Report
 from proof.worker import Worker
 from pynamodb_mutex.testing import Engine
@@ -81,34 +81,32 @@ class Scene:
 @contextmanager
 def scene(engine: Engine, folder: Path, prefix: str) -> Iterator[Scene]:
     """Set the stage; leaves the history in the folder."""
-    record, wire_record = (
-        Recorder(folder / "run.jsonl", "run"),
-        Recorder(folder / "wire.jsonl", "wire"),
-    )
-    made = tables(prefix, engine.endpoint_url)
-    rows = create(made)
-    record("init", rows=rows)
-    ledger = Ledger(engine, prefix, wire_record)
-    with wires(engine, ledger, ["c0", "c1", "operator"]) as proxies:
-        workers = []
-        for wire in proxies:
-            config = {"folder": folder, "proc": f"{wire.client}.0", "prefix": prefix, "seed": 0}
-            worker = Worker(config | {"url": wire.url, "lease": LONG, "read_timeout": 6.0})
-            worker.chance = First(0)
-            workers.append(worker)
-        try:
-            yield Scene(engine, folder, workers, proxies)
-        finally:
-            for worker in workers:
-                worker.beliefs.end()
-                worker.record.close()
-            wire_record.close()
-    shown = [
-        row | made.plain.get(row["key"], consistent_read=True).attribute_values for row in rows
-    ]
-    names = ("table", "key", "last", "count", "ticks")
-    record("final", rows=[{name: row[name] for name in names} for row in shown])
-    record.close()
+    made = tables(prefix, engine.endpoint_url, read_timeout=PATIENT)
+    with (
+        closing(Recorder(folder / "run.jsonl", "run")) as record,
+        closing(Recorder(folder / "wire.jsonl", "wire")) as wire_record,
+    ):
+        rows = create(made)
+        record("init", rows=rows)
+        ledger = Ledger(engine, prefix, wire_record)
+        with wires(engine, ledger, ["c0", "c1", "operator"]) as proxies:
+            workers = []
+            for wire in proxies:
+                config = {"folder": folder, "proc": f"{wire.client}.0", "prefix": prefix, "seed": 0}
+                worker = Worker(config | {"url": wire.url, "lease": LONG, "read_timeout": 6.0})
+                worker.chance = First(0)
+                workers.append(worker)
+            try:
+                yield Scene(engine, folder, workers, proxies)
+            finally:
+                for worker in workers:
+                    worker.beliefs.end()
+                    worker.record.close()
+        shown = [
+            row | made.plain.get(row["key"], consistent_read=True).attribute_values for row in rows
+        ]
+        names = ("table", "key", "last", "count", "ticks")
+        record("final", rows=[{name: row[name] for name in names} for row in shown])
 
 
 def judged(folder: Path) -> Report:

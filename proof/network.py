@@ -8,7 +8,8 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ from proxy import FaultProxy, serving
 from wire import Body, Exchange, Reply, Seen
 
 from proof.history import Recorder
+from proof.tables import PATIENT, as_they_stand, create, tables
 from pynamodb_mutex.testing import Engine
 
 _WRITES = {"UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems"}
@@ -162,14 +164,21 @@ class Wire(FaultProxy):
 
 
 @contextmanager
-def wires(engine: Engine, ledger: Ledger, clients: list[str]) -> Iterator[list[Wire]]:
-    """Run a proxy for each client."""
+def store(
+    engine: Engine, folder: Path, prefix: str, record: Recorder, clients: list[str]
+) -> Iterator[tuple[Ledger, list[Wire]]]:
+    """Make the tables, and run a proxy for each client; records the rows before and after."""
+    made = tables(prefix, engine.endpoint_url, read_timeout=PATIENT)
+    rows = create(made)
+    record("init", rows=rows)
     with ExitStack() as stack:
-        stack.callback(ledger.close)
-        made = [Wire(engine, ledger, client) for client in clients]
-        for wire in made:
+        wire_record = stack.enter_context(closing(Recorder(folder / "wire.jsonl", "wire")))
+        ledger = stack.enter_context(closing(Ledger(engine, prefix, wire_record)))
+        wires = [Wire(engine, ledger, client) for client in clients]
+        for wire in wires:
             stack.enter_context(serving(wire))
-        yield made
+        yield ledger, wires
+    record("final", rows=as_they_stand(made, rows))
 
 
 def late(chance: random.Random, lease: float) -> Fault:

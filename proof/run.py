@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,8 @@ from proof import TESTS
 from proof.history import Recorder, read
 from proof.liveness import unserved
 from proof.nemesis import Nemesis
-from proof.network import Ledger, Wire, trouble, wires
+from proof.network import Ledger, Wire, store, trouble
 from proof.shim import Clock, Shim
-from proof.tables import PATIENT, create, tables
 from pynamodb_mutex.testing import Engine, dynamodb_local, embedded_dynamodb, use
 
 START_SECONDS = 60.0
@@ -166,15 +165,9 @@ class Run:
 
     def _in(self, engine: Engine) -> None:
         options = self.options
-        made = tables(self.prefix, engine.endpoint_url, read_timeout=PATIENT)
-        rows = create(made)
-        self.record("init", rows=rows)
         self.shim = Shim.build(self.folder) if options.nemesis else None
         names = [f"c{place}" for place in range(options.clients)] + ["operator", "reaper"]
-        with ExitStack() as stack:
-            wire_record = stack.enter_context(closing(Recorder(self.folder / "wire.jsonl", "wire")))
-            self.ledger = Ledger(engine, self.prefix, wire_record)
-            proxies = stack.enter_context(wires(engine, self.ledger, names))
+        with store(engine, self.folder, self.prefix, self.record, names) as (self.ledger, proxies):
             for place, wire in enumerate(proxies[: options.clients]):
                 self.clients.append(Client(self, place, wire))
             try:
@@ -186,7 +179,6 @@ class Run:
                     if client.alive:
                         client.kill()
             time.sleep(LATEST * options.lease + 0.5 if options.faults else 0.2)
-            self._final(made, rows)
 
     def _start(self) -> None:
         for client in self.clients:
@@ -231,12 +223,3 @@ class Run:
                 self.record("died", client=client.name)
             if client.alive and not client.end(END_SECONDS):
                 self.record("hung", client=client.name)
-
-    def _final(self, made: Any, rows: list[dict[str, Any]]) -> None:
-        """Read the rows past all proxies."""
-        shown = []
-        for row in rows:
-            there = made.plain.get(row["key"], consistent_read=True)
-            values = {name: there.attribute_values[name] for name in ("last", "count", "ticks")}
-            shown.append({"table": "rows", "key": row["key"], **values})
-        self.record("final", rows=shown)

@@ -18,9 +18,8 @@ from proxy import Exchange
 from proof.broken import wall_offsets
 from proof.checker import check
 from proof.history import Recorder, read
-from proof.network import Ledger, wires
+from proof.network import store
 from proof.sections import Section
-from proof.tables import PATIENT, create, tables
 from proof.verdicts import Report
 from proof.worker import Worker
 from pynamodb_mutex.testing import Engine
@@ -81,32 +80,23 @@ class Scene:
 @contextmanager
 def scene(engine: Engine, folder: Path, prefix: str) -> Iterator[Scene]:
     """Set the stage; leaves the history in the folder."""
-    made = tables(prefix, engine.endpoint_url, read_timeout=PATIENT)
+    names = ["c0", "c1", "operator"]
     with (
         closing(Recorder(folder / "run.jsonl", "run")) as record,
-        closing(Recorder(folder / "wire.jsonl", "wire")) as wire_record,
+        store(engine, folder, prefix, record, names) as (_, wires),
     ):
-        rows = create(made)
-        record("init", rows=rows)
-        ledger = Ledger(engine, prefix, wire_record)
-        with wires(engine, ledger, ["c0", "c1", "operator"]) as proxies:
-            workers = []
-            for wire in proxies:
-                config = {"folder": folder, "proc": f"{wire.client}.0", "prefix": prefix, "seed": 0}
-                worker = Worker(config | {"url": wire.url, "lease": LONG, "read_timeout": 6.0})
-                worker.chance = First(0)
-                workers.append(worker)
-            try:
-                yield Scene(engine, folder, workers, proxies)
-            finally:
-                for worker in workers:
-                    worker.beliefs.end()
-                    worker.record.close()
-        shown = [
-            row | made.plain.get(row["key"], consistent_read=True).attribute_values for row in rows
-        ]
-        names = ("table", "key", "last", "count", "ticks")
-        record("final", rows=[{name: row[name] for name in names} for row in shown])
+        workers = []
+        for wire in wires:
+            config = {"folder": folder, "proc": f"{wire.client}.0", "prefix": prefix, "seed": 0}
+            worker = Worker(config | {"url": wire.url, "lease": LONG, "read_timeout": 6.0})
+            worker.chance = First(0)
+            workers.append(worker)
+        try:
+            yield Scene(engine, folder, workers, wires)
+        finally:
+            for worker in workers:
+                worker.beliefs.end()
+                worker.record.close()
 
 
 def judged(folder: Path) -> Report:

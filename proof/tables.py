@@ -98,3 +98,12 @@ def create(made: Tables) -> list[dict[str, Any]]:
             made.plain(each).save()
             shown.append({"table": "rows", "key": each, "last": START, "count": 0, "ticks": 0})
     return shown
+
+
+def as_they_stand(made: Tables, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows that `create` made, as they are now."""
+    shown = []
+    for row in rows:
+        there = made.plain.get(row["key"], consistent_read=True).attribute_values
+        shown.append(row | {name: there[name] for name in ("last", "count", "ticks")})
+    return shown

@@ -163,6 +163,7 @@ def test_given_up_unlocking_write_that_lands_unlocks(row_scene: RowScene) -> Non
     row = row_scene.locked()
     with pytest.raises(PynamoDBException):
         update(row, unlock=True)
+    assert not row.is_locked  # as far as anybody may rely on it
     assert kept.apply().status == 200
     assert row_scene.is_free
     with pytest.raises(MutexLostError) as raised:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from proof.figures import Counts, Samples
 from proof.history import SECOND, Event
 from proof.verdicts import Report
 
@@ -70,7 +71,7 @@ def check_beliefs(
         report: To add to.
     """
     excused = _thaws(events)
-    lengths: dict[str, list[float]] = {"violating": [], "of forced": [], "of thawed": []}
+    lengths = {kind: Samples() for kind in ("violating", "of forced", "of thawed")}
     for lock, found in beliefs(events).items():
         report.count("P4", len(found))
         for one, other in overlaps(found):
@@ -90,8 +91,7 @@ def check_beliefs(
             text = f"{lock}: {one.proc} and {other.proc} both believed for {length * 1000:.1f} ms"
             report.violate("P4", start, text)
     for kind, each in lengths.items():
-        most = f", at most {max(each) * 1000:.0f} ms" if each else ""
-        report.figures[f"beliefs overlapping, {kind}"] = f"{len(each)}{most}"
+        report.figures[f"beliefs overlapping, {kind}, s"] = each
 
 
 def _thaws(events: list[Event]) -> dict[str, list[tuple[int, int]]]:
@@ -120,7 +120,7 @@ def _tells_time(event: Event) -> bool:
     )
 
 
-def lost_by_twins(events: list[Event]) -> dict[str, Any]:
+def lost_by_twins(events: list[Event]) -> Counts:
     """Count what was told as applied to the twins, and what of it was overwritten unseen."""
     told = {
         (row, value)
@@ -141,4 +141,4 @@ def lost_by_twins(events: list[Event]) -> dict[str, Any]:
             if before is not None and row.get("read") != before and (name, before) in told:
                 lost += 1
             last[name] = row.get("last", "")
-    return {"acked": len(told), "lost": lost}
+    return Counts({"kept": len(told) - lost, "lost": lost})

@@ -39,6 +39,8 @@ def check(events: list[Event], facts: dict[str, Any]) -> Report:
     for event in events:
         if event["op"] in {"wire", "init"}:
             store.see(event)
+        elif (event["op"], event.get("phase")) == ("acquire", "ok"):
+            store.told |= {token for token, _ in event["locks"].values()}
     told(events, store, report)
     taken = {acquisition: t for acquisition, (t, _, _) in store.taken.items()}
     ends = {acquisition: how for acquisition, (_, how) in store.ends.items()}
@@ -46,7 +48,8 @@ def check(events: list[Event], facts: dict[str, Any]) -> Report:
     check_liveness(events, facts, report)
     report.figures["orphaned claims"] = store.orphans
     report.violations.sort(key=lambda violation: violation.t)
-    report.figures |= figures(events, facts, report)
+    report.figures |= figures(events, facts)
+    report.seeds.append(f"{facts.get('seed')} ({facts.get('engine')})")
     return report
 
 
@@ -58,6 +61,7 @@ class Store:
         ends: When each acquisition's claim ended, and by what: by lock and token.
         applied: When each guarded write was applied, by row and value.
         owners: Which client made an acquisition, by its token.
+        told: Tokens of which a client was told that it holds: another of its threads is refused rightly.
         orphans: How many claims an acquire made that came twice.
         disowned: When a client last asked to end a claim of unknown outcome.
     """
@@ -75,6 +79,7 @@ class Store:
         self._looked: dict[tuple[str, Lock], str | None] = {}
         self._versions: dict[Lock, int] = {}
         self.owners: dict[str, str] = {}
+        self.told: set[str] = set()
         self._tenures: dict[str, set[str]] = defaultdict(set)
 
     def see(self, event: Event) -> None:
@@ -256,6 +261,8 @@ def _told_not_held(event: Event, since: int, store: Store, report: Report) -> No
         token = claim.get("token", "")
         at, _, fault = store.taken.get((lock, token), (0, 0, ""))
         mine = claim.get("expires_at") is not None and store.owners.get(token) == client
+        if token in store.told:
+            continue
         if mine and since <= at <= t and fault not in {"late", "stall"}:
             ended = store.disowned.get(client, 0)
             if not at <= ended <= t:

@@ -6,9 +6,10 @@ from collections import defaultdict
 from typing import Any
 
 from proof.beliefs import lost_by_twins
+from proof.figures import Samples
 from proof.history import SECOND, Event
 from proof.tables import lock_of
-from proof.verdicts import Report, percentiles
+from proof.verdicts import Report
 
 SLACK = 3.0
 """Seconds for polling and for a busy machine."""
@@ -23,7 +24,7 @@ PAUSES = 15
 def check_liveness(events: list[Event], facts: dict[str, Any], report: Report) -> None:
     """Judge P5 and P6."""
     twins = lost_by_twins(events)
-    report.figures["unguarded twin"] = f"{twins['lost']} of {twins['acked']} acknowledged lost"
+    report.figures["updates of the unguarded twin told as applied"] = twins
     pauses = sum(event["op"] in {"stop_client", "stand_still"} for event in events)
     if facts.get("nemesis") and pauses >= PAUSES:
         report.count("P5")
@@ -44,18 +45,19 @@ def _claims(event: Event) -> list[tuple[int, str, dict[str, Any]]]:
 
 
 class _Deaths:
-    """Follows whose claims stand, and whose holders were killed."""
+    """Follows whose claims stand, and whose holders were killed.
+
+    Attributes:
+        dead: What stood for a client when it was killed: by lock, since when, token, if in the quiet.
+    """
 
     def __init__(self) -> None:
         self.owners: dict[str, str] = {}
         self.claims: dict[str, tuple[int, dict[str, Any]]] = {}
         self.dead: dict[str, tuple[int, str, bool]] = {}
-        self.asked: dict[str, Event] = {}
 
-    def see(self, event: Event) -> list[tuple[str, int, bool]]:
-        """Take note; return which dead holders' locks were taken, since when, and if in the quiet."""
-        if event["op"] == "acquire" and event["phase"] == "invoke":
-            self.asked[event["proc"].split(".")[0]] = event
+    def see(self, event: Event) -> list[tuple[str, str, int, bool]]:
+        """Take note; return which dead holders' locks were taken, by which token, since when, and if in the quiet."""
         if event["op"] == "kill":
             for lock, (since, row) in self.claims.items():
                 if row.get("expires_at") and self.owners.get(row["token"]) == event["client"]:
@@ -65,7 +67,7 @@ class _Deaths:
             token = row.get("token")
             if lock in self.dead and token != self.dead[lock][1]:
                 since, _, last = self.dead.pop(lock)
-                taken.append((lock, since, last))
+                taken.append((lock, str(token), since, last))
             self.owners.setdefault(str(token), event["proc"])
             self.claims[lock] = (t, row)
         return taken
@@ -78,12 +80,11 @@ def _takeovers(events: list[Event], facts: dict[str, Any], report: Report) -> No
     """
     free_after = int((1.01 * facts.get("lease", 0.0) + 2.5) * SECOND)
     bound = free_after / SECOND + SLACK
-    report.figures["takeover bound"] = f"{bound:.3f} s (1.01 lease + 2.5 s + {SLACK} s)"
-    times: list[float] = []
-    deaths = _Deaths()
+    times = Samples()
+    deaths, calls = _Deaths(), _calls(events)
     for event in events:
-        for lock, since, last in deaths.see(event):
-            call = deaths.asked.get(event["proc"])
+        for lock, token, since, last in deaths.see(event):
+            call = calls.get(token)
             if call is None or call["t"] >= since + free_after:
                 continue
             times.append((event["t"] - since) / SECOND)
@@ -92,25 +93,37 @@ def _takeovers(events: list[Event], facts: dict[str, Any], report: Report) -> No
                 if times[-1] > bound:
                     text = f"{lock}: taken {times[-1]:.3f} s after the dead holder's last renewal"
                     report.violate("P6", event["t"], text)
-    report.figures["takeover of the killed"] = percentiles(times)
+    report.figures["takeover of the killed, s"] = times
+
+
+def _calls(events: list[Event]) -> dict[str, Event]:
+    """Return the call by which each token was taken, of those that were told so."""
+    asked: dict[str, Event] = {}
+    calls: dict[str, Event] = {}
+    for event in events:
+        if event["op"] == "acquire" and event["phase"] == "invoke":
+            asked[event["proc"]] = event
+        elif event["op"] == "acquire" and event["phase"] == "ok":
+            calls |= {token: asked[event["proc"]] for token, _ in event["locks"].values()}
+    return calls
 
 
 def unserved(events: list[Event]) -> tuple[set[str], set[str]]:
-    """Return clients that live and locks, all of them, and those that got nothing in the quiet at the end."""
-    living: dict[str, str] = {}
+    """Return threads that live and locks, all of them, and those that got nothing in the quiet at the end."""
+    living: set[str] = set()
     served: set[str] = set()
     locks: set[str] = set()
     quiet = stop = False
     for event in events:
         quiet, stop = quiet or event["op"] == "quiet", stop or event["op"] == "stop"
         if event["op"] == "start" and not quiet:
-            living[event["proc"].split(".")[0]] = event["proc"]
+            living.add(event["proc"])
         if event["op"] == "kill":
-            living.pop(event["client"], None)
+            living = {proc for proc in living if proc.split(".")[0] != event["client"]}
         if event["op"] == "acquire" and event["phase"] == "ok" and quiet and not stop:
             served |= {event["proc"], *event["locks"]}
         locks |= {lock for _, lock, _ in _claims(event)}
-    everybody = {*living.values(), *locks}
+    everybody = {*living, *locks}
     return everybody, everybody - served
 
 
@@ -132,7 +145,7 @@ def _free_keys(events: list[Event], report: Report) -> None:
     """Nobody who can reach the store waits in vain for a key that was free all the time."""
     taken_at: dict[str, int] = {}
     standing: dict[str, bool] = {}
-    answers: dict[str, int] = defaultdict(int)
+    answers: dict[tuple[str, str], int] = defaultdict(int)
     calls: dict[str, tuple[int, int]] = {}
     for event in events:
         client = event["proc"].split(".")[0]
@@ -143,17 +156,19 @@ def _free_keys(events: list[Event], report: Report) -> None:
                 taken_at[lock] = t
             standing[lock] = not is_free
         if event["op"] == "wire" and event["status"] is not None and event["fault"] is None:
-            answers[client] += 1
+            for key in event["keys"]:
+                answers[client, key.partition("/")[2]] += 1
         if event["op"] != "acquire":
             continue
+        answered = sum(answers[client, name] for name in event["names"])
         if event["phase"] == "invoke":
-            calls[event["proc"]] = (event["t"], answers[client])
+            calls[event["proc"]] = (event["t"], answered)
         elif event["phase"] == "fail" or event.get("error") == "MutexTimeoutError":
-            since, before = calls.get(event["proc"], (event["t"], 0))
+            since, before = calls[event["proc"]]
             report.count("P6")
             free = not any(
                 standing.get(lock) or taken_at.get(lock, 0) > since for lock in event["names"]
             )
-            if free and answers[client] - before >= ANSWERS:
+            if free and answered - before >= ANSWERS * len(event["names"]):
                 text = f"{event['proc']} waited for {event['names']}, which nobody held"
                 report.violate("P6", event["t"], text)

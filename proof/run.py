@@ -81,6 +81,7 @@ class Client:
         config = {
             "folder": str(self.run.folder), "proc": proc, "url": self.wire.url,
             "prefix": self.run.prefix, "lease": options.lease, "break": options.broken,
+            "threads": 2 if self.place < options.clients // 2 else 1,
             "seed": options.seed * 10_000 + self.place * 100 + self.lives,
         }  # fmt: skip
         path = self.run.folder / f"{proc}.json"

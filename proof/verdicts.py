@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import Any
+
+from proof.figures import Figures, added_up
 
 PROPERTIES = {
     "P1": "guarded exclusion: each write by the holder of that instant, tenures never interleave",
@@ -39,12 +39,14 @@ class Report:
 
     Attributes:
         checked: How often each property was put to the test.
-        figures: By name, as they are printed.
+        figures: By name.
+        seeds: Of the runs that it is about, with their engines.
     """
 
     violations: list[Violation] = field(default_factory=list)
     checked: dict[str, int] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
+    seeds: list[str] = field(default_factory=list)
 
     def violate(self, prop: str, t: int, text: str) -> None:
         self.violations.append(Violation(prop, t, text))
@@ -62,7 +64,8 @@ class Report:
         """The verdicts, figures and violations, for people."""
         figures = [f"    {name}: {value}" for name, value in self.figures.items()]
         found = [f"{v.property} at {v.t / 1e9:.3f}: {v.text}" for v in self.violations[:20]]
-        return [*self.verdicts(), *figures, *found]
+        seeds = ", ".join(self.seeds)
+        return [*self.verdicts(), f"    seed: {seeds}", *figures, *found]
 
     def verdicts(self) -> list[str]:
         """One line for each property."""
@@ -76,25 +79,12 @@ class Report:
 
 
 def in_all(reports: list[Report]) -> Report:
-    """Return the verdicts of several runs taken together."""
+    """Return the verdicts and figures of several runs taken together."""
     whole = Report()
     for report in reports:
         whole.violations += report.violations
         for prop, times in report.checked.items():
             whole.count(prop, times)
+        whole.seeds += report.seeds
+    whole.figures = added_up(report.figures for report in reports)
     return whole
-
-
-def percentiles(values: list[float]) -> str:
-    """Median, 99th percentile and maximum, in seconds."""
-    if not values:
-        return "none"
-    ranked = sorted(values)
-    high = ranked[min(len(ranked) - 1, math.ceil(0.99 * len(ranked)) - 1)]
-    return f"p50 {ranked[len(ranked) // 2]:.3f} s, p99 {high:.3f} s, max {ranked[-1]:.3f} s ({len(ranked)})"
-
-
-def jain(values: list[float]) -> float:
-    """Jain's index of fairness: 1 if all have the same, 1/n if one has all."""
-    squares = len(values) * sum(value * value for value in values)
-    return sum(values) ** 2 / squares if squares else 1.0

@@ -2,8 +2,9 @@
 
     python -m proof.worker CONFIG.json
 
+Several threads of it may do so, which then wait for each other as well as for other clients.
 Ends at the end of its standard input, at once; or after the section it is in, when told to stop there.
-SIGUSR1 lets it fork within its next section.
+SIGUSR1 lets it fork within a section.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import signal
 import sys
 import threading
 import time
+import traceback
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from proof.history import Recorder, now
 from proof.sections import WAYS, Section
-from proof.tables import MUTEXES, ROWS, tables
+from proof.tables import MUTEXES, ROWS, Tables, tables
 from pynamodb_mutex import MutexLostError, MutexNotHeldError, MutexTimeoutError
 
 LOOK_SECONDS = 0.008
@@ -80,10 +83,10 @@ class Beliefs:
 class Worker:
     """One thread that works until it is told to stop."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], made: Tables | None = None) -> None:
         self.folder, self.proc = Path(config["folder"]), config["proc"]
         self.record = Recorder(self.folder / f"{self.proc}.jsonl", self.proc)
-        self.tables = tables(
+        self.tables = made or tables(
             config["prefix"], config["url"], read_timeout=config.get("read_timeout", 1.0)
         )
         self.lease = config["lease"]
@@ -245,22 +248,35 @@ def main(path: str) -> None:
             from proof.broken import broken
 
             stack.enter_context(broken(config["break"]))
-        _work(Worker(config))
+        _work(config)
 
 
-def _work(worker: Worker) -> None:
+def _work(config: dict[str, Any]) -> None:
+    """Run the workers of a process: they share its models, and with them the queue for each key."""
+    first = Worker(config)
+    workers = [first]
+    for number in range(1, config["threads"]):
+        more = {"proc": f"{first.proc}t{number}", "seed": config["seed"] * 10 + number}
+        workers.append(Worker(config | more, first.tables))
+
     def fork_soon(*_: object) -> None:
-        worker.forks += 1
+        first.chance.choice(workers).forks += 1
 
     def listen() -> None:
         if sys.stdin.readline():
-            worker.stopping.set()
+            for worker in workers:
+                worker.stopping.set()
             sys.stdin.readline()
         os._exit(0)
 
     signal.signal(signal.SIGUSR1, fork_soon)
     threading.Thread(target=listen, daemon=True).start()
-    worker.run()
+    pool = ThreadPoolExecutor(len(workers))
+    done, _ = wait([pool.submit(worker.run) for worker in workers], return_when=FIRST_EXCEPTION)
+    for each in done:
+        if each.exception() is not None:  # all go, so that it is seen
+            traceback.print_exception(each.exception())
+            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,20 @@ def test_runs_count_together():
     assert whole.checked["P3"] == good.checked["P3"] + bad.checked["P3"]
 
 
+def test_figures_add_up():
+    history = two_tenures()
+    starts = [{"t": 0, "op": "start", "proc": proc} for proc in ("c0.0", "c0.0t1", "c1.0")]
+    history.events += starts
+    figures = check(history.events, FACTS | {"seconds": 5.0}).figures
+    twice = in_all([check(history.events, FACTS | {"seconds": 5.0})] * 2).figures
+    assert str(figures["acquires"]) == "2: ok 2"
+    assert str(twice["acquires"]) == "4: ok 4"
+    assert twice["seconds of attack"] == 10.0
+    # whose of a client's threads a request is cannot be seen
+    assert figures["requests per acquire, free"] == [1]
+    assert twice["requests per acquire, free"] == [1, 1]
+
+
 def test_p1_a_write_without_the_lock():
     history = two_tenures()
     history.written("c0", ("a", 1), "v4", "v3", 4)
@@ -251,12 +265,23 @@ def killed(takes_after):
     history.add("kill", "run", client="c0", last=True)
     history.told("c1.0", "acquire", "invoke", names=["m0"])
     history.claim("c1", "acquire", "b", 2, step=takes_after)
+    history.told("c1.0", "acquire", "ok", names=["m0"], locks={"m0": ["b", 2]})
     return history
 
 
 def test_p6_a_dead_holders_lock():
     assert killed(4.0).found() == set()
     assert killed(8.0).found() == {"P6"}
+
+
+def test_p6_a_thread_that_came_later_waited_for_nothing():
+    history = killed(8.0)
+    asked = next(event for event in history.events if event.get("phase") == "invoke")
+    told = history.events[-1]
+    told["proc"] = "c1.0t1"
+    late = asked | {"proc": "c1.0t1", "t": told["t"] - SECOND // 2}
+    history.events.append(late)
+    assert history.found() == set()
 
 
 def test_p6_everybody_is_served_in_the_end():
@@ -267,6 +292,17 @@ def test_p6_everybody_is_served_in_the_end():
     history.tenure("c0.0", "a", 1)
     history.add("stop", "run")
     assert history.found() == {"P6"}
+
+
+def test_p6_every_thread_is_served_in_the_end():
+    history = History()
+    for proc in ("c0.0", "c0.0t1"):
+        history.add("start", proc)
+    history.add("quiet", "run")
+    history.tenure("c0.0", "a", 1)
+    history.add("stop", "run")
+    texts = [violation.text for violation in check(history.events, FACTS).of("P6")]
+    assert texts == ["c0.0t1 was not served in the quiet at the end"]
 
 
 def test_p6_a_free_key_is_waited_for():
@@ -291,6 +327,16 @@ def test_p7_told_as_anothers_and_its_own():
     history.claim("c0", "acquire", "c", 3, fault="drop_answer")
     history.told("c0.0", "acquire", "fail", names=["m0"])
     assert history.found() == {"P7"}
+
+
+def test_p7_told_as_anothers_and_it_is_another_threads():
+    history = History()
+    for proc in ("c0.0", "c0.0t1"):
+        history.told(proc, "acquire", "invoke", names=["m0"])
+    history.claim("c0", "acquire", "a", 1)
+    history.told("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["a", 1]})
+    history.told("c0.0t1", "acquire", "fail", names=["m0"])
+    assert history.found() == set()
 
 
 def test_p7_anothers_claim_is_given_back():

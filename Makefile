@@ -4,11 +4,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
-# Arguments for `make demo` and `make proof`, as in: make demo ARGS=--help
+# Arguments for `make demo`, `make trial`, `make proof`, as in: make demo ARGS=--help
 ARGS ?=
 # Tests at a time: most of them wait, for leases and other processes.
 JOBS ?= 4
 
+PROOF = build/proof
 IN_VENV = $(VENV)/bin/python -m
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet
 
@@ -43,9 +44,19 @@ demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options
 models: ## check the formal models at small sizes (needs spin and gcc)
 	@$(PYTHON) models/run.py --small
 
-proof: $(VENV)/.installed ## the proof by trial (ARGS=... for its options), then the models at large sizes
-	$(IN_VENV) proof $(ARGS)
-	@PYNAMODB_MUTEX_REQUIRE_SPIN=1 $(PYTHON) models/run.py
+trial: $(VENV)/.installed ## attack the library, and judge what happened (ARGS=... for seed, time, engine)
+	@$(IN_VENV) proof $(ARGS)
+
+# Goes on after a violation, so that the page has it all; fails in the end.
+proof: $(VENV)/.installed ## the whole proof: trial (ARGS=...), peers, large models, and a page of it
+	@mkdir -p $(PROOF)
+	@failed=0; \
+	$(MAKE) --no-print-directory trial ARGS='--runs 2 --seconds 60 --keep $(PROOF)/runs $(ARGS)' || failed=1; \
+	$(MAKE) --no-print-directory peers || failed=1; \
+	PYNAMODB_MUTEX_REQUIRE_SPIN=1 $(PYTHON) models/run.py >$(PROOF)/models.txt || failed=1; \
+	tail -n 1 $(PROOF)/models.txt; \
+	$(IN_VENV) proof.page $(PROOF) $(PROOF)/runs || failed=1; \
+	exit $$failed
 
 lint: $(VENV)/.installed ## check style, format and types
 	$(IN_VENV) ruff check .
@@ -77,4 +88,4 @@ clean: ## remove environments and everything built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test demo models proof lint docs dist clean
+.PHONY: help venv test demo models trial peers proof lint docs dist clean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,9 @@ from proof.checker import check
 from proof.history import Event, read
 from proof.run import Options, Run
 from proof.verdicts import Report, in_all
+from pynamodb_mutex.testing import why_no_dynamodb_local
+
+ENGINES = ("embedded", "local")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--runs", type=int, default=1, help="with this seed and those after it")
     parser.add_argument("--seconds", type=float, default=30.0, help="before the quiet at the end")
-    parser.add_argument("--engine", choices=("embedded", "local"), default="embedded")
+    parser.add_argument("--engine", choices=("both", *ENGINES), default="both", help="by turns")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--lease", type=float, default=1.5)
     parser.add_argument("--faults", type=float, default=0.08, help="share of requests")
@@ -30,17 +34,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, help="folder for the histories")
     options = parser.parse_args(arguments)
     reports = []
+    engines = chosen_engines(options.engine)
     for seed in range(options.seed, options.seed + options.runs):
         wanted = Options(
-            seed=seed, seconds=options.seconds, engine=options.engine, clients=options.clients,
+            seed=seed, seconds=options.seconds, engine=engines[seed % len(engines)], clients=options.clients,
             lease=options.lease, faults=0.0 if options.calm else options.faults,
             nemesis=not options.calm, broken=options.broken,
         )  # fmt: skip
         keep = options.keep
         reports.append(_run(wanted, keep and (keep / str(seed) if options.runs > 1 else keep)))
     if len(reports) > 1:
-        print("\n".join(["", f"all {len(reports)} runs", *in_all(reports).verdicts()]))
+        print("\n".join(["", f"all {len(reports)} runs", *in_all(reports).lines()]))
     return 1 if any(report.violations for report in reports) else 0
+
+
+def chosen_engines(wanted: str) -> tuple[str, ...]:
+    """Return those to run on; DynamoDB Local is left out of both, and that said, where it cannot be had."""
+    if wanted != "both":
+        return (wanted,)
+    reason = why_no_dynamodb_local()
+    if reason is None or os.environ.get("PYNAMODB_MUTEX_REQUIRE_LOCAL"):
+        return ENGINES
+    print(f"on the embedded engine alone: {reason}")
+    return ENGINES[:1]
 
 
 def _run(wanted: Options, keep: Path | None) -> Report:

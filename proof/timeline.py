@@ -24,9 +24,12 @@ WINDOW = 4.0
 _COLORS = plt.get_cmap("tab10").colors
 
 
-def draw(events: list[Event], report: Report, path: Path) -> Path:
-    """Draw the time around the first violation, or the end if there is none; return the path."""
-    middle = report.violations[0].t if report.violations else events[-1]["t"]
+def draw(events: list[Event], report: Report, path: Path, around: int | None = None) -> Path:
+    """Draw the time around the first violation; if there is none, around that given or the end.
+
+    Returns the path.
+    """
+    middle = report.violations[0].t if report.violations else around or events[-1]["t"]
     picture = _Picture(events, middle)
     picture.claims()
     picture.beliefs()
@@ -42,7 +45,8 @@ class _Picture:
         self._start, self._end = (middle + sign * int(WINDOW * SECOND) for sign in (-1, 1))
         self._held = _claims(events, self._end)
         self._locks = sorted(self._held)
-        clients = sorted({event["proc"] for event in events if event["op"] == "wire"})
+        wires = {event["proc"] for event in events if event["op"] == "wire"}
+        clients = sorted(wires - {"operator", "reaper"})
         self._lanes = {
             name: place for place, name in enumerate([*self._locks[::-1], *clients[::-1]])
         }
@@ -81,7 +85,7 @@ class _Picture:
 
     def marks(self) -> None:
         """Mark outages of clients, writes to rows, faults, kills and steps of a clock."""
-        for since, until, client, what in _outages(self._events):
+        for since, until, client, what in outages(self._events):
             look = {"stopped": "//", "frozen": "xx", "cut off": ".."}[what]
             style = {"fill": False, "hatch": look, "edgecolor": "silver", "lw": 0, "zorder": 0}
             self._bar(client, since, until, height=0.9, **style)
@@ -134,7 +138,8 @@ def _claims(events: list[Event], end: int) -> dict[str, list[tuple[int, int, str
     return spans
 
 
-def _outages(events: list[Event]) -> list[tuple[int, int, str, str]]:
+def outages(events: list[Event]) -> list[tuple[int, int, str, str]]:
+    """Return from when to when which client was stopped, frozen or cut off."""
     begun: dict[str, tuple[int, str]] = {}
     names = {"stop_client": "stopped", "stand_still": "frozen", "partition": "cut off"}
     found = []
@@ -153,11 +158,13 @@ def _mark(axes: Any, event: Event, x: float, lanes: dict[str, int], colors: dict
         for row in event["rows"]:
             if row["table"] == "rows" and row["key"] in lanes and event["kind"] in _WRITES:
                 axes.plot(x, lanes[row["key"]], "o", ms=4, color="black")
-        if event.get("fault"):
+        if event.get("fault") and event["proc"] in lanes:
             y = lanes[event["proc"]] + 0.38
             axes.plot(x, y, "v", ms=4, color=colors[event["proc"]])
             if event["fault"] != "partition":
                 axes.annotate(event["fault"], (x, y), fontsize=5, rotation=45)
+    elif event["op"] == "force" and event.get("key") in lanes:
+        axes.plot(x, lanes[event["key"]], "P", ms=9, color="black", mec="white")
     elif event["op"] in {"kill", "step_wall"} and event["client"] in lanes:
         axes.plot(
             x, lanes[event["client"]], "X" if event["op"] == "kill" else "D", ms=8, color="black"
@@ -178,6 +185,7 @@ def _legend() -> list[Any]:
         Patch(fill=False, hatch="xx", label="frozen, its clock too"),
         Patch(fill=False, hatch="..", label="cut off"),
         dot("o", "write"),
+        dot("P", "broken by force"),
         dot("v", "fault"),
         dot("X", "killed"),
         dot("D", "wall clock stepped"),

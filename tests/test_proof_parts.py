@@ -79,18 +79,6 @@ def test_picture_is_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(300)
-def test_a_run_holds(tmp_path: Path, capsys) -> None:
-    folder = tmp_path / "kept"
-    status = main(["--seed", "5", "--seconds", "8", "--keep", str(folder)])
-    said = capsys.readouterr().out
-    assert status == 0, said
-    assert "P1  holds" in said
-    assert "P6  holds" in said
-    assert (folder / "wire.jsonl").exists()
-
-
-@pytest.mark.alone
 @pytest.mark.timeout(200)
 def test_a_run_of_a_broken_library_leaves_its_history_and_a_picture(tmp_path: Path, capsys) -> None:
     folder = tmp_path / "kept"

@@ -1,0 +1,87 @@
+"""The report page: what was injected, how often, what broke and what was not tried.
+
+    python -m proof.page build/proof build/proof/runs
+
+Reads the histories of all runs below the given folders, judges them (again), and writes ``report.html``
+and its pictures. What `proof.peers` and the models left in the first folder is shown too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from proof.checker import check
+from proof.figures import Counts
+from proof.history import Event, read
+from proof.timeline import draw, outages
+from proof.verdicts import PROPERTIES, Report, in_all
+
+_HERE = Path(__file__).parent
+_INJECTED = ("faults", "nemesis")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the page; return 1 if a run violated a property, or if there was none."""
+    parser = argparse.ArgumentParser("proof.page", description=__doc__)
+    parser.add_argument("folder", type=Path, help="for the page")
+    parser.add_argument("histories", type=Path, nargs="+", help="folders with runs, at any depth")
+    options = parser.parse_args(arguments)
+    runs = sorted({path.parent for each in options.histories for path in each.rglob("run.json")})
+    if not runs:
+        print("no runs found")
+        return 1
+    options.folder.mkdir(parents=True, exist_ok=True)
+    reports = []
+    for run in runs:
+        events = read(run)
+        reports.append(check(events, json.loads((run / "run.json").read_text())))
+        if run == runs[0] or reports[-1].violations:
+            # the first run's, unless one shows a violation
+            _timeline(events, reports[-1], options.folder)
+    whole = in_all(reports)
+    page = options.folder / "report.html"
+    page.write_text(_rendered(whole, len(reports), options.folder))
+    print("\n".join([f"{len(reports)} runs", *whole.lines(), f"report in {page}"]))
+    return 1 if whole.violations else 0
+
+
+def _timeline(events: list[Event], report: Report, folder: Path) -> None:
+    """Draw the first violation, or where a client was stopped for longest."""
+    longest = max(outages(events), key=lambda outage: outage[1] - outage[0], default=None)
+    draw(events, report, folder / "timeline.png", around=longest and longest[1])
+
+
+def _rendered(whole: Report, runs: int, folder: Path) -> str:
+    """Return the page as HTML."""
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), undefined=StrictUndefined, autoescape=True
+    )
+    versions = {name: version(name) for name in ("pynamodb-mutex", "pynamodb", "botocore")}
+    peers, models = folder / "peers.json", folder / "models.txt"
+    return environment.get_template("page.html").render(
+        whole=whole,
+        runs=runs,
+        properties=PROPERTIES,
+        injected={name: _of(whole, name) for name in _INJECTED},
+        figures={name: str(v) for name, v in whole.figures.items() if name not in _INJECTED},
+        versions={"Python": platform.python_version(), **versions},
+        peers=json.loads(peers.read_text()) if peers.exists() else None,
+        models=models.read_text() if models.exists() else None,
+    )
+
+
+def _of(whole: Report, name: str) -> list[tuple[str, int]]:
+    counts: Any = whole.figures[name]
+    assert isinstance(counts, Counts)
+    return counts.most_common()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -157,15 +157,16 @@ class Nemesis:
             self._record("force", key=key, broken=broken)
 
     def reap(self) -> None:
-        """Delete a free row of the lock table as TTL would, be it that its day has come early.
+        """Delete a row of the lock table that is free or expired, as TTL would, be it that its day has come early.
 
         Not one whose fencing token might be ahead of the time in ms from which a new row counts.
         """
-        key, table = self._chance.choice(MUTEXES), self._reaper.locks
-        free = table.expires_at.does_not_exist() & table.ttl.exists()
-        old = table.version < int((time.time() - 5.0) * 1000)
+        key, table, wall = self._chance.choice(MUTEXES), self._reaper.locks, time.time()
+        over = table.expires_at.does_not_exist() | (table.expires_at < wall)
+        old = table.version < int((wall - 5.0) * 1000)
         try:
-            table(key).delete(condition=free & old, add_version_condition=False)
+            condition = over & table.ttl.exists() & old
+            table(key).delete(condition=condition, add_version_condition=False)
         except PynamoDBException:
             return
         self._record("reap", key=key)

@@ -8,13 +8,7 @@ import pytest
 from proof.broken import BROKEN, broken
 from proof.scenarios import CASES, Case, judged, scene
 from proof.verdicts import Report
-from pynamodb_mutex.testing import Engine, use
-
-
-@pytest.fixture
-def engine(embedded_engine):
-    with use(embedded_engine) as engine:
-        yield engine
+from pynamodb_mutex.testing import Engine
 
 
 def play(case: Case, engine: Engine, folder: Path) -> Report:

@@ -25,20 +25,21 @@ class Belief(NamedTuple):
     until: int
     proc: str
     token: str
+    fence: int
 
 
 def beliefs(events: list[Event]) -> dict[str, list[Belief]]:
     """Return the beliefs in each lock, in order."""
-    spans: dict[tuple[str, str, str], tuple[int, int]] = {}
+    spans: dict[tuple[str, str, str, int], tuple[int, int]] = {}
     for event in events:
         if event["op"] == "belief":
-            for lock, (token, _) in event["locks"].items():
-                key = lock, event["proc"], token
+            for lock, (token, fence) in event["locks"].items():
+                key = lock, event["proc"], token, fence
                 since, until = spans.get(key, (event["since"], event["until"]))
                 spans[key] = min(since, event["since"]), max(until, event["until"])
     found: dict[str, list[Belief]] = defaultdict(list)
-    for (lock, proc, token), (since, until) in spans.items():
-        found[lock].append(Belief(since, until, proc, token))
+    for (lock, proc, token, fence), (since, until) in spans.items():
+        found[lock].append(Belief(since, until, proc, token, fence))
     return {lock: sorted(each) for lock, each in found.items()}
 
 
@@ -56,8 +57,8 @@ def overlaps(found: list[Belief]) -> list[tuple[Belief, Belief]]:
 
 def check_beliefs(
     events: list[Event],
-    taken: dict[tuple[str, str], int],
-    ends: dict[tuple[str, str], str],
+    taken: dict[tuple[str, str, int], int],
+    ends: dict[tuple[str, str, int], str],
     report: Report,
 ) -> None:
     """Judge overlaps: of a claim broken by force, and of a thawed client, they are excused.
@@ -66,7 +67,7 @@ def check_beliefs(
 
     Args:
         events: The history.
-        taken: When each acquisition appeared in the store, by lock and token.
+        taken: When each acquisition appeared in the store, by lock, token and version.
         ends: By what its claim ended there.
         report: To add to.
     """
@@ -77,11 +78,11 @@ def check_beliefs(
         for one, other in overlaps(found):
             start, end = other.since, min(one.until, other.until)
             length = (end - start) / SECOND
-            if any(ends.get((lock, each.token)) == "force" for each in (one, other)):
+            if any(ends.get((lock, each.token, each.fence)) == "force" for each in (one, other)):
                 lengths["of forced"].append(length)
                 continue
             if any(
-                taken.get((lock, each.token), each.since) < thawed and end <= until
+                taken.get((lock, each.token, each.fence), each.since) < thawed and end <= until
                 for each in (one, other)
                 for thawed, until in excused.get(each.proc.split(".")[0], [])
             ):

@@ -19,6 +19,8 @@ from proof.verdicts import Report
 
 State = dict[str, Any]
 Lock = str
+Acquisition = tuple[Lock, str, int]
+"""Lock, token and version: a repeated request may take the lock twice, with others' turns in between."""
 
 NEVER = 253370764800.0
 """An end that stands for none: the holder knew no server time."""
@@ -42,11 +44,12 @@ def check(events: list[Event], facts: dict[str, Any]) -> Report:
         elif (event["op"], event.get("phase")) == ("acquire", "ok"):
             store.told |= {token for token, _ in event["locks"].values()}
     told(events, store, report)
-    taken = {acquisition: t for acquisition, (t, _, _) in store.taken.items()}
+    taken = {acquisition: t for acquisition, (t, _) in store.taken.items()}
     ends = {acquisition: how for acquisition, (_, how) in store.ends.items()}
     check_beliefs(events, taken, ends, report)
     check_liveness(events, facts, report)
     report.figures["orphaned claims"] = store.orphans
+    report.figures["locks taken again by a repeated acquire"] = store.again
     report.violations.sort(key=lambda violation: violation.t)
     report.figures |= figures(events, facts)
     report.seeds.append(f"{facts.get('seed')} ({facts.get('engine')})")
@@ -57,24 +60,26 @@ class Store:
     """Follows the rows from request to request, and judges each step.
 
     Attributes:
-        taken: When each acquisition appeared, and its version: by lock and token.
-        ends: When each acquisition's claim ended, and by what: by lock and token.
+        taken: When each acquisition appeared, and by which fault if any.
+        ends: When each acquisition's claim ended, and by what.
         applied: When each guarded write was applied, by row and value.
         owners: Which client made an acquisition, by its token.
-        told: Tokens of which a client was told that it holds: another of its threads is refused rightly.
-        orphans: How many claims an acquire made that came twice.
+        told: Tokens of which a client was told that it holds. From then on they are not used again, and
+            another thread of that client is refused rightly.
+        orphans: How many claims an acquire made that came late, after one that was known.
+        again: How many acquires took the lock once more when repeated, for the first claim was lost.
         disowned: When a client last asked to end a claim of unknown outcome.
     """
 
     def __init__(self, report: Report) -> None:
-        self.taken: dict[tuple[Lock, str], tuple[int, int, str]] = {}
-        self.ends: dict[tuple[Lock, str], tuple[int, str]] = {}
+        self.taken: dict[Acquisition, tuple[int, str]] = {}
+        self.ends: dict[Acquisition, tuple[int, str]] = {}
         self.applied: dict[tuple[str, str], list[int]] = defaultdict(list)
         self.rows: dict[str, State] = {}
         self.claims: dict[Lock, State] = {}
         self._report = report
         self.disowned: dict[str, int] = {}
-        self.orphans = 0
+        self.orphans = self.again = 0
         self._steps: dict[Lock, tuple[list[int], list[State]]] = defaultdict(lambda: ([], []))
         self._looked: dict[tuple[str, Lock], str | None] = {}
         self._versions: dict[Lock, int] = {}
@@ -113,14 +118,15 @@ class Store:
     def _claim(self, event: Event, lock: Lock, old: State, new: State) -> None:
         report, t = self._report, event["t"]
         token, seen = new.get("token"), old.get("token")
+        before = (lock, str(seen), old.get("version") or 0)
         if token != seen and seen is not None and old.get("expires_at") is not None:
             how = event["kind"] if event["kind"] in {"force", "hand_over"} else "taken"
-            self.ends.setdefault((lock, seen), (t, how if token else "deleted"))
+            self.ends.setdefault(before, (t, how if token else "deleted"))
         if token is not None and token != seen:
             self._taken(event, lock, old, new)
             return
         if token is None or new.get("version") != old.get("version"):
-            if token is not None and (lock, token) in self.taken:
+            if token is not None and before in self.taken:
                 report.violate("P7", t, f"{lock}: the token {token} came twice")
             return
         end, was = new.get("expires_at"), old.get("expires_at")
@@ -129,7 +135,7 @@ class Store:
             text = f"{lock}: {event['kind']} of {event['proc']} changed the claim of {owner}"
             report.violate("P7", t, text)
         if was is not None and end is None:
-            self.ends.setdefault((lock, token), (t, event["kind"]))
+            self.ends.setdefault(before, (t, event["kind"]))
         if was is None and end is not None:
             report.violate(
                 "P4", t, f"{lock}: {event['kind']} of {owner} revived what was given back"
@@ -158,14 +164,14 @@ class Store:
             left = end - event["wall"]
             text = f"{lock}: {event['proc']} took a claim that had {left:.3f} s left"
             report.violate("P4", t, text)
-        if (lock, token) in self.taken:
+        if token in self.owners:
             # allowed: a late duplicate on another's tombstone, a claim in which nobody believes
-            self.orphans += 1
-            if event.get("fault") not in {"late", "late_duplicate"}:
+            is_late = event.get("fault") in {"late", "late_duplicate"}
+            self.orphans, self.again = self.orphans + is_late, self.again + (not is_late)
+            if token in self.told and not is_late:
                 report.violate("P7", t, f"{lock}: the token {token} came twice")
-            return
         self.owners.setdefault(token, event["proc"])
-        self.taken[lock, token] = (t, version, event.get("fault") or "")
+        self.taken[lock, token, version] = (t, event.get("fault") or "")
 
     # -- rows --------------------------------------------------------------------------------------
 
@@ -241,13 +247,10 @@ def _told_held(event: Event, since: int, store: Store, report: Report) -> None:
     for lock, (token, fence) in event["locks"].items():
         report.count("P7")
         report.count("P8")
-        at, version, _ = store.taken.get((lock, token), (None, 0, ""))
+        at, _ = store.taken.get((lock, token, fence), (None, ""))
         if at is None or at > event["t"]:
-            report.violate("P7", event["t"], f"{lock}: {event['proc']} was told that it holds it")
-        elif version != fence:
-            report.violate(
-                "P7", event["t"], f"{lock}: fencing token {fence} told, {version} stored"
-            )
+            text = f"{lock}: {event['proc']} was told that it holds it, with fencing token {fence}"
+            report.violate("P7", event["t"], text)
         elif at < since:
             report.violate("P8", event["t"], f"{lock}: taken before it was asked for")
 
@@ -259,7 +262,7 @@ def _told_not_held(event: Event, since: int, store: Store, report: Report) -> No
     for lock in event["names"]:
         claim = store.at(lock, t)
         token = claim.get("token", "")
-        at, _, fault = store.taken.get((lock, token), (0, 0, ""))
+        at, fault = store.taken.get((lock, token, claim.get("version", 0)), (0, ""))
         mine = claim.get("expires_at") is not None and store.owners.get(token) == client
         if token in store.told:
             continue
@@ -272,11 +275,11 @@ def _told_not_held(event: Event, since: int, store: Store, report: Report) -> No
 
 
 def _told_released(event: Event, since: int, store: Store, report: Report) -> None:
-    for lock, (token, _) in event["locks"].items():
+    for lock, (token, fence) in event["locks"].items():
         report.count("P8")
-        if (lock, token) not in store.taken:
+        if (lock, token, fence) not in store.taken:
             continue
-        ended, _ = store.ends.get((lock, token), (None, ""))
+        ended, _ = store.ends.get((lock, token, fence), (None, ""))
         if ended is None or ended > event["t"]:
             report.violate("P7", event["t"], f"{lock}: told as given back, and was not")
 

@@ -93,7 +93,7 @@ def _takeovers(events: list[Event], facts: dict[str, Any], report: Report) -> No
                 if times[-1] > bound:
                     text = f"{lock}: taken {times[-1]:.3f} s after the dead holder's last renewal"
                     report.violate("P6", event["t"], text)
-    report.figures["takeover of the killed, s"] = times
+    report.figures[f"takeover of the killed, s (bound {bound:.2f})"] = times
 
 
 def _calls(events: list[Event]) -> dict[str, Event]:

@@ -105,6 +105,29 @@ def test_acquire_whose_claim_was_broken_before_the_repeat_is_made_anew(scene: Sc
     assert (scene.row.token, scene.row.version) == (mutex.token, mutex.fencing_token)
 
 
+def test_acquire_whose_claim_another_took_and_gave_back_before_the_repeat_is_made_anew(
+    scene: Scene,
+) -> None:
+    others: list[int] = []
+
+    def take_and_give_back() -> None:
+        other = scene.expired_and_taken()
+        others.append(other.fencing_token)
+        other.release()
+
+    scene.proxy.next(drop_answer(then=take_and_give_back), op="acquire")
+    mutex = scene.mutex(lease=10)
+    assert mutex.acquire(timeout=20)
+    assert scene.applied("acquire") == [True, True]
+    # the claim is the second, though it has the token of the first
+    assert mutex.fencing_token > others[0]
+    assert (scene.row.token, scene.row.version) == (mutex.token, mutex.fencing_token)
+    assert mutex.held
+    mutex.save_data({"done": 1})
+    mutex.release()
+    assert scene.row.expires_at is None
+
+
 def test_taker_of_a_dead_holders_lock_knows_it_even_when_the_answer_was_lost(scene: Scene) -> None:
     scene.other(owner="dead", auto_renew=False).acquire()
     expire(scene.key, scene.there)

@@ -339,6 +339,33 @@ def test_p7_told_as_anothers_and_it_is_another_threads():
     assert history.found() == set()
 
 
+def taken_again(*, told_before, fault=None):
+    """A client's acquire is applied, the lease passes, another has its turn, and the acquire is repeated."""
+    history = History()
+    history.told("c0.0", "acquire", "invoke", names=["m0"])
+    history.claim("c0", "acquire", "a", 1, ends=0.5, fault="drop_answer")
+    if told_before:
+        history.told("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["a", 1]})
+    history.add("start", "c1.0", step=1.0)
+    history.tenure("c1.0", "b", 2)
+    history.claim("c0", "acquire", "a", 3, fault=fault)
+    return history
+
+
+def test_p7_a_repeated_acquire_may_take_the_lock_again():
+    history = taken_again(told_before=False)
+    history.told("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["a", 3]})
+    report = check(history.events, FACTS)
+    assert report.violations == []
+    assert report.figures["locks taken again by a repeated acquire"] == 1
+    assert report.figures["orphaned claims"] == 0
+
+
+def test_p7_a_token_comes_again_after_its_acquire_was_answered():
+    assert taken_again(told_before=True).found() == {"P7"}
+    assert taken_again(told_before=True, fault="late").found() == set()
+
+
 def test_p7_anothers_claim_is_given_back():
     history = two_tenures()
     history.claim("c0", "acquire", "c", 3)
@@ -392,5 +419,5 @@ def test_p8_taken_before_it_was_asked_for():
 
 
 def test_overlaps_are_found_by_a_sweep():
-    a, b, c = Belief(0, 10, "a", ""), Belief(5, 7, "b", ""), Belief(10, 12, "c", "")
+    a, b, c = (Belief(*span, "", 0) for span in ((0, 10, "a"), (5, 7, "b"), (10, 12, "c")))
     assert overlaps([c, a, b]) == [(a, b)]

@@ -129,6 +129,7 @@
 #define FORCED 100    /* token of a force */
 #define NOBODY 101    /* whose doing a save without the lock is */
 #define MUST(number,c) assert((c) || number==0)
+#define STEP(name)    /* what a step is called, here and in tests/test_write_model.py: nothing to Spin */
 #define CLIENT(t) ((t-1)/ROUNDS)
 
 typedef Req {
@@ -228,7 +229,7 @@ start:
   atomic {
   if
   :: n==ROUNDS -> goto dead
-  :: n<ROUNDS -> t=(TOKEN_FRESH -> id*ROUNDS+n+1 : id*ROUNDS+1); n++; cur[id]=t; sq[id]=1; ser[id]=0; q.k=ACQ; q.t=t; q.x=1
+  :: STEP(acquire) n<ROUNDS -> t=(TOKEN_FRESH -> id*ROUNDS+n+1 : id*ROUNDS+1); n++; cur[id]=t; sq[id]=1; ser[id]=0; q.k=ACQ; q.t=t; q.x=1
   fi
   };
 
@@ -240,12 +241,12 @@ send:                                  /* a request and at most one repeat: res 
   if
   :: apply(q);
      if
-     :: res=ok; a_had=had; a_tok=tok; a_ver=ver; a_exp=exp; a_wr=wr;
+     :: STEP(answered) res=ok; a_had=had; a_tok=tok; a_ver=ver; a_exp=exp; a_wr=wr;
         if :: q.k==ACQ && tok==t && exp!=0 -> he[id]=era; gone[id]=0 :: else fi
-     :: faults>0 -> faults--; maybe=1                                     /* answer lost */
+     :: STEP(answer_lost) faults>0 -> faults--; maybe=1
      fi
-  :: faults>0 -> faults--; maybe=1                                        /* request lost */
-  :: faults>0 && late[id].k==0 -> faults--; maybe=1; copy(late[id],q)
+  :: STEP(request_lost) faults>0 -> faults--; maybe=1
+  :: STEP(delayed) faults>0 && late[id].k==0 -> faults--; maybe=1; copy(late[id],q)
   fi;
   ok=0; had=0;
   if :: res==2 && tries<2 -> goto ask :: else -> tries=0 fi;
@@ -254,7 +255,7 @@ send:                                  /* a request and at most one repeat: res 
   :: q.k==ACQ ->
      if
      :: res==1 || (ACQ_OWN && res==0 && a_tok==t && a_exp!=0) -> v=a_ver; held[id]=v; known=a_wr; q.v=v; q.e=he[id]
-     :: res==2 -> q.k=DISOWN; goto send
+     :: STEP(disown) res==2 -> q.k=DISOWN; goto send
      :: else -> MUST(43, !(a_tok==t && a_exp!=0)); goto out               /* another holds it */
      fi
   :: q.k==DISOWN -> goto out
@@ -284,11 +285,11 @@ send:                                  /* a request and at most one repeat: res 
   fi;
 
   if                                   /* holding */
-  :: w<WRITES -> START_WRITE; ending[id]=0; q.k=WR
-  :: w<WRITES -> START_WRITE; ending[id]=0; q.k=SAVE
-  :: w<=WRITES -> START_WRITE; w=WRITES+1; ending[id]=1; q.k=WRUN
-  :: ending[id]=1; maybe=0; q.k=REL; q.w=0; q.n=0; q.s=0; q.x=0
-  :: goto dead                                                            /* crash: the claim stands */
+  :: STEP(write) w<WRITES -> START_WRITE; ending[id]=0; q.k=WR
+  :: STEP(save) w<WRITES -> START_WRITE; ending[id]=0; q.k=SAVE
+  :: STEP(write_and_unlock) w<=WRITES -> START_WRITE; w=WRITES+1; ending[id]=1; q.k=WRUN
+  :: STEP(release) ending[id]=1; maybe=0; q.k=REL; q.w=0; q.n=0; q.s=0; q.x=0
+  :: STEP(crash) goto dead                                                /* the claim stands */
   fi;
 ask:
   if :: q.k==ACQ || q.k==SAVE -> sq[id]++; q.x=sq[id] :: else fi;         /* each attempt proposes a later end */
@@ -303,33 +304,33 @@ dead:
 }
 proctype Renewals(byte id) { byte n;             /* sent while held; they land whenever the network likes */
 end: do
-  :: atomic { n<ROUNDS*RENEWS && held[id]!=0 && ren[id].k==0 -> n++; sq[id]++;
+  :: atomic { STEP(renew) n<ROUNDS*RENEWS && held[id]!=0 && ren[id].k==0 -> n++; sq[id]++;
        ren[id].k=REN; ren[id].t=cur[id]; ren[id].v=held[id]; ren[id].x=sq[id]; ren[id].e=he[id] }
   od
 }
 proctype Network(byte id) { bool ok, had;
 end: do
-  :: atomic { ren[id].k!=0 -> apply(ren[id]);
+  :: atomic { STEP(answered) ren[id].k!=0 -> apply(ren[id]);
        if                                        /* refused: what the holder makes of it */
        :: !ok && held[id]!=0 && cur[id]==ren[id].t && !ending[id] &&
           !(REN_OWN && tok==ren[id].t && ver==ren[id].v && exp!=0) -> MUST(23, gone[id]!=0 || exp==0)
        :: else
        fi;
-       if :: clear(ren[id]) :: faults>0 -> faults-- fi; ok=0; had=0 }
-  :: atomic { ren[id].k!=0 -> clear(ren[id]) }
-  :: atomic { late[id].k!=0 -> apply(late[id]); clear(late[id]); ok=0; had=0 }
+       if :: clear(ren[id]) :: STEP(lands_twice) faults>0 -> faults-- fi; ok=0; had=0 }
+  :: atomic { STEP(request_lost) ren[id].k!=0 -> clear(ren[id]) }
+  :: atomic { STEP(lands_late) late[id].k!=0 -> apply(late[id]); clear(late[id]); ok=0; had=0 }
   od
 }
 proctype Admin() { byte n; bool ok, had;         /* breaks the claim that it has seen */
 end: do
-  :: atomic { n<FORCES && exp!=0 && frc.k==0 -> n++; frc.k=FORCE; frc.t=tok }
-  :: atomic { frc.k!=0 -> apply(frc); if :: clear(frc) :: faults>0 -> faults-- fi; ok=0; had=0 }
+  :: atomic { STEP(force) n<FORCES && exp!=0 && frc.k==0 -> n++; frc.k=FORCE; frc.t=tok }
+  :: atomic { STEP(answered) frc.k!=0 -> apply(frc); if :: clear(frc) :: STEP(lands_twice) faults>0 -> faults-- fi; ok=0; had=0 }
   od
 }
 proctype Outsider() { byte n; bool ok, had;      /* saves the row without the lock, under a token above the one it knows */
 end: do
-  :: atomic { n<PUTS && put.k==0 -> n++; put.k=PUT; put.v=ver+1 }
-  :: atomic { put.k!=0 -> apply(put); if :: clear(put) :: faults>0 -> faults-- fi; ok=0; had=0 }
+  :: atomic { STEP(save_without_the_lock) n<PUTS && put.k==0 -> n++; put.k=PUT; put.v=ver+1 }
+  :: atomic { STEP(answered) put.k!=0 -> apply(put); if :: clear(put) :: STEP(lands_twice) faults>0 -> faults-- fi; ok=0; had=0 }
   od
 }
 init { byte i; atomic {

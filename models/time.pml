@@ -124,6 +124,7 @@
 #define PEEK 4
 #define FAR 100       /* an end beyond all time, of holders that never saw a Date */
 #define MUST(number,c) assert((c) || number==0)
+#define STEP(name)    /* what a step is called, here and in tests/test_claim_model.py: nothing to Spin */
 #define L(i) (T-miss[i])
 #define AWAKE(i) (i!=0 || frozen!=1)
 #define SEES(i) (!((BLIND>>i)&1))
@@ -224,31 +225,31 @@ proctype Client(byte i) {
   short s, s2, w0, base, nl, nh; bool ok, got, looked, holds; Req q;
 idle:
   if
-  :: atomic { !looked && T<TMAX && AWAKE(i) && (i==0 || asked || !ROLES) -> send(); s=s2; q.k=PEEK }       /* first contact */
-  :: atomic { looked && !holds && n<ACQS && T<TMAX && AWAKE(i) ->              /* take; a refusal shows the row, so it is a poll as well */
+  :: atomic { STEP(look) !looked && T<TMAX && AWAKE(i) && (i==0 || asked || !ROLES) -> send(); s=s2; q.k=PEEK }       /* first contact */
+  :: atomic { STEP(acquire) looked && !holds && n<ACQS && T<TMAX && AWAKE(i) ->              /* take; a refusal shows the row, so it is a poll as well */
        t=i*ACQS+n+1; q.k=ACQ; if :: ROLES && i==0 -> asked=1 :: else fi; q.t=t; prop=0;
 again: send(); if :: tries==0 -> s=s2 :: else fi;
        propose(); prop=q.x;
        if :: TAKE && known[i] -> q.low=s2-MARGIN+lo[i]; if :: TAKE==2 -> q.low=s2+hi[i] :: else fi :: else -> q.low=0 fi;
        if :: WATCH && seen!=0 && s2-w0>=LEASE+WGRACE -> q.wt=seen; q.wx=until :: else -> q.wt=0; q.wx=0 fi }
-  :: atomic { holds && has[i] && rn<RENEWS && T<TMAX && AWAKE(i) ->
+  :: atomic { STEP(renew) holds && has[i] && rn<RENEWS && T<TMAX && AWAKE(i) ->
        send(); s=s2; q.k=REN; q.t=t; q.v=v; propose();
        if :: BUMP==2 && q.x<=prop -> at[i]=0; if :: DEATH -> busy-- :: else fi; s=0; s2=0; ms=0; clear(q); goto idle :: else fi;
        prop=q.x; rn++ }
-  :: atomic { holds && AWAKE(i) -> send(); s=s2; has[i]=0; fin[i]=0; lim[i]=0; q.k=REL; q.t=t; q.v=v }
-  :: atomic { DEATH && dead==0 && holds -> dead=t; lastsend=lsnd[i]; has[i]=0; fin[i]=0; lim[i]=0; goto over }
+  :: atomic { STEP(release) holds && AWAKE(i) -> send(); s=s2; has[i]=0; fin[i]=0; lim[i]=0; q.k=REL; q.t=t; q.v=v }
+  :: atomic { STEP(crash) DEATH && dead==0 && holds -> dead=t; lastsend=lsnd[i]; has[i]=0; fin[i]=0; lim[i]=0; goto over }
   :: atomic { (T>=TMAX || (!holds && n>=ACQS)) -> goto over }
   fi;
 
   atomic {                                                                    /* applied, or not */
     if
-    :: apply(q); a_tok=tok; a_ver=ver; a_exp=exp; stamp(); got=1
-    :: faults>0 -> faults--; apply(q)                                         /* answer lost */
-    :: faults>0 -> faults--                                                   /* request lost */
-    :: faults>0 && late.k==0 && q.k!=PEEK -> faults--; copy(late,q)
+    :: STEP(lands) apply(q); a_tok=tok; a_ver=ver; a_exp=exp; stamp(); got=1
+    :: STEP(answer_lost) faults>0 -> faults--; apply(q)
+    :: STEP(request_lost) faults>0 -> faults--
+    :: STEP(delayed) faults>0 && late.k==0 && q.k!=PEEK -> faults--; copy(late,q)
     fi };
 
-  atomic { AWAKE(i) -> at[i]=0; if :: DEATH -> busy-- :: else fi;              /* answer received, or missed */
+  atomic { STEP(answer_arrives) AWAKE(i) -> at[i]=0; if :: DEATH -> busy-- :: else fi;        /* or is missed */
     if :: got -> observe(s2,L(i),ms) :: else fi;
     if
     :: q.k==PEEK -> if :: got -> looked=1; see() :: else fi
@@ -278,20 +279,20 @@ over:
 }
 proctype Other(byte i) { byte n, a_date, ms; short s, nl, nh;                  /* requests about other rows */
 end: do
-  :: atomic { n<PINGS && T<TMAX && AWAKE(i) && has[i] && (!FREEZE || frozen==2) -> n++; s=L(i); ms=miss[i] };
+  :: atomic { STEP(ask_elsewhere) n<PINGS && T<TMAX && AWAKE(i) && has[i] && (!FREEZE || frozen==2) -> n++; s=L(i); ms=miss[i] };
      atomic { stamp() };
      atomic { AWAKE(i) -> observe(s,L(i),ms); check(); s=0; ms=0; a_date=0 }
   od
 }
 proctype Network() { bool ok;
-end: do :: atomic { late.k!=0 -> apply(late); clear(late); ok=0 } od
+end: do :: atomic { STEP(lands_late) late.k!=0 -> apply(late); clear(late); ok=0 } od
 }
 #define IN_TIME(i) (at[i]==0 || T-at[i]<DELAY || miss[i]!=0 || !AWAKE(i))
 proctype Clock() {
 end: do
-  :: atomic { T<TMAX+DELAY && busy==0 && IN_TIME(0) && IN_TIME(1) && (frozen!=1 || miss[0]<FREEZE) -> T++; if :: frozen==1 -> miss[0]++ :: else fi }
-  :: atomic { FREEZE>0 && frozen==0 && (has[0] || at[0]!=0) && T<TMAX -> frozen=1 }
-  :: atomic { frozen==1 && miss[0]>0 -> frozen=2 }
+  :: atomic { STEP(time_passes) T<TMAX+DELAY && busy==0 && IN_TIME(0) && IN_TIME(1) && (frozen!=1 || miss[0]<FREEZE) -> T++; if :: frozen==1 -> miss[0]++ :: else fi }
+  :: atomic { STEP(clock_stands_still) FREEZE>0 && frozen==0 && (has[0] || at[0]!=0) && T<TMAX -> frozen=1 }
+  :: atomic { STEP(clock_goes_on) frozen==1 && miss[0]>0 -> frozen=2 }
   od
 }
 init { byte j; atomic { run Clock(); if :: FAULTS>0 -> run Network() :: else fi; if :: PINGS>0 -> run Other(0) :: else fi;

@@ -1,4 +1,7 @@
-"""The rules of `_claim`, all of them at once, against a model of time and of the network."""
+"""The rules of `_claim`, all of them at once, against a model of time and of the network.
+
+The steps are called as in `models/time.pml`.
+"""
 
 import math
 from typing import NamedTuple
@@ -15,6 +18,8 @@ SKEW = st.sampled_from([0.0, HOST_SKEW])
 RATE = st.sampled_from([1 / (1 + DRIFT), 1.0, 1 / (1 - DRIFT)])
 STEP = st.sampled_from([0.001, 0.3, 0.9, 1.7, 3.0, 8.0])
 WAY = st.sampled_from([0.0, 0.0, 0.01, 0.2, 1.2])
+# there and back; None: it is left under way
+WAYS = st.integers(0, 5).flatmap(lambda n: st.tuples(WAY, WAY) if n else st.none())
 LEASE = st.sampled_from([0.5, 2.0, 5.0])
 CLIENT = st.integers(0, 1)
 
@@ -60,7 +65,7 @@ class Client:
 
 
 @settings(
-    max_examples=500,
+    max_examples=1000,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -170,7 +175,10 @@ class LockMachine(RuleBasedStateMachine):
         values = {"token": tenure.token, "version": tenure.version}
         self.send(client, "renew", **values, end=end, lease=written)
 
-    def be_answered(self, there, back, skew):
+    def be_answered(self, ways, skew):
+        if ways is None:
+            return
+        there, back = ways
         request = self.under_way.pop()
         self.pass_time(there)
         answer = self.apply(request, skew)
@@ -178,15 +186,24 @@ class LockMachine(RuleBasedStateMachine):
         self.pass_time(back)
         self.receive(answer)
 
-    @rule(i=CLIENT, lease=LEASE, there=WAY, back=WAY, skew=SKEW)
-    def look(self, i, lease, there, back, skew):
+    @rule(i=CLIENT, ways=WAYS, skew=SKEW)
+    def look(self, i, ways, skew):
+        client = self.clients[i]
+        if not client.believes:
+            self.send(client, "read")
+            self.be_answered(ways, skew)
+
+    @rule(i=CLIENT, lease=LEASE, ways=WAYS, skew=SKEW)
+    def acquire(self, i, lease, ways, skew):
+        """Look first, if nothing is known yet or the claim that was seen is not dead."""
         client = self.clients[i]
         if not client.believes:
             self.ask_for_it(client, lease)
-            self.be_answered(there, back, skew)
+            self.be_answered(ways, skew)
 
     @rule(i=CLIENT, lease=LEASE, ways=st.tuples(WAY, WAY), skew=SKEW, stands=st.booleans())
-    def wait_for_it(self, i, lease, ways, skew, stands):
+    def acquire_in_the_end(self, i, lease, ways, skew, stands):
+        """Wait, perhaps while the other's clock stands still: chance would seldom wait so well."""
         client, other = self.clients[i], self.clients[1 - i]
         for _ in range(4):
             if client.believes:
@@ -197,54 +214,74 @@ class LockMachine(RuleBasedStateMachine):
                     (free_at - client.local) / client.rate + 1e-9, other if stands else None
                 )
             self.ask_for_it(client, lease)
-            self.be_answered(*ways, skew)
+            self.be_answered(ways, skew)
 
-    @rule(i=CLIENT, lease=LEASE, there=WAY, back=WAY, skew=SKEW)
-    def renew(self, i, lease, there, back, skew):
+    @rule(i=CLIENT, lease=LEASE, ways=WAYS, skew=SKEW)
+    def renew(self, i, lease, ways, skew):
         if self.clients[i].held:
             self.ask_for_more(self.clients[i], lease)
-            self.be_answered(there, back, skew)
+            self.be_answered(ways, skew)
 
     @rule(i=CLIENT, skew=SKEW)
-    def ask_for_another_lock(self, i, skew):
+    def ask_elsewhere(self, i, skew):
         self.send(self.clients[i], "another")
-        self.be_answered(0.0, 0.0, skew)
-
-    @rule(i=CLIENT, lease=LEASE)
-    def send_something(self, i, lease):
-        client = self.clients[i]
-        if client.held:
-            self.ask_for_more(client, lease)
-        else:
-            self.ask_for_it(client, lease)
+        self.be_answered((0.0, 0.0), skew)
 
     @rule(i=CLIENT)
-    def give_back(self, i):
+    def release(self, i):
         client = self.clients[i]
         if client.held:
             values = {"token": client.tenure.token, "version": client.tenure.version}
             client.held, client.tenure = False, None
             self.send(client, "release", **values)
 
+    @rule(i=CLIENT, does=st.sampled_from([False, False, False, True]))
+    def crash(self, i, does):
+        if does and self.clients[i].held:
+            self.clients[i] = Client(self.clients[i].rate)
+
     # -- time and the network ----------------------------------------------------------------------
 
-    @rule(seconds=STEP, i=st.sampled_from([None, 0, 1]))
-    def time_passes(self, seconds, i):
-        self.pass_time(seconds, None if i is None else self.clients[i])
+    @rule(seconds=STEP)
+    def time_passes(self, seconds):
+        self.pass_time(seconds)
+
+    @rule(seconds=STEP, i=CLIENT)
+    def clock_stands_still(self, seconds, i):
+        """And goes on after that time."""
+        self.pass_time(seconds, self.clients[i])
+
+    @staticmethod
+    def one_of(data, some):
+        return some[data.draw(st.integers(0, len(some) - 1))]
 
     @precondition(lambda self: self.under_way)
-    @rule(data=st.data(), skew=SKEW, fate=st.sampled_from(["answered", "lost", "twice"]))
-    def request_arrives(self, data, skew, fate):
-        at = data.draw(st.integers(0, len(self.under_way) - 1))
-        request = self.under_way[at] if fate == "twice" else self.under_way.pop(at)
-        answer = self.apply(request, skew)
-        if fate == "answered":
-            self.answers.append(answer)
+    @rule(data=st.data(), skew=SKEW)
+    def lands(self, data, skew):
+        request = self.one_of(data, self.under_way)
+        self.under_way.remove(request)
+        self.answers.append(self.apply(request, skew))
+
+    @precondition(lambda self: self.under_way)
+    @rule(data=st.data(), skew=SKEW, twice=st.booleans())
+    def answer_lost(self, data, skew, twice):
+        """A duplicate of the request may still be under way."""
+        request = self.one_of(data, self.under_way)
+        if not twice:
+            self.under_way.remove(request)
+        self.apply(request, skew)
+
+    @precondition(lambda self: self.under_way)
+    @rule(data=st.data())
+    def request_lost(self, data):
+        self.under_way.remove(self.one_of(data, self.under_way))
 
     @precondition(lambda self: self.answers)
     @rule(data=st.data())
     def answer_arrives(self, data):
-        self.receive(self.answers.pop(data.draw(st.integers(0, len(self.answers) - 1))))
+        answer = self.one_of(data, self.answers)
+        self.answers.remove(answer)
+        self.receive(answer)
 
     # -- what must hold ----------------------------------------------------------------------------
 

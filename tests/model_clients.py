@@ -1,0 +1,142 @@
+"""Clients of one row whose requests stop on the way to it: each a process, its calls on threads.
+
+Only one thread runs at a time, so that a schedule is what a state machine makes of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+
+from botocore.exceptions import ClientError, ReadTimeoutError
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamodb_mutex import RowLockMixin, _process
+from pynamodb_mutex._clock import Bounds, ServerTime
+from pynamodb_mutex._process import Process, store_for
+
+SERVER_TIME = Bounds(1_700_000_000.0, 0.0, 1_700_000_001.0, 0.0)
+UNKNOWN = ReadTimeoutError(endpoint_url="model")
+
+
+class Row(RowLockMixin, Model):
+    class Meta:
+        table_name = "rows"
+        region = "eu-west-1"
+
+    name = UnicodeAttribute(hash_key=True)
+    text = UnicodeAttribute(null=True)
+
+
+@functools.cache
+def one_store():
+    """Return a store whose requests stop in the network; a copy of it serves as a client's."""
+    store = store_for(Row)
+    store.connection.connection.dispatch = lambda *request: threading.current_thread().ask(*request)
+    return store
+
+
+class Crash(BaseException):
+    """The process ends."""
+
+
+class Tenure:
+    """An acquisition, as the row went through it.
+
+    Attributes:
+        gone: How its claim ended, if it was not by a release.
+        forced_by: The call that broke it, if one did.
+        last: The last of its holder's writes that landed.
+    """
+
+    def __init__(self, token):
+        self.token, self.gone, self.forced_by, self.last = token, None, None, 0
+
+
+class Client:
+    """A process, and the lock that it holds or held last."""
+
+    def __init__(self):
+        self.process = Process()
+        store = self.process.stores[Row] = copy.copy(one_store())
+        store._server, store._version = ServerTime(), 0
+        store._server.bounds = SERVER_TIME
+        self.dead = False
+        self.calls = []  # under way: renewals, and at most one other
+        self.drop()
+
+    def take(self, lock, tenure):
+        self.lock, self.tenure = lock, tenure
+
+    def drop(self):
+        self.lock = self.tenure = None
+        self.writes, self.unlock_in_doubt = 0, False
+
+    @property
+    def busy(self):
+        return any(call.kind != "renew" for call in self.calls)
+
+
+class Request:
+    def __init__(self, call, operation, kwargs):
+        self.call, self.operation, self.kwargs = call, operation, kwargs
+
+
+class Call(threading.Thread):
+    """A call of the library.
+
+    Attributes:
+        request: For which it waits.
+        doubt: Whether one that may have been applied had no answer.
+        landed: Whether one was applied.
+        tenures: What its requests acquired, by token.
+        was: How the tenure had ended when this was begun.
+        knew: Whether its loss had been told by then.
+    """
+
+    def __init__(self, client, kind, act):
+        super().__init__(daemon=True)
+        self.client, self.kind, self.act = client, kind, act
+        self.lock, self.tenure = client.lock, client.tenure
+        self.was = self.tenure.gone if self.tenure else None
+        self.knew = self.lock is not None and self.lock.lost
+        self.request = self.answer = self.result = self.error = self.seen = None
+        self.doubt = self.landed = self.reported_not_applied = False
+        self.number = 0
+        self.tenures = {}
+        self.done = False
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self.start()
+
+    def run(self):
+        self._go.acquire()
+        try:
+            self.result = self.act(self)
+        except BaseException as error:
+            self.error = error
+        self.done = True
+        self._stopped.release()
+
+    def resume(self, answer=None):
+        self.request, self.answer = None, answer
+        _process._process = self.client.process
+        self._go.release()
+        self._stopped.acquire()
+
+    def ask(self, operation, kwargs):
+        if not self.client.dead:
+            self.request, self.asked = Request(self, operation, kwargs), kwargs
+            self._stopped.release()
+            self._go.acquire()
+        if self.client.dead:
+            raise Crash
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def error(code, **more):
+    response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 400}, **more}
+    return ClientError(response, "model")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     class Judge(Protocol):
         """A condition of a write that is no guard, and yet the protocol's."""
 
-        def judge(self, raw: RawItem, error: PynamoDBException) -> Verdict:
+        def judge(self, raw: RawItem, error: PynamoDBException, *, maybe_applied: bool) -> Verdict:
             """Say what a row tells whose write was refused; raise if that is final."""
 
 
@@ -123,11 +123,14 @@ class Refusal(NamedTuple):
         guards: What the rows show whose guard may have refused it.
         error: What to raise if it was none of them.
         others: What the rows show whose other conditions may have refused it.
+        blind: Whether nothing tells that an earlier attempt was applied: neither a guard's number nor
+            a transaction's token.
     """
 
     guards: Sequence[tuple[Part, RawItem]]
     error: PynamoDBException
     others: Sequence[tuple[Judge, RawItem]] = ()
+    blind: bool = False
 
 
 def guarded(parts: Sequence[Part], send: Callable[[], Refusal | None], what: str) -> None:
@@ -210,7 +213,10 @@ def _judged(parts: Sequence[Part], refusal: Refusal, what: str, *, maybe_applied
         return True
     if Verdict.AGAIN in found:
         return False
-    others = {judge.judge(raw, refusal.error) for judge, raw in refusal.others}
+    in_doubt = maybe_applied and refusal.blind
+    others = {
+        judge.judge(raw, refusal.error, maybe_applied=in_doubt) for judge, raw in refusal.others
+    }
     if not others:
         raise refusal.error
     return Verdict.APPLIED in others

@@ -189,7 +189,7 @@ class Unlocked:
             return self.write.request(also, actions=rows.ending(slot))
         return self.write.request(also)
 
-    def judge(self, raw: RawItem, error: PynamoDBException) -> Verdict:
+    def judge(self, raw: RawItem, error: PynamoDBException, *, maybe_applied: bool) -> Verdict:
         """Say what the row tells whose write was refused.
 
         Raises:
@@ -201,7 +201,7 @@ class Unlocked:
         if is_put and same(raw, self._sent):
             return Verdict.APPLIED
         if self._enforced:
-            refuse_if_alive(claim, self.store, self.write.row)
+            refuse_if_alive(claim, self.store, self.write.row, maybe_applied=maybe_applied)
             if claim.expires_at is not None and float(self._low) <= claim.expires_at:
                 # dead, as is known now
                 return Verdict.AGAIN
@@ -271,14 +271,20 @@ class NobodyHolds:
         }
         return rows.end_dead.fill(self.row, values)
 
-    def judge(self, raw: RawItem, error: PynamoDBException) -> Verdict:  # noqa: ARG002 - a Judge
+    def judge(
+        self,
+        raw: RawItem,
+        error: PynamoDBException,  # noqa: ARG002 - a Judge
+        *,
+        maybe_applied: bool,
+    ) -> Verdict:
         """Say what the lock's row tells whose check was refused.
 
         Raises:
             RowLockedError: If another holds the lock.
         """
         claim = self.store.rows.claim(raw)
-        refuse_if_alive(claim, self.store, self._protected)
+        refuse_if_alive(claim, self.store, self._protected, maybe_applied=maybe_applied)
         self._dead = None if claim.expires_at is None else claim
         return Verdict.AGAIN
 
@@ -286,7 +292,7 @@ class NobodyHolds:
 Member = Guarded | Unlocked | Plain | GuardOnly | NobodyHolds
 
 
-def refuse_if_alive(claim: Claim, store: Store, row: Model) -> None:
+def refuse_if_alive(claim: Claim, store: Store, row: Model, *, maybe_applied: bool) -> None:
     """Raise if somebody holds a row.
 
     Raises:
@@ -296,15 +302,17 @@ def refuse_if_alive(claim: Claim, store: Store, row: Model) -> None:
     if claim.expires_at is not None and (
         bounds is None or local_clock().now() < bounds.passes(claim.expires_at + TICK)
     ):
-        raise locked_error(row, claim)
+        raise _locked_error(row, claim, maybe_applied=maybe_applied)
 
 
-def locked_error(row: Model, claim: Claim) -> RowLockedError:
+def _locked_error(row: Model, claim: Claim, *, maybe_applied: bool) -> RowLockedError:
     """Return the error for a write without the lock that another holds."""
     key = name_of(row)
+    before = ", and may have been, by an attempt whose answer was lost" if maybe_applied else ""
     return RowLockedError(
-        f"{key} cannot be written without its lock: "
+        f"{key} cannot be written without its lock{before}: "
         f"{describe_holder(claim.owner, claim.expires_at)}",
+        applied=None if maybe_applied else False,
         key=key,
         owner=claim.owner,
         expires_at=claim.expires_at,

@@ -64,7 +64,7 @@ def send_alone(member: Guarded | Unlocked | Plain, what: str) -> RawItem:
         if isinstance(member, Guarded):
             return Refusal([(member.part, answer.item)], answer.error)
         if isinstance(member, Unlocked):
-            return Refusal([], answer.error, [(member, answer.item)])
+            return Refusal([], answer.error, [(member, answer.item)], blind=True)
         return Refusal([], answer.error)
 
     guarded([member.part] if isinstance(member, Guarded) else [], send, what)

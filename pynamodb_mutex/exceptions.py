@@ -111,7 +111,24 @@ class MutexAlreadyHeldError(MutexError, RuntimeError):
 
 
 class RowLockedError(MutexError):
-    """A row was to be written without its lock while another holds it."""
+    """A row was to be written without its lock while another holds it.
+
+    Attributes:
+        applied: False if it was not written; None if that cannot be known, for an answer was lost before.
+    """
+
+    def __init__(
+        self,
+        msg: str | None = None,
+        cause: Exception | None = None,
+        *,
+        applied: bool | None = False,
+        key: str | None = None,
+        owner: str | None = None,
+        expires_at: float | None = None,
+    ) -> None:
+        super().__init__(msg, cause, key=key, owner=owner, expires_at=expires_at)
+        self.applied = applied
 
 
 class InvalidKeyError(MutexError, ValueError):

@@ -193,7 +193,7 @@ class RowLockMixin(Model):
 
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
-            RowLockedError: If it is not locked here, and another holds it.
+            RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
             MutexNotHeldError: With ``unlock``, if it is not locked here.
             pynamodb.exceptions.PutError: If the condition or the model's version does not hold, or
                 DynamoDB cannot be reached. TransactWriteError with a ``lock_model``.
@@ -221,7 +221,7 @@ class RowLockMixin(Model):
 
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
-            RowLockedError: If it is not locked here, and another holds it.
+            RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
             MutexNotHeldError: With ``unlock``, if it is not locked here.
             pynamodb.exceptions.UpdateError: If the condition or the model's version does not hold, or
                 DynamoDB cannot be reached. With a ``lock_model`` TransactWriteError, and GetError if the
@@ -246,7 +246,7 @@ class RowLockMixin(Model):
 
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was deleted.
-            RowLockedError: If it is not locked here, and another holds it.
+            RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
             pynamodb.exceptions.DeleteError: If the condition or the model's version does not hold, or
                 DynamoDB cannot be reached. TransactWriteError with a ``lock_model``.
         """

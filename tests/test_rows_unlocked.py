@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from proxy import after, deny, drop_answer, drop_request
+from proxy import Exchange, Fault, after, deny, drop_answer, drop_request, throttle
 from pynamodb.attributes import VersionAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, PutError, TransactWriteError, UpdateError
@@ -51,6 +52,7 @@ def assert_locked(scene: RowScene, write: Callable[[], object]) -> None:
     with pytest.raises(RowLockedError) as raised:
         write()
     error = raised.value
+    assert error.applied is False
     assert error.owner == "other"
     assert error.expires_at == float(scene.claim["expires_at"]["N"])
     assert error.key == scene.lock().key
@@ -119,9 +121,44 @@ def test_one_locked_row_refuses_a_whole_transaction(scene: RowScene) -> None:
 @every_write
 def test_refused_after_a_lost_request(scene: RowScene, write: Write) -> None:
     scene.proxy.next(drop_request(then=scene.taken), op=scene.op(write.__name__))
-    with pytest.raises(RowLockedError):
+    with pytest.raises(RowLockedError) as raised:
         write(scene.here(scene.key))
     assert scene.row.last is None
+    # in the lock's own row nothing tells whether it was the answer that was lost; a transaction's token does
+    assert raised.value.applied is (False if scene.in_table else None)
+
+
+@save_or_update
+def test_refused_after_a_lost_answer(row_scene: RowScene, write: Write) -> None:
+    row_scene.proxy.next(drop_answer(then=row_scene.taken), op=row_scene.op(write.__name__))
+    with pytest.raises(RowLockedError, match="answer was lost") as raised:
+        write(row_scene.here(row_scene.key))
+    assert row_scene.row.last == "mine"
+    assert raised.value.applied is None
+    assert pickle.loads(pickle.dumps(raised.value)).applied is None
+
+
+@save_or_update
+def test_refused_after_an_attempt_that_was_surely_not_applied(
+    scene: RowScene, write: Write
+) -> None:
+    def take_and_refuse(exchange: Exchange) -> None:
+        scene.taken()
+        throttle().meet(exchange)
+
+    scene.proxy.next(Fault("throttle", take_and_refuse), op=scene.op(write.__name__))
+    with pytest.raises(RowLockedError) as raised:
+        write(scene.here(scene.key))
+    assert scene.row.last is None
+    assert raised.value.applied is False
+
+
+@save_or_update
+def test_transaction_is_not_refused_after_a_lost_answer(scene: RowScene, write: Write) -> None:
+    """For its token tells that the first attempt was applied."""
+    scene.proxy.next(drop_answer(then=scene.taken), op="TransactWriteItems")
+    in_transaction(scene.here(scene.key), write)
+    assert scene.row.last == "mine"
 
 
 # -- dead holders ----------------------------------------------------------------------------------

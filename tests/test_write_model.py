@@ -148,7 +148,11 @@ class WriteMachine(RuleBasedStateMachine):
                 # it knows of a write that may have unlocked, unless a renewal has told the loss
                 own = call.knew
             assert self.ended(call.tenure, own=own)  # 23
-        elif error is not None and not isinstance(error, (RowLockedError, MutexNotHeldError)):
+        elif isinstance(error, RowLockedError):
+            assert error.applied is (None if call.doubt else False)  # 21
+            assert call.doubt or not call.landed  # 21
+            call.reported_not_applied = error.applied is False
+        elif error is not None and not isinstance(error, MutexNotHeldError):
             # a claim that is ours refuses nothing
             assert error.cause_response_code == "AccessDeniedException"
         getattr(self, f"{call.kind}_is_over", lambda _: None)(call)

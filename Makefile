@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
-# Arguments for `make demo` and `make proof`, as in: make demo ARGS=--help
+PEERS_VENV ?= .venv-peers
+# Arguments for `make demo`, `make proof` and `make peers`, as in: make demo ARGS=--help
 ARGS ?=
 # Tests at a time: most of them wait, for leases and other processes.
 JOBS ?= 4
@@ -47,6 +48,15 @@ proof: $(VENV)/.installed ## the proof by trial (ARGS=... for its options), then
 	$(IN_VENV) proof $(ARGS)
 	@PYNAMODB_MUTEX_REQUIRE_SPIN=1 $(PYTHON) models/run.py
 
+# Other libraries for the same purpose, which nothing of ours may come to need.
+$(PEERS_VENV)/.installed: setup.cfg setup.py proof/peers/requirements.txt
+	$(PYTHON) -m venv --clear $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python $(PIP_INSTALL) -e . -r proof/peers/requirements.txt
+	@touch $@
+
+peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## other locks under the same nemesis (ARGS=... for its options)
+	$(IN_VENV) proof.peers --python $(PEERS_VENV)/bin/python $(ARGS)
+
 lint: $(VENV)/.installed ## check style, format and types
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
@@ -77,4 +87,4 @@ clean: ## remove environments and everything built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test demo models proof lint docs dist clean
+.PHONY: help venv test demo models proof peers lint docs dist clean

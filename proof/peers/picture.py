@@ -37,7 +37,7 @@ def draw(figures: dict[str, Any], path: Path) -> Path:
             f"{middle:.1f} s", (place + 0.33, middle), va="center", color=color, fontsize=9
         )
     lease = figures["lease"]
-    axes.axhline(lease, color="tab:red", ls="--", lw=1, zorder=1, label=f"the lease, {lease:g} s")
+    axes.axhline(lease, color="tab:red", ls="--", lw=1.5, zorder=1, label=f"the lease, {lease:g} s")
     axes.set_xticks(
         range(len(tried)),
         [f"{name}\n{found['version']}" for name, found in tried.items()],
@@ -48,7 +48,8 @@ def draw(figures: dict[str, Any], path: Path) -> Path:
     axes.set_ylabel("seconds from the kill to the next holder")
     axes.set_title("A holder is killed while others wait", loc="left")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="gainsboro", zorder=0)
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", color="gainsboro")
     axes.legend(frameon=False, loc="upper right", bbox_to_anchor=(1.0, 1.08))
     figure.savefig(path, dpi=150)
     plt.close(figure)

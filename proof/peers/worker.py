@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,17 +124,17 @@ class Worker:
                 return
             value = f"{self.proc}-{next(self._numbers)}"
             item |= {"read": item["last"], "last": value}
-            if not self._write("twin", value, self.rows.put_item, Item=item):
+            if not self._write("twin", value, partial(self.rows.put_item, Item=item)):
                 return
             ours = isinstance(self.peer, OurMutex)
-            if ours and not self._write("write", value, self.peer.write, value=value):
+            if ours and not self._write("write", value, partial(self.peer.write, value)):
                 return
 
-    def _write(self, op: str, value: str, write: Callable[..., Any], **arguments: Any) -> bool:
+    def _write(self, op: str, value: str, write: Callable[[], object]) -> bool:
         values = {KEY: value}
         self.record(op, phase="invoke", values=values)
         try:
-            write(**arguments)
+            write()
         except Exception as error:
             self._failed(op, error, values=values)
             return False

@@ -201,6 +201,7 @@ def test_no_hand_over(kind):
 
 def figures(**calm):
     history = killed().believe("c0.0", 1, 2).believe("c1.0", 1.5, 3).claim("c0", 0.5, "c0.0")
+    history.acquire("c2.0", 1, 2, "info", error="E")
     attack = judge(history.events, LEASE)
     library = {"version": "1", "attacks": [attack], "calm": attack | calm}
     other = {"version": "2", "attacks": [], "calm": {}}
@@ -215,6 +216,7 @@ def test_the_table_has_a_column_for_each_library():
     assert text[0].split("  ")[-1] == "other 2"
     assert any(line.startswith("two believers") and "1, 500 ms, max 500" in line for line in text)
     assert any("median 6.00 s, max 7.00 s, n 3" in line for line in text)
+    assert text[-2:] == [f"{OURS} raised E 1", "other raised nothing"]
     assert json.dumps(figures())
 
 

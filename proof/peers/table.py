@@ -25,10 +25,12 @@ def lines(figures: dict[str, Any]) -> list[str]:
     calm = [[found["calm"]] if found["calm"] else [] for found in libraries.values()]
     rows.append(["requests per acquire, calm", *(_of(_requests, each) for each in calm)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
+    table = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         for row in rows
     ]
+    raised = [f"{name} raised {_raised(found['attacks'])}" for name, found in libraries.items()]
+    return [*table, "", *raised]
 
 
 def _title(figures: dict[str, Any]) -> str:
@@ -65,11 +67,16 @@ def _lost(key: str) -> Callable[[Attacks], str]:
     return measure
 
 
-def _errors(attacks: Attacks) -> str:
+def _errors(attacks: Attacks) -> Counter[str]:
     total: Counter[str] = Counter()
     for attack in attacks:
         total.update(attack["errors"])
-    return str(total.total())
+    return total
+
+
+def _raised(attacks: Attacks) -> str:
+    counted = [f"{error} {count}" for error, count in _errors(attacks).most_common()]
+    return ", ".join(counted) or "nothing"
 
 
 def _idle(attacks: Attacks) -> str:
@@ -94,7 +101,7 @@ _ATTACKED: dict[str, Callable[[Attacks], str]] = {
     "told held, nothing written": _sum("unwritten"),
     "plain row, updates lost": _lost("lost"),
     "guarded row, updates lost": _lost("lost_guarded"),
-    "acquires that raised": _errors,
+    "acquires that raised": lambda attacks: str(_errors(attacks).total()),
     "acquires that timed out": _sum("timed_out"),
     "  though nobody held": _sum("blocked"),
     "longest wait, nobody held": _idle,

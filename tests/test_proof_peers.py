@@ -83,17 +83,18 @@ def test_one_believes_after_the_other():
 
 
 def test_who_was_frozen_is_excused_until_a_heartbeat_can_tell():
-    history = History().frozen("c0", 1.5, 8).believe("c0.0", 1, 9).believe("c1.0", 6, 7)
+    history = History().frozen("c0", 1.5, 8).believe("c0.0", 1, 9).believe("c1.0", 6, 9)
     assert overlapping(history.events, LEASE) == {"overlaps": [], "overlaps_excused": [1000.0]}
-    history.believe("c1.1", 8, 20).believe("c0.1", 12, 13)
+    history.believe("c1.1", 9, 20).believe("c0.1", 12, 13)
     assert overlapping(history.events, LEASE) == {
-        "overlaps": [1000.0], "overlaps_excused": [1000.0, 1000.0],
+        "overlaps": [1000.0], "overlaps_excused": [1000.0],
     }  # fmt: skip
 
 
-def test_who_was_stopped_is_not_excused():
+def test_who_was_stopped_is_not_excused_once_it_is_awake():
     history = History().frozen("c0", 1.5, 8, "stop_client").believe("c0.0", 1, 9)
-    assert overlapping(history.believe("c1.0", 6, 7).events, LEASE)["overlaps"] == [1000.0]
+    history.believe("c1.0", 6, 7).believe("c1.1", 7.5, 8.5)
+    assert overlapping(history.events, LEASE) == {"overlaps": [500.0], "overlaps_excused": []}
 
 
 def test_an_update_is_overwritten_unseen():

@@ -86,28 +86,30 @@ def outages(events: list[Event], kinds: set[str] = frozenset(_OUTAGES)) -> dict[
 
 
 def overlapping(events: list[Event], lease: float) -> dict[str, Any]:
-    """Measure, in ms, how long two clients believed at one time.
+    """Measure, in ms, how long two clients believed at one time, both awake: who is stopped can do no harm.
 
-    Excused is what lies within a freeze that the local clock did not see and the time until a heartbeat,
-    at a third of the lease, can have been answered: a second after it was due.
+    Excused is what lies between the end of a freeze that the local clock did not see and the time at which
+    a heartbeat, at a third of the lease, must have been answered: a second after it was due.
     """
     grace = int((lease / 3 + 1.0) * SECOND)
-    frozen = {
-        client: [(since, until + grace) for since, until in spans]
+    asleep = outages(events, {"stop_client", "stand_still"})
+    thawed = {
+        client: [(thaw, thaw + grace) for _, thaw in spans]
         for client, spans in outages(events, {"stand_still"}).items()
     }
     found: list[float] = []
     excused: list[float] = []
     for one, other in overlaps(beliefs(events).get(KEY, [])):
-        clients = [each.proc.split(".")[0] for each in (one, other)]
-        if clients[0] == clients[1]:
+        clients = {each.proc.split(".")[0] for each in (one, other)}
+        if len(clients) == 1:
             continue
         whole = [(other.since, min(one.until, other.until))]
-        left = without(whole, [span for client in clients for span in frozen.get(client, [])])
+        awake = without(whole, [span for client in clients for span in asleep.get(client, [])])
+        left = without(awake, [span for client in clients for span in thawed.get(client, [])])
         if left:
             found.append(length(left) / 1e6)
-        if length(left) < length(whole):
-            excused.append((length(whole) - length(left)) / 1e6)
+        if length(left) < length(awake):
+            excused.append((length(awake) - length(left)) / 1e6)
     return {"overlaps": found, "overlaps_excused": excused}
 
 

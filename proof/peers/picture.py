@@ -12,7 +12,7 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from proof.peers import OURS
+from proof.peers import JAVA, OURS
 
 _SPREAD = 0.16
 
@@ -40,11 +40,14 @@ def draw(figures: dict[str, Any], path: Path) -> Path:
     axes.axhline(lease, color="tab:red", ls="--", lw=1.5, zorder=1, label=f"the lease, {lease:g} s")
     axes.set_xticks(
         range(len(tried)),
-        [f"{name}\n{found['version']}" for name, found in tried.items()],
+        [
+            f"{name}\n{found['version']}{' (Java)' * (name == JAVA)}"
+            for name, found in tried.items()
+        ],
         fontsize=8,
     )
     axes.set_xlim(-0.6, len(tried) - 0.3)
-    axes.set_ylim(0)
+    axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     axes.set_ylabel("seconds from the kill to the next holder")
     axes.set_title("A holder is killed while others wait", loc="left")
     axes.spines[["top", "right"]].set_visible(False)

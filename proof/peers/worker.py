@@ -87,6 +87,7 @@ class Worker:
             taken = self.peer.acquire(KEY, TIMEOUT)
         except Exception as error:
             self._failed("acquire", error, **call)
+            self.doing.write_text("")
             # as one does: at once again would soon use up what retries the SDK allows itself
             time.sleep(self.chance.uniform(0.5, 1.5))
             return

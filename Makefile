@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
-# Arguments for `make demo`, `make trial`, `make proof`, as in: make demo ARGS=--help
+PEERS_VENV ?= .venv-peers
+# Arguments for `make demo`, `make trial`, `make peers`, `make proof`, as in: make demo ARGS=--help
 ARGS ?=
 # Tests at a time: most of them wait, for leases and other processes.
 JOBS ?= 4
@@ -47,12 +48,21 @@ models: ## check the formal models at small sizes (needs spin and gcc)
 trial: $(VENV)/.installed ## attack the library, and judge what happened (ARGS=... for seed, time, engine)
 	@$(IN_VENV) proof $(ARGS)
 
+# Other libraries for the same purpose, which nothing of ours may come to need.
+$(PEERS_VENV)/.installed: setup.cfg setup.py proof/peers/requirements.txt
+	$(PYTHON) -m venv --clear $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python $(PIP_INSTALL) -e . -r proof/peers/requirements.txt
+	@touch $@
+
+peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## other locks under the same nemesis (ARGS=... for its options)
+	$(IN_VENV) proof.peers --python $(PEERS_VENV)/bin/python --out $(PROOF) $(ARGS)
+
 # Goes on after a violation, so that the page has it all; fails in the end.
 proof: $(VENV)/.installed ## the whole proof: trial (ARGS=...), peers, large models, and a page of it
 	@mkdir -p $(PROOF)
 	@failed=0; \
 	$(MAKE) --no-print-directory trial ARGS='--runs 2 --seconds 60 --keep $(PROOF)/runs $(ARGS)' || failed=1; \
-	$(MAKE) --no-print-directory peers || failed=1; \
+	$(MAKE) --no-print-directory peers ARGS= || failed=1; \
 	PYNAMODB_MUTEX_REQUIRE_SPIN=1 $(PYTHON) models/run.py >$(PROOF)/models.txt || failed=1; \
 	tail -n 1 $(PROOF)/models.txt; \
 	$(IN_VENV) proof.page $(PROOF) $(PROOF)/runs || failed=1; \

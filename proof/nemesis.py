@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 
+Deed = Callable[[], None]
+
 
 class Nemesis:
     """Does one thing after another until its time is over.
@@ -28,28 +30,39 @@ class Nemesis:
     What it does comes from the run's seed; whom it meets depends on who holds a lock just then.
     """
 
-    def __init__(self, run: Run, operator: Wire, reaper: Wire) -> None:
+    def __init__(self, run: Run) -> None:
         self._run, self._record = run, run.record
         self._chance = random.Random(run.options.seed + 1)
         self._lease = run.options.lease
-        self._operator = tables(run.prefix, operator.url)
-        self._reaper = tables(run.prefix, reaper.url)
-        self._to_processes = [*[self.stop] * 4, *[self.kill] * 2, *[self.fork] * 2]
-        if run.shim is not None:
-            self._to_processes += [*[self.step_wall] * 2, *[self.stand_still] * 2]
-        self._to_the_rest = [*[self.cut_off] * 2, self.force, *[self.reap] * 2]
+
+    def to_processes(self) -> list[Deed]:
+        """What is done to clients, each as often as it stands here."""
+        return [*[self.stop] * 4, *[self.kill] * 2, *self._to_clocks()]
+
+    def _to_clocks(self) -> list[Deed]:
+        if self._run.shim is None:
+            return []
+        return [*[self.step_wall] * 2, *[self.stand_still] * 2]
+
+    def to_the_rest(self) -> list[Deed]:
+        """What is done at the same time to the network."""
+        return [self.cut_off]
+
+    def holder(self) -> Client | None:
+        """Return a client that holds a lock, if one does."""
+        raise NotImplementedError
 
     def rage(self, ends: float) -> None:
-        """Do harm to processes, and at the same time to the network and the rows."""
+        """Do harm to processes, and at the same time to the rest."""
         doing = []
         with ThreadPoolExecutor(2) as pool:
-            for number, deeds in enumerate((self._to_processes, self._to_the_rest)):
+            for number, deeds in enumerate((self.to_processes(), self.to_the_rest())):
                 chance = random.Random(f"{self._run.options.seed}-{number}")
                 doing.append(pool.submit(self._do, deeds, chance, ends))
         for each in doing:
             each.result()
 
-    def _do(self, deeds: list[Callable[[], None]], chance: random.Random, ends: float) -> None:
+    def _do(self, deeds: list[Deed], chance: random.Random, ends: float) -> None:
         while time.monotonic() < ends:
             time.sleep(chance.uniform(0.1, 0.8))
             # the last one to be killed may not be at work again yet
@@ -60,7 +73,7 @@ class Nemesis:
         """Kill one that holds a lock as its last deed, so that all others must get over it."""
         until = time.monotonic() + 5
         while time.monotonic() < until:
-            client = self._holder()
+            client = self.holder()
             if client is not None:
                 self._kill(client, last=True)
                 return
@@ -68,23 +81,12 @@ class Nemesis:
 
     # -- whom --------------------------------------------------------------------------------------
 
-    def _holder(self) -> Client | None:
-        """Return a client that holds a lock, if one does."""
-        keys = [("locks", name) for name in MUTEXES] + [("rows", name) for name in ROWS]
-        self._chance.shuffle(keys)
-        for table, key in keys:
-            name = self._run.ledger.holder(table, key)
-            client = next((c for c in self._run.clients if c.name == name and c.working), None)
-            if client is not None:
-                return client
-        return None
-
     def _victim(self) -> Client:
         """Return a client, as a rule one that holds a lock: there it hurts."""
         anyone = self._chance.choice([client for client in self._run.clients if client.working])
         if self._chance.random() < 1 / 4:
             return anyone
-        return self._holder() or anyone
+        return self.holder() or anyone
 
     def _long_enough(self) -> float:
         """Return for how long to stop a client: mostly until another has its lock."""
@@ -118,9 +120,7 @@ class Nemesis:
 
     def _kill(self, client: Client, *, last: bool) -> None:
         client.kill()
-        self._record(
-            "kill", client=client.name, proc_killed=f"{client.name}.{client.lives - 1}", last=last
-        )
+        self._record("kill", client=client.name, proc_killed=client.proc, last=last)
 
     def step_wall(self) -> None:
         """Set a client's time of day wrong by up to an hour."""
@@ -137,6 +137,31 @@ class Nemesis:
         time.sleep(seconds)
         client.wire.partitioned = False
         self._record("heal", client=client.name)
+
+
+class LockNemesis(Nemesis):
+    """One that knows the locks of `proof.tables`: whose they are, and what else can go wrong with them."""
+
+    def __init__(self, run: Run, operator: Wire, reaper: Wire) -> None:
+        super().__init__(run)
+        self._operator = tables(run.prefix, operator.url)
+        self._reaper = tables(run.prefix, reaper.url)
+
+    def to_processes(self) -> list[Deed]:
+        return [*[self.stop] * 4, *[self.kill] * 2, *[self.fork] * 2, *self._to_clocks()]
+
+    def to_the_rest(self) -> list[Deed]:
+        return [*[self.cut_off] * 2, self.force, *[self.reap] * 2]
+
+    def holder(self) -> Client | None:
+        keys = [("locks", name) for name in MUTEXES] + [("rows", name) for name in ROWS]
+        self._chance.shuffle(keys)
+        for table, key in keys:
+            name = self._run.ledger.holder(table, key)
+            client = next((c for c in self._run.clients if c.name == name and c.working), None)
+            if client is not None:
+                return client
+        return None
 
     def fork(self) -> None:
         client = self._victim()

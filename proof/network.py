@@ -39,6 +39,8 @@ from pynamodb_mutex.testing import Engine
 _WRITES = {"UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems"}
 _CLAIM = ("token", "version", "expires_at", "writes", "lease", "ttl")
 _WRITTEN = ("last", "read", "count", "ticks", "by", "fence")
+_KEYS = {"locks": "key", "rows": "name"}
+"""Names of the keys of the tables that are followed."""
 
 
 class Ledger:
@@ -91,7 +93,7 @@ class Ledger:
         self.record(
             "wire", proc=client, seq=self._sequence, name=exchange.op, kind=exchange.kind, fault=fault,
             applied=applied, status=reply and reply.status, rows=rows, wall=time.time(),
-            keys=self._keys(exchange), **more,
+            keys=self._keys(exchange), **self._elsewhere(exchange), **more,
         )  # fmt: skip
 
     def _keys(self, exchange: Exchange) -> list[str]:
@@ -110,11 +112,23 @@ class Ledger:
         for request in requests:
             if "TableName" not in request or not ("Key" in request or "Item" in request):
                 continue
-            table = request["TableName"].removeprefix(f"{self._prefix}-")
-            name = "key" if table == "locks" else "name"
-            key = (request.get("Key") or request["Item"]).get(name)
-            if key is not None:
+            table = self._table(request)
+            if table in _KEYS:
+                name = _KEYS[table]
+                key = (request.get("Key") or request["Item"])[name]
                 yield table, key["S"], {name: key}
+
+    def _table(self, request: Body) -> str:
+        return str(request["TableName"]).removeprefix(f"{self._prefix}-")
+
+    def _elsewhere(self, exchange: Exchange) -> dict[str, Any]:
+        """Tell of a request to a table that is not followed: to which, and what it says."""
+        body = exchange.body
+        if "TableName" not in body or self._table(body) in _KEYS:
+            return {}
+        values = {**body.get("Item", {}), **body.get("ExpressionAttributeValues", {})}
+        said = [text for value in values.values() for text in value.values()]
+        return {"table": self._table(body), "says": said}
 
     def _row(self, exchange: Exchange, table: str, key: str, raw_key: Body) -> dict[str, Any]:
         """Read a row as it stands after a request."""

@@ -17,7 +17,7 @@ from typing import Any
 from proof import TESTS
 from proof.history import Recorder, read
 from proof.liveness import unserved
-from proof.nemesis import Nemesis
+from proof.nemesis import LockNemesis, Nemesis
 from proof.network import Ledger, Wire, store, trouble
 from proof.shim import Clock, Shim
 from pynamodb_mutex.testing import Engine, dynamodb_local, embedded_dynamodb, use
@@ -66,9 +66,11 @@ class Options:
 class Client:
     """A worker and those that take its place when it is killed."""
 
+    command = (sys.executable, "-m", "proof.worker")
+
     def __init__(self, run: Run, place: int, wire: Wire) -> None:
         self.run, self.place, self.wire = run, place, wire
-        self.name = wire.client
+        self.name = self.proc = wire.client
         self.lives = 0
         self.killed = False
         self.clock: Clock | None = None
@@ -76,25 +78,31 @@ class Client:
 
     def start(self) -> None:
         self.killed = False
-        proc = f"{self.name}.{self.lives}"
+        self.proc = f"{self.name}.{self.lives}"
+        path = self.run.folder / f"{self.proc}.json"
+        path.write_text(json.dumps(self.config()))
+        self.clock = self.run.shim.clock(self.proc) if self.run.shim else None
+        env = self.environment() | (self.clock.environment if self.clock else {})
+        with (self.run.folder / f"{self.proc}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.command, str(path)], env=env, stdin=subprocess.PIPE, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        self.lives += 1
+
+    def config(self) -> dict[str, Any]:
+        """What the worker is told."""
         options = self.run.options
-        config = {
-            "folder": str(self.run.folder), "proc": proc, "url": self.wire.url,
+        return {
+            "folder": str(self.run.folder), "proc": self.proc, "url": self.wire.url,
             "prefix": self.run.prefix, "lease": options.lease, "break": options.broken,
             "threads": 2 if self.place < options.clients // 2 else 1,
             "seed": options.seed * 10_000 + self.place * 100 + self.lives,
         }  # fmt: skip
-        path = self.run.folder / f"{proc}.json"
-        path.write_text(json.dumps(config))
+
+    def environment(self) -> dict[str, str]:
         here = [str(TESTS.parent), str(TESTS), *filter(None, sys.path)]
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(here)}
-        self.clock = self.run.shim.clock(proc) if self.run.shim else None
-        if self.clock is not None:
-            env |= self.clock.environment
-        command = [sys.executable, "-m", "proof.worker", str(path)]
-        with (self.run.folder / f"{proc}.log").open("ab") as log:
-            self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stderr=log)
-        self.lives += 1
+        return os.environ | {"PYTHONPATH": os.pathsep.join(here)}
 
     @property
     def alive(self) -> bool:
@@ -103,7 +111,7 @@ class Client:
     @property
     def working(self) -> bool:
         """Whether it lives, and has come so far that it can be harmed."""
-        history = self.run.folder / f"{self.name}.{self.lives - 1}.jsonl"
+        history = self.run.folder / f"{self.proc}.jsonl"
         return self.alive and history.exists() and history.stat().st_size > 0
 
     def signal(self, number: signal.Signals) -> None:
@@ -112,7 +120,7 @@ class Client:
 
     def kill(self) -> None:
         self.killed = True
-        self.process.kill()
+        self.signal(signal.SIGKILL)
         self.process.wait()
         self._forget()
 
@@ -140,7 +148,13 @@ class Client:
 
 
 class Run:
-    """See `Options`; leaves its history in a folder."""
+    """See `Options`; leaves its history in a folder.
+
+    Attributes:
+        client: What its clients are.
+    """
+
+    client = Client
 
     def __init__(self, options: Options, folder: Path) -> None:
         self.options, self.folder = options, folder
@@ -170,7 +184,7 @@ class Run:
         names = [f"c{place}" for place in range(options.clients)] + ["operator", "reaper"]
         with store(engine, self.folder, self.prefix, self.record, names) as (self.ledger, proxies):
             for place, wire in enumerate(proxies[: options.clients]):
-                self.clients.append(Client(self, place, wire))
+                self.clients.append(self.client(self, place, wire))
             try:
                 self._start()
                 self._disturb(proxies)
@@ -201,13 +215,16 @@ class Run:
         if not options.nemesis:
             time.sleep(options.seconds)
         else:
-            nemesis = Nemesis(self, *proxies[options.clients :])
+            nemesis = self.nemesis(proxies[options.clients :])
             nemesis.rage(ends)
             nemesis.last_kill()
         for client in self.clients:
             client.wire.clear()
             client.wire.partitioned = False
         self._calm_down()
+
+    def nemesis(self, proxies: list[Wire]) -> Nemesis:
+        return LockNemesis(self, *proxies)
 
     def _calm_down(self) -> None:
         """Leave everybody alone until each has got on, and dead holders' locks are free."""

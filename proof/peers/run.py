@@ -1,0 +1,151 @@
+"""Runs of any of the libraries: an attack on it, and holders killed in the calm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+
+from proof import TESTS
+from proof.nemesis import Nemesis
+from proof.network import Wire
+from proof.peers import LIBRARIES, OURS
+from proof.peers.java import CLASSES
+from proof.run import Client, Options, Run
+from pynamodb_mutex.testing import Engine, environment
+
+KILL_SECONDS = 60.0
+"""Within which somebody must hold the lock while another waits, and then within which it must be taken over."""
+
+BREAK_SECONDS = 5.0
+"""Between one kill and the next: the client that was killed is back at work."""
+
+
+@dataclass
+class PeerOptions(Options):
+    """What a run is to be.
+
+    Attributes:
+        library: Its name.
+        python: Interpreter of the environment that has it.
+        classes: Class path of the Java client.
+        kills: How many holders to kill in the calm, instead of an attack.
+    """
+
+    clients: int = 3
+    lease: float = 4.0
+    library: str = OURS
+    python: str = sys.executable
+    classes: str = ""
+    kills: int = 0
+
+
+class PeerClient(Client):
+    """A worker that may have a Java process beside it: what is done to it is done to both."""
+
+    run: PeerRun
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (self.run.options.python, "-m", "proof.peers.worker")
+
+    def config(self) -> dict[str, Any]:
+        options = self.run.options
+        return super().config() | {"library": options.library, "calm": options.kills > 0}
+
+    def environment(self) -> dict[str, str]:
+        here = [str(TESTS.parent), str(TESTS)]
+        return environment(Engine("proxy", self.wire.url)) | {
+            "PYTHONPATH": os.pathsep.join(here),
+            CLASSES: self.run.options.classes,
+        }
+
+    def signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    @property
+    def doing(self) -> str:
+        """What it says that it is doing."""
+        path = self.run.folder / f"{self.proc}.doing"
+        return path.read_text() if self.working and path.exists() else ""
+
+
+class PeerNemesis(Nemesis):
+    """One that knows nothing of the library: the holder is who says so."""
+
+    def holder(self) -> PeerClient | None:
+        clients = self._chance.sample(self._run.clients, len(self._run.clients))
+        return next((client for client in clients if client.doing == "holds"), None)
+
+
+class Killer(PeerNemesis):
+    """Kills one holder after another while another client waits, and waits until it has taken over."""
+
+    def rage(self, ends: float) -> None:
+        for _ in range(self._run.options.kills):
+            time.sleep(BREAK_SECONDS)
+            holder = self._kill_holder()
+            self._until(lambda holder=holder: any(c.doing == "holds" for c in self._but(holder)))
+            holder.start()
+
+    def last_kill(self) -> None:
+        """Leave it at those."""
+        time.sleep(BREAK_SECONDS)
+
+    def _but(self, holder: PeerClient) -> list[PeerClient]:
+        return [client for client in self._run.clients if client is not holder]
+
+    def _until(self, happened: Any) -> None:
+        until = time.monotonic() + KILL_SECONDS
+        while not happened() and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _kill_holder(self) -> PeerClient:
+        until = time.monotonic() + KILL_SECONDS
+        while time.monotonic() < until:
+            holder = self.holder()
+            if holder and any(client.doing == "waits" for client in self._but(holder)):
+                # stopped first, to see whether it has not begun to give it back meanwhile
+                holder.signal(signal.SIGSTOP)
+                if holder.doing == "holds":
+                    self._kill(holder, last=False)
+                    return holder
+                holder.signal(signal.SIGCONT)
+            time.sleep(0.01)
+        raise RuntimeError(f"nobody holds while another waits: see {self._run.folder}")
+
+
+class PeerRun(Run):
+    """See `PeerOptions`; leaves its history in a folder."""
+
+    client = PeerClient
+    options: PeerOptions
+
+    def _start(self) -> None:
+        keys = LIBRARIES[self.options.library].keys
+        boto3.client("dynamodb").create_table(
+            TableName=f"{self.prefix}-peers",
+            KeySchema=[
+                {"AttributeName": key, "KeyType": kind}
+                for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
+            ],
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        super()._start()
+
+    def nemesis(self, proxies: list[Wire]) -> Nemesis:
+        return Killer(self) if self.options.kills else PeerNemesis(self)
+
+    def _calm_down(self) -> None:
+        """Leave everybody alone for a while: nobody is waited for, since one may be blocked for an hour."""
+        self.record("quiet")
+        time.sleep(0 if self.options.kills else self.options.quiet)
+        self.record("stop")

@@ -59,7 +59,7 @@ peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## other locks under the same
 
 # Goes on after a violation, so that the page has it all; fails in the end.
 proof: $(VENV)/.installed ## the whole proof: trial (ARGS=...), peers, large models, and a page of it
-	@mkdir -p $(PROOF)
+	@rm -rf $(PROOF)/runs; mkdir -p $(PROOF)
 	@failed=0; \
 	$(MAKE) --no-print-directory trial ARGS='--runs 2 --seconds 60 --keep $(PROOF)/runs $(ARGS)' || failed=1; \
 	$(MAKE) --no-print-directory peers ARGS= || failed=1; \

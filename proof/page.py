@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from proof.checker import check
 from proof.figures import Counts
 from proof.history import Event, read
+from proof.peers.table import lines
 from proof.timeline import draw, outages
 from proof.verdicts import PROPERTIES, Report, in_all
 
@@ -72,7 +73,7 @@ def _rendered(whole: Report, runs: int, folder: Path) -> str:
         injected={name: _of(whole, name) for name in _INJECTED},
         figures={name: str(v) for name, v in whole.figures.items() if name not in _INJECTED},
         versions={"Python": platform.python_version(), **versions},
-        peers=json.loads(peers.read_text()) if peers.exists() else None,
+        peers=lines(json.loads(peers.read_text())) if peers.exists() else None,
         models=models.read_text() if models.exists() else None,
     )
 

@@ -53,6 +53,12 @@ def embedded_engine() -> Iterator[Engine]:
         yield engine
 
 
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test starts is not measured for coverage: an engine of its own would be much slower."""
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+
+
 @pytest.fixture(scope="session")
 def local_engine() -> Iterator[Engine]:
     """Amazon's DynamoDB Local."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from test_proof_checker import two_believers, two_tenures
+from test_proof_peers import figures
 
 from proof.__main__ import ENGINES, chosen_engines
 from proof.page import main
@@ -62,6 +63,17 @@ def test_page_shows_what_the_models_said(tmp_path: Path) -> None:
     (page / "models.txt").write_text("all as <expected>\n")
     assert main([str(page), str(tmp_path)]) == 0
     assert "all as &lt;expected&gt;" in (page / "report.html").read_text()
+
+
+def test_page_shows_the_peers(tmp_path: Path) -> None:
+    keep(tmp_path, 1, two_tenures().events)
+    page = tmp_path / "page"
+    page.mkdir()
+    (page / "peers.json").write_text(json.dumps(figures(takeovers=[5.0])))
+    assert main([str(page), str(tmp_path)]) == 0
+    text = (page / "report.html").read_text()
+    assert "median 5.00 s, max 5.00 s, n 1" in text
+    assert "peers.png" in text
 
 
 def test_runs_take_turns_on_thechosen_engines(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -14,6 +14,7 @@ from proof.peers.judge import (
     judge,
     longest_idle,
     lost,
+    newcomers,
     overlapping,
     takeovers,
     unwritten,
@@ -180,6 +181,12 @@ def test_nobody_took_over():
     assert takeovers(killed().events) == []
 
 
+def test_a_newcomer_is_who_took_a_dead_ones_place_and_asks_for_the_first_time():
+    history = killed().acquire("c0.1", 20, 21.5).acquire("c0.1", 22, 29)
+    assert newcomers(history.events) == [1.5]
+    assert newcomers(killed().acquire("c0.1", 20, 35, "fail").events) == []
+
+
 def test_a_hand_over_is_to_one_who_waited():
     history = History().acquire("c0.0", 0, 1).add(1.5, "acquire", "c1.0", phase="invoke")
     history.add(2, "release", "c0.0", phase="ok").add(2.3, "acquire", "c1.0", phase="ok")
@@ -222,7 +229,7 @@ def test_the_table_has_a_column_for_each_library():
 
 
 def test_the_picture_is_drawn(tmp_path: Path):
-    shown = figures(takeovers=[5.0, 7.0, 6.0])
+    shown = figures(takeovers=[5.0, 7.0, 6.0], newcomers=[0.03])
     assert draw(shown, tmp_path / "it.png").stat().st_size > 10_000
 
 
@@ -232,10 +239,10 @@ def test_without_java_it_is_said(tmp_path: Path, monkeypatch):
     assert java.why_not() == "there is no java and no javac and no mvn"
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("unmeasured")
 def test_ours_under_attack(tmp_path: Path):
-    facts = PeerRun(PeerOptions(seed=1, seconds=3.0, lease=1.0), tmp_path)()
+    facts = PeerRun(PeerOptions(seed=1, seconds=5.0, lease=1.0), tmp_path)()
     found = judge(read(tmp_path), facts["lease"])
     assert found["acquired"] > 5
     assert found["requests"] >= 2
@@ -245,11 +252,20 @@ def test_ours_under_attack(tmp_path: Path):
     assert (found["lost_guarded"]["lost"], found["hung"], found["died"]) == (0, 0, 0)
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("unmeasured")
 def test_our_holders_are_killed_in_the_calm(tmp_path: Path):
     PeerRun(PeerOptions(seed=1, seconds=0, lease=1.0, faults=0.0, kills=1), tmp_path)()
     events = read(tmp_path)
     (taken_over,) = takeovers(events)
     assert 0 < taken_over < 30
     assert hand_overs(events)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("unmeasured")
+def test_a_newcomer_finds_our_dead_holders_lock_free(tmp_path: Path):
+    wanted = PeerOptions(seed=1, seconds=0, lease=3.0, faults=0.0, kills=1, clients=1)
+    PeerRun(wanted, tmp_path)()
+    (waited,) = newcomers(read(tmp_path))
+    assert waited < wanted.lease

@@ -7,13 +7,14 @@ import json
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import proof.peers
 from proof.history import Event, read
 from proof.peers import JAVA, LIBRARIES, java
-from proof.peers.judge import hand_overs, judge, takeovers
+from proof.peers.judge import hand_overs, judge, newcomers, takeovers
 from proof.peers.run import PeerOptions, PeerRun
 from proof.peers.table import lines
 
@@ -77,6 +78,9 @@ def _tried(library: str, options: argparse.Namespace, seeds: list[int]) -> dict[
         calm = judge(events, lease) | {
             "takeovers": takeovers(events), "hand_overs": hand_overs(events),
         }  # fmt: skip
+        alone = replace(wanted, clients=1)
+        events = _history(alone, options.keep and options.keep / f"{library}-alone")
+        calm["newcomers"] = newcomers(events)
         print(f"{library} {version}, calm: {calm}")
     return {"version": version, "attacks": attacks, "calm": calm}
 

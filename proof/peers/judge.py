@@ -208,6 +208,18 @@ def takeovers(events: list[Event]) -> list[float]:
     return found
 
 
+def newcomers(events: list[Event]) -> list[float]:
+    """Return the seconds for which each client that took a dead one's place asked for the lock at first."""
+    first: dict[str, Call] = {}
+    for call in calls(events):
+        first.setdefault(call.proc, call)
+    return [
+        (call.until - call.since) / SECOND
+        for proc, call in first.items()
+        if call.phase == "ok" and not proc.endswith(".0")
+    ]
+
+
 def hand_overs(events: list[Event]) -> list[float]:
     """Return the seconds from each release to the next acquire, if that is of a client that waited already."""
     kills = [event["t"] for event in events if event["op"] == "kill"]

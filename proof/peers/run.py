@@ -23,6 +23,9 @@ from pynamodb_mutex.testing import Engine, environment
 KILL_SECONDS = 60.0
 """Within which somebody must hold the lock while another waits, and then within which it must be taken over."""
 
+LONG_DEAD = 3.0
+"""Leases after which one comes along whom nobody told that the holder is dead."""
+
 BREAK_SECONDS = 5.0
 """Between one kill and the next: the client that was killed is back at work."""
 
@@ -35,7 +38,8 @@ class PeerOptions(Options):
         library: Its name.
         python: Interpreter of the environment that has it.
         classes: Class path of the Java client.
-        kills: How many holders to kill in the calm, instead of an attack.
+        kills: How many holders to kill in the calm, instead of an attack; of one client, so that
+            nobody waits.
     """
 
     clients: int = 3
@@ -107,11 +111,14 @@ class Killer(PeerNemesis):
         while not happened() and time.monotonic() < until:
             time.sleep(0.01)
 
+    def _may_die(self, holder: PeerClient) -> bool:
+        return any(client.doing == "waits" for client in self._but(holder))
+
     def _kill_holder(self) -> PeerClient:
         until = time.monotonic() + KILL_SECONDS
         while time.monotonic() < until:
             holder = self.holder()
-            if holder and any(client.doing == "waits" for client in self._but(holder)):
+            if holder and self._may_die(holder):
                 # stopped first, to see whether it has not begun to give it back meanwhile
                 holder.signal(signal.SIGSTOP)
                 if holder.doing == "holds":
@@ -120,6 +127,20 @@ class Killer(PeerNemesis):
                 holder.signal(signal.SIGCONT)
             time.sleep(0.01)
         raise RuntimeError(f"nobody holds while another waits: see {self._run.folder}")
+
+
+class Desert(Killer):
+    """Kills the only client while it holds, and starts another when the lease has long been over."""
+
+    def rage(self, ends: float) -> None:
+        for _ in range(self._run.options.kills):
+            holder = self._kill_holder()
+            time.sleep(LONG_DEAD * self._lease)
+            holder.start()
+            self._until(lambda holder=holder: holder.doing == "holds")
+
+    def _may_die(self, holder: PeerClient) -> bool:
+        return True
 
 
 class PeerRun(Run):
@@ -142,7 +163,9 @@ class PeerRun(Run):
         super()._start()
 
     def nemesis(self, proxies: list[Wire]) -> Nemesis:
-        return Killer(self) if self.options.kills else PeerNemesis(self)
+        if not self.options.kills:
+            return PeerNemesis(self)
+        return Desert(self) if self.options.clients == 1 else Killer(self)
 
     def _calm_down(self) -> None:
         """Leave everybody alone for a while: nobody is waited for, since one may be blocked for an hour."""

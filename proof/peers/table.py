@@ -19,6 +19,7 @@ def lines(figures: dict[str, Any]) -> list[str]:
         rows.append([name, *(_of(measure, found["attacks"]) for found in libraries.values())])
     for name, key in (
         ("take-over of the killed, calm", "takeovers"),
+        ("newcomer, the holder long dead", "newcomers"),
         ("hand-over, calm", "hand_overs"),
     ):
         rows.append([name, *(_times(found["calm"].get(key, [])) for found in libraries.values())])

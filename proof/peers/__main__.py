@@ -53,7 +53,8 @@ def main(arguments: list[str] | None = None) -> None:
         figures["libraries"][library] = _tried(library, options, figures["seeds"])
         (options.out / "peers.json").write_text(json.dumps(figures, indent=1) + "\n")
     print("\n".join(lines(figures)))
-    _picture(figures, options.out / "peers.png")
+    if options.kills:
+        _picture(figures, options.out / "peers.png")
 
 
 def _tried(library: str, options: argparse.Namespace, seeds: list[int]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from proof.history import SECOND, Event
 
-_DEEDS = (
+DEEDS = (
     "stop_client", "stand_still", "step_wall", "kill", "partition", "fork", "force", "reap",
 )  # fmt: skip
 
@@ -67,7 +67,7 @@ def figures(events: list[Event], facts: dict[str, Any]) -> Figures:
         **{f"{op}s": _outcomes(events, op) for op in ("acquire", "write", "release")},
         "errors told": Counts(event["error"] for event in events if "typed" in event),
         "faults": Counts(event["fault"] for event in wire if event["fault"]),
-        "nemesis": Counts(event["op"] for event in events if event["op"] in _DEEDS),
+        "nemesis": Counts(event["op"] for event in events if event["op"] in DEEDS),
         "requests of clients": Counts(e["kind"] for e in wire if e["proc"].startswith("c")),
         "requests per acquire, free": calls.requests[False],
         "requests per acquire, contended": calls.requests[True],

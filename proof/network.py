@@ -214,10 +214,9 @@ def _by_and_by(chance: random.Random, lease: float) -> float:
     return chance.uniform(0, chance.choice([0.1, lease, 3 * lease]))
 
 
-def trouble(seed: int, lease: float, rate: float) -> Fault:
-    """Let some requests meet a fault, and all of a client that is cut off."""
-    chance = random.Random(seed)
-    kinds = [
+def faults(chance: random.Random, lease: float) -> list[Fault]:
+    """Return what requests may meet, each as often as it stands here."""
+    return [
         *[drop_request()] * 2,
         *[drop_answer()] * 3,
         *[apply_then_500()] * 2,
@@ -231,6 +230,12 @@ def trouble(seed: int, lease: float, rate: float) -> Fault:
         stall(lease),
         stall(lease, apply=True),
     ]
+
+
+def trouble(seed: int, lease: float, rate: float) -> Fault:
+    """Let some requests meet a fault, and all of a client that is cut off."""
+    chance = random.Random(seed)
+    kinds = faults(chance, lease)
     cut = drop_request()
 
     def meet(exchange: Exchange) -> None:

@@ -25,7 +25,34 @@ from proof.timeline import draw, outages
 from proof.verdicts import PROPERTIES, Report, in_all
 
 _HERE = Path(__file__).parent
-_INJECTED = ("faults", "nemesis")
+INJECTED = {
+    "faults": {
+        "partition": "lost, with all others of a client that was cut off",
+        "drop_request": "lost",
+        "drop_answer": "applied, the answer lost",
+        "apply_then_500": "applied, and answered with 500",
+        "server_error": "answered with 500, not applied",
+        "throttle": "throttled",
+        "deny": "refused for want of permission",
+        "delay": "applied and answered only after a while",
+        "delay_answer": "applied, and answered only after a while",
+        "duplicate": "applied twice in a row",
+        "late": "connection reset, and applied up to three leases later",
+        "late_duplicate": "answered, and applied once more up to three leases later",
+        "stall": "never answered, half of them applied",
+    },
+    "nemesis": {
+        "stop_client": "process stopped for up to 3.5 leases",
+        "stand_still": "the same, and its local clock stood still meanwhile",
+        "step_wall": "wall clock set wrong by up to an hour",
+        "kill": "process killed",
+        "partition": "client cut off for up to 2.5 leases",
+        "fork": "process forked while it held a lock, and its child tried to use it",
+        "force": "claim broken by hand",
+        "reap": "free or expired row deleted as by TTL, but early",
+    },
+}
+"""Plain words for what was done to requests, and to processes and rows."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,8 +97,8 @@ def _rendered(whole: Report, runs: int, folder: Path) -> str:
         whole=whole,
         runs=runs,
         properties=PROPERTIES,
-        injected={name: _of(whole, name) for name in _INJECTED},
-        figures={name: str(v) for name, v in whole.figures.items() if name not in _INJECTED},
+        injected={name: _of(whole, name) for name in INJECTED},
+        figures={name: str(v) for name, v in whole.figures.items() if name not in INJECTED},
         versions={"Python": platform.python_version(), **versions},
         peers=lines(json.loads(peers.read_text())) if peers.exists() else None,
         models=models.read_text() if models.exists() else None,
@@ -81,7 +108,7 @@ def _rendered(whole: Report, runs: int, folder: Path) -> str:
 def _of(whole: Report, name: str) -> list[tuple[str, int]]:
     counts: Any = whole.figures[name]
     assert isinstance(counts, Counts)
-    return counts.most_common()
+    return [(INJECTED[name][what], times) for what, times in counts.most_common()]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The report page of the proof harness."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from test_proof_checker import two_believers, two_tenures
 from test_proof_peers import figures
 
 from proof.__main__ import ENGINES, chosen_engines
-from proof.page import main
+from proof.figures import DEEDS
+from proof.network import faults
+from proof.page import INJECTED, main
 
 FACTS = {"lease": 1.5, "nemesis": True, "engine": "embedded", "seconds": 10.0}
 
@@ -47,6 +50,12 @@ def test_page_names_violations_and_draws_them(tmp_path: Path) -> None:
     assert "both believed" in page
     assert "around the first violation" in page
     assert (tmp_path / "page" / "timeline.png").read_bytes() != good
+
+
+def test_page_has_words_for_all_that_is_done() -> None:
+    names = {fault.name for fault in faults(random.Random(), 1.0)}
+    assert INJECTED["faults"].keys() == {*names, "partition"}
+    assert INJECTED["nemesis"].keys() == set(DEEDS)
 
 
 def test_page_without_a_run_is_refused(tmp_path: Path, capsys) -> None:

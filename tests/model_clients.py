@@ -47,12 +47,14 @@ class Tenure:
 
     Attributes:
         gone: How its claim ended, if it was not by a release.
-        forced_by: The call that broke it, if one did.
+        forced_by: The landing that broke it, if one did.
         last: The last of its holder's writes that landed.
+        unlock_in_doubt: Whether a write that was to end it has an unknown outcome.
     """
 
     def __init__(self, token):
         self.token, self.gone, self.forced_by, self.last = token, None, None, 0
+        self.unlock_in_doubt = False
 
 
 class Client:
@@ -72,7 +74,7 @@ class Client:
 
     def drop(self):
         self.lock = self.tenure = None
-        self.writes, self.unlock_in_doubt = 0, False
+        self.writes = 0
 
     @property
     def busy(self):
@@ -80,8 +82,10 @@ class Client:
 
 
 class Request:
+    """On its way; made after its call had seen a row with a token, as far as it had."""
+
     def __init__(self, call, operation, kwargs):
-        self.call, self.operation, self.kwargs = call, operation, kwargs
+        self.call, self.operation, self.kwargs, self.seen = call, operation, kwargs, call.seen
 
 
 class Call(threading.Thread):

@@ -84,13 +84,14 @@ class WriteMachine(RuleBasedStateMachine):
         after = self.claim()
         assert (self.standing is None) == (before.expires_at is None)
         assert after.version >= before.version  # 30
-        self.judge(call, before, after, expired)
+        self.judge(request, before, after, expired)
         call.landed = True
         shown = {"ALL_NEW": self.store.raw, "ALL_OLD": old}.get(request.kwargs.get("ReturnValues"))
         return answer | ({} if shown is None else {"Attributes": shown})
 
-    def judge(self, call, before, after, expired):
+    def judge(self, request, before, after, expired):
         """Check what an applied request did."""
+        call = request.call
         stood, stands = before.expires_at is not None, after.expires_at is not None
         if call.kind == "acquire" and stands:
             assert expired or not stood  # 50
@@ -103,8 +104,8 @@ class WriteMachine(RuleBasedStateMachine):
             assert not stood or before.token in call.tenures  # 50
         elif call.kind == "force":
             assert stood
-            assert before.token == call.seen  # 50
-            self.standing.forced_by = self.whose = call
+            assert before.token == request.seen  # 50
+            self.standing.forced_by = self.whose = object()
             self.interrupted("forced")
         elif call.kind == "save_without_the_lock":
             assert expired or not stood  # 50
@@ -143,7 +144,7 @@ class WriteMachine(RuleBasedStateMachine):
         if error is not None and not isinstance(error, PynamoDBException):
             raise error
         if isinstance(error, MutexLostError):
-            own = call.doubt or call.client.unlock_in_doubt
+            own = call.doubt or call.tenure.unlock_in_doubt
             if call.kind == "release":
                 # it knows of a write that may have unlocked, unless a renewal has told the loss
                 own = call.knew
@@ -178,11 +179,11 @@ class WriteMachine(RuleBasedStateMachine):
         unlocks = call.kind == "write_and_unlock"
         if call.error is None:
             assert call.landed  # 21
-            call.client.unlock_in_doubt = False  # what may have ended it comes too late now
+            call.tenure.unlock_in_doubt = False  # what may have ended it comes too late now
             if unlocks:
                 call.client.drop()
             return
-        call.client.unlock_in_doubt |= unlocks and call.doubt
+        call.tenure.unlock_in_doubt |= unlocks and call.doubt
         if isinstance(call.error, MutexLostError):
             call.reported_not_applied = call.error.applied is False
             assert call.error.applied is not True
@@ -191,7 +192,7 @@ class WriteMachine(RuleBasedStateMachine):
 
     def release_is_over(self, call):
         if call.error is None:
-            in_doubt = call.doubt or call.client.unlock_in_doubt
+            in_doubt = call.doubt or call.tenure.unlock_in_doubt
             assert in_doubt or call.was not in {"taken", "forced"}  # 22
             # what shows that it was broken by force: nobody had it since
             assert call.was != "forced" or self.whose is not call.tenure.forced_by  # 22
@@ -204,7 +205,7 @@ class WriteMachine(RuleBasedStateMachine):
     def lost_is_reported_only_if_it_is(self):
         for client in getattr(self, "clients", ()):
             if client.lock is not None and client.lock.lost:
-                assert self.ended(client.tenure, own=client.unlock_in_doubt)  # 23
+                assert self.ended(client.tenure, own=client.tenure.unlock_in_doubt)  # 23
 
     # -- what clients do ---------------------------------------------------------------------------
 

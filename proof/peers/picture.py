@@ -51,7 +51,8 @@ def _panel(axes: Any, figures: dict[str, Any], kind: str) -> None:
         axes.scatter(dots, times, s=36, color=color, alpha=0.75, lw=0, zorder=3)
         axes.hlines(middle, place - 0.3, place + 0.3, color=color, lw=2.5, zorder=2)
         label = f"{middle:.1f} s" if middle >= 0.1 else f"{1000 * middle:.0f} ms"
-        above = {"textcoords": "offset points", "xytext": (0, 6), "ha": "center"}
+        above = {"textcoords": "offset points", "xytext": (0, 8), "ha": "center"}
+        above["bbox"] = {"fc": "white", "ec": "none", "pad": 1}
         axes.annotate(label, (place, max(times)), color=color, fontsize=9, **above)
     lease = figures["lease"]
     axes.axhline(lease, color="tab:red", ls="--", lw=1.5, zorder=1, label=f"the lease, {lease:g} s")

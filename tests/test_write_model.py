@@ -17,6 +17,7 @@ Not here: background threads, hand-over, transactions, deletes, and locks of sev
 import logging
 from decimal import Decimal
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -397,4 +398,5 @@ class WriteMachine(RuleBasedStateMachine):
         self.lands(request, data)
 
 
-TestWrites = WriteMachine.TestCase
+# thousands of threads take turns: measured for coverage beside other tests it takes minutes
+TestWrites = pytest.mark.alone(WriteMachine.TestCase)

@@ -43,9 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
         )  # fmt: skip
         keep = options.keep
         reports.append(_run(wanted, keep and (keep / str(seed) if options.runs > 1 else keep)))
+    whole = in_all(reports)
     if len(reports) > 1:
-        print("\n".join(["", f"all {len(reports)} runs", *in_all(reports).lines()]))
-    return 1 if any(report.violations for report in reports) else 0
+        print("\n".join(["", f"all {len(reports)} runs", *whole.lines()]))
+    return 1 if whole.violations else 0
 
 
 def chosen_engines(wanted: str) -> tuple[str, ...]:

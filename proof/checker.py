@@ -10,12 +10,12 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import Any
 
-from proof.beliefs import check_beliefs
+from proof.beliefs import check_beliefs, lost_by_twins
 from proof.figures import figures
 from proof.history import Event, in_order
 from proof.liveness import check_liveness
 from proof.tables import START, lock_of
-from proof.verdicts import Report
+from proof.verdicts import TWINS, Report, judge_control
 
 State = dict[str, Any]
 Lock = str
@@ -50,8 +50,9 @@ def check(events: list[Event], facts: dict[str, Any]) -> Report:
     check_liveness(events, facts, report)
     report.figures["orphaned claims"] = store.orphans
     report.figures["locks taken again by a repeated acquire"] = store.again
+    report.figures |= {TWINS: lost_by_twins(events), **figures(events, facts)}
+    judge_control(report, events[-1]["t"])
     report.violations.sort(key=lambda violation: violation.t)
-    report.figures |= figures(events, facts)
     report.seeds.append(f"{facts.get('seed')} ({facts.get('engine')})")
     return report
 

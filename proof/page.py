@@ -101,6 +101,7 @@ def _rendered(whole: Report, runs: int, folder: Path) -> str:
         figures={name: str(v) for name, v in whole.figures.items() if name not in INJECTED},
         versions={"Python": platform.python_version(), **versions},
         peers=lines(json.loads(peers.read_text())) if peers.exists() else None,
+        peers_drawn=(folder / "peers.png").exists(),
         models=models.read_text() if models.exists() else None,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from proof.figures import Figures, added_up
+from proof.figures import Counts, Figures, added_up
 
 PROPERTIES = {
     "P1": "guarded exclusion: each write by the holder of that instant, tenures never interleave",
@@ -16,6 +16,12 @@ PROPERTIES = {
     "P7": "no false answers: held, given back, lost and errors are what the store says",
     "P8": "each effect on a lock lies within its call",
 }
+
+
+TWINS = "updates of the unguarded twin told as applied"
+
+PAUSES = 15
+"""Stopped clients from which on an unguarded row must have lost something."""
 
 
 @dataclass
@@ -87,4 +93,18 @@ def in_all(reports: list[Report]) -> Report:
             whole.count(prop, times)
         whole.seeds += report.seeds
     whole.figures = added_up(report.figures for report in reports)
+    if not whole.checked.get("P5"):
+        # too few were stopped in each of them
+        judge_control(whole)
     return whole
+
+
+def judge_control(report: Report, t: int = 0) -> None:
+    """Judge P5, the positive control, by the figures."""
+    nemesis, twins = report.figures["nemesis"], report.figures[TWINS]
+    assert isinstance(nemesis, Counts)
+    assert isinstance(twins, Counts)
+    if nemesis["stop_client"] + nemesis["stand_still"] >= PAUSES:
+        report.count("P5")
+        if not twins["lost"]:
+            report.violate("P5", t, "the unguarded twin lost nothing")

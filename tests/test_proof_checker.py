@@ -259,6 +259,19 @@ def test_p5_the_twin_must_lose_something():
     assert twins(("t1", "start"), ("t2", "start")).found() == set()
 
 
+def test_p5_counts_over_several_runs():
+    few = twins(("t1", "start"), ("t2", "t1"))
+    few.events = few.events[:-7]  # eight stopped clients are left
+    one = check(few.events, FACTS)
+    assert "P5" not in one.found()
+    assert in_all([one, one]).found() == {"P5"}
+    lost = twins(("t1", "start"), ("t2", "start"))
+    lost.events = lost.events[:-7]
+    both = in_all([one, check(lost.events, FACTS)])
+    assert both.found() == set()
+    assert both.checked["P5"] == 1
+
+
 def killed(takes_after):
     history = History()
     history.claim("c0", "acquire", "a", 1)

@@ -82,7 +82,10 @@ def test_page_shows_the_peers(tmp_path: Path) -> None:
     assert main([str(page), str(tmp_path)]) == 0
     text = (page / "report.html").read_text()
     assert "median 5.00 s, max 5.00 s, n 1" in text
-    assert "peers.png" in text
+    assert "peers.png" not in text
+    (page / "peers.png").touch()
+    assert main([str(page), str(tmp_path)]) == 0
+    assert "peers.png" in (page / "report.html").read_text()
 
 
 def test_runs_take_turns_on_thechosen_engines(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -24,6 +24,7 @@ def test_broken_library_is_caught(case: Case, engine: Engine, tmp_path: Path) ->
     assert case.finds in report.found(), "\n".join(report.lines())
 
 
+@pytest.mark.parametrize("engine", ["embedded"], indirect=True)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.schedule.__name__)
 def test_library_as_it_is_stands_the_same(case: Case, engine: Engine, tmp_path: Path) -> None:
     report = play(case, engine, tmp_path)

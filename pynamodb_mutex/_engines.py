@@ -23,29 +23,37 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired, run
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 from urllib.parse import urlsplit
 
 LOCAL_VARIABLE = "PYNAMODB_MUTEX_DYNAMODB_LOCAL"
 """Names a running DynamoDB Local by its URL, or a directory that holds its jars."""
 
-_LOCAL_VERSION = "3.1.0"
 _LOCAL_MAIN = "software.amazon.dynamodb.services.local.main.ServerRunner"
 _FETCH_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-_POM = f"""\
-<project>
-<modelVersion>4.0.0</modelVersion>
-<groupId>pynamodb-mutex</groupId><artifactId>dynamodb-local</artifactId><version>0</version>
+_POM = """\
+<project><modelVersion>4.0.0</modelVersion>
+<groupId>pynamodb-mutex</groupId><artifactId>fetching</artifactId><version>0</version>
 <dependencies><dependency>
-<groupId>software.amazon.dynamodb</groupId><artifactId>DynamoDBLocal</artifactId>
-<version>{_LOCAL_VERSION}</version>
-</dependency></dependencies>
-</project>
+<groupId>{0.group}</groupId><artifactId>{0.name}</artifactId><version>{0.version}</version>
+</dependency></dependencies></project>
 """
 _JAVA_NEEDED = 17
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 _URL = ("http://", "https://")
+
+
+class Artifact(NamedTuple):
+    """What Maven fetches; the title is for people, and names the folder that keeps it."""
+
+    title: str
+    group: str
+    name: str
+    version: str
+
+
+_LOCAL = Artifact("DynamoDB Local", "software.amazon.dynamodb", "DynamoDBLocal", "3.1.0")
 
 
 class EngineError(RuntimeError):
@@ -120,7 +128,7 @@ def dynamodb_local(port: int = 0) -> Iterator[Engine]:
     reason = why_no_dynamodb_local()
     if reason:
         raise EngineError(reason)
-    jars = Path(setting) if setting else _fetched_jars()
+    jars = Path(setting) if setting else fetched_jars()
     with ExitStack() as stack:
         yield _enter_local(stack, jars, port)
 
@@ -143,7 +151,7 @@ def why_no_dynamodb_local() -> str | None:
         if any(Path(setting).glob("DynamoDBLocal*.jar")):
             return None
         return f"{LOCAL_VARIABLE} is neither a URL nor a directory with DynamoDB Local's jars."
-    if _cache().is_dir() or shutil.which("mvn"):
+    if jar_cache().is_dir() or shutil.which("mvn"):
         return None
     return f"DynamoDB Local has to be fetched and there is no mvn; or set {LOCAL_VARIABLE}."
 
@@ -366,26 +374,28 @@ def _java_version() -> int:
     return int(found[1]) if found and not answer.returncode else 0
 
 
-def _cache() -> Path:
+def jar_cache(artifact: Artifact = _LOCAL) -> Path:
+    """Returns the folder where an artifact's jars are, or are to be."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base, "pynamodb-mutex", f"dynamodb-local-{_LOCAL_VERSION}")
+    folder = f"{artifact.title} {artifact.version}".lower().replace(" ", "-")
+    return Path(base, "pynamodb-mutex", folder)
 
 
-def _fetched_jars() -> Path:
-    """Returns the folder with DynamoDB Local's jars, which Maven fetches if need be."""
-    cache = _cache()
+def fetched_jars(artifact: Artifact = _LOCAL) -> Path:
+    """Returns the folder with an artifact's jars, which Maven fetches if need be."""
+    cache = jar_cache(artifact)
     if cache.is_dir():
         return cache
     cache.parent.mkdir(parents=True, exist_ok=True)
     # Beside the cache and then renamed: no process ever sees half of it.
     with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache.parent) as scratch:
         pom, jars = Path(scratch, "pom.xml"), Path(scratch, "jars")
-        pom.write_text(_POM)
+        pom.write_text(_POM.format(artifact))
         command = [shutil.which("mvn") or "mvn", "-q", "-B", "-f", str(pom), _FETCH_PLUGIN]
         command += [f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
         maven = run(command, capture_output=True, check=False, text=True)
         if maven.returncode:
-            raise EngineError(f"Maven cannot fetch DynamoDB Local:\n{maven.stdout}{maven.stderr}")
+            raise EngineError(f"Maven cannot fetch {artifact.title}:\n{maven.stdout}{maven.stderr}")
         try:
             jars.rename(cache)
         except OSError:

@@ -234,8 +234,8 @@ def test_local_is_fetched_once(programs, tmp_path):
     programs("mvn", MAVEN)
     assert why_no_dynamodb_local() is None
     with ThreadPoolExecutor(2) as threads:
-        first, second = threads.map(lambda _: _engines._fetched_jars(), range(2))
-    assert first == second == _engines._fetched_jars()
+        first, second = threads.map(lambda _: _engines.fetched_jars(), range(2))
+    assert first == second == _engines.fetched_jars()
     assert [jar.name for jar in first.iterdir()] == ["DynamoDBLocal-3.jar"]
     assert list(first.parent.iterdir()) == [first]
     assert (tmp_path / "bin/mvn.log").read_text() == "run\nrun\n"
@@ -246,7 +246,7 @@ def test_local_that_cannot_be_fetched(programs):
     programs("mvn", "echo 'no such artifact'; exit 1")
     with pytest.raises(EngineError, match="no such artifact"), dynamodb_local():
         pass
-    assert not _engines._cache().exists()
+    assert not _engines.jar_cache().exists()
 
 
 def test_local_cache_that_cannot_be_written(programs, monkeypatch):
@@ -257,7 +257,7 @@ def test_local_cache_that_cannot_be_written(programs, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", fail)
     with pytest.raises(PermissionError):
-        _engines._fetched_jars()
+        _engines.fetched_jars()
 
 
 def test_local_may_run_elsewhere(programs, monkeypatch):

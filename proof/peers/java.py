@@ -7,29 +7,17 @@ import os
 import queue
 import shutil
 import subprocess
-import tempfile
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 from proof.peers.adapters import Peer
+from pynamodb_mutex._engines import Artifact, fetched_jars, jar_cache
 
-VERSION = "1.3.0"
+LIBRARY = Artifact("dynamodb-lock-client", "com.amazonaws", "dynamodb-lock-client", "1.3.0")
 CLASSES = "PROOF_PEERS_CLASSES"
 """Names the class path in a client's environment."""
 
 _SOURCE = Path(__file__).with_name("Client.java")
-_FETCH = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-_POM = f"""\
-<project>
-<modelVersion>4.0.0</modelVersion>
-<groupId>pynamodb-mutex</groupId><artifactId>peer</artifactId><version>0</version>
-<dependencies><dependency>
-<groupId>com.amazonaws</groupId><artifactId>dynamodb-lock-client</artifactId>
-<version>{VERSION}</version>
-</dependency></dependencies>
-</project>
-"""
 
 
 class JavaError(Exception):
@@ -42,7 +30,7 @@ class JavaError(Exception):
 
 def why_not() -> str | None:
     """Say what is missing; None if it can be tried."""
-    needed = ["java", "javac", *([] if _cache().is_dir() else ["mvn"])]
+    needed = ["java", "javac", *([] if jar_cache(LIBRARY).is_dir() else ["mvn"])]
     missing = [name for name in needed if shutil.which(name) is None]
     return f"there is no {' and no '.join(missing)}" if missing else None
 
@@ -50,31 +38,9 @@ def why_not() -> str | None:
 def build(folder: Path) -> str:
     """Compile the client into a folder; return its class path."""
     folder.mkdir(parents=True, exist_ok=True)
-    jars = f"{_jars()}{os.sep}*"
+    jars = f"{fetched_jars(LIBRARY)}{os.sep}*"
     subprocess.run(["javac", "-cp", jars, "-d", str(folder), str(_SOURCE)], check=True)
     return f"{folder.absolute()}{os.pathsep}{jars}"
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base, "pynamodb-mutex", f"dynamodb-lock-client-{VERSION}")
-
-
-def _jars() -> Path:
-    """Return the folder with the jars, which Maven fetches if need be."""
-    cache = _cache()
-    if cache.is_dir():
-        return cache
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    # beside the cache and then renamed: nobody sees half of it
-    with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache.parent) as scratch:
-        pom, jars = Path(scratch, "pom.xml"), Path(scratch, "jars")
-        pom.write_text(_POM)
-        command = ["mvn", "-q", "-B", "-f", str(pom), _FETCH, f"-DoutputDirectory={jars}"]
-        subprocess.run([*command, "-DincludeScope=runtime"], check=True)
-        with suppress(OSError):  # another was first, with the same jars
-            jars.rename(cache)
-    return cache
 
 
 class JavaClient(Peer):
@@ -83,7 +49,7 @@ class JavaClient(Peer):
     It waits a lease longer than it is told to if somebody holds the lock, so it is told a lease less.
     """
 
-    version = VERSION
+    version = LIBRARY.version
 
     def __init__(self, table: str, lease: float, owner: str) -> None:
         self._lease = lease

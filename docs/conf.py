@@ -32,11 +32,11 @@ napoleon_use_ivar = True
 nitpick_ignore_regex = [
     (
         r"py:.*",
-        r"(pynamodb|collections|contextlib|threading|datetime|typing|typing_extensions|enum)\..*",
+        r"(pynamodb|asyncio|collections|contextlib|threading|datetime|typing|typing_extensions|enum)\..*",
     ),
     (
         r"py:class",
-        r"(P|R|P\.args|P\.kwargs|Self|Options|pynamodb_mutex\.(groups|testing|_row_lock)\.M)",
+        r"([MNPRT]|Skipping|Waiting|P\.args|P\.kwargs|Self|(Async)?Options|pynamodb_mutex\.(testing|aio|_async_groups|_row_group|_row_lock)\.M)",
     ),
     (r"py:class", r"(Action|BatchWrite|Condition|Model|(.*\.Guarded)?TransactWrite)"),
 ]

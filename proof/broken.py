@@ -60,7 +60,7 @@ def release_by_key() -> Patches:
 def token_per_client() -> Patches:
     """All acquisitions of a client have the same token."""
     client = threading.local()
-    take = _acquire.Acquisition._take
+    take = _acquire.Acquisition.take
 
     @functools.wraps(take)
     def named(self: Any) -> Any:
@@ -68,7 +68,7 @@ def token_per_client() -> Patches:
         return take(self)
 
     return [
-        patch.object(_acquire.Acquisition, "_take", named),
+        patch.object(_acquire.Acquisition, "take", named),
         patch.object(_acquire, "new_token", lambda: client.token),
     ]
 

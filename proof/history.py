@@ -11,11 +11,28 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Event = dict[str, Any]
 
 SECOND = 1_000_000_000
+
+
+_ENDS = {"stop_client": "resume", "stand_still": "resume", "partition": "heal"}
+"""By which event each outage of a client ends."""
+
+
+class Outage(NamedTuple):
+    """A time in which a client did nothing, or nothing that reached the store.
+
+    Attributes:
+        deed: What the nemesis did to it.
+    """
+
+    since: int
+    until: int
+    client: str
+    deed: str
 
 
 def now() -> int:
@@ -55,6 +72,21 @@ def read(folder: Path) -> list[Event]:
             except ValueError:  # the last line of one that was killed
                 continue
     return in_order(events)
+
+
+def outages(events: list[Event]) -> list[Outage]:
+    """Return when each client was stopped, frozen or cut off, in the order of the ends."""
+    begun: dict[tuple[str, str], Outage] = {}
+    found = []
+    for event in events:
+        if event["op"] in _ENDS:
+            key = event["client"], _ENDS[event["op"]]
+            begun[key] = Outage(event["t"], 0, event["client"], event["op"])
+        elif event["op"] in _ENDS.values():
+            outage = begun.pop((event["client"], event["op"]), None)
+            if outage is not None:
+                found.append(outage._replace(until=event["t"]))
+    return found
 
 
 def in_order(events: list[Event]) -> list[Event]:

@@ -155,9 +155,11 @@ def _free_keys(events: list[Event], report: Report) -> None:
         elif event["phase"] == "fail" or event.get("error") == "MutexTimeoutError":
             since, before = calls[event["proc"]]
             report.count("P6")
-            free = not any(
-                standing.get(lock) or taken_at.get(lock, 0) > since for lock in event["names"]
+            was_free = (
+                not standing.get(lock) and taken_at.get(lock, 0) <= since for lock in event["names"]
             )
+            # of a semaphore one permit will do
+            free = any(was_free) if event.get("way") == "permit" else all(was_free)
             if free and answered - before >= ANSWERS * len(event["names"]):
                 text = f"{event['proc']} waited for {event['names']}, which nobody held"
                 report.violate("P6", event["t"], text)

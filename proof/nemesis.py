@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pynamodb.exceptions import PynamoDBException
 
 from proof.network import Wire
-from proof.tables import MUTEXES, ROWS, tables
+from proof.tables import KEYS, ROWS, tables
 
 if TYPE_CHECKING:
     from proof.run import Client, Run
@@ -154,7 +154,7 @@ class LockNemesis(Nemesis):
         return [*[self.cut_off] * 2, self.force, *[self.reap] * 2]
 
     def holder(self) -> Client | None:
-        keys = [("locks", name) for name in MUTEXES] + [("rows", name) for name in ROWS]
+        keys = [("locks", name) for name in KEYS] + [("rows", name) for name in ROWS]
         self._chance.shuffle(keys)
         for table, key in keys:
             name = self._run.ledger.holder(table, key)
@@ -170,9 +170,9 @@ class LockNemesis(Nemesis):
 
     def force(self) -> None:
         """Break a claim by hand, whoever has it."""
-        key = self._chance.choice(MUTEXES + ROWS)
+        key = self._chance.choice(KEYS + ROWS)
         try:
-            if key in MUTEXES:
+            if key in KEYS:
                 broken = self._operator.locks.force_release(key)
             else:
                 broken = self._operator.row.locked(key).force_release()
@@ -186,7 +186,7 @@ class LockNemesis(Nemesis):
 
         Not one whose fencing token might be ahead of the time in ms from which a new row counts.
         """
-        key, table, wall = self._chance.choice(MUTEXES), self._reaper.locks, time.time()
+        key, table, wall = self._chance.choice(KEYS), self._reaper.locks, time.time()
         over = table.expires_at.does_not_exist() | (table.expires_at < wall)
         old = table.version < int((wall - 5.0) * 1000)
         try:

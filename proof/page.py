@@ -19,9 +19,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from proof.checker import check
 from proof.figures import Counts
-from proof.history import Event, read
+from proof.history import Event, outages, read
 from proof.peers.table import lines
-from proof.timeline import draw, outages
+from proof.timeline import draw
 from proof.verdicts import PROPERTIES, Report, in_all
 
 _HERE = Path(__file__).parent
@@ -66,13 +66,10 @@ def main(arguments: list[str] | None = None) -> int:
         print("no runs found")
         return 1
     options.folder.mkdir(parents=True, exist_ok=True)
-    reports = []
-    for run in runs:
-        events = read(run)
-        reports.append(check(events, json.loads((run / "run.json").read_text())))
-        if run == runs[0] or reports[-1].violations:
-            # the first run's, unless one shows a violation
-            _timeline(events, reports[-1], options.folder)
+    reports = [check(read(run), json.loads((run / "run.json").read_text())) for run in runs]
+    # the first run, unless one shows a violation
+    shown = next((place for place, report in enumerate(reports) if report.violations), 0)
+    _timeline(read(runs[shown]), reports[shown], options.folder)
     whole = in_all(reports)
     page = options.folder / "report.html"
     page.write_text(_rendered(whole, len(reports), options.folder))
@@ -82,8 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _timeline(events: list[Event], report: Report, folder: Path) -> None:
     """Draw the first violation, or where a client was stopped for longest."""
-    longest = max(outages(events), key=lambda outage: outage[1] - outage[0], default=None)
-    draw(events, report, folder / "timeline.png", around=longest and longest[1])
+    longest = max(outages(events), key=lambda outage: outage.until - outage.since, default=None)
+    draw(events, report, folder / "timeline.png", around=longest and longest.until)
 
 
 def _rendered(whole: Report, runs: int, folder: Path) -> str:

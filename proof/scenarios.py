@@ -24,7 +24,7 @@ from proof.verdicts import Report
 from proof.worker import Worker
 from pynamodb_mutex.testing import Engine
 
-LEASE = 1.0
+LEASE = 2.0
 LONG = 8.0
 
 

@@ -1,12 +1,12 @@
-"""What a worker does under a lock, in the three ways of locking."""
+"""What a worker does under a lock, in each way of locking."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from proof.tables import Tables, Written, twin_of
-from pynamodb_mutex import Mutex
+from proof.tables import SEMAPHORE, Tables, Written, twin_of
+from pynamodb_mutex import Mutex, Semaphore
 
 POLL = (0.02, 0.2)
 
@@ -33,6 +33,7 @@ class Section:
         self.lock = self.make_lock()
         taken = self.lock.acquire()
         if taken:
+            self.names = self.names_held
             holds = zip(self.names, self.single_locks, strict=True)
             self.locks = {name: (lock.token, lock.fencing_token) for name, lock in holds}
         return taken
@@ -41,8 +42,13 @@ class Section:
         raise NotImplementedError
 
     @property
+    def names_held(self) -> list[str]:
+        """Of those that were wanted, the ones that were got."""
+        return self.names
+
+    @property
     def single_locks(self) -> list[Any]:
-        """The lock of each name."""
+        """The lock of each name that is held."""
         return [self.lock]
 
     def read(self) -> None:
@@ -91,27 +97,60 @@ class Section:
         row.by, row.fence = self.locks[name]
 
 
-class MutexSection(Section):
+class KeysSection(Section):
+    """Several keys at once beside plain rows, which are written in one transaction."""
+
+    way = "keys"
+
+    def make_lock(self) -> Any:
+        return Mutex.for_keys(self.names, model=self.tables.locks, **self.options)
+
+    @property
+    def single_locks(self) -> list[Any]:
+        return list(self.lock.members)
+
+    def read(self) -> None:
+        self.rows = {name: self.tables.plain.get(name, consistent_read=True) for name in self.names}
+        super().read()
+
+    def write(self, values: dict[str, str], chance: random.Random) -> None:
+        with self.lock.transaction() as transaction:
+            for name, value in values.items():
+                row, fence = self.rows[name], self.locks[name][1]
+                # what one writes who compares the fencing token at the write: it is not enough
+                newer = type(row).fence <= fence
+                transaction.update(row, self.changes(name, value), condition=newer)
+        for name, value in values.items():
+            self.change(name, value)
+
+
+class MutexSection(KeysSection):
     """A Mutex beside a plain row, which is written in the mutex's transaction."""
 
     way = "mutex"
 
-    def make_lock(self) -> Mutex:
+    def make_lock(self) -> Any:
         return Mutex.for_key(self.names[0], model=self.tables.locks, **self.options)
 
-    def read(self) -> None:
-        name = self.names[0]
-        self.rows = {name: self.tables.plain.get(name, consistent_read=True)}
-        super().read()
+    @property
+    def single_locks(self) -> list[Any]:
+        return [self.lock]
 
-    def write(self, values: dict[str, str], chance: random.Random) -> None:
-        ((name, value),) = values.items()
-        row, fence = self.rows[name], self.locks[name][1]
-        # what one writes who compares the fencing token at the write: it is not enough
-        newer = type(row).fence <= fence
-        with self.lock.transaction() as transaction:
-            transaction.update(row, self.changes(name, value), condition=newer)
-        self.change(name, value)
+
+class PermitSection(MutexSection):
+    """A permit of a semaphore, and the row of the permit that it got."""
+
+    way = "permit"
+
+    def make_lock(self) -> Any:
+        permits = len(self.names)
+        return Semaphore.for_key(
+            SEMAPHORE, permits=permits, model=self.tables.locks, **self.options
+        )
+
+    @property
+    def names_held(self) -> list[str]:
+        return [self.lock.key]
 
 
 class RowSection(Section):
@@ -170,5 +209,5 @@ class ManySection(Section):
 
 
 WAYS: dict[str, type[Section]] = {
-    each.way: each for each in (MutexSection, RowSection, ManySection)
+    each.way: each for each in (MutexSection, KeysSection, PermitSection, RowSection, ManySection)
 }

@@ -9,8 +9,13 @@ from pynamodb.models import Model
 
 from pynamodb_mutex import LockItem, RowLockMixin
 
-MUTEXES = ("m0",)
+MUTEXES = ("m0", "m1")
 ROWS = ("r0", "r1")
+SEMAPHORE = "s0"
+PERMITS = ("s0#permit-1", "s0#permit-2")
+KEYS = (*MUTEXES, *PERMITS)
+"""Of the lock table. Beside each stands a plain row, which its holder writes."""
+
 START = "start"
 
 PATIENT = 30.0
@@ -93,7 +98,7 @@ def create(made: Tables) -> list[dict[str, Any]]:
     made.locks.create_table()
     made.row.create_table(wait=True)
     shown = []
-    for name in (*MUTEXES, *ROWS):
+    for name in (*KEYS, *ROWS):
         for each in (name, twin_of(name)):
             made.plain(each).save()
             shown.append({"table": "rows", "key": each, "last": START, "count": 0, "ticks": 0})

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from proof.beliefs import beliefs
-from proof.history import SECOND, Event
+from proof.history import SECOND, Event, outages
 from proof.tables import lock_of
 from proof.verdicts import Report
 
@@ -85,8 +85,8 @@ class _Picture:
 
     def marks(self) -> None:
         """Mark outages of clients, writes to rows, faults, kills and steps of a clock."""
-        for since, until, client, what in outages(self._events):
-            look = {"stopped": "//", "frozen": "xx", "cut off": ".."}[what]
+        for since, until, client, deed in outages(self._events):
+            look = {"stop_client": "//", "stand_still": "xx", "partition": ".."}[deed]
             style = {"fill": False, "hatch": look, "edgecolor": "silver", "lw": 0, "zorder": 0}
             self._bar(client, since, until, height=0.9, **style)
         for event in self._events:
@@ -136,20 +136,6 @@ def _claims(events: list[Event], end: int) -> dict[str, list[tuple[int, int, str
     for lock, (since, token) in standing.items():
         spans[lock].append((since, end, owners.get(token, "")))
     return spans
-
-
-def outages(events: list[Event]) -> list[tuple[int, int, str, str]]:
-    """Return from when to when which client was stopped, frozen or cut off."""
-    begun: dict[str, tuple[int, str]] = {}
-    names = {"stop_client": "stopped", "stand_still": "frozen", "partition": "cut off"}
-    found = []
-    for event in events:
-        if event["op"] in names:
-            begun[event["client"]] = (event["t"], names[event["op"]])
-        elif event["op"] in {"resume", "heal"} and event["client"] in begun:
-            since, what = begun.pop(event["client"])
-            found.append((since, event["t"], event["client"], what))
-    return found
 
 
 def _mark(axes: Any, event: Event, x: float, lanes: dict[str, int], colors: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from proof.history import Recorder, now
 from proof.sections import WAYS, Section
-from proof.tables import MUTEXES, ROWS, Tables, tables
+from proof.tables import MUTEXES, PERMITS, ROWS, Tables, tables
 from pynamodb_mutex import MutexLostError, MutexNotHeldError, MutexTimeoutError
 
 LOOK_SECONDS = 0.008
@@ -105,9 +105,9 @@ class Worker:
 
     def _section(self) -> None:
         chance = self.chance
-        way = chance.choice(["mutex", "mutex", "mutex", "row", "row", "many"])
-        wanted = list(MUTEXES if way == "mutex" else ROWS)
-        names = chance.sample(wanted, 2 if way == "many" else 1)
+        way = chance.choice(["mutex", "mutex", "keys", "permit", "permit", "row", "row", "many"])
+        wanted = {"mutex": MUTEXES, "keys": MUTEXES, "permit": PERMITS}.get(way, ROWS)
+        names = chance.sample(wanted, 1 if way in {"mutex", "row"} else 2)
         section = self.take(way, names, timeout=15, auto_renew=chance.random() < 0.8)
         if section is None:
             time.sleep(0.05)

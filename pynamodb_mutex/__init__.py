@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex.exceptions import (
     InvalidKeyError,
+    InvalidTicketError,
     Loss,
     MutexAlreadyHeldError,
     MutexError,
@@ -17,10 +18,13 @@ from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
+    from pynamodb_mutex._semaphore import Semaphore
+    from pynamodb_mutex._synchronized import synchronized
     from pynamodb_mutex.rows import RowLock, RowLockMixin
 
 __all__ = [
     "InvalidKeyError",
+    "InvalidTicketError",
     "LockItem",
     "Loss",
     "Mutex",
@@ -32,15 +36,25 @@ __all__ = [
     "RowLock",
     "RowLockMixin",
     "RowLockedError",
+    "Semaphore",
+    "synchronized",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Load row locks when they are asked for."""
+    """Load what not everybody needs when it is asked for."""
+    if name == "synchronized":
+        from pynamodb_mutex._synchronized import synchronized  # noqa: PLC0415 - as the docstring says
+
+        return synchronized
     if name in {"RowLock", "RowLockMixin"}:
         from pynamodb_mutex import rows  # noqa: PLC0415 - as the docstring says
 
         return getattr(rows, name)
+    if name == "Semaphore":
+        from pynamodb_mutex._semaphore import Semaphore  # noqa: PLC0415 - as the docstring says
+
+        return Semaphore
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.exceptions import GetError, PynamoDBException, UpdateError
 
@@ -13,20 +14,23 @@ from pynamodb_mutex._claim import Tenure, Watch, new_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._release import release
-from pynamodb_mutex._repeat import Transient, persist
+from pynamodb_mutex._repeat import Transient, persisting
 from pynamodb_mutex._waiting import Turn
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._store import Answer
+    from pynamodb_mutex._waiting import Alarm, Steps
     from pynamodb_mutex._wanted import Wanted
 
 _log = logging.getLogger("pynamodb_mutex")
 
-_TOO_SHORT = 0.5
+T = TypeVar("T")
+
+TOO_SHORT = 0.5
 """Share of the lease below which what is left of a fresh claim is renewed before it is handed out."""
 
 
@@ -57,7 +61,7 @@ class FirstSent:
 
 
 class Acquisition:
-    """An attempt of one thread to get one lock, until a deadline."""
+    """An attempt to get one lock, until a deadline."""
 
     def __init__(self, wanted: Wanted, deadline: float) -> None:
         self.wanted = wanted
@@ -67,23 +71,23 @@ class Acquisition:
     @property
     def holder(self) -> Claim | None:
         """The claim that stood in the way last, as far as it was seen."""
-        local = self.wanted.queue.holder
+        local = self.wanted.key_queue.holder
         if self.watch.claim is None and local is not None:
             return self.wanted.store.rows.claim(local.item)
         return self.watch.claim
 
-    def run(self, *, blocking: bool) -> Hold | None:
-        """Get the lock; None if it was not free in time."""
+    def run(self, alarm: Alarm, *, blocking: bool) -> Steps[Hold | None]:
+        """Get the lock, in steps; None if it was not free in time."""
         queue = self.wanted.queue
         local = queue.holder
         looks_first = not blocking or not (queue.turns or (local is not None and local.held))
         if looks_first:
-            hold = self.look()
+            hold = yield from self.look()
             if hold is not None or not blocking:
                 return hold
         # a holder in this process hands over: no request is needed before it does
-        with Turn(queue, self.wanted, self._give_back, looked=looks_first) as turn:
-            hold = turn.wait(
+        with Turn(queue, self.wanted, self._give_back, looked=looks_first, alarm=alarm) as turn:
+            hold = yield from turn.wait(
                 self.look,
                 self.wanted.terms.poll,
                 deadline=self._deadline,
@@ -101,38 +105,54 @@ class Acquisition:
 
     @staticmethod
     def _give_back(hold: Hold) -> None:
-        """Release what was handed over to a thread that does not wait any more."""
+        """Release what was handed over to one who does not wait any more."""
         release(hold)
 
-    def look(self) -> Hold | None:
+    def look(self) -> Steps[Hold | None]:
         """Take the lock if it is free, as far as one can see; by one request as a rule."""
-        if self.wanted.process.left_behind:
-            raise MutexError(
-                "the process was forked, or its engine left, while it waited for a lock"
-            )
-        store, row = self.wanted.store, self.wanted.terms.row
+        self._check_process()
+        store = self.wanted.store
         bounds = store.server.bounds
         seen = self.watch.claim is not None
         first_contact = bounds is None and not seen
-        local = self.wanted.queue.holder
+        local = self.wanted.key_queue.holder
         expected = seen or (local is not None and local.held)
         waits = local_clock().now() < self.watch.free_at(bounds)
         if first_contact or (expected and waits):
             # the first is consistent, for nobody shall wait for an unlocked key
-            try:
-                answer = persist(lambda: store.read(row, consistent=first_contact), self._deadline)
-            except GetError as error:
-                # to the caller it is the acquisition that failed
-                raise UpdateError(error.msg, error.cause) from error.cause
+            answer = yield from self._read(consistent=first_contact)
             if first_contact:
                 self._see(answer)
             else:
                 self.watch.see(answer.claim, answer.received)
             if answer.received < self.watch.free_at(store.server.bounds):
                 return None
-        return self._take()
+        return (yield from self.take())
 
-    def _take(self) -> Hold | None:
+    def _check_process(self) -> None:
+        if self.wanted.process.left_behind:
+            raise MutexError(
+                "the process was forked, or its engine left, while it waited for a lock"
+            )
+
+    def _read(self, *, consistent: bool) -> Steps[Answer]:
+        read = partial(self.wanted.store.read, self.wanted.terms.row, consistent=consistent)
+        return (yield from self._reading(read))
+
+    def _reading(self, read: Callable[[], T]) -> Steps[T]:
+        try:
+            return (yield from persisting(read, self._deadline))
+        except GetError as error:
+            # to the caller it is the acquisition that failed
+            raise UpdateError(error.msg, error.cause) from error.cause
+
+    def _request(self, tenure: Tenure, values: dict[str, Any], now: float) -> Answer:
+        """Send one acquiring write."""
+        watched = self.watch.claim if now >= self.watch.matures() else None
+        row = self.wanted.terms.row
+        return self.wanted.store.acquire(row, tenure, values, now=now, watched=watched)
+
+    def take(self) -> Steps[Hold | None]:
         """Send the acquiring write; None if another holds the lock."""
         wanted, store = self.wanted, self.wanted.store
         tenure = Tenure(new_token(), wanted.terms.lease)
@@ -141,13 +161,15 @@ class Acquisition:
         def attempt() -> Answer:
             with first_sent.attempt() as now:
                 end, lease = tenure.propose(now, store.server.bounds, wanted.terms.lease)
-                watched = self.watch.claim if now >= self.watch.matures() else None
-                values = wanted.values(lease, end)
-                return store.acquire(wanted.terms.row, tenure, values, now=now, watched=watched)
+                answer = self._request(tenure, wanted.values(lease, end), now)
+                if answer.applied and answer.claim.token != tenure.token:
+                    # it was asked for the row as it now is
+                    raise store.not_dynamodbs("UpdateItem")
+                return answer
 
         hold: Hold | None = None
         try:
-            answer = persist(attempt, self._deadline)
+            answer = yield from persisting(attempt, self._deadline)
             # refused, but ours: an earlier attempt was applied and its answer lost
             if answer.claim.token != tenure.token or answer.claim.expires_at is None:
                 first_sent.at = math.inf
@@ -179,7 +201,7 @@ class Acquisition:
 
     def _is_usable(self, hold: Hold) -> bool:
         """Renew a claim that came out too short: this process's clock may have stood still."""
-        if hold.remaining < _TOO_SHORT * self.wanted.terms.lease:
+        if hold.remaining < TOO_SHORT * self.wanted.terms.lease:
             try:
                 hold.renew(None)
             except PynamoDBException as error:
@@ -187,12 +209,16 @@ class Acquisition:
         return hold.held
 
     def _give_up(self, tenure: Tenure, hold: Hold | None) -> None:
-        """Try to end a claim that nobody will believe in, whether or not it was, or will be, made."""
         if hold is not None:
             hold.forget()
-        store, terms = self.wanted.store, self.wanted.terms
-        values = {"mine": tenure.token, "ttl": store.ttl(tenure.proposed)}
-        try:
-            store.write(store.rows.disown, terms.row, values)
-        except (Transient, PynamoDBException) as error:
-            _log.warning("%s may be held by nobody for up to a lease: %s", terms.key, error)
+        disown(self.wanted, tenure)
+
+
+def disown(wanted: Wanted, tenure: Tenure) -> None:
+    """Try to end a claim that nobody will believe in, whether or not it was, or will be, made."""
+    store, terms = wanted.store, wanted.terms
+    values = {"mine": tenure.token, "ttl": store.ttl(tenure.proposed)}
+    try:
+        store.write(store.rows.disown, terms.row, values)
+    except (Transient, PynamoDBException) as error:
+        _log.warning("%s may be held by nobody for up to a lease: %s", terms.key, error)

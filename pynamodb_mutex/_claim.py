@@ -72,6 +72,11 @@ class Claim(NamedTuple):
     writes: int = 0
     abandoned_by: str = ""
 
+    def is_held(self, received: float, bounds: Bounds | None) -> bool:
+        """Say whether the claim was running when it was received, as far as server time is known."""
+        ends = self.expires_at
+        return ends is not None and (bounds is None or received < bounds.passes(ends))
+
 
 class Watch:
     """A claim of somebody else's, under observation.

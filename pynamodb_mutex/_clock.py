@@ -70,13 +70,6 @@ def replace_local_clock(clock: LocalClock) -> LocalClock:
     return before
 
 
-def sleep(seconds: float) -> None:
-    """Sleep by the clock in use."""
-    condition = threading.Condition()
-    with condition:
-        _clock.wait(condition, seconds)
-
-
 class Bounds(NamedTuple):
     """Server time between two lines over local time.
 

@@ -275,6 +275,19 @@ class ClaimRows:
 
     @Once
     def _hand_overs(self) -> dict[bool, Template]:
+        # without "exists" a late one would revive what was released
+        return self._passed_on(self.mine() & self.has_claim)
+
+    def attach(self, *, data: bool) -> Template:
+        """Take over the claim that a ticket names, unless its end has surely passed."""
+        return self._attaches[data]
+
+    @Once
+    def _attaches(self) -> dict[bool, Template]:
+        # nor does it exist where it has no end
+        return self._passed_on(self.mine() & (self.expires_at >= slot("N", "now_low")))
+
+    def _passed_on(self, condition: Condition) -> dict[bool, Template]:
         one_more = Path(self._version) + Value({"N": "1"})
         return {
             data: self._template(
@@ -283,8 +296,7 @@ class ClaimRows:
                     self._abandoned_by.set(Value({"S": ""})),
                     SetAction(Path(self._version), one_more),
                 ],
-                # without "exists" a late one would revive what was released
-                self.mine() & self.has_claim,
+                condition,
                 return_values="ALL_NEW",
             )
             for data in (False, True)
@@ -314,6 +326,11 @@ class ClaimRows:
     def delete(self) -> Template:
         """End our claim and the row with it."""
         return Template(self._connection, condition=self.mine(), return_values="ALL_OLD")
+
+    @Once
+    def delete_held(self) -> Template:
+        """The same, and refuse if our claim has ended: for transactions, which do not tell."""
+        return Template(self._connection, condition=self.mine() & self.has_claim)
 
     @Once
     def disown(self) -> Template:

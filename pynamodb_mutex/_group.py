@@ -8,34 +8,57 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import uuid
-from contextlib import suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.constants import TRANSACT_UPDATE
 from pynamodb.exceptions import GetError, PynamoDBException, TransactWriteError
 
-from pynamodb_mutex._acquire import FirstSent
+from pynamodb_mutex._acquire import TOO_SHORT, FirstSent, disown
 from pynamodb_mutex._claim import Claim, Tenure, Watch, new_token
-from pynamodb_mutex._clock import local_clock, sleep
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._group_hold import GroupHold
 from pynamodb_mutex._hold import Hold
-from pynamodb_mutex._release import Ending, release_request, was_running
-from pynamodb_mutex._repeat import Transient, persist
-from pynamodb_mutex._waiting import next_wait
-from pynamodb_mutex.exceptions import MutexError, MutexLostError
+from pynamodb_mutex._keys import row_name
+from pynamodb_mutex._repeat import persisting
+from pynamodb_mutex._waiting import frees_soon, next_wait
+from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from pynamodb.models import Model
+
+    from pynamodb_mutex._keys import RawItem
     from pynamodb_mutex._store import Cancelled, Store
+    from pynamodb_mutex._waiting import Alarm, Steps
     from pynamodb_mutex._wanted import Wanted
 
 _log = logging.getLogger("pynamodb_mutex")
 
-_SHORTEST_WAIT = 0.01
-_TOO_SHORT = 0.5
+
+def read_rows(
+    store: Store, wanted: Sequence[tuple[type[Model], RawItem]], *, consistent: bool
+) -> list[RawItem]:
+    """Read up to 100 rows by model and key, by one request; an empty one is not there.
+
+    Raises:
+        Transient: If it may pass.
+        PynamoDBException: If it cannot.
+    """
+    keys: dict[str, list[RawItem]] = {}
+    models = {}
+    for model, key in wanted:
+        keys.setdefault(model.Meta.table_name, []).append(key)
+        models[model.Meta.table_name] = model
+    # by name, for a number may come back spelt otherwise
+    by_name = {}
+    for table, items in store.read_all(keys, consistent=consistent).items():
+        for item in items:
+            found = {name: item[name] for name in keys[table][0]}
+            by_name[row_name(models[table], found)] = item
+    return [by_name.get(row_name(model, key), {}) for model, key in wanted]
 
 
 class _Claiming:
@@ -82,10 +105,12 @@ class _Claiming:
         token_is_ours = claim.token == self.tenure.token and claim.version == self.version
         return token_is_ours and claim.expires_at is not None
 
-    def see(self, claim: Claim, received: float) -> None:
-        """Take note of a row that refused us."""
+    def see(self, claim: Claim, received: float) -> bool:
+        """Take note of another's row; return whether it has changed hands since the last look."""
+        before = self.watch.claim
         self.watch.see(claim, received)
         self.version = max(self.version, claim.version + 1)
+        return before is not None and before.token != claim.token
 
     def hold(self, sent: float) -> Hold:
         """Return the acquisition, whichever of the attempts since ``sent`` made it."""
@@ -99,22 +124,18 @@ class _Claiming:
         )
         return Hold(wanted, tenure, claim, {}, sent)
 
-    def disown(self) -> None:
-        """Try to end a claim that nobody will believe in."""
-        values = {"mine": self.tenure.token, "ttl": self.store.ttl(self.tenure.proposed)}
-        try:
-            self.store.write(self.store.rows.disown, self.wanted.terms.row, values)
-        except (Transient, PynamoDBException) as error:
-            key = self.wanted.terms.key
-            _log.warning("%s may be held by nobody for up to a lease: %s", key, error)
-
 
 class GroupAcquisition:
-    """An attempt of one thread to get several locks, until a deadline."""
+    """An attempt to get several locks, until a deadline."""
 
-    def __init__(self, wanted: Sequence[Wanted], deadline: float) -> None:
+    def __init__(
+        self, wanted: Sequence[Wanted], deadline: float, poll: tuple[float, float]
+    ) -> None:
         self._members = [_Claiming(each) for each in wanted]
+        self._queues = [each.queue for each in wanted]
         self._deadline = deadline
+        self._poll = poll
+        self._waited = 0.0
         self._store: Store = wanted[0].store
 
     @property
@@ -123,45 +144,74 @@ class GroupAcquisition:
         blocked = max(self._members, key=lambda member: member.free_at())
         return blocked.wanted.terms.key, blocked.watch.claim or Claim()
 
-    def run(self, *, blocking: bool) -> list[Hold] | None:
-        """Get all the locks; None if they were not free in time."""
-        clock, waited = local_clock(), 0.0
-        poll = self._members[0].wanted.terms.poll
-        while True:
-            holds = self._take() if self._looks_free() else None
-            now = clock.now()
-            if holds is not None or not blocking or now >= self._deadline:
-                return holds
-            waited = next_wait(waited, poll)
-            frees_at = max(member.free_at() for member in self._members)
-            # many wait for the same end: not all at that instant
-            soon = max(now + _SHORTEST_WAIT, frees_at + random.uniform(0, poll[0]))  # noqa: S311 - jitter
-            sleep(min(now + waited, soon, self._deadline) - now)
+    def run(self, alarm: Alarm, *, blocking: bool) -> Steps[GroupHold | None]:
+        """Get all the locks, in steps; None if they were not free in time."""
+        # those of this process that have waited for longer come first
+        waits_first = blocking and any(queue.watchers for queue in self._queues)
+        if not waits_first:
+            hold = yield from self._look()
+            if hold is not None or not blocking:
+                return hold
+        with self._watching(alarm):
+            while True:
+                now = local_clock().now()
+                if not waits_first and now >= self._deadline:
+                    return None
+                waits_first = False
+                self._waited = next_wait(self._waited, self._poll)
+                frees_at = max(member.free_at() for member in self._members)
+                soon = math.inf if frees_at == -math.inf else frees_soon(now, frees_at, self._poll)
+                yield min(now + self._waited, soon, self._deadline)
+                hold = yield from self._look()
+                if hold is not None:
+                    return hold
 
-    def _looks_free(self) -> bool:
+    @contextmanager
+    def _watching(self, alarm: Alarm) -> Iterator[None]:
+        """Be woken when this process gives one of the locks back."""
+        for queue in self._queues:
+            with queue.lock:
+                queue.watchers.append(alarm)
+        try:
+            yield
+        finally:
+            for queue in self._queues:
+                with queue.lock:
+                    was_first = queue.watchers[0] is alarm
+                    queue.watchers.remove(alarm)
+                    if was_first and queue.watchers and queue.holder is None:
+                        # who leaves may have been woken, and have left the lock to the next
+                        queue.watchers[0].ring()
+
+    def _look(self) -> Steps[GroupHold | None]:
+        """Take the locks if they are free, as far as one can see."""
+        free = yield from self._looks_free()
+        return (yield from self._take()) if free else None
+
+    def _looks_free(self) -> Steps[bool]:
         """Look at what stood in the way: half a read unit, where a transaction costs two writes each."""
         if self._members[0].wanted.process.left_behind:
             raise MutexError(
                 "the process was forked, or its engine left, while it waited for locks"
             )
-        for member in self._members:
-            store, row = member.store, member.wanted.terms.row
-            # without server time the claim would have no end by which others can judge
-            first_contact = store.server.bounds is None and member.watch.claim is None
-            if not first_contact and local_clock().now() >= member.free_at():
-                continue
-            look = partial(store.read, row, consistent=first_contact)
-            try:
-                answer = persist(look, self._deadline)
-            except GetError as error:
-                # to the caller it is the acquisition that failed
-                raise TransactWriteError(error.msg, error.cause) from error.cause
-            member.watch.see(answer.claim, answer.received)
-            if answer.received < member.free_at():
-                return False
-        return True
+        # without server time the claims would have no end by which others can judge
+        first_contact = self._store.server.bounds is None and self._members[0].watch.claim is None
+        now = local_clock().now()
+        members = [member for member in self._members if first_contact or now < member.free_at()]
+        if not members:
+            return True
+        keys = [(member.wanted.terms.model, member.wanted.terms.row) for member in members]
+        try:
+            rows = yield from persisting(
+                lambda: read_rows(self._store, keys, consistent=first_contact), self._deadline
+            )
+        except GetError as error:
+            # to the caller it is the acquisition that failed
+            raise TransactWriteError(error.msg, error.cause) from error.cause
+        received = local_clock().now()
+        return not self._is_blocked(dict(zip(members, rows, strict=True)), received)
 
-    def _take(self) -> list[Hold] | None:
+    def _take(self) -> Steps[GroupHold | None]:
         """Send the transaction; None if another holds one of the locks."""
         first_sent = FirstSent()
 
@@ -174,16 +224,17 @@ class GroupAcquisition:
             for member in self._members:
                 member.start_anew()
             try:
-                cancelled = persist(attempt, self._deadline)
+                cancelled = yield from persisting(attempt, self._deadline)
                 if cancelled is None or self._is_ours(cancelled):
                     return self._start(first_sent.at)
             except BaseException:
                 if first_sent.at < math.inf:
                     for member in self._members:
-                        member.disown()
+                        disown(member.wanted, member.tenure)
                 raise
             first_sent.at = math.inf
-            if self._is_blocked(cancelled):
+            refused = {self._members[place]: item for place, item in cancelled.items.items()}
+            if self._is_blocked(refused, cancelled.received):
                 return None
             # else it was refused for a fencing token, or an end, that is known now
 
@@ -193,93 +244,32 @@ class GroupAcquisition:
             for place, item in cancelled.items.items()
         )
 
-    def _is_blocked(self, cancelled: Cancelled) -> bool:
-        """Take note of what refused us; say whether another holds it."""
-        blocked = False
-        for place, item in cancelled.items.items():
-            member = self._members[place]
+    def _is_blocked(self, rows: dict[_Claiming, RawItem], received: float) -> bool:
+        """Take note of rows that may be another's; say whether one is held."""
+        blocked = changed = False
+        for member, item in rows.items():
             if member.store.rows.must_exist and not item:
                 key, model = member.wanted.terms.key, member.wanted.terms.model
                 raise model.DoesNotExist(f"{key}: no such row to lock")
-            member.see(member.store.rows.claim(item), cancelled.received)
-            blocked = blocked or cancelled.received < member.free_at()
+            changed |= member.see(member.store.rows.claim(item), received)
+            blocked |= received < member.free_at()
+        if changed:
+            # it is held for short times: to look seldom would be to find it held by the next one
+            self._waited = 0.0
         return blocked
 
-    def _start(self, sent: float) -> list[Hold] | None:
-        holds = [member.hold(sent) for member in self._members]
-        for hold in holds:
-            hold.companions = tuple(other for other in holds if other is not hold)
-            if hold.remaining < _TOO_SHORT * hold.terms.lease:
-                # this process's clock may have stood still
-                with suppress(PynamoDBException):
-                    hold.renew(None)
-        if not all(hold.held for hold in holds):
-            for member, hold in zip(self._members, holds, strict=True):
+    def _start(self, sent: float) -> GroupHold | None:
+        group = GroupHold([member.hold(sent) for member in self._members], sent)
+        if any(hold.remaining < TOO_SHORT * hold.terms.lease for hold in group.members):
+            # this process's clock may have stood still
+            with suppress(PynamoDBException):
+                group.renew(None)
+        if not group.remaining:
+            for member, hold in zip(self._members, group.members, strict=True):
                 hold.forget()
-                member.disown()
+                disown(member.wanted, member.tenure)
             return None
-        for hold in holds:
+        for hold in group.members:
             hold.wanted.queue.took(hold)
-            hold.start()
-        return holds
-
-
-def release_all(holds: Sequence[Hold]) -> None:
-    """Give locks back, by one transaction as a rule.
-
-    Raises:
-        MutexLostError: If one had been lost; the others are given back.
-        MutexNotHeldError: If one is not held here.
-        PynamoDBException: If DynamoDB refuses or cannot be reached.
-    """
-    lost: MutexLostError | None = None
-    try:
-        for hold in holds:
-            hold.check("release")
-    except MutexLostError as error:
-        # with one all were lost, but claims of others may still stand
-        lost = error
-    runs_until = min(hold.ends for hold in holds)
-    for hold in holds:
-        hold.leave()
-    try:
-        endings = [Ending(hold, runs_until) for hold in holds]
-        if lost is not None or not _release_together(endings):
-            lost = _release_singly(endings) or lost
-    finally:
-        for hold in holds:
-            hold.wanted.queue.left(hold)
-    if lost is not None:
-        raise lost
-
-
-def _release_together(endings: Sequence[Ending]) -> bool:
-    """Send the transaction; return whether it was applied."""
-
-    def attempt() -> Cancelled | None:
-        items = []
-        for ending in endings:
-            hold = ending.hold
-            values = hold.mine() | {"ttl": hold.ttl_if_released()}
-            items.append(
-                {TRANSACT_UPDATE: hold.store.rows.release_held.fill(hold.terms.row, values)}
-            )
-        try:
-            return endings[0].hold.store.transact(items, str(uuid.uuid4()))
-        except Transient as failure:
-            for ending in endings:
-                ending.may_be_applied = ending.may_be_applied or failure.maybe_applied
-            raise
-
-    return persist(attempt, endings[0].until) is None
-
-
-def _release_singly(endings: Sequence[Ending]) -> MutexLostError | None:
-    """Release each for itself; return the error of the first that had been lost."""
-    lost: MutexLostError | None = None
-    for ending in endings:
-        try:
-            ending.send(release_request(ending.hold), was_running)
-        except MutexLostError as error:
-            lost = lost or error
-    return lost
+        group.start()
+        return group

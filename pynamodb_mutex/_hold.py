@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pynamodb.exceptions import PynamoDBException
-
 from pynamodb_mutex._claim import NO_SERVER_TIME, Loss, Tenure
 from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._repeat import Transient, persist
+from pynamodb_mutex._renewing import Renewing
 from pynamodb_mutex._templates import seconds
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError, MutexLostError, MutexNotHeldError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pynamodb_mutex._claim import Claim
+    from pynamodb_mutex._group_hold import GroupHold
     from pynamodb_mutex._keys import RawItem
     from pynamodb_mutex._wanted import Wanted
 
 _log = logging.getLogger("pynamodb_mutex")
-
-RENEWALS_PER_LEASE = 3
-_MOST_RENEWALS_UNDER_WAY = 2
 
 
 class Renewal(NamedTuple):
@@ -46,7 +41,7 @@ class Renewal(NamedTuple):
     values: dict[str, Any]
 
 
-class Hold:
+class Hold(Renewing):
     """An acquisition that the store has confirmed.
 
     Whether it is still held is computed from its end at each question, never a flag. No lock of
@@ -56,6 +51,7 @@ class Hold:
     def __init__(
         self, wanted: Wanted, tenure: Tenure, claim: Claim, item: RawItem, sent: float
     ) -> None:
+        super().__init__(wanted.process)
         tenure.acquired(claim, sent, wanted.store.server.bounds)
         self.wanted = wanted
         self.tenure = tenure
@@ -63,26 +59,18 @@ class Hold:
         self.item = item
         self.depth = 1
         self.row: Any = None
-        self.companions: tuple[Hold, ...] = ()
+        self.group: GroupHold | None = None
         self.may_have_ended = False
         self.writing = threading.Lock()
         self.taker: Claim | None = None
         self.terms = wanted.terms
         self.store = wanted.store
         self._finished = False
-        self._is_ending = False
+        self.is_ending = False
         self._loss: Loss | None = None
         self._lock = threading.Lock()
         self._since = local_clock().now()
-        self._renewals_under_way = 0
-        self._queued = False
-        self._unreachable = False
-        self._renews_at = self._after(sent)
-
-    def start(self) -> None:
-        """Look after the claim in the background, from when it is handed out."""
-        if self.terms.auto_renew or self.terms.on_lost is not None:
-            self.wanted.process.renewer.add(self)
+        self.plan(sent)
 
     # -- belief ---------------------------------------------------------------------------------
 
@@ -118,7 +106,7 @@ class Hold:
     @property
     def _in_doubt(self) -> bool:
         """Whether a write may have given it back: one under way, or one of unknown outcome."""
-        return self._is_ending or self.may_have_ended
+        return self.is_ending or self.may_have_ended
 
     @property
     def held(self) -> bool:
@@ -130,38 +118,56 @@ class Hold:
         """The payload in the row, as far as this holder knows."""
         return self.store.rows.data(self.item)
 
-    def reenters(self, thread: int) -> bool:
-        """Whether a thread that asks again may enter on this acquisition."""
-        return self.terms.reentrant and self.wanted.thread == thread and self.held
+    def reenters(self, caller: int) -> bool:
+        """Whether a thread or task that asks again may enter on this acquisition."""
+        return self.terms.reentrant and self.wanted.caller == caller and self.held
+
+    @property
+    def holds(self) -> Sequence[Hold]:
+        """This one alone (see `Renewing`)."""
+        return (self,)
+
+    @property
+    def over(self) -> bool:
+        """Whether it is known to have ended, or is another process's."""
+        return self._finished or self._loss is not None or self.inherited
 
     @property
     def loss(self) -> Loss | None:
         """Why it was lost; None if it was not."""
         if self._loss is None and not self._finished and not self.stands and not self.inherited:
-            unanswered = self._unreachable or self._renewals_under_way > 0
-            self.lose(Loss.UNREACHABLE if unanswered else Loss.EXPIRED)
+            together = self.group or self
+            self.lose(Loss.UNREACHABLE if together.unanswered else Loss.EXPIRED)
         return self._loss
 
-    def lose(self, loss: Loss, taker: Claim | None = None, *, tell: bool = True) -> None:
-        """Take note of the loss, and tell the caller's `on_lost` of it."""
+    def lose(self, loss: Loss, taker: Claim | None = None) -> None:
+        """Take note of the loss, also for what is held together; tell each `on_lost` of it once."""
+        together = self.group or self
+        with together.changing:
+            lost = [self] if self._note(loss, taker) else []
+            if lost:
+                others = (hold for hold in together.holds if hold is not self)
+                lost += [hold for hold in others if hold._note(loss, None)]
+        together.stop()
+        told: list[Any] = []
+        for hold in lost:
+            _log.warning("%s lost by %s: %s", hold.terms.key, hold.wanted.owner, loss.value)
+            hold.wanted.queue.left(hold)
+            on_lost, tell = hold.terms.on_lost, hold.wanted.on_lost
+            if tell is not None and on_lost not in told:
+                told.append(on_lost)
+                threading.Thread(
+                    target=hold._tell, args=(tell,), name="pynamodb-mutex-on-lost", daemon=True
+                ).start()
+
+    def _note(self, loss: Loss, taker: Claim | None) -> bool:
+        """Take note of a loss; return whether it is news."""
         with self._lock:
             if self._finished:
-                return
-            told = self._loss is not None
-            self._loss = loss
-            self.taker = taker
-        if told:
-            return
-        _log.warning("%s lost by %s: %s", self.terms.key, self.wanted.owner, loss.value)
-        self.wanted.process.renewer.remove(self)
-        self.wanted.queue.left(self)
-        for companion in self.companions:
-            companion.lose(loss, tell=False)
-        on_lost = self.wanted.on_lost
-        if on_lost is not None and tell:
-            threading.Thread(
-                target=self._tell, args=(on_lost,), name="pynamodb-mutex-on-lost", daemon=True
-            ).start()
+                return False
+            is_news = self._loss is None
+            self._loss, self.taker = loss, taker
+        return is_news
 
     def _tell(self, on_lost: Callable[[], object]) -> None:
         try:
@@ -188,90 +194,40 @@ class Hold:
             msg = f"{what}: {self.terms.key!r} is held by the parent process, not by its fork"
             raise MutexNotHeldError(msg, key=self.terms.key)
         if self._finished:
-            msg = f"{what}: {self.terms.key!r} is not held: it was released"
-            raise MutexNotHeldError(msg, key=self.terms.key)
+            raise self._finished_error(what)
         if self.loss is not None:
             raise self.lost_error(what)
 
+    def _finished_error(self, what: str) -> MutexNotHeldError:
+        msg = f"{what}: {self.terms.key!r} is not held: it was released or detached"
+        return MutexNotHeldError(msg, key=self.terms.key)
+
     # -- renewal --------------------------------------------------------------------------------
 
-    def _after(self, sent: float) -> float:
-        """Return when to renew a claim asked for at ``sent``: early if it came out short."""
-        if not self.terms.auto_renew:
-            return math.inf
-        return sent + max(0.0, self.ends - sent) / RENEWALS_PER_LEASE
-
-    def due(self) -> float:
-        """Return when the renewer should call (see `_renewer.Renewed`)."""
-        if self._finished or self._loss is not None or self.inherited:
-            return math.inf
-        return min(self.ends, self._renews_at)
-
-    def tend(self) -> bool:
-        """Tell a loss, or say that a renewal is due (see `_renewer.Renewed`)."""
-        now = local_clock().now()
-        if self.loss is not None or self._finished or self.inherited or now < self._renews_at:
-            return False
-        if self._is_over_max_hold(now):
-            held_for = self.terms.max_hold
-            _log.warning("%s is held for more than %s s: not renewed", self.terms.key, held_for)
-            self._renews_at = math.inf
-            return False
-        # counted from this sending, so that one that hangs is followed by another
-        self._renews_at = now + self.terms.lease / RENEWALS_PER_LEASE
-        if self._queued or self._renewals_under_way >= _MOST_RENEWALS_UNDER_WAY:
-            return False
-        self._queued = True
-        return True
-
-    def send_renewal(self) -> None:
-        """Send one renewal in the background (see `_renewer.Renewed`)."""
-        sent = local_clock().now()
-        with self._lock:
-            self._queued = False
-            self._renewals_under_way += 1
-        try:
-            if self.stands:
-                self.renew_once(self.terms.lease)
-                self._renews_at = self._after(sent)
-        except (Transient, PynamoDBException) as error:
-            # only the store's refusal, or the end of the lease, is a loss
-            self._unreachable = True
-            pause = min(1.0, self.terms.lease / 10)
-            self._renews_at = local_clock().now() + random.uniform(pause / 2, pause)  # noqa: S311 - jitter
-            _log.warning("renewal of %s failed, to be repeated: %s", self.terms.key, error)
-        finally:
-            with self._lock:
-                self._renewals_under_way -= 1
-            self.wanted.process.renewer.refresh(self)
-
-    def renew_once(self, lease: float) -> None:
-        """Send a renewal, again only if it met a later one; a refusal is a loss.
-
-        Raises:
-            Transient: If it may pass.
-            PynamoDBException: If it cannot.
-        """
+    def renew_once(self, lease: float | None) -> None:
+        """Send a renewal, again only if it met a later one (see `Renewing`)."""
         tenure = self.tenure
         while True:
-            renewal = self.propose_renewal(lease)
+            renewal = self.propose_renewal(self.terms.lease if lease is None else lease)
             values = self.mine() | renewal.values
             answer = self.store.write(self.store.rows.renew, self.terms.row, values)
             self._unreachable = False
             stored = answer.claim.expires_at or 0.0
             if answer.applied or (tenure.is_mine(answer.claim) and stored == renewal.end):
-                with self._lock:
-                    bounds = self.store.server.bounds
-                    tenure.renewed(renewal.end, renewal.lease, renewal.sent, bounds)
+                self.extend(renewal)
                 return
             if not tenure.is_mine(answer.claim):
-                if not self._is_ending:
-                    self.lose(tenure.loss(answer.claim), answer.claim)
+                self.renewal_refused(answer.claim)
                 return
             if stored <= tenure.proposed:
                 # a renewal sent later came first: its own answer tells what it brought
                 return
             self.saw_end(answer.claim)
+
+    def renewal_refused(self, claim: Claim) -> None:
+        """Take note of a claim that is not ours, unless a write of ours is just ending it."""
+        if not self.is_ending:
+            self.lose(self.tenure.loss(claim), claim)
 
     def propose_renewal(self, lease: float | None = None) -> Renewal:
         """Return what a request that is about to be sent may renew the claim to.
@@ -281,7 +237,7 @@ class Hold:
         """
         now = local_clock().now()
         if lease is None:
-            lease = 0.0 if self._is_over_max_hold(now) else self.terms.lease
+            lease = 0.0 if self.is_over_max_hold(now) else self.terms.lease
         with self._lock:
             end, granted = self.tenure.propose(now, self.store.server.bounds, lease)
         values = {
@@ -298,36 +254,49 @@ class Hold:
         with self._lock:
             self.tenure.proposed = max(self.tenure.proposed, claim.expires_at or 0.0)
 
-    def renewed(self, renewal: Renewal) -> None:
-        """Take note that a write which carried the claim was applied."""
+    def extend(self, renewal: Renewal) -> None:
+        """Take note that a renewal was applied."""
         with self._lock:
             bounds = self.store.server.bounds
             self.tenure.renewed(renewal.end, renewal.lease, renewal.sent, bounds)
-            self._renews_at = self._after(renewal.sent)
-        self.wanted.process.renewer.refresh(self)
 
-    def _is_over_max_hold(self, now: float) -> bool:
+    def renewed(self, renewal: Renewal) -> None:
+        """Take note that a write which carried the claim was applied."""
+        self.extend(renewal)
+        if self.group is None:
+            # else the others are due when they were
+            self.plan(renewal.sent)
+            self.wanted.process.renewer.refresh(self)
+
+    def is_over_max_hold(self, now: float) -> bool:
+        """Whether it has been held for longer than is allowed."""
         max_hold = self.terms.max_hold
         return max_hold is not None and now - self._since >= max_hold
 
-    def renew(self, lease: float | None) -> None:
-        """Renew now; a lease that ended is won back if nobody took the lock meanwhile."""
+    def renew(self, lease: float | None, patience: float = math.inf) -> None:
+        """Renew now, with all that is held together; see `Renewing.renew`."""
+        if self.group is None or self._finished:
+            super().renew(lease, patience)
+        else:
+            self.group.renew(lease, patience)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was lost, but not to another: a renewal may win it back."""
+        return self._loss in (Loss.EXPIRED, Loss.UNREACHABLE)
+
+    def check_renewable(self) -> None:
+        """Raise if no renewal can win the claim back."""
         if self._finished or self.inherited:
             self.check("renew")
-        if self._loss not in (None, Loss.EXPIRED, Loss.UNREACHABLE):
+        if self._loss is not None and not self.ended:
             raise self.lost_error("renew")
-        until = max(self.ends, local_clock().now())
-        persist(lambda: self.renew_once(self.terms.lease if lease is None else lease), until)
+
+    def win_back(self) -> None:
+        """Believe again, after a renewal of a lease that had ended."""
         with self._lock:
-            ended = self._loss in (Loss.EXPIRED, Loss.UNREACHABLE)
-            if ended and self.ends > local_clock().now():
-                self._loss = None
-        if ended:
-            self.wanted.queue.took(self)
-            self.start()
-        self.wanted.process.renewer.refresh(self)
-        if self.loss is not None:
-            raise self.lost_error("renew")
+            self._loss = None
+        self.wanted.queue.took(self)
 
     def ensure(self, at_least: float) -> None:
         """Raise unless this is held, and renew it first if less is left."""
@@ -338,16 +307,15 @@ class Hold:
         if self.remaining < at_least:
             self.renew(None)
 
-    def leave(self) -> bool:
+    def leave(self, what: str = "release") -> bool:
         """Leave one level of a reentrant acquisition; return whether it is to be given back."""
         with self._lock:
             if self._finished:
-                msg = f"release: {self.terms.key!r} is not held: it was released"
-                raise MutexNotHeldError(msg, key=self.terms.key)
+                raise self._finished_error(what)
             self.depth -= 1
             self._finished = self.depth == 0
         if self._finished:
-            self.wanted.process.renewer.remove(self)
+            (self.group or self).stop()
         return self._finished
 
     @contextmanager
@@ -360,11 +328,11 @@ class Hold:
         if self.depth > 1:
             msg = f"{what}: {self.terms.key!r} is entered {self.depth} times: only the last one unlocks"
             raise MutexAlreadyHeldError(msg, key=self.terms.key, owner=self.wanted.owner)
-        self._is_ending = True
+        self.is_ending = True
         try:
             yield
         finally:
-            self._is_ending = False
+            self.is_ending = False
 
     def end(self) -> None:
         """Take note that the claim was given back by a write."""
@@ -389,5 +357,5 @@ class Hold:
     def forget(self) -> None:
         """End the belief in a hold that is not handed out, without a request."""
         self._finished = True
-        self.wanted.process.renewer.remove(self)
+        (self.group or self).stop()
         self.wanted.queue.left(self)

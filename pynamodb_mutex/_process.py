@@ -29,9 +29,9 @@ class Process:
         self.renewer = Renewer()
         self.stores: dict[type[Model], Store] = {}
         self._server_times: dict[str, ServerTime] = {}
-        self._queues: WeakValueDictionary[tuple[Store, str], LocalQueue[Any, Any]] = (
-            WeakValueDictionary()
-        )
+        self._queues: WeakValueDictionary[
+            tuple[Store, str | frozenset[str]], LocalQueue[Any, Any]
+        ] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def store(self, model: type[Model]) -> Store:
@@ -44,12 +44,17 @@ class Process:
                 self.stores[model] = store
         return store
 
-    def queue(self, store: Store, key: str) -> LocalQueue[Any, Any]:
-        """Return the queue in which this process's threads wait for a key."""
+    def queue(
+        self,
+        store: Store,
+        key: str | frozenset[str],
+        kind: type[LocalQueue[Any, Any]] = LocalQueue,
+    ) -> LocalQueue[Any, Any]:
+        """Return the queue in which this process's threads wait for a key, or for any of several."""
         with self._lock:
             queue = self._queues.get((store, key))
             if queue is None:
-                queue = self._queues[store, key] = LocalQueue()
+                queue = self._queues[store, key] = kind()
             return queue
 
 

@@ -43,7 +43,7 @@ def release(hold: Hold) -> None:
     queue = hold.wanted.queue
     ending = Ending(hold, runs_until)
     try:
-        turn = queue.next_in_line(hold.terms.poll)
+        turn = queue.next_in_line(hold, hold.terms.poll)
         if turn is None or not _hand_over(hold, ending, turn):
             ending.send(release_request(hold), was_running)
     finally:
@@ -120,7 +120,7 @@ def _hand_over(hold: Hold, ending: Ending, turn: Turn[Wanted, Hold]) -> bool:
     Returns:
         Whether the claim has ended; not if DynamoDB does not take what the next one wants to write.
     """
-    wanted, store = turn.wants, hold.store
+    wanted, store = turn.wants.at(hold.wanted), hold.store
     tenure = Tenure(new_token(), wanted.terms.lease)
     first_sent = local_clock().now()
 

@@ -6,13 +6,15 @@ import logging
 import random
 from typing import TYPE_CHECKING, TypeVar
 
-from pynamodb_mutex._clock import local_clock, sleep
-from pynamodb_mutex._lazy import load_tenacity
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._waiting import Alarm, all_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamodb.exceptions import PynamoDBException
+
+    from pynamodb_mutex._waiting import Steps
 
 _log = logging.getLogger("pynamodb_mutex")
 
@@ -20,6 +22,13 @@ T = TypeVar("T")
 
 PATIENCE = 0.5
 """Seconds for which a failure that passes is met with a repeat even when the caller would not wait."""
+
+
+SHORTEST_WAIT = 0.05
+"""Seconds between two attempts, at most, at first ..."""
+
+LONGEST_WAIT = 1.0
+"""... and in the end."""
 
 
 class Transient(Exception):  # noqa: N818 - not an error: it is repeated, or its cause raised
@@ -36,8 +45,11 @@ class Transient(Exception):  # noqa: N818 - not an error: it is repeated, or its
         self.maybe_applied = maybe_applied
 
 
-def persist(attempt: Callable[[], T], until: float) -> T:
-    """Repeat an attempt while its failure may pass, with full jitter.
+def persisting(attempt: Callable[[], T], until: float) -> Steps[T]:
+    """Repeat an attempt, in steps, while its failure may pass.
+
+    The waits grow exponentially, with full jitter, after M. Brooker as `_waiting.next_wait`. The steps of
+    a task are done now on this thread, now on that: a library that keeps count by the thread cannot.
 
     Args:
         attempt: Sends one request; called again after Transient.
@@ -46,29 +58,19 @@ def persist(attempt: Callable[[], T], until: float) -> T:
     Raises:
         PynamoDBException: The last failure, once it is too late to repeat, or one that cannot pass.
     """
-    clock = local_clock()
+    clock, wait = local_clock(), SHORTEST_WAIT
     until = max(until, clock.now() + PATIENCE)
-    try:
-        return attempt()
-    except Transient as failure:
-        if clock.now() >= until:
-            raise failure.error from failure.error.cause
-        _log.warning("%s; to be repeated", failure)
-    load_tenacity()
-    import tenacity  # noqa: PLC0415 - not needed as long as nothing fails
+    while True:
+        try:
+            return attempt()
+        except Transient as failure:
+            if clock.now() >= until:
+                raise failure.error from failure.error.cause
+            _log.warning("%s; to be repeated", failure)
+        yield min(clock.now() + random.uniform(0, wait), until)  # noqa: S311 - jitter, not a secret
+        wait = min(LONGEST_WAIT, 2 * wait)
 
-    def wait_at_most(duration: float) -> None:
-        sleep(max(0.0, min(duration, until - clock.now())))
 
-    wait_at_most(random.uniform(0, 0.05))  # noqa: S311 - jitter, not a secret
-    repeat = tenacity.Retrying(
-        sleep=wait_at_most,
-        wait=tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
-        stop=lambda _: clock.now() >= until,
-        retry=tenacity.retry_if_exception_type(Transient),
-        reraise=True,
-    )
-    try:
-        return repeat(attempt)
-    except Transient as failure:
-        raise failure.error from failure.error.cause
+def persist(attempt: Callable[[], T], until: float) -> T:
+    """Do `persisting` on this thread, which sleeps between the attempts."""
+    return all_steps(persisting(attempt, until), Alarm())

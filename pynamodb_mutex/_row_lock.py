@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynamodb_mutex._keys import row_name
 from pynamodb_mutex._process import store_for
 from pynamodb_mutex._repeat import persist
+from pynamodb_mutex._ticket import parse_ticket
+from pynamodb_mutex._waiting import Alarm, all_steps
 from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from pynamodb_mutex._hold import Hold
     from pynamodb_mutex._keys import RawItem
     from pynamodb_mutex._terms import Options, Terms
+    from pynamodb_mutex._ticket import Ticket
+    from pynamodb_mutex._waiting import Steps
     from pynamodb_mutex.rows import RowLockMixin
 
 M = TypeVar("M", bound="RowLockMixin")
+N = TypeVar("N", bound="RowLockMixin")
 
 
 class RowLock(Mutex, Generic[M]):
@@ -29,7 +36,7 @@ class RowLock(Mutex, Generic[M]):
         """Use `RowLockMixin.locked`."""
         super().__init__(terms)
         self._model = model
-        self._raw_key = raw_key
+        self._raw_key: RawItem = raw_key
 
     @property
     def row(self) -> M:
@@ -54,6 +61,37 @@ class RowLock(Mutex, Generic[M]):
         row._row_lock, row._row_hold = self, hold
         hold.row = row
 
+    @classmethod
+    def attach(  # type: ignore[override]  # a row lock is of the row's model
+        cls, ticket: str, *, model: type[N], **options: Unpack[Options]
+    ) -> RowLock[N]:
+        """Go on with the lock of a row that another process detached: see `Mutex.attach`.
+
+        The first ``with`` gives the row as the attaching request read it.
+
+        Args:
+            ticket: What `Mutex.detach` returned. It is good once.
+            model: That of the row.
+            **options: Those of `RowLockMixin.locked`.
+
+        Raises:
+            InvalidTicketError: If it is no ticket, or one for another model.
+            MutexLostError: If it was used already, or has ended, or the lock was broken or taken
+                meanwhile: ``loss`` says which.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or cannot be
+                reached. The ticket may then be used up.
+        """
+        read = parse_ticket(ticket)
+        lock: RowLock[N] = cls._for_ticket(read, model, **options)
+        all_steps(lock._attaching(read), Alarm())
+        return lock
+
+    @classmethod
+    def _for_ticket(cls, ticket: Ticket, model: Any, **options: Unpack[Options]) -> RowLock[Any]:
+        raw_key = ticket.row_key(model)
+        own: Options = {"lease": ticket.lease, **options}
+        return RowLock(row_terms(model, raw_key, own), model, raw_key)
+
     def _read(self) -> RawItem:
         store = store_for(self._model)
         answer = persist(lambda: store.read(self._raw_key, consistent=True), 0.0)
@@ -68,7 +106,12 @@ class RowLock(Mutex, Generic[M]):
             MutexTimeoutError: If it was not free within the timeout.
             pynamodb.exceptions.DoesNotExist: If there is no such row; nothing is created.
         """
-        super().__enter__()
+        alarm = Alarm()
+        row: M = all_steps(self._entering(alarm), alarm)
+        return row
+
+    def _entering(self, alarm: Alarm) -> Steps[M]:
+        yield from super()._entering(alarm)
         try:
             return self.row
         except BaseException as error:

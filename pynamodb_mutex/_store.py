@@ -140,6 +140,7 @@ class Store:
         self.rows = ClaimRows(model, self.connection)
         self._server_times = server_times
         self._server: ServerTime | None = None
+        self.region: str | None = None  # known with `server`
         self._lock = threading.Lock()
         self._version = 0
         self._date: tuple[str | None, float] = (None, 0.0)
@@ -162,6 +163,7 @@ class Store:
         if self._server is None:
             with self._lock:  # PynamoDB's client is made at first use, and not by two threads
                 client = self.connection.connection.client
+                self.region = client.meta.region_name
                 endpoint = client.meta.endpoint_url
                 self._server = self._server_times.setdefault(endpoint, ServerTime())
         return self._server
@@ -200,11 +202,7 @@ class Store:
         if watched is not None:
             values |= self.seen(watched)
         template = self.rows.acquire(watched=watched is not None, data="data" in values)
-        answer = self.send("UpdateItem", template.fill(key, values))
-        if answer.applied and answer.claim.token != tenure.token:
-            # it was asked for the row as it now is
-            raise self._not_dynamodbs("UpdateItem")
-        return answer
+        return self.write(template, key, values)
 
     def next_version(self, now: float) -> int:
         """Return a number to count fencing tokens from: server time in ms, later at each call."""
@@ -286,14 +284,16 @@ class Store:
             return Cancelled(refused, sent, local_clock().now(), error)
         return None
 
-    def read_all(self, keys: dict[str, list[RawItem]]) -> dict[str, list[RawItem]]:
+    def read_all(
+        self, keys: dict[str, list[RawItem]], *, consistent: bool
+    ) -> dict[str, list[RawItem]]:
         """Read up to 100 rows of one or more tables; those that there are, in no order.
 
         Raises:
             Transient: If it may pass.
             PynamoDBException: If it cannot.
         """
-        wanted = {table: {"Keys": listed, "ConsistentRead": True} for table, listed in keys.items()}
+        wanted = {name: {"Keys": rows, "ConsistentRead": consistent} for name, rows in keys.items()}
         found: dict[str, list[RawItem]] = {table: [] for table in keys}
         while wanted:
             data = self.call("BatchGetItem", {"RequestItems": wanted})[0]
@@ -339,7 +339,7 @@ class Store:
         except (AttributeError, TypeError) as error:
             if not came_from_the_body(error):
                 raise
-            raise self._not_dynamodbs(operation, error) from error
+            raise self.not_dynamodbs(operation, error) from error
         except (BotoCoreError, ClientError, *UNWRAPPED) as error:
             received = clock.now()
             raised = error.__cause__ if isinstance(error, VerboseClientError) else error
@@ -351,12 +351,13 @@ class Store:
             raise self._translated(operation, code, error, raised) from error
         received = clock.now()
         if not is_dynamodbs(data):
-            raise self._not_dynamodbs(operation)
+            raise self.not_dynamodbs(operation)
         self._observe(data, sent, received)
         return data, sent, received
 
     @staticmethod
-    def _not_dynamodbs(operation: str, cause: Exception | None = None) -> Transient:
+    def not_dynamodbs(operation: str, cause: Exception | None = None) -> Transient:
+        """Return the failure of a request that something else than DynamoDB answered."""
         wrong = _ERRORS[operation](f"{operation} failed: the answer is not DynamoDB's", cause)
         return Transient(wrong, maybe_applied=True)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import socket
-import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pynamodb_mutex._callers import caller_name
 from pynamodb_mutex._claim import SHORTEST_LEASE
+from pynamodb_mutex._clock import local_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,19 +21,26 @@ if TYPE_CHECKING:
     from pynamodb_mutex._keys import RawItem
     from pynamodb_mutex.mutex import Mutex
 
-    class Options(TypedDict, total=False):
-        """The options of `Mutex.for_key`, but for the lock table."""
-
+    class _Options(TypedDict, total=False):
         lease: float
         timeout: float
         auto_renew: bool
         max_hold: float | None
         owner: str | None
-        on_lost: Callable[[Mutex], object] | None
         data: Any
         poll: tuple[float, float]
         reentrant: bool
         delete_on_release: bool
+
+    class Options(_Options, total=False):
+        """The options of `Mutex.for_key`, but for the lock table."""
+
+        on_lost: Callable[[Mutex], object] | None
+
+    class AsyncOptions(_Options, total=False):
+        """The options of `AsyncMutex.for_key`, but for the lock table and ``cancel_on_loss``."""
+
+        on_lost: Callable[[Any], object] | None
 
 
 FOREVER = -1.0
@@ -81,11 +89,27 @@ class Terms(NamedTuple):
             msg = f"poll needs 0 < shortest <= longest seconds, not {self.poll!r}"
             raise ValueError(msg)
 
+    def patience(self, blocking: bool, timeout: float | None) -> tuple[bool, float]:
+        """Return whether a call of `Mutex.acquire` waits, and the local time at which it gives up.
+
+        Raises:
+            TypeError: For a timeout that is not a number.
+            ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
+        """
+        if not blocking and timeout is not None and timeout != FOREVER:
+            msg = "can't specify a timeout for a non-blocking call"
+            raise ValueError(msg)
+        seconds = self.timeout if timeout is None else check_timeout(timeout)
+        waits = blocking and seconds != 0
+        if waits and seconds == FOREVER:
+            return True, math.inf
+        return waits, local_clock().now() + seconds * waits
+
     def label(self) -> str:
-        """Return who asks: the caller's label, or host, process and thread."""
+        """Return who asks: the caller's label, or host, process and thread or task."""
         if self.owner is not None:
             return self.owner
-        return f"{_host()}:{os.getpid()}:{threading.current_thread().name}"
+        return f"{_host()}:{os.getpid()}:{caller_name()}"
 
 
 @cache

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pynamodb_mutex._threads import this_thread
+from pynamodb_mutex._callers import this_caller
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
 
 if TYPE_CHECKING:
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class View:
-    """The acquisitions that threads made by one object.
+    """The acquisitions that threads and tasks made by one object.
 
-    A thread sees its own acquisition, and one that has none sees the latest: so a holder that lost
-    the lock is not told that it holds it because another thread took it by the same object.
+    Each sees its own, and one that has none sees the latest: so a holder that lost the lock is not
+    told that it holds it because another took it by the same object.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -26,7 +27,7 @@ class View:
         self._latest: Hold | None = None
 
     def _mine(self) -> Hold | None:
-        return self._holds.get(this_thread()) or self._latest
+        return self._holds.get(this_caller()) or self._latest
 
     def _current(self, what: str) -> Hold:
         hold = self._mine()
@@ -51,6 +52,22 @@ class View:
         """Seconds until the lease ends, by the local clock; 0 if the lock is not held."""
         hold = self._mine()
         return 0.0 if hold is None else hold.remaining
+
+    @property
+    def deadline(self) -> float:
+        """When the protected work must be over: the instant at which `held` becomes False.
+
+        A reading of ``time.clock_gettime(time.CLOCK_BOOTTIME)`` on Linux, of ``time.monotonic()``
+        elsewhere; of no other clock, and of no other machine. Each renewal moves it; beyond
+        ``max_hold`` it stands still. It may also move nearer, when DynamoDB's answers show that the
+        local clock stood still. Minus infinity if the lock is not held any more, or was taken by the
+        parent of this forked process.
+
+        Raises:
+            MutexNotHeldError: If there never was an acquisition.
+        """
+        hold = self._current("deadline")
+        return hold.ends if hold.held else -math.inf
 
     @property
     def lost(self) -> bool:
@@ -116,7 +133,9 @@ class View:
             state = f"held, fencing token {hold.tenure.version}, {hold.remaining:.1f} s left"
         elif hold is not None and hold.loss is not None:
             state = f"lost: {hold.loss.value}"
-        return f"<{type(self).__name__} {self._terms.key!r} in {self._terms.model.Meta.table_name}: {state}>"
+        return (
+            f"<{type(self).__name__} {self.key!r} in {self._terms.model.Meta.table_name}: {state}>"
+        )
 
     def __bool__(self) -> NoReturn:
         """Refuse: what would be asked is not clear."""

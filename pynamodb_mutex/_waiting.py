@@ -1,7 +1,10 @@
-"""Waiting: the schedule of polls, and the queue of this process's threads.
+"""Waiting: the schedule of polls, and the queue of this process's threads and tasks.
 
-Threads that want the same key queue up here, first come first served, and only the first of them
+Those that want the same key queue up here, first come first served, and only the first of them
 polls. A release gives the lock to the next in line in one request instead of three.
+
+Whoever waits is a generator, which yields the local time until which there is nothing to do. So a
+thread can wait, which sleeps meanwhile, and a task, which awaits.
 """
 
 from __future__ import annotations
@@ -10,16 +13,14 @@ import math
 import random
 import threading
 from collections import deque
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._lazy import load_tenacity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-
-    import tenacity
 
 MOST_HAND_OVERS = 16
 """Hand-overs within the process in a row, before other processes get a chance."""
@@ -28,6 +29,47 @@ _SHORTEST_WAIT = 0.01
 
 H = TypeVar("H")
 W = TypeVar("W")
+R = TypeVar("R")
+
+Steps = Generator[float, None, R]
+"""What is done in steps: yields the local time until which to wait, unless an alarm rings before."""
+
+
+class Alarm:
+    """Wakes one who waits: a thread."""
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self._rung = False
+
+    def ring(self) -> None:
+        """Let whoever waits look again; also if it is only about to wait."""
+        with self.condition:
+            self._rung = True
+            self.condition.notify_all()
+
+    def wait_until(self, until: float) -> None:
+        """Wait until a local time, or until it rings."""
+        clock = local_clock()
+        with self.condition:
+            ahead = until - clock.now()
+            if ahead > 0 and not self._rung:
+                clock.wait(self.condition, None if ahead == math.inf else ahead)
+            self._rung = False
+
+
+def all_steps(steps: Steps[R], alarm: Alarm) -> R:
+    """Do all the steps on this thread."""
+    try:
+        until = next(steps)
+        while True:
+            alarm.wait_until(until)
+            until = next(steps)
+    except StopIteration as done:
+        result: R = done.value
+        return result
+    finally:
+        steps.close()
 
 
 def next_wait(previous: float, poll: tuple[float, float]) -> float:
@@ -41,49 +83,70 @@ def next_wait(previous: float, poll: tuple[float, float]) -> float:
 
 
 class LocalQueue(Generic[W, H]):
-    """The threads of this process that wait for one key, and the one that holds it."""
+    """Who of this process waits for one key, and the one that holds it.
+
+    Attributes:
+        watchers: Alarms of those who wait for this key and others together, first come first served.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.turns: deque[Turn[W, H]] = deque()
+        self.watchers: deque[Alarm] = deque()
         self.holder: H | None = None
         self._hand_overs = 0
         self._rests_until = -math.inf
 
     @property
     def idle(self) -> bool:
-        """Whether no thread of this process holds the key or waits for it."""
+        """Whether nobody of this process holds the key or waits for it alone."""
         return self.holder is None and not self.turns
 
     def took(self, holder: H) -> None:
-        """Take note that a thread of this process holds the key now."""
+        """Take note that somebody of this process holds the key now."""
         with self.lock:
-            self.holder = holder
+            self.note(holder)
+
+    def note(self, holder: H) -> None:
+        """Take note of a holder. The lock is held."""
+        self.holder = holder
 
     def left(self, holder: H) -> None:
         """Take note that it does not any more; the first in line looks for itself at once."""
         with self.lock:
-            if self.holder is holder:
-                self.holder = None
+            for turn in self.turns:
+                # an exception came before the hand-over began
+                if turn.promised and turn.promised_by is holder:
+                    turn.promised = False
+                    turn.wake()
+            if self.is_gone(holder):
                 if self.turns:
-                    self.turns[0].promised = False
                     self.turns[0].looks_at = -math.inf
                     self.turns[0].wake()
+                if self.watchers:
+                    self.watchers[0].ring()
 
-    def next_in_line(self, poll: tuple[float, float]) -> Turn[W, H] | None:
+    def is_gone(self, holder: H) -> bool:
+        """Forget a holder; return whether the key is nobody's here now. The lock is held."""
+        if self.holder is not holder:
+            return False
+        self.holder = None
+        return True
+
+    def next_in_line(self, holder: H, poll: tuple[float, float]) -> Turn[W, H] | None:
         """Return whom to hand the lock to: None if nobody waits, or others are due a chance.
 
         The turn that is returned stays in the queue until `Turn.grant` or `Turn.pass_over`.
         """
         with self.lock:
-            turn = self.turns[0] if self.turns else None
+            turn = next((turn for turn in self.turns if not turn.promised), None)
             if turn is None or self._hand_overs >= MOST_HAND_OVERS:
                 if turn is not None:
                     self._rests_until = local_clock().now() + next_wait(0.0, poll)
                 self._hand_overs = 0
                 return None
             self._hand_overs += 1
-            turn.promised = True
+            turn.promised, turn.promised_by = True, holder
             return turn
 
     def leads(self, turn: Turn[W, H]) -> bool:
@@ -102,19 +165,27 @@ class LocalQueue(Generic[W, H]):
 
 
 class Turn(Generic[W, H]):
-    """A thread's place in the queue, as a context manager."""
+    """A place in the queue, as a context manager."""
 
     def __init__(
-        self, queue: LocalQueue[W, H], wants: W, give_back: Callable[[H], None], *, looked: bool
+        self,
+        queue: LocalQueue[W, H],
+        wants: W,
+        give_back: Callable[[H], None],
+        *,
+        looked: bool,
+        alarm: Alarm,
     ) -> None:
         self.queue = queue
         self.wants = wants
+        self.alarm = alarm
         self.promised = False
+        self.promised_by: H | None = None
         self.looks_at = math.inf
         self._looked = looked
         self._granted: H | None = None
         self._give_back = give_back
-        self._woken = threading.Condition(queue.lock)
+        self._promise_ended = threading.Condition(queue.lock)
 
     def __enter__(self) -> Turn[W, H]:
         with self.queue.lock:
@@ -146,19 +217,20 @@ class Turn(Generic[W, H]):
         """Wait for a hand-over that is under way, and return the lock if it was given to us."""
         with self.queue.lock:
             while self.promised:
-                self._woken.wait()
+                self._promise_ended.wait()
             granted, self._granted = self._granted, None
             return granted
 
     def wake(self) -> None:
-        """Let the waiting thread look again. The queue's lock is held."""
-        self._woken.notify_all()
+        """Let the one who waits look again. The queue's lock is held."""
+        self._promise_ended.notify_all()
+        self.alarm.ring()
 
     def grant(self, hold: H) -> bool:
-        """Give the lock to the waiting thread; return whether it is still there."""
+        """Give the lock to the one who waits; return whether it is still there."""
         with self.queue.lock:
             self.promised = False
-            self.queue.holder = hold
+            self.queue.note(hold)
             if self not in self.queue.turns:
                 return False
             self._granted = hold
@@ -175,13 +247,13 @@ class Turn(Generic[W, H]):
 
     def wait(
         self,
-        look: Callable[[], H | None],
+        look: Callable[[], Steps[H | None]],
         poll: tuple[float, float],
         *,
         deadline: float,
         frees_at: Callable[[], float],
-    ) -> H | None:
-        """Wait for the lock.
+    ) -> Steps[H | None]:
+        """Wait for the lock, in steps.
 
         Args:
             look: Tries to take it; called when it is this turn's to try.
@@ -192,48 +264,56 @@ class Turn(Generic[W, H]):
         Returns:
             The lock, or None if the deadline came first.
         """
-        load_tenacity()
-        import tenacity  # noqa: PLC0415 - not needed as long as nobody waits
-
-        clock = local_clock()
-        waited = 0.0
-
-        def step() -> H | None:
-            with self.queue.lock:
-                looks_at = self.queue.looks_at(self)
-                if self.queue.leads(self):
-                    # a last look, for what a local holder cannot tell: that it was broken
-                    looks_at = min(looks_at, deadline)
-                if self._granted is not None or clock.now() < looks_at:
-                    granted, self._granted = self._granted, None
-                    return granted
-                self.looks_at = math.inf
-            return look()
-
-        def wait(_: tenacity.RetryCallState) -> float:
-            nonlocal waited
+        clock, waited = local_clock(), 0.0
+        while True:
+            hold = yield from self._granted_or_seen(look, deadline)
+            if hold is not None:
+                return hold
+            if clock.now() >= deadline:
+                return self._settle()
             waited = next_wait(waited, poll)
-            return waited
+            until = self._rests_until(waited, poll, deadline, frees_at)
+            if until > clock.now():
+                yield until
 
-        def sleep(duration: float) -> None:
-            now = clock.now()
-            # many wait for the same end: not all at that instant, nor again and again
-            end = max(now + _SHORTEST_WAIT, frees_at() + random.uniform(0, poll[0]))  # noqa: S311 - jitter
-            with self.queue.lock:
-                if self._granted is None:
-                    if self.queue.holder is not None:
-                        # it hands over: looking only serves to see a forced release
-                        duration = poll[1]
-                    if self.looks_at != -math.inf:  # else told to look at once meanwhile
-                        self.looks_at = min(now + duration, end)
-                    until = min(self.queue.looks_at(self), deadline)
-                    if until > now:
-                        clock.wait(self._woken, None if until == math.inf else until - now)
+    def _granted_or_seen(
+        self, look: Callable[[], Steps[H | None]], deadline: float
+    ) -> Steps[H | None]:
+        with self.queue.lock:
+            looks_at = self.queue.looks_at(self)
+            if self.queue.leads(self):
+                # a last look, for what a local holder cannot tell: that it was broken
+                looks_at = min(looks_at, deadline)
+            if self._granted is not None or local_clock().now() < looks_at:
+                granted, self._granted = self._granted, None
+                return granted
+            self.looks_at = math.inf
+        return (yield from look())
 
-        return tenacity.Retrying(
-            sleep=sleep,
-            wait=wait,
-            stop=lambda _: clock.now() >= deadline,
-            retry=tenacity.retry_if_result(lambda hold: hold is None),
-            retry_error_callback=lambda _: self._settle(),
-        )(step)
+    def _rests_until(
+        self,
+        wait: float,
+        poll: tuple[float, float],
+        deadline: float,
+        frees_at: Callable[[], float],
+    ) -> float:
+        """Return the local time until which there is nothing to do, as far as is known."""
+        now = local_clock().now()
+        end = frees_soon(now, frees_at(), poll)
+        with self.queue.lock:
+            if self._granted is not None:
+                return now
+            if self.queue.holder is not None:
+                # it hands over: looking only serves to see a forced release
+                wait = poll[1]
+            if self.looks_at != -math.inf:  # else told to look at once meanwhile
+                self.looks_at = min(now + wait, end)
+            return min(self.queue.looks_at(self), deadline)
+
+
+def frees_soon(now: float, frees_at: float, poll: tuple[float, float]) -> float:
+    """Return when to look at a claim that ends at ``frees_at``.
+
+    Many wait for the same end: not all at that instant, nor again and again.
+    """
+    return max(now + _SHORTEST_WAIT, frees_at + random.uniform(0, poll[0]))  # noqa: S311 - jitter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pynamodb_mutex._callers import this_caller
 from pynamodb_mutex._templates import seconds
-from pynamodb_mutex._threads import this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 class Wanted:
-    """An acquisition that is asked for: its terms, where its row is, and who will hold it."""
+    """An acquisition that is asked for: its terms, where its row is, and who will hold it.
+
+    Attributes:
+        queue: Of those who would take what is released here.
+        key_queue: Of those who want this very key. The same, unless another key would do as well.
+    """
 
     def __init__(
         self,
@@ -28,14 +33,20 @@ class Wanted:
         store: Store,
         process: Process,
         on_lost: Callable[[], object] | None,
+        queue: Queue | None = None,
     ) -> None:
         self.terms = terms
         self.store = store
         self.process = process
-        self.queue: Queue = process.queue(store, terms.key)
+        self.key_queue: Queue = process.queue(store, terms.key)
+        self.queue = self.key_queue if queue is None else queue
         self.on_lost = on_lost
-        self.thread = this_thread()
+        self.caller = this_caller()
         self.owner = terms.label()
+
+    def at(self, other: Wanted) -> Wanted:  # noqa: ARG002 - there is but one row to want
+        """Return what is wanted of the row that another of the same queue holds."""
+        return self
 
     def values(self, lease: float, end: float) -> dict[str, Any]:
         """Serialise what a row carries under this acquisition."""

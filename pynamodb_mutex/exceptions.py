@@ -11,6 +11,7 @@ from pynamodb_mutex._claim import Loss
 
 __all__ = [
     "InvalidKeyError",
+    "InvalidTicketError",
     "Loss",
     "MutexAlreadyHeldError",
     "MutexError",
@@ -133,3 +134,7 @@ class RowLockedError(MutexError):
 
 class InvalidKeyError(MutexError, ValueError):
     """A key that DynamoDB would not take."""
+
+
+class InvalidTicketError(MutexError, ValueError):
+    """What should be a ticket is none, or is one for another table or region."""

@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb_mutex._acquire import Acquisition
-from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._blocks import Blocks
+from pynamodb_mutex._callers import this_caller
+from pynamodb_mutex._decorated import locked_calls
+from pynamodb_mutex._holder import Holder
 from pynamodb_mutex._keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._process import current_process
-from pynamodb_mutex._release import force, release
+from pynamodb_mutex._release import force
 from pynamodb_mutex._repeat import persist
-from pynamodb_mutex._terms import FOREVER, Terms, check_at_least, check_lease, check_timeout
-from pynamodb_mutex._threads import this_thread
-from pynamodb_mutex._view import View
+from pynamodb_mutex._terms import FOREVER, Terms
+from pynamodb_mutex._ticket import Attachment, parse_ticket
+from pynamodb_mutex._waiting import Alarm, all_steps
 from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
     MutexTimeoutError,
-    add_note,
     describe_holder,
 )
 from pynamodb_mutex.models import LockItem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
+    from collections.abc import Callable, Iterable
     from typing import ParamSpec
 
     from pynamodb.models import Model
-    from pynamodb.transactions import TransactWrite
     from typing_extensions import Self, Unpack
 
+    from pynamodb_mutex._any_of import AnyOf
     from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._hold import Hold
+    from pynamodb_mutex._mutex_group import MutexGroup
     from pynamodb_mutex._terms import Options
+    from pynamodb_mutex._ticket import Ticket
+    from pynamodb_mutex._waiting import Steps
 
     P = ParamSpec("P")
+    OnLost = Callable[[], object] | None
 
 R = TypeVar("R")
 
 
-class Mutex(View):
+class Mutex(Holder, Blocks["Hold"]):
     """A lock that at most one thread of one process holds, wherever they run.
 
     Used like `threading.Lock`, as a context manager, or as a decorator. A mutex may be shared by
@@ -58,6 +61,7 @@ class Mutex(View):
         """Use `for_key`."""
         super().__init__(terms)
         self._entered: dict[int, list[Hold]] = {}
+        self._attached: Hold | None = None
 
     @classmethod
     def for_key(
@@ -146,6 +150,87 @@ class Mutex(View):
         name = row_name(model, row_key(model, hash_key, range_key))
         return cls.for_key(name, model=lock_model, **options)
 
+    @classmethod
+    def for_keys(
+        cls,
+        keys: Iterable[str | Mutex],
+        *,
+        model: type[LockItem] = LockItem,
+        **options: Unpack[Options],
+    ) -> MutexGroup:
+        """Return the locks of several keys, to be taken together: all or none. Sends nothing.
+
+        Args:
+            keys: Up to 100, of which one that comes twice counts once. Mutexes, such as those of
+                other lock tables in the region, keep their own options.
+            model: The lock table of the keys that are strings.
+            **options: Those of `for_key`. The ``timeout`` and ``poll`` are the group's.
+                ``on_lost`` is called once, with the mutex whose lock was lost first.
+
+        Raises:
+            InvalidKeyError: For a key that DynamoDB would not take.
+            TypeError: If the keys are one string, or for an option of a wrong type.
+            ValueError: For no key, more than 100, one that comes twice with different options, or
+                tables in different regions or at different hosts; and as `for_key`.
+        """
+        from pynamodb_mutex._mutex_group import mutex_group  # noqa: PLC0415 - seldom needed
+
+        return mutex_group(keys, {"model": model, **options})
+
+    @classmethod
+    def attach(
+        cls, ticket: str, *, model: type[LockItem] = LockItem, **options: Unpack[Options]
+    ) -> Mutex:
+        """Go on with a lock that another process detached. It is held when this returns.
+
+        One conditional write gives the lock a new token, so nothing that the giver still sends is
+        applied. The first ``with`` of the mutex does not take the lock again, but gives it back.
+
+        Not guaranteed: that what the giver did outside DynamoDB has ended. Compare fencing tokens.
+
+        Args:
+            ticket: What `detach` returned. It is good once.
+            model: The lock table.
+            **options: Those of `for_key`, for this holder; the lease is the giver's by default, and
+                ``timeout`` is for how long a failing DynamoDB is asked again, a lease at most.
+
+        Raises:
+            InvalidTicketError: If it is no ticket, or one for another table or region.
+            MutexLostError: If it was used already, or has ended, or the lock was broken or taken
+                meanwhile: ``loss`` says which.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or cannot be
+                reached. The ticket may then be used up.
+        """
+        read = parse_ticket(ticket)
+        mutex = cls._for_ticket(read, model, **options)
+        all_steps(mutex._attaching(read), Alarm())
+        return mutex
+
+    @classmethod
+    def _for_ticket(cls, ticket: Ticket, model: Any, **options: Unpack[Options]) -> Mutex:
+        own: Options = {"lease": ticket.lease, **options}
+        return cls.for_key(ticket.key, model=model, **own)
+
+    @classmethod
+    def any_of(
+        cls, keys: Iterable[str], *, model: type[LockItem] = LockItem, **options: Unpack[Options]
+    ) -> AnyOf:
+        """Return a mutex on whichever of several keys is free first, not yet held. Sends nothing.
+
+        Args:
+            keys: 1 to 100 keys, those that come twice counted once.
+            model: The lock table.
+            **options: Those of `for_key`. A reentrant one is entered again by the same object only.
+
+        Raises:
+            InvalidKeyError: For a key that DynamoDB would not take.
+            TypeError: If the keys are not an iterable, or a single str.
+            ValueError: If there are none, or more than 100.
+        """
+        from pynamodb_mutex._any_of import AnyOf  # noqa: PLC0415 - seldom needed
+
+        return AnyOf.of(keys, model, options)
+
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Take the lock.
 
@@ -167,16 +252,17 @@ class Mutex(View):
 
     def _acquire(self, blocking: bool, timeout: float | None) -> Acquisition | None:
         """Take the lock; return the failed attempt if it was not free."""
-        if not blocking and timeout is not None and timeout != FOREVER:
-            msg = "can't specify a timeout for a non-blocking call"
-            raise ValueError(msg)
-        seconds = self._terms.timeout if timeout is None else check_timeout(timeout)
-        me = this_thread()
-        process = current_process()
+        alarm = Alarm()
+        return all_steps(self._acquiring(blocking, timeout, alarm), alarm)
+
+    def _acquiring(
+        self, blocking: bool, timeout: float | None, alarm: Alarm
+    ) -> Steps[Acquisition | None]:
+        waits, deadline = self._terms.patience(blocking, timeout)
+        me = this_caller()
         mine = self._holds.get(me)
-        on_lost = functools.partial(self._terms.on_lost, self) if self._terms.on_lost else None
-        wanted = Wanted(self._terms, process.store(self._terms.model), process, on_lost)
-        local = wanted.queue.holder
+        acquisition = self._acquisition(deadline)
+        local = acquisition.wanted.queue.holder
         if self._terms.reentrant and local is not None and local.reenters(me):
             mine = local
         if mine is not None and mine.stands:
@@ -186,66 +272,26 @@ class Mutex(View):
             mine.depth += 1
             self._holds[me] = self._latest = mine
             return None
-        now = local_clock().now()
-        waits = blocking and seconds != 0
-        deadline = math.inf if seconds == FOREVER and waits else now + seconds * waits
-        acquisition = Acquisition(wanted, deadline)
-        hold = acquisition.run(blocking=waits)
+        hold = yield from acquisition.run(alarm, blocking=waits)
         if hold is None:
             return acquisition
         self._holds[me] = self._latest = hold
         return None
 
-    def release(self) -> None:
-        """Give the lock back.
+    def _acquisition(self, deadline: float) -> Acquisition:
+        return Acquisition(self._wanted(), deadline)
 
-        Raises:
-            MutexLostError: If it had been lost.
-            MutexNotHeldError: If it is not held here: never taken, given back already, or held by
-                the parent of this forked process.
-            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached; the lock then ends with
-                its lease. DeleteError with ``delete_on_release``.
-        """
-        self._release(self._current("release"))
+    def _wanted(self) -> Wanted:
+        process = current_process()
+        return Wanted(self._terms, process.store(self._terms.model), process, self._teller())
 
-    def _release(self, hold: Hold) -> None:
-        try:
-            release(hold)
-        finally:
-            if not hold.held:
-                for thread, other in list(self._holds.items()):
-                    if other is hold:
-                        del self._holds[thread]
+    def _teller(self) -> OnLost:
+        return functools.partial(self._terms.on_lost, self) if self._terms.on_lost else None
 
-    def renew(self, lease: float | None = None) -> None:
-        """Renew now. The new end counts from now and never comes before the old one.
-
-        A lease that has ended is won back if nobody took the lock meanwhile.
-
-        Args:
-            lease: Seconds, for this renewal alone; the mutex's own by default.
-
-        Raises:
-            MutexLostError: If the lock is lost.
-            MutexNotHeldError: If it is not held here.
-            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached until the lease ends.
-        """
-        if lease is not None:
-            check_lease(lease)
-        self._current("renew").renew(lease)
-
-    def ensure_held(self, at_least: float = 0.0) -> None:
-        """Raise unless the lock is held, and renew it first if less of its lease is left.
-
-        Args:
-            at_least: Seconds that must be left; more than the lease is never left.
-
-        Raises:
-            MutexLostError: If it is lost.
-            MutexNotHeldError: If it is not held here.
-        """
-        check_at_least(at_least, self._terms.lease)
-        self._current("ensure_held").ensure(at_least)
+    def _attaching(self, ticket: Ticket) -> Steps[None]:
+        """Go on with the acquisition that a ticket names; the next ``with`` block takes it over."""
+        hold = yield from Attachment(self._wanted(), ticket).attach()
+        self._holds[this_caller()] = self._latest = self._attached = hold
 
     def force_release(self) -> bool:
         """Break whatever claim stands on this key now, and no later one.
@@ -257,103 +303,35 @@ class Mutex(View):
         return force(current_process().store(terms.model), terms.row, terms.key)
 
     def __enter__(self) -> Self:
-        """Take the lock.
+        """Take the lock; after `attach`, go on with what it took.
 
         Raises:
             MutexTimeoutError: If it was not free within the timeout.
+            MutexLostError: If the lock that was attached is lost already.
         """
-        failed = self._acquire(True, None)
-        if failed is not None:
-            raise self._timeout_error(failed.holder)
-        me = this_thread()
-        self._entered.setdefault(me, []).append(self._holds[me])
+        alarm = Alarm()
+        entered: Self = all_steps(self._entering(alarm), alarm)
+        return entered
+
+    def _entering(self, alarm: Alarm) -> Steps[Any]:
+        me = this_caller()
+        attached, self._attached = self._attached, None
+        if attached is None or attached.finished or attached is not self._latest:
+            failed = yield from self._acquiring(True, None, alarm)
+            if failed is not None:
+                raise self._timeout_error(failed.holder)
+        else:
+            attached.check("with")
+            self._holds[me], attached.wanted.caller = attached, me
+        self._enters()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Give the lock back. The body's own exception is never replaced.
-
-        Raises:
-            MutexLostError: After a clean body, if the lock was lost meanwhile.
-        """
-        entered = self._leave()
-        # the body may have given it back, or lost it, and taken it again
-        hold = self._holds.get(this_thread(), entered)
-        if hold.finished:
-            return
-        try:
-            self._release(hold)
-        except Exception as failure:
-            if error is None:
-                raise
-            add_note(error, f"and the lock could not be given back: {failure}")
-
-    def _leave(self) -> Hold:
-        """Return the acquisition of the block that is left, on whatever thread that happens."""
-        me = this_thread()
-        thread = me if me in self._entered else next(iter(self._entered))
-        entered = self._entered[thread]
-        hold = entered.pop()
-        if not entered:
-            del self._entered[thread]
-        return hold
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: each call runs under the lock, by a mutex of its own."""
-        if _is_async(function):
-            msg = "an async function cannot run under a Mutex: it would block the event loop"
-            raise TypeError(msg)
-        if inspect.isgeneratorfunction(function):
-            msg = "a generator would run after the lock is given back: take it inside the generator"
-            raise TypeError(msg)
-
-        @functools.wraps(function)
-        def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self._another():
-                return function(*args, **kwargs)
-
-        return locked
+        return locked_calls(function, self._another)
 
     def _another(self) -> Mutex:
         return Mutex(self._terms)
-
-    def save_data(self, data: Any) -> None:
-        """Write the payload into the row, if the lock is still held in the store; None clears it.
-
-        Raises:
-            MutexLostError: If it is not; its ``applied`` says whether the payload was written.
-            TypeError: If the payload is not JSON.
-            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached; the outcome is unknown.
-        """
-        from pynamodb_mutex._guard import save_data  # noqa: PLC0415 - seldom needed
-
-        save_data(self._current("save_data"), data)
-
-    def transaction(self) -> TransactWrite:
-        """Return a TransactWrite that is applied only if the lock is still held in the store.
-
-        Its rows are written at most once, and in the order of this holder's writes. One of its 100
-        items is the guard on the lock's row.
-
-        Leaving its ``with`` block raises MutexLostError if the lock is lost; ``applied`` says whether
-        the rows were written. It raises ``pynamodb.exceptions.TransactWriteError`` if another
-        condition in it does not hold, or DynamoDB cannot be reached; then the outcome is unknown.
-
-        Raises:
-            MutexLostError: If the lock is lost already.
-            MutexNotHeldError: If it is not held here.
-        """
-        hold = self._current("transaction")
-        hold.check("transaction")
-        from pynamodb_mutex._transaction import (  # noqa: PLC0415 - seldom needed, slow to load
-            GuardedTransactWrite,
-        )
-
-        return GuardedTransactWrite([hold])
 
     def locked(self) -> bool:
         """Whether anyone holds the lock, by one consistent read.
@@ -363,8 +341,7 @@ class Mutex(View):
         """
         store = current_process().store(self._terms.model)
         answer = persist(lambda: store.read(self._terms.row, consistent=True), 0.0)
-        ends, bounds = answer.claim.expires_at, store.server.bounds
-        return ends is not None and (bounds is None or answer.received < bounds.passes(ends))
+        return answer.claim.is_held(answer.received, store.server.bounds)
 
     def _timeout_error(self, holder: Claim | None) -> MutexTimeoutError:
         owner, ends = (None, None) if holder is None else (holder.owner, holder.expires_at)
@@ -375,12 +352,3 @@ class Mutex(View):
             owner=owner,
             expires_at=ends,
         )
-
-
-def _is_async(function: Callable[..., object]) -> bool:
-    """Say whether calling it gives something to be awaited; also of an object with ``__call__``."""
-    called = type(function).__call__
-    return any(
-        inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each)
-        for each in (function, called)
-    )

@@ -27,6 +27,7 @@ from pynamodb_mutex._engines import use as _use
 from pynamodb_mutex._process import Process, forget_everything, store_for
 from pynamodb_mutex._release import release
 from pynamodb_mutex._templates import Template
+from pynamodb_mutex._waiting import Alarm, all_steps
 from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.exceptions import MutexLostError, MutexTimeoutError
 from pynamodb_mutex.models import LockItem
@@ -182,7 +183,7 @@ def _held_elsewhere(lock: Mutex, model: type[Model]) -> Iterator[Model]:
     lock.force_release()
     elsewhere = Process()  # with a connection and a queue of its own, as another process has
     wanted = Wanted(lock._terms, elsewhere.store(lock._terms.model), elsewhere, None)
-    hold = Acquisition(wanted, _clock.local_clock().now()).run(blocking=False)
+    hold = all_steps(Acquisition(wanted, _clock.local_clock().now()).look(), Alarm())
     if hold is None:
         msg = f"{lock.key!r} was taken before it could be held elsewhere"
         raise MutexTimeoutError(msg, key=lock.key)

@@ -1,4 +1,4 @@
-"""The fixtures `scene` and `row_scene` of the tests of row locks.
+"""The fixtures `any_scene`, `row_scene` and `table_scene` of the tests of row locks.
 
 As in scene_fixtures.py the tables and their clients are made once for a test file.
 """
@@ -117,15 +117,15 @@ def table_scene(stage_in_table: RowScene) -> Iterator[RowScene]:
 
 
 @pytest.fixture
-def scene(stage_anywhere: RowScene) -> Iterator[RowScene]:
+def any_scene(stage_anywhere: RowScene) -> Iterator[RowScene]:
     """A row of its own for each test, with its lock in it or in a lock table."""
     with _scene(stage_anywhere) as scene:
         yield scene
 
 
 @pytest.fixture
-def rows(scene: RowScene) -> Rows:
+def rows(any_scene: RowScene) -> Rows:
     """Three rows, each with its lock in it or in a lock table."""
-    made = Rows(scene)
-    scene.proxy.start_anew()
+    made = Rows(any_scene)
+    any_scene.proxy.start_anew()
     return made

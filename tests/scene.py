@@ -131,7 +131,7 @@ class Scene:
 
 def forget_holds(*clients: type[LockItem]) -> None:
     """Let no lock that these clients left behind be renewed any more."""
-    for hold in list(current_process().renewer._due):
+    for hold in [h for each in list(current_process().renewer._due) for h in each.holds]:
         if hold.store.model in clients:
             hold.forget()
 

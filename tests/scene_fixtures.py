@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from group_scene import Keys
 from proxy import fault_proxy, through
 from scene import Scene, forget_holds
 
@@ -43,3 +44,9 @@ def scene(stage: Scene) -> Iterator[Scene]:
     yield Scene(stage.engine, stage.proxy, stage.here, stage.there)
     forget_holds(stage.here, stage.there)
     stage.proxy.clear()
+
+
+@pytest.fixture
+def keys(scene: Scene) -> Keys:
+    """Three keys of a test's own."""
+    return Keys(scene)

@@ -1,7 +1,6 @@
 """Bounds of server time: true for every history of answers, and again after a clock stood still."""
 
 import math
-import threading
 import time
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from pynamodb_mutex import _clock
 from pynamodb_mutex._clock import DRIFT, GRAIN, HOST_SKEW, Bounds, LocalClock, ServerTime
-from pynamodb_mutex.testing import FakeClock
 
 EPOCH = 1_700_000_000.0
 NOISE = 1e-5  # of floats of that size
@@ -210,19 +208,3 @@ def test_the_local_clock_runs_forward(monkeypatch, counts_suspension):
     before = clock.now()
     time.sleep(0.01)
     assert 0.009 < clock.now() - before < 10
-
-
-def test_sleep_goes_by_the_clock_in_use():
-    with FakeClock() as clock:
-        slept = threading.Event()
-
-        def sleeper():
-            _clock.sleep(60)
-            slept.set()
-
-        thread = threading.Thread(target=sleeper)
-        thread.start()
-        assert not slept.wait(0.1)
-        clock.advance(60)
-        assert slept.wait(10)
-        thread.join()

@@ -218,9 +218,11 @@ def embedded(embedded_engine: Engine) -> Iterator[Engine]:
         def clean() -> None:
             # PynamoDB keeps a connection, also to an engine that has gone
             LockItem._connection = None
-            for table in client.list_tables()["TableNames"]:
-                if not table.startswith("locks-"):  # those of conftest's
-                    client.delete_table(TableName=table)
+            # there may be more than one answer has room for
+            for page in client.get_paginator("list_tables").paginate():
+                for table in page["TableNames"]:
+                    if not table.startswith("locks-"):  # those of conftest's
+                        client.delete_table(TableName=table)
 
         clean()
         yield engine

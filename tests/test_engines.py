@@ -87,13 +87,17 @@ def test_connections_are_kept_alive_without_stalls(engine):
     connection = http.client.HTTPConnection("127.0.0.1", port_of(engine))
     connection.connect()
     ours = connection.sock
-    started = time.monotonic()
-    for _ in range(20):
-        connection.request("POST", "/", b"{}", signed("ListTables"))
-        assert connection.getresponse().read()
-    took = time.monotonic() - started
+    took = []
+    # a busy machine may stall in some of the rounds, those algorithms would in each
+    while len(took) < 10 and not (took and min(took) < 20 * 0.04):
+        started = time.monotonic()
+        for _ in range(20):
+            connection.request("POST", "/", b"{}", signed("ListTables"))
+            assert connection.getresponse().read()
+        took.append(time.monotonic() - started)
     assert connection.sock is ours
-    assert took < 20 * 0.04  # what Nagle's algorithm and delayed acknowledgements would take
+    # what Nagle's algorithm and delayed acknowledgements would take
+    assert min(took) < 20 * 0.04
     connection.close()
 
 

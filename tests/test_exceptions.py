@@ -12,6 +12,7 @@ import pynamodb_mutex
 from pynamodb_mutex import exceptions
 from pynamodb_mutex.exceptions import (
     InvalidKeyError,
+    InvalidTicketError,
     Loss,
     MutexAlreadyHeldError,
     MutexError,
@@ -30,6 +31,7 @@ ALL = [
     MutexAlreadyHeldError,
     RowLockedError,
     InvalidKeyError,
+    InvalidTicketError,
 ]
 
 
@@ -43,6 +45,7 @@ ALL = [
         (MutexAlreadyHeldError, {MutexError, RuntimeError}),
         (RowLockedError, {MutexError}),
         (InvalidKeyError, {MutexError, ValueError}),
+        (InvalidTicketError, {MutexError, ValueError}),
     ],
 )
 def test_each_stands_where_the_documentation_says(kind, bases):

@@ -36,12 +36,12 @@ HEAVY = (
     "numpy",
     "pytest",
     "rich",
-    "tenacity",
     "waitress",
     "flask",
     "pynamodb_mutex._engines",
     "pynamodb_mutex._embedded_server",
     "pynamodb_mutex._pytest_plugin",
+    "pynamodb_mutex._synchronized",
     "pynamodb_mutex.testing",
 )
 

@@ -37,6 +37,7 @@ def test_two_requests_lock_write_and_unlock(rows: Rows) -> None:
 def test_three_requests_if_the_rows_are_read(rows: Rows) -> None:
     with rows.locks() as locked:
         assert [row.name for row in locked] == rows.keys
+        assert len(locked) == 3
         add_to_all(locked)
     assert rows.scene.proxy.kinds() == [TRANSACT, "BatchGetItem", TRANSACT]
     assert rows.balances == [1, 1, 1]
@@ -108,19 +109,19 @@ def test_waits_until_the_last_is_free(rows: Rows) -> None:
 
 
 def test_missing_row_locks_nothing(rows: Rows) -> None:
-    scene = rows.scene
-    scene.old(rows.keys[1]).delete()
+    any_scene = rows.scene
+    any_scene.old(rows.keys[1]).delete()
     locks = rows.locks()
-    with pytest.raises(scene.here.DoesNotExist), locks as locked:
+    with pytest.raises(any_scene.here.DoesNotExist), locks as locked:
         locked[1].refresh()
     assert rows.free() == [True] * 3
-    assert scene.there.count(rows.keys[1]) == 0
+    assert any_scene.there.count(rows.keys[1]) == 0
     assert not locks.held
 
 
 def test_dead_holder_of_one_is_taken_over(rows: Rows) -> None:
-    scene = rows.scene
-    other = scene.there.locked(rows.keys[1], lease=0.5, auto_renew=False, owner="dead")
+    any_scene = rows.scene
+    other = any_scene.there.locked(rows.keys[1], lease=0.5, auto_renew=False, owner="dead")
     assert other.acquire()
     with rows.locks() as locked:
         add_to_all(locked)
@@ -229,7 +230,7 @@ def run_all(*work: Callable[[], None]) -> None:
 
 
 def test_locks_taken_in_opposite_orders_neither_block_nor_lose_an_update(rows: Rows) -> None:
-    scene, times = rows.scene, 6
+    any_scene, times = rows.scene, 6
     first, second, third = rows.keys
 
     def work(model: type[Account], keys: list[str]) -> Callable[[], None]:
@@ -246,13 +247,13 @@ def test_locks_taken_in_opposite_orders_neither_block_nor_lose_an_update(rows: R
 
     def one() -> None:
         for _ in range(times):
-            with scene.there.locked(second, timeout=60, poll=(0.01, 0.1)) as row:
+            with any_scene.there.locked(second, timeout=60, poll=(0.01, 0.1)) as row:
                 save(row)
 
     run_all(
-        work(scene.here, [first, second]),
-        work(scene.there, [second, first]),
-        work(scene.there, [third, second, first]),
+        work(any_scene.here, [first, second]),
+        work(any_scene.there, [second, first]),
+        work(any_scene.there, [third, second, first]),
         one,
     )
     assert rows.balances == [3 * times, 4 * times, times]

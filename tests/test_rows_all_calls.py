@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from accounts import Account
+from accounts import Account, Ledger
+from group_scene import that
 from proxy import Exchange, Fault, deny, drop_answer, no_date, server_error
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import TransactWriteError
@@ -18,7 +19,7 @@ from row_scene import TRANSACT, Rows
 
 from pynamodb_mutex import Loss, MutexError, MutexLostError, MutexNotHeldError
 from pynamodb_mutex._process import forget_everything
-from pynamodb_mutex.groups import RowLocks, _Once
+from pynamodb_mutex.groups import RowLocks
 from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["row_scene_fixtures", "accounts_fixtures"]
@@ -78,6 +79,27 @@ def test_ensure_held_renews_those_of_which_too_little_is_left(locks: RowLocks[Ac
         locks.release()
 
 
+def test_renewed_by_one_request(rows: Rows) -> None:
+    with rows.locks(lease=20, auto_renew=False) as locked:
+        ends = [float(row.lock_expires_at or 0) for row in rows.stored()]
+        rows.scene.proxy.start_anew()
+        locked._locks.renew(60)
+        assert rows.scene.proxy.kinds() == [TRANSACT]
+        assert locked._locks.remaining > 50
+        if not rows.scene.in_table:
+            after = [row.lock_expires_at for row in rows.stored()]
+            assert all(later > end for later, end in zip(after, ends, strict=True))
+
+
+def test_a_missing_row_under_a_lock_table_is_told_when_it_is_looked_at(
+    ledger: type[Ledger],
+) -> None:
+    with ledger.locked_all(["a", "missing"]) as rows:
+        with pytest.raises(Ledger.DoesNotExist):
+            print(rows[0])
+        assert rows._locks.held
+
+
 def test_ensure_held_tells_a_loss(locks: RowLocks[Account]) -> None:
     assert locks.acquire()
     assert Account.locked("b").force_release()
@@ -100,15 +122,6 @@ def test_the_bodys_own_error_is_not_replaced(locks: RowLocks[Account]) -> None:
 def test_a_loss_is_told_at_the_end_of_a_clean_body(locks: RowLocks[Account]) -> None:
     with pytest.raises(MutexLostError), locks:
         assert Account.locked("b").force_release()
-
-
-def test_losses_noticed_at_the_same_instant_are_told_once(accounts: type[Account]) -> None:
-    told: list[object] = []
-    both = [accounts.locked(name, on_lost=told.append) for name in "ab"]
-    once = _Once(both)
-    for lock in both:
-        once.teller(lock)()
-    assert told == both[:1]
 
 
 def test_rows_of_models_without_locks_may_be_written_too(
@@ -153,7 +166,7 @@ def test_without_a_date_a_dead_holder_is_watched_for_its_lease(rows: Rows) -> No
     forget_everything()
     locks = rows.locks(poll=(0.1, 0.2))
     assert locks.acquire(timeout=30)
-    assert locks._holds[1].tenure.version > dead.fencing_token
+    assert locks._current("the second").members[1].tenure.version > dead.fencing_token
     locks.release()
 
 
@@ -181,7 +194,7 @@ def test_claims_that_came_too_late_are_not_held(rows: Rows) -> None:
 
         locks = rows.locks(lease=2)
         rows.scene.proxy.next(Fault("late answer", answer_late), op=TRANSACT)
-        rows.scene.proxy.always(deny(), op="renew")
+        rows.scene.proxy.always(deny(), when=that("renew"))
         assert not locks.acquire(blocking=False)
         assert not locks.held
     rows.scene.proxy.wait(3, "disown")
@@ -200,7 +213,7 @@ def test_who_waits_while_the_engine_is_left_is_told(rows: Rows) -> None:
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    rows.scene.proxy.wait(1, "GetItem")
+    rows.scene.proxy.wait(1, "BatchGetItem")
     forget_everything()
     waiting.join(20)
     assert "engine left" in told[0]

@@ -73,6 +73,16 @@ def test_locking_that_is_given_up_leaves_nothing_locked(rows: Rows) -> None:
     assert all(rows.free())
 
 
+def test_renewal_leaves_to_the_unlocking_write_what_becomes_of_the_claims(rows: Rows) -> None:
+    locks = rows.locks(lease=20)
+    assert locks.acquire()
+    rows.scene.proxy.next(after(locks.renew), op=TRANSACT)
+    add_unread(rows, locks)
+    assert rows.scene.applied(TRANSACT) == [True, True]
+    assert not locks.lost
+    assert all(rows.free())
+
+
 # -- losses ----------------------------------------------------------------------------------------
 
 
@@ -176,25 +186,27 @@ def test_applied_and_one_lost_before_the_repeat(rows: Rows, lose: Lose, unlock: 
 def test_row_that_is_gone_proves_nothing_beside_one_that_was_not_written(
     row_scene: RowScene,
 ) -> None:
-    scene = row_scene
-    rows = Rows(scene)
+    any_scene = row_scene
+    rows = Rows(any_scene)
     locks = rows.locks()
     assert locks.acquire()
-    scene.proxy.next(drop_request(then=lambda: scene.old(rows.keys[0]).delete()), op=TRANSACT)
+    any_scene.proxy.next(
+        drop_request(then=lambda: any_scene.old(rows.keys[0]).delete()), op=TRANSACT
+    )
     transaction = locks.transaction()
-    transaction.delete(scene.here(rows.keys[0]))
-    transaction.update(scene.here(rows.keys[1]), [scene.here.balance.add(1)])
+    transaction.delete(any_scene.here(rows.keys[0]))
+    transaction.update(any_scene.here(rows.keys[1]), [any_scene.here.balance.add(1)])
     with pytest.raises(MutexLostError) as raised, transaction:
         pass
     assert raised.value.applied is None
-    assert scene.there.get(rows.keys[1], consistent_read=True).balance == 0
+    assert any_scene.there.get(rows.keys[1], consistent_read=True).balance == 0
 
 
-def knows_nothing(scene: RowScene, proxy: FaultProxy) -> type[Account]:
+def knows_nothing(any_scene: RowScene, proxy: FaultProxy) -> type[Account]:
     """Return a client that has had no answer yet."""
-    fresh = through(proxy, scene.there)
-    if scene.in_table:
-        fresh.lock_model = through(proxy, scene.locks)
+    fresh = through(proxy, any_scene.there)
+    if any_scene.in_table:
+        fresh.lock_model = through(proxy, any_scene.locks)
     return fresh
 
 
@@ -202,15 +214,15 @@ def test_client_that_knows_nothing_yet_claims_no_longer_than_its_lease(
     rows: Rows,
 ) -> None:
     # an end in server time is what frees a dead holder's rows for whoever comes first
-    scene = rows.scene
-    with fault_proxy(scene.engine) as proxy:
-        fresh = knows_nothing(scene, proxy)
+    any_scene = rows.scene
+    with fault_proxy(any_scene.engine) as proxy:
+        fresh = knows_nothing(any_scene, proxy)
         locks = fresh.locked_all(rows.keys, lease=20, auto_renew=False)
         assert locks.acquire()
         assert locks.held
-        assert proxy.kinds() == ["GetItem", TRANSACT]
+        assert proxy.kinds() == ["BatchGetItem", TRANSACT]
         for key in rows.keys:
-            at = replace(scene, key=key)
+            at = replace(any_scene, key=key)
             assert float(at.claim["expires_at"]["N"]) < time.time() + 60
         locks.release()
 
@@ -221,4 +233,4 @@ def test_client_that_knows_nothing_and_reaches_nothing_says_so(rows: Rows) -> No
         proxy.always(server_error())
         with pytest.raises(TransactWriteError):
             fresh.locked_all(rows.keys).acquire(blocking=False)
-        assert set(proxy.kinds()) == {"GetItem"}
+        assert set(proxy.kinds()) == {"BatchGetItem"}

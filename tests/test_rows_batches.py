@@ -13,23 +13,26 @@ pytest_plugins = ["row_scene_fixtures"]
 
 
 @pytest.mark.parametrize("what", ["save", "delete"])
-def test_batch_refuses_a_row_that_is_locked_here(scene: RowScene, what: str) -> None:
-    with scene.lock() as row:
-        with pytest.raises(MutexError, match="batch") as raised, scene.here.batch_write() as batch:
+def test_batch_refuses_a_row_that_is_locked_here(any_scene: RowScene, what: str) -> None:
+    with any_scene.lock() as row:
+        with (
+            pytest.raises(MutexError, match="batch") as raised,
+            any_scene.here.batch_write() as batch,
+        ):
             getattr(batch, what)(row)
         assert raised.value.key == row.row_lock.key
-        assert scene.proxy.of("BatchWriteItem") == []
-    with scene.here.batch_write() as batch:
+        assert any_scene.proxy.of("BatchWriteItem") == []
+    with any_scene.here.batch_write() as batch:
         getattr(batch, what)(row)
-    assert scene.gone is (what == "delete")
+    assert any_scene.gone is (what == "delete")
 
 
-def test_batch_refuses_a_row_whose_lock_was_lost(scene: RowScene) -> None:
-    row = scene.locked()
-    scene.forced_and_taken()
+def test_batch_refuses_a_row_whose_lock_was_lost(any_scene: RowScene) -> None:
+    row = any_scene.locked()
+    any_scene.forced_and_taken()
     with pytest.raises(MutexLostError):
         save(row)
-    with pytest.raises(MutexError, match="batch"), scene.here.batch_write() as batch:
+    with pytest.raises(MutexError, match="batch"), any_scene.here.batch_write() as batch:
         batch.save(row)
 
 

@@ -112,11 +112,11 @@ def test_belief_is_back_when_the_write_was_refused(row_scene: RowScene, write: W
     assert row_scene.row.balance == 1
 
 
-def of_unknown_outcome(scene: RowScene) -> tuple[Any, Account]:
+def of_unknown_outcome(any_scene: RowScene) -> tuple[Any, Account]:
     """Unlock by a write that the network keeps, and give up."""
     kept = late()
-    scene.proxy.next(kept, deny(), op=scene.op("update"))
-    row = scene.locked()
+    any_scene.proxy.next(kept, deny(), op=any_scene.op("update"))
+    row = any_scene.locked()
     with pytest.raises(PynamoDBException):
         update(row, unlock=True)
     return kept, row

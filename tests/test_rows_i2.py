@@ -58,49 +58,49 @@ def assert_lost(
 @lost_in_two_ways
 @save_or_update
 def test_write_whose_answer_is_lost_is_applied_once(
-    scene: RowScene, write: Write, lose: Lose
+    any_scene: RowScene, write: Write, lose: Lose
 ) -> None:
-    op = scene.op(write.__name__)
-    with scene.lock() as row:
-        scene.proxy.next(lose(), lose(), op=op)
+    op = any_scene.op(write.__name__)
+    with any_scene.lock() as row:
+        any_scene.proxy.next(lose(), lose(), op=op)
         write(row, "first")
-        assert scene.applied(op) == [True, False, False]
-        for stored in (scene.row, row):
+        assert any_scene.applied(op) == [True, False, False]
+        for stored in (any_scene.row, row):
             assert (stored.balance, stored.last) == (1, "first")
-        assert scene.writes == 1
+        assert any_scene.writes == 1
         write(row, "second")
-        assert (scene.row.balance, scene.row.last, scene.writes) == (2, "second", 2)
+        assert (any_scene.row.balance, any_scene.row.last, any_scene.writes) == (2, "second", 2)
         assert row.is_locked
 
 
 @lost
 @save_or_update
 def test_write_that_unlocks_and_whose_answer_is_lost_is_applied_once(
-    scene: RowScene, write: Write, lose: Lose
+    any_scene: RowScene, write: Write, lose: Lose
 ) -> None:
-    op = scene.op(write.__name__)
+    op = any_scene.op(write.__name__)
     lost: list[object] = []
-    with scene.lock(on_lost=lost.append) as row:
-        scene.proxy.next(lose(), lose(), op=op)
+    with any_scene.lock(on_lost=lost.append) as row:
+        any_scene.proxy.next(lose(), lose(), op=op)
         write(row, "first", unlock=True)
-        assert scene.applied(op) == [True, False, False]
+        assert any_scene.applied(op) == [True, False, False]
         assert not row.row_lock.held
         assert not row.row_lock.lost
-    assert (scene.row.balance, scene.row.last) == (1, "first")
-    assert scene.is_free
-    assert scene.proxy.of("release") == []
+    assert (any_scene.row.balance, any_scene.row.last) == (1, "first")
+    assert any_scene.is_free
+    assert any_scene.proxy.of("release") == []
     assert lost == []
-    scene.taken().release()
+    any_scene.taken().release()
 
 
 @lost
-def test_delete_whose_answer_is_lost_is_applied_once(scene: RowScene, lose: Lose) -> None:
-    op = scene.op("delete")
-    with scene.lock() as row:
-        scene.proxy.next(lose(), lose(), op=op)
+def test_delete_whose_answer_is_lost_is_applied_once(any_scene: RowScene, lose: Lose) -> None:
+    op = any_scene.op("delete")
+    with any_scene.lock() as row:
+        any_scene.proxy.next(lose(), lose(), op=op)
         row.delete()
-        assert scene.applied(op) == [True, False, False]
-    assert scene.gone
+        assert any_scene.applied(op) == [True, False, False]
+    assert any_scene.gone
 
 
 def test_update_leaves_the_claim_alone(row_scene: RowScene) -> None:
@@ -111,15 +111,15 @@ def test_update_leaves_the_claim_alone(row_scene: RowScene) -> None:
 
 
 def test_unlock_of_unknown_outcome_is_no_loss_to_the_release(row_scene: RowScene) -> None:
-    scene = row_scene
-    lock = scene.lock()
-    scene.proxy.next(drop_answer(), deny(), op="PutItem")
+    any_scene = row_scene
+    lock = any_scene.lock()
+    any_scene.proxy.next(drop_answer(), deny(), op="PutItem")
     with pytest.raises(PutError), lock as row:
         save(row, "mine", unlock=True)
-    assert scene.is_free
-    assert scene.row.last == "mine"
+    assert any_scene.is_free
+    assert any_scene.row.last == "mine"
     assert not lock.lost
-    assert scene.applied("release") == [True]
+    assert any_scene.applied("release") == [True]
 
 
 # -- not applied -----------------------------------------------------------------------------------
@@ -128,16 +128,16 @@ def test_unlock_of_unknown_outcome_is_no_loss_to_the_release(row_scene: RowScene
 @every_write
 @row_losses
 def test_refused_at_the_first_attempt_is_not_applied(
-    scene: RowScene, write: Write, lose_it: Callable[[RowScene], object], loss: Loss
+    any_scene: RowScene, write: Write, lose_it: Callable[[RowScene], object], loss: Loss
 ) -> None:
-    row = scene.locked(auto_renew=False)
-    lose_it(scene)
+    row = any_scene.locked(auto_renew=False)
+    lose_it(any_scene)
     assert row.row_lock.held  # it cannot know
-    before = scene.everything
+    before = any_scene.everything
     told = assert_lost(lambda: write(row), False, loss)
     assert told.owner == ("other" if loss is Loss.TAKEN else None)
     assert row.row_lock.loss is loss
-    assert scene.everything == before
+    assert any_scene.everything == before
     assert not row.is_locked
 
 
@@ -159,25 +159,27 @@ def test_refused_at_the_first_attempt_inside_a_write_that_unlocks_as_well(
 
 @every_write
 def test_write_of_a_holder_that_slept_through_anothers_whole_cycle_is_not_applied(
-    scene: RowScene, write: Write
+    any_scene: RowScene, write: Write
 ) -> None:
-    row = scene.locked(auto_renew=False)
-    other = scene.expired_and_taken()
+    row = any_scene.locked(auto_renew=False)
+    other = any_scene.expired_and_taken()
     save(other.row, "other", unlock=True)
     assert_lost(lambda: write(row), False, Loss.TAKEN)
-    assert scene.row.last == "other"
+    assert any_scene.row.last == "other"
 
 
 @pytest.mark.parametrize("fault", [throttle, server_error])
 @every_write
 def test_taken_over_after_an_attempt_that_was_throttled_is_told_as_far_as_known(
-    scene: RowScene, write: Write, fault: Lose
+    any_scene: RowScene, write: Write, fault: Lose
 ) -> None:
-    row = scene.locked()
-    scene.proxy.next(fault(), after(scene.forced_and_taken), op=scene.op(write.__name__))
+    row = any_scene.locked()
+    any_scene.proxy.next(
+        fault(), after(any_scene.forced_and_taken), op=any_scene.op(write.__name__)
+    )
     # throttled is surely not applied; after a 500 nobody knows
     assert_lost(lambda: write(row), False if fault is throttle else None)
-    assert (scene.row.balance, scene.row.last) == (0, None)
+    assert (any_scene.row.balance, any_scene.row.last) == (0, None)
 
 
 @every_write
@@ -196,34 +198,36 @@ def test_refused_after_code_that_takes_no_locks_has_written_over_the_row(
 @lost
 @save_or_update
 def test_applied_and_then_taken_over_before_the_repeat_is_unknown(
-    scene: RowScene, write: Write, lose: Lose
+    any_scene: RowScene, write: Write, lose: Lose
 ) -> None:
-    row = scene.locked()
-    scene.proxy.next(lose(then=scene.forced_and_taken), op=scene.op(write.__name__))
+    row = any_scene.locked()
+    any_scene.proxy.next(lose(then=any_scene.forced_and_taken), op=any_scene.op(write.__name__))
     assert assert_lost(lambda: write(row), None, Loss.TAKEN).owner == "other"
-    assert (scene.row.balance, scene.row.last) == (1, "mine")
+    assert (any_scene.row.balance, any_scene.row.last) == (1, "mine")
 
 
 @lost
 @save_or_update
 def test_applied_with_the_unlock_and_then_taken_before_the_repeat_is_unknown(
-    scene: RowScene, write: Write, lose: Lose
+    any_scene: RowScene, write: Write, lose: Lose
 ) -> None:
-    row = scene.locked()
-    scene.proxy.next(lose(then=scene.taken), op=scene.op(write.__name__))
+    row = any_scene.locked()
+    any_scene.proxy.next(lose(then=any_scene.taken), op=any_scene.op(write.__name__))
     assert_lost(lambda: write(row, unlock=True), None)
-    assert (scene.row.balance, scene.row.last) == (1, "mine")
+    assert (any_scene.row.balance, any_scene.row.last) == (1, "mine")
 
 
 @every_write
 @pytest.mark.parametrize("take", [RowScene.force, RowScene.forced_and_taken])
 def test_not_applied_and_then_lost_before_the_repeat_is_unknown(
-    scene: RowScene, write: Write, take: Callable[[RowScene], object]
+    any_scene: RowScene, write: Write, take: Callable[[RowScene], object]
 ) -> None:
-    row = scene.locked()
-    scene.proxy.next(drop_request(then=lambda: take(scene)), op=scene.op(write.__name__))
+    row = any_scene.locked()
+    any_scene.proxy.next(
+        drop_request(then=lambda: take(any_scene)), op=any_scene.op(write.__name__)
+    )
     assert_lost(lambda: write(row), None)
-    assert scene.row.last in (None, "old")
+    assert any_scene.row.last in (None, "old")
 
 
 @lost
@@ -231,22 +235,22 @@ def test_row_deleted_and_made_anew_by_another_before_the_repeat_is_unknown(
     row_scene: RowScene, lose: Lose
 ) -> None:
     row = row_scene.locked()
-    scene = row_scene
-    scene.proxy.next(lose(then=scene.overwrite), op=scene.op("delete"))
+    any_scene = row_scene
+    any_scene.proxy.next(lose(then=any_scene.overwrite), op=any_scene.op("delete"))
     assert_lost(row.delete, None)
-    assert scene.row.last == "old"
+    assert any_scene.row.last == "old"
 
 
 # -- earlier writes whose outcome nobody knows -------------------------------------------------------
 
 
 def give_up_a_write(
-    scene: RowScene, write: Write, *faults: Fault, **options: bool
+    any_scene: RowScene, write: Write, *faults: Fault, **options: bool
 ) -> tuple[Late, Account]:
     """Let a guarded write fail for good; return its first attempt, kept by the network."""
     kept = late()
-    scene.proxy.next(kept, *faults, deny(), op=scene.op(write.__name__))
-    row = scene.locked()
+    any_scene.proxy.next(kept, *faults, deny(), op=any_scene.op(write.__name__))
+    row = any_scene.locked()
     with pytest.raises(PynamoDBException) as raised:
         write(row, "first", **options)
     assert not isinstance(raised.value, MutexLostError)
@@ -257,57 +261,57 @@ def give_up_a_write(
 @lost
 @save_or_update
 def test_next_write_goes_through_after_one_that_was_applied_unknown_to_us(
-    scene: RowScene, write: Write, lose: Lose
+    any_scene: RowScene, write: Write, lose: Lose
 ) -> None:
-    kept, row = give_up_a_write(scene, write, lose())
-    assert (scene.row.last, scene.writes) == ("first", 1)
+    kept, row = give_up_a_write(any_scene, write, lose())
+    assert (any_scene.row.last, any_scene.writes) == ("first", 1)
     save(row, "second")
-    assert (scene.row.last, scene.writes) == ("second", 2)
-    arrives_in_vain(scene, kept)
+    assert (any_scene.row.last, any_scene.writes) == ("second", 2)
+    arrives_in_vain(any_scene, kept)
     row.row_lock.release()
 
 
 @save_or_update
 def test_next_write_goes_through_after_one_that_was_never_applied(
-    scene: RowScene, write: Write
+    any_scene: RowScene, write: Write
 ) -> None:
-    kept, row = give_up_a_write(scene, write)
+    kept, row = give_up_a_write(any_scene, write)
     save(row, "second")
-    assert (scene.row.last, scene.writes) == ("second", 2)
-    arrives_in_vain(scene, kept)
+    assert (any_scene.row.last, any_scene.writes) == ("second", 2)
+    arrives_in_vain(any_scene, kept)
     row.row_lock.release()
 
 
 @save_or_update
 def test_given_up_write_that_lands_during_the_next_one_keeps_its_place_before_it(
-    scene: RowScene, write: Write
+    any_scene: RowScene, write: Write
 ) -> None:
-    kept, row = give_up_a_write(scene, write)
-    scene.proxy.next(server_error(), op=scene.op("save"))
+    kept, row = give_up_a_write(any_scene, write)
+    any_scene.proxy.next(server_error(), op=any_scene.op("save"))
     landed: list[int] = []
-    scene.proxy.next(after(lambda: landed.append(kept.apply().status)), op=scene.op("save"))
+    any_scene.proxy.next(after(lambda: landed.append(kept.apply().status)), op=any_scene.op("save"))
     save(row, "second")
     assert landed == [200]
-    assert (scene.row.last, scene.writes) == ("second", 2)
+    assert (any_scene.row.last, any_scene.writes) == ("second", 2)
     row.row_lock.release()
 
 
-def test_given_up_write_that_lands_is_not_taken_for_the_next_one(scene: RowScene) -> None:
+def test_given_up_write_that_lands_is_not_taken_for_the_next_one(any_scene: RowScene) -> None:
     # the next write is applied too, its answer is lost, and the late one cannot undo it
-    kept, row = give_up_a_write(scene, update)
-    scene.proxy.next(drop_answer(then=kept.apply), op=scene.op("save"))
+    kept, row = give_up_a_write(any_scene, update)
+    any_scene.proxy.next(drop_answer(then=kept.apply), op=any_scene.op("save"))
     save(row, "second")
-    assert scene.row.last == "second"
+    assert any_scene.row.last == "second"
     row.row_lock.release()
 
 
 # -- order -----------------------------------------------------------------------------------------
 
 
-def test_threads_that_write_under_one_lock_lose_no_update(scene: RowScene) -> None:
-    with scene.lock() as row:
+def test_threads_that_write_under_one_lock_lose_no_update(any_scene: RowScene) -> None:
+    with any_scene.lock() as row:
         for _ in range(3):
-            scene.proxy.next(drop_answer(), drop_request(), op=scene.op("update"))
+            any_scene.proxy.next(drop_answer(), drop_request(), op=any_scene.op("update"))
         errors: list[BaseException] = []
 
         def work() -> None:
@@ -325,7 +329,7 @@ def test_threads_that_write_under_one_lock_lose_no_update(scene: RowScene) -> No
         for thread in threads:
             thread.join(60)
         assert errors == []
-        assert (scene.row.balance, scene.writes) == (12, 12)
+        assert (any_scene.row.balance, any_scene.writes) == (12, 12)
 
 
 # -- conditions of the caller's own ----------------------------------------------------------------
@@ -336,24 +340,24 @@ def test_threads_that_write_under_one_lock_lose_no_update(scene: RowScene) -> No
 def test_condition_of_the_callers_own_is_no_loss(
     row_scene: RowScene, write: Write, renewed: bool
 ) -> None:
-    scene = row_scene
+    any_scene = row_scene
     error = {"save": PutError, "update": UpdateError, "delete": DeleteError}[write.__name__]
-    with scene.lock() as row:
+    with any_scene.lock() as row:
         if renewed:
             # refused for a renewal as well, and then for the condition alone
-            scene.proxy.next(after(row.row_lock.renew), op=scene.op(write.__name__))
-        before = scene.row.to_simple_dict()
+            any_scene.proxy.next(after(row.row_lock.renew), op=any_scene.op(write.__name__))
+        before = any_scene.row.to_simple_dict()
         with pytest.raises(error) as raised:
-            write(row, condition=scene.here.balance == 99)
+            write(row, condition=any_scene.here.balance == 99)
         assert raised.value.cause_response_code == "ConditionalCheckFailedException"
         assert row.is_locked
-        after_it = scene.row.to_simple_dict()
+        after_it = any_scene.row.to_simple_dict()
         if not renewed:
             assert after_it == before
         assert after_it["balance"] == 0
         row.balance = 0
-        save(row, condition=scene.here.balance == 0)
-        assert scene.row.balance == 1
+        save(row, condition=any_scene.here.balance == 0)
+        assert any_scene.row.balance == 1
 
 
 @pytest.fixture

@@ -63,26 +63,28 @@ def transact(way: Way, write: Write, row: Account, last: str = "mine", **options
         transaction.update(other, [model.balance.add(1)], add_version_condition=False)
 
 
-def beside(scene: RowScene) -> int:
+def beside(any_scene: RowScene) -> int:
     """How often the transaction's other row was written."""
-    row = next(iter(scene.there.query(f"{scene.key}-beside", consistent_read=True)), None)
+    row = next(iter(any_scene.there.query(f"{any_scene.key}-beside", consistent_read=True)), None)
     return 0 if row is None else row.balance
 
 
 @ways
 @lost_in_two_ways
 @save_or_update
-def test_answer_lost_is_applied_once(scene: RowScene, way: Way, write: Write, lose: Lose) -> None:
-    with scene.lock() as row:
-        scene.proxy.next(*[lose() for _ in range(3)], op=TRANSACT)
+def test_answer_lost_is_applied_once(
+    any_scene: RowScene, way: Way, write: Write, lose: Lose
+) -> None:
+    with any_scene.lock() as row:
+        any_scene.proxy.next(*[lose() for _ in range(3)], op=TRANSACT)
         transact(way, write, row, "first")
-        assert scene.applied(TRANSACT) == [True, False, False, False]
-        assert (scene.row.balance, scene.row.last, scene.writes) == (1, "first", 1)
+        assert any_scene.applied(TRANSACT) == [True, False, False, False]
+        assert (any_scene.row.balance, any_scene.row.last, any_scene.writes) == (1, "first", 1)
         row.balance = 1
         transact(way, write, row, "second")
-        assert (scene.row.balance, scene.row.last, scene.writes) == (2, "second", 2)
+        assert (any_scene.row.balance, any_scene.row.last, any_scene.writes) == (2, "second", 2)
         assert row.is_locked
-    assert beside(scene) == 2
+    assert beside(any_scene) == 2
 
 
 @ways
@@ -118,78 +120,78 @@ def test_refused_at_the_first_attempt_is_not_applied(
 
 @ways
 @every_write
-def test_refused_in_a_lock_table(scene: RowScene, way: Way, write: Write) -> None:
-    row = scene.locked(auto_renew=False)
-    scene.forced_and_taken()
+def test_refused_in_a_lock_table(any_scene: RowScene, way: Way, write: Write) -> None:
+    row = any_scene.locked(auto_renew=False)
+    any_scene.forced_and_taken()
     with pytest.raises(MutexLostError) as raised:
         transact(way, write, row)
     assert raised.value.applied is False
-    assert (scene.row.balance, beside(scene)) == (0, 0)
+    assert (any_scene.row.balance, beside(any_scene)) == (0, 0)
 
 
 @ways
 @lost_in_two_ways
 @save_or_update
 def test_applied_and_then_taken_over_before_the_repeat_is_unknown(
-    scene: RowScene, way: Way, write: Write, lose: Lose
+    any_scene: RowScene, way: Way, write: Write, lose: Lose
 ) -> None:
-    row = scene.locked()
-    scene.proxy.next(lose(then=scene.forced_and_taken), op=TRANSACT)
+    row = any_scene.locked()
+    any_scene.proxy.next(lose(then=any_scene.forced_and_taken), op=TRANSACT)
     with pytest.raises(MutexLostError) as raised:
         transact(way, write, row)
     assert raised.value.applied is None
     assert raised.value.owner == "other"
-    assert (scene.row.balance, beside(scene)) == (1, 1)
+    assert (any_scene.row.balance, beside(any_scene)) == (1, 1)
 
 
 @ways
 @every_write
 @pytest.mark.parametrize(("fault", "applied"), [(drop_request, None), (throttle, False)])
 def test_not_applied_and_then_taken_over_is_told_as_far_as_known(
-    scene: RowScene, way: Way, write: Write, fault: Lose, applied: bool | None
+    any_scene: RowScene, way: Way, write: Write, fault: Lose, applied: bool | None
 ) -> None:
-    row = scene.locked()
-    scene.proxy.next(fault(), after(scene.forced_and_taken), op=TRANSACT)
+    row = any_scene.locked()
+    any_scene.proxy.next(fault(), after(any_scene.forced_and_taken), op=TRANSACT)
     with pytest.raises(MutexLostError) as raised:
         transact(way, write, row)
     assert raised.value.applied is applied
-    assert (scene.row.balance, beside(scene)) == (0, 0)
+    assert (any_scene.row.balance, beside(any_scene)) == (0, 0)
 
 
 @ways
 @save_or_update
-def test_late_transaction_changes_nothing(scene: RowScene, way: Way, write: Write) -> None:
+def test_late_transaction_changes_nothing(any_scene: RowScene, way: Way, write: Write) -> None:
     kept = late()
-    with scene.lock() as row:
-        scene.proxy.next(kept, op=TRANSACT)
+    with any_scene.lock() as row:
+        any_scene.proxy.next(kept, op=TRANSACT)
         transact(way, write, row, "first")
         save(row, "second")
-        arrives_in_vain(scene, kept)
-        seen = scene.proxy.of(TRANSACT)[0]
-        before = scene.everything
+        arrives_in_vain(any_scene, kept)
+        seen = any_scene.proxy.of(TRANSACT)[0]
+        before = any_scene.everything
         # as DynamoDB takes it after ten minutes
-        assert_refused(scene.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4())))
-        assert scene.everything == before
-    assert beside(scene) == 1
+        assert_refused(any_scene.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4())))
+        assert any_scene.everything == before
+    assert beside(any_scene) == 1
 
 
 @ways
 @pytest.mark.parametrize("lands", [True, False])
 def test_given_up_transaction_keeps_its_place_before_the_next_write(
-    scene: RowScene, way: Way, lands: bool
+    any_scene: RowScene, way: Way, lands: bool
 ) -> None:
     kept = late()
-    with scene.lock() as row:
-        scene.proxy.next(kept, deny(), op=TRANSACT)
+    with any_scene.lock() as row:
+        any_scene.proxy.next(kept, deny(), op=TRANSACT)
         with pytest.raises(TransactWriteError):
             transact(way, update, row, "first")
         if lands:
             assert kept.apply().status == 200
         save(row, "second")
-        assert (scene.row.last, scene.writes) == ("second", 2)
+        assert (any_scene.row.last, any_scene.writes) == ("second", 2)
         if not lands:
-            arrives_in_vain(scene, kept)
-    assert beside(scene) == lands
+            arrives_in_vain(any_scene, kept)
+    assert beside(any_scene) == lands
 
 
 @ways
@@ -205,8 +207,8 @@ def test_transaction_that_meets_a_renewal_sent_later_is_repeated(
 
 
 @ways
-def test_threads_under_one_lock_lose_no_update(scene: RowScene, way: Way) -> None:
-    with scene.lock() as row:
+def test_threads_under_one_lock_lose_no_update(any_scene: RowScene, way: Way) -> None:
+    with any_scene.lock() as row:
         errors: list[BaseException] = []
 
         def work(write: Callable[[Account], None]) -> None:
@@ -230,23 +232,25 @@ def test_threads_under_one_lock_lose_no_update(scene: RowScene, way: Way) -> Non
         for thread in threads:
             thread.join(60)
         assert errors == []
-        assert (scene.row.balance, scene.writes) == (12, 12)
+        assert (any_scene.row.balance, any_scene.writes) == (12, 12)
 
 
 @ways
 @every_write
-def test_condition_of_the_callers_own_is_no_loss(scene: RowScene, way: Way, write: Write) -> None:
-    with scene.lock() as row:
+def test_condition_of_the_callers_own_is_no_loss(
+    any_scene: RowScene, way: Way, write: Write
+) -> None:
+    with any_scene.lock() as row:
         with pytest.raises(TransactWriteError) as raised:
-            transact(way, write, row, condition=scene.here.balance == 99)
+            transact(way, write, row, condition=any_scene.here.balance == 99)
         assert raised.value.cause_response_code == "TransactionCanceledException"
         codes = [each.code if each else None for each in raised.value.cancellation_reasons]
         assert "ConditionalCheckFailed" in codes
         assert row.is_locked
-        assert (scene.row.balance, beside(scene), scene.writes) == (0, 0, 0)
+        assert (any_scene.row.balance, beside(any_scene), any_scene.writes) == (0, 0, 0)
         row.balance = 0
-        transact(way, write, row, condition=scene.here.balance == 0)
-    assert beside(scene) == 1
+        transact(way, write, row, condition=any_scene.here.balance == 0)
+    assert beside(any_scene) == 1
 
 
 @ways
@@ -276,39 +280,39 @@ def test_version_of_the_model_is_kept(row_scene: RowScene, way: Way, lose: Lose)
 
 @of_the_locks_alone
 def test_instance_that_is_not_the_locked_one_is_refused(row_scene: RowScene, way: Way) -> None:
-    scene = row_scene
-    with scene.lock() as row:
+    any_scene = row_scene
+    with any_scene.lock() as row:
         transaction = way(row)
-        transaction.update(scene.here(scene.key), [scene.here.balance.add(1)])
+        transaction.update(any_scene.here(any_scene.key), [any_scene.here.balance.add(1)])
         with pytest.raises(TransactWriteError), transaction:
             pass
         assert row.is_locked
-    assert scene.row.balance == 0
+    assert any_scene.row.balance == 0
 
 
 def test_lock_in_a_lock_table_guards_any_instance_of_its_row(table_scene: RowScene) -> None:
-    scene = table_scene
-    row = scene.locked()
+    any_scene = table_scene
+    row = any_scene.locked()
     with row.row_lock.transaction() as transaction:
-        transaction.update(scene.here(scene.key), [scene.here.balance.add(1)])
-    assert scene.row.balance == 1
+        transaction.update(any_scene.here(any_scene.key), [any_scene.here.balance.add(1)])
+    assert any_scene.row.balance == 1
     transaction = row.row_lock.transaction()
-    transaction.update(scene.here(scene.key), [scene.here.balance.add(1)])
-    scene.forced_and_taken()
+    transaction.update(any_scene.here(any_scene.key), [any_scene.here.balance.add(1)])
+    any_scene.forced_and_taken()
     with pytest.raises(MutexLostError), transaction:
         pass
-    assert scene.row.balance == 1
+    assert any_scene.row.balance == 1
 
 
-def test_transaction_of_the_lock_guards_rows_of_others(scene: RowScene) -> None:
-    row = scene.locked(auto_renew=False)
-    free = scene.here(f"{scene.key}-free", balance=3)
+def test_transaction_of_the_lock_guards_rows_of_others(any_scene: RowScene) -> None:
+    row = any_scene.locked(auto_renew=False)
+    free = any_scene.here(f"{any_scene.key}-free", balance=3)
     with row.row_lock.transaction() as transaction:
         transaction.save(free)
-    assert scene.here.count(free.name) == 1
-    scene.forced_and_taken()
+    assert any_scene.here.count(free.name) == 1
+    any_scene.forced_and_taken()
     transaction = row.row_lock.transaction()
     transaction.delete(free)
     with pytest.raises(MutexLostError), transaction:
         pass
-    assert scene.here.count(free.name) == 1
+    assert any_scene.here.count(free.name) == 1

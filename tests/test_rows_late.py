@@ -33,48 +33,48 @@ Next = Callable[[RowScene, Account], Any]
 # -- guarded writes --------------------------------------------------------------------------------
 
 
-def late_write(scene: RowScene, write: Write, **options: bool) -> tuple[Late, Account]:
+def late_write(any_scene: RowScene, write: Write, **options: bool) -> tuple[Late, Account]:
     """Write by a second attempt, while the network keeps the first."""
     kept = late()
-    scene.proxy.next(kept, op=scene.op(write.__name__))
-    row = scene.locked()
+    any_scene.proxy.next(kept, op=any_scene.op(write.__name__))
+    row = any_scene.locked()
     write(row, "first", **options)
     return kept, row
 
 
-def release(scene: RowScene, row: Account) -> None:
+def release(any_scene: RowScene, row: Account) -> None:
     row.row_lock.release()
 
 
-def release_and_write_unlocked(scene: RowScene, row: Account) -> None:
+def release_and_write_unlocked(any_scene: RowScene, row: Account) -> None:
     row.row_lock.release()
-    save(scene.row, "unlocked")
+    save(any_scene.row, "unlocked")
 
 
-def release_and_let_another_lock(scene: RowScene, row: Account) -> None:
+def release_and_let_another_lock(any_scene: RowScene, row: Account) -> None:
     row.row_lock.release()
-    scene.taken()
+    any_scene.taken()
 
 
-def release_and_lock_again(scene: RowScene, row: Account) -> None:
+def release_and_lock_again(any_scene: RowScene, row: Account) -> None:
     row.row_lock.release()
     assert row.row_lock.acquire()
     save(row.row_lock.row, "again")
 
 
-def lose_it(scene: RowScene, row: Account) -> None:
-    scene.forced_and_taken()
+def lose_it(any_scene: RowScene, row: Account) -> None:
+    any_scene.forced_and_taken()
 
 
-def write_by_save(scene: RowScene, row: Account) -> None:
+def write_by_save(any_scene: RowScene, row: Account) -> None:
     save(row, "second")
 
 
-def write_by_update(scene: RowScene, row: Account) -> None:
+def write_by_update(any_scene: RowScene, row: Account) -> None:
     update(row, "second")
 
 
-def nothing(scene: RowScene, row: Account) -> None:
+def nothing(any_scene: RowScene, row: Account) -> None:
     pass
 
 
@@ -92,68 +92,70 @@ def nothing(scene: RowScene, row: Account) -> None:
         lose_it,
     ],
 )
-def test_late_write_changes_nothing(scene: RowScene, write: Write, then: Next) -> None:
-    kept, row = late_write(scene, write)
-    then(scene, row)
-    arrives_in_vain(scene, kept)
+def test_late_write_changes_nothing(any_scene: RowScene, write: Write, then: Next) -> None:
+    kept, row = late_write(any_scene, write)
+    then(any_scene, row)
+    arrives_in_vain(any_scene, kept)
 
 
 @save_or_update
 @pytest.mark.parametrize("then", ["nothing", "unlocked", "locked", "written"])
-def test_late_write_that_unlocks_changes_nothing(scene: RowScene, write: Write, then: str) -> None:
-    kept, row = late_write(scene, write, unlock=True)
-    assert scene.is_free
+def test_late_write_that_unlocks_changes_nothing(
+    any_scene: RowScene, write: Write, then: str
+) -> None:
+    kept, row = late_write(any_scene, write, unlock=True)
+    assert any_scene.is_free
     if then == "unlocked":
-        save(scene.row, "unlocked")
+        save(any_scene.row, "unlocked")
     if then in {"locked", "written"}:
         assert row.row_lock.acquire()
     if then == "written":
         # with the number that the late one has as well
         save(row.row_lock.row, "again")
-    arrives_in_vain(scene, kept)
+    arrives_in_vain(any_scene, kept)
 
 
 @pytest.mark.parametrize("then", ["nothing", "anew", "locked"])
-def test_late_delete_changes_nothing(scene: RowScene, then: str) -> None:
-    kept, row = late_write(scene, delete)
-    assert scene.gone
-    if scene.in_table:
+def test_late_delete_changes_nothing(any_scene: RowScene, then: str) -> None:
+    kept, row = late_write(any_scene, delete)
+    assert any_scene.gone
+    if any_scene.in_table:
         row.row_lock.release()
     if then in {"anew", "locked"}:
-        scene.there(scene.key, last="anew").save()
+        any_scene.there(any_scene.key, last="anew").save()
     if then == "locked":
-        scene.taken()
-    arrives_in_vain(scene, kept)
-    assert then == "nothing" or scene.row.last == "anew"
+        any_scene.taken()
+    arrives_in_vain(any_scene, kept)
+    assert then == "nothing" or any_scene.row.last == "anew"
 
 
 @every_write
 def test_late_transaction_is_refused_also_when_its_request_token_is_forgotten(
     table_scene: RowScene, write: Write
 ) -> None:
-    scene = table_scene
-    with scene.lock() as row:
+    any_scene = table_scene
+    with any_scene.lock() as row:
         write(row)
         if write is delete:
-            scene.old(scene.key).save()
+            any_scene.old(any_scene.key).save()
         else:
             save(row, "second")
-    before = scene.everything
-    for seen in scene.proxy.of(TRANSACT):
+    before = any_scene.everything
+    for seen in any_scene.proxy.of(TRANSACT):
         # as DynamoDB takes it after ten minutes
-        assert_refused(scene.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4())))
-    assert scene.everything == before
+        assert_refused(any_scene.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4())))
+    assert any_scene.everything == before
 
 
 @every_write
-def test_given_up_write_of_a_lost_lock_changes_nothing(scene: RowScene, write: Write) -> None:
+def test_given_up_write_of_a_lost_lock_changes_nothing(any_scene: RowScene, write: Write) -> None:
     kept = late()
-    scene.proxy.next(kept, deny(), op=scene.op(write.__name__))
-    row = scene.locked()
+    any_scene.proxy.next(kept, deny(), op=any_scene.op(write.__name__))
+    row = any_scene.locked()
     with pytest.raises(PynamoDBException):
         write(row)
-    scene.forced_and_taken()
-    arrives_in_vain(scene, kept)
+    any_scene.forced_and_taken()
+    arrives_in_vain(any_scene, kept)
 
 
 def test_given_up_unlocking_write_that_lands_unlocks(row_scene: RowScene) -> None:
@@ -175,11 +177,11 @@ def test_given_up_unlocking_write_that_lands_unlocks(row_scene: RowScene) -> Non
 # -- the lock's own requests -----------------------------------------------------------------------
 
 
-def late_lock(scene: RowScene) -> tuple[Late, Account]:
+def late_lock(any_scene: RowScene) -> tuple[Late, Account]:
     """Lock by a second attempt, while the network keeps the first."""
     kept = late()
-    scene.proxy.next(kept, op="acquire")
-    return kept, scene.locked()
+    any_scene.proxy.next(kept, op="acquire")
+    return kept, any_scene.locked()
 
 
 @pytest.mark.parametrize(
@@ -223,24 +225,24 @@ def test_late_locking_on_anothers_tombstone_is_believed_by_nobody(row_scene: Row
     assert row_scene.everything != before
 
 
-def late_renewal(scene: RowScene) -> tuple[Late, Account]:
+def late_renewal(any_scene: RowScene) -> tuple[Late, Account]:
     """Renew by a second attempt, while the network keeps the first."""
     kept = late()
-    scene.proxy.next(kept, op="renew")
-    row = scene.locked()
+    any_scene.proxy.next(kept, op="renew")
+    row = any_scene.locked()
     row.row_lock.renew(lease=60)
     return kept, row
 
 
-def unlock_by_save(scene: RowScene, row: Account) -> None:
+def unlock_by_save(any_scene: RowScene, row: Account) -> None:
     save(row, unlock=True)
 
 
-def unlock_by_update(scene: RowScene, row: Account) -> None:
+def unlock_by_update(any_scene: RowScene, row: Account) -> None:
     update(row, unlock=True)
 
 
-def unlock_by_delete(scene: RowScene, row: Account) -> None:
+def unlock_by_delete(any_scene: RowScene, row: Account) -> None:
     row.delete()
 
 

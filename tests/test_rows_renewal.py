@@ -16,14 +16,14 @@ from pynamodb_mutex.testing import FakeClock
 pytest_plugins = ["row_scene_fixtures"]
 
 
-def end_of(scene: RowScene) -> float:
-    return float(scene.claim["expires_at"]["N"])
+def end_of(any_scene: RowScene) -> float:
+    return float(any_scene.claim["expires_at"]["N"])
 
 
-def ends_written(scene: RowScene) -> list[float]:
+def ends_written(any_scene: RowScene) -> list[float]:
     """The ends of the claim in the requests that were applied, in the engine's order."""
     ends = []
-    for seen in scene.proxy.of("acquire", "renew", "PutItem"):
+    for seen in any_scene.proxy.of("acquire", "renew", "PutItem"):
         if not seen.applied:
             continue
         if seen.op == "PutItem":
@@ -65,15 +65,15 @@ def test_saves_never_move_the_end_back(row_scene: RowScene) -> None:
     lock.release()
 
 
-def save_that_meets_a_renewal(scene: RowScene, row: Any, *faults: Fault) -> list[float]:
+def save_that_meets_a_renewal(any_scene: RowScene, row: Any, *faults: Fault) -> list[float]:
     """Save, while a renewal that was sent later comes first; return the end that it wrote."""
     ends: list[float] = []
 
     def renew() -> None:
         row.row_lock.renew()
-        ends.append(end_of(scene))
+        ends.append(end_of(any_scene))
 
-    scene.proxy.next(*faults, after(renew), op="PutItem")
+    any_scene.proxy.next(*faults, after(renew), op="PutItem")
     save(row)
     return ends
 

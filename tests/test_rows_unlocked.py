@@ -46,18 +46,18 @@ ways = pytest.mark.parametrize("way", [alone, in_transaction])
 Way = Callable[[Account, Write], None]
 
 
-def assert_locked(scene: RowScene, write: Callable[[], object]) -> None:
+def assert_locked(any_scene: RowScene, write: Callable[[], object]) -> None:
     """See that a write is refused because another holds the row, and that nothing changes."""
-    before = scene.everything
+    before = any_scene.everything
     with pytest.raises(RowLockedError) as raised:
         write()
     error = raised.value
     assert error.applied is False
     assert error.owner == "other"
-    assert error.expires_at == float(scene.claim["expires_at"]["N"])
-    assert error.key == scene.lock().key
-    assert all(part in str(error) for part in (scene.lock().key, "held by other until"))
-    assert scene.everything == before
+    assert error.expires_at == float(any_scene.claim["expires_at"]["N"])
+    assert error.key == any_scene.lock().key
+    assert all(part in str(error) for part in (any_scene.lock().key, "held by other until"))
+    assert any_scene.everything == before
 
 
 # -- while another holds the row -------------------------------------------------------------------
@@ -66,66 +66,66 @@ def assert_locked(scene: RowScene, write: Callable[[], object]) -> None:
 @ways
 @every_write
 def test_write_is_refused_while_another_holds_the_row(
-    scene: RowScene, way: Way, write: Write
+    any_scene: RowScene, way: Way, write: Write
 ) -> None:
-    other = scene.taken()
-    assert_locked(scene, lambda: way(scene.here(scene.key), write))
+    other = any_scene.taken()
+    assert_locked(any_scene, lambda: way(any_scene.here(any_scene.key), write))
     update(other.row, "other", unlock=True)
     if write is save:
-        way(scene.row, write)
+        way(any_scene.row, write)
     else:
-        way(scene.here(scene.key), write)
-    assert scene.gone if write is delete else scene.row.balance == 2
+        way(any_scene.here(any_scene.key), write)
+    assert any_scene.gone if write is delete else any_scene.row.balance == 2
 
 
 @every_write
-def test_write_of_an_instance_read_before_is_refused(scene: RowScene, write: Write) -> None:
-    row = scene.row
-    scene.taken()
-    assert_locked(scene, lambda: write(row))
+def test_write_of_an_instance_read_before_is_refused(any_scene: RowScene, write: Write) -> None:
+    row = any_scene.row
+    any_scene.taken()
+    assert_locked(any_scene, lambda: write(row))
 
 
 @every_write
 def test_write_after_the_lock_was_given_back_is_one_without_it(
-    scene: RowScene, write: Write
+    any_scene: RowScene, write: Write
 ) -> None:
-    with scene.lock() as row:
+    with any_scene.lock() as row:
         pass
     assert not row.is_locked
-    other = scene.taken()
-    assert_locked(scene, lambda: write(row))
+    other = any_scene.taken()
+    assert_locked(any_scene, lambda: write(row))
     other.release()
     row.balance = 0
     write(row)
-    assert scene.gone if write is delete else scene.row.balance == 1
+    assert any_scene.gone if write is delete else any_scene.row.balance == 1
 
 
 @save_or_update
-def test_unlocking_write_without_the_lock_is_not_sent(scene: RowScene, write: Write) -> None:
+def test_unlocking_write_without_the_lock_is_not_sent(any_scene: RowScene, write: Write) -> None:
     with pytest.raises(MutexNotHeldError):
-        write(scene.here(scene.key), unlock=True)
-    assert scene.proxy.kinds() == []
+        write(any_scene.here(any_scene.key), unlock=True)
+    assert any_scene.proxy.kinds() == []
 
 
-def test_one_locked_row_refuses_a_whole_transaction(scene: RowScene) -> None:
-    scene.taken()
-    free = scene.here(f"{scene.key}-free", balance=5)
+def test_one_locked_row_refuses_a_whole_transaction(any_scene: RowScene) -> None:
+    any_scene.taken()
+    free = any_scene.here(f"{any_scene.key}-free", balance=5)
 
     def write() -> None:
-        transact(lambda t: t.save(free), lambda t: t.delete(scene.here(scene.key)))
+        transact(lambda t: t.save(free), lambda t: t.delete(any_scene.here(any_scene.key)))
 
-    assert_locked(scene, write)
-    assert scene.here.count(free.name) == 0
+    assert_locked(any_scene, write)
+    assert any_scene.here.count(free.name) == 0
 
 
 @every_write
-def test_refused_after_a_lost_request(scene: RowScene, write: Write) -> None:
-    scene.proxy.next(drop_request(then=scene.taken), op=scene.op(write.__name__))
+def test_refused_after_a_lost_request(any_scene: RowScene, write: Write) -> None:
+    any_scene.proxy.next(drop_request(then=any_scene.taken), op=any_scene.op(write.__name__))
     with pytest.raises(RowLockedError) as raised:
-        write(scene.here(scene.key))
-    assert scene.row.last is None
+        write(any_scene.here(any_scene.key))
+    assert any_scene.row.last is None
     # in the lock's own row nothing tells whether it was the answer that was lost; a transaction's token does
-    assert raised.value.applied is (False if scene.in_table else None)
+    assert raised.value.applied is (False if any_scene.in_table else None)
 
 
 @save_or_update
@@ -140,25 +140,25 @@ def test_refused_after_a_lost_answer(row_scene: RowScene, write: Write) -> None:
 
 @save_or_update
 def test_refused_after_an_attempt_that_was_surely_not_applied(
-    scene: RowScene, write: Write
+    any_scene: RowScene, write: Write
 ) -> None:
     def take_and_refuse(exchange: Exchange) -> None:
-        scene.taken()
+        any_scene.taken()
         throttle().meet(exchange)
 
-    scene.proxy.next(Fault("throttle", take_and_refuse), op=scene.op(write.__name__))
+    any_scene.proxy.next(Fault("throttle", take_and_refuse), op=any_scene.op(write.__name__))
     with pytest.raises(RowLockedError) as raised:
-        write(scene.here(scene.key))
-    assert scene.row.last is None
+        write(any_scene.here(any_scene.key))
+    assert any_scene.row.last is None
     assert raised.value.applied is False
 
 
 @save_or_update
-def test_transaction_is_not_refused_after_a_lost_answer(scene: RowScene, write: Write) -> None:
+def test_transaction_is_not_refused_after_a_lost_answer(any_scene: RowScene, write: Write) -> None:
     """For its token tells that the first attempt was applied."""
-    scene.proxy.next(drop_answer(then=scene.taken), op="TransactWriteItems")
-    in_transaction(scene.here(scene.key), write)
-    assert scene.row.last == "mine"
+    any_scene.proxy.next(drop_answer(then=any_scene.taken), op="TransactWriteItems")
+    in_transaction(any_scene.here(any_scene.key), write)
+    assert any_scene.row.last == "mine"
 
 
 # -- dead holders ----------------------------------------------------------------------------------
@@ -170,57 +170,57 @@ def test_transaction_is_not_refused_after_a_lost_answer(scene: RowScene, write: 
 def test_dead_holder_stops_nobody_and_is_stopped_itself(
     row_scene: RowScene, way: Way, write: Write, late: Write
 ) -> None:
-    scene = row_scene
-    dead = scene.other(auto_renew=False)
+    any_scene = row_scene
+    dead = any_scene.other(auto_renew=False)
     assert dead.acquire()
-    scene.expire()
-    way(scene.here(scene.key), write)
-    before = scene.everything
+    any_scene.expire()
+    way(any_scene.here(any_scene.key), write)
+    before = any_scene.everything
     assert bool(before[0]) is (write is not delete)
     # it wakes, and believes that it holds the row
     assert dead.held
     with pytest.raises(MutexLostError) as raised:
         late(dead.row)
     assert raised.value.applied is False
-    assert scene.everything == before
+    assert any_scene.everything == before
 
 
 @every_write
-def test_dead_holder_in_a_lock_table_stops_nobody(scene: RowScene, write: Write) -> None:
-    dead = scene.other(auto_renew=False)
+def test_dead_holder_in_a_lock_table_stops_nobody(any_scene: RowScene, write: Write) -> None:
+    dead = any_scene.other(auto_renew=False)
     assert dead.acquire()
-    scene.expire()
-    write(scene.here(scene.key))
-    assert scene.gone if write is delete else scene.row.balance == 1
+    any_scene.expire()
+    write(any_scene.here(any_scene.key))
+    assert any_scene.gone if write is delete else any_scene.row.balance == 1
 
 
 def test_claim_that_ends_just_now_is_waited_for_no_longer_than_server_time_needs(
     row_scene: RowScene,
 ) -> None:
-    scene = row_scene
-    dead = scene.other(auto_renew=False, lease=0.5)
+    any_scene = row_scene
+    dead = any_scene.other(auto_renew=False, lease=0.5)
     assert dead.acquire()
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         time.sleep(0.02)
         try:
-            update(scene.here(scene.key), "late")
+            update(any_scene.here(any_scene.key), "late")
             break
         except RowLockedError:
-            assert scene.row.last is None
-    assert scene.row.last == "late"
-    assert scene.is_free
+            assert any_scene.row.last is None
+    assert any_scene.row.last == "late"
+    assert any_scene.is_free
 
 
 # -- lock_enforced = False -------------------------------------------------------------------------
 
 
 @pytest.fixture
-def advisory(scene: RowScene) -> type[Account]:
+def advisory(any_scene: RowScene) -> type[Account]:
     """The client with the bad network, whose locks bind only those who take them."""
 
-    class Advisory(scene.here):
-        class Meta(scene.here.Meta):
+    class Advisory(any_scene.here):
+        class Meta(any_scene.here.Meta):
             pass
 
         lock_enforced = False
@@ -230,42 +230,42 @@ def advisory(scene: RowScene) -> type[Account]:
 
 @every_write
 def test_lock_that_is_not_enforced_stops_no_write(
-    scene: RowScene, advisory: type[Account], write: Write
+    any_scene: RowScene, advisory: type[Account], write: Write
 ) -> None:
-    other = scene.taken()
+    other = any_scene.taken()
     version = other.fencing_token
-    write(advisory(scene.key))
+    write(advisory(any_scene.key))
     if write is delete:
-        assert scene.gone
+        assert any_scene.gone
     else:
-        assert scene.row.balance == 1
-        assert scene.version >= version
-    if not scene.in_table and write is not update:
+        assert any_scene.row.balance == 1
+        assert any_scene.version >= version
+    if not any_scene.in_table and write is not update:
         # the claim ended with the row that carried it
         with pytest.raises(MutexLostError) as raised:
             save(other.row, "late")
         assert raised.value.applied is False
         if write is save:
-            assert scene.version > version
+            assert any_scene.version > version
         return
     if write is update:
         # it leaves the claim alone
         update(other.row, "other")
-        assert scene.row.balance == 2
+        assert any_scene.row.balance == 2
     other.release()
 
 
 @every_write
 def test_guarded_writes_need_the_claim_also_if_it_is_not_enforced(
-    scene: RowScene, advisory: type[Account], write: Write
+    any_scene: RowScene, advisory: type[Account], write: Write
 ) -> None:
-    lock = advisory.locked(scene.key)
+    lock = advisory.locked(any_scene.key)
     assert lock.acquire()
     row = lock.row
-    scene.forced_and_taken()
+    any_scene.forced_and_taken()
     with pytest.raises(MutexLostError):
         write(row)
-    assert scene.row.balance == 0
+    assert any_scene.row.balance == 0
 
 
 # -- lost answers ----------------------------------------------------------------------------------
@@ -312,38 +312,40 @@ def test_save_that_was_written_over_before_the_repeat_is_not_told_as_refused(
 
 @lost_in_two_ways
 def test_transaction_without_a_lock_whose_answer_is_lost_is_repeated_as_it_was(
-    scene: RowScene, lose: Lose
+    any_scene: RowScene, lose: Lose
 ) -> None:
     # by its token DynamoDB knows it again, as it does PynamoDB's own
-    scene.proxy.next(lose(), lose(), op="TransactWriteItems")
-    in_transaction(scene.here(scene.key), update)
-    sent = [seen.body for seen in scene.proxy.of("TransactWriteItems")]
+    any_scene.proxy.next(lose(), lose(), op="TransactWriteItems")
+    in_transaction(any_scene.here(any_scene.key), update)
+    sent = [seen.body for seen in any_scene.proxy.of("TransactWriteItems")]
     assert len(sent) == 3
     assert sent[0] == sent[1] == sent[2]
     assert sent[0]["ClientRequestToken"]
-    if scene.remembers:
-        assert scene.row.balance == 1
+    if any_scene.remembers:
+        assert any_scene.row.balance == 1
 
 
 @save_or_update
-def test_condition_of_the_callers_own_is_pynamodbs_error(scene: RowScene, write: Write) -> None:
+def test_condition_of_the_callers_own_is_pynamodbs_error(any_scene: RowScene, write: Write) -> None:
     errors = (PutError, UpdateError, TransactWriteError)
     with pytest.raises(errors) as raised:
-        write(scene.here(scene.key), condition=scene.here.balance == 99)
+        write(any_scene.here(any_scene.key), condition=any_scene.here.balance == 99)
     assert not isinstance(raised.value, MutexError)
-    code = "TransactionCanceledException" if scene.in_table else "ConditionalCheckFailedException"
+    code = (
+        "TransactionCanceledException" if any_scene.in_table else "ConditionalCheckFailedException"
+    )
     assert raised.value.cause_response_code == code
-    assert scene.row.balance == 0
+    assert any_scene.row.balance == 0
 
 
 def test_update_that_cannot_be_read_again_says_that_it_was_applied(table_scene: RowScene) -> None:
-    scene = table_scene
-    row = scene.here(scene.key)
-    scene.proxy.always(deny(), op="GetItem")
+    any_scene = table_scene
+    row = any_scene.here(any_scene.key)
+    any_scene.proxy.always(deny(), op="GetItem")
     with pytest.raises(GetError, match="was written"):
         update(row)
-    scene.proxy.clear()
-    assert scene.row.balance == 1
+    any_scene.proxy.clear()
+    assert any_scene.row.balance == 1
     assert row.balance == 0
     row.refresh()
     assert row.balance == 1
@@ -375,13 +377,13 @@ def test_save_that_meets_another_takes_the_next_token(row_scene: RowScene) -> No
     assert row_scene.row.last == "mine"
 
 
-def steps(scene: RowScene) -> Iterator[tuple[str, Callable[[], object]]]:
+def steps(any_scene: RowScene) -> Iterator[tuple[str, Callable[[], object]]]:
     """What may happen to a row, but its deletion."""
-    clients = [scene.here, scene.there]
+    clients = [any_scene.here, any_scene.there]
 
     def locked(model: type[Account], *writes: Write, unlock: bool) -> None:
-        scene.expire_if_held()
-        lock = model.locked(scene.key, timeout=20, auto_renew=False, poll=(0.01, 0.02))
+        any_scene.expire_if_held()
+        lock = model.locked(any_scene.key, timeout=20, auto_renew=False, poll=(0.01, 0.02))
         assert lock.acquire()
         for write in writes:
             write(lock.row)
@@ -395,15 +397,18 @@ def steps(scene: RowScene) -> Iterator[tuple[str, Callable[[], object]]]:
                     f"lock {[w.__name__ for w in writes]} unlock={unlock}",
                     lambda m=model, w=writes, u=unlock: locked(m, *w, unlock=u),
                 )
-        yield "force", lambda m=model: m.locked(scene.key).force_release()
+        yield "force", lambda m=model: m.locked(any_scene.key).force_release()
         for write in (save, update):
             yield (
                 f"unlocked {write.__name__}",
-                lambda m=model, w=write: (scene.expire_if_held(), w(m(scene.key))),
+                lambda m=model, w=write: (any_scene.expire_if_held(), w(m(any_scene.key))),
             )
             yield (
                 f"unlocked {write.__name__} in a transaction",
-                lambda m=model, w=write: (scene.expire_if_held(), in_transaction(m(scene.key), w)),
+                lambda m=model, w=write: (
+                    any_scene.expire_if_held(),
+                    in_transaction(m(any_scene.key), w),
+                ),
             )
 
 

@@ -23,8 +23,9 @@ from pynamodb_mutex import (
     MutexLostError,
     MutexTimeoutError,
 )
-from pynamodb_mutex._clock import local_clock, sleep
+from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._process import current_process, store_for
+from pynamodb_mutex._waiting import Alarm
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere, use
 
 
@@ -59,14 +60,20 @@ def test_fake_clocks_nest():
 
 def test_a_sleeper_wakes_when_the_clock_is_moved_far_enough(table):
     with FakeClock() as clock, ThreadPoolExecutor() as pool:
-        sleeping = pool.submit(sleep, 10)
+        sleeping = pool.submit(Alarm().wait_until, clock.now() + 10)
         wait_until(lambda: clock._waiting)
         clock.advance(9)
         time.sleep(0.05)
         assert not sleeping.done()
         clock.advance(1)
         sleeping.result(20)
-        assert sleep(0) is None
+
+
+def test_a_wait_whose_time_has_come_ends_at_once():
+    condition = threading.Condition()
+    with FakeClock() as clock, condition:
+        clock.wait(condition, 0)
+        clock.wait(condition, -1)
 
 
 def test_a_sleeper_wakes_when_it_is_notified_and_at_the_end_of_the_clock():

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamodb_mutex._waiting import MOST_HAND_OVERS, LocalQueue, Turn, next_wait
+from pynamodb_mutex._waiting import MOST_HAND_OVERS, Alarm, LocalQueue, Turn, all_steps, next_wait
 from pynamodb_mutex.testing import FakeClock
 
 POLL = (0.05, 1.0)
@@ -52,7 +52,7 @@ def queue():
 def turn_of(queue, name="", *, looked=True):
     """Make a turn; its ``back`` collects what is given back."""
     back = []
-    turn = Turn(queue, name, back.append, looked=looked)
+    turn = Turn(queue, name, back.append, looked=looked, alarm=Alarm())
     turn.back = back
     return turn
 
@@ -100,6 +100,31 @@ def test_two_waiters_do_not_keep_step():
     assert abs(statistics.correlation(list(waits()), list(waits()))) < 0.5
 
 
+# -- alarms -------------------------------------------------------------------------------------
+
+
+def test_an_alarm_goes_by_the_clock_in_use(clock, pool):
+    alarm = Alarm()
+    waiting = pool.submit(alarm.wait_until, clock.now() + 60)
+    wait_until(lambda: clock.sleeps(alarm.condition))
+    clock.advance(59)
+    time.sleep(0.05)
+    assert not waiting.done()
+    clock.advance(1)
+    waiting.result(20)
+    alarm.wait_until(clock.now())
+
+
+def test_an_alarm_that_rang_before_the_wait_ends_it_and_no_other(clock, pool):
+    alarm = Alarm()
+    alarm.ring()
+    alarm.wait_until(math.inf)
+    waiting = pool.submit(alarm.wait_until, math.inf)
+    wait_until(lambda: clock.sleeps(alarm.condition))
+    alarm.ring()
+    waiting.result(20)
+
+
 # -- the queue ----------------------------------------------------------------------------------
 
 
@@ -115,7 +140,7 @@ def test_a_queue_knows_its_holder(queue):
 
 def test_nobody_is_next_when_nobody_waits(queue):
     queue.took("a")
-    assert queue.next_in_line(POLL) is None
+    assert queue.next_in_line("a", POLL) is None
 
 
 def test_only_the_first_in_line_looks(queue):
@@ -148,7 +173,7 @@ def test_when_the_holder_has_left_the_first_in_line_looks_at_once(queue):
 
 def test_a_promised_turn_does_not_look(queue):
     with turn_of(queue) as first, turn_of(queue) as second:
-        assert queue.next_in_line(POLL) is first
+        assert queue.next_in_line("a", POLL) is first
         with queue.lock:
             assert not queue.leads(first)
             assert not queue.leads(second)
@@ -161,7 +186,7 @@ def test_a_grant_makes_the_next_one_first(queue):
     queue.took("a")
     with turn_of(queue) as first, turn_of(queue) as second:
         second.looks_at = -math.inf
-        assert queue.next_in_line(POLL) is first
+        assert queue.next_in_line("a", POLL) is first
         assert first.grant("b") is True
         assert queue.holder == "b"
         assert list(queue.turns) == [second]
@@ -199,31 +224,50 @@ def test_after_some_hand_overs_the_process_rests(queue, clock):
     now = clock.now()
     for number in range(MOST_HAND_OVERS):
         with turn_of(queue) as turn:
-            assert queue.next_in_line(POLL) is turn
+            assert queue.next_in_line("a", POLL) is turn
             turn.grant(f"hold {number}")
     with turn_of(queue) as turn:
-        assert queue.next_in_line(POLL) is None
+        assert queue.next_in_line("a", POLL) is None
         turn.looks_at = -math.inf
         with queue.lock:
             assert now + POLL[0] <= queue.looks_at(turn) <= now + POLL[1]
         # and then it begins to count anew
-        assert queue.next_in_line(POLL) is turn
+        assert queue.next_in_line("a", POLL) is turn
         turn.pass_over()
 
 
 def test_hand_overs_are_counted_only_while_somebody_waits(queue):
     for number in range(3 * MOST_HAND_OVERS):
-        assert queue.next_in_line(POLL) is None
+        assert queue.next_in_line("a", POLL) is None
         if number % MOST_HAND_OVERS == 0:
             with turn_of(queue) as turn:
-                assert queue.next_in_line(POLL) is turn
+                assert queue.next_in_line("a", POLL) is turn
                 turn.pass_over()
+
+
+def test_a_promise_ends_with_the_holder_who_made_it_and_no_other(queue):
+    queue.took("a")
+    first, second = turn_of(queue), turn_of(queue)
+    with ThreadPoolExecutor() as pool, second:
+        first.__enter__()
+        queue.turns.rotate(1)
+        assert queue.next_in_line("a", POLL) is first
+        assert queue.next_in_line("b", POLL) is second
+        assert queue.next_in_line("c", POLL) is None
+        leaving = pool.submit(first.__exit__, None, None, None)
+        queue.left("c")
+        assert (first.promised, second.promised) == (True, True)
+        queue.left("a")
+        leaving.result(30)
+        assert second.promised
+        queue.left("b")
+        assert not second.promised
 
 
 def test_who_leaves_waits_for_the_hand_over_under_way(queue):
     turn = turn_of(queue)
     turn.__enter__()
-    assert queue.next_in_line(POLL) is turn
+    assert queue.next_in_line("a", POLL) is turn
     with ThreadPoolExecutor() as pool:
         leaving = pool.submit(turn.__exit__, None, None, None)
         time.sleep(0.1)
@@ -254,7 +298,8 @@ class Wait:
     def _run(self):
         with self._turn:
             self._entered.set()
-            return self._turn.wait(self._look, self._poll, **self._options)
+            steps = self._turn.wait(self._look, self._poll, **self._options)
+            return all_steps(steps, self._turn.alarm)
 
     def _look(self):
         self.looked_at.append(self.clock.now())
@@ -262,6 +307,7 @@ class Wait:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
         return found
+        yield  # in steps, though in none here
 
     def run(self, seconds):
         """Let that much time pass, step by step, and each step take effect."""
@@ -273,7 +319,7 @@ class Wait:
         self._settle()
 
     def _settle(self):
-        wait_until(lambda: self.result.done() or self.clock.sleeps(self._turn._woken))
+        wait_until(lambda: self.result.done() or self.clock.sleeps(self._turn.alarm.condition))
 
 
 @pytest.fixture
@@ -355,7 +401,7 @@ def test_a_lock_that_is_handed_over_is_taken_without_a_look(queue, clock, pool):
     queue.took("a")
     turn = turn_of(queue)
     wait = Wait(pool, clock, turn, poll=(5.0, 10.0))
-    assert queue.next_in_line(POLL) is turn
+    assert queue.next_in_line("a", POLL) is turn
     assert turn.grant("b") is True
     assert wait.result.result(20) == "b"
     assert wait.looked_at == []
@@ -367,8 +413,8 @@ def test_a_hand_over_that_comes_after_the_deadline_still_counts(queue, clock, po
     queue.took("a")
     turn = turn_of(queue)
     wait = Wait(pool, clock, turn, poll=(5.0, 10.0), timeout=2)
-    assert queue.next_in_line(POLL) is turn
-    wait_until(lambda: clock.sleeps(turn._woken))
+    assert queue.next_in_line("a", POLL) is turn
+    wait_until(lambda: clock.sleeps(turn.alarm.condition))
     clock.advance(3)
     time.sleep(0.1)
     assert not wait.result.done()
@@ -382,7 +428,7 @@ def test_a_lock_that_is_handed_over_during_a_look_is_taken_without_another(queue
     wait = Wait(pool, clock, turn, poll=(1.0, 2.0))
 
     def hand_over():
-        assert queue.next_in_line(POLL) is turn
+        assert queue.next_in_line("a", POLL) is turn
         assert turn.grant("b") is True
 
     wait.meanwhile = hand_over
@@ -409,10 +455,12 @@ def test_a_holder_that_leaves_during_a_look_is_followed_by_another_at_once(queue
 def test_an_exception_while_looking_leaves_the_queue(queue, clock):
     def look():
         raise LookupError("mine")
+        yield  # in steps, though in none here
 
     def wait():
         with turn_of(queue, looked=False) as turn:
-            turn.wait(look, POLL, deadline=math.inf, frees_at=lambda: math.inf)
+            steps = turn.wait(look, POLL, deadline=math.inf, frees_at=lambda: math.inf)
+            all_steps(steps, turn.alarm)
 
     with pytest.raises(LookupError, match="mine"):
         wait()

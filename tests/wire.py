@@ -40,8 +40,8 @@ class Seen:
 
     Attributes:
         op: As DynamoDB names it.
-        kind: As the lock protocol names it: acquire, renew, release, hand_over, save_data, force,
-            disown, also where the claim stands in a user's row; update, of a user's row by its user,
+        kind: As the lock protocol names it: acquire, renew, release, hand_over, attach, save_data,
+            force, disown, also where the claim stands in a user's row; update, of a user's row by its user,
             guarded or only if nobody holds it; else the operation.
         applied: Whether the engine did what was asked.
         status: The engine's answer; None if it was never asked.
@@ -82,7 +82,8 @@ def kind_of(op: str, body: Body) -> str:
     removes = {name.removeprefix(_PREFIX) for name in _changed("REMOVE", body)}
     condition = _spelt(body)
     if "abandoned_by" in sets:
-        return "acquire" if "attribute_not_exists" in condition else "hand_over"
+        passed_on = "attach" if "expires_at >=" in condition else "hand_over"
+        return "acquire" if "attribute_not_exists" in condition else passed_on
     if "writes" in sets:
         return "save_data" if "writes" in _changed("SET", body) else "update"
     if "expires_at" in removes:

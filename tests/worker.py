@@ -69,12 +69,72 @@ def compete(key, seconds, lease):
     return sections
 
 
+def dine(seat, seats, times):
+    """Sit at a round table where each needs the two forks beside him, and eat so many times.
+
+    Returns:
+        From when to when each meal surely had both forks, and their fencing tokens.
+    """
+    from pynamodb_mutex import Mutex
+
+    meals = []
+    keys = [f"fork-{seat}", f"fork-{(seat + 1) % seats}"]
+    for _ in range(times):
+        with Mutex.for_keys(keys, lease=20, timeout=60, poll=(0.01, 0.1)) as group:
+            since = time.monotonic()
+            time.sleep(random.uniform(0, 0.02))
+            until = time.monotonic()
+            meals.append([since, until if group.held else since, group.fencing_tokens])
+        time.sleep(random.uniform(0, 0.02))
+    return meals
+
+
+def count_up(tasks, sections):
+    """Let tasks count in a row that nothing guards but their lock; return their fencing tokens."""
+    import asyncio
+
+    from pynamodb_mutex import LockItem
+    from pynamodb_mutex.aio import AsyncMutex
+
+    tokens = []
+
+    def count():
+        row = LockItem.get("counter", consistent_read=True)
+        row.writes = int(row.writes) + 1
+        time.sleep(0.01)
+        row.save(add_version_condition=False)
+
+    async def work():
+        for _ in range(sections):
+            async with AsyncMutex.for_key(
+                "shared", lease=20, timeout=60, poll=(0.01, 0.1)
+            ) as mutex:
+                tokens.append(mutex.fencing_token)
+                await asyncio.to_thread(count)
+
+    async def main():
+        await asyncio.gather(*(work() for _ in range(tasks)))
+
+    asyncio.run(main())
+    return tokens
+
+
+def hold_by_a_task(key, lease):
+    """Take a lock by a task, and leave it to whoever kills this process."""
+    import asyncio
+
+    from pynamodb_mutex.aio import AsyncMutex
+
+    return asyncio.run(AsyncMutex.for_key(key, lease=lease).acquire())
+
+
 def _serve():
     import pynamodb_mutex
     from pynamodb_mutex import testing
 
     names = {**vars(pynamodb_mutex), "testing": testing, "time": time, "os": os}
-    names |= {"step": step, "compete": compete}
+    names |= {"step": step, "compete": compete, "dine": dine}
+    names |= {"count_up": count_up, "hold_by_a_task": hold_by_a_task}
     for line in sys.stdin:
         code = json.loads(line)
         try:

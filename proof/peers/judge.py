@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
 from proof.beliefs import beliefs, overlaps
-from proof.history import SECOND, Event
+from proof.history import SECOND, Event, outages
 from proof.peers.spans import Span, length, union, without
 from proof.tables import twin_of
 
@@ -16,8 +16,10 @@ KEY = "m0"
 LATE = {"late", "late_duplicate"}
 """Faults by which a request arrives when its sender has long gone on: no lock can help it there."""
 
+AWAY = ("stop_client", "stand_still", "partition")
+"""Outages in which a client cannot get a lock."""
+
 _WRITES = {"UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems"}
-_OUTAGES = {"stop_client": "resume", "stand_still": "resume", "partition": "heal"}
 
 
 class Call(NamedTuple):
@@ -73,15 +75,12 @@ def calls(events: list[Event]) -> list[Call]:
     return found
 
 
-def outages(events: list[Event], kinds: set[str] = frozenset(_OUTAGES)) -> dict[str, list[Span]]:
-    """Return when each client was stopped, frozen or cut off."""
-    begun: dict[tuple[str, str], int] = {}
+def _spans(events: list[Event], *deeds: str) -> dict[str, list[Span]]:
+    """Return when each client met one of these outages."""
     found: dict[str, list[Span]] = defaultdict(list)
-    for event in events:
-        if event["op"] in kinds:
-            begun[event["client"], _OUTAGES[event["op"]]] = event["t"]
-        elif event["op"] in _OUTAGES.values() and (event["client"], event["op"]) in begun:
-            found[event["client"]].append((begun.pop((event["client"], event["op"])), event["t"]))
+    for since, until, client, deed in outages(events):
+        if deed in deeds:
+            found[client].append((since, until))
     return found
 
 
@@ -92,10 +91,10 @@ def overlapping(events: list[Event], lease: float) -> dict[str, Any]:
     a heartbeat, at a third of the lease, must have been answered: a second after it was due.
     """
     grace = int((lease / 3 + 1.0) * SECOND)
-    asleep = outages(events, {"stop_client", "stand_still"})
+    asleep = _spans(events, "stop_client", "stand_still")
     thawed = {
         client: [(thaw, thaw + grace) for _, thaw in spans]
-        for client, spans in outages(events, {"stand_still"}).items()
+        for client, spans in _spans(events, "stand_still").items()
     }
     found: list[float] = []
     excused: list[float] = []
@@ -169,7 +168,7 @@ def errors(events: list[Event]) -> Counter[str]:
 def blocked(events: list[Event], lease: float) -> list[Call]:
     """Return the acquires that timed out though nobody had believed for two leases, and nothing kept them."""
     held = [(belief.since, belief.until) for belief in beliefs(events).get(KEY, [])]
-    away = outages(events)
+    away = _spans(events, *AWAY)
     found = []
     for call in calls(events):
         window = (call.until - int(2 * lease * SECOND), call.until)
@@ -185,7 +184,7 @@ def blocked(events: list[Event], lease: float) -> list[Call]:
 
 def longest_idle(events: list[Event]) -> float:
     """Return the longest time, in seconds, in which somebody could wait and nobody believed."""
-    away = outages(events)
+    away = _spans(events, *AWAY)
     waiting = [
         span
         for call in calls(events)

@@ -17,6 +17,7 @@ from typing_extensions import assert_type
 
 from pynamodb_mutex import (
     InvalidKeyError,
+    InvalidTicketError,
     LockItem,
     Loss,
     Mutex,
@@ -28,8 +29,18 @@ from pynamodb_mutex import (
     RowLock,
     RowLockedError,
     RowLockMixin,
+    Semaphore,
+    synchronized,
 )
-from pynamodb_mutex.groups import LockedRows, RowLocks
+from pynamodb_mutex.aio import (
+    AsyncMutex,
+    AsyncMutexGroup,
+    AsyncRowLock,
+    AsyncSemaphore,
+    locked,
+    locked_all,
+)
+from pynamodb_mutex.groups import AnyOf, LockedRows, MutexGroup, RowLocks
 from pynamodb_mutex.testing import (
     Engine,
     FakeClock,
@@ -43,7 +54,7 @@ from pynamodb_mutex.testing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
 
 class Account(Model):
@@ -132,6 +143,7 @@ def what_it_says(mutex: Mutex) -> None:
     assert_type(mutex.key, str)
     assert_type(mutex.held, bool)
     assert_type(mutex.remaining, float)
+    assert_type(mutex.deadline, float)
     assert_type(mutex.lost, bool)
     assert_type(mutex.loss, Loss | None)
     assert_type(mutex.token, str)
@@ -164,6 +176,27 @@ def nightly(day: str, *, dry: bool = False) -> int:
     return len(day) + dry
 
 
+def whichever_is_free() -> None:
+    assert_type(Mutex.any_of(["a", "b"], model=TeamLock, lease=10, on_lost=told), AnyOf)
+    with Mutex.any_of(f"printer-{number}" for number in range(3)) as mutex:
+        assert_type(mutex, AnyOf)
+        assert_type(mutex.key, str)
+        assert_type(mutex.keys, tuple[str, ...])
+        assert_type(mutex.fencing_token, int)
+    with Semaphore.for_key("gpu", permits=2, timeout=3) as semaphore:
+        assert_type(semaphore, Semaphore)
+        assert_type(semaphore.permit, int | None)
+    Mutex.any_of([7])  # type: ignore[list-item]
+    Mutex.any_of(["a"], leese=3)  # type: ignore[call-arg]
+    Semaphore.for_key("gpu")  # type: ignore[call-arg]
+    Semaphore.for_key("gpu", permits="2")  # type: ignore[arg-type]
+
+
+@Semaphore.for_key("gpu", permits=2)
+def trained(epochs: int) -> str:
+    return str(epochs)
+
+
 class Till:
     @Mutex.for_key("till")
     def put(self, amount: float) -> Till:
@@ -182,6 +215,60 @@ def as_a_decorator() -> None:
 
 def decorated_before(function: Callable[[int], str]) -> Callable[[int], str]:
     return Mutex.for_key("a")(function)
+
+
+@synchronized("order-{order_id}", timeout=3, lease=10)
+def ship(order_id: int, *, express: bool = False) -> str:
+    return str(order_id) + str(express)
+
+
+@synchronized("order-{order_id}", on_locked="skip")
+def ship_once(order_id: int) -> str:
+    return str(order_id)
+
+
+@synchronized("order-{order_id}", on_locked="wait", model=TeamLock)
+async def ship_soon(order_id: int) -> str:
+    return str(order_id)
+
+
+@synchronized("order-{order_id}", on_locked="skip")
+async def ship_soon_once(order_id: int) -> str:
+    return str(order_id)
+
+
+class Orders:
+    @synchronized("{self}-{order_id}")
+    def ship(self, order_id: int) -> Orders:
+        return self
+
+
+async def by_arguments() -> None:
+    assert_type(ship(7), str)
+    assert_type(ship(7, express=True), str)
+    assert_type(ship_once(7), str | None)
+    soon: Coroutine[Any, Any, str] = ship_soon(7)
+    assert_type(await soon, str)
+    assert_type(await ship_soon_once(7), str | None)
+    assert_type(Orders().ship(7), Orders)
+    ship("seven")  # type: ignore[arg-type]
+    ship_once()  # type: ignore[call-arg]
+    await ship_soon("seven")  # type: ignore[arg-type]
+    synchronized("a", on_locked="maybe")  # type: ignore[call-overload]
+    synchronized("a", leese=3)  # type: ignore[call-overload]
+
+
+def handed_over(mutex: Mutex, lock: RowLock[Wallet]) -> None:
+    assert_type(mutex.detach(), str)
+    ticket = lock.detach(lease=3600)
+    with Mutex.attach(ticket, model=TeamLock, owner="me", lease=60) as attached:
+        assert_type(attached, Mutex)
+    assert_type(RowLock.attach(ticket, model=Wallet), RowLock[Wallet])
+    with RowLock.attach(ticket, model=Wallet, timeout=3) as wallet:
+        assert_type(wallet, Wallet)
+    Mutex.attach(7)  # type: ignore[arg-type]
+    RowLock.attach(ticket)  # type: ignore[call-arg]
+    mutex.deadline = 3.0  # type: ignore[misc]
 
 
 def table() -> None:
@@ -260,6 +347,36 @@ def rows_together(wallets: list[Wallet]) -> None:
             transaction.update(other, actions=[Wallet.balance.add(1)])
 
 
+def keys_together(mutex: Mutex) -> None:
+    group = Mutex.for_keys(["a", mutex], model=TeamLock, lease=10, timeout=5, on_lost=told)
+    assert_type(group, MutexGroup)
+    Mutex.for_keys(key for key in "ab")
+    assert_type(group.acquire(blocking=False), bool)
+    group.renew(60)
+    group.ensure_held(at_least=5)
+    group.release()
+    with group as entered:
+        assert_type(entered, MutexGroup)
+    assert_type(group.held, bool)
+    assert_type(group.remaining, float)
+    assert_type(group.deadline, float)
+    assert_type(group.lost, bool)
+    assert_type(group.loss, Loss | None)
+    assert_type(group.keys, tuple[str, ...])
+    assert_type(group.members, tuple[Mutex, ...])
+    assert_type(group.fencing_tokens, dict[str, int])
+    assert_type(group.locked(), bool)
+    assert_type(group.transaction(), TransactWrite)
+    assert_type(under_two_keys("monday"), int)
+    Mutex.for_keys(7)  # type: ignore[arg-type]
+    Mutex.for_keys(["a"], leese=3)  # type: ignore[call-arg]
+
+
+@Mutex.for_keys(["nightly", "weekly"])
+def under_two_keys(day: str) -> int:
+    return len(day)
+
+
 @Wallet.locked("nightly")
 def under_a_row(day: str) -> int:
     return len(day)
@@ -286,11 +403,59 @@ def what_goes_wrong(mutex: Mutex) -> None:
         assert_type(lost.applied, bool | None)
         not_held: MutexNotHeldError = lost
         print(not_held, lost.loss is Loss.TAKEN, lost.loss.value)
-    except (MutexAlreadyHeldError, RowLockedError, InvalidKeyError) as error:
+    except (
+        MutexAlreadyHeldError,
+        RowLockedError,
+        InvalidKeyError,
+        InvalidTicketError,
+    ) as error:
         base: MutexError = error
         print(base)
     except PynamoDBException as error:
         print(error.cause_response_code)
+
+
+async def awaited() -> None:
+    async with AsyncMutex.for_key("a", lease=5, cancel_on_loss=True, on_lost=print) as mutex:
+        assert_type(mutex, AsyncMutex)
+        assert_type(mutex.fencing_token, int)
+        assert_type(mutex.loss, Loss | None)
+        async with mutex.transaction() as transaction:
+            assert_type(transaction, TransactWrite)
+    assert_type(await mutex.acquire(timeout=3), bool)
+    assert_type(await mutex.locked(), bool)
+    await mutex.renew(lease=3)
+    async with locked(Wallet, "a", timeout=3) as wallet:
+        assert_type(wallet, Wallet)
+    async with locked_all(Wallet, ["a", "b"]) as wallets:
+        assert_type(wallets, LockedRows[Wallet])
+    async with AsyncMutex.for_keys(["a", "b"], timeout=3) as group:
+        assert_type(group, AsyncMutexGroup)
+        assert_type(group.fencing_tokens, dict[str, int])
+    async with AsyncSemaphore.for_key("a", permits=3) as semaphore:
+        assert_type(semaphore, AsyncSemaphore)
+        assert_type(semaphore.permit, int | None)
+    async with AsyncMutex.any_of(["a", "b"]) as one:
+        assert_type(one.key, str)
+        ticket = await one.detach()
+    assert_type(ticket, str)
+    assert_type(await AsyncMutex.attach(ticket), AsyncMutex)
+    assert_type(await AsyncRowLock.attach(ticket, model=Wallet), AsyncRowLock[Wallet])
+
+
+@AsyncMutex.for_key("a")
+async def awaited_nightly(number: int) -> str:
+    return str(number)
+
+
+async def what_must_not_type_check_of_tasks(mutex: AsyncMutex) -> None:
+    assert_type(await awaited_nightly(7), str)
+    AsyncMutex.for_key("a", leese=3)  # type: ignore[call-arg]
+    AsyncMutex.for_key("a", cancel_on_loss=3)  # type: ignore[arg-type]
+    AsyncMutex.for_key("a")(nightly)  # type: ignore[arg-type]
+    await awaited_nightly("7")  # type: ignore[arg-type]
+    with mutex:  # type: ignore[attr-defined]
+        pass
 
 
 def in_tests() -> None:

@@ -1,0 +1,171 @@
+"""What is renewed in the background until it ends: one claim, or several that are held together."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from pynamodb.exceptions import PynamoDBException
+
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._repeat import Transient, persist
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb_mutex._claim import Loss
+    from pynamodb_mutex._hold import Hold
+    from pynamodb_mutex._process import Process
+
+_log = logging.getLogger("pynamodb_mutex")
+
+RENEWALS_PER_LEASE = 3
+_MOST_RENEWALS_UNDER_WAY = 2
+
+
+class Renewing(ABC):
+    """When to renew, and what becomes of a renewal that fails (see `_renewer.Renewed`).
+
+    Attributes:
+        changing: Kept while it is lost or won back as a whole.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.changing = threading.Lock()
+        self._renewals_under_way = 0
+        self._queued = False
+        self._unreachable = False
+        self._renews_at = math.inf
+
+    @property
+    @abstractmethod
+    def holds(self) -> Sequence[Hold]:
+        """The acquisitions that are not given back."""
+
+    @property
+    @abstractmethod
+    def ends(self) -> float:
+        """Local time at which the holder stops believing."""
+
+    @property
+    @abstractmethod
+    def over(self) -> bool:
+        """Whether it is known to have ended, or is another process's."""
+
+    @property
+    @abstractmethod
+    def stands(self) -> bool:
+        """Whether it is not known to have ended, though a write may have given it back."""
+
+    @property
+    @abstractmethod
+    def loss(self) -> Loss | None:
+        """Why it was lost; None if it was not."""
+
+    @abstractmethod
+    def renew_once(self, lease: float | None) -> None:
+        """Send a renewal, again only if it met a later one; a refusal is a loss.
+
+        Args:
+            lease: Seconds; by default each lock's own.
+
+        Raises:
+            Transient: If it may pass.
+            PynamoDBException: If it cannot.
+        """
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the last renewals had no answer."""
+        return self._unreachable or self._renewals_under_way > 0
+
+    def start(self) -> None:
+        """Look after it in the background, from when it is handed out."""
+        if any(hold.terms.auto_renew or hold.terms.on_lost is not None for hold in self.holds):
+            self._process.renewer.add(self)
+
+    def stop(self) -> None:
+        """Do not look after it any more, if it is over."""
+        if self.over:
+            self._process.renewer.remove(self)
+
+    def plan(self, sent: float) -> None:
+        """Set when to renew claims asked for at ``sent``: early if one came out short."""
+        if all(hold.terms.auto_renew for hold in self.holds):
+            self._renews_at = sent + max(0.0, self.ends - sent) / RENEWALS_PER_LEASE
+
+    def due(self) -> float:
+        """Return when the renewer should call (see `_renewer.Renewed`)."""
+        return math.inf if self.over else min(self.ends, self._renews_at)
+
+    def tend(self) -> bool:
+        """Tell a loss, or say that a renewal is due (see `_renewer.Renewed`)."""
+        now = local_clock().now()
+        if self.loss is not None or self.over or now < self._renews_at:
+            return False
+        holds = self.holds
+        for hold in holds:
+            if hold.is_over_max_hold(now):
+                key, held_for = hold.terms.key, hold.terms.max_hold
+                _log.warning("%s is held for more than %s s: not renewed", key, held_for)
+                self._renews_at = math.inf
+                return False
+        # counted from this sending, so that one that hangs is followed by another
+        self._renews_at = now + self._shortest_lease(holds) / RENEWALS_PER_LEASE
+        if self._queued or self._renewals_under_way >= _MOST_RENEWALS_UNDER_WAY:
+            return False
+        self._queued = True
+        return True
+
+    def send_renewal(self) -> None:
+        """Send one renewal in the background (see `_renewer.Renewed`)."""
+        sent = local_clock().now()
+        with self.changing:
+            self._queued = False
+            self._renewals_under_way += 1
+        try:
+            if self.stands:
+                self.renew_once(None)
+                self.plan(sent)
+        except (Transient, PynamoDBException) as error:
+            # only the store's refusal, or the end of the lease, is a loss
+            self._unreachable = True
+            pause = min(1.0, self._shortest_lease(self.holds) / 10)
+            self._renews_at = local_clock().now() + random.uniform(pause / 2, pause)  # noqa: S311 - jitter
+            _log.warning("renewal of %s failed, to be repeated: %s", self._names, error)
+        finally:
+            with self.changing:
+                self._renewals_under_way -= 1
+            self._process.renewer.refresh(self)
+
+    def renew(self, lease: float | None, patience: float = math.inf) -> None:
+        """Renew now; a lease that ended is won back if nobody took the lock meanwhile."""
+        for hold in self.holds:
+            hold.check_renewable()
+        now = local_clock().now()
+        persist(lambda: self.renew_once(lease), min(max(self.ends, now), now + patience))
+        holds = self.holds
+        with self.changing:
+            lost = [hold for hold in holds if hold.over]
+            won = all(hold.ended for hold in lost) and self.ends > local_clock().now()
+            for hold in lost if won else ():
+                hold.win_back()
+        if lost:
+            self.start()
+        self._process.renewer.refresh(self)
+        for hold in self.holds:
+            if hold.loss is not None:
+                raise hold.lost_error("renew")
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(hold.terms.key for hold in self.holds)
+
+    @staticmethod
+    def _shortest_lease(holds: Sequence[Hold]) -> float:
+        return min((hold.terms.lease for hold in holds), default=math.inf)

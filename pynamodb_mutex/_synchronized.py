@@ -1,0 +1,191 @@
+"""The decorator that makes a lock's key from the call's arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from contextlib import AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+
+from pynamodb_mutex._decorated import check_function, is_async
+from pynamodb_mutex.exceptions import MutexTimeoutError
+from pynamodb_mutex.models import LockItem
+from pynamodb_mutex.mutex import Mutex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import ParamSpec
+
+    from typing_extensions import Unpack
+
+    from pynamodb_mutex._terms import Options
+
+    P = ParamSpec("P")
+
+R = TypeVar("R")
+
+if TYPE_CHECKING:
+
+    class Waiting(Protocol):
+        """Decorates a function whose calls wait for the lock."""
+
+        def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+
+    class Skipping(Protocol):
+        """Decorates a function whose calls are left out while another holds the lock."""
+
+        @overload
+        def __call__(
+            self, function: Callable[P, Coroutine[Any, Any, R]], /
+        ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+        @overload
+        def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
+
+
+@overload
+def synchronized(
+    template: str,
+    *,
+    on_locked: Literal["wait"] = ...,
+    model: type[LockItem] = ...,
+    **options: Unpack[Options],
+) -> Waiting: ...
+@overload
+def synchronized(
+    template: str,
+    *,
+    on_locked: Literal["skip"],
+    model: type[LockItem] = ...,
+    **options: Unpack[Options],
+) -> Skipping: ...
+def synchronized(
+    template: str,
+    *,
+    on_locked: str = "wait",
+    model: type[LockItem] = LockItem,
+    **options: Unpack[Options],
+) -> Any:
+    """Decorate a function: each call runs under the lock whose key its arguments make.
+
+    ``@synchronized("order-{order_id}")`` locks "order-7" for a call with ``order_id=7``. The calls of
+    coroutine functions wait without blocking the event loop. Each call has a mutex of its own: one
+    that calls itself with the same key waits for itself, unless it is ``reentrant``.
+
+    Args:
+        template: The key, by the rules of ``str.format``, with the function's parameters by their names:
+            "{order.id}", "{items[0]}", "{day:%Y-%m-%d}". Defaults count.
+        on_locked: What a call does when the lock is not free: "wait" for it, and raise
+            MutexTimeoutError after ``timeout``; or "skip" the call and return None, after one try, or
+            after ``timeout`` seconds if that is given. For jobs that should not run twice.
+        model: The lock table.
+        **options: Those of `Mutex.for_key`.
+
+    Returns:
+        The decorator. It raises ValueError for a template that is malformed or names what is no
+        parameter, and TypeError for a generator, or if it stands above ``@staticmethod`` or
+        ``@classmethod``. Calls raise what entering and leaving a mutex does, and InvalidKeyError if
+        the arguments make no key.
+
+    Raises:
+        TypeError: For an option of a wrong type.
+        ValueError: For an option that no lock can have.
+    """
+    if not isinstance(template, str):
+        msg = f"synchronized needs a template for the key, not {template!r}"
+        raise TypeError(msg)
+    if on_locked not in ("wait", "skip"):
+        msg = f"on_locked is 'wait' or 'skip', not {on_locked!r}"
+        raise ValueError(msg)
+    skips = on_locked == "skip"
+    if skips:
+        options = {"timeout": 0.0, **options}
+    Mutex.for_key("-", model=model, **options)  # to refuse here what could not work
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        check_function(function)
+        key_of = _Key(template, function)
+        if is_async(function):
+            return _locked_async(function, key_of, model, options, skips=skips)
+        return _locked(function, key_of, model, options, skips=skips)
+
+    return decorate
+
+
+def _locked(
+    function: Callable[..., Any],
+    key_of: _Key,
+    model: type[LockItem],
+    options: Options,
+    *,
+    skips: bool,
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def locked(*args: Any, **kwargs: Any) -> Any:
+        mutex = Mutex.for_key(key_of(*args, **kwargs), model=model, **options)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(mutex)
+            except MutexTimeoutError:
+                if skips:
+                    return None
+                raise
+            return function(*args, **kwargs)
+
+    return locked
+
+
+def _locked_async(
+    function: Callable[..., Any],
+    key_of: _Key,
+    model: type[LockItem],
+    options: Options,
+    *,
+    skips: bool,
+) -> Callable[..., Any]:
+    from pynamodb_mutex.aio import AsyncMutex  # noqa: PLC0415 - loads asyncio
+
+    @functools.wraps(function)
+    async def locked(*args: Any, **kwargs: Any) -> Any:
+        mutex = AsyncMutex.for_key(key_of(*args, **kwargs), model=model, **options)
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(mutex)
+            except MutexTimeoutError:
+                if skips:
+                    return None
+                raise
+            return await function(*args, **kwargs)
+
+    return locked
+
+
+class _Key:
+    """Makes the key of a call from its arguments."""
+
+    def __init__(self, template: str, function: Callable[..., object]) -> None:
+        self._template = template
+        self._signature = inspect.signature(function)
+        try:
+            # a dry run: str.format knows its own rules best
+            template.format_map({name: _Anything() for name in self._signature.parameters})
+        except KeyError as error:
+            msg = f"{template!r}: the function has no parameter {error}"
+            raise ValueError(msg) from error
+
+    def __call__(self, *args: object, **kwargs: object) -> str:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return self._template.format_map(bound.arguments)
+
+
+class _Anything:
+    """An argument that has every attribute and item, and takes every format."""
+
+    def __getattribute__(self, name: str) -> _Anything:
+        return self
+
+    def __getitem__(self, index: object) -> _Anything:
+        return self
+
+    def __format__(self, spec: str) -> str:
+        return ""

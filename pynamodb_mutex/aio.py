@@ -1,0 +1,323 @@
+"""Locks for asyncio: the same ones, awaited.
+
+Each object here has one of the library's locks inside, and drives it for a task. Requests are sent on
+a few threads; waiting takes none. Works under any event loop that is asyncio's, such as uvloop.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from pynamodb_mutex._async_groups import AsyncMutexGroup, AsyncRowLocks
+from pynamodb_mutex._await import on_thread
+from pynamodb_mutex._awaited import AsyncTransaction, Awaited
+from pynamodb_mutex._row_lock import RowLock
+from pynamodb_mutex._semaphore import Semaphore
+from pynamodb_mutex._ticket import parse_ticket
+from pynamodb_mutex._view import View
+from pynamodb_mutex._waiting import Alarm, all_steps
+from pynamodb_mutex.models import LockItem
+from pynamodb_mutex.mutex import Mutex
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+    from typing_extensions import Self, Unpack
+
+    from pynamodb_mutex._hold import Hold
+    from pynamodb_mutex._terms import AsyncOptions
+    from pynamodb_mutex._waiting import Steps
+    from pynamodb_mutex.rows import RowLockMixin
+
+M = TypeVar("M", bound="RowLockMixin")
+N = TypeVar("N", bound="RowLockMixin")
+
+__all__ = [
+    "AsyncMutex",
+    "AsyncMutexGroup",
+    "AsyncRowLock",
+    "AsyncRowLocks",
+    "AsyncSemaphore",
+    "AsyncTransaction",
+    "locked",
+    "locked_all",
+]
+
+
+def _listed(keys: Any) -> Any:
+    """Keep keys that can be gone through only once; the rest is refused by whom they are for."""
+    return list(keys) if isinstance(keys, Iterator) else keys
+
+
+class AsyncMutex(Awaited[Any], View):
+    """A `~pynamodb_mutex.Mutex` for tasks: at most one task of one process holds it, wherever they run.
+
+    Used like `asyncio.Lock`, but that ``async with`` gives the mutex. Tasks may share one: each sees
+    its own acquisition, and one that has none sees the latest. ``held`` and its like send nothing and
+    are not awaited.
+
+    Cancelling a task in any of its calls leaves nothing held and nothing behind: what it has sent is
+    seen to its end, which takes a few seconds if DynamoDB hangs, and taken back.
+    """
+
+    _inside: ClassVar[type[Mutex]] = Mutex
+
+    def __init__(self, make: Callable[..., Any], on_lost: Any, *, cancel_on_loss: bool) -> None:
+        """Use `for_key`."""
+        super().__init__(make, on_lost, cancel_on_loss=cancel_on_loss)
+        self._terms = self._lock._terms
+
+    def _mine(self) -> Hold | None:
+        hold: Hold | None = self._lock._mine()
+        return hold
+
+    @classmethod
+    def for_key(
+        cls,
+        key: str,
+        *,
+        model: type[LockItem] = LockItem,
+        cancel_on_loss: bool = False,
+        **options: Unpack[AsyncOptions],
+    ) -> Self:
+        """Return a mutex for a key, not yet held. Sends nothing.
+
+        Args:
+            key: 1 to 2048 bytes of UTF-8.
+            model: The lock table.
+            cancel_on_loss: Cancel the task that holds it when it is lost. An ``async with`` block that
+                ends by this raises MutexLostError.
+            **options: Those of `~pynamodb_mutex.Mutex.for_key`. ``on_lost`` is called with this object, on a thread of
+                its own; a coroutine function runs on the loop of the last task that asked for the lock.
+                ``reentrant`` means the same task.
+
+        Raises:
+            InvalidKeyError: For a key that DynamoDB would not take.
+            TypeError: For an option of a wrong type.
+            ValueError: For a duration that no lock can have.
+        """
+        return cls._made(
+            functools.partial(Mutex.for_key, key, model=model), cancel_on_loss, options
+        )
+
+    @classmethod
+    def for_row(
+        cls,
+        model: type[Model],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        lock_model: type[LockItem] = LockItem,
+        cancel_on_loss: bool = False,
+        **options: Unpack[AsyncOptions],
+    ) -> Self:
+        """Return a mutex in the lock table, named after a row: see `~pynamodb_mutex.Mutex.for_row` and `for_key`."""
+        make = functools.partial(Mutex.for_row, model, hash_key, range_key, lock_model=lock_model)
+        return cls._made(make, cancel_on_loss, options)
+
+    @classmethod
+    def any_of(
+        cls,
+        keys: Iterable[str],
+        *,
+        model: type[LockItem] = LockItem,
+        cancel_on_loss: bool = False,
+        **options: Unpack[AsyncOptions],
+    ) -> Self:
+        """Return a mutex on whichever of several keys is free first: see `~pynamodb_mutex.Mutex.any_of`."""
+        make = functools.partial(Mutex.any_of, _listed(keys), model=model)
+        return cls._made(make, cancel_on_loss, options)
+
+    @classmethod
+    def for_keys(
+        cls,
+        keys: Iterable[str | Mutex],
+        *,
+        model: type[LockItem] = LockItem,
+        cancel_on_loss: bool = False,
+        **options: Unpack[AsyncOptions],
+    ) -> AsyncMutexGroup:
+        """Return the locks of several keys, to be taken together: see `~pynamodb_mutex.Mutex.for_keys`."""
+        make = functools.partial(Mutex.for_keys, _listed(keys), model=model)
+        return AsyncMutexGroup._made(make, cancel_on_loss, options)
+
+    @property
+    def key(self) -> str:
+        """The key; with `any_of`, the one that it got."""
+        key: str = self._lock.key
+        return key
+
+    @classmethod
+    async def attach(
+        cls,
+        ticket: str,
+        *,
+        model: type[LockItem] = LockItem,
+        cancel_on_loss: bool = False,
+        **options: Unpack[AsyncOptions],
+    ) -> Self:
+        """Go on with a lock that another process or task detached: see `~pynamodb_mutex.Mutex.attach`."""
+        return await cls._attached(ticket, model, cancel_on_loss, options)
+
+    @classmethod
+    async def _attached(
+        cls, ticket: str, model: Any, cancel_on_loss: bool, options: AsyncOptions
+    ) -> Self:
+        read = parse_ticket(ticket)
+        make = functools.partial(cls._inside._for_ticket, read, model)
+        mutex = cls._made(make, cancel_on_loss, options)
+        lock = mutex._lock
+        await mutex._await_steps(lambda _: lock._attaching(read), lambda _: lock.release())
+        mutex._begin()
+        return mutex
+
+    async def __aenter__(self) -> Self:
+        """Take the lock; after `attach`, go on with what it took.
+
+        Raises:
+            MutexTimeoutError: If it was not free within the timeout.
+            MutexLostError: If the lock that was attached is lost already.
+        """
+        await self._enter()
+        return self
+
+    async def _enter(self) -> Any:
+        if self._lock._attached is not None:
+            # the block has a holding of its own
+            self._end_holding()
+        return await super().__aenter__()
+
+    async def detach(self, lease: float | None = None) -> str:
+        """End the acquisition here, and return a ticket for it: see `~pynamodb_mutex.Mutex.detach`.
+
+        Cancelled before it has returned, it gives the lock back.
+        """
+        ticket = await self._await_steps(lambda _: self._detaching(lease), self._take_back)
+        self._end_holding()
+        return ticket
+
+    def _detaching(self, lease: float | None) -> Steps[str]:
+        ticket: str = self._lock.detach(lease)
+        return ticket
+        yield  # in one step
+
+    def _take_back(self, ticket: str) -> None:
+        read = parse_ticket(ticket)
+        model = getattr(self._lock, "_model", self._terms.model)
+        lock = self._inside._for_ticket(read, model)
+        all_steps(lock._attaching(read), Alarm())
+        lock.release()
+
+    async def save_data(self, data: Any) -> None:
+        """Write the payload into the row: see `~pynamodb_mutex.Mutex.save_data`."""
+        await on_thread(functools.partial(self._lock.save_data, data))
+
+    async def locked(self) -> bool:
+        """Whether anyone holds the lock, by one consistent read: see `~pynamodb_mutex.Mutex.locked`."""
+        return await on_thread(self._lock.locked)
+
+    async def force_release(self) -> bool:
+        """Break whatever claim stands on this key now: see `~pynamodb_mutex.Mutex.force_release`."""
+        return await on_thread(self._lock.force_release)
+
+    def transaction(self) -> AsyncTransaction:
+        """Return a TransactWrite for ``async with``, guarded by the lock: see `~pynamodb_mutex.Mutex.transaction`."""
+        return AsyncTransaction(self._lock.transaction())
+
+
+class AsyncSemaphore(AsyncMutex):
+    """A `~pynamodb_mutex.Semaphore` for tasks: so many hold it at a time, wherever they run."""
+
+    @classmethod
+    def for_key(  # type: ignore[override]  # the number of permits has no default
+        cls,
+        key: str,
+        *,
+        permits: int,
+        model: type[LockItem] = LockItem,
+        cancel_on_loss: bool = False,
+        **options: Unpack[AsyncOptions],
+    ) -> Self:
+        """Return a semaphore for a key, not yet held: see `~pynamodb_mutex.Semaphore.for_key`. Sends nothing."""
+        make = functools.partial(Semaphore.for_key, key, permits=permits, model=model)
+        return cls._made(make, cancel_on_loss, options)
+
+    @property
+    def permit(self) -> int | None:
+        """Number of the permit of the last acquisition, from 1; None before the first."""
+        permit: int | None = self._lock.permit
+        return permit
+
+
+class AsyncRowLock(AsyncMutex, Generic[M]):
+    """The lock of one row, for tasks; entering it gives the row: see `locked`."""
+
+    _inside = RowLock
+
+    @classmethod
+    async def attach(  # type: ignore[override]  # a row lock is of the row's model
+        cls,
+        ticket: str,
+        *,
+        model: type[N],
+        cancel_on_loss: bool = False,
+        **options: Unpack[AsyncOptions],
+    ) -> AsyncRowLock[N]:
+        """Go on with the lock of a row that another detached: see `~pynamodb_mutex.RowLock.attach`."""
+        lock: AsyncRowLock[Any] = await cls._attached(ticket, model, cancel_on_loss, options)
+        return lock
+
+    async def __aenter__(self) -> M:  # type: ignore[override]  # the row is what one wants
+        """Take the lock and return the row.
+
+        Raises:
+            MutexTimeoutError: If it was not free within the timeout.
+            pynamodb.exceptions.DoesNotExist: If there is no such row; nothing is created.
+        """
+        row: M = await self._enter()
+        return row
+
+
+def locked(
+    model: type[M],
+    hash_key: Any,
+    range_key: Any = None,
+    *,
+    cancel_on_loss: bool = False,
+    **options: Unpack[AsyncOptions],
+) -> AsyncRowLock[M]:
+    """Return the lock of a row, not yet held: `~pynamodb_mutex.RowLockMixin.locked` for tasks. Sends nothing.
+
+    The row's own ``save``, ``update`` and ``delete`` block: await them by ``asyncio.to_thread``. They
+    are refused once the lock is given back, whatever became of the task.
+
+    Args:
+        model: Of the row.
+        hash_key: Of the row.
+        range_key: Of the row, if the model has one.
+        cancel_on_loss: See `~pynamodb_mutex.aio.AsyncMutex.for_key`.
+        **options: Those of `~pynamodb_mutex.RowLockMixin.locked`.
+
+    Raises:
+        InvalidKeyError: For a key that the model cannot have.
+        TypeError: For an option of a wrong type.
+        ValueError: For a duration that no lock can have.
+    """
+    make = functools.partial(model.locked, hash_key, range_key)
+    return AsyncRowLock._made(make, cancel_on_loss, options)
+
+
+def locked_all(
+    model: type[M],
+    keys: Iterable[Any],
+    *,
+    cancel_on_loss: bool = False,
+    **options: Unpack[AsyncOptions],
+) -> AsyncRowLocks[M]:
+    """Return the locks of several rows: `~pynamodb_mutex.RowLockMixin.locked_all` for tasks, see `locked`.
+
+    Entering it reads the rows as well, by one request more.
+    """
+    make = functools.partial(model.locked_all, _listed(keys))
+    return AsyncRowLocks._made(make, cancel_on_loss, options)

@@ -1,0 +1,81 @@
+"""What the tests of `pynamodb_mutex.aio` share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+from scene import Scene
+
+from pynamodb_mutex._process import current_process
+from pynamodb_mutex.aio import AsyncMutex
+
+LONG = 60.0
+"""Seconds that nothing takes here, however busy the machine."""
+
+
+class Run:
+    """Runs a coroutine on an event loop of its own."""
+
+    def __init__(self, factory: Any) -> None:
+        self._factory = factory
+
+    def __call__(self, main: Coroutine[Any, Any, Any]) -> Any:
+        loop = self._factory()
+        try:
+            return loop.run_until_complete(asyncio.wait_for(main, LONG))
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Both event loops, on each engine."""
+    return Run(request.param)
+
+
+@pytest.fixture
+def run_once(request: pytest.FixtureRequest) -> Run:
+    """One event loop on each engine, for what takes its time and knows neither."""
+    local = "local" in request.node.name
+    return Run(uvloop.new_event_loop if local else asyncio.new_event_loop)
+
+
+def async_mutex(scene: Scene, **options: Any) -> AsyncMutex:
+    """Return a mutex of the client with the bad network."""
+    return AsyncMutex.for_key(scene.key, **{"model": scene.here, **options})
+
+
+async def until(condition: Any) -> None:
+    """Await a condition that another thread or task brings about."""
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        await asyncio.sleep(0.002)
+
+
+def queue_of(scene: Scene) -> Any:
+    """Return where this process's threads and tasks wait for the lock."""
+    return current_process().queue(current_process().store(scene.here), scene.key)
+
+
+def left_behind(scene: Scene) -> list[str]:
+    """Say what is left of a lock that nobody should hold or wait for."""
+    queue = queue_of(scene)
+    found = []
+    if not scene.gone and scene.row.expires_at is not None:
+        found.append("a claim")
+    if not queue.idle:
+        found.append("a holder or waiter of this process")
+    if [
+        each
+        for each in current_process().renewer._due
+        if each.store.model is scene.here and each.terms.key == scene.key
+    ]:
+        found.append("a renewal")
+    return found

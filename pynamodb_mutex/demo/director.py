@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, TypeVar, cast
 
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.demo.story import Story
@@ -22,7 +22,7 @@ from pynamodb_mutex.demo.worker import KEY
 from pynamodb_mutex.testing import embedded_dynamodb, use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
     from typing_extensions import Self
@@ -33,6 +33,8 @@ TICK = 0.05
 SEEN, SURE = 0.1, 0.2
 """Seconds for which a worker must have held the lock before a signal, and must go on, so that the
 signal hits it there."""
+
+Found = TypeVar("Found")
 
 COMMAND = (sys.executable, "-m", "pynamodb_mutex.demo.worker")
 
@@ -160,38 +162,37 @@ class Troupe:
 def scenes(troupe: Troupe, story: Story, options: Options) -> Iterator[None]:
     """Play the show; resumed after each event and each tick."""
     names = [troupe.start() for _ in range(options.workers)]
-    while len(story.workers) < len(names):
-        yield
+    yield from _awaited(lambda: len(story.workers) >= len(names))
     begin = time.monotonic()
     troupe.end = time.monotonic_ns() + int(options.seconds * 1e9)
     troupe.say("begin", workers=options.workers, lease=options.lease)
     troupe.go(*names)
 
     yield from _until(begin + 0.12 * options.seconds)
-    while (victim := _caught(story, "before", "sending")) is None:
-        yield
+    victim = yield from _awaited(lambda: _caught(story, "before", "sending"))
     troupe.kill(victim.worker)
     successor = troupe.start()
     troupe.say("replaces", successor, whom=victim.worker)
     troupe.go(successor)
-    while not taken_over(story.killed):
-        yield
+    yield from _awaited(lambda: taken_over(story.killed))
 
     yield from _until(max(begin + 0.4 * options.seconds, time.monotonic() + 1))
-    while (victim := _caught(story, "sending")) is None:
-        yield
+    victim = yield from _awaited(lambda: _caught(story, "sending"))
     troupe.stop(victim.worker)
-    least = time.monotonic() + options.lease + 3
-    while time.monotonic() < least or not (
-        taken_over(story.stopped) or time.monotonic_ns() > troupe.end
-    ):
-        yield
+    yield from _until(time.monotonic() + options.lease + 3)
+    yield from _awaited(lambda: taken_over(story.stopped) or time.monotonic_ns() > troupe.end)
     troupe.resume(victim.worker)
 
 
-def _until(instant: float) -> Iterator[None]:
-    while time.monotonic() < instant:
+def _awaited(look: Callable[[], Found | None]) -> Generator[None, None, Found]:
+    """Look at each event and each tick until there is something to see."""
+    while not (found := look()):
         yield
+    return found
+
+
+def _until(instant: float) -> Generator[None, None, bool]:
+    return _awaited(lambda: time.monotonic() >= instant)
 
 
 def _caught(story: Story, *stages: str) -> Section | None:

@@ -7,7 +7,8 @@ DEMO_VENV ?= .venv-demo
 PEERS_VENV ?= .venv-peers
 # Arguments for `make demo`, `make trial`, `make peers`, `make proof`, as in: make demo ARGS=--help
 ARGS ?=
-# Tests at a time: most of them wait, for leases and other processes.
+# Tests at a time: most of them wait, for leases and other processes. Those of one file mostly share a
+# worker (worksteal), and with it the tables and clients that are made once for the file.
 JOBS ?= 4
 
 PROOF = build/proof
@@ -33,10 +34,10 @@ $(DEMO_VENV)/.installed: setup.cfg setup.py
 
 test: $(VENV)/.installed ## run all tests; every line and branch must be covered
 	@$(IN_VENV) coverage erase
-	$(IN_VENV) coverage run -m pytest -m 'not alone and not local' --numprocesses $(JOBS)
+	$(IN_VENV) coverage run -m pytest -m 'not (alone or local or unmeasured)' --numprocesses $(JOBS) --dist worksteal
 	@$(IN_VENV) coverage combine --quiet
 	$(IN_VENV) coverage report --fail-under=100
-	$(IN_VENV) pytest -m 'not alone and local' --numprocesses $(JOBS)
+	$(IN_VENV) pytest -m '(local or unmeasured) and not alone' --numprocesses $(JOBS) --dist worksteal
 	$(IN_VENV) pytest -m alone
 
 demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options)

@@ -35,6 +35,8 @@ from pynamodb_mutex.testing import Engine, held_elsewhere, use
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.unmeasured
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.rst", *sorted((ROOT / "docs").glob("*.rst"))]
 

@@ -10,6 +10,8 @@ from proof.scenarios import CASES, Case, judged, scene
 from proof.verdicts import Report
 from pynamodb_mutex.testing import Engine
 
+pytestmark = pytest.mark.unmeasured
+
 
 def play(case: Case, engine: Engine, folder: Path) -> Report:
     with scene(engine, folder, f"proof-{uuid.uuid4().hex}") as stage:

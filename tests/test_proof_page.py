@@ -13,6 +13,8 @@ from proof.figures import DEEDS
 from proof.network import faults
 from proof.page import INJECTED, main
 
+pytestmark = pytest.mark.unmeasured
+
 FACTS = {"lease": 1.5, "nemesis": True, "engine": "embedded", "seconds": 10.0}
 
 

@@ -240,7 +240,7 @@ def test_without_java_it_is_said(tmp_path: Path, monkeypatch):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.unmeasured
 def test_ours_under_attack(tmp_path: Path):
     facts = PeerRun(PeerOptions(seed=1, seconds=5.0, lease=1.0), tmp_path)()
     found = judge(read(tmp_path), facts["lease"])
@@ -253,7 +253,7 @@ def test_ours_under_attack(tmp_path: Path):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.unmeasured
 def test_our_holders_are_killed_in_the_calm(tmp_path: Path):
     PeerRun(PeerOptions(seed=1, seconds=0, lease=1.0, faults=0.0, kills=1), tmp_path)()
     events = read(tmp_path)
@@ -263,7 +263,7 @@ def test_our_holders_are_killed_in_the_calm(tmp_path: Path):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.unmeasured
 def test_a_newcomer_finds_our_dead_holders_lock_free(tmp_path: Path):
     wanted = PeerOptions(seed=1, seconds=0, lease=3.0, faults=0.0, kills=1, clients=1)
     PeerRun(wanted, tmp_path)()

@@ -95,7 +95,7 @@ def stage_in_table(request: pytest.FixtureRequest) -> Iterator[RowScene]:
 def _scene(stage: RowScene) -> Iterator[RowScene]:
     scene = replace(stage, key=f"row-{next(_serial)}")
     stage.old(scene.key).save()
-    stage.proxy.start_anew()
+    stage.proxy.be_about(scene.key)
     yield scene
     clients = (stage.here, stage.there)
     forget_holds(*clients, *(c.lock_model for c in clients if c.lock_model is not None))

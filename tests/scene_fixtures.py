@@ -40,8 +40,9 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Scene]:
 @pytest.fixture
 def scene(stage: Scene) -> Iterator[Scene]:
     """A key of its own for each test."""
-    stage.proxy.start_anew()
-    yield Scene(stage.engine, stage.proxy, stage.here, stage.there)
+    scene = Scene(stage.engine, stage.proxy, stage.here, stage.there)
+    stage.proxy.be_about(scene.key)
+    yield scene
     forget_holds(stage.here, stage.there)
     stage.proxy.clear()
 

@@ -186,12 +186,12 @@ def test_dead_holder_stops_nobody_and_is_stopped_itself(
 
 
 @every_write
-def test_dead_holder_in_a_lock_table_stops_nobody(any_scene: RowScene, write: Write) -> None:
-    dead = any_scene.other(auto_renew=False)
+def test_dead_holder_in_a_lock_table_stops_nobody(table_scene: RowScene, write: Write) -> None:
+    dead = table_scene.other(auto_renew=False)
     assert dead.acquire()
-    any_scene.expire()
-    write(any_scene.here(any_scene.key))
-    assert any_scene.gone if write is delete else any_scene.row.balance == 1
+    table_scene.expire()
+    write(table_scene.here(table_scene.key))
+    assert table_scene.gone if write is delete else table_scene.row.balance == 1
 
 
 def test_claim_that_ends_just_now_is_waited_for_no_longer_than_server_time_needs(

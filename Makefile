@@ -13,7 +13,8 @@ JOBS ?= 4
 
 PROOF = build/proof
 IN_VENV = $(VENV)/bin/python -m
-PIP_INSTALL = -m pip --disable-pip-version-check install --quiet
+# --no-compile: Python compiles what it comes to load, which is little of it.
+PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --no-compile
 
 help: ## list the targets (default)
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' Makefile

@@ -13,8 +13,10 @@ JOBS ?= 4
 
 PROOF = build/proof
 IN_VENV = $(VENV)/bin/python -m
-# --no-compile: Python compiles what it comes to load, which is little of it.
-PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --no-compile
+PIP_INSTALL = -m pip --disable-pip-version-check install --quiet
+
+# The tests start hundreds of processes: without a cache each would compile anew what it loads.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets (default)
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' Makefile

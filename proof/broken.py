@@ -52,7 +52,7 @@ def release_by_key() -> Patches:
     """A release ends whatever claim there is."""
 
     def release(self: ClaimRows) -> Any:
-        return self._template(self.ending(), self._hash_key.exists(), return_values="ALL_OLD")
+        return self._template(self.ending(), self._hash_key.exists())
 
     return [patch.object(ClaimRows, "release", property(release))]
 

@@ -314,22 +314,12 @@ class ClaimRows:
 
     @Once
     def release(self) -> Template:
-        """End our claim and keep the tombstone."""
-        return self._template(self.ending(), self.mine(), return_values="ALL_OLD")
-
-    @Once
-    def release_held(self) -> Template:
-        """End our claim, and refuse if it has ended: for transactions, which do not tell."""
+        """End our claim, and keep the tombstone. Refused if it has ended: nothing need be returned."""
         return self._template(self.ending(), self.mine() & self.has_claim)
 
     @Once
     def delete(self) -> Template:
-        """End our claim and the row with it."""
-        return Template(self._connection, condition=self.mine(), return_values="ALL_OLD")
-
-    @Once
-    def delete_held(self) -> Template:
-        """The same, and refuse if our claim has ended: for transactions, which do not tell."""
+        """End our claim and the row with it. Refused if it has ended."""
         return Template(self._connection, condition=self.mine() & self.has_claim)
 
     @Once

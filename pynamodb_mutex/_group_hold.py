@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.constants import TRANSACT_DELETE, TRANSACT_UPDATE
 
-from pynamodb_mutex._release import Ending, release_request, was_running
+from pynamodb_mutex._release import Ending, release_request
 from pynamodb_mutex._renewing import Renewing
 from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex.exceptions import MutexLostError
@@ -159,9 +159,9 @@ def _release_together(endings: Sequence[Ending]) -> bool:
 def _release_item(hold: Hold) -> dict[str, Any]:
     rows, row = hold.store.rows, hold.terms.row
     if hold.terms.delete_on_release:
-        return {TRANSACT_DELETE: rows.delete_held.fill(row, hold.mine())}
+        return {TRANSACT_DELETE: rows.delete.fill(row, hold.mine())}
     values = hold.mine() | {"ttl": hold.ttl_if_released()}
-    return {TRANSACT_UPDATE: rows.release_held.fill(row, values)}
+    return {TRANSACT_UPDATE: rows.release.fill(row, values)}
 
 
 def _release_singly(endings: Sequence[Ending]) -> MutexLostError | None:
@@ -169,7 +169,7 @@ def _release_singly(endings: Sequence[Ending]) -> MutexLostError | None:
     lost: MutexLostError | None = None
     for ending in endings:
         try:
-            ending.send(release_request(ending.hold), was_running)
+            ending.send(release_request(ending.hold))
         except MutexLostError as error:
             lost = lost or error
     return lost

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._release import release
 from pynamodb_mutex._terms import check_at_least, check_lease
-from pynamodb_mutex._ticket import detach
 from pynamodb_mutex._view import View
 
 if TYPE_CHECKING:
@@ -99,6 +98,8 @@ class Holder(View):
         """
         if lease is not None:
             check_lease(lease)
+        from pynamodb_mutex._ticket import detach  # noqa: PLC0415 - seldom needed
+
         return detach(self._current("detach"), lease, self._raw_key)
 
     def save_data(self, data: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import PynamoDBException
@@ -45,7 +46,7 @@ def release(hold: Hold) -> None:
     try:
         turn = queue.next_in_line(hold, hold.terms.poll)
         if turn is None or not _hand_over(hold, ending, turn):
-            ending.send(release_request(hold), was_running)
+            ending.send(release_request(hold))
     finally:
         queue.left(hold)
 
@@ -75,11 +76,6 @@ def release_request(hold: Hold) -> Callable[[], Answer]:
     return lambda: store.write(store.rows.release, terms.row, values)
 
 
-def was_running(answer: Answer) -> bool:
-    """Say whether a release ended a claim."""
-    return answer.applied and answer.claim.expires_at is not None
-
-
 class Ending:
     """What ends a claim, sent until it is known to have ended.
 
@@ -93,7 +89,11 @@ class Ending:
         self.until = min(runs_until, local_clock().now() + _PATIENCE)
         self.may_be_applied = hold.may_have_ended
 
-    def send(self, request: Callable[[], Answer], done: Callable[[Answer], bool]) -> Answer:
+    def send(
+        self,
+        request: Callable[[], Answer],
+        done: Callable[[Answer], bool] = attrgetter("applied"),
+    ) -> Answer:
         """Send a request that ends the claim; raise if it had ended before."""
 
         def attempt() -> Answer:

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pynamodb_mutex._acquire import Acquisition
 from pynamodb_mutex._blocks import Blocks
 from pynamodb_mutex._callers import this_caller
-from pynamodb_mutex._decorated import locked_calls
 from pynamodb_mutex._holder import Holder
 from pynamodb_mutex._keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._release import force
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._terms import FOREVER, Terms
-from pynamodb_mutex._ticket import Attachment, parse_ticket
 from pynamodb_mutex._waiting import Alarm, all_steps
 from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.exceptions import (
@@ -201,6 +199,8 @@ class Mutex(Holder, Blocks["Hold"]):
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or cannot be
                 reached. The ticket may then be used up.
         """
+        from pynamodb_mutex._ticket import parse_ticket  # noqa: PLC0415 - seldom needed
+
         read = parse_ticket(ticket)
         mutex = cls._for_ticket(read, model, **options)
         all_steps(mutex._attaching(read), Alarm())
@@ -290,6 +290,8 @@ class Mutex(Holder, Blocks["Hold"]):
 
     def _attaching(self, ticket: Ticket) -> Steps[None]:
         """Go on with the acquisition that a ticket names; the next ``with`` block takes it over."""
+        from pynamodb_mutex._ticket import Attachment  # noqa: PLC0415 - seldom needed
+
         hold = yield from Attachment(self._wanted(), ticket).attach()
         self._holds[this_caller()] = self._latest = self._attached = hold
 
@@ -328,6 +330,8 @@ class Mutex(Holder, Blocks["Hold"]):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: each call runs under the lock, by a mutex of its own."""
+        from pynamodb_mutex._decorated import locked_calls  # noqa: PLC0415 - seldom needed
+
         return locked_calls(function, self._another)
 
     def _another(self) -> Mutex:

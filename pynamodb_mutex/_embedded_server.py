@@ -27,6 +27,7 @@ import waitress
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
+from pynamodb_mutex._embedded_partiql import RefusedError, run_batch
 from pynamodb_mutex._engines import when_parent_ends
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ _IDLE_SECONDS = 24 * 3600  # no test is to meet a connection that closed while i
 class DynamoDBRules:
     """WSGI middleware: what DynamoDB does and moto 5.2 does not.
 
-    A ``ClientRequestToken`` makes TransactWriteItems idempotent, and UpdateTimeToLive refuses
-    what is so already. Meant for a server with a single thread: it has no lock.
+    A ``ClientRequestToken`` makes TransactWriteItems idempotent, UpdateTimeToLive refuses what
+    is so already, and the UPDATE statements of a BatchExecuteStatement heed their conditions.
+    Meant for a server with a single thread: it has no lock.
 
     Args:
         app: moto's application.
@@ -65,6 +67,8 @@ class DynamoDBRules:
             return self._update_ttl(environ)(environ, start_response)
         if operation == "DescribeTimeToLive":
             return self._describe_ttl(environ)(environ, start_response)
+        if operation == "BatchExecuteStatement":
+            return self._batch_execute(environ)(environ, start_response)
         return self._app(environ, start_response)
 
     def _transact_write(self, environ: WSGIEnvironment) -> Response:
@@ -95,15 +99,8 @@ class DynamoDBRules:
     def _update_ttl(self, environ: WSGIEnvironment) -> Response:
         request = _read_json(environ)
         wanted = request.get("TimeToLiveSpecification", {})
-        body = json.dumps({"TableName": request.get("TableName")}).encode()
-        found = self._describe_ttl(
-            {
-                **environ,
-                _TARGET: environ[_TARGET].replace("UpdateTimeToLive", "DescribeTimeToLive"),
-                "CONTENT_LENGTH": str(len(body)),
-                "wsgi.input": io.BytesIO(body),
-            }
-        )
+        asked = {"TableName": request.get("TableName")}
+        found = self._describe_ttl(_instead(environ, "DescribeTimeToLive", asked))
         if found.status_code != HTTPStatus.OK:
             return found
         present = json.loads(found.data)["TimeToLiveDescription"]
@@ -121,6 +118,18 @@ class DynamoDBRules:
         # moto spells it ResourceNotFound, which no client takes for a missing table.
         return _error(f"{_DYNAMODB}#ResourceNotFoundException", "Requested resource not found")
 
+    def _batch_execute(self, environ: WSGIEnvironment) -> Response:
+        def ask(operation: str, content: dict[str, Any]) -> Response:
+            return self._forward(_instead(environ, operation, content))
+
+        try:
+            answers = run_batch(_read_json(environ).get("Statements", []), ask)
+        except RefusedError as refused:
+            return _invalid(str(refused))
+        if answers is None:
+            return self._forward(environ)
+        return _answer({"Responses": answers})
+
     def _forward(self, environ: WSGIEnvironment) -> Response:
         return Response.from_app(self._app, environ, buffered=True)
 
@@ -134,6 +143,17 @@ def _read_json(environ: WSGIEnvironment) -> dict[str, Any]:
     except ValueError:
         return {}  # moto finds the words for it
     return content if isinstance(content, dict) else {}
+
+
+def _instead(environ: WSGIEnvironment, operation: str, content: dict[str, Any]) -> WSGIEnvironment:
+    """Returns another request of the same caller."""
+    body = json.dumps(content).encode()
+    return {
+        **environ,
+        _TARGET: environ[_TARGET].rpartition(".")[0] + f".{operation}",
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.input": io.BytesIO(body),
+    }
 
 
 def _caller(environ: WSGIEnvironment) -> str:
@@ -154,8 +174,11 @@ def _invalid(message: str) -> Response:
 
 
 def _error(kind: str, message: str) -> Response:
-    body = json.dumps({"__type": kind, "message": message})
-    return Response(body, status=HTTPStatus.BAD_REQUEST, content_type="application/x-amz-json-1.0")
+    return _answer({"__type": kind, "message": message}, HTTPStatus.BAD_REQUEST)
+
+
+def _answer(content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Response:
+    return Response(json.dumps(content), status, content_type="application/x-amz-json-1.0")
 
 
 def main(port: int = 0) -> None:

@@ -39,6 +39,7 @@ HEAVY = (
     "waitress",
     "flask",
     "pynamodb_mutex._engines",
+    "pynamodb_mutex._embedded_partiql",
     "pynamodb_mutex._embedded_server",
     "pynamodb_mutex._pytest_plugin",
     "pynamodb_mutex._synchronized",

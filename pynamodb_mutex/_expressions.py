@@ -13,7 +13,7 @@ from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._claim import Claim
-from pynamodb_mutex._templates import Once, Template, slot
+from pynamodb_mutex._templates import Once, Statement, Template, slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -311,6 +311,13 @@ class ClaimRows:
             *self._dated(),
         ]
         return self._template(actions, self.mine() & self.ends_before())
+
+    @Once
+    def renew_in_batch(self) -> Statement:
+        """The same, as one of several in a request."""
+        key = (self._model._hash_keyname, self._model._range_keyname)
+        attributes = self._model.get_attributes()
+        return Statement(self.renew, [attributes[name].attr_name for name in key if name])
 
     @Once
     def release(self) -> Template:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb_mutex._claim import NO_SERVER_TIME, Loss, Tenure
 from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._renewing import Renewing
+from pynamodb_mutex._renewing import RENEWALS_PER_LEASE, Renewing
 from pynamodb_mutex._templates import seconds
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError, MutexLostError, MutexNotHeldError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._group_hold import GroupHold
     from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._store import Answer, Store
     from pynamodb_mutex._wanted import Wanted
 
 _log = logging.getLogger("pynamodb_mutex")
@@ -204,25 +205,39 @@ class Hold(Renewing):
 
     # -- renewal --------------------------------------------------------------------------------
 
+    @property
+    def batch(self) -> Store | None:
+        """The store, if its locks may be renewed by batches (see `Renewing`).
+
+        Not one whose lease is so short that nothing of it may be left when a batch was not answered.
+        """
+        store = self.store
+        lasts = self.terms.lease >= RENEWALS_PER_LEASE * store.hangs_for
+        return store if store.batches and lasts and not self._alone else None
+
     def renew_once(self, lease: float | None) -> None:
         """Send a renewal, again only if it met a later one (see `Renewing`)."""
-        tenure = self.tenure
         while True:
             renewal = self.propose_renewal(self.terms.lease if lease is None else lease)
             values = self.mine() | renewal.values
             answer = self.store.write(self.store.rows.renew, self.terms.row, values)
-            self._unreachable = False
-            stored = answer.claim.expires_at or 0.0
-            if answer.applied or (tenure.is_mine(answer.claim) and stored == renewal.end):
-                self.extend(renewal)
+            if self.renewal_answered(renewal, answer):
                 return
-            if not tenure.is_mine(answer.claim):
-                self.renewal_refused(answer.claim)
-                return
-            if stored <= tenure.proposed:
-                # a renewal sent later came first: its own answer tells what it brought
-                return
-            self.saw_end(answer.claim)
+
+    def renewal_answered(self, renewal: Renewal, answer: Answer) -> bool:
+        """Take note of what a renewal brought; return whether that is all, or it is to be repeated."""
+        tenure, claim = self.tenure, answer.claim
+        self._unreachable = False
+        stored = claim.expires_at or 0.0
+        if answer.applied or (tenure.is_mine(claim) and stored == renewal.end):
+            self.extend(renewal)
+        elif not tenure.is_mine(claim):
+            self.renewal_refused(claim)
+        elif stored > tenure.proposed:
+            self.saw_end(claim)
+            return False
+        # else a renewal sent later came first: its own answer tells what it brought
+        return True
 
     def renewal_refused(self, claim: Claim) -> None:
         """Take note of a claim that is not ours, unless a write of ours is just ending it."""

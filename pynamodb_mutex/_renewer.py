@@ -12,27 +12,40 @@ import logging
 import math
 import threading
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pynamodb_mutex._clock import local_clock
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from collections.abc import Iterator
+    from typing import Any, Protocol
 
     class Renewed(Protocol):
         """What the renewer looks after."""
 
+        @property
+        def batch(self) -> object | None:
+            """Those of the same may be renewed by one request; None: by none with others."""
+
+        @property
+        def early(self) -> float:
+            """Seconds by which it may be renewed before it is due, if that spares a request."""
+
         def due(self) -> float:
             """Return the local time at which `tend` wants to be called; infinity for never again."""
 
-        def tend(self) -> bool:
-            """Do what is due, without I/O; return whether a renewal should be sent."""
+        def tend(self, ahead: float = 0.0) -> bool:
+            """Do what is due so many seconds ahead, without I/O; return whether to send a renewal."""
 
-        def send_renewal(self) -> None:
-            """Send one renewal. Called on a worker's thread; must not raise."""
+        def send_renewal(self, *others: Any) -> None:
+            """Send one renewal, or one with others. Called on a worker's thread; must not raise."""
 
 
 _log = logging.getLogger("pynamodb_mutex")
+
+MOST_TOGETHER = 25
+"""Statements that DynamoDB takes in one request."""
 
 WORKERS = 8
 """Threads that send renewals, at most."""
@@ -42,6 +55,15 @@ LINGER = 5.0
 
 LONGEST_SLEEP = 1.0
 """Seconds: a thread's wait does not count a suspension of the machine, the leases do."""
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Log what is raised inside the block."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - one that cannot start a thread must not end all
+        _log.exception("a renewal could not be sent")
 
 
 class Renewer:
@@ -56,7 +78,7 @@ class Renewer:
         self._scheduler: threading.Thread | None = None
         self._wakes_at = -math.inf
         self._posted = threading.Condition()
-        self._outbox: deque[Renewed] = deque()
+        self._outbox: deque[list[Renewed]] = deque()
         self._workers = 0
         self._idle = 0
 
@@ -125,23 +147,49 @@ class Renewer:
                     clock.wait(self._changed, self._wakes_at - now)
                     self._wakes_at = -math.inf
                     continue
-                entry = heapq.heappop(self._heap)
-                if not self._valid(entry):
-                    continue
-                member = entry[2]
-                # so that the next push is not taken for this entry
-                self._due[member] = -math.inf
-            # outside the lock, for the member may call back
-            try:
-                if member.tend():
-                    self._post(member)
-            except Exception:  # noqa: BLE001 - one that cannot start a thread must not end all
-                _log.exception("a renewal could not be sent")
-            self.refresh(member)
+                first = self._pop()
+                together = [] if first is None else [first, *self._soon_due(first, now)]
+            # outside the lock, for members may call back
+            self._tend(together)
+            for member in together:
+                self.refresh(member)
 
-    def _post(self, member: Renewed) -> None:
+    def _pop(self) -> Renewed | None:
+        """Take out whoever is due first; None if its entry is void. The lock is held."""
+        entry = heapq.heappop(self._heap)
+        if not self._valid(entry):
+            return None
+        # so that the next push is not taken for this entry
+        self._due[entry[2]] = -math.inf
+        return entry[2]
+
+    def _soon_due(self, first: Renewed, now: float) -> list[Renewed]:
+        """Take out those who are due soon after the first, if it may share a request."""
+        soon: list[Renewed] = []
+        until = -math.inf if first.batch is None else now + first.early
+        while self._heap and self._heap[0][0] <= until:
+            member = self._pop()
+            if member is not None:
+                soon.append(member)
+        return soon
+
+    def _tend(self, members: list[Renewed]) -> None:
+        """Let members that are due together do so, each batch by as few requests as it takes."""
+        batches: dict[object, list[Renewed]] = {}
+        for member in members:
+            with _going_on():
+                batch = member.batch
+                shared = batch is not None and len(members) > 1
+                if member.tend(member.early if shared else 0.0):
+                    batches.setdefault(batch if shared else member, []).append(member)
+        for together in batches.values():
+            for start in range(0, len(together), MOST_TOGETHER):
+                with _going_on():
+                    self._post(together[start : start + MOST_TOGETHER])
+
+    def _post(self, members: list[Renewed]) -> None:
         with self._posted:
-            self._outbox.append(member)
+            self._outbox.append(members)
             if self._idle >= len(self._outbox):
                 self._posted.notify()
                 return
@@ -161,5 +209,5 @@ class Renewer:
                 if not self._outbox:
                     self._workers -= 1
                     return
-                member = self._outbox.popleft()
-            member.send_renewal()
+                first, *others = self._outbox.popleft()
+            first.send_renewal(*others)

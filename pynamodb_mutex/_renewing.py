@@ -7,10 +7,11 @@ import math
 import random
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PynamoDBException
 
+from pynamodb_mutex._batch import renew_together
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._repeat import Transient, persist
 
@@ -25,6 +26,9 @@ _log = logging.getLogger("pynamodb_mutex")
 
 RENEWALS_PER_LEASE = 3
 _MOST_RENEWALS_UNDER_WAY = 2
+_EARLY = 1 / 30
+"""Of the lease: a tenth of the time from one renewal to the next. Those that are once renewed together
+are due together from then on."""
 
 
 class Renewing(ABC):
@@ -40,6 +44,7 @@ class Renewing(ABC):
         self._renewals_under_way = 0
         self._queued = False
         self._unreachable = False
+        self._alone = False
         self._renews_at = math.inf
 
     @property
@@ -103,10 +108,20 @@ class Renewing(ABC):
         """Return when the renewer should call (see `_renewer.Renewed`)."""
         return math.inf if self.over else min(self.ends, self._renews_at)
 
-    def tend(self) -> bool:
+    @property
+    def batch(self) -> object | None:
+        """Those of the same may be renewed by one request; None: by none with others."""
+        return None
+
+    @property
+    def early(self) -> float:
+        """Seconds by which it may be renewed before it is due, if that spares a request."""
+        return _EARLY * self._shortest_lease(self.holds)
+
+    def tend(self, ahead: float = 0.0) -> bool:
         """Tell a loss, or say that a renewal is due (see `_renewer.Renewed`)."""
         now = local_clock().now()
-        if self.loss is not None or self.over or now < self._renews_at:
+        if self.loss is not None or self.over or now + ahead < self._renews_at:
             return False
         holds = self.holds
         for hold in holds:
@@ -122,26 +137,47 @@ class Renewing(ABC):
         self._queued = True
         return True
 
-    def send_renewal(self) -> None:
-        """Send one renewal in the background (see `_renewer.Renewed`)."""
-        sent = local_clock().now()
-        with self.changing:
-            self._queued = False
-            self._renewals_under_way += 1
+    def send_renewal(self, *others: Any) -> None:
+        """Send one renewal in the background, or one with others (see `_renewer.Renewed`)."""
+        members = (self, *others)
+        for member in members:
+            with member.changing:
+                member._queued = False
+                member._renewals_under_way += 1
         try:
-            if self.stands:
-                self.renew_once(None)
-                self.plan(sent)
-        except (Transient, PynamoDBException) as error:
-            # only the store's refusal, or the end of the lease, is a loss
-            self._unreachable = True
-            pause = min(1.0, self._shortest_lease(self.holds) / 10)
-            self._renews_at = local_clock().now() + random.uniform(pause / 2, pause)  # noqa: S311 - jitter
-            _log.warning("renewal of %s failed, to be repeated: %s", self._names, error)
+            standing = [member for member in members if member.stands]
+            # DynamoDB takes a row once: of two acquisitions of one lock, the first is lost
+            together = list({member.holds[0].terms.key: member for member in standing}.values())
+            alone = [member for member in standing if member not in together]
+            if len(together) > 1:
+                renew_together(together)
+            else:
+                alone += together
+            for member in alone:
+                member.renew_alone()
         finally:
-            with self.changing:
-                self._renewals_under_way -= 1
-            self._process.renewer.refresh(self)
+            for member in members:
+                with member.changing:
+                    member._renewals_under_way -= 1
+                self._process.renewer.refresh(member)
+
+    def renew_alone(self) -> None:
+        """Send one renewal by itself in the background; one that fails is due again soon."""
+        sent = local_clock().now()
+        try:
+            self.renew_once(None)
+        except (Transient, PynamoDBException) as error:
+            self.renewal_failed(error)
+        else:
+            self._alone = False
+            self.plan(sent)
+
+    def renewal_failed(self, reason: object) -> None:
+        """Let it be repeated soon, and by itself: only the store's refusal, or its end, is a loss."""
+        self._unreachable = self._alone = True
+        pause = min(1.0, self._shortest_lease(self.holds) / 10)
+        self._renews_at = local_clock().now() + random.uniform(pause / 2, pause)  # noqa: S311 - jitter
+        _log.warning("renewal of %s failed, to be repeated: %s", self._names, reason)
 
     def renew(self, lease: float | None, patience: float = math.inf) -> None:
         """Renew now; a lease that ended is won back if nobody took the lock meanwhile."""

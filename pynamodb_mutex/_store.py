@@ -73,6 +73,7 @@ _ERRORS: dict[str, type[PynamoDBException]] = {
     "DeleteItem": DeleteError,
     "GetItem": GetError,
     "BatchGetItem": GetError,
+    "BatchExecuteStatement": UpdateError,
     "Scan": ScanError,
     "TransactWriteItems": TransactWriteError,
 }
@@ -115,19 +116,27 @@ class Cancelled(NamedTuple):
 
 
 class Store:
-    """The rows of one model, as one process reaches them."""
+    """The rows of one model, as one process reaches them.
+
+    Attributes:
+        hangs_for: Seconds after which a request that is not answered fails, at most.
+        batches: Whether to send batches: until one turns out not to be understood, or not allowed.
+    """
 
     def __init__(self, model: type[Model], server_times: dict[str, ServerTime]) -> None:
         meta: Any = model.Meta
         self.model = model
         self.address = self.address_of(model)
+        connect = self._tight(meta.connect_timeout_seconds, CONNECT_TIMEOUT)
+        read = self._tight(meta.read_timeout_seconds, READ_TIMEOUT)
+        self.hangs_for = connect + read
         self.connection = TableConnection(
             meta.table_name,
             meta_table=model._get_connection().get_meta_table(),
             region=meta.region,
             host=meta.host,
-            connect_timeout_seconds=self._tight(meta.connect_timeout_seconds, CONNECT_TIMEOUT),
-            read_timeout_seconds=self._tight(meta.read_timeout_seconds, READ_TIMEOUT),
+            connect_timeout_seconds=connect,
+            read_timeout_seconds=read,
             max_retry_attempts=0,
             max_pool_connections=meta.max_pool_connections,
             extra_headers=meta.extra_headers,
@@ -145,6 +154,7 @@ class Store:
         self._version = 0
         self._date: tuple[str | None, float] = (None, 0.0)
         self.on_thaw: Callable[[], None] = lambda: None
+        self.batches = True
 
     @staticmethod
     def address_of(model: type[Model]) -> tuple[str, str | None, str | None]:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pynamodb.constants import EXPRESSION_ATTRIBUTE_VALUES, KEY
+from pynamodb.constants import (
+    CONDITION_EXPRESSION,
+    EXPRESSION_ATTRIBUTE_NAMES,
+    EXPRESSION_ATTRIBUTE_VALUES,
+    KEY,
+    RETURN_VALUES_ON_CONDITION_FAILURE,
+    TABLE_NAME,
+    UPDATE_EXPRESSION,
+)
 from pynamodb.expressions.operand import Value
 
 if TYPE_CHECKING:
@@ -56,6 +65,50 @@ class Template:
         if self._constants or filled:
             request[EXPRESSION_ATTRIBUTE_VALUES] = {**self._constants, **filled}
         return request
+
+
+class Statement:
+    """An update in PartiQL, as it stands in a batch: the same change, on the same condition.
+
+    Args:
+        update: Sets attributes to values, on comparisons that are all joined by AND.
+        key: Stored names of the attributes of the primary key.
+    """
+
+    def __init__(self, update: Template, key: Sequence[str]) -> None:
+        fixed = update._fixed
+        names: dict[str, str] = fixed[EXPRESSION_ATTRIBUTE_NAMES]
+        slots = {placeholder: (kind, name) for placeholder, kind, name in update._slots}
+        order: list[tuple[str, str]] = []
+
+        def spelt(placeholder: re.Match[str]) -> str:
+            if placeholder[0] in names:
+                return _quoted(names[placeholder[0]])
+            order.append(slots[placeholder[0]])
+            return "?"
+
+        changes = re.sub(r"[#:]\w+", spelt, fixed[UPDATE_EXPRESSION].replace(", ", " SET "))
+        self._changes = len(order)
+        condition = re.sub(r"[#:]\w+", spelt, re.sub("[()]", "", fixed[CONDITION_EXPRESSION]))
+        where = " AND ".join([*(f"{_quoted(name)} = ?" for name in key), condition])
+        table = _quoted(fixed[TABLE_NAME])
+        self._text = f"UPDATE {table} {changes} WHERE {where} RETURNING MODIFIED NEW *"
+        self._key = key
+        self._order = order
+
+    def fill(self, key: RawItem, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the statement for one key, with its serialised values."""
+        filled = [{kind: values[name]} for kind, name in self._order]
+        filled[self._changes : self._changes] = [key[name] for name in self._key]
+        return {
+            "Statement": self._text,
+            "Parameters": filled,
+            RETURN_VALUES_ON_CONDITION_FAILURE: "ALL_OLD",
+        }
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 class Once(Generic[T]):

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from pynamodb_mutex import _renewer
-from pynamodb_mutex._renewer import LINGER, LONGEST_SLEEP, WORKERS, Renewer
+from pynamodb_mutex._renewer import LINGER, LONGEST_SLEEP, MOST_TOGETHER, WORKERS, Renewer
 from pynamodb_mutex.testing import FakeClock
 
 
@@ -40,23 +40,30 @@ def clock():
 class Member:
     """Due at one time; once tended, at the next."""
 
-    def __init__(self, clock, *delays, sends=False):
+    def __init__(self, clock, *delays, sends=False, batch=None, early=0.0):
         self.dues = [clock.now() + delay for delay in delays]
         self.tended = []
         self.sent_by = []
+        self.together = []
         self.sends = sends
+        self.batch = batch
+        self.early = early
         self._clock = clock
 
     def due(self):
         return self.dues[0] if self.dues else math.inf
 
-    def tend(self):
+    def tend(self, ahead=0.0):
+        if self._clock.now() + ahead < self.dues[0]:
+            return False
         self.tended.append(self._clock.now())
         self.dues.pop(0)
         return self.sends
 
-    def send_renewal(self):
-        self.sent_by.append(threading.current_thread().name)
+    def send_renewal(self, *others):
+        for member in (self, *others):
+            member.together = [self, *others]
+            member.sent_by.append(threading.current_thread().name)
 
 
 def wait_until(condition):
@@ -92,9 +99,9 @@ def test_members_are_called_in_the_order_of_their_times(clock):
     order = []
 
     class Noting(Member):
-        def tend(self):
+        def tend(self, ahead=0.0):
             order.append(self)
-            return super().tend()
+            return super().tend(ahead)
 
     renewer = Renewer()
     late, early, middle = (Noting(clock, delay) for delay in (3, 1, 2))
@@ -206,10 +213,74 @@ def test_recheck_asks_everyone_again(clock):
     assert [len(member.tended) for member in members] == [1, 1, 1, 0, 0]
 
 
+# -- batches ------------------------------------------------------------------------------------
+
+
+def added(clock, members):
+    """Let a renewer look after members, and the first of them be due."""
+    renewer = Renewer()
+    for member in members:
+        renewer.add(member)
+    settle(renewer, clock)
+    clock.advance(1)
+    return renewer
+
+
+def test_those_of_one_batch_that_are_due_soon_are_sent_together(clock):
+    def member(delay, **options):
+        return Member(clock, delay, 99, sends=True, **{"batch": "a", "early": 0.5, **options})
+
+    first, second, alone = member(1), member(1.5), member(1.2, batch=None)
+    patient, other, later = member(1.3, early=0.1), member(1.4, batch="b"), member(1.6)
+    renewer = added(clock, [first, second, alone, patient, other, later])
+    wait_until(lambda: first.sent_by and other.sent_by)
+    settle(renewer, clock)
+    assert first.together == [first, second]
+    assert other.together == [other]
+    assert [member.tended for member in (alone, patient, later)] == [[], [], []]
+    clock.advance(0.6)
+    wait_until(lambda: alone.sent_by and patient.sent_by and later.sent_by)
+    assert alone.together == [alone]
+    assert patient.together == later.together == [patient, later]
+
+
+def test_one_without_a_batch_takes_nobody_along(clock):
+    alone = Member(clock, 1, sends=True, early=1.0)
+    other = Member(clock, 1.1, sends=True, early=1.0, batch="a")
+    renewer = added(clock, [alone, other])
+    wait_until(lambda: alone.sent_by)
+    settle(renewer, clock)
+    assert alone.together == [alone]
+    assert not other.tended
+
+
+def test_a_batch_has_no_more_members_than_dynamodb_takes(clock):
+    members = [Member(clock, 1, sends=True, batch="a") for _ in range(2 * MOST_TOGETHER + 1)]
+    silent = Member(clock, 1, batch="a")
+    added(clock, [silent, *members])
+    wait_until(lambda: all(member.sent_by for member in members))
+    assert sorted({len(m.together) for m in members}) == [1, MOST_TOGETHER]
+    assert silent.tended
+    assert not silent.sent_by
+
+
+def test_one_that_left_meanwhile_is_not_taken_along(clock):
+    gone, first = (Member(clock, 1 + i, 9, sends=True, batch="a", early=2.0) for i in (0.5, 0))
+    renewer = Renewer()
+    renewer.add(first)
+    renewer.add(gone)
+    settle(renewer, clock)
+    renewer.remove(gone)
+    clock.advance(1)
+    wait_until(lambda: first.sent_by)
+    assert first.together == [first]
+    assert not gone.tended
+
+
 def test_one_that_fails_does_not_end_the_others(clock, caplog):
     class Failing(Member):
-        def tend(self):
-            super().tend()
+        def tend(self, ahead=0.0):
+            super().tend(ahead)
             raise LookupError("mine")
 
     renewer = Renewer()
@@ -230,7 +301,7 @@ def test_a_hung_renewal_delays_nobody_and_workers_are_bounded(clock):
     under_way, most, over = [], [], threading.Event()
 
     class Hanging(Member):
-        def send_renewal(self):
+        def send_renewal(self, *others):
             under_way.append(self)
             most.append(len(under_way))
             assert over.wait(20)

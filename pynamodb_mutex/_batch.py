@@ -1,0 +1,81 @@
+"""Renewals of several locks by one request.
+
+BatchExecuteStatement carries up to 25 statements in PartiQL, each with a condition and an outcome of its
+own: what holds for single renewals holds for these. One costs the client little more than one update.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import PynamoDBException
+
+from pynamodb_mutex._repeat import Transient
+from pynamodb_mutex._store import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb_mutex._hold import Hold, Renewal
+
+_log = logging.getLogger("pynamodb_mutex")
+
+_REFUSED = "ConditionalCheckFailed"
+_PASSING = frozenset({
+    "InternalServerError",
+    "ProvisionedThroughputExceeded",
+    "RequestLimitExceeded",
+    "ThrottlingError",
+    "TransactionConflict",
+})  # fmt: skip
+
+
+def renew_together(holds: Sequence[Hold]) -> None:
+    """Send one renewal for several acquisitions in one table, and note each one's outcome.
+
+    An answer counts only if it shows the end that was asked for, or the row that refused it. Whatever
+    else comes of it, such as an engine that knows no PartiQL, or a role that may not use it, is met by
+    asking for each by itself.
+    """
+    store = holds[0].store
+    renewals = [hold.propose_renewal(hold.terms.lease) for hold in holds]
+    try:
+        answers = _answers(holds, renewals)
+    except Transient as failure:
+        for hold in holds:
+            hold.renewal_failed(failure)
+        return
+    except Exception as error:  # noqa: BLE001 - engines that know no PartiQL fail in their own ways
+        if not isinstance(error, PynamoDBException):
+            _log.exception("locks cannot be renewed by batches")
+        store.batches = False
+        for hold in holds:
+            hold.renewal_failed(error)
+        return
+    for hold, renewal, answer in zip(holds, renewals, answers, strict=True):
+        if answer is not None and hold.renewal_answered(renewal, answer):
+            hold.plan(renewal.sent)
+        else:
+            hold.renewal_failed("not told by a batch")
+
+
+def _answers(holds: Sequence[Hold], renewals: Sequence[Renewal]) -> list[Answer | None]:
+    """Send the batch; return what it tells of each, and None where it tells nothing."""
+    store = holds[0].store
+    statement = store.rows.renew_in_batch
+    request = [
+        statement.fill(hold.terms.row, hold.mine() | renewal.values)
+        for hold, renewal in zip(holds, renewals, strict=True)
+    ]
+    data, sent, received = store.call("BatchExecuteStatement", {"Statements": request})
+    answers: list[Answer | None] = []
+    for response, renewal in zip(data["Responses"], renewals, strict=True):
+        error: dict[str, Any] = response.get("Error", {})
+        code, item = error.get("Code"), error.get("Item") or response.get("Item") or {}
+        claim = store.rows.claim(item)
+        told = claim.token is not None if code == _REFUSED else claim.expires_at == renewal.end
+        if not told and code not in {*_PASSING, _REFUSED}:
+            store.batches = False
+        answers.append(Answer(code is None, claim, item, sent, received) if told else None)
+    return answers

@@ -1,0 +1,191 @@
+"""What locks cost, held to counts: requests, capacity units, threads, modules. Times are for benchmarks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from botocore.client import BaseClient
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
+from test_import import imported
+
+from pynamodb_mutex import LockItem, Mutex, RowLockMixin
+from pynamodb_mutex._renewer import WORKERS
+from pynamodb_mutex.testing import held_elsewhere
+
+MODULES = 26
+"""Of the package, for a lock that is taken and given back. More of them make each cold start longer."""
+
+
+on_dynamodb_local = pytest.mark.parametrize("engine", ["local"], indirect=True)
+"""The embedded engine counts half a unit for an update; and what the client sends is the same."""
+
+
+class Cost:
+    """What was sent, and what the engine says that it used.
+
+    Attributes:
+        sent: Requests, by operation.
+        units: Capacity units, of reads and writes, of what was applied.
+    """
+
+    def __init__(self) -> None:
+        self.sent: Counter[str] = Counter()
+        self.units: Counter[str] = Counter()
+
+    def clear(self) -> None:
+        self.sent.clear()
+        self.units.clear()
+
+    def add(self, operation: str, answer: dict) -> None:
+        used = answer.get("ConsumedCapacity", [])
+        kind = "read" if operation in {"GetItem", "BatchGetItem"} else "write"
+        for each in used if isinstance(used, list) else [used]:
+            self.units[kind] += each["CapacityUnits"]
+
+
+@pytest.fixture
+def cost(monkeypatch):
+    cost = Cost()
+    original = BaseClient._make_api_call
+
+    def count(self, operation, kwargs):
+        if "ReturnConsumedCapacity" not in kwargs:  # it is about a table
+            return original(self, operation, kwargs)
+        cost.sent[operation] += 1
+        answer = original(self, operation, kwargs | {"ReturnConsumedCapacity": "TOTAL"})
+        cost.add(operation, answer)
+        return answer
+
+    with Mutex.for_key("warm"):  # the first contact has a read more
+        pass
+    monkeypatch.setattr(BaseClient, "_make_api_call", count)
+    return cost
+
+
+@on_dynamodb_local
+def test_a_cycle_is_two_requests_and_two_write_units(table, cost):
+    for key in ("a", "a", "b"):
+        cost.clear()
+        with Mutex.for_key(key):
+            pass
+        assert cost.sent == {"UpdateItem": 2}
+        assert cost.units == {"write": 2}
+
+
+@on_dynamodb_local
+def test_a_locked_row_is_read_and_written_by_two_requests(table, cost):
+    class Account(RowLockMixin, Model):
+        class Meta:
+            table_name = f"accounts-{LockItem.Meta.table_name}"
+            billing_mode = "PAY_PER_REQUEST"
+
+        name = UnicodeAttribute(hash_key=True)
+        balance = NumberAttribute(default=0)
+
+    Account.create_table(wait=True)
+    Account("alice", balance=100).save()
+    with Account.locked("alice"):  # the first contact
+        pass
+    cost.clear()
+    with Account.locked("alice") as account:
+        account.balance -= 10
+        account.save(unlock=True)
+    assert sum(cost.sent.values()) == 2
+    assert cost.units == {"write": 2}
+    assert Account.get("alice").balance == 90
+
+
+@on_dynamodb_local
+def test_a_poll_is_half_a_read_unit_and_waiting_writes_nothing(table, cost):
+    with held_elsewhere("a"):
+        waiter = Mutex.for_key("a", poll=(0.1, 0.1))
+        assert not waiter.acquire(blocking=False)
+        cost.clear()
+        assert not waiter.acquire(timeout=1.0)
+        polls = cost.sent.pop("GetItem")
+        # its first try is a write; then it looks each 0.1 s, and once at its deadline
+        assert cost.sent == {"UpdateItem": 1}
+        assert 2 <= polls <= 11
+        assert cost.units == {"read": polls / 2}
+
+
+def test_polls_do_not_grow_with_the_waiting_threads(table, cost):
+    def wait(_):
+        return Mutex.for_key("a", poll=(0.25, 0.25)).acquire(timeout=2.0)
+
+    with held_elsewhere("a"):
+        assert not Mutex.for_key("a").acquire(blocking=False)
+        cost.clear()
+        with ThreadPoolExecutor(32) as pool:
+            assert not any(pool.map(wait, range(32)))
+    # eight polls of the first in line, and a first and a last look of each
+    assert sum(cost.sent.values()) <= 8 + 2 * 32 + 4
+
+
+@on_dynamodb_local
+def test_waiting_processes_poll_for_themselves_alone(table, cost):
+    """Requests grow with the waiters, not with their square: nobody wakes or disturbs another."""
+
+    def client(number):
+        name = LockItem.Meta.table_name
+        return type(
+            f"Client{number}", (LockItem,), {"Meta": type("Meta", (), {"table_name": name})}
+        )
+
+    def polled(count):
+        waiters = [Mutex.for_key("a", model=m, poll=(0.1, 0.1)) for m in models[:count]]
+        cost.clear()
+        with ThreadPoolExecutor(count) as pool:
+            assert not any(pool.map(lambda waiter: waiter.acquire(timeout=1.0), waiters))
+        return sum(cost.sent.values())
+
+    models = [client(number) for number in range(8)]
+    for model in models:
+        with Mutex.for_key("warm", model=model):
+            pass
+    with held_elsewhere("a"):
+        # a first look, ten polls and a last look each, however many they are
+        assert polled(8) <= 8 * 12
+        assert polled(2) <= 2 * 12
+
+
+@on_dynamodb_local
+def test_threads_of_one_process_need_about_one_request_a_section(table, cost):
+    def work(_):
+        for _ in range(17):
+            with Mutex.for_key("a"):
+                time.sleep(0.005)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert sum(cost.sent.values()) <= 1.15 * 8 * 17
+
+
+def test_no_thread_for_a_lock_that_needs_none_and_few_for_many(table, cost):
+    def own():
+        return [t for t in threading.enumerate() if t.name.startswith("pynamodb-mutex")]
+
+    before = set(own())
+    with Mutex.for_key("a", auto_renew=False):
+        assert set(own()) <= before
+    mutexes = [Mutex.for_key(f"k{number}") for number in range(100)]
+    for mutex in mutexes:
+        mutex.acquire()
+    assert len(own()) <= 1 + WORKERS
+    assert [t.name for t in own() if t not in before] in ([], ["pynamodb-mutex-renewer"])
+    assert cost.sent == {"UpdateItem": 101 + 1}
+    for mutex in mutexes:
+        mutex.release()
+
+
+def test_importing_loads_few_modules():
+    loaded = imported()["loaded"]
+    own = [name for name in loaded if name.partition(".")[0] == "pynamodb_mutex"]
+    assert len(own) <= MODULES
+    for seldom in ("_ticket", "_decorated", "_guard", "_transaction", "_group", "rows", "aio"):
+        assert f"pynamodb_mutex.{seldom}" not in own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ from proof.history import Recorder
 from proof.tables import PATIENT, as_they_stand, create, tables
 from pynamodb_mutex.testing import Engine
 
-_WRITES = {"UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems"}
+_WRITES = {"UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems", "BatchExecuteStatement"}
 _CLAIM = ("token", "version", "expires_at", "writes", "lease", "ttl")
 _WRITTEN = ("last", "read", "count", "ticks", "by", "fence")
 _KEYS = {"locks": "key", "rows": "name"}
@@ -109,6 +110,8 @@ class Ledger:
                 for kind, request in item.items()
                 if kind != "ConditionCheck"
             ]
+        if exchange.op == "BatchExecuteStatement":
+            requests = [_addressed(statement) for statement in body["Statements"]]
         for request in requests:
             if "TableName" not in request or not ("Key" in request or "Item" in request):
                 continue
@@ -149,6 +152,14 @@ class Ledger:
         """Name the client whose claim stands on a key."""
         row = self.states.get((table, key), {})
         return self.owners.get(row["token"]) if row.get("expires_at") else None
+
+
+def _addressed(statement: Body) -> Body:
+    """Say which row an update in PartiQL is about."""
+    table, changes, key = re.match(
+        r'UPDATE "(.+?)" (.+) WHERE "(.+?)" = \?', statement["Statement"]
+    ).groups()
+    return {"TableName": table, "Key": {key: statement["Parameters"][changes.count("?")]}}
 
 
 def _number(text: str) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from contextlib import ExitStack
 from typing import Any
 
 from proof.tables import SEMAPHORE, Tables, Written, twin_of
 from pynamodb_mutex import Mutex, Semaphore
+from pynamodb_mutex._process import store_for
 
 POLL = (0.02, 0.2)
 
@@ -16,10 +18,12 @@ class Section:
 
     Attributes:
         names: Of the rows, which the locks are called after too.
+        lingers: Chance of a wait of up to a lease before a write.
         twins: What the unguarded twins said when the rows were read.
     """
 
     way = ""
+    lingers = 1 / 16
 
     def __init__(self, tables: Tables, names: list[str], **options: Any) -> None:
         self.tables, self.names = tables, names
@@ -137,6 +141,49 @@ class MutexSection(KeysSection):
         return [self.lock]
 
 
+class ApartSection(MutexSection):
+    """Two mutexes, taken one after the other and held for a while: their renewals come together.
+
+    The row of one is written. Where both are wanted, all take them in the same order.
+    """
+
+    way = "apart"
+    lingers = 1 / 2
+
+    def make_lock(self) -> Any:
+        store = store_for(self.tables.locks)
+        # also with a lease that one hung batch may cost, and after one was denied
+        store.hangs_for, store.batches = 0.0, True
+        self._apart = {
+            name: Mutex.for_key(name, model=self.tables.locks, **self.options)
+            for name in sorted(self.names)
+        }
+        return self._apart[self.names[0]]
+
+    def acquire(self) -> bool:
+        self.lock = self.make_lock()
+        with ExitStack() as stack:
+            for mutex in self._apart.values():
+                if not mutex.acquire():
+                    return False
+                stack.callback(mutex.release)
+            stack.pop_all()
+        self.locks = {
+            name: (mutex.token, mutex.fencing_token) for name, mutex in self._apart.items()
+        }
+        self.names = self.names[:1]
+        return True
+
+    def release(self) -> None:
+        with ExitStack() as stack:
+            for mutex in self._apart.values():
+                stack.callback(mutex.release)
+
+    @property
+    def held(self) -> bool:
+        return not self.released and all(mutex.held for mutex in self._apart.values())
+
+
 class PermitSection(MutexSection):
     """A permit of a semaphore, and the row of the permit that it got."""
 
@@ -209,5 +256,13 @@ class ManySection(Section):
 
 
 WAYS: dict[str, type[Section]] = {
-    each.way: each for each in (MutexSection, KeysSection, PermitSection, RowSection, ManySection)
+    each.way: each
+    for each in (
+        MutexSection,
+        ApartSection,
+        KeysSection,
+        PermitSection,
+        RowSection,
+        ManySection,
+    )
 }

@@ -116,9 +116,11 @@ class Acquisition:
         seen = self.watch.claim is not None
         first_contact = bounds is None and not seen
         local = self.wanted.key_queue.holder
-        expected = seen or (local is not None and local.held)
+        held_here = local is not None and local.held
         waits = local_clock().now() < self.watch.free_at(bounds)
-        if first_contact or (expected and waits):
+        # elsewhere, from hand to hand, it is free for moments: over before a write could follow a read
+        fleeting = self.watch.changed_hands and not held_here
+        if first_contact or ((seen or held_here) and waits and not fleeting):
             # the first is consistent, for nobody shall wait for an unlocked key
             answer = yield from self._read(consistent=first_contact)
             if first_contact:

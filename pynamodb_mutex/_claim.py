@@ -84,10 +84,15 @@ class Watch:
     A claim is dead when server time is surely past its end, or when it stayed unchanged for its
     whole lease, and WATCH_GRACE, on the local clock. Each rule is safe alone; the second needs no
     server time.
+
+    Attributes:
+        claim: As it was seen last; None if it never was.
+        changed_hands: Whether it was another acquisition's when it was seen before.
     """
 
     def __init__(self) -> None:
         self.claim: Claim | None = None
+        self.changed_hands = False
         self._since = 0.0
 
     def see(self, claim: Claim, received: float) -> None:
@@ -95,6 +100,7 @@ class Watch:
         seen = self.claim
         if seen is None or (claim.token, claim.expires_at) != (seen.token, seen.expires_at):
             self._since = received
+        self.changed_hands = seen is not None and claim.token != seen.token
         self.claim = claim
 
     def matures(self) -> float:

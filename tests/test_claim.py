@@ -65,6 +65,21 @@ def test_a_claim_that_changed_is_watched_from_the_change_on(other):
     assert watching((claim(), 3.0), (other, 12.0)).matures() == pytest.approx(9.0 + WATCHED)
 
 
+def test_a_watch_knows_whether_the_lock_changed_hands_since_it_was_seen_before():
+    watch, held = Watch(), Claim(token="a", version=1, expires_at=5.0, lease=1.0)
+    seen = []
+    for claim in (
+        held,
+        held._replace(expires_at=6.0),
+        held._replace(token="b", version=2),
+        held._replace(token="b", version=2),
+        Claim(token="b", version=2),
+    ):
+        watch.see(claim, 0.0)
+        seen.append(watch.changed_hands)
+    assert seen == [False, False, True, False, False]
+
+
 def test_watching_frees_a_claim_whose_end_server_time_never_reaches():
     watch = watching((claim(expires_at=NO_SERVER_TIME), 3.0))
     assert watch.free_at(EXACT) == pytest.approx(WATCHED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import pytest
 from botocore.client import BaseClient
 
 from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex._waiting import Alarm, all_steps
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 CLAIM = {"key", "version", "token", "owner", "lease", "expires_at", "writes", "abandoned_by", "ttl"}
@@ -226,6 +228,45 @@ def test_a_waiter_in_another_process_takes_over_soon_after_the_release(table, se
     # a first try, perhaps, then reads, and one that takes it
     writes = [r for r in sent if r.thread == thread and r.operation == "UpdateItem"]
     assert len(writes) <= 2
+
+
+def test_a_lock_that_goes_from_hand_to_hand_is_tried_by_the_write_itself(table, sent):
+    """Between a release and the next acquire there is time for one request, not for a read and a write."""
+    waiter = Mutex.for_key("a")
+    with Mutex.for_key("other"):
+        acquisition = waiter._acquisition(math.inf)
+
+    def look():
+        sent.clear()
+        assert all_steps(acquisition.look(), Alarm()) is None
+        return operations(sent)
+
+    with held_elsewhere("a"):
+        assert look() == ["UpdateItem"]  # the first try
+        assert look() == ["GetItem"]
+        assert look() == ["GetItem"]
+    with held_elsewhere("a"):
+        assert look() == ["GetItem"]  # which sees another's token
+        assert look() == ["UpdateItem"]
+        assert look() == ["GetItem"]  # it is the same as before
+    with held_elsewhere("a"):
+        assert look() == ["GetItem"]
+        with held_elsewhere("a"):
+            assert look() == ["UpdateItem"]
+            with held_elsewhere("a"):
+                assert look() == ["UpdateItem"]
+                assert look() == ["UpdateItem"]  # the last one saw another's token once more
+                assert look() == ["GetItem"]
+
+
+def test_while_it_goes_from_hand_to_hand_in_this_process_it_is_only_read(table, sent):
+    with Mutex.for_key("other"):
+        acquisition = Mutex.for_key("a")._acquisition(math.inf)
+    for _ in range(3):
+        with Mutex.for_key("a"):
+            sent.clear()
+            assert all_steps(acquisition.look(), Alarm()) is None
+            assert operations(sent) == ["GetItem"]
 
 
 def test_waiters_of_one_process_read_once_for_all_of_them(table, sent):

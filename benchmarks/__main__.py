@@ -1,0 +1,182 @@
+"""The command line: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+import benchmarks
+from benchmarks import FLOOR, OURS, PEERS, Setting
+from benchmarks.libraries import keys_of, table_of
+from benchmarks.scenarios import NAMES
+from benchmarks.tables import Table, as_rst, as_text
+from benchmarks.wire import ROOT
+from pynamodb_mutex.testing import (
+    Engine,
+    EngineError,
+    dynamodb_local,
+    embedded_dynamodb,
+    use,
+    why_no_dynamodb_local,
+)
+
+SCENARIO_SECONDS = 900.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print tables, write figures and pictures; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        libraries = (FLOOR, OURS, *_peers(options.python))
+        with _engine(options.engine) as engine:
+            return _run(options, engine, libraries)
+    except (EngineError, UsageError) as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
+
+
+class UsageError(Exception):
+    """Something that was asked for cannot be."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("benchmarks", description=benchmarks.__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--engine", choices=("embedded", "local"), help="local is taken if it can be had"
+    )
+    parser.add_argument("--only", choices=NAMES, action="append", help="one scenario, or several")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: to see whether it runs")
+    parser.add_argument("--python", help="of the environment with the peers; they are left out without")
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/bench"), help="folder for figures and pictures"
+    )
+    return parser
+
+
+def _engine(name: str | None) -> AbstractContextManager[Engine]:
+    reason = why_no_dynamodb_local()
+    if name == "embedded" or (name is None and reason):
+        if reason and name is None:
+            print(f"embedded engine, not DynamoDB Local: {reason}")
+        return embedded_dynamodb()
+    return dynamodb_local()
+
+
+def _peers(python: str | None) -> tuple[str, ...]:
+    if python is None:
+        print(f"without --python, these are left out: {', '.join(PEERS)}")
+        return ()
+    code = "import json; from benchmarks.libraries import missing; print(json.dumps(missing()))"
+    try:
+        asked = subprocess.run(
+            [python, "-c", code], env=_environment(), capture_output=True, text=True, check=True
+        )
+    except OSError as error:
+        raise UsageError(f"--python {python}: {error}") from None
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UsageError(f"--python {python} cannot be used: {last}") from None
+    missing = json.loads(asked.stdout)
+    if missing:
+        raise UsageError(f"--python {python} has no {', '.join(missing)}: see make bench")
+    return PEERS
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def _run(options: argparse.Namespace, engine: Engine, libraries: tuple[str, ...]) -> int:
+    options.out.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = {
+        "engine": engine.name, "quick": options.quick, "cpus": os.cpu_count(), "scenarios": {},
+    }  # fmt: skip
+    setting = Setting(engine.endpoint_url, libraries, options.quick)
+    shown: list[Table] = []
+    with use(engine):
+        _make_tables(libraries)
+        for name in options.only or NAMES:
+            since = time.monotonic()
+            found = _measured(name, options.python or sys.executable, setting)
+            found["seconds"] = time.monotonic() - since
+            results["scenarios"][name] = found
+            (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+            made = _tables(name, found)
+            shown += made
+            print("\n".join(map(as_text, made)), flush=True)
+    (options.out / "figures.rst").write_text("\n\n".join(map(as_rst, shown)))
+    pictures = importlib.import_module("benchmarks.charts").draw(results, options.out)
+    print(f"results.json, figures.rst and {len(pictures)} pictures are in {options.out}")
+    failed = list(_failures(results["scenarios"]))
+    for where, why in failed:
+        print(f"failed: {where}: {why}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _make_tables(libraries: tuple[str, ...]) -> None:
+    client = boto3.client("dynamodb")
+    there = client.list_tables()["TableNames"]
+    wanted = {table_of(name): keys_of(name) for name in libraries} | {"bench-rows": ("pk",)}
+    for table, keys in wanted.items():
+        if table in there:  # on an engine that was running before
+            client.delete_table(TableName=table)
+        client.create_table(
+            TableName=table,
+            KeySchema=[
+                {"AttributeName": key, "KeyType": kind}
+                for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
+            ],
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
+            BillingMode="PAY_PER_REQUEST",
+        )
+
+
+def _measured(name: str, python: str, setting: Setting) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        command = [python, "-m", "benchmarks.worker", name, json.dumps(setting), str(result)]
+        try:
+            done = subprocess.run(
+                command, env=_environment(), check=False, timeout=SCENARIO_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return {"failed": f"not done within {SCENARIO_SECONDS:g} s"}
+        if done.returncode or not result.exists():
+            return {"failed": f"its process ended with {done.returncode}: see above"}
+        found: dict[str, Any] = json.loads(result.read_text())
+        return found
+
+
+def _tables(name: str, found: dict[str, Any]) -> list[Table]:
+    if "failed" in found:
+        return [Table(name, ["Failed"], [[found["failed"]]])]
+    made: list[Table] = importlib.import_module(f"benchmarks.scenarios.{name}").tables(found)
+    return made
+
+
+def _failures(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """Find what failed, however deep it stands."""
+    if isinstance(found, list):
+        found = dict(enumerate(found))
+    if not isinstance(found, dict):
+        return
+    if "failed" in found:
+        yield where, found["failed"]
+    for name, each in found.items():
+        yield from _failures(each, f"{where}/{name}" if where else str(name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

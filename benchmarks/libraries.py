@@ -1,0 +1,165 @@
+"""The locks that are measured, each used as its README shows, with its own defaults.
+
+One call each for take and give back, so that the same code measures all. Nothing of a library is
+imported before it is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+from datetime import timedelta
+from typing import Any, Protocol
+
+from benchmarks import BLOCK_LOCK, DYNDB_MUTEX, FLOOR, OURS, PEERS, PYTHON_CLIENT
+from proof.peers import LIBRARIES
+
+PATIENT = 3600.0
+"""Seconds: nobody who waits here shall give up."""
+
+OUR_TABLE = "pynamodb-mutex"
+
+
+def table_of(name: str) -> str:
+    return OUR_TABLE if name == OURS else f"bench-{name.replace(' ', '-')}"
+
+
+def keys_of(name: str) -> tuple[str, ...]:
+    """Return the key attributes of a library's table, all strings."""
+    return ("key",) if name == FLOOR else LIBRARIES[name].keys
+
+
+class Library(Protocol):
+    """A lock library in one process; with a lease in seconds, or with its own."""
+
+    def __init__(self, lease: float | None = None) -> None: ...
+
+    def take(self, key: str) -> Any:
+        """Wait for a lock, and return what gives it back; None if it was not had."""
+        ...
+
+    def give_back(self, lock: Any) -> None: ...
+
+    def held(self, lock: Any) -> bool:
+        """Say whether the library believes to hold a lock."""
+        ...
+
+    def close(self) -> None:
+        """End its threads."""
+
+
+class Ours(Library):
+    """This library."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        from pynamodb_mutex import Mutex
+
+        self._for_key = Mutex.for_key
+        self._options: Any = {} if lease is None else {"lease": lease}
+
+    def take(self, key: str) -> Any:
+        mutex = self._for_key(key, **self._options)
+        return mutex if mutex.acquire() else None
+
+    def give_back(self, lock: Any) -> None:
+        lock.release()
+
+    def held(self, lock: Any) -> bool:
+        return lock.held and not lock.lost
+
+
+class PythonClient(Library):
+    """python-dynamodb-lock: one client for the process; for another lease the proportions it advises."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        import boto3
+        from python_dynamodb_lock.python_dynamodb_lock import DynamoDBLockClient
+
+        options: Any = {}
+        if lease is not None:
+            options = {
+                "heartbeat_period": timedelta(seconds=lease / 4),
+                "safe_period": timedelta(seconds=lease * 2 / 3),
+                "lease_duration": timedelta(seconds=lease),
+            }
+        resource = boto3.resource("dynamodb")
+        self._client = DynamoDBLockClient(resource, table_name=table_of(PYTHON_CLIENT), **options)
+
+    def take(self, key: str) -> Any:
+        return self._client.acquire_lock(key, retry_timeout=timedelta(seconds=PATIENT))
+
+    def give_back(self, lock: Any) -> None:
+        lock.release()
+
+    def held(self, lock: Any) -> bool:
+        return lock.status == lock.LOCKED
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class BlockLock(Library):
+    """dynamodblock: an object for each acquisition, since one works once."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        import boto3
+        from dynamodblock import DynamoDBLock
+
+        self._make = DynamoDBLock
+        self._options = {} if lease is None else {"lock_ttl": int(lease)}
+        self._table = boto3.resource("dynamodb").Table(table_of(BLOCK_LOCK))
+
+    def take(self, key: str) -> Any:
+        lock = self._make(key, self._table, retry_timeout=PATIENT, **self._options)
+        lock.acquire()
+        return lock
+
+    def give_back(self, lock: Any) -> None:
+        lock.release()
+
+
+class DyndbMutex(Library):
+    """dyndbmutex: never waits. One object for a key, in its favour: each makes two clients."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        from dyndbmutex.dyndbmutex import DynamoDbMutex
+
+        # it warns of each lock that is held, which is no news here
+        logging.getLogger("dyndbmutex").addHandler(logging.NullHandler())
+        os.environ["DD_MUTEX_TABLE_NAME"] = table_of(DYNDB_MUTEX)
+        self._make = DynamoDbMutex
+        self._options = {} if lease is None else {"timeoutms": int(lease * 1000)}
+        self._made: dict[str, Any] = {}
+
+    def take(self, key: str) -> Any:
+        mutex = self._made.get(key)
+        if mutex is None:
+            region = os.environ["AWS_DEFAULT_REGION"]
+            mutex = self._made[key] = self._make(key, region_name=region, **self._options)
+        return mutex if mutex.lock() else None
+
+    def give_back(self, lock: Any) -> None:
+        lock.release()
+
+
+def made(name: str, lease: float | None = None) -> Library:
+    """Return a library by its name."""
+    if name == FLOOR:
+        return importlib.import_module("benchmarks.floor").Floor(lease)
+    return _LIBRARIES[name](lease)
+
+
+_LIBRARIES: dict[str, type[Library]] = {
+    OURS: Ours,
+    PYTHON_CLIENT: PythonClient,
+    BLOCK_LOCK: BlockLock,
+    DYNDB_MUTEX: DyndbMutex,
+}
+
+
+def missing() -> list[str]:
+    """Return the peers that this interpreter does not have."""
+    packages = {name: name.replace("-", "_") for name in PEERS}
+    return [name for name, package in packages.items() if not importlib.util.find_spec(package)]

@@ -1,0 +1,118 @@
+"""Nobody else wants the lock: take it and give it back, again and again.
+
+The libraries take turns in one process, in blocks. What each costs is set against the floor of the
+same round, so that a machine that is slow for a while is slow for all.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+from benchmarks import FLOOR, Setting, failure
+from benchmarks.libraries import made
+from benchmarks.tables import Table, number, rows_of, times
+from benchmarks.wire import Wire, wired
+
+
+class Sizes(NamedTuple):
+    """How much of it.
+
+    Attributes:
+        rounds: By latency in ms: rounds, and cycles of each block.
+    """
+
+    rounds: dict[int, tuple[int, int]]
+    warm: int = 10
+
+
+FULL = Sizes({0: (25, 30), 5: (6, 15), 20: (5, 6)})
+QUICK = Sizes({0: (3, 5), 5: (2, 2), 20: (2, 1)}, warm=2)
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    sizes = QUICK if setting.quick else FULL
+    found: dict[str, Any] = {}
+    blocks: dict[str, dict[int, list[dict[str, float]]]] = {name: {} for name in setting.libraries}
+    with wired(setting.engine_url) as wire:
+        for latency, (rounds, cycles) in sizes.rounds.items():
+            for _ in range(rounds):
+                for name in setting.libraries:
+                    if name in found:
+                        continue
+                    wire.set(latency / 1000)
+                    try:
+                        block = _block(name, wire, cycles, sizes.warm)
+                    except Exception as error:
+                        found[name] = failure(error)
+                    else:
+                        blocks[name].setdefault(latency, []).append(block)
+    for name in setting.libraries:
+        found.setdefault(name, _summary(blocks[name], blocks[FLOOR]))
+    return {"libraries": {name: found[name] for name in setting.libraries}}
+
+
+def _block(name: str, wire: Wire, cycles: int, warm: int) -> dict[str, float]:
+    library = made(name)
+    try:
+        for _ in range(warm):
+            library.give_back(library.take("cycle"))
+        wire.counted()
+        cpu, wall = time.process_time(), time.perf_counter()
+        for _ in range(cycles):
+            library.give_back(library.take("cycle"))
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        return {"cpu": cpu / cycles, "wall": wall / cycles, **wire.counted().per(cycles)}
+    finally:
+        library.close()
+
+
+def _summary(
+    own: dict[int, list[dict[str, float]]], floor: dict[int, list[dict[str, float]]]
+) -> dict[str, Any]:
+    first = own[0][-1]
+    cpu = _against(own[0], floor[0], "cpu")
+    return {
+        **{key: first[key] for key in ("requests", "wcu", "rcu", "operations")},
+        "cpu": cpu,
+        "wall": {str(latency): _against(own[latency], floor[latency], "wall") for latency in own},
+    }
+
+
+def _against(
+    own: list[dict[str, float]], floor: list[dict[str, float]], what: str
+) -> dict[str, Any]:
+    """Compare blocks with those of the floor in the same rounds."""
+    ratios = [mine[what] / least[what] for mine, least in zip(own, floor, strict=False)]
+    low, _, high = quantiles(ratios, n=4)
+    return {
+        "ms": 1000 * median(each[what] for each in own),
+        "ratio": median(ratios),
+        "ratio_quartiles": [low, high],
+        "rounds": len(ratios),
+    }
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    libraries = found["libraries"]
+    latencies = next((list(each["wall"]) for each in libraries.values() if "wall" in each), [])
+    walls = [f"{latency} ms: wall, ms" for latency in latencies]
+    columns = ["Take and give back", "Requests", "WCU", "RCU", "CPU, ms", "CPU, of the floor"]
+    columns += ["half of the rounds", *walls, *(f"{latency} ms: of the floor" for latency in latencies)]
+
+    def cells(each: dict[str, Any]) -> list[str]:
+        cpu, wall = each["cpu"], each["wall"].values()
+        low, high = cpu["ratio_quartiles"]
+        return [
+            number(each["requests"]), number(each["wcu"]), number(each["rcu"]), number(cpu["ms"]),
+            times(cpu["ratio"]), f"{times(low)} to {times(high)}",
+            *(number(at["ms"]) for at in wall), *(times(at["ratio"]) for at in wall),
+        ]  # fmt: skip
+
+    note = (
+        "For one cycle. Medians; CPU is that of the client process alone, at 0 ms of added latency."
+        " The floor sends the same two writes by hand."
+    )
+    rows = rows_of(libraries, cells, len(columns))
+    return [Table("A lock that nobody else wants", columns, rows, note)]

@@ -1,0 +1,26 @@
+"""Runs one scenario in this process, in the environment that has the peers.
+
+    python -m benchmarks.worker SCENARIO SETTING RESULT.json
+
+The setting is JSON: the fields of `benchmarks.Setting`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from benchmarks import Setting
+
+
+def main(scenario: str, setting: str, result: str) -> None:
+    engine_url, libraries, quick = json.loads(setting)
+    module = importlib.import_module(f"benchmarks.scenarios.{scenario}")
+    found = module.measure(Setting(engine_url, tuple(libraries), quick))
+    Path(result).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import os
 from datetime import timedelta
 from typing import Any, Protocol
@@ -127,8 +126,6 @@ class DyndbMutex(Library):
     def __init__(self, lease: float | None = None) -> None:
         from dyndbmutex.dyndbmutex import DynamoDbMutex
 
-        # it warns of each lock that is held, which is no news here
-        logging.getLogger("dyndbmutex").addHandler(logging.NullHandler())
         os.environ["DD_MUTEX_TABLE_NAME"] = table_of(DYNDB_MUTEX)
         self._make = DynamoDbMutex
         self._options = {} if lease is None else {"timeoutms": int(lease * 1000)}

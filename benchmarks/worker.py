@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from benchmarks import Setting
 
 
 def main(scenario: str, setting: str, result: str) -> None:
+    logging.lastResort = None  # they warn of each lock that is held, or was lost: we count those
     engine_url, libraries, quick = json.loads(setting)
     module = importlib.import_module(f"benchmarks.scenarios.{scenario}")
     found = module.measure(Setting(engine_url, tuple(libraries), quick))

@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 PEERS_VENV ?= .venv-peers
-# Arguments for `make demo`, `make trial`, `make peers`, `make proof`, as in: make demo ARGS=--help
+# Arguments for `make demo`, `make trial`, `make peers`, `make proof`, `make bench`, as in: make demo ARGS=--help
 ARGS ?=
 # Tests at a time: most of them wait, for leases and other processes. Those of one file mostly share a
 # worker (worksteal), and with it the tables and clients that are made once for the file.
@@ -72,6 +72,9 @@ proof: $(VENV)/.installed ## the whole proof: trial (ARGS=...), peers, large mod
 	$(IN_VENV) proof.page $(PROOF) $(PROOF)/runs || failed=1; \
 	exit $$failed
 
+bench: $(VENV)/.installed $(PEERS_VENV)/.installed ## what locks cost, beside other locks (ARGS=... for its options)
+	$(IN_VENV) benchmarks --python $(PEERS_VENV)/bin/python $(ARGS)
+
 lint: $(VENV)/.installed ## check style, format and types
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
@@ -102,4 +105,4 @@ clean: ## remove environments and everything built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test demo models trial peers proof lint docs dist clean
+.PHONY: help venv test demo models trial peers proof bench lint docs dist clean

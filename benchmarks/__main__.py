@@ -52,13 +52,17 @@ class UsageError(Exception):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("benchmarks", description=benchmarks.__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        "benchmarks", description=benchmarks.__doc__.partition("\n")[0]
+    )
     parser.add_argument(
         "--engine", choices=("embedded", "local"), help="local is taken if it can be had"
     )
     parser.add_argument("--only", choices=NAMES, action="append", help="one scenario, or several")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: to see whether it runs")
-    parser.add_argument("--python", help="of the environment with the peers; they are left out without")
+    parser.add_argument(
+        "--python", help="of the environment with the peers; they are left out without"
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("build/bench"), help="folder for figures and pictures"
     )

@@ -24,7 +24,7 @@ _FREE = {
 }
 
 
-class UnknownOperation(ValueError):
+class UnknownOperationError(ValueError):
     """A request whose price nobody has written down here."""
 
 
@@ -32,7 +32,7 @@ def units(operation: str, body: dict[str, Any]) -> Units:
     """Return what a request costs.
 
     Raises:
-        UnknownOperation: Rather than count it as free.
+        UnknownOperationError: Rather than count it as free.
     """
     match operation:
         case "PutItem" | "UpdateItem" | "DeleteItem":
@@ -48,7 +48,7 @@ def units(operation: str, body: dict[str, Any]) -> Units:
             return Units(read=sum(len(each["Keys"]) * _of_a_read(each) for each in tables))
         case _ if operation in _FREE:
             return Units()
-    raise UnknownOperation(operation)
+    raise UnknownOperationError(operation)
 
 
 def _of_a_read(body: dict[str, Any]) -> float:

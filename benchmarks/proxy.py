@@ -18,7 +18,7 @@ from collections import Counter, deque
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.charges import UnknownOperation, units
+from benchmarks.charges import UnknownOperationError, units
 from pynamodb_mutex._engines import when_parent_ends
 
 CONTROL = b"/benchmark"
@@ -156,7 +156,7 @@ class _Proxy:
         self._requests[operation] += 1
         try:
             cost = units(operation, json.loads(message.body))
-        except UnknownOperation:
+        except UnknownOperationError:
             self._unknown.append(operation)
         else:
             self._write += cost.write

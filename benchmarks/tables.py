@@ -27,9 +27,9 @@ def number(value: float | None, digits: int = 3) -> str:
         return "-"
     if value == 0:
         return "0"
-    if abs(value) >= 10**digits:
-        return f"{value:,.0f}"
     shown = f"{value:.{digits}g}"
+    if abs(float(shown)) >= 10**digits:
+        return f"{value:,.0f}"
     return shown if "e" not in shown else f"{value:.6f}".rstrip("0")
 
 
@@ -67,11 +67,13 @@ def as_rst(table: Table) -> str:
     for row in [table.columns, *table.rows]:
         for place, cell in enumerate(row):
             start = "   * -" if place == 0 else "     -"
-            lines.append(f"{start} {_escaped(cell) or chr(92)}")
+            lines.append(f"{start} {_escaped(cell)}".rstrip())
     note = [_escaped(table.note), ""] if table.note else []
     return "\n".join([*lines, "", *note])
 
 
 def _escaped(text: str) -> str:
     """Take from characters what they mean in reStructuredText."""
+    if text == "-":  # in a list it would begin another
+        return "\\-"
     return "".join(f"\\{letter}" if letter in "\\*`|_" else letter for letter in text)

@@ -17,7 +17,9 @@ from benchmarks import Setting
 
 
 def main(scenario: str, setting: str, result: str) -> None:
-    logging.lastResort = None  # they warn of each lock that is held, or was lost: we count those
+    logging.lastResort = (
+        logging.NullHandler()
+    )  # they warn of each lock that is held, or was lost: we count those
     engine_url, libraries, quick = json.loads(setting)
     module = importlib.import_module(f"benchmarks.scenarios.{scenario}")
     found = module.measure(Setting(engine_url, tuple(libraries), quick))

@@ -99,7 +99,15 @@ def tables(found: dict[str, Any]) -> list[Table]:
 
 
 def _costs(libraries: dict[str, Any]) -> Table:
-    columns = ["Take and give back", "Requests", "WCU", "RCU", "CPU, ms", "Of the floor's", "Middle half"]
+    columns = [
+        "Take and give back",
+        "Requests",
+        "WCU",
+        "RCU",
+        "CPU, ms",
+        "Of the floor's",
+        "Middle half",
+    ]
 
     def cells(each: dict[str, Any]) -> list[str]:
         cpu = each["cpu"]
@@ -125,6 +133,8 @@ def _walls(libraries: dict[str, Any]) -> Table:
         pairs = [(number(at["ms"]), times(at["ratio"])) for at in each["wall"].values()]
         return [cell for pair in pairs for cell in pair]
 
-    note = "By the latency that is added to each request. Medians; the engine's own time is in them."
+    note = (
+        "By the latency that is added to each request. Medians; the engine's own time is in them."
+    )
     rows = rows_of(libraries, cells, len(columns))
     return Table("Time of a lock that nobody else wants", columns, rows, note)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -37,11 +38,13 @@ class Sizes(NamedTuple):
 
     Attributes:
         groups: Runs that go at the same time.
-        seconds: For which they are held, after the last was taken; more than a lease.
+        settle: Seconds from when the last was taken until it is counted.
+        count: Seconds; a multiple of the time between two renewals. Both are more than a lease.
     """
 
     groups: list[list[Run]]
-    seconds: float
+    settle: float
+    count: float
 
 
 FULL = Sizes(
@@ -52,10 +55,11 @@ FULL = Sizes(
         [Run(ONE_BY_ONE, 5000, 5)],
         *([Run(PYTHON_CLIENT, 1000, latency)] for latency in (5, 20)),
     ],
-    35.0,
+    settle=5.0,
+    count=30.0,
 )
-# without peers: a lease is not over in this time, but a third of it is
-QUICK = Sizes([[Run(OURS, 10, 5), Run(ONE_BY_ONE, 10, 5)]], 11.0)
+# each is renewed once in this time
+QUICK = Sizes([[Run(OURS, 10, 5), Run(ONE_BY_ONE, 10, 5)]], settle=5.0, count=6.0)
 
 
 def measure(setting: Setting) -> dict[str, Any]:
@@ -69,8 +73,9 @@ def measure(setting: Setting) -> dict[str, Any]:
     found = []
     for group in sizes.groups:
         runs = [run for run in group if run.library not in left_out]
-        found += _group(runs, setting.engine_url, sizes.seconds)
-    return {"runs": found, "held_s": sizes.seconds}
+        if runs:
+            found += _group(runs, setting.engine_url, sizes)
+    return {"runs": found, "held_s": sizes.settle + sizes.count, "counted_s": sizes.count}
 
 
 def _has_batches() -> bool:
@@ -84,30 +89,38 @@ def _our_store() -> Any:
     return store_for(LockItem)
 
 
-def _group(runs: list[Run], engine_url: str, seconds: float) -> list[dict[str, Any]]:
+def _group(runs: list[Run], engine_url: str, sizes: Sizes) -> list[dict[str, Any]]:
     with ExitStack() as stack:
         wires = [stack.enter_context(wired(engine_url, run.latency / 1000)) for run in runs]
         children = []
         for wire, run in zip(wires, runs, strict=True):
-            child = Child(wire.engine, _hold, run.library, run.locks, run.latency, seconds)
+            child = Child(wire.engine, _hold, run.library, run.locks, run.latency, sizes.count)
             stack.callback(child.kill)
             children.append(child)
-        return [
-            run._asdict() | _of(wire, child, seconds)
-            for run, wire, child in zip(runs, wires, children, strict=True)
-        ]
+        found = [run._asdict() for run in runs]
+        for one, child in zip(found, children, strict=True):
+            _add(one, child.hear)
+        time.sleep(sizes.settle)
+        for one, wire, child in zip(found, wires, children, strict=True):
+            wire.counted()
+            _add(one, child.tell)
+        for one, wire, child in zip(found, wires, children, strict=True):
+            _add(one, lambda wire=wire, child=child: _of(wire, child))
+        return found
 
 
-def _of(wire: Wire, child: Child, seconds: float) -> dict[str, Any]:
-    try:
-        child.hear()
-        wire.counted()
-        child.tell()
-        found = child.hear(seconds + 60)
-        counts = wire.counted()
-    except Exception as error:
-        return failure(error)
-    return found | counts.per(found["wall"])
+def _add(found: dict[str, Any], more: Callable[[], Any]) -> None:
+    """Add what is told of a run; or why there is nothing, and then no more."""
+    if "failed" not in found:
+        try:
+            found |= more() or {}
+        except Exception as error:
+            found |= failure(error)
+
+
+def _of(wire: Wire, child: Child) -> dict[str, Any]:
+    measured = child.hear()
+    return measured | wire.counted().per(measured["wall"])
 
 
 def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dict[str, Any]:
@@ -145,7 +158,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
         cpu = f"{run['cpu_share']:.1%}"
         rows.append([*start, f"{run['lost']:,}", str(run["threads"]), cpu, *counts])
     note = (
-        f"Default settings, a lease of 30 s, held for {found['held_s']:g} s after the last was taken."
-        " CPU is that of the process, of one processor."
+        f"Default settings, a lease of 30 s, held for {found['held_s']:g} s after the last was taken, and"
+        f" counted in the last {found['counted_s']:g} s. CPU is that of the process, of one processor."
     )
     return [Table("Locks that one process holds and renews", columns, rows, note)]

@@ -20,18 +20,18 @@ from benchmarks.wire import Wire, wired
 
 TAKERS = 8
 STATM = Path("/proc/self/statm")
-SETTLE_SECONDS = 2.0
 
 
 class Sizes(NamedTuple):
-    """How many locks are held, and how many threads wait."""
+    """How many locks are held, how many threads wait, and after how many seconds they surely do."""
 
     held: int
     waiting: int
+    settle: float
 
 
-FULL = Sizes(1000, 100)
-QUICK = Sizes(50, 10)
+FULL = Sizes(1000, 100, 2.0)
+QUICK = Sizes(50, 10, 0.5)
 
 
 def measure(setting: Setting) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def _of(name: str, wire: Wire, sizes: Sizes) -> dict[str, Any]:
         holder = Child(wire.engine, _holder, name)
         try:
             holder.hear()
-            waiting = _asked(wire, _waiting, name, sizes.waiting)
+            waiting = _asked(wire, _waiting, name, sizes.waiting, sizes.settle)
         finally:
             holder.kill()
     return {
@@ -110,7 +110,7 @@ def _holder(pipe: Any, name: str) -> None:
     threading.Event().wait()
 
 
-def _waiting(pipe: Any, name: str, count: int) -> float:
+def _waiting(pipe: Any, name: str, count: int, settle: float) -> float:
     library = made(name)
     library.give_back(library.take(f"{KEY}-own"))
     go = threading.Event()
@@ -123,10 +123,10 @@ def _waiting(pipe: Any, name: str, count: int) -> float:
     threading.Thread(target=library.take, args=(KEY,), daemon=True).start()
     for _ in range(count):
         threading.Thread(target=wait, daemon=True).start()
-    time.sleep(SETTLE_SECONDS)
+    time.sleep(settle)
     before = _traced()
     go.set()
-    time.sleep(SETTLE_SECONDS)
+    time.sleep(settle)
     return (_traced() - before) / count
 
 

@@ -19,7 +19,7 @@ import boto3
 
 import benchmarks
 from benchmarks import FLOOR, OURS, PEERS, Setting
-from benchmarks.libraries import keys_of, table_of
+from benchmarks.libraries import OUR_TABLE, keys_of, table_of
 from benchmarks.scenarios import NAMES
 from benchmarks.tables import Table, as_rst, as_text
 from benchmarks.wire import ROOT
@@ -99,7 +99,7 @@ def _peers(python: str | None) -> tuple[str, ...]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYNAMODB_MUTEX_TABLE": OUR_TABLE}
 
 
 def _run(options: argparse.Namespace, engine: Engine, libraries: tuple[str, ...]) -> int:

@@ -25,8 +25,6 @@ def number(value: float | None, digits: int = 3) -> str:
     """Show a figure with so many significant digits; a dash if there is none."""
     if value is None:
         return "-"
-    if value == 0:
-        return "0"
     shown = f"{value:.{digits}g}"
     if abs(float(shown)) >= 10**digits:
         return f"{value:,.0f}"

@@ -14,12 +14,13 @@ from docutils.core import publish_doctree
 from proxy import fault_proxy
 
 import benchmarks.__main__ as command
-from benchmarks import FLOOR, OURS, failure
+from benchmarks import FLOOR, OURS, Setting, failure
 from benchmarks.charges import UnknownOperationError, units
 from benchmarks.floor import Floor
 from benchmarks.libraries import Ours, keys_of, table_of
+from benchmarks.scenarios import cycle, row, start
 from benchmarks.tables import Table, as_rst, as_text, number, rows_of
-from benchmarks.wire import ROOT, wired
+from benchmarks.wire import ROOT, Counts, wired
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.testing import Engine, use
 
@@ -121,7 +122,7 @@ def test_each_request_takes_the_latency(wire):
 
 
 def test_for_each():
-    counts = command.importlib.import_module("benchmarks.wire").Counts({"A": 2, "B": 4}, 6, 3)
+    counts = Counts({"A": 2, "B": 4}, 6, 3)
     assert counts.per(2) == {
         "requests": 3, "wcu": 3, "rcu": 1.5, "operations": {"A": 1, "B": 2},
     }  # fmt: skip
@@ -151,6 +152,21 @@ def _shape(body: dict) -> dict:
         "ExpressionAttributeValues": {name: list(value) for name, value in values.items()},
         "ReturnConsumedCapacity": "NONE",  # as it is when nothing is said
     }
+
+
+@pytest.mark.parametrize("scenario", [cycle, row, start])
+def test_a_library_that_fails_stops_no_other(embedded_engine, scenario, monkeypatch):
+    monkeypatch.setattr(LockItem.Meta, "table_name", table_of(OURS))
+    monkeypatch.delenv("PYNAMODB_MUTEX_TABLE", raising=False)
+    with use(embedded_engine):
+        command._make_tables((FLOOR, OURS))
+    names = (FLOOR, "no such", OURS)
+    found = scenario.measure(Setting(embedded_engine.endpoint_url, names, quick=True))
+    assert found["libraries"][OURS]["requests"] == 2
+    assert list(command._failures(found)) == [("libraries/no such", "KeyError: 'no such'")]
+    for table in scenario.tables(found):
+        assert all(len(line) == len(table.columns) for line in table.rows)
+        assert ["no such", "failed: KeyError: 'no such'"] in [line[:2] for line in table.rows]
 
 
 def test_keys_of_the_tables():
@@ -230,9 +246,8 @@ def test_everything_runs(tmp_path: Path):
     found = json.loads((tmp_path / "results.json").read_text())["scenarios"]
     counted = ("requests", "wcu", "rcu")
 
-    cycle = found["cycle"]["libraries"]
     for name in (FLOOR, OURS):
-        assert [cycle[name][what] for what in counted] == [2, 2, 0]
+        assert [found["cycle"]["libraries"][name][what] for what in counted] == [2, 2, 0]
     assert [found["row"]["libraries"][OURS][what] for what in counted] == [2, 2, 0]
     handed_over = found["hand_over"]["libraries"][OURS]
     assert {kind: len(times) for kind, times in handed_over.items()} == {

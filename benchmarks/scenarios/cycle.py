@@ -33,24 +33,27 @@ QUICK = Sizes({0: (3, 5), 5: (2, 2), 20: (2, 1)}, warm=2)
 
 def measure(setting: Setting) -> dict[str, Any]:
     sizes = QUICK if setting.quick else FULL
-    found: dict[str, Any] = {}
+    failed: dict[str, Any] = {}
     blocks: dict[str, dict[int, list[dict[str, float]]]] = {name: {} for name in setting.libraries}
     with wired(setting.engine_url) as wire:
         for latency, (rounds, cycles) in sizes.rounds.items():
             for _ in range(rounds):
                 for name in setting.libraries:
-                    if name in found:
+                    if name in failed:
                         continue
                     wire.set(latency / 1000)
                     try:
                         block = _block(name, wire, cycles, sizes.warm)
                     except Exception as error:
-                        found[name] = failure(error)
+                        failed[name] = failure(error)
                     else:
                         blocks[name].setdefault(latency, []).append(block)
-    for name in setting.libraries:
-        found.setdefault(name, _summary(blocks[name], blocks[FLOOR]))
-    return {"libraries": {name: found[name] for name in setting.libraries}}
+    return {
+        "libraries": {
+            name: failed.get(name) or _summary(blocks[name], blocks[FLOOR])
+            for name in setting.libraries
+        }
+    }
 
 
 def _block(name: str, wire: Wire, cycles: int, warm: int) -> dict[str, float]:

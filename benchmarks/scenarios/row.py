@@ -36,27 +36,24 @@ QUICK = Sizes(2, 2)
 def measure(setting: Setting) -> dict[str, Any]:
     sizes = QUICK if setting.quick else FULL
     blocks: dict[str, list[dict[str, Any]]] = {}
-    found: dict[str, Any] = {}
+    failed: dict[str, Any] = {}
     names = [UNLOCKED, *(name for name in setting.libraries if name != FLOOR)]
     with wired(setting.engine_url, LATENCY) as wire:
         rows = boto3.resource("dynamodb").Table(TABLE)
         for name in names * sizes.rounds:
-            if name in found:
+            if name in failed:
                 continue
-            library = None if name == UNLOCKED else made(name)
             try:
                 rows.put_item(Item={"pk": name, "balance": 100})
-                turn = _ours(name) if name == OURS else _theirs(name, library, rows)
-                blocks.setdefault(name, []).append(_block(turn, wire, sizes.turns))
+                blocks.setdefault(name, []).append(_block(name, rows, wire, sizes.turns))
             except Exception as error:
-                found[name] = failure(error)
-            finally:
-                if library is not None:
-                    library.close()
-    floor = blocks[UNLOCKED]
-    for name in names:
-        found.setdefault(name, _summary(blocks.get(name, []), floor))
-    return {"libraries": {name: found[name] for name in names}, "latency_ms": 1000 * LATENCY}
+                failed[name] = failure(error)
+    return {
+        "libraries": {
+            name: failed.get(name) or _summary(blocks[name], blocks[UNLOCKED]) for name in names
+        },
+        "latency_ms": 1000 * LATENCY,
+    }
 
 
 def _ours(pk: str) -> Callable[[], None]:
@@ -94,14 +91,20 @@ def _theirs(pk: str, library: Library | None, rows: Any) -> Callable[[], None]:
     return work if library is None else locked
 
 
-def _block(turn: Callable[[], None], wire: Wire, turns: int) -> dict[str, Any]:
-    turn()  # connects
-    wire.counted()
-    wall = time.perf_counter()
-    for _ in range(turns):
-        turn()
-    wall = time.perf_counter() - wall
-    return {"wall": wall / turns, **wire.counted().per(turns)}
+def _block(name: str, rows: Any, wire: Wire, turns: int) -> dict[str, Any]:
+    library = None if name == UNLOCKED else made(name)
+    try:
+        turn = _ours(name) if name == OURS else _theirs(name, library, rows)
+        turn()  # connects
+        wire.counted()
+        wall = time.perf_counter()
+        for _ in range(turns):
+            turn()
+        wall = time.perf_counter() - wall
+        return {"wall": wall / turns, **wire.counted().per(turns)}
+    finally:
+        if library is not None:
+            library.close()
 
 
 def _summary(own: list[dict[str, Any]], floor: list[dict[str, Any]]) -> dict[str, Any]:

@@ -79,11 +79,11 @@ def measure(setting: Setting) -> dict[str, Any]:
     processes = QUICK if setting.quick else FULL
     imports: dict[str, list[list[float]]] = {name: [] for name in setting.libraries}
     begins: dict[str, list[dict[str, float]]] = {name: [] for name in setting.libraries}
-    found: dict[str, Any] = {}
+    failed: dict[str, Any] = {}
     with wired(setting.engine_url, LATENCY) as wire:
         for turn in range(1 + processes):
             for name in setting.libraries:
-                if name in found:
+                if name in failed:
                     continue
                 try:
                     if name in IMPORTS:
@@ -91,11 +91,13 @@ def measure(setting: Setting) -> dict[str, Any]:
                         imports[name].append(_told(_IMPORT.format(there=there, added=added)))
                     begins[name].append(_begun(name, f"start-{turn}", wire))
                 except Exception as error:
-                    found[name] = failure(error)
-    for name in setting.libraries:
-        found.setdefault(name, _summary(imports[name][1:], begins[name][1:], begins[FLOOR][1:]))
+                    failed[name] = failure(error)
     return {
-        "libraries": {name: found[name] for name in setting.libraries},
+        "libraries": {
+            name: failed.get(name)
+            or _summary(imports[name][1:], begins[name][1:], begins[FLOOR][1:])
+            for name in setting.libraries
+        },
         "latency_ms": 1000 * LATENCY, "processes": processes,
     }  # fmt: skip
 

@@ -15,12 +15,16 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
 from benchmarks import BLOCK_LOCK, DYNDB_MUTEX, FLOOR, OURS, PYTHON_CLIENT
+from benchmarks.tables import number
 
 _COLORS = {
     FLOOR: "black", OURS: "tab:blue", PYTHON_CLIENT: "tab:orange", BLOCK_LOCK: "tab:green",
     DYNDB_MUTEX: "tab:red",
 }  # fmt: skip
 _PLAIN = FuncFormatter(lambda value, _: f"{value:,.6g}")
+
+_STYLES = {5: "o-", 20: "s--"}
+"""By latency in ms."""
 
 Libraries = dict[str, dict[str, Any]]
 
@@ -33,7 +37,8 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
         if found is None or "failed" in found:
             continue
         figure = picture(found)
-        figure.suptitle(f"DynamoDB: {results['engine']}", x=1, ha="right", fontsize=7, color="grey")
+        engine = "the embedded engine" if results["engine"] == "embedded" else "DynamoDB Local"
+        figure.suptitle(f"on {engine}", x=0.995, ha="right", fontsize=7, color="grey")
         path = folder / f"{name}.png"
         figure.savefig(path, dpi=120)
         plt.close(figure)
@@ -63,27 +68,37 @@ def _color(name: str) -> str:
 def _bars(axes: Any, values: dict[str, float], label: str, title: str) -> None:
     """A bar for each library, with its figure on it."""
     bars = axes.bar(range(len(values)), list(values.values()), color=[_color(n) for n in values])
-    axes.bar_label(bars, [f"{value:,.3g}" for value in values.values()], padding=2, fontsize=8)
-    axes.set_xticks(range(len(values)), list(values), rotation=25, ha="right", fontsize=8)
+    axes.bar_label(bars, [number(value) for value in values.values()], padding=2, fontsize=8)
     axes.margins(y=0.12)
     axes.set_ylabel(label)
+    _named(axes, list(values), title)
+
+
+def _counts(axes: Any, libraries: Libraries, title: str) -> None:
+    """Two bars for each library: its requests, and paler what it is charged."""
+    colors = [_color(name) for name in libraries]
+    for side, alpha in ((-0.2, 1.0), (0.2, 0.45)):
+        values = [e["requests"] if side < 0 else e["wcu"] + e["rcu"] for e in libraries.values()]
+        places = [place + side for place in range(len(values))]
+        bars = axes.bar(places, values, width=0.38, color=colors, alpha=alpha)
+        axes.bar_label(bars, [number(value) for value in values], padding=2, fontsize=8)
+    axes.margins(y=0.12)
+    axes.set_ylabel("requests; pale: capacity units")
+    _named(axes, list(libraries), title)
+
+
+def _named(axes: Any, names: list[str], title: str) -> None:
+    """Write the libraries below, and a title above."""
+    axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=8)
     axes.set_title(title, loc="left", fontsize=10)
 
 
 def _cycle(found: dict[str, Any]) -> Any:
     libraries = _those(found["libraries"])
     figure, panels = _panels(3)
-    units = {name: each["wcu"] + each["rcu"] for name, each in libraries.items()}
-    requests = {name: each["requests"] for name, each in libraries.items()}
-    _bars(panels[0], requests, "requests", "Take and give back: requests")
-    places = range(len(units))
-    panels[0].plot(
-        places, list(units.values()), "D", color="white", mec="black", label="units (WCU + RCU)"
-    )
-    panels[0].legend(frameon=False, loc="upper left", fontsize=8)
-    panels[0].margins(y=0.25)
+    _counts(panels[0], libraries, "Take and give back: requests and units")
     cpu = {name: each["cpu"]["ratio"] for name, each in libraries.items()}
-    _bars(panels[1], cpu, "times the floor's", "CPU of the client")
+    _bars(panels[1], cpu, "times that of bare boto3", "CPU of the client")
     for name, each in libraries.items():
         latencies = [float(latency) for latency in each["wall"]]
         walls = [at["ms"] for at in each["wall"].values()]
@@ -92,15 +107,14 @@ def _cycle(found: dict[str, Any]) -> Any:
     panels[2].set_ylabel("ms")
     panels[2].set_ylim(bottom=0)
     panels[2].set_title("Time of taking and giving back", loc="left", fontsize=10)
-    panels[2].legend(frameon=False, fontsize=8)
+    panels[2].legend(frameon=False, fontsize=8, handlelength=3.5)
     return figure
 
 
 def _row(found: dict[str, Any]) -> Any:
     libraries = _those(found["libraries"])
     figure, panels = _panels(2)
-    requests = {name: each["requests"] for name, each in libraries.items()}
-    _bars(panels[0], requests, "requests", "Lock, read, write, unlock a row: requests")
+    _counts(panels[0], libraries, "Lock, read, write, unlock a row: requests and units")
     walls = {name: each["ms"] for name, each in libraries.items()}
     _bars(panels[1], walls, "ms", f"Time at {found['latency_ms']:g} ms of latency")
     return figure
@@ -116,24 +130,25 @@ def _hand_over(found: dict[str, Any]) -> Any:
     }
     for axes, (kind, title) in zip(panels, titles.items(), strict=True):
         libraries = {name: e for name, e in _those(found["libraries"]).items() if e[kind]}
+        highest = max((max(each[kind]) for each in libraries.values()), default=1)
         for place, (name, each) in enumerate(libraries.items()):
-            step = 0.4 / len(each[kind])
-            dots = [place - 0.2 + step * number for number in range(len(each[kind]))]
-            axes.scatter(dots, each[kind], s=22, color=_color(name), alpha=0.7, lw=0, zorder=3)
+            color, count = _color(name), len(each[kind])
+            dots = [place + 0.4 * (turn + 0.5) / count - 0.2 for turn in range(count)]
+            axes.scatter(dots, each[kind], s=22, color=color, alpha=0.7, lw=0, zorder=3)
             middle = median(each[kind])
-            axes.hlines(middle, place - 0.3, place + 0.3, color=_color(name), lw=2)
+            axes.hlines(middle, place - 0.3, place + 0.3, color=color, lw=2)
             axes.annotate(
-                f"{middle:.2g} s", (place, max(each[kind])), textcoords="offset points",
-                xytext=(0, 7), ha="center", fontsize=8, color=_color(name),
+                f"{number(middle, 2)} s", (place, max(each[kind])), textcoords="offset points",
+                xytext=(0, 7), ha="center", fontsize=8, color=color, zorder=4,
+                bbox={"fc": "white", "ec": "none", "pad": 1},
             )  # fmt: skip
         if kind in ("waiting", "newcomer"):
+            highest = max(highest, found["lease"])
             axes.axhline(found["lease"], color="dimgrey", ls="--", lw=1, label="the lease")
-            axes.legend(frameon=False, fontsize=8, loc="center right")
-        axes.set_xticks(range(len(libraries)), list(libraries), rotation=25, ha="right", fontsize=8)
+            axes.legend(frameon=False, fontsize=8, loc="upper right")
+        _named(axes, list(libraries), title)
         axes.set_xlim(-0.6, max(0.6, len(libraries) - 0.4))
-        axes.set_ylim(bottom=0)
-        axes.margins(y=0.15)
-        axes.set_title(title, loc="left", fontsize=10)
+        axes.set_ylim(0, 1.25 * highest)
     panels[0].set_ylabel("seconds")
     return figure
 
@@ -145,12 +160,14 @@ def _waiting(found: dict[str, Any]) -> Any:
         totals = [counted["total"] for counted in each["waiters"].values()]
         threads = name.endswith("threads")
         label = f"{OURS}, threads of one process" if threads else name
-        axes.plot(counts, totals, "o--" if threads else "o-", color=_color(name), label=label)
+        axes.plot(counts, totals, "s:" if threads else "o-", color=_color(name), label=label)
     _logarithmic(axes)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(_PLAIN)
     axes.set_xlabel("waiters (processes, if nothing else is said)")
     axes.set_ylabel("requests a minute, of all together")
     axes.set_title("One holds the lock, others wait", loc="left", fontsize=10)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, handlelength=3.5)
     return figure
 
 
@@ -168,7 +185,7 @@ def _threads(found: dict[str, Any]) -> Any:
         axes.set_xlabel("threads")
         axes.set_ylim(bottom=0)
         axes.margins(y=0.15)
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, handlelength=3.5)
     panels[0].set_ylabel("sections a second")
     panels[0].set_title("Threads of one process on one key", loc="left", fontsize=10)
     panels[1].set_ylabel("requests a section")
@@ -182,7 +199,7 @@ def _many(found: dict[str, Any]) -> Any:
         own = [run for run in runs if (run["library"], run["latency"]) == (name, latency)]
         locks = [run["locks"] for run in own]
         apart = "," in name
-        style = "^:" if apart else "o-" if latency == min(run["latency"] for run in runs) else "s--"
+        style = "^:" if apart else _STYLES.get(latency, "o-")
         options = {"color": _color(name), "label": f"{name}, {latency} ms"}
         panels[0].plot(locks, [100 * run["cpu_share"] for run in own], style, **options)
         panels[1].plot(locks, [run["requests"] for run in own], style, **options)
@@ -199,7 +216,7 @@ def _many(found: dict[str, Any]) -> Any:
     panels[2].set_ylim(-3, 103)
     panels[0].set_title("Many locks of one process", loc="left", fontsize=10)
     panels[2].set_title(f"Lost within {found['held_s']:g} s", loc="left", fontsize=10)
-    panels[0].legend(frameon=False, fontsize=8)
+    panels[0].legend(frameon=False, fontsize=8, handlelength=3.5)
     return figure
 
 

@@ -18,9 +18,8 @@ from benchmarks.tables import Table, number, rows_of
 from benchmarks.wire import Wire, wired
 
 LATENCY = 0.005
-LEASE = 4.0
-LATER = 3 * LEASE
-"""When a newcomer comes, whom nobody told that the holder is dead."""
+LATER = 3
+"""Leases after which a newcomer comes, whom nobody told that the holder is dead."""
 
 
 class Sizes(NamedTuple):
@@ -32,6 +31,7 @@ class Sizes(NamedTuple):
         fewer: How often at most for others than ours, which take long.
         pairs: Of processes.
         dead: Pairs whose holder is killed.
+        lease: Seconds, of those.
     """
 
     short: tuple[float, float, int]
@@ -39,10 +39,11 @@ class Sizes(NamedTuple):
     fewer: int
     pairs: int
     dead: int
+    lease: float
 
 
-FULL = Sizes((0.1, 1.0, 6), (5.0, 5.5, 2), fewer=2, pairs=5, dead=4)
-QUICK = Sizes((0.1, 0.3, 1), (1.0, 1.1, 1), fewer=1, pairs=2, dead=1)
+FULL = Sizes((0.1, 1.0, 6), (5.0, 5.5, 2), fewer=2, pairs=5, dead=4, lease=4.0)
+QUICK = Sizes((0.1, 0.3, 1), (1.0, 1.1, 1), fewer=1, pairs=2, dead=1, lease=1.0)
 
 
 def measure(setting: Setting) -> dict[str, Any]:
@@ -54,13 +55,13 @@ def measure(setting: Setting) -> dict[str, Any]:
             if name == FLOOR:
                 continue
             try:
-                found[name] = _of(name, wire, sizes, LATER / 8 if setting.quick else LATER)
+                found[name] = _of(name, wire, sizes)
             except Exception as error:
                 found[name] = failure(error)
-    return {"libraries": found, "latency_ms": 1000 * LATENCY, "lease": LEASE}
+    return {"libraries": found, "latency_ms": 1000 * LATENCY, "lease": sizes.lease}
 
 
-def _of(name: str, wire: Wire, sizes: Sizes, later: float) -> dict[str, Any]:
+def _of(name: str, wire: Wire, sizes: Sizes) -> dict[str, Any]:
     times: dict[str, Any] = dict.fromkeys(("short", "long", "waiting"))
     if name != DYNDB_MUTEX:  # which never waits
         pairs = [_Pair(name, f"pair-{place}", wire) for place in range(sizes.pairs)]
@@ -73,7 +74,7 @@ def _of(name: str, wire: Wire, sizes: Sizes, later: float) -> dict[str, Any]:
         finally:
             for pair in pairs:
                 pair.end()
-    return times | _of_the_dead(name, wire, sizes.dead, later)
+    return times | _of_the_dead(name, wire, sizes.dead, sizes.lease)
 
 
 class _Pair:
@@ -128,26 +129,27 @@ def _handed_over(pairs: list[_Pair], low: float, high: float) -> list[float]:
     return found
 
 
-def _of_the_dead(name: str, wire: Wire, count: int, later: float) -> dict[str, Any]:
+def _of_the_dead(name: str, wire: Wire, count: int, lease: float) -> dict[str, Any]:
     """Kill holders; return the seconds until those have the lock who wait already, or come later."""
     waits = name != DYNDB_MUTEX
-    awaited = [_Pair(name, f"awaited-{place}", wire, LEASE) for place in range(waits * count)]
-    deserted = [_Pair(name, f"deserted-{place}", wire, LEASE) for place in range(count)]
+    awaited = [_Pair(name, f"awaited-{place}", wire, lease) for place in range(waits * count)]
+    deserted = [_Pair(name, f"deserted-{place}", wire, lease) for place in range(count)]
     try:
         for pair in awaited + deserted:
             pair.holder.tell()
             pair.holder.hear()
         for pair in awaited:
             pair.waiter.tell()
-        time.sleep(1.0)  # they have seen that it is held
+        time.sleep(lease / 4)  # they have seen that it is held
         killed = []
         for pair in awaited + deserted:
-            pair.holder.kill()
             killed.append(_now())
-        time.sleep(later)
+            pair.holder.kill()
+        time.sleep(LATER * lease)
+        came = []
         for pair in deserted:
+            came.append(_now())
             pair.waiter.tell()
-        came = [_now() for _ in deserted]
         waiting = [pair.waiter.hear() - at for pair, at in zip(awaited, killed, strict=False)]
         newcomer = [pair.waiter.hear() - at for pair, at in zip(deserted, came, strict=True)]
     finally:
@@ -159,7 +161,10 @@ def _of_the_dead(name: str, wire: Wire, count: int, later: float) -> dict[str, A
 def tables(found: dict[str, Any]) -> list[Table]:
     libraries, lease = found["libraries"], found["lease"]
     released = {"Waited up to 1 s": "short", "Waited 5 s": "long"}
-    dead = {"One who waits, from the kill": "waiting", "A newcomer, 3 leases later": "newcomer"}
+    dead = {
+        "One who waits, from the kill": "waiting",
+        f"A newcomer, {LATER} leases later": "newcomer",
+    }
     return [
         _table(
             "Seconds from a release until the next process has the lock", released, libraries,
@@ -167,7 +172,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
         ),
         _table(
             "Seconds until a dead holder's lock is had", dead, libraries,
-            f"The lease is {lease:g} s, and the holder is killed about 1 s after it took the lock."
+            f"The lease is {lease:g} s, and the holder is killed {lease / 4:g} s after it took the lock."
             " dyndbmutex never waits.",
         ),
     ]  # fmt: skip

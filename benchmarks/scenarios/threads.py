@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
     fairness: float
 
 
-FULL = Sizes([1, 2, 4, 8, 16, 32], beside=8, seconds=5.0, fairness=10.0)
+FULL = Sizes([1, 2, 4, 8, 16, 32], beside=8, seconds=5.0, fairness=15.0)
 QUICK = Sizes([1, 4], beside=4, seconds=1.0, fairness=2.0)
 
 
@@ -174,15 +174,19 @@ def _alone_table(found: dict[str, Any]) -> Table:
 
 
 def _fairness_table(found: dict[str, Any]) -> Table:
-    columns = ["Library", "Its sections", "Of all", "Its share", "Its longest wait, s", "Errors"]
+    columns = [
+        "Library", "Its sections", "Of all", "Its share", "Its longest wait, s", "Longest of the first, s",
+        "Errors",
+    ]  # fmt: skip
     rows = []
     for name, each in found["fairness"].items():
         if "failed" in each:
-            rows.append([name, f"failed: {each['failed']}", "", "", "", ""])
+            rows.append([name, f"failed: {each['failed']}", "", "", "", "", ""])
             continue
         counts = [str(each["sections"]), str(each["of"])]
         share = "-" if each["share"] is None else f"{each['share']:.1%}"
-        rows.append([name, *counts, share, number(each["longest_wait"]), str(each["errors"])])
+        waits = [number(each[what]) for what in ("longest_wait", "longest_wait_of_the_many")]
+        rows.append([name, *counts, share, *waits, str(each["errors"])])
     note = (
         f"Beside {found['beside']} threads of the first, for {found['fairness_s']:g} s."
         f" By head its share would be {1 / (found['beside'] + 1):.1%}, by process 50.0%."

@@ -41,9 +41,8 @@ def measure(setting: Setting) -> dict[str, Any]:
                 for name in setting.libraries:
                     if name in failed:
                         continue
-                    wire.set(latency / 1000)
                     try:
-                        block = _block(name, wire, cycles, sizes.warm)
+                        block = _block(name, wire, latency / 1000, cycles, sizes.warm)
                     except Exception as error:
                         failed[name] = failure(error)
                     else:
@@ -56,12 +55,13 @@ def measure(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _block(name: str, wire: Wire, cycles: int, warm: int) -> dict[str, float]:
+def _block(name: str, wire: Wire, latency: float, cycles: int, warm: int) -> dict[str, float]:
+    wire.set(0)
     library = made(name)
     try:
         for _ in range(warm):
             library.give_back(library.take("cycle"))
-        wire.counted()
+        wire.set(latency)
         cpu, wall = time.process_time(), time.perf_counter()
         for _ in range(cycles):
             library.give_back(library.take("cycle"))

@@ -50,10 +50,11 @@ class Sizes(NamedTuple):
 FULL = Sizes(
     [
         [Run(OURS, locks, latency) for locks in (10, 100) for latency in (5, 20)],
-        *([Run(OURS, locks, latency)] for locks in (1000, 5000) for latency in (5, 20)),
-        [Run(ONE_BY_ONE, 1000, 5)],
+        [Run(OURS, 1000, 5), Run(OURS, 1000, 20), Run(ONE_BY_ONE, 1000, 5)],
+        [Run(OURS, 5000, 5)],
+        [Run(OURS, 5000, 20)],
         [Run(ONE_BY_ONE, 5000, 5)],
-        *([Run(PYTHON_CLIENT, 1000, latency)] for latency in (5, 20)),
+        [Run(PYTHON_CLIENT, 1000, latency) for latency in (5, 20)],
     ],
     settle=5.0,
     count=30.0,

@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
     turns: int
 
 
-FULL = Sizes(10, 15)
+FULL = Sizes(8, 12)
 QUICK = Sizes(2, 2)
 
 

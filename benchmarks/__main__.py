@@ -99,7 +99,10 @@ def _peers(python: str | None) -> tuple[str, ...]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "PYNAMODB_MUTEX_TABLE": OUR_TABLE}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYNAMODB_MUTEX_TABLE": OUR_TABLE}
+    # an import is to find what was compiled before, as it does elsewhere
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
 
 
 def _run(options: argparse.Namespace, engine: Engine, libraries: tuple[str, ...]) -> int:

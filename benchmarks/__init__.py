@@ -37,4 +37,9 @@ class Setting(NamedTuple):
 
 def failure(error: BaseException) -> dict[str, str]:
     """What a library's row says that could not be measured."""
-    return {"failed": f"{type(error).__name__}: {error}"[:300]}
+    return {"failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+
+
+def title(engine: str) -> str:
+    """Name an engine in a text; one that was running before can only be DynamoDB Local."""
+    return "the embedded engine" if engine == "embedded" else "DynamoDB Local"

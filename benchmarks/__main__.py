@@ -6,21 +6,23 @@ import argparse
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 import boto3
 
 import benchmarks
-from benchmarks import FLOOR, OURS, PEERS, Setting
-from benchmarks.libraries import OUR_TABLE, keys_of, table_of
+from benchmarks import OURS, PEERS, Setting, title
+from benchmarks.libraries import keys_of, table_of, versions
 from benchmarks.scenarios import NAMES
+from benchmarks.scenarios.row import TABLE as ROWS_TABLE
 from benchmarks.tables import Table, as_rst, as_text
 from benchmarks.wire import ROOT
 from pynamodb_mutex.testing import (
@@ -39,9 +41,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print tables, write figures and pictures; return the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        libraries = (FLOOR, OURS, *_peers(options.python))
+        try:
+            options.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {options.out}: {error.strerror}") from None
+        found = _versions(options.python)
         with _engine(options.engine) as engine:
-            return _run(options, engine, libraries)
+            return _run(options, engine, found)
     except (EngineError, UsageError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
@@ -78,11 +84,12 @@ def _engine(name: str | None) -> AbstractContextManager[Engine]:
     return dynamodb_local()
 
 
-def _peers(python: str | None) -> tuple[str, ...]:
+def _versions(python: str | None) -> dict[str, str | None]:
+    """Return the libraries that are there, and their versions."""
     if python is None:
         print(f"without --python, these are left out: {', '.join(PEERS)}")
-        return ()
-    code = "import json; from benchmarks.libraries import missing; print(json.dumps(missing()))"
+        return {name: found for name, found in versions().items() if name not in PEERS}
+    code = "import json; from benchmarks.libraries import versions; print(json.dumps(versions()))"
     try:
         asked = subprocess.run(
             [python, "-c", code], env=_environment(), capture_output=True, text=True, check=True
@@ -92,23 +99,25 @@ def _peers(python: str | None) -> tuple[str, ...]:
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise UsageError(f"--python {python} cannot be used: {last}") from None
-    missing = json.loads(asked.stdout)
+    found: dict[str, str | None] = json.loads(asked.stdout)
+    missing = [name for name in PEERS if found[name] is None]
     if missing:
         raise UsageError(f"--python {python} has no {', '.join(missing)}: see make bench")
-    return PEERS
+    return found
 
 
 def _environment() -> dict[str, str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYNAMODB_MUTEX_TABLE": OUR_TABLE}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYNAMODB_MUTEX_TABLE": table_of(OURS)}
     # an import is to find what was compiled before, as it does elsewhere
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     return env
 
 
-def _run(options: argparse.Namespace, engine: Engine, libraries: tuple[str, ...]) -> int:
-    options.out.mkdir(parents=True, exist_ok=True)
+def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | None]) -> int:
+    libraries = tuple(found)
     results: dict[str, Any] = {
-        "engine": engine.name, "quick": options.quick, "cpus": os.cpu_count(), "scenarios": {},
+        "engine": engine.name, "quick": options.quick, "cpus": os.cpu_count(), "versions": found,
+        "scenarios": {},
     }  # fmt: skip
     setting = Setting(engine.endpoint_url, libraries, options.quick)
     shown: list[Table] = []
@@ -116,15 +125,17 @@ def _run(options: argparse.Namespace, engine: Engine, libraries: tuple[str, ...]
         _make_tables(libraries)
         for name in options.only or NAMES:
             since = time.monotonic()
-            found = _measured(name, options.python or sys.executable, setting)
-            found["took_s"] = time.monotonic() - since
-            results["scenarios"][name] = found
+            measured = _measured(name, options.python or sys.executable, setting)
+            measured["took_s"] = time.monotonic() - since
+            results["scenarios"][name] = measured
             (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-            made = _tables(name, found)
+            made = _tables(name, measured)
             shown += made
             print("\n".join(map(as_text, made)), flush=True)
-    (options.out / "figures.rst").write_text("\n\n".join(map(as_rst, shown)))
+    circumstances = _circumstances(results)
+    (options.out / "figures.rst").write_text("\n\n".join([*map(as_rst, shown), circumstances]))
     pictures = importlib.import_module("benchmarks.charts").draw(results, options.out)
+    print(circumstances)
     print(f"results.json, figures.rst and {len(pictures)} pictures are in {options.out}")
     failed = list(_failures(results["scenarios"]))
     for where, why in failed:
@@ -132,13 +143,19 @@ def _run(options: argparse.Namespace, engine: Engine, libraries: tuple[str, ...]
     return 1 if failed else 0
 
 
+def _circumstances(results: dict[str, Any]) -> str:
+    """Say on what it was measured."""
+    listed = ", ".join(f"{name} {found}" for name, found in results["versions"].items())
+    quick = ", at tiny sizes, which tell nothing" * results["quick"]
+    return f"Measured on {title(results['engine'])} with {results['cpus']} processors{quick}: {listed}.\n"
+
+
 def _make_tables(libraries: tuple[str, ...]) -> None:
     client = boto3.client("dynamodb")
-    there = client.list_tables()["TableNames"]
-    wanted = {table_of(name): keys_of(name) for name in libraries} | {"bench-rows": ("pk",)}
+    wanted = {table_of(name): keys_of(name) for name in libraries} | {ROWS_TABLE: ("pk",)}
     for table, keys in wanted.items():
-        if table in there:  # on an engine that was running before
-            client.delete_table(TableName=table)
+        with suppress(client.exceptions.ResourceNotFoundException):
+            client.delete_table(TableName=table)  # of an engine that was running before
         client.create_table(
             TableName=table,
             KeySchema=[
@@ -154,14 +171,17 @@ def _measured(name: str, python: str, setting: Setting) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         command = [python, "-m", "benchmarks.worker", name, json.dumps(setting), str(result)]
+        # a session of its own, so that nothing of it is left
+        process = subprocess.Popen(command, env=_environment(), start_new_session=True)
         try:
-            done = subprocess.run(
-                command, env=_environment(), check=False, timeout=SCENARIO_SECONDS
-            )
+            process.wait(SCENARIO_SECONDS)
         except subprocess.TimeoutExpired:
             return {"failed": f"not done within {SCENARIO_SECONDS:g} s"}
-        if done.returncode or not result.exists():
-            return {"failed": f"its process ended with {done.returncode}: see above"}
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode or not result.exists():
+            return {"failed": f"its process ended with {process.returncode}: see above"}
         found: dict[str, Any] = json.loads(result.read_text())
         return found
 

@@ -14,7 +14,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
-from benchmarks import BLOCK_LOCK, DYNDB_MUTEX, FLOOR, OURS, PYTHON_CLIENT
+from benchmarks import BLOCK_LOCK, DYNDB_MUTEX, FLOOR, OURS, PYTHON_CLIENT, title
 from benchmarks.tables import number
 
 _COLORS = {
@@ -37,8 +37,9 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
         if found is None or "failed" in found:
             continue
         figure = picture(found)
-        engine = "the embedded engine" if results["engine"] == "embedded" else "DynamoDB Local"
-        figure.suptitle(f"on {engine}", x=0.995, ha="right", fontsize=7, color="grey")
+        figure.suptitle(
+            f"on {title(results['engine'])}", x=0.995, ha="right", fontsize=7, color="grey"
+        )
         path = folder / f"{name}.png"
         figure.savefig(path, dpi=120)
         plt.close(figure)

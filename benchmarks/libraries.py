@@ -7,9 +7,9 @@ imported before it is made.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 from benchmarks import BLOCK_LOCK, DYNDB_MUTEX, FLOOR, OURS, PEERS, PYTHON_CLIENT
@@ -18,11 +18,10 @@ from proof.peers import LIBRARIES
 PATIENT = 3600.0
 """Seconds: nobody who waits here shall give up."""
 
-OUR_TABLE = "pynamodb-mutex"
-
 
 def table_of(name: str) -> str:
-    return OUR_TABLE if name == OURS else f"bench-{name.replace(' ', '-')}"
+    """Return the name of a library's table; ours finds it in its environment."""
+    return f"bench-{name.replace(' ', '-')}"
 
 
 def keys_of(name: str) -> tuple[str, ...]:
@@ -157,7 +156,12 @@ _LIBRARIES: dict[str, type[Library]] = {
 }
 
 
-def missing() -> list[str]:
-    """Return the peers that this interpreter does not have."""
-    packages = {name: name.replace("-", "_") for name in PEERS}
-    return [name for name, package in packages.items() if not importlib.util.find_spec(package)]
+def versions() -> dict[str, str | None]:
+    """Return the version of each library in this interpreter; None if it has none."""
+    found: dict[str, str | None] = {}
+    for name in (FLOOR, OURS, *PEERS):
+        try:
+            found[name] = version("boto3" if name == FLOOR else name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found

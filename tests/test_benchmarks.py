@@ -157,7 +157,7 @@ def _shape(body: dict) -> dict:
 @pytest.mark.parametrize("scenario", [cycle, row, start])
 def test_a_library_that_fails_stops_no_other(embedded_engine, scenario, monkeypatch):
     monkeypatch.setattr(LockItem.Meta, "table_name", table_of(OURS))
-    monkeypatch.delenv("PYNAMODB_MUTEX_TABLE", raising=False)
+    monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", table_of(OURS))
     with use(embedded_engine):
         command._make_tables((FLOOR, OURS))
     names = (FLOOR, "no such", OURS)
@@ -227,9 +227,16 @@ def test_failures_are_found_wherever_they_are():
         (sys.executable, "has no python-dynamodb-lock, dynamodblock"),
     ],
 )
-def test_an_environment_without_the_peers_is_refused(python, says, capsys):
-    assert command.main(["--python", python]) == 2
+def test_an_environment_without_the_peers_is_refused(python, says, tmp_path, capsys):
+    assert command.main(["--python", python, "--out", str(tmp_path)]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path, capsys):
+    taken = tmp_path / "taken"
+    taken.touch()
+    assert command.main(["--out", str(taken)]) == 2
+    assert f"--out {taken}: File exists" in capsys.readouterr().err
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:

@@ -40,6 +40,6 @@ def failure(error: BaseException) -> dict[str, str]:
     return {"failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
 
 
-def title(engine: str) -> str:
+def engine_title(engine: str) -> str:
     """Name an engine in a text; one that was running before can only be DynamoDB Local."""
     return "the embedded engine" if engine == "embedded" else "DynamoDB Local"

@@ -19,7 +19,7 @@ from typing import Any
 import boto3
 
 import benchmarks
-from benchmarks import OURS, PEERS, Setting, title
+from benchmarks import OURS, PEERS, Setting, engine_title
 from benchmarks.libraries import keys_of, table_of, versions
 from benchmarks.scenarios import NAMES
 from benchmarks.scenarios.row import TABLE as ROWS_TABLE
@@ -147,7 +147,7 @@ def _circumstances(results: dict[str, Any]) -> str:
     """Say on what it was measured."""
     listed = ", ".join(f"{name} {found}" for name, found in results["versions"].items())
     quick = ", at tiny sizes, which tell nothing" * results["quick"]
-    return f"Measured on {title(results['engine'])} with {results['cpus']} processors{quick}: {listed}.\n"
+    return f"Measured on {engine_title(results['engine'])} with {results['cpus']} processors{quick}: {listed}.\n"
 
 
 def _make_tables(libraries: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
-from benchmarks import BLOCK_LOCK, DYNDB_MUTEX, FLOOR, OURS, PYTHON_CLIENT, title
+from benchmarks import BLOCK_LOCK, DYNDB_MUTEX, FLOOR, OURS, PYTHON_CLIENT, engine_title
 from benchmarks.tables import number
 
 _COLORS = {
@@ -38,7 +38,7 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
             continue
         figure = picture(found)
         figure.suptitle(
-            f"on {title(results['engine'])}", x=0.995, ha="right", fontsize=7, color="grey"
+            f"on {engine_title(results['engine'])}", x=0.995, ha="right", fontsize=7, color="grey"
         )
         path = folder / f"{name}.png"
         figure.savefig(path, dpi=120)

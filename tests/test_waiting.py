@@ -250,7 +250,7 @@ def test_a_promise_ends_with_the_holder_who_made_it_and_no_other(queue):
     first, second = turn_of(queue), turn_of(queue)
     with ThreadPoolExecutor() as pool, second:
         first.__enter__()
-        queue.turns.rotate(1)
+        queue.turns.reverse()
         assert queue.next_in_line("a", POLL) is first
         assert queue.next_in_line("b", POLL) is second
         assert queue.next_in_line("c", POLL) is None

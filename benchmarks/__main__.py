@@ -120,7 +120,6 @@ def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | Non
         "scenarios": {},
     }  # fmt: skip
     setting = Setting(engine.endpoint_url, libraries, options.quick)
-    shown: list[Table] = []
     with use(engine):
         _make_tables(libraries)
         for name in options.only or NAMES:
@@ -130,13 +129,13 @@ def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | Non
             results["scenarios"][name] = measured
             (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
             made = _tables(name, measured)
-            shown += made
+            (options.out / f"{name}.rst").write_text("\n\n".join(map(as_rst, made)))
             print("\n".join(map(as_text, made)), flush=True)
     circumstances = _circumstances(results)
-    (options.out / "figures.rst").write_text("\n\n".join([*map(as_rst, shown), circumstances]))
+    (options.out / "circumstances.rst").write_text(circumstances)
     pictures = importlib.import_module("benchmarks.charts").draw(results, options.out)
     print(circumstances)
-    print(f"results.json, figures.rst and {len(pictures)} pictures are in {options.out}")
+    print(f"results.json, tables and {len(pictures)} pictures are in {options.out}")
     failed = list(_failures(results["scenarios"]))
     for where, why in failed:
         print(f"failed: {where}: {why}", file=sys.stderr)

@@ -275,5 +275,7 @@ def test_everything_runs(tmp_path: Path):
     assert found["memory"]["libraries"][OURS]["held"] > 0
 
     assert {path.stem for path in tmp_path.glob("*.png")} == set(found)
-    assert (tmp_path / "figures.rst").read_text().count(".. list-table::") == 11
+    tables = {path.stem: path.read_text() for path in tmp_path.glob("*.rst")}
+    assert set(tables) == {*found, "circumstances"}
+    assert sum(table.count(".. list-table::") for table in tables.values()) == 11
     assert "these are left out: python-dynamodb-lock, dynamodblock, dyndbmutex" in done.stdout

@@ -66,28 +66,12 @@ QUICK = Sizes([[Run(OURS, 10, 5), Run(ONE_BY_ONE, 10, 5)]], settle=5.0, count=6.
 def measure(setting: Setting) -> dict[str, Any]:
     sizes = QUICK if setting.quick else FULL
     preload()
-    left_out = set()
-    if PYTHON_CLIENT not in setting.libraries:
-        left_out.add(PYTHON_CLIENT)
-    if not _has_batches():
-        left_out.add(ONE_BY_ONE)
     found = []
     for group in sizes.groups:
-        runs = [run for run in group if run.library not in left_out]
+        runs = [run for run in group if run.library in {ONE_BY_ONE, *setting.libraries}]
         if runs:
             found += _group(runs, setting.engine_url, sizes)
     return {"runs": found, "held_s": sizes.settle + sizes.count, "counted_s": sizes.count}
-
-
-def _has_batches() -> bool:
-    return hasattr(_our_store(), "batches")
-
-
-def _our_store() -> Any:
-    from pynamodb_mutex import LockItem
-    from pynamodb_mutex._process import store_for
-
-    return store_for(LockItem)
 
 
 def _group(runs: list[Run], engine_url: str, sizes: Sizes) -> list[dict[str, Any]]:
@@ -126,7 +110,10 @@ def _of(wire: Wire, child: Child) -> dict[str, Any]:
 
 def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dict[str, Any]:
     if name == ONE_BY_ONE:
-        _our_store().batches = False
+        from pynamodb_mutex import LockItem
+        from pynamodb_mutex._process import store_for
+
+        store_for(LockItem).batches = False
     library = made(OURS if name == ONE_BY_ONE else name)
     library.give_back(library.take(f"many-own-{name}-{count}-{latency}"))  # connects
     keys = [f"many-{name}-{count}-{latency}-{place}" for place in range(count)]

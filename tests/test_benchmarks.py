@@ -261,9 +261,9 @@ def test_everything_runs(tmp_path: Path):
         "short": 2, "long": 2, "waiting": 1, "newcomer": 1,
     }  # fmt: skip
     waiting = found["waiting"]["libraries"]
-    assert [list(each["waiters"]) for each in waiting.values()] == [["1", "4"]] * 2
-    by_kind = [waiting[kind]["waiters"]["4"]["total"] for kind in (OURS, f"{OURS}, threads")]
-    assert by_kind[0] > 1.5 * by_kind[1] > 0
+    assert [list(each["waiters"]) for each in waiting.values()] == [["1", "8"]] * 2
+    by_kind = [waiting[kind]["waiters"]["8"]["total"] for kind in (OURS, f"{OURS}, threads")]
+    assert by_kind[0] > 2 * by_kind[1] > 0
     alone = {run["threads"]: run for run in found["threads"]["alone"]}
     assert alone[1]["requests_each"] > alone[4]["requests_each"] >= 1
     assert found["threads"]["fairness"][OURS]["of"] > 0

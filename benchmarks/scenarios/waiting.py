@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
 
 
 FULL = Sizes([[1, 2, 4, 8, 16], [32], [64]], [[1, 4, 16], [64]], settle=4.0, count=10.0)
-QUICK = Sizes([[1, 4]], [[1, 4]], settle=1.0, count=2.0)
+QUICK = Sizes([[1, 8]], [[1, 8]], settle=1.0, count=2.0)
 
 
 def measure(setting: Setting) -> dict[str, Any]:

@@ -32,13 +32,12 @@ _TAKE = {
     "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
 }  # fmt: skip
 _GIVE_BACK = {
-    "ConditionExpression": "(#0 = :0 AND #1 = :1)",
-    "UpdateExpression": "SET #2 = :2 REMOVE #3, #4, #5",
+    "ConditionExpression": "((#0 = :0 AND #1 = :1) AND attribute_exists (#2))",
+    "UpdateExpression": "SET #3 = :2 REMOVE #2, #4, #5",
     "ExpressionAttributeNames": {
-        "#0": "token", "#1": "version", "#2": "ttl", "#3": "expires_at", "#4": "owner",
+        "#0": "token", "#1": "version", "#2": "expires_at", "#3": "ttl", "#4": "owner",
         "#5": "lease",
     },
-    "ReturnValues": "ALL_OLD",
     "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
 }  # fmt: skip
 

@@ -67,6 +67,7 @@ class Acquisition:
         self.wanted = wanted
         self.watch = Watch()
         self._deadline = deadline
+        self._outrun = False
 
     @property
     def holder(self) -> Claim | None:
@@ -118,9 +119,10 @@ class Acquisition:
         local = self.wanted.key_queue.holder
         held_here = local is not None and local.held
         waits = local_clock().now() < self.watch.free_at(bounds)
-        # elsewhere, from hand to hand, it is free for moments: over before a write could follow a read
-        fleeting = self.watch.changed_hands and not held_here
-        if first_contact or ((seen or held_here) and waits and not fleeting):
+        # free for moments only: over before a write could follow the read that saw it
+        fleeting = self._outrun and self.watch.changed_hands and not held_here
+        reads = first_contact or ((seen or held_here) and waits and not fleeting)
+        if reads:
             # the first is consistent, for nobody shall wait for an unlocked key
             answer = yield from self._read(consistent=first_contact)
             if first_contact:
@@ -129,7 +131,9 @@ class Acquisition:
                 self.watch.see(answer.claim, answer.received)
             if answer.received < self.watch.free_at(store.server.bounds):
                 return None
-        return (yield from self.take())
+        hold = yield from self.take()
+        self._outrun = self._outrun or (reads and hold is None)
+        return hold
 
     def _check_process(self) -> None:
         if self.wanted.process.left_behind:

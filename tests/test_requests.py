@@ -6,12 +6,14 @@ import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import pytest
 from botocore.client import BaseClient
 
 from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex._store import Store
 from pynamodb_mutex._waiting import Alarm, all_steps
 from pynamodb_mutex.testing import expire, held_elsewhere
 
@@ -230,7 +232,7 @@ def test_a_waiter_in_another_process_takes_over_soon_after_the_release(table, se
     assert len(writes) <= 2
 
 
-def test_a_lock_that_goes_from_hand_to_hand_is_tried_by_the_write_itself(table, sent):
+def test_a_lock_that_was_taken_between_read_and_write_is_tried_by_the_write_itself(table, sent):
     """Between a release and the next acquire there is time for one request, not for a read and a write."""
     waiter = Mutex.for_key("a")
     with Mutex.for_key("other"):
@@ -241,27 +243,41 @@ def test_a_lock_that_goes_from_hand_to_hand_is_tried_by_the_write_itself(table, 
         assert all_steps(acquisition.look(), Alarm()) is None
         return operations(sent)
 
-    with held_elsewhere("a"):
-        assert look() == ["UpdateItem"]  # the first try
-        assert look() == ["GetItem"]
-        assert look() == ["GetItem"]
-    with held_elsewhere("a"):
-        assert look() == ["GetItem"]  # which sees another's token
+    def read_as_free(self, key, *, consistent):
+        """Read it as free, and let it be taken before anything else is sent."""
+        patch.undo()
+        answer = self.read(key, consistent=consistent)
+        stack.enter_context(held_elsewhere("a"))
+        return answer
+
+    with ExitStack() as stack:
+        with held_elsewhere("a"):
+            assert look() == ["UpdateItem"]  # the first try
+            assert look() == ["GetItem"]
+        with held_elsewhere("a"):
+            assert look() == ["GetItem"]  # another's, and it was never seen free
+            assert look() == ["GetItem"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Store, "read", read_as_free)
+            assert look()[0] == "GetItem"
+            assert sent[-1].operation == "UpdateItem"
         assert look() == ["UpdateItem"]
         assert look() == ["GetItem"]  # it is the same as before
-    with held_elsewhere("a"):
+        stack.enter_context(held_elsewhere("a"))
         assert look() == ["GetItem"]
-        with held_elsewhere("a"):
-            assert look() == ["UpdateItem"]
-            with held_elsewhere("a"):
-                assert look() == ["UpdateItem"]
-                assert look() == ["UpdateItem"]  # the last one saw another's token once more
-                assert look() == ["GetItem"]
+        assert look() == ["UpdateItem"]
+        stack.enter_context(held_elsewhere("a"))
+        assert look() == ["GetItem"]
+        stack.enter_context(held_elsewhere("a"))
+        assert look() == ["UpdateItem"]
+        assert look() == ["UpdateItem"]  # the last one saw another's token once more
+        assert look() == ["GetItem"]
 
 
 def test_while_it_goes_from_hand_to_hand_in_this_process_it_is_only_read(table, sent):
     with Mutex.for_key("other"):
         acquisition = Mutex.for_key("a")._acquisition(math.inf)
+    acquisition._outrun = True
     for _ in range(3):
         with Mutex.for_key("a"):
             sent.clear()

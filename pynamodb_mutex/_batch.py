@@ -38,18 +38,24 @@ def renew_together(holds: Sequence[Hold]) -> None:
     else comes of it, such as an engine that knows no PartiQL, or a role that may not use it, is met by
     asking for each by itself.
     """
+    # DynamoDB takes a row once: of two acquisitions of one lock, the first is lost
+    last = {hold.terms.key: hold for hold in holds}
+    _renew_rows(list(last.values()))
+    for hold in holds:
+        if hold is not last[hold.terms.key]:
+            hold.renew_alone()
+
+
+def _renew_rows(holds: Sequence[Hold]) -> None:
     store = holds[0].store
     renewals = [hold.propose_renewal(hold.terms.lease) for hold in holds]
     try:
         answers = _answers(holds, renewals)
-    except Transient as failure:
-        for hold in holds:
-            hold.renewal_failed(failure)
-        return
     except Exception as error:  # noqa: BLE001 - engines that know no PartiQL fail in their own ways
-        if not isinstance(error, PynamoDBException):
-            _log.exception("locks cannot be renewed by batches")
-        store.batches = False
+        if not isinstance(error, Transient):
+            store.batches = False
+            if not isinstance(error, PynamoDBException):
+                _log.exception("locks cannot be renewed by batches")
         for hold in holds:
             hold.renewal_failed(error)
         return

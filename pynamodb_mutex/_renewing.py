@@ -146,15 +146,10 @@ class Renewing(ABC):
                 member._renewals_under_way += 1
         try:
             standing = [member for member in members if member.stands]
-            # DynamoDB takes a row once: of two acquisitions of one lock, the first is lost
-            together = list({member.holds[0].terms.key: member for member in standing}.values())
-            alone = [member for member in standing if member not in together]
-            if len(together) > 1:
-                renew_together(together)
-            else:
-                alone += together
-            for member in alone:
-                member.renew_alone()
+            if len(standing) > 1:
+                renew_together(standing)
+            elif standing:
+                standing[0].renew_alone()
         finally:
             for member in members:
                 with member.changing:

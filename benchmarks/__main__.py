@@ -25,6 +25,7 @@ from benchmarks.scenarios import NAMES
 from benchmarks.scenarios.row import TABLE as ROWS_TABLE
 from benchmarks.tables import Table, as_rst, as_text
 from benchmarks.wire import ROOT
+from proof.peers import create_table
 from pynamodb_mutex.testing import (
     Engine,
     EngineError,
@@ -155,15 +156,7 @@ def _make_tables(libraries: tuple[str, ...]) -> None:
     for table, keys in wanted.items():
         with suppress(client.exceptions.ResourceNotFoundException):
             client.delete_table(TableName=table)  # of an engine that was running before
-        client.create_table(
-            TableName=table,
-            KeySchema=[
-                {"AttributeName": key, "KeyType": kind}
-                for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
-            ],
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
-            BillingMode="PAY_PER_REQUEST",
-        )
+        create_table(client, table, keys)
 
 
 def _measured(name: str, python: str, setting: Setting) -> dict[str, Any]:

@@ -6,7 +6,7 @@ holder's lock stays closed.
 The peers are no dependency: they live in an environment of their own, and each is used as its README shows.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Library(NamedTuple):
@@ -34,3 +34,16 @@ LIBRARIES = {
     )
 }
 OURS, JAVA = "pynamodb-mutex", "dynamodb-lock-client"
+
+
+def create_table(client: Any, table: str, keys: tuple[str, ...]) -> None:
+    """Create a table on demand, all of whose keys are strings."""
+    client.create_table(
+        TableName=table,
+        KeySchema=[
+            {"AttributeName": key, "KeyType": kind}
+            for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
+        ],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
+        BillingMode="PAY_PER_REQUEST",
+    )

@@ -15,7 +15,7 @@ import boto3
 from proof import TESTS
 from proof.nemesis import Nemesis
 from proof.network import Wire
-from proof.peers import LIBRARIES, OURS
+from proof.peers import LIBRARIES, OURS, create_table
 from proof.peers.java import CLASSES
 from proof.run import Client, Options, Run
 from pynamodb_mutex.testing import Engine, environment
@@ -151,15 +151,7 @@ class PeerRun(Run):
 
     def _start(self) -> None:
         keys = LIBRARIES[self.options.library].keys
-        boto3.client("dynamodb").create_table(
-            TableName=f"{self.prefix}-peers",
-            KeySchema=[
-                {"AttributeName": key, "KeyType": kind}
-                for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
-            ],
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
-            BillingMode="PAY_PER_REQUEST",
-        )
+        create_table(boto3.client("dynamodb"), f"{self.prefix}-peers", keys)
         super()._start()
 
     def nemesis(self, proxies: list[Wire]) -> Nemesis:

@@ -24,6 +24,7 @@ from scene import Lose, lost_in_two_ways
 from worker import forked, workers
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError
+from pynamodb_mutex._group_hold import GroupHold
 from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["scene_fixtures"]
@@ -253,6 +254,24 @@ def test_noticed_at_the_same_instant_the_loss_is_told_once(keys: Keys) -> None:
     assert told.came.wait(20)
     time.sleep(0.1)
     assert len(told.mutexes) == 1
+
+
+def test_renewal_that_begins_as_they_are_given_back_sends_nothing(keys: Keys, monkeypatch) -> None:
+    group = keys.group(lease=20)
+    assert group.acquire()
+    together, stands = group.members[0]._latest.group, GroupHold.stands
+
+    def then_given_back(self: GroupHold) -> bool:
+        monkeypatch.setattr(GroupHold, "stands", stands)
+        stood = self.stands
+        group.release()
+        return stood
+
+    monkeypatch.setattr(GroupHold, "stands", property(then_given_back))
+    sent = len(kinds(keys.scene.proxy))
+    together.send_renewal()
+    assert kinds(keys.scene.proxy)[sent:] == ["3 release"]
+    assert together.finished
 
 
 def test_renewal_that_meets_a_release_is_no_loss(keys: Keys) -> None:

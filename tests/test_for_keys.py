@@ -117,7 +117,7 @@ def test_one_key_of_two_tables_is_two_locks(keys: Keys) -> None:
         # looked at by one read
         more = Mutex.for_key(second.key, model=Second)
         waiting = Mutex.for_keys([keys.keys[0], more], model=keys.scene.here)
-        assert not waiting.acquire(timeout=0.3)
+        assert not waiting.acquire(timeout=2.0)
         (look, *_) = keys.scene.proxy.of("BatchGetItem")
         assert set(look.body["RequestItems"]) == {
             m.Meta.table_name for m in (keys.scene.there, Second)

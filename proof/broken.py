@@ -69,7 +69,7 @@ def token_per_client() -> Patches:
 
     return [
         patch.object(_acquire.Acquisition, "take", named),
-        patch.object(_acquire, "new_token", lambda: client.token),
+        patch.object(_acquire, "new_token", lambda _: client.token),
     ]
 
 

@@ -161,7 +161,7 @@ class Acquisition:
     def take(self) -> Steps[Hold | None]:
         """Send the acquiring write; None if another holds the lock."""
         wanted, store = self.wanted, self.wanted.store
-        tenure = Tenure(new_token(), wanted.terms.lease)
+        tenure = Tenure(new_token(store.server_now()), wanted.terms.lease)
         first_sent = FirstSent()
 
         def attempt() -> Answer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import os
+import re
 import time
 import uuid
 from typing import NamedTuple
@@ -25,6 +26,7 @@ TICK = 0.001
 """Seconds by which a later end must at least differ. Stored ends are whole milliseconds."""
 
 _FORCED = "forced-"
+_MADE = re.compile(f"(?:{_FORCED})?([0-9a-f]{{12}})7[0-9a-f]{{19,}}$")
 
 
 class Loss(enum.Enum):
@@ -37,18 +39,28 @@ class Loss(enum.Enum):
     UNREACHABLE = "DynamoDB could not be reached until its lease ended"
 
 
-def new_token() -> str:
-    """Return a token that no other acquisition has.
+def new_token(server_now: float) -> str:
+    """Return a token that no other acquisition has, and that tells people when it was made.
 
-    The clock and the process are mixed in because copies of a virtual machine may draw the same
-    random numbers.
+    It begins as a version 7 UUID does (RFC 9562): milliseconds, then random bits. The clock and the
+    process are mixed in because copies of a virtual machine may draw the same random numbers.
     """
-    return f"{uuid.uuid4().hex}{time.monotonic_ns() & 0xFFFFFFFF:08x}{os.getpid():x}"
+    made = f"{int(server_now * 1000):012x}7{uuid.uuid4().hex[13:]}"
+    return f"{made}{time.monotonic_ns() & 0xFFFFFFFF:08x}{os.getpid():x}"
 
 
-def forced_token() -> str:
+def forced_token(server_now: float) -> str:
     """Return a token for a row whose claim was broken by force."""
-    return _FORCED + new_token()
+    return _FORCED + new_token(server_now)
+
+
+def made_at(token: str | None) -> float | None:
+    """Return the server time at which a token was made; None for one that is not `new_token`'s.
+
+    For people: nothing is decided by it.
+    """
+    made = _MADE.match(token or "")
+    return None if made is None else int(made[1], 16) / 1000
 
 
 class Claim(NamedTuple):

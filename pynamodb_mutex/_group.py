@@ -73,7 +73,7 @@ class _Claiming:
 
     def start_anew(self) -> None:
         """Begin another try, whose outcome is not to be mistaken for the last one's."""
-        self.tenure = Tenure(new_token(), self.wanted.terms.lease)
+        self.tenure = Tenure(new_token(self.store.server_now()), self.wanted.terms.lease)
         self._first_end = 0.0
 
     def free_at(self) -> float:

@@ -57,7 +57,7 @@ def force(store: Store, row: RawItem, key: str) -> bool:
     seen = persist(lambda: store.read(row, consistent=True), until).claim
     if seen.expires_at is None:
         return False
-    broken_by = forced_token()
+    broken_by = forced_token(store.server_now())
     answer = persist(lambda: store.force(row, seen, broken_by), until)
     if not answer.applied and answer.claim.token != broken_by:
         return False
@@ -121,7 +121,7 @@ def _hand_over(hold: Hold, ending: Ending, turn: Turn[Wanted, Hold]) -> bool:
         Whether the claim has ended; not if DynamoDB does not take what the next one wants to write.
     """
     wanted, store = turn.wants.at(hold.wanted), hold.store
-    tenure = Tenure(new_token(), wanted.terms.lease)
+    tenure = Tenure(new_token(store.server_now()), wanted.terms.lease)
     first_sent = local_clock().now()
 
     def request() -> Answer:

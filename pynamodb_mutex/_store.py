@@ -216,12 +216,19 @@ class Store:
 
     def next_version(self, now: float) -> int:
         """Return a number to count fencing tokens from: server time in ms, later at each call."""
-        bounds = self.server.bounds
-        # without bounds the wall clock will do, for it is compared with nothing
-        server_now = time.time() if bounds is None else bounds.highest(now)
         # two threads may get the same: then the later one is refused, and told what stands there
-        self._version = max(self._version + 1, int(server_now * 1000))
+        self._version = max(self._version + 1, int(self.server_now(now) * 1000))
         return self._version
+
+    def server_now(self, now: float | None = None) -> float:
+        """Return the highest that server time may be; the wall clock's if nothing is known of it.
+
+        For what is compared with nothing.
+        """
+        bounds = self.server.bounds
+        if bounds is None:
+            return time.time()
+        return bounds.highest(local_clock().now() if now is None else now)
 
     def now_low(self, now: float) -> str:
         """Serialise the end before which a claim is surely over."""

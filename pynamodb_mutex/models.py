@@ -15,6 +15,7 @@ from pynamodb.attributes import (
 )
 from pynamodb.models import Model
 
+from pynamodb_mutex._claim import made_at
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import check_key, key_of
 from pynamodb_mutex._process import lock_models, store_for
@@ -165,6 +166,17 @@ class LockItem(Model):
         if bounds is None:
             return float(self.lease or 0.0)
         return max(0.0, bounds.passes(self.expires_at) - now)
+
+    @property
+    def since(self) -> datetime | None:
+        """When the holder took the lock, in server time (UTC); None if there is no claim.
+
+        For people, to a second or two. None too if the claim's token is not this library's.
+        """
+        made = made_at(self.token)
+        if self.expires_at is None or made is None:
+            return None
+        return datetime.fromtimestamp(made, tz=timezone.utc)
 
     @property
     def expires(self) -> datetime | None:

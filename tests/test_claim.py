@@ -15,6 +15,7 @@ from pynamodb_mutex._claim import (
     Tenure,
     Watch,
     forced_token,
+    made_at,
     new_token,
 )
 from pynamodb_mutex._clock import DRIFT, HOST_SKEW, WATCH_GRACE, Bounds, ServerTime
@@ -188,7 +189,7 @@ def test_mine_is_token_and_version_and_a_claim():
         (claim("other"), Loss.TAKEN),
         (claim("other", expires_at=None), Loss.TAKEN),
         (claim("mine", version=9), Loss.TAKEN),
-        (claim(forced_token(), expires_at=None, version=6), Loss.FORCED),
+        (claim(forced_token(1.0), expires_at=None, version=6), Loss.FORCED),
         (claim("mine", expires_at=None), Loss.FORCED),  # by hand
         (Claim(), Loss.DELETED),
     ],
@@ -204,7 +205,17 @@ def test_a_guarded_write_has_a_number_of_its_own():
 
 
 def test_tokens_differ():
-    assert len({new_token() for _ in range(1000)}) == 1000
+    assert len({new_token(1000.0) for _ in range(1000)}) == 1000
+
+
+@pytest.mark.parametrize("make", [new_token, forced_token])
+def test_a_token_tells_when_it_was_made(make):
+    assert made_at(make(1763798400.123)) == 1763798400.123
+
+
+@pytest.mark.parametrize("token", [None, "", "mine", "forced-", "ab" * 16])
+def test_another_token_tells_nothing(token):
+    assert made_at(token) is None
 
 
 def test_one_answer_after_a_freeze_ends_a_belief_that_a_watcher_need_not_share_any_more():

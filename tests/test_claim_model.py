@@ -159,7 +159,7 @@ class LockMachine(RuleBasedStateMachine):
             if (now < client.watch.free_at(bounds)) if seen else bounds is None:
                 self.send(client, "read")
                 return
-            client.tenure, client.first_sent = Tenure(new_token(), lease), math.inf
+            client.tenure, client.first_sent = Tenure(new_token(0.0), lease), math.inf
             client.held = False
         tenure = client.tenure  # the same once more, if no answer came yet
         end, written = tenure.propose(now, bounds, tenure.lease)

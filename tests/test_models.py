@@ -63,8 +63,13 @@ def test_an_item_says_whether_it_is_held_and_until_when(table):
         assert mutex.remaining <= item.remaining <= 20 + 3
         assert item.expires == datetime.fromtimestamp(item.expires_at, tz=timezone.utc)
         assert item.expires.utcoffset().total_seconds() == 0
+        # by the engine's clock, which is this machine's
+        assert abs(time.time() - item.since.timestamp()) < 60
+        assert item.since.utcoffset().total_seconds() == 0
+        mutex.renew()
+        assert table.get("a").since == item.since
     item.refresh()
-    assert (item.is_held, item.remaining, item.expires) == (False, 0.0, None)
+    assert (item.is_held, item.remaining, item.expires, item.since) == (False, 0.0, None, None)
     assert item.owner is None
 
 
@@ -87,6 +92,11 @@ def test_a_claim_runs_out_by_itself(table):
     while item.is_held:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_claim_of_another_library_does_not_say_since_when(table):
+    item = table("a", token="theirs", expires_at=time.time() + 20)
+    assert item.since is None
 
 
 def test_an_item_that_never_carried_a_claim_is_not_held(table):

@@ -285,6 +285,7 @@ def item(lock: LockItem, team: TeamLock) -> None:
     assert_type(lock.is_held, bool)
     assert_type(lock.remaining, float)
     assert_type(lock.expires, datetime | None)
+    assert_type(lock.since, datetime | None)
     assert_type(lock.key, str)
     assert_type(lock.owner, str)
     assert_type(lock.retention, float)

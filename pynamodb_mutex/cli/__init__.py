@@ -1,0 +1,19 @@
+"""The command ``pynamodb-mutex``. Needs the extra ``cli``; the package never imports it.
+
+Exit codes: 0 done; 1 failed; 2 wrong usage. Commands that say more with theirs name them in their help.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+
+def main() -> None:
+    """Run the command line, and exit."""
+    missing = [name for name in ("click", "rich") if find_spec(name) is None]
+    if missing:
+        sys.exit(f"pynamodb-mutex needs {' and '.join(missing)}: pip install 'pynamodb-mutex[cli]'")
+    from pynamodb_mutex.cli._app import app  # noqa: PLC0415 - imports need the extra
+
+    app(prog_name="pynamodb-mutex")

@@ -1,0 +1,13 @@
+"""The command line, put together."""
+
+from __future__ import annotations
+
+import click
+
+from pynamodb_mutex.cli._place import AppGroup
+
+
+@click.group(cls=AppGroup, context_settings={"auto_envvar_prefix": "PYNAMODB_MUTEX"})
+@click.version_option(package_name="pynamodb-mutex")
+def app() -> None:
+    """Look at locks on DynamoDB, run commands under them, and free stuck ones."""

@@ -88,21 +88,41 @@ docs: $(VENV)/.installed ## build the documentation into build/docs; a warning i
 		echo "no docs/conf.py: nothing to build"; \
 	fi
 
-# The import runs isolated and outside the checkout: what it finds came from the wheel,
-# with the run-time dependencies alone.
-dist: $(VENV)/.installed ## build sdist and wheel, check them, try the wheel in a clean environment
-	rm -rf dist build/wheel-venv
+# The tests of the wheel run isolated and outside the checkout: the package they find is the installed one.
+newest: WHEEL_TESTS = mutex row_locks
+lowest: WHEEL_TESTS = mutex row_locks batches create_table i4_lost_answers
+IN_WHEEL = cd build/wheel && ../$@/bin/python -I
+TEST_WHEEL = $(IN_WHEEL) -m pytest -q -c ../../pyproject.toml --rootdir ../../tests -o pythonpath= -p no:cacheprovider \
+	-m 'not (local or alone)' $(WHEEL_TESTS:%=../../tests/test_%.py)
+FOR_TESTS = pytest pytest-timeout hypothesis
+
+dist: newest lowest ## build sdist and wheel, check them, try the wheel in clean environments
+
+wheel: $(VENV)/.installed
+	rm -rf dist build/wheel build/lib && mkdir -p build/wheel
 	$(IN_VENV) build --quiet --outdir dist .
 	$(IN_VENV) twine check --strict dist/*
-	$(PYTHON) -m venv build/wheel-venv
-	build/wheel-venv/bin/python $(PIP_INSTALL) dist/*.whl
-	cd build/wheel-venv && bin/python -I -c 'import importlib.metadata as m, pathlib, pynamodb_mutex as p; \
-		assert pathlib.Path(p.__file__).with_name("py.typed").exists(), "py.typed is missing"; \
-		print("imported", m.version("pynamodb-mutex"), "from the wheel")'
+
+newest: wheel ## the wheel with the newest of what it needs: alone, as users' type checkers see it, under tests
+	$(PYTHON) -m venv --clear build/$@
+	build/$@/bin/python $(PIP_INSTALL) dist/*.whl
+	$(IN_WHEEL) -c 'import pynamodb_mutex as p; print("imported", p.__file__)'
+	$(IN_WHEEL) -m pynamodb_mutex.cli 2>&1 | grep -F "pip install 'pynamodb-mutex[cli]'"
+	cd build/wheel && ../../$(IN_VENV) mypy --strict --python-executable ../$@/bin/python ../../tests/typing
+	build/$@/bin/python $(PIP_INSTALL) "$$(echo dist/*.whl)[testing,cli]" $(FOR_TESTS)
+	$(TEST_WHEEL)
+
+lowest: wheel ## the wheel under tests with the lowest versions that setup.cfg allows
+	$(IN_VENV) uv pip compile --quiet --python-version 3.10 --resolution lowest-direct --extra testing --extra cli \
+		setup.cfg --output-file build/lowest.txt
+	@grep -E '^(pynamodb|boto3|botocore)=' build/lowest.txt
+	$(PYTHON) -m venv --clear build/$@
+	$(IN_VENV) uv pip install --quiet --python build/$@/bin/python -r build/lowest.txt dist/*.whl $(FOR_TESTS)
+	$(TEST_WHEEL)
 
 clean: ## remove environments and everything built
 	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* htmlcov
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test demo models trial peers proof bench lint docs dist clean
+.PHONY: help venv test demo models trial peers proof bench lint docs dist wheel newest lowest clean

@@ -14,6 +14,12 @@ JOBS ?= 4
 PROOF = build/proof
 IN_VENV = $(VENV)/bin/python -m
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet
+# Into an environment: uv takes a quarter of pip's time, and pip goes where uv is not told of the way.
+define install
+$(1)/bin/python $(PIP_INSTALL) uv
+$(1)/bin/python -m uv pip install --quiet --compile-bytecode --python $(1)/bin/python $(2) || \
+	$(1)/bin/python $(PIP_INSTALL) $(2)
+endef
 
 # The tests start hundreds of processes: without a cache each would compile anew what it loads.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,12 +33,12 @@ venv: $(VENV)/.installed ## make the environment for development
 # The stamp comes last, so an interrupted install is repeated.
 $(VENV)/.installed: setup.cfg setup.py
 	$(PYTHON) -m venv --clear $(VENV)
-	$(VENV)/bin/python $(PIP_INSTALL) -e '.[dev]'
+	$(call install,$(VENV),-e '.[dev]')
 	@touch $@
 
 $(DEMO_VENV)/.installed: setup.cfg setup.py
 	$(PYTHON) -m venv --clear $(DEMO_VENV)
-	$(DEMO_VENV)/bin/python $(PIP_INSTALL) -e '.[demo]'
+	$(call install,$(DEMO_VENV),-e '.[demo]')
 	@touch $@
 
 test: $(VENV)/.installed ## run all tests; every line and branch must be covered
@@ -55,7 +61,7 @@ trial: $(VENV)/.installed ## attack the library, and judge what happened (ARGS=.
 # Other libraries for the same purpose, which nothing of ours may come to need.
 $(PEERS_VENV)/.installed: setup.cfg setup.py proof/peers/requirements.txt
 	$(PYTHON) -m venv --clear $(PEERS_VENV)
-	$(PEERS_VENV)/bin/python $(PIP_INSTALL) -e . -r proof/peers/requirements.txt
+	$(call install,$(PEERS_VENV),-e . -r proof/peers/requirements.txt)
 	@touch $@
 
 peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## other locks under the same nemesis (ARGS=... for its options)

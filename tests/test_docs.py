@@ -214,6 +214,12 @@ class Page:
         assert done.returncode == 0, done.stderr
         self.printed = done.stdout
 
+    def other(self, block: Block) -> None:
+        """Python for other libraries, which are not installed here."""
+        ast.parse(block.text)
+        theirs = r"^from (python_dynamodb_lock|dynamodblock|dyndbmutex)\b"
+        assert re.search(theirs, block.text, re.MULTILINE), "this could run"
+
     def text(self, block: Block) -> None:
         """Drawings and the like; Python does not hide there."""
         with pytest.raises(SyntaxError):
@@ -227,6 +233,7 @@ _STEPS = {
     "json": Page.json,
     "terraform": Page.terraform,
     "console": Page.console,
+    "py": Page.other,
     "text": Page.text,
 }
 
@@ -278,6 +285,7 @@ def test_a_broken_page_is_noticed(tmp_path):
         (".. code-block:: ruby\n\n   puts 1\n", "what is 'ruby'"),
         (".. code-block::\n\n   print(1)\n", "what is ''"),
         (".. code-block:: text\n\n   x = 1\n", "DID NOT RAISE"),
+        (".. code-block:: py\n\n   1 / 0\n", "this could run"),
         (".. code-block:: console\n\n   make love\n", "make love"),
         (".. code-block:: console\n\n   pynamodb-mutex --nothing\n", "No such option"),
         ("* nested\n\n  .. code-block:: python\n\n     1 / 0\n", "division by zero"),

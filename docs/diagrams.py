@@ -204,7 +204,7 @@ def server_time() -> Drawing:
 
     draw.line(left, bottom, WIDTH - 24, bottom, INK, arrow="yes")
     draw.line(left, bottom, left, 24, INK, arrow="yes")
-    draw.text(WIDTH - 28, bottom + 36, "local clock", anchor="end")
+    draw.text(WIDTH - 28, bottom + 20, "local clock", anchor="end")
     draw.text(left, 18, "DynamoDB's time", anchor="middle")
     for second in range(1, 6):
         x, y = at(0, second)

@@ -255,8 +255,8 @@ def ends() -> Drawing:
     for x, top, words, ink in (
         (sent, 34, "A sends", GREEN),
         (stops, 34, "A stops: 0.99 leases after sending", GREEN),
-        (end, 104, "end: A's upper bound when it sent, + lease", INK),
-        (takes, 168, "B's lower bound - 0.1 s is past the end", BLUE),
+        (end, 111, "end: A's upper bound when it sent, + lease", INK),
+        (takes, 172, "B's lower bound - 0.1 s is past the end", BLUE),
     ):
         draw.line(x, top + 8, x, 236, ink, dash="3 4", width="1.2")
         anchor = "start" if x == sent else "end"

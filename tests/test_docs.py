@@ -3,8 +3,8 @@
 A page's Python is run from top to bottom in one namespace. ``.. hidden: python`` is a comment to
 everyone but this file: set-up and assertions that readers need not see. ``.. code-block:: output``
 is what the snippet above it prints, with ``...`` for what varies. A snippet with ``def test_`` is a
-test module, and pytest runs it. Other languages are parsed; a block that nothing here understands
-is a failure.
+test module, and pytest runs it. Other languages are parsed; what JSON says is ``shown`` to the Python
+below it. A block that nothing here understands is a failure.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ class Page:
         assert yaml.safe_load(block.text)
 
     def json(self, block: Block) -> None:
-        assert json.loads(block.text)
+        self.namespace["shown"] = json.loads(block.text)
+        assert self.namespace["shown"]
 
     def terraform(self, block: Block) -> None:
         assert read_hcl(block.text)
@@ -333,7 +334,7 @@ def test_table_as_created(embedded):
 
 
 def test_table_by_cloudformation():
-    (resource,) = yaml.safe_load(the_block("yaml").text)["Resources"].values()
+    (resource,) = yaml.safe_load(the_block("yaml", "AWS::DynamoDB::Table").text)["Resources"].values()
     assert resource["Type"] == "AWS::DynamoDB::Table"
     table = resource["Properties"]
     (key,) = table["KeySchema"]
@@ -442,7 +443,7 @@ def test_policy_allows_what_is_sent(embedded):
             assert LockItem.force_release("a")
     finally:
         pre_dynamodb_send.disconnect(count)
-    (statement,) = json.loads(the_block("json").text)["Statement"]
+    (statement,) = json.loads(the_block("json", '"Statement"').text)["Statement"]
     allowed = {action.removeprefix("dynamodb:") for action in statement["Action"]}
     # the transaction's guard is an Update: dynamodb:UpdateItem allows it
     assert allowed == set(sent) - {"TransactWriteItems"}

@@ -84,7 +84,7 @@ bench: $(VENV)/.installed $(PEERS_VENV)/.installed ## what locks cost, beside ot
 lint: $(VENV)/.installed ## check style, format and types
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
-	$(IN_VENV) mypy --strict pynamodb_mutex tests/typing
+	$(IN_VENV) mypy --strict pynamodb_mutex tests/typing examples
 	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python
 
 docs: $(VENV)/.installed ## build the documentation into build/docs; a warning is an error

@@ -334,7 +334,8 @@ def test_table_as_created(embedded):
 
 
 def test_table_by_cloudformation():
-    (resource,) = yaml.safe_load(the_block("yaml", "AWS::DynamoDB::Table").text)["Resources"].values()
+    template = yaml.safe_load(the_block("yaml", "AWS::DynamoDB::Table").text)
+    (resource,) = template["Resources"].values()
     assert resource["Type"] == "AWS::DynamoDB::Table"
     table = resource["Properties"]
     (key,) = table["KeySchema"]

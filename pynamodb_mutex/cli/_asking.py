@@ -1,0 +1,142 @@
+"""Requests to DynamoDB for what their answers tell of the table, the permissions and the clocks."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from botocore import xform_name
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as NoConnectionError
+
+from pynamodb_mutex._answers import UNWRAPPED, came_from_the_body, date_of, instant_of, is_dynamodbs
+from pynamodb_mutex._clock import GRAIN
+from pynamodb_mutex._process import store_for
+from pynamodb_mutex._store import CONNECT_TIMEOUT, READ_TIMEOUT
+
+if TYPE_CHECKING:
+    from pynamodb_mutex.models import LockItem
+
+NOT_DYNAMODBS = "NotDynamoDBs"
+"""Instead of an error's code: something else answered."""
+
+UNREACHABLE = "Unreachable"
+"""Instead of an error's code: nothing answered."""
+
+UNSENT = "Unsent"
+"""Instead of an error's code: there is nothing to sign a request with, or no region to send it to."""
+
+_PATIENCE = 2
+"""Requests without an answer, one after the other, before the rest is given up."""
+
+
+class Reply(NamedTuple):
+    """What came of one request.
+
+    Attributes:
+        data: The answer; that of an error too, for what it says beside its code.
+        code: Of the error, or None.
+        message: Of the error, or empty.
+    """
+
+    data: dict[str, Any]
+    code: str | None = None
+    message: str = ""
+
+    @property
+    def answered(self) -> bool:
+        """Whether DynamoDB answered, if only by an error."""
+        return self.code not in {NOT_DYNAMODBS, UNREACHABLE, UNSENT}
+
+    @property
+    def denied(self) -> bool:
+        """Whether the role may not do this."""
+        return self.code == "AccessDeniedException"
+
+    @property
+    def told(self) -> str:
+        """What failed, in a line."""
+        text = {
+            NOT_DYNAMODBS: "what answers is not DynamoDB: a proxy or portal on the way",
+            UNREACHABLE: self.message,
+            UNSENT: self.message,
+        }.get(self.code or "", f"{self.code}: {self.message}")
+        return " ".join(text.split())
+
+
+class Asker:
+    """Asks about one table, each request once and with tight timeouts, whatever the model's are.
+
+    Attributes:
+        table: Its name.
+        store: The requests that the library would send.
+        fastest: Seconds of the fastest round trip, once there was an answer.
+        offset: Bounds of how far this host's clock is ahead of DynamoDB's, in seconds; None as long as no
+            answer had a date.
+    """
+
+    def __init__(self, model: type[LockItem]) -> None:
+        timeouts = {
+            "connect_timeout_seconds": CONNECT_TIMEOUT,
+            "read_timeout_seconds": READ_TIMEOUT,
+        }
+        hurried = type("Meta", (model.Meta,), timeouts)
+        self.store = store_for(type(model.__name__, (model,), {"Meta": hurried}))
+        self.table: str = model.Meta.table_name
+        self.fastest: float | None = None
+        self.offset: tuple[float, float] | None = None
+        self._silences = 0
+
+    @property
+    def client(self) -> Any:
+        """The client of botocore.
+
+        Raises:
+            BotoCoreError: If there can be none, as without a region.
+        """
+        return self.store.connection.connection.client
+
+    def ask(self, operation: str, request: dict[str, Any]) -> Reply:
+        """Send one request, and return what came of it."""
+        if self._silences >= _PATIENCE:
+            return Reply({}, UNREACHABLE, "not asked, for nothing answered any more")
+        reply = self._ask(operation, request)
+        self._silences = 0 if reply.answered else self._silences + 1
+        return reply
+
+    def _ask(self, operation: str, request: dict[str, Any]) -> Reply:
+        started, sent = time.monotonic(), time.time()
+        try:
+            send = getattr(self.client, xform_name(operation))
+            reply = Reply(send(**request))
+        except ClientError as error:
+            answer: Any = error.response
+            reply = Reply(answer, answer["Error"]["Code"], answer["Error"]["Message"])
+        except (NoConnectionError, HTTPClientError) as error:
+            return Reply({}, UNREACHABLE, str(error))
+        except UNWRAPPED:
+            return Reply({}, NOT_DYNAMODBS)
+        except (AttributeError, TypeError) as error:
+            if not came_from_the_body(error):
+                raise
+            return Reply({}, NOT_DYNAMODBS)
+        except (BotoCoreError, ValueError) as error:
+            # no region, no credentials, or an endpoint that is no URL
+            return Reply({}, UNSENT, str(error))
+        if not is_dynamodbs(reply.data):
+            return Reply({}, NOT_DYNAMODBS)
+        took = time.monotonic() - started
+        self.fastest = took if self.fastest is None else min(took, self.fastest)
+        self._compare_clocks(reply, sent, sent + took)
+        return reply
+
+    def _compare_clocks(self, reply: Reply, sent: float, received: float) -> None:
+        """Narrow down the offset: at some instant between the two, the time was within a second of the date."""
+        try:
+            instant = instant_of(date_of(reply.data) or "")
+        except ValueError:
+            return
+        low, high = sent - instant - GRAIN, received - instant
+        if self.offset is not None and low <= self.offset[1] and self.offset[0] <= high:
+            low, high = max(low, self.offset[0]), min(high, self.offset[1])
+        self.offset = low, high

@@ -1,0 +1,118 @@
+"""Rows in the lock table that this library did not write, or would not have written so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamodb_mutex.cli._findings import Finding, ok, problem, unchecked, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex.cli._asking import Reply
+    from pynamodb_mutex.models import LockItem
+
+SAMPLE = 500
+"""Rows that are looked at, at most."""
+
+_SHOWN = 3
+_MILLISECONDS = 1e12
+"""An instant above it is not in seconds: they get there in the year 33658."""
+
+_OTHERS = {
+    "python-dynamodb-lock": {"owner_name", "lease_duration", "record_version_number"},
+    "the DynamoDB Lock Client for Java, dynamolock (Go) or a relative": {
+        "ownerName",
+        "recordVersionNumber",
+    },
+    "dynamodblock": {"owner_id", "ttl_precise"},
+    "dyndb-mutex": {"holder", "expire_ts"},
+    "ShedLock": {"lockUntil", "lockedAt", "lockedBy"},
+}
+"""Attributes that other libraries write, whatever the key is called."""
+
+
+def rows_seen(model: type[LockItem], reply: Reply) -> Iterator[Finding]:
+    """Judge rows by the answer to a Scan."""
+    if reply.code is not None:
+        yield unchecked("rows", reply.told)
+        return
+    reader = _Reader(model)
+    items = reply.data.get("Items", [])
+    more = "LastEvaluatedKey" in reply.data
+    seen = f"{'the first ' if more else ''}{len(items)} row{'' if len(items) == 1 else 's'}"
+    broken: dict[str, list[RawItem]] = {}
+    others: dict[str, list[RawItem]] = {}
+    shared: dict[str, list[RawItem]] = {}
+    for item in items:
+        library = next((name for name, marks in _OTHERS.items() if marks <= set(item)), None)
+        ours = reader.is_ours(item)
+        if library is not None:
+            (shared if ours else others).setdefault(library, []).append(item)
+        elif ours:
+            for fault in reader.faults(item):
+                broken.setdefault(fault, []).append(item)
+    locks = sum(map(reader.is_ours, items))
+    if not (broken or others or shared):
+        yield ok("rows", f"{seen} read: {locks} of locks, nothing wrong")
+    for library, found in shared.items():
+        what = f"{reader.count(found)} locked by {library} too: the two do not keep each other out"
+        yield problem(
+            "rows", what, "let one library lock a key, and delete the rows when neither does"
+        )
+    for library, found in others.items():
+        what = f"{reader.count(found)} in the format of {library}, which does not see our locks, nor we its"
+        advice = "use a table of their own for these locks; delete the rows if nothing writes them any more"
+        yield warning("rows", what, advice)
+    for fault, found in broken.items():
+        what = f"{reader.count(found)} {fault}"
+        yield warning(
+            "rows", what, "find what else writes them; pynamodb-mutex show KEY shows such a row"
+        )
+
+
+class _Reader:
+    """Reads rows by the names that a model stores them under."""
+
+    def __init__(self, model: type[LockItem]) -> None:
+        self._key = model.key.attr_name
+        self._token = model.token.attr_name
+        self._version = model.version.attr_name
+        self._lease = model.lease.attr_name
+        self._ends = model.expires_at.attr_name
+        self._ttl = model.ttl.attr_name
+
+    def is_ours(self, item: RawItem) -> bool:
+        """Say whether a row carries a claim, or what is left of one, or looks as if."""
+        return (self._token in item and self._version in item) or self._ends in item
+
+    def faults(self, item: RawItem) -> Iterator[str]:
+        """Say what this library would not have written."""
+        claimed = self._ends in item
+        lacking = [name for name in (self._token, self._version, self._lease) if name not in item]
+        if claimed and lacking:
+            yield f"with a claim, but without {' and '.join(map(repr, lacking))}"
+        instants: dict[str, float] = {}
+        for name in (self._ends, self._ttl):
+            if name not in item:
+                continue
+            number = _number(item[name])
+            if number is None:
+                yield f"whose {name!r} is no number"
+            elif number > _MILLISECONDS:
+                yield f"whose {name!r} is not in seconds: milliseconds, by its size"
+            else:
+                instants[name] = number
+        if instants.get(self._ttl, 0.0) < instants.get(self._ends, 0.0) and self._ttl in instants:
+            yield f"whose {self._ttl!r} is before {self._ends!r}: DynamoDB may delete a lock that is held"
+
+    def count(self, items: list[RawItem]) -> str:
+        """Say how many rows, and name the first few."""
+        keys = [repr(next(iter(item[self._key].values()))) for item in items[:_SHOWN]]
+        rest = ", ..." if len(items) > _SHOWN else ""
+        return f"{len(items)} row{'' if len(items) == 1 else 's'} ({', '.join(keys)}{rest})"
+
+
+def _number(typed: dict[str, Any]) -> float | None:
+    return float(typed["N"]) if "N" in typed else None

@@ -1,4 +1,4 @@
-"""What the documentation shows runs, prints what it says, and fits the table and the permissions.
+"""What the documentation shows runs, and prints what it says.
 
 A page's Python is run from top to bottom in one namespace. ``.. hidden: python`` is a comment to
 everyone but this file: set-up and assertions that readers need not see. ``.. code-block:: output``
@@ -19,18 +19,16 @@ import re
 import subprocess
 import sys
 import textwrap
-import types
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import boto3
 import pytest
 import yaml
-from pynamodb.signals import pre_dynamodb_send
+from snippets import read_hcl, stand_ins
 
-from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex.testing import Engine, held_elsewhere, use
+from pynamodb_mutex import LockItem
+from pynamodb_mutex.testing import Engine, use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,15 +87,6 @@ def blocks_of(page: Path) -> list[Block]:
         hidden = bool(start["hidden"])
         blocks.append(Block(page, first + skipped + 1, start["language"], hidden, text))
     return blocks
-
-
-def blocks_in(language: str) -> list[Block]:
-    return [block for page in PAGES for block in blocks_of(page) if block.language == language]
-
-
-def the_block(language: str, containing: str = "") -> Block:
-    (block,) = (block for block in blocks_in(language) if containing in block.text)
-    return block
 
 
 # -- running -------------------------------------------------------------------------------------
@@ -304,148 +293,3 @@ def test_a_broken_page_is_noticed(tmp_path):
             (tmp_path / "setup.cfg").write_text("")
             with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(message)):
                 Page(page, tmp_path).run()
-
-
-# -- the table, four ways -------------------------------------------------------------------------
-
-
-_TABLE = {
-    "name": "pynamodb-mutex",
-    "billing": "PAY_PER_REQUEST",
-    "hash key": ("key", "S"),
-    "ttl": ("ttl", True),
-}
-
-
-def test_table_as_created(embedded):
-    LockItem.create_table()
-    client = boto3.client("dynamodb")
-    table = client.describe_table(TableName="pynamodb-mutex")["Table"]
-    ttl = client.describe_time_to_live(TableName="pynamodb-mutex")["TimeToLiveDescription"]
-    (key,) = table["KeySchema"]
-    (attribute,) = table["AttributeDefinitions"]
-    assert key == {"AttributeName": attribute["AttributeName"], "KeyType": "HASH"}
-    assert {
-        "name": table["TableName"],
-        "billing": table["BillingModeSummary"]["BillingMode"],
-        "hash key": (attribute["AttributeName"], attribute["AttributeType"]),
-        "ttl": (ttl["AttributeName"], ttl["TimeToLiveStatus"] == "ENABLED"),
-    } == _TABLE
-
-
-def test_table_by_cloudformation():
-    template = yaml.safe_load(the_block("yaml", "AWS::DynamoDB::Table").text)
-    (resource,) = template["Resources"].values()
-    assert resource["Type"] == "AWS::DynamoDB::Table"
-    table = resource["Properties"]
-    (key,) = table["KeySchema"]
-    (attribute,) = table["AttributeDefinitions"]
-    assert key == {"AttributeName": attribute["AttributeName"], "KeyType": "HASH"}
-    assert {
-        "name": table["TableName"],
-        "billing": table["BillingMode"],
-        "hash key": (attribute["AttributeName"], attribute["AttributeType"]),
-        "ttl": tuple(table["TimeToLiveSpecification"].values()),
-    } == _TABLE
-
-
-def read_hcl(text: str) -> dict[str, Any]:
-    """Read the part of HCL that the README uses: blocks, and strings, numbers and booleans."""
-    root: dict[str, Any] = {}
-    open_blocks = [root]
-    for line in filter(None, map(str.strip, text.splitlines())):
-        if start := re.fullmatch(r'(\w+)((?: "[\w-]+")*) \{', line):
-            inner: dict[str, Any] = {}
-            name = " ".join([start[1], *re.findall(r'"([^"]+)"', start[2])])
-            assert name not in open_blocks[-1]
-            open_blocks[-1][name] = inner
-            open_blocks.append(inner)
-        elif setting := re.fullmatch(r'(\w+) += ("[^"$]*"|\d+|true|false)', line):
-            open_blocks[-1][setting[1]] = json.loads(setting[2])
-        else:
-            assert line == "}", f"not understood: {line}"
-            open_blocks.pop()
-    assert open_blocks == [root], "a block is not closed"
-    return root
-
-
-def test_table_by_terraform():
-    (table,) = read_hcl(the_block("terraform").text).values()
-    assert table["attribute"]["name"] == table["hash_key"]
-    assert {
-        "name": table["name"],
-        "billing": table["billing_mode"],
-        "hash key": (table["hash_key"], table["attribute"]["type"]),
-        "ttl": (table["ttl"]["attribute_name"], table["ttl"]["enabled"]),
-    } == _TABLE
-
-
-def stand_ins() -> dict[str, types.ModuleType]:
-    """Return modules with as much of the CDK as the README uses: the CDK itself needs Node.js."""
-    cdk, dynamodb = types.ModuleType("aws_cdk"), types.ModuleType("aws_cdk.aws_dynamodb")
-
-    class Stack:
-        def __init__(self, scope: Any, construct_id: str) -> None:
-            self.tables: list[dict[str, Any]] = []
-
-    def attribute(**settings: str) -> tuple[str, str]:
-        name, kind = settings.pop("name"), settings.pop("type")
-        assert not settings
-        return name, kind
-
-    def table(stack: Stack, construct_id: str, **settings: Any) -> None:
-        stack.tables.append(settings)
-
-    vars(cdk).update(Stack=Stack, aws_dynamodb=dynamodb)
-    vars(dynamodb).update(
-        Attribute=attribute,
-        AttributeType=types.SimpleNamespace(STRING="S"),
-        BillingMode=types.SimpleNamespace(PAY_PER_REQUEST="PAY_PER_REQUEST"),
-        Table=table,
-    )
-    return {"aws_cdk": cdk, "aws_cdk.aws_dynamodb": dynamodb}
-
-
-def test_table_by_cdk(tmp_path):
-    page = Page(ROOT / "README.rst", tmp_path)
-    page.python(the_block("python", "aws_cdk"))
-    (table,) = page.namespace["LockStack"](None, "locks").tables
-    assert {
-        "name": table.pop("table_name"),
-        "billing": table.pop("billing_mode"),
-        "hash key": table.pop("partition_key"),
-        "ttl": (table.pop("time_to_live_attribute"), True),
-    } == _TABLE
-    assert not table
-
-
-# -- permissions ----------------------------------------------------------------------------------
-
-
-def test_policy_allows_what_is_sent(embedded):
-    LockItem.create_table()
-    sent: Counter[str] = Counter()
-
-    def count(sender: object, operation_name: str, **_: object) -> None:
-        sent[operation_name] += 1
-
-    pre_dynamodb_send.connect(count)
-    try:
-        with Mutex.for_key("a") as mutex:
-            # looks and polls
-            assert not Mutex.for_key("a").acquire(blocking=False)
-            assert not Mutex.for_key("a").acquire(timeout=0.5)
-            mutex.renew()
-            mutex.save_data(1)
-            assert mutex.locked()
-            with mutex.transaction():
-                pass
-        with held_elsewhere("a"):
-            assert LockItem.force_release("a")
-    finally:
-        pre_dynamodb_send.disconnect(count)
-    (statement,) = json.loads(the_block("json", '"Statement"').text)["Statement"]
-    allowed = {action.removeprefix("dynamodb:") for action in statement["Action"]}
-    # the transaction's guard is an Update: dynamodb:UpdateItem allows it
-    assert allowed == set(sent) - {"TransactWriteItems"}
-    assert statement["Resource"].endswith(f":table/{_TABLE['name']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from pynamodb_mutex import _clock
@@ -90,7 +91,7 @@ def _clocks(asker: Asker) -> Finding:
         return unchecked("clock", "no answer had a date", advice)
     low, high = asker.offset
     if low <= 0.0 <= high:
-        most = max(-low, high)
+        most = math.ceil(10 * max(-low, high)) / 10
         return ok("clock", f"within {most:.1f} s of DynamoDB's; locks do not depend on it")
     offset, margin = abs(low + high) / 2, (high - low) / 2
     side = "ahead of" if low > 0.0 else "behind"

@@ -18,7 +18,9 @@ def read_hcl(text: str) -> dict[str, Any]:
             name = " ".join([start[1], *re.findall(r'"([^"]+)"', start[2])])
             open_blocks[-1].setdefault(name, []).append(inner)
             open_blocks.append(inner)
-        elif setting := re.fullmatch(r'(\w+) += ("(?:[^"$%\\]|\$\$|%%|\\.)*"|\d+|true|false)', line):
+        elif setting := re.fullmatch(
+            r'(\w+) += ("(?:[^"$%\\]|\$\$|%%|\\.)*"|\d+|true|false)', line
+        ):
             value = json.loads(setting[2])
             if isinstance(value, str):
                 value = value.replace("$${", "${").replace("%%{", "%{")

@@ -205,8 +205,9 @@ def test_credentials_of_the_model(table):
         page(404),
         answer_with(Reply(200, b"[]", DYNAMODBS)),
         answer_with(Reply(200, b'{"Table"', DYNAMODBS)),
+        answer_with(Reply(200, b"\xff", DYNAMODBS)),
     ],
-    ids=["page", "error page", "list", "half an answer"],
+    ids=["page", "error page", "list", "half an answer", "no text"],
 )
 def test_something_else_answers(table, proxy, answer):
     proxy.always(answer)

@@ -26,6 +26,15 @@ UNREACHABLE = "Unreachable"
 UNSENT = "Unsent"
 """Instead of an error's code: there is nothing to sign a request with, or no region to send it to."""
 
+_ANSWERS = {
+    "BatchExecuteStatement": "Responses",
+    "BatchGetItem": "Responses",
+    "DescribeTable": "Table",
+    "DescribeTimeToLive": "TimeToLiveDescription",
+    "Scan": "Items",
+}
+"""What an answer has at least: botocore takes one that it cannot read for an empty one."""
+
 _PATIENCE = 2
 """Requests without an answer, one after the other, before the rest is given up."""
 
@@ -123,7 +132,8 @@ class Asker:
         except (BotoCoreError, ValueError) as error:
             # no region, no credentials, or an endpoint that is no URL
             return Reply({}, UNSENT, str(error))
-        if not is_dynamodbs(reply.data):
+        whole = reply.code is not None or _ANSWERS.get(operation, "ResponseMetadata") in reply.data
+        if not (whole and is_dynamodbs(reply.data)):
             return Reply({}, NOT_DYNAMODBS)
         took = time.monotonic() - started
         self.fastest = took if self.fastest is None else min(took, self.fastest)

@@ -39,7 +39,7 @@ def rows_seen(model: type[LockItem], reply: Reply) -> Iterator[Finding]:
         yield unchecked("rows", reply.told)
         return
     reader = _Reader(model)
-    items = reply.data.get("Items", [])
+    items = reply.data["Items"]
     more = "LastEvaluatedKey" in reply.data
     seen = f"{'the first ' if more else ''}{len(items)} row{'' if len(items) == 1 else 's'}"
     broken: dict[str, list[RawItem]] = {}

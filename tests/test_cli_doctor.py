@@ -56,9 +56,13 @@ class Found:
 
     def __getitem__(self, check: str) -> tuple[str, str]:
         """Return verdict and reason."""
-        (found,) = (each for each in self.all if each["check"] == check)
-        assert bool(found["advice"]) or found["verdict"] in ("ok", "unchecked")
-        return found["verdict"], found["what"]
+        (found,) = self.told(check)
+        return found
+
+    def told(self, check: str) -> list[tuple[str, str]]:
+        found = [each for each in self.all if each["check"] == check]
+        assert all(each["advice"] or each["verdict"] in ("ok", "unchecked") for each in found)
+        return [(each["verdict"], each["what"]) for each in found]
 
     def of(self, verdict: str) -> set[str]:
         return {each["check"] for each in self.all if each["verdict"] == verdict}
@@ -381,37 +385,36 @@ def at_most(**units: int) -> dict:
     return on_demand | {"OnDemandThroughput": units}
 
 
+DESCRIBED = [
+    ("table", {"TableStatus": "UPDATING"}, ("ok", "is UPDATING")),
+    ("table", {"TableStatus": "DELETING"}, ("problem", "is DELETING")),
+    ("deletion protection", {"DeletionProtectionEnabled": True}, ("ok", "on")),
+    ("stream", {"StreamSpecification": STREAM}, ("ok", "on (NEW_IMAGE): each write")),
+    ("billing", at_most(MaxWriteRequestUnits=1), ("warning", "at most -1 reads and 1 writes")),
+    ("billing", at_most(MaxReadRequestUnits=-1), ("ok", "on demand")),
+    ("replicas", {"Replicas": [HERE]}, ("ok", "none")),
+    ("replicas", {"Replicas": [THERE]}, ("problem", "with eu-west-1, eventually consistent")),
+    (
+        "replicas",
+        {"Replicas": [THERE], "MultiRegionConsistency": "EVENTUAL"},
+        ("problem", "two regions can each give out the same lock"),
+    ),
+    ("replicas", {"GlobalTableVersion": "2017.11.29"}, ("problem", "with other regions")),
+    (
+        "replicas",
+        {"Replicas": [HERE, THERE], "MultiRegionConsistency": "STRONG"},
+        ("warning", "with eu-west-1, strongly consistent: DynamoDB has neither transactions"),
+    ),
+]
+
+
 @on_one_engine
-@pytest.mark.parametrize(
-    ("check", "answer", "expected"),
-    [
-        ("table", {"TableStatus": "UPDATING"}, ("ok", "is UPDATING")),
-        ("table", {"TableStatus": "DELETING"}, ("problem", "is DELETING")),
-        ("deletion protection", {"DeletionProtectionEnabled": True}, ("ok", "on")),
-        ("stream", {"StreamSpecification": STREAM}, ("ok", "on (NEW_IMAGE): each write")),
-        ("billing", at_most(MaxWriteRequestUnits=1), ("warning", "at most -1 reads and 1 writes")),
-        ("billing", at_most(MaxReadRequestUnits=-1), ("ok", "on demand")),
-        ("replicas", {"Replicas": [HERE]}, ("ok", "none")),
-        ("replicas", {"Replicas": [THERE]}, ("problem", "with eu-west-1, eventually consistent")),
-        (
-            "replicas",
-            {"Replicas": [THERE], "MultiRegionConsistency": "EVENTUAL"},
-            ("problem", "two regions can each give out the same lock"),
-        ),
-        ("replicas", {"GlobalTableVersion": "2017.11.29"}, ("problem", "with other regions")),
-        (
-            "replicas",
-            {"Replicas": [HERE, THERE], "MultiRegionConsistency": "STRONG"},
-            ("warning", "with eu-west-1, strongly consistent: DynamoDB has neither transactions"),
-        ),
-    ],
-)
-def test_what_dynamodb_says_of_a_table(table, proxy, check, answer, expected):
-    verdict, reason = expected
-    proxy.always(edited(**answer), op="DescribeTable")
-    found = through(proxy)
-    assert found[check][0] == verdict
-    assert reason in found[check][1]
+def test_what_dynamodb_says_of_a_table(table, proxy):
+    for check, answer, (verdict, reason) in DESCRIBED:
+        proxy.next(edited(**answer), op="DescribeTable")
+        found = through(proxy)
+        assert found[check][0] == verdict, answer
+        assert reason in found[check][1]
 
 
 @on_one_engine
@@ -523,43 +526,51 @@ OURS = {"token": "t", "version": 1, "lease": 30, "expires_at": NOW, "ttl": NOW +
 
 
 @on_one_engine
-@pytest.mark.parametrize("library", OTHERS)
-def test_rows_of_other_libraries(table, library):
-    put(key="theirs", **OTHERS[library])
+def test_rows_of_other_libraries(table):
     put(key="unknown", state="open")
     put(key="ours", **OURS)
-    verdict, what = Found()["rows"]
-    assert verdict == "warning"
-    assert what.startswith("1 row ('theirs') in the format of")
-    assert library in what
-    put(key="theirs", **(OTHERS[library] | OURS))
-    verdict, what = Found()["rows"]
-    assert verdict == "problem"
-    assert what.startswith("1 row ('theirs') locked by")
+    for library, attributes in OTHERS.items():
+        put(key=library, **attributes)
+    told = Found().told("rows")
+    for library in OTHERS:
+        (what,) = (what for verdict, what in told if library in what and verdict == "warning")
+        assert what.startswith(f"1 row ('{library}') in the format of")
+    assert len(told) == len(OTHERS)
+
+    for library, attributes in OTHERS.items():
+        put(key=library, **(attributes | OURS))
+    told = Found().told("rows")
+    for library in OTHERS:
+        (what,) = (what for verdict, what in told if library in what and verdict == "problem")
+        assert what.startswith(f"1 row ('{library}') locked by")
+    assert len(told) == len(OTHERS)
+
+
+BROKEN = {
+    "with a claim, but without 'version' and 'lease'": {"version": None, "lease": None},
+    "whose 'expires_at' is no number": {"expires_at": "2027-01-15"},
+    "whose 'expires_at' is not in seconds: milliseconds": {"expires_at": NOW * 1000},
+    "whose 'ttl' is not in seconds": {"ttl": NOW * 1000},
+    "whose 'ttl' is before 'expires_at': DynamoDB may delete": {"ttl": NOW - 1},
+}
 
 
 @on_one_engine
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"version": None, "lease": None}, "with a claim, but without 'version' and 'lease'"),
-        ({"expires_at": "2027-01-15"}, "whose 'expires_at' is no number"),
-        ({"expires_at": NOW * 1000}, "whose 'expires_at' is not in seconds: milliseconds"),
-        ({"ttl": NOW * 1000}, "whose 'ttl' is not in seconds"),
-        ({"ttl": NOW - 1}, "whose 'ttl' is before 'expires_at': DynamoDB may delete"),
-    ],
-)
-def test_rows_that_look_broken(table, change, told):
+def test_rows_that_look_broken(table):
     put(key="ours", **OURS)
     put(key="free", token="t", version=2)
-    for number in range(4):
-        row = OURS | change
-        put(key=f"broken-{number}", **{name: row[name] for name in row if row[name] is not None})
-    verdict, what = Found()["rows"]
-    assert verdict == "warning"
-    assert what.startswith("4 rows ('broken-")
-    assert what.count("'broken-") == 3
-    assert f", ...) {told}" in what
+    for place, change in enumerate(BROKEN.values()):
+        row = {name: value for name, value in (OURS | change).items() if value is not None}
+        for number in range(4):
+            put(key=f"{place}-{number}", **row)
+    told = Found().told("rows")
+    for place, fault in enumerate(BROKEN):
+        ((verdict, what),) = (each for each in told if fault in each[1])
+        assert verdict == "warning"
+        assert what.startswith("4 rows (")
+        assert what.count(f"'{place}-") == 3
+        assert f", ...) {fault}" in what
+    assert len(told) == len(BROKEN)
 
 
 @on_one_engine

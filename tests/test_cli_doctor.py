@@ -339,6 +339,7 @@ def test_other_keys(engine, monkeypatch, key, kind):
     create(monkeypatch, key, kind)
     found = Found()
     assert found.of("problem") == {"keys"}
+    assert found["rows"][0] == "ok"
     needs = "LockItem needs hash key 'key' (S)"
     assert found["keys"][1] == f"the table has hash key '{key}' ({kind}), {needs}"
     assert found["permissions"][0] == "unchecked"
@@ -449,6 +450,14 @@ def let_only(proxy, actions: tuple[str, ...]) -> None:
         proxy.always(deny(), op="BatchExecuteStatement" if action == "PartiQLUpdate" else action)
 
 
+@on_one_engine
+def test_a_role_that_may_not_describe_it_learns_that_there_is_no_table(table, proxy):
+    proxy.always(deny(), op="DescribeTable")
+    found = through(proxy, "--table", "locks-that-are-not-there")
+    assert found.of("problem") == {"GetItem", "UpdateItem"}
+    assert found["GetItem"][1] == "there is no such table"
+
+
 @pytest.mark.parametrize("role", ["locker", "several", "viewer", "operator", "lock-model"])
 def test_what_a_role_may_not_do_is_told_action_by_action(table, proxy, role):
     actions = ROLES[role].actions
@@ -544,6 +553,17 @@ def test_rows_of_other_libraries(table):
         (what,) = (what for verdict, what in told if library in what and verdict == "problem")
         assert what.startswith(f"1 row ('{library}') locked by")
     assert len(told) == len(OTHERS)
+
+
+@on_one_engine
+def test_the_table_of_another_library(engine, monkeypatch):
+    create(monkeypatch, "lockname")
+    put(lockname="theirs", **OTHERS["dyndb-mutex"])
+    found = Found()
+    assert found.of("problem") == {"keys"}
+    verdict, what = found["rows"]
+    assert verdict == "warning"
+    assert what.startswith("1 row in the format of dyndb-mutex")
 
 
 BROKEN = {

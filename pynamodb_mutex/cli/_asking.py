@@ -17,6 +17,9 @@ from pynamodb_mutex._store import CONNECT_TIMEOUT, READ_TIMEOUT
 if TYPE_CHECKING:
     from pynamodb_mutex.models import LockItem
 
+MISSING = "ResourceNotFoundException"
+"""The error's code where there is no table."""
+
 NOT_DYNAMODBS = "NotDynamoDBs"
 """Instead of an error's code: something else answered."""
 

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pynamodb_mutex import _clock
-from pynamodb_mutex.cli._asking import UNSENT, Asker, Reply
+from pynamodb_mutex.cli._asking import MISSING, UNSENT, Asker, Reply
 from pynamodb_mutex.cli._findings import Finding, Verdict, ok, problem, unchecked, warning
 from pynamodb_mutex.cli._probes import Probes
 from pynamodb_mutex.cli._rows_seen import SAMPLE, rows_seen
@@ -24,7 +24,6 @@ SIGNED_FOR = 300
 NOTABLE_OFFSET = 60.0
 """Seconds between the clocks that somebody should know of."""
 
-_MISSING = "ResourceNotFoundException"
 _NOT_WHO_YOU_SAY = {
     "ExpiredTokenException",
     "IncompleteSignatureException",
@@ -51,7 +50,7 @@ def examine(model: type[LockItem], key: str) -> list[Finding]:
         return [*_reached(asker, described), _local_clock(), *rest]
     if described.code in _NOT_WHO_YOU_SAY:
         rest = [unchecked(check, "the credentials are not valid") for check in _DEPENDENT]
-    elif described.code == _MISSING:
+    elif described.code == MISSING:
         rest = list(_missing(asker))
     else:
         rest = list(_of_the_table(model, asker, described))

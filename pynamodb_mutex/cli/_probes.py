@@ -10,6 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._keys import key_of
+from pynamodb_mutex.cli._asking import MISSING
 from pynamodb_mutex.cli._findings import Finding, ok, problem, unchecked, warning
 from pynamodb_mutex.cli._permissions import USES
 
@@ -59,7 +60,12 @@ class Probes:
                 advice = (
                     f"allow dynamodb:{action}: pynamodb-mutex policy --role {use.role} prints it"
                 )
-                yield problem(action, f"not allowed; for {use.by}", advice)
+                yield problem(action, f"not allowed; for {use.by}: {reply.message}", advice)
+            elif reply.code == MISSING and use.vital:
+                # a role that may not describe the table learns it here
+                yield problem(
+                    action, "there is no such table", "pynamodb-mutex create-table makes it"
+                )
             elif reply.denied:
                 advice = f"if you use that: pynamodb-mutex policy --role {use.role}"
                 yield warning(action, f"not allowed; for {use.by}", advice)

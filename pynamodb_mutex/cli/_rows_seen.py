@@ -108,10 +108,11 @@ class _Reader:
             yield f"whose {self._ttl!r} is before {self._ends!r}: DynamoDB may delete a lock that is held"
 
     def count(self, items: list[RawItem]) -> str:
-        """Say how many rows, and name the first few."""
-        keys = [repr(next(iter(item[self._key].values()))) for item in items[:_SHOWN]]
-        rest = ", ..." if len(items) > _SHOWN else ""
-        return f"{len(items)} row{'' if len(items) == 1 else 's'} ({', '.join(keys)}{rest})"
+        """Say how many rows, and name the first few, unless the table's key is called otherwise."""
+        text = f"{len(items)} row{'' if len(items) == 1 else 's'}"
+        keys = [repr(*item[self._key].values()) for item in items[:_SHOWN] if self._key in item]
+        more = [] if len(items) <= _SHOWN else ["..."]
+        return f"{text} ({', '.join(keys + more)})" if keys else text
 
 
 def _number(typed: dict[str, Any]) -> float | None:

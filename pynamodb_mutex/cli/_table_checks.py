@@ -39,7 +39,8 @@ def _status(table: dict[str, Any]) -> Finding:
     name, status = table["TableName"], table["TableStatus"]
     if status in ("ACTIVE", "UPDATING"):
         return ok("table", f"{name} is {status}")
-    return problem("table", f"{name} is {status}", "wait until it is ACTIVE, or create it anew")
+    advice = f"aws dynamodb describe-table --table-name {name} says more; locks need it ACTIVE"
+    return problem("table", f"{name} is {status}", advice)
 
 
 def _keys(model: type[LockItem], table: dict[str, Any]) -> Finding:

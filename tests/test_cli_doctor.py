@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 import uuid
 from dataclasses import replace
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import boto3
 import pytest
@@ -166,6 +168,47 @@ def test_without_an_answer_the_rest_is_left_out(embedded_engine, args, env, chec
     assert found.of("problem") == {check}
     assert reason in found[check][1]
     assert found.of("unchecked") == {"clock", *ON_TABLES}
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """STS, as it answers who may not assume a role."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        error = "<Error><Code>AccessDenied</Code><Message>not you</Message></Error>"
+        answer = f"<ErrorResponse>{error}</ErrorResponse>".encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(answer)))
+        self.send_header("x-amzn-RequestId", "1")
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def refusing():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_role_that_cannot_be_assumed(embedded_engine, tmp_path, refusing):
+    config = tmp_path / "config"
+    role = "arn:aws:iam::123456789012:role/none"
+    keys = "aws_access_key_id = testing\naws_secret_access_key = testing\n"
+    assumed = f"[profile assumed]\nrole_arn = {role}\nsource_profile = assumed\n"
+    config.write_text(assumed + keys)
+    env = embedded_engine_env(embedded_engine) | {"AWS_CONFIG_FILE": str(config)}
+    env |= {"AWS_ENDPOINT_URL_STS": refusing}
+    env |= dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"))
+    found = Found("--profile", "assumed", env=env)
+    assert found.of("problem") == {"access"}
+    assert "AssumeRole operation: not you" in found["access"][1]
 
 
 def embedded_engine_env(engine) -> dict[str, str | None]:

@@ -112,36 +112,40 @@ class Asker:
         """Send one request, and return what came of it."""
         if self._silences >= _PATIENCE:
             return Reply({}, UNREACHABLE, "not asked, for nothing answered any more")
-        reply = self._ask(operation, request)
-        self._silences = 0 if reply.answered else self._silences + 1
+        started, sent = time.monotonic(), time.time()
+        reply = self._send(operation, request)
+        took = time.monotonic() - started
+        if reply.answered:
+            self._silences = 0
+            self.fastest = took if self.fastest is None else min(took, self.fastest)
+            self._compare_clocks(reply, sent, sent + took)
+        else:
+            self._silences += 1
         return reply
 
-    def _ask(self, operation: str, request: dict[str, Any]) -> Reply:
-        started, sent = time.monotonic(), time.time()
+    def _send(self, operation: str, request: dict[str, Any]) -> Reply:
         try:
             send = getattr(self.client, xform_name(operation))
             reply = Reply(send(**request))
         except ClientError as error:
+            if error.operation_name != operation:
+                # such as AssumeRole, on the way to credentials
+                return Reply({}, UNSENT, str(error))
             answer: Any = error.response
             reply = Reply(answer, answer["Error"]["Code"], answer["Error"]["Message"])
         except (NoConnectionError, HTTPClientError) as error:
             return Reply({}, UNREACHABLE, str(error))
         except UNWRAPPED:
-            return Reply({}, NOT_DYNAMODBS)
+            reply = Reply({})
         except (AttributeError, TypeError) as error:
             if not came_from_the_body(error):
                 raise
-            return Reply({}, NOT_DYNAMODBS)
+            reply = Reply({})
         except (BotoCoreError, ValueError) as error:
             # no region, no credentials, or an endpoint that is no URL
             return Reply({}, UNSENT, str(error))
         whole = reply.code is not None or _ANSWERS.get(operation, "ResponseMetadata") in reply.data
-        if not (whole and is_dynamodbs(reply.data)):
-            return Reply({}, NOT_DYNAMODBS)
-        took = time.monotonic() - started
-        self.fastest = took if self.fastest is None else min(took, self.fastest)
-        self._compare_clocks(reply, sent, sent + took)
-        return reply
+        return reply if whole and is_dynamodbs(reply.data) else Reply({}, NOT_DYNAMODBS)
 
     def _compare_clocks(self, reply: Reply, sent: float, received: float) -> None:
         """Narrow down the offset: at some instant between the two, the time was within a second of the date."""

@@ -7,6 +7,7 @@ import click
 from pynamodb_mutex.cli._doctor import doctor
 from pynamodb_mutex.cli._place import AppGroup
 from pynamodb_mutex.cli._policy import policy
+from pynamodb_mutex.cli._run import run
 from pynamodb_mutex.cli._template import template
 
 
@@ -19,3 +20,4 @@ def app() -> None:
 app.add_command(doctor)
 app.add_command(policy)
 app.add_command(template)
+app.add_command(run)

@@ -1,0 +1,294 @@
+"""``pynamodb-mutex run``: a command under a lock."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+from botocore.exceptions import BotoCoreError
+from pynamodb.exceptions import PynamoDBException
+
+from pynamodb_mutex._terms import FOREVER, check_number
+from pynamodb_mutex.cli._child import OF_SIGNALS, Child, find_command, has_terminal
+from pynamodb_mutex.cli._overseer import Overseer, Why, say
+from pynamodb_mutex.cli._place import AppCommand, Failure, pass_place
+from pynamodb_mutex.cli._signals import Signals
+from pynamodb_mutex.cli._taking import InterruptedWaitError, SeenMutex, acquire, describe, heed
+from pynamodb_mutex.cli._watchdog import Watchdog
+from pynamodb_mutex.exceptions import InvalidKeyError, MutexLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pynamodb_mutex.cli._place import Place
+
+DONE = 0
+LOCKED = 75
+"""Exit code: another held the lock; EX_TEMPFAIL of sysexits.h."""
+
+LOST = 76
+"""Exit code: the lock was lost, or could not be renewed, while the command ran."""
+
+TIMED_OUT = 124
+"""Exit code: the command ran beyond its deadline, as `timeout` of GNU says it."""
+
+NOT_RUN = 125
+"""Exit code: the command was not started, for the lock could not be asked for."""
+
+
+class NotRunError(Failure):
+    """The command was not started, for the lock could not be asked for."""
+
+    exit_code = NOT_RUN
+
+
+class RunCommand(AppCommand):
+    """A command whose last arguments are another's."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; those behind ``--`` are the command's alone.
+
+        Raises:
+            click.UsageError: If there is no ``--``: an option might be meant for either.
+        """
+        marked = "--" in args
+        rest = super().parse_args(context, args)
+        if not marked:
+            raise click.UsageError("put -- before the command", context)
+        return rest
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run it; a failure of ours is told apart from the command's."""
+        try:
+            return super().invoke(context)
+        except Failure as failure:
+            raise NotRunError(failure.message) from failure
+
+
+def _duration(
+    context: click.Context, parameter: click.Parameter, value: float | None
+) -> float | None:
+    if value is not None:
+        try:
+            check_number(parameter.name or "", value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, parameter) from error
+        if value < 0:
+            raise click.BadParameter(f"cannot be negative, got {value:g}", context, parameter)
+        if value == 0 and parameter.name == "deadline":
+            raise click.BadParameter("must be above 0", context, parameter)
+    return value
+
+
+_EXIT_CODES = """\
+\b
+Exit codes:
+  the command's own; 128 + n if signal n ended it
+  75   another holds the lock (--if-locked wait and fail)
+  76   the lock was lost, or could not be renewed
+  124  the command ran beyond its deadline
+  125  the lock could not be asked for: the command was not started
+  126  the command cannot be executed
+  127  there is no such command
+  2    wrong usage
+"""
+
+
+@click.command("run", cls=RunCommand, epilog=_EXIT_CODES)
+@click.argument("key")
+@click.argument(
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT]..."
+)
+@click.option(
+    "--if-locked",
+    type=click.Choice(["wait", "skip", "fail"]),
+    default="wait",
+    show_default=True,
+    help="What to do when another holds the lock: wait for it, exit with 0, or exit with 75.",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    help="How long to wait for the lock, -1 for ever; by default for ever with --if-locked wait, and not at "
+    "all with skip and fail.",
+)
+@click.option(
+    "--lease",
+    type=float,
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the lock outlives this process. It is renewed at a third of this.",
+)
+@click.option(
+    "--deadline",
+    type=float,
+    metavar="SECONDS",
+    callback=_duration,
+    help="How long the command may run: then it is ended, and the exit code is 124.",
+)
+@click.option(
+    "--grace",
+    type=float,
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    callback=_duration,
+    help="How long the command may take to end, from SIGTERM to SIGKILL.",
+)
+@click.option(
+    "--owner", help="Who holds the lock, for people; host, process and command by default."
+)
+@click.option("--verbose", is_flag=True, help="Say on standard error what is done.")
+@click.pass_context
+@pass_place
+def run(
+    place: Place,
+    context: click.Context,
+    *,
+    key: str,
+    command: Sequence[str],
+    if_locked: str,
+    timeout: float | None,
+    lease: float,
+    deadline: float | None,
+    grace: float,
+    owner: str | None,
+    verbose: bool,
+) -> None:
+    """Run a command while this process holds a lock.
+
+    The lock is renewed as long as the command runs, and given back when it has ended. If it is lost,
+    or cannot be renewed, the command is ended before or as soon as another may have it. Signals are
+    passed on.
+
+    The command finds PYNAMODB_MUTEX_KEY, PYNAMODB_MUTEX_FENCING_TOKEN, PYNAMODB_MUTEX_TOKEN and
+    PYNAMODB_MUTEX_OWNER in its environment.
+    """
+    if not hasattr(os, "posix_spawn"):
+        raise Failure("run needs a POSIX system, for it sends signals")
+    job = _Job(
+        find_command(command[0], place.environment), command, lease, grace, deadline, verbose
+    )
+    if timeout is None:
+        timeout = FOREVER if if_locked == "wait" else 0.0
+    with Signals() as signals:
+        try:
+            mutex = cast(
+                "SeenMutex",
+                SeenMutex.for_key(
+                    key,
+                    model=place.lock_model(),
+                    lease=lease,
+                    timeout=timeout,
+                    owner=owner or f"{socket.gethostname()}:{os.getpid()}:{Path(command[0]).name}",
+                    on_lost=lambda _: signals.wake(),
+                ),
+            )
+        except (InvalidKeyError, ValueError) as error:
+            raise click.UsageError(str(error), context) from error
+        try:
+            if acquire(mutex, signals, verbose=verbose):
+                code = _under_lock(job, mutex, place.environment, signals)
+            else:
+                code = _not_free(mutex, timeout, skip=if_locked == "skip", verbose=verbose)
+        except InterruptedWaitError as interrupt:
+            code = OF_SIGNALS + interrupt.number
+    context.exit(code)
+
+
+@dataclass
+class _Job:
+    """What is to be run, and how."""
+
+    path: str
+    command: Sequence[str]
+    lease: float
+    grace: float
+    deadline: float | None
+    verbose: bool
+
+
+def _not_free(mutex: SeenMutex, timeout: float, *, skip: bool, verbose: bool) -> int:
+    """Say that another holds the lock, unless that is nothing to speak of; return the exit code."""
+    if verbose or not skip:
+        waited = f" after {timeout:g} s" if timeout else ""
+        say(f"{mutex.key} is locked{waited}: {describe(mutex.in_the_way)}")
+    return DONE if skip else LOCKED
+
+
+def _under_lock(
+    job: _Job, mutex: SeenMutex, environment: Mapping[str, str], signals: Signals
+) -> int:
+    """Run the command, and give the lock back; return the exit code.
+
+    Raises:
+        InterruptedWaitError: If a signal came before it was started.
+        NoCommandError: If it cannot be started.
+    """
+    if job.verbose:
+        say(f"took {mutex.key}, fencing token {mutex.fencing_token}")
+    child = None
+    try:
+        heed(signals)
+        with Watchdog() as watchdog:
+            child = Child(
+                job.path,
+                job.command,
+                {**environment, **_about(mutex)},
+                own_group=not has_terminal(),
+                adopts=os.getpid() == 1,
+            )
+            watchdog.guard(-child.pid if child.own_group else child.pid, job.grace)
+            overseer = Overseer(
+                child,
+                mutex,
+                signals,
+                watchdog,
+                lease=job.lease,
+                grace=job.grace,
+                deadline=math.inf if job.deadline is None else job.deadline,
+            )
+            code = overseer.wait()
+    except BaseException:
+        # never before a command that was started has ended: after an error of ours the lease runs out
+        if child is None:
+            _give_back(mutex, verbose=job.verbose)
+        raise
+    if overseer.why is Why.LOST:
+        return LOST
+    is_lost = _give_back(mutex, verbose=job.verbose)
+    if is_lost or overseer.why is Why.IN_DANGER:
+        return LOST
+    return TIMED_OUT if overseer.why is Why.DEADLINE else code
+
+
+def _about(mutex: SeenMutex) -> dict[str, str]:
+    """Return what the command is told of its lock."""
+    return {
+        "PYNAMODB_MUTEX_KEY": mutex.key,
+        "PYNAMODB_MUTEX_FENCING_TOKEN": str(mutex.fencing_token),
+        "PYNAMODB_MUTEX_TOKEN": mutex.token,
+        "PYNAMODB_MUTEX_OWNER": mutex.owner,
+    }
+
+
+def _give_back(mutex: SeenMutex, *, verbose: bool) -> bool:
+    """Release the lock; return whether it had been lost."""
+    try:
+        mutex.release()
+    except MutexLostError as error:
+        say(f"the lock had been lost when the command ended: {error.loss.value}")
+        return True
+    except (PynamoDBException, BotoCoreError) as error:
+        say(f"the lock was not given back, and ends with its lease: {error}")
+    else:
+        if verbose:
+            say(f"gave {mutex.key} back")
+    return False

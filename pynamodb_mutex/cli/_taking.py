@@ -1,0 +1,115 @@
+"""Waiting for a lock where people look on, until a signal comes."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import closing
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+from pynamodb_mutex._claim import made_at
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._waiting import Alarm
+from pynamodb_mutex.cli._overseer import say
+from pynamodb_mutex.cli._signals import ENDING
+from pynamodb_mutex.mutex import Mutex
+
+if TYPE_CHECKING:
+    from pynamodb_mutex._acquire import Acquisition
+    from pynamodb_mutex._claim import Claim
+    from pynamodb_mutex.cli._signals import Signals
+
+_LONGEST_SLEEP = 1.0
+"""Seconds: so often the time waited is shown anew."""
+
+
+class InterruptedWaitError(Exception):
+    """A signal came before the command was started.
+
+    Attributes:
+        number: The signal's.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class SeenMutex(Mutex):
+    """A mutex that shows what it waits for."""
+
+    _seen: Acquisition | None = None
+
+    def _acquisition(self, deadline: float) -> Acquisition:
+        self._seen = super()._acquisition(deadline)
+        return self._seen
+
+    @property
+    def in_the_way(self) -> Claim | None:
+        """The claim that stood in the way, as it was seen last."""
+        return None if self._seen is None else self._seen.holder
+
+
+def describe(claim: Claim | None) -> str:
+    """Say who holds a lock, and since when."""
+    if claim is None or claim.expires_at is None:
+        return "its holder is not known"
+    text = f"held by {claim.owner or 'an unnamed owner'}"
+    made = made_at(claim.token)
+    if made is not None:
+        since = datetime.fromtimestamp(made, tz=timezone.utc)
+        text += f" since {since:%Y-%m-%d %H:%M:%S} UTC"
+    return text
+
+
+def heed(signals: Signals, seconds: float = 0.0) -> None:
+    """Wait so long.
+
+    Raises:
+        InterruptedWaitError: As soon as a signal asks this process to end.
+    """
+    for number in signals.next(seconds):
+        if number in (*ENDING, signal.SIGHUP):
+            raise InterruptedWaitError(number)
+
+
+def acquire(mutex: SeenMutex, signals: Signals, *, verbose: bool) -> bool:
+    """Take a lock; return whether it was free in time.
+
+    At a terminal a line shows who holds it, and how long it has been waited for.
+
+    Args:
+        mutex: The lock.
+        signals: Those that may end the wait; one that comes during a request is heeded after the answer.
+        verbose: Say too that it waits, in a line that stays.
+
+    Raises:
+        InterruptedWaitError: When a signal came. Then nothing is held.
+        pynamodb.exceptions.PynamoDBException: As `Mutex.acquire`.
+    """
+    started = local_clock().now()
+    console = Console(stderr=True)
+    status = Status("", console=console)
+    # nobody else in this process wants a lock, so no alarm rings
+    with closing(mutex._acquiring(True, None, Alarm())) as steps:
+        try:
+            while True:
+                until = next(steps)
+                holder = describe(mutex.in_the_way)
+                if verbose:
+                    verbose = False
+                    say(f"waiting for {mutex.key}: {holder}")
+                while (now := local_clock().now()) < until:
+                    if console.is_terminal:
+                        text = f"waiting for {mutex.key} for {now - started:.0f} s: {holder}"
+                        status.update(escape(text))
+                        status.start()
+                    heed(signals, min(until - now, _LONGEST_SLEEP))
+        except StopIteration as done:
+            return done.value is None
+        finally:
+            status.stop()

@@ -1,0 +1,72 @@
+"""Commands under a lock: started by this process or in one of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+
+from click.testing import CliRunner
+
+from pynamodb_mutex.cli._app import app
+
+RUN = [sys.executable, "-m", "pynamodb_mutex.cli", "run"]
+GENEROUS = 30.0
+
+
+def run_here(*arguments):
+    """Let this process be the command line."""
+    return CliRunner().invoke(app, ["run", *map(str, arguments)])
+
+
+@contextmanager
+def running(*arguments, **options):
+    """Run the command line in a process without a terminal."""
+    process = subprocess.Popen(
+        [*RUN, *map(str, arguments)],
+        start_new_session=True,
+        text=True,
+        stdin=options.pop("stdin", subprocess.DEVNULL),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()
+
+
+def outcome(process):
+    """Wait for the end; return exit code and standard error."""
+    error = process.communicate(timeout=GENEROUS)[1]
+    return process.returncode, error
+
+
+def until(condition):
+    ends = time.monotonic() + GENEROUS
+    while not (found := condition()):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    return found
+
+
+def text_in(path):
+    """Wait for a file that is written at once, and return what it says."""
+    return until(lambda: path.exists() and path.read_text())
+
+
+def is_there(pid):
+    """Whether a process is there, and not merely not waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = subprocess.run(
+        ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout
+    return state.strip()[:1] not in {"", "Z"}

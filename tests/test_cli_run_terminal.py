@@ -1,0 +1,97 @@
+"""``pynamodb-mutex run`` at a terminal: what a person sees and types."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+pytest.importorskip("pexpect")
+
+import pexpect
+from run_scene import GENEROUS, RUN, is_there, text_in, until
+
+from pynamodb_mutex import LockItem
+from pynamodb_mutex.testing import held_elsewhere
+
+pytest_plugins = ["run_scene_fixtures"]
+pytestmark = pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="needs a terminal")
+
+
+@pytest.fixture
+def typed():
+    started = []
+
+    def start(*arguments):
+        started.append(
+            pexpect.spawn(
+                RUN[0],
+                [*RUN[1:], *map(str, arguments)],
+                dimensions=(24, 100),
+                encoding="utf-8",
+                timeout=GENEROUS,
+                env=os.environ | {"TERM": "xterm"},
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close(force=True)
+
+
+def code(process):
+    process.expect(pexpect.EOF)
+    process.close()
+    return process.exitstatus
+
+
+def test_who_is_waited_for_is_shown_until_it_is_free(embedded, typed):
+    with held_elsewhere("k", owner="night shift"):
+        process = typed("k", "--", "sh", "-c", "read line; echo got $line")
+        process.expect("waiting for k for 0 s: held by night shift since 20..-..-..")
+        process.expect("waiting for k for 1 s")
+        assert LockItem.force_release("k")
+        # the command reads from the terminal
+        process.sendline("it")
+        process.expect("got it")
+        assert code(process) == 0
+
+
+def test_ctrl_c_while_it_waits(embedded, typed):
+    with held_elsewhere("k") as item:
+        process = typed("k", "--", "true")
+        process.expect("waiting for k")
+        process.sendintr()
+        assert code(process) == 130
+        assert LockItem.get("k").token == item.token
+
+
+def test_ctrl_c_is_the_commands(embedded, typed):
+    script = "import time\nprint('on')\ntry: time.sleep(60)\nexcept KeyboardInterrupt: time.sleep(1); exit(9)"
+    process = typed("k", "--grace", 0.2, "--", sys.executable, "-c", script)
+    process.expect("on")
+    process.sendintr()
+    # it takes longer than the grace, which is not for what is typed
+    assert code(process) == 9
+
+
+def test_asked_to_end_it_tells_the_command_alone(embedded, typed, tmp_path):
+    process = typed("k", "--", "sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 60")
+    text_in(tmp_path / "pid")
+    process.kill(signal.SIGTERM)
+    assert code(process) == 128 + signal.SIGTERM
+    assert not LockItem.get("k", consistent_read=True).is_held
+
+
+def test_killed_it_leaves_no_command(embedded, typed, tmp_path):
+    process = typed(
+        "k", "--grace", 0.2, "--", "sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 60"
+    )
+    pid = int(text_in(tmp_path / "pid"))
+    process.kill(signal.SIGKILL)
+    until(lambda: not is_there(pid))

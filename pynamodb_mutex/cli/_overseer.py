@@ -153,7 +153,9 @@ class Overseer:
         if self.why is not None and why is not Why.LOST:
             return
         self.why = why
-        say(f"{told}: ending the command")
-        if not self._child.end():
-            say("it runs as another user and cannot be ended: waiting for it")
+        # first of all: who reads standard error may keep us waiting
+        allowed = self._child.end()
         self._expect_end()
+        say(f"{told}: ending the command")
+        if not allowed:
+            say("it runs as another user and cannot be ended: waiting for it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class Signals:
 
     def wake(self) -> None:
         """Let `next` return; on any thread."""
-        os.write(self._told, bytes([WAKE]))
+        with suppress(BlockingIOError):  # then it wakes without this
+            os.write(self._told, bytes([WAKE]))
 
     def next(self, seconds: float) -> list[int]:
         """Return the signals that came, after waiting for the first of them at most so long.

@@ -15,6 +15,8 @@ pytest.importorskip("rich")
 from run_scene import RUN, outcome, run_here, running, text_in
 
 from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex._claim import Claim
+from pynamodb_mutex.cli._wait import describe
 from pynamodb_mutex.testing import held_elsewhere
 
 pytest_plugins = ["run_scene_fixtures"]
@@ -92,6 +94,11 @@ def test_a_row_that_says_little_about_its_holder(embedded):
         item.update([LockItem.token.set("made by hand"), LockItem.owner.remove()])
         told = run_here("k", "--if-locked", "fail", "--", "true")
         assert told.stderr == "pynamodb-mutex run: k is locked: held by an unnamed owner\n"
+
+
+def test_who_gives_it_back_just_now_is_not_named():
+    # seen free, and taken by another before this process's write
+    assert describe(Claim(token="t", owner=None)) == "its holder has just left"
 
 
 def test_it_waits_for_its_turn(table, tmp_path):
@@ -173,8 +180,10 @@ def test_the_lock_cannot_be_asked_for(table, monkeypatch):
     told = run_here("k", "--table", "locks-nowhere", "--", "true")
     assert told.exit_code == 125
     assert "there is no table locks-nowhere" in told.stderr
-    told = run_here("k", "--endpoint-url", "http://127.0.0.1:9", "--timeout", "0", "--", "true")
+    nowhere = ["--endpoint-url", "http://127.0.0.1:9", "--timeout", "0", "--verbose"]
+    told = run_here("k", *nowhere, "--", "true")
     assert told.exit_code == 125
+    assert "waiting for k: no answer from DynamoDB yet" in told.stderr
     monkeypatch.delattr(os, "posix_spawn")
     told = run_here("k", "--", "true")
     assert told.exit_code == 125

@@ -56,8 +56,10 @@ class SeenMutex(Mutex):
 
 def describe(claim: Claim | None) -> str:
     """Say who holds a lock, and since when."""
-    if claim is None or claim.expires_at is None:
-        return "its holder is not known"
+    if claim is None:
+        return "no answer from DynamoDB yet"
+    if claim.expires_at is None:
+        return "its holder has just left"
     text = f"held by {claim.owner or 'an unnamed owner'}"
     made = made_at(claim.token)
     if made is not None:

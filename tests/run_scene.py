@@ -60,6 +60,13 @@ def text_in(path):
     return until(lambda: path.exists() and path.read_text())
 
 
+def watched(path):
+    """Wait until the command has written its process id, and the watchdog knows of it; return it."""
+    pid = int(text_in(path))
+    time.sleep(1.0)  # that is told right after the command was started
+    return pid
+
+
 def is_there(pid):
     """Whether a process is there, and not merely not waited for."""
     try:

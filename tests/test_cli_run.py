@@ -44,7 +44,8 @@ def test_the_command_has_the_lock_and_is_told_of_it(table, tmp_path):
     assert env["PYNAMODB_MUTEX_TOKEN"] == item.token
     assert env["PYNAMODB_MUTEX_OWNER"].endswith(f":{os.getpid()}:sh")
     assert env["PYNAMODB_MUTEX_TABLE"] == table.Meta.table_name
-    assert told.stderr.splitlines() == [
+    # there may be a line about an answer that was waited for, on a busy machine
+    assert told.stderr.splitlines()[-2:] == [
         f"pynamodb-mutex run: took k, fencing token {fence}",
         "pynamodb-mutex run: gave k back",
     ]

@@ -15,7 +15,7 @@ pytest.importorskip("click")
 pytest.importorskip("rich")
 
 from proxy import fault_proxy, stall
-from run_scene import is_there, outcome, run_here, running, text_in, until
+from run_scene import is_there, outcome, run_here, running, text_in, until, watched
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.cli._child import Child
@@ -167,7 +167,7 @@ def test_the_deadline_of_a_command_of_another_user(embedded, monkeypatch):
 
 
 def test_a_broken_lock_ends_the_command(table, tmp_path):
-    with running("k", "--lease", 1.5, "--grace", 0.5, "--", *stubborn(tmp_path / "pid")) as process:
+    with running("k", "--lease", 3, "--grace", 0.5, "--", *stubborn(tmp_path / "pid")) as process:
         pid = int(text_in(tmp_path / "pid"))
         assert LockItem.force_release("k")
         code, error = outcome(process)
@@ -192,7 +192,7 @@ def test_without_dynamodb_the_command_is_over_before_the_lease(engine, table, tm
         f"trap 'date +%s.%N >{tmp_path}/told; trap \"\" TERM' TERM; echo $$ >{tmp_path}/pid;"
         f"while :; do date +%s.%N >{tmp_path}/now; mv {tmp_path}/now {tmp_path}/alive; sleep 0.02; done"
     )
-    options = ["--lease", 3, "--grace", 0.7]
+    options = ["--lease", 3, "--grace", 1]
     with (
         fault_proxy(engine) as proxy,
         running("k", "--endpoint-url", proxy.url, *options, "--", "sh", "-c", command) as process,
@@ -219,7 +219,7 @@ def test_a_lock_that_cannot_be_given_back(engine, table, tmp_path):
             "--endpoint-url",
             proxy.url,
             "--lease",
-            1.5,
+            3,
             "--",
             "sh",
             "-c",
@@ -239,7 +239,7 @@ def test_a_lock_that_cannot_be_given_back(engine, table, tmp_path):
 
 def test_killed_it_leaves_no_command(embedded, tmp_path):
     with running("k", "--lease", 30, "--grace", 0.5, "--", *stubborn(tmp_path / "pid")) as process:
-        pid = int(text_in(tmp_path / "pid"))
+        pid = watched(tmp_path / "pid")
         process.kill()
         until(lambda: not is_there(pid))
         assert is_held()
@@ -247,8 +247,8 @@ def test_killed_it_leaves_no_command(embedded, tmp_path):
 
 
 def test_stopped_it_leaves_no_command_beyond_the_lease(embedded, tmp_path):
-    with running("k", "--lease", 1.5, "--grace", 0.3, "--", *stubborn(tmp_path / "pid")) as process:
-        pid = int(text_in(tmp_path / "pid"))
+    with running("k", "--lease", 3, "--grace", 0.3, "--", *stubborn(tmp_path / "pid")) as process:
+        pid = watched(tmp_path / "pid")
         process.send_signal(signal.SIGSTOP)
         until(lambda: not is_there(pid))
         process.send_signal(signal.SIGCONT)
@@ -256,7 +256,7 @@ def test_stopped_it_leaves_no_command_beyond_the_lease(embedded, tmp_path):
 
 
 def test_the_watchdog_can_be_missed(embedded, tmp_path):
-    with running("k", "--lease", 1, "--", "sh", "-c", f"echo 1 >{tmp_path}/1; sleep 2") as process:
+    with running("k", "--lease", 3, "--", "sh", "-c", f"echo 1 >{tmp_path}/1; sleep 2") as process:
         text_in(tmp_path / "1")
         listed = subprocess.run(
             ["ps", "-o", "pid=,args=", "--ppid", str(process.pid)],

@@ -17,7 +17,7 @@ from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.cli._permissions import ROLES, USES
 from pynamodb_mutex.testing import held_elsewhere
 
-README = Path(__file__).parent.parent / "README.rst"
+PAGE = Path(__file__).parent.parent / "docs/table.rst"
 IN_TRANSACTIONS = {
     "ConditionCheck": "ConditionCheckItem",
     "Delete": "DeleteItem",
@@ -242,9 +242,9 @@ def test_bad_usage(args, message):
     assert message in done.output
 
 
-def test_the_readme_shows_what_is_printed(monkeypatch):
+def test_the_documentation_shows_what_is_printed(monkeypatch):
     monkeypatch.setattr(LockItem.Meta, "table_name", "pynamodb-mutex")
-    written = README.read_text(encoding="utf-8")
+    written = PAGE.read_text(encoding="utf-8")
     command = re.search(r"^   pynamodb-mutex (policy .*)$", written, re.MULTILINE)[1]
     done = CliRunner().invoke(app, command.split())
     shown = "".join(f"   {line}".rstrip() + "\n" for line in done.output.splitlines())

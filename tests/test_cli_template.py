@@ -23,7 +23,7 @@ from snippets import read_hcl, stand_ins
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.cli._app import app
 
-README = Path(__file__).parent.parent / "README.rst"
+PAGE = Path(__file__).parent.parent / "docs/table.rst"
 LANGUAGES = ["cloudformation", "terraform", "cdk"]
 
 
@@ -215,7 +215,7 @@ def test_bad_usage():
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_readme_shows_what_is_printed(language, monkeypatch):
+def test_the_documentation_shows_what_is_printed(language, monkeypatch):
     monkeypatch.setattr(LockItem.Meta, "table_name", "pynamodb-mutex")
     shown = "".join(f"   {line}".rstrip() + "\n" for line in printed(language).splitlines())
-    assert f"\n\n{shown}\n" in README.read_text(encoding="utf-8")
+    assert f"\n\n{shown}\n" in PAGE.read_text(encoding="utf-8")

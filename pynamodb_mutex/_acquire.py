@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.exceptions import GetError, PynamoDBException, UpdateError
 
+from pynamodb_mutex import _events
 from pynamodb_mutex._claim import Tenure, Watch, new_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._hold import Hold
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pynamodb_mutex")
 
+H = TypeVar("H")
 T = TypeVar("T")
 
 TOO_SHORT = 0.5
@@ -60,32 +62,74 @@ class FirstSent:
             raise
 
 
-class Acquisition:
-    """An attempt to get one lock, until a deadline."""
+class Effort:
+    """What an acquisition takes, of one lock or of several.
 
-    def __init__(self, wanted: Wanted, deadline: float) -> None:
+    Attributes:
+        since: Local time at which it began.
+        attempts: Requests that were sent for it, reads and writes.
+    """
+
+    def __init__(self) -> None:
+        self.since = math.inf
+        self.attempts = 0
+
+
+class Acquisition:
+    """An attempt to get one lock, until a deadline.
+
+    Attributes:
+        effort: What it takes; that of a larger attempt, if this is part of one.
+    """
+
+    def __init__(self, wanted: Wanted, deadline: float, effort: Effort | None = None) -> None:
         self.wanted = wanted
         self.watch = Watch()
+        self.effort = effort or Effort()
         self._deadline = deadline
         self._outrun = False
 
     @property
+    def blocker(self) -> Acquisition:
+        """Of the locks that would do, the attempt to get the one that is free first."""
+        return self
+
+    @property
     def holder(self) -> Claim | None:
         """The claim that stood in the way last, as far as it was seen."""
-        local = self.wanted.key_queue.holder
-        if self.watch.claim is None and local is not None:
-            return self.wanted.store.rows.claim(local.item)
-        return self.watch.claim
+        return claim_in_the_way(self.watch, self.wanted)
+
+    def told(self, steps: Steps[H]) -> Steps[H]:
+        """Do the steps of this attempt, and tell if they come to nothing."""
+        return told(steps, self._came_to_nothing)
+
+    def _came_to_nothing(self, error: BaseException | None) -> None:
+        _events.not_acquired(self.blocker.wanted, self.effort, error)
+
+    def tell(self, hold: Hold) -> None:
+        """Tell that the lock was acquired."""
+        try:
+            _events.acquired(hold, self.effort)
+        except BaseException:
+            # interrupted in a receiver: nobody would know that it is to be given back
+            with suppress(PynamoDBException):
+                release(hold)
+            raise
 
     def run(self, alarm: Alarm, *, blocking: bool) -> Steps[Hold | None]:
         """Get the lock, in steps; None if it was not free in time."""
+        self.effort.since = local_clock().now()
         queue = self.wanted.queue
         local = queue.holder
         looks_first = not blocking or not (queue.turns or (local is not None and local.held))
         if looks_first:
             hold = yield from self.look()
-            if hold is not None or not blocking:
+            if hold is not None:
                 return hold
+        blocker = self.blocker
+        _events.contended(blocker.wanted, blocker.holder)
+        if not blocking:
+            return None
         # a holder in this process hands over: no request is needed before it does
         with Turn(queue, self.wanted, self._give_back, looked=looks_first, alarm=alarm) as turn:
             hold = yield from turn.wait(
@@ -118,7 +162,7 @@ class Acquisition:
         first_contact = bounds is None and not seen
         local = self.wanted.key_queue.holder
         held_here = local is not None and local.held
-        waits = local_clock().now() < self.watch.free_at(bounds)
+        waits = not seen or local_clock().now() < self.watch.free_at(bounds)
         # free for moments only: over before a write could follow the read that saw it
         fleeting = self._outrun and self.watch.changed_hands and not held_here
         reads = first_contact or ((seen or held_here) and waits and not fleeting)
@@ -146,8 +190,12 @@ class Acquisition:
         return (yield from self._reading(read))
 
     def _reading(self, read: Callable[[], T]) -> Steps[T]:
+        def attempt() -> T:
+            self.effort.attempts += 1
+            return read()
+
         try:
-            return (yield from persisting(read, self._deadline))
+            return (yield from persisting(attempt, self._deadline, self.wanted))
         except GetError as error:
             # to the caller it is the acquisition that failed
             raise UpdateError(error.msg, error.cause) from error.cause
@@ -165,6 +213,7 @@ class Acquisition:
         first_sent = FirstSent()
 
         def attempt() -> Answer:
+            self.effort.attempts += 1
             with first_sent.attempt() as now:
                 end, lease = tenure.propose(now, store.server.bounds, wanted.terms.lease)
                 answer = self._request(tenure, wanted.values(lease, end), now)
@@ -175,7 +224,7 @@ class Acquisition:
 
         hold: Hold | None = None
         try:
-            answer = yield from persisting(attempt, self._deadline)
+            answer = yield from persisting(attempt, self._deadline, wanted)
             # refused, but ours: an earlier attempt was applied and its answer lost
             if answer.claim.token != tenure.token or answer.claim.expires_at is None:
                 first_sent.at = math.inf
@@ -211,7 +260,11 @@ class Acquisition:
             try:
                 hold.renew(None)
             except PynamoDBException as error:
-                _log.warning("short claim of %s not renewed: %s", self.wanted.terms.key, error)
+                _log.warning(
+                    "short claim of %s not renewed: %s",
+                    *(self.wanted.terms.key, error),
+                    extra=hold.log_fields,
+                )
         return hold.held
 
     def _give_up(self, tenure: Tenure, hold: Hold | None) -> None:
@@ -227,4 +280,26 @@ def disown(wanted: Wanted, tenure: Tenure) -> None:
     try:
         store.write(store.rows.disown, terms.row, values)
     except (Transient, PynamoDBException) as error:
-        _log.warning("%s may be held by nobody for up to a lease: %s", terms.key, error)
+        _log.warning(
+            "%s may be held by nobody for up to a lease: %s",
+            *(terms.key, error),
+            extra=wanted.log_fields,
+        )
+
+
+def claim_in_the_way(watch: Watch, wanted: Wanted) -> Claim | None:
+    """Return the claim that was seen last on a key, or that of a holder in this process."""
+    local = wanted.key_queue.holder
+    return local.claim if watch.claim is None and local is not None else watch.claim
+
+
+def told(steps: Steps[H], came_to_nothing: Callable[[BaseException | None], None]) -> Steps[H]:
+    """Do the steps of an attempt, and tell if they come to nothing: by what error, if by any."""
+    try:
+        got = yield from steps
+    except BaseException as error:
+        came_to_nothing(error)
+        raise
+    if got is None:
+        came_to_nothing(None)
+    return got

@@ -84,13 +84,18 @@ class AnyAcquisition(Acquisition):
 
     def __init__(self, wanted: AnyWanted, deadline: float) -> None:
         super().__init__(wanted, deadline)
-        self._attempts = [Acquisition(each, deadline) for each in wanted.each.values()]
+        self._attempts = [Acquisition(each, deadline, self.effort) for each in wanted.each.values()]
         self._looked = False
 
     @property
+    def blocker(self) -> Acquisition:
+        """The attempt to get the lock whose claim ends first, as far as they were seen."""
+        return min(self._attempts, key=self._free_at)
+
+    @property
     def holder(self) -> Claim | None:
-        """Of the claims that stood in the way, as far as they were seen, the one that ends first."""
-        return min(self._attempts, key=self._free_at).holder
+        """The claim on that lock."""
+        return self.blocker.holder
 
     def _free_at(self, attempt: Acquisition) -> float:
         return attempt.watch.free_at(self.wanted.store.server.bounds)

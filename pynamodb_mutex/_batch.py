@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.exceptions import PynamoDBException
+from pynamodb.exceptions import PynamoDBException, UpdateError
 
 from pynamodb_mutex._repeat import Transient
 from pynamodb_mutex._store import Answer
@@ -55,15 +55,18 @@ def _renew_rows(holds: Sequence[Hold]) -> None:
         if not isinstance(error, Transient):
             store.batches = False
             if not isinstance(error, PynamoDBException):
-                _log.exception("locks cannot be renewed by batches")
+                _log.exception("locks cannot be renewed by batches", extra=holds[0].log_fields)
         for hold in holds:
             hold.renewal_failed(error)
         return
     for hold, renewal, answer in zip(holds, renewals, answers, strict=True):
-        if answer is not None and hold.renewal_answered(renewal, answer):
-            hold.plan(renewal.sent)
-        else:
-            hold.renewal_failed("not told by a batch")
+        applied = None if answer is None else hold.renewal_answered(renewal, answer)
+        if applied is None:
+            hold.renewal_failed(UpdateError("a batch did not tell what became of it"))
+            continue
+        hold.plan(renewal.sent)
+        if applied:
+            hold.tell_renewed(hold.holds)
 
 
 def _answers(holds: Sequence[Hold], renewals: Sequence[Renewal]) -> list[Answer | None]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.constants import TRANSACT_UPDATE
 from pynamodb.exceptions import GetError, PynamoDBException, TransactWriteError
 
-from pynamodb_mutex._acquire import TOO_SHORT, FirstSent, disown
+from pynamodb_mutex import _events
+from pynamodb_mutex._acquire import TOO_SHORT, Effort, FirstSent, claim_in_the_way, disown, told
 from pynamodb_mutex._claim import Claim, Tenure, Watch, new_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._group_hold import GroupHold
@@ -137,6 +138,8 @@ class GroupAcquisition:
         self._poll = poll
         self._waited = 0.0
         self._store: Store = wanted[0].store
+        self._effort = Effort()
+        self._tells = True
 
     @property
     def in_the_way(self) -> tuple[str, Claim]:
@@ -145,13 +148,44 @@ class GroupAcquisition:
         return blocked.wanted.terms.key, blocked.watch.claim or Claim()
 
     def run(self, alarm: Alarm, *, blocking: bool) -> Steps[GroupHold | None]:
-        """Get all the locks, in steps; None if they were not free in time."""
+        """Get all the locks, in steps, and tell of it; None if they were not free in time."""
+        self._effort.since = local_clock().now()
+        return (yield from told(self._run(alarm, blocking=blocking), self._came_to_nothing))
+
+    def tell(self, group: GroupHold) -> None:
+        """Tell that the locks were acquired."""
+        try:
+            for hold in group.members:
+                _events.acquired(hold, self._effort)
+        except BaseException:
+            # interrupted in a receiver: nobody would know that they are to be given back
+            with suppress(PynamoDBException):
+                group.release()
+            raise
+
+    def _came_to_nothing(self, error: BaseException | None) -> None:
+        for member in self._members:
+            _events.not_acquired(member.wanted, self._effort, error)
+
+    def _tell_contended(self) -> None:
+        """Tell of each lock that is held, once: when it is first known of any."""
+        now = local_clock().now()
+        for member in self._members:
+            claim = claim_in_the_way(member.watch, member.wanted)
+            if claim is not None and (member.watch.claim is None or now < member.free_at()):
+                self._tells = False
+                _events.contended(member.wanted, claim)
+
+    def _run(self, alarm: Alarm, *, blocking: bool) -> Steps[GroupHold | None]:
         # those of this process that have waited for longer come first
         waits_first = blocking and any(queue.watchers for queue in self._queues)
         if not waits_first:
             hold = yield from self._look()
-            if hold is not None or not blocking:
+            if hold is not None:
                 return hold
+        self._tell_contended()
+        if not blocking:
+            return None
         with self._watching(alarm):
             while True:
                 now = local_clock().now()
@@ -165,6 +199,8 @@ class GroupAcquisition:
                 hold = yield from self._look()
                 if hold is not None:
                     return hold
+                if self._tells:
+                    self._tell_contended()
 
     @contextmanager
     def _watching(self, alarm: Alarm) -> Iterator[None]:
@@ -201,10 +237,13 @@ class GroupAcquisition:
         if not members:
             return True
         keys = [(member.wanted.terms.model, member.wanted.terms.row) for member in members]
+
+        def attempt() -> list[RawItem]:
+            self._effort.attempts += 1
+            return read_rows(self._store, keys, consistent=first_contact)
+
         try:
-            rows = yield from persisting(
-                lambda: read_rows(self._store, keys, consistent=first_contact), self._deadline
-            )
+            rows = yield from persisting(attempt, self._deadline, members[0].wanted)
         except GetError as error:
             # to the caller it is the acquisition that failed
             raise TransactWriteError(error.msg, error.cause) from error.cause
@@ -216,6 +255,7 @@ class GroupAcquisition:
         first_sent = FirstSent()
 
         def attempt() -> Cancelled | None:
+            self._effort.attempts += 1
             with first_sent.attempt():
                 items = [{TRANSACT_UPDATE: member.request()} for member in self._members]
                 return self._store.transact(items, str(uuid.uuid4()))
@@ -224,7 +264,7 @@ class GroupAcquisition:
             for member in self._members:
                 member.start_anew()
             try:
-                cancelled = yield from persisting(attempt, self._deadline)
+                cancelled = yield from persisting(attempt, self._deadline, self._members[0].wanted)
                 if cancelled is None or self._is_ours(cancelled):
                     return self._start(first_sent.at)
             except BaseException:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.constants import TRANSACT_DELETE, TRANSACT_UPDATE
 
-from pynamodb_mutex._release import Ending, release_request
+from pynamodb_mutex._release import Ending, given_back, release_request
 from pynamodb_mutex._renewing import Renewing
 from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex.exceptions import MutexLostError
@@ -78,13 +78,13 @@ class GroupHold(Renewing):
         """Why they were lost; None if they were not."""
         return next((hold.loss for hold in self.members if hold.loss is not None), None)
 
-    def renew_once(self, lease: float | None) -> None:
+    def renew_once(self, lease: float | None) -> Sequence[Hold]:
         """Send a renewal of all, again only if it met a later one (see `Renewing`)."""
         while True:
             # a write under way that gives one back tells what becomes of it
             holds = [hold for hold in self.holds if not hold.is_ending]
             if not holds:
-                return
+                return ()
             renewals = [
                 hold.propose_renewal(hold.terms.lease if lease is None else lease) for hold in holds
             ]
@@ -103,14 +103,14 @@ class GroupHold(Renewing):
             if not claims or any(claims[at].expires_at == renewals[at].end for at in mine):
                 for hold, renewal in zip(holds, renewals, strict=True):
                     hold.extend(renewal)
-                return
+                return holds
             for at, claim in claims.items():
                 if at in mine:
                     holds[at].saw_end(claim)
                 else:
                     holds[at].renewal_refused(claim)
             if self.over:
-                return
+                return ()
 
     def release(self) -> None:
         """Give the locks back, by one transaction as a rule.
@@ -130,13 +130,10 @@ class GroupHold(Renewing):
             lost = error
         runs_until = min(hold.ends for hold in holds)
         left = [hold for hold in holds if hold.leave()]
-        try:
-            endings = [Ending(hold, runs_until) for hold in left]
+        endings = [Ending(hold, runs_until) for hold in left]
+        with given_back(endings):
             if endings and (lost is not None or not _release_together(endings)):
                 lost = _release_singly(endings) or lost
-        finally:
-            for hold in left:
-                hold.wanted.queue.left(hold)
         if lost is not None:
             raise lost
 
@@ -153,7 +150,7 @@ def _release_together(endings: Sequence[Ending]) -> bool:
                 ending.may_be_applied = ending.may_be_applied or failure.maybe_applied
             raise
 
-    return persist(attempt, endings[0].until) is None
+    return persist(attempt, endings[0].until, endings[0].hold) is None
 
 
 def _release_item(hold: Hold) -> dict[str, Any]:

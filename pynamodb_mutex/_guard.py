@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException
 
+from pynamodb_mutex import _events
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex.exceptions import MutexError
@@ -162,6 +163,9 @@ def guarded(parts: Sequence[Part], send: Callable[[], Refusal | None], what: str
         _send_until_known(parts, send, what)
         for part in parts:
             part.applied()
+    for part in parts:
+        if part.ends:
+            _events.released(part.hold)
 
 
 def _send_until_known(parts: Sequence[Part], send: Callable[[], Refusal | None], what: str) -> None:
@@ -178,7 +182,7 @@ def _send_until_known(parts: Sequence[Part], send: Callable[[], Refusal | None],
     try:
         while True:
             until = min((part.hold.ends for part in parts), default=local_clock().now() + _PATIENCE)
-            refusal = persist(attempt, until)
+            refusal = persist(attempt, until, parts[0].hold if parts else None)
             if refusal is None or _judged(parts, refusal, what, maybe_applied=maybe_applied):
                 return
     except BaseException as error:

@@ -8,7 +8,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pynamodb_mutex._claim import NO_SERVER_TIME, Loss, Tenure
+from pynamodb_mutex import _events
+from pynamodb_mutex._claim import NO_SERVER_TIME, Claim, Loss, Tenure
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._renewing import RENEWALS_PER_LEASE, Renewing
 from pynamodb_mutex._templates import seconds
@@ -17,7 +18,6 @@ from pynamodb_mutex.exceptions import MutexAlreadyHeldError, MutexLostError, Mut
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._group_hold import GroupHold
     from pynamodb_mutex._keys import RawItem
     from pynamodb_mutex._store import Answer, Store
@@ -47,6 +47,9 @@ class Hold(Renewing):
 
     Whether it is still held is computed from its end at each question, never a flag. No lock of
     this class is kept during a request.
+
+    Attributes:
+        since: Local time from which it was held.
     """
 
     def __init__(
@@ -70,7 +73,9 @@ class Hold(Renewing):
         self.is_ending = False
         self._loss: Loss | None = None
         self._lock = threading.Lock()
-        self._since = local_clock().now()
+        self._is_announced = False
+        self._untold: tuple[Callable[[], None], ...] = ()
+        self.since = local_clock().now()
         self.plan(sent)
 
     # -- belief ---------------------------------------------------------------------------------
@@ -115,6 +120,28 @@ class Hold(Renewing):
         return self.remaining > 0
 
     @property
+    def claim(self) -> Claim:
+        """The claim as it stands in the row, as far as this holder knows."""
+        tenure = self.tenure
+        return Claim(
+            token=tenure.token,
+            version=tenure.version,
+            expires_at=tenure.expires_at,
+            lease=self.terms.lease,
+            owner=self.wanted.owner,
+        )
+
+    @property
+    def fencing_token(self) -> int | None:
+        """The version, unless the row is deleted at release: then it may fall."""
+        return None if self.terms.delete_on_release else self.tenure.version
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """What a record in the log says of the lock, beside its message."""
+        return self.wanted.log_fields | {"fencing_token": self.fencing_token}
+
+    @property
     def data(self) -> Any:
         """The payload in the row, as far as this holder knows."""
         return self.store.rows.data(self.item)
@@ -141,6 +168,11 @@ class Hold(Renewing):
             self.lose(Loss.UNREACHABLE if together.unanswered else Loss.EXPIRED)
         return self._loss
 
+    @property
+    def cause(self) -> Loss | None:
+        """Why it was lost, as far as it was noted. Unlike `loss` this takes note of nothing."""
+        return self._loss
+
     def lose(self, loss: Loss, taker: Claim | None = None) -> None:
         """Take note of the loss, also for what is held together; tell each `on_lost` of it once."""
         together = self.group or self
@@ -152,7 +184,6 @@ class Hold(Renewing):
         together.stop()
         told: list[Any] = []
         for hold in lost:
-            _log.warning("%s lost by %s: %s", hold.terms.key, hold.wanted.owner, loss.value)
             hold.wanted.queue.left(hold)
             on_lost, tell = hold.terms.on_lost, hold.wanted.on_lost
             if tell is not None and on_lost not in told:
@@ -160,6 +191,7 @@ class Hold(Renewing):
                 threading.Thread(
                     target=hold._tell, args=(tell,), name="pynamodb-mutex-on-lost", daemon=True
                 ).start()
+        _events.lost(lost)
 
     def _note(self, loss: Loss, taker: Claim | None) -> bool:
         """Take note of a loss; return whether it is news."""
@@ -174,7 +206,21 @@ class Hold(Renewing):
         try:
             on_lost()
         except Exception:  # noqa: BLE001 - the caller's code, on a thread of ours
-            _log.exception("on_lost of %s failed", self.terms.key)
+            _log.exception("on_lost of %s failed", self.terms.key, extra=self.log_fields)
+
+    def defer(self, tell: Callable[[], None]) -> bool:
+        """Keep what is to be told until it was told that this was acquired; return whether it was not."""
+        with self._lock:
+            if not self._is_announced:
+                self._untold = (*self._untold, tell)
+            return not self._is_announced
+
+    def announce(self) -> Sequence[Callable[[], None]]:
+        """Take note that it was told that this was acquired; return what is to be told after that."""
+        with self._lock:
+            self._is_announced = True
+            untold, self._untold = self._untold, ()
+        return untold
 
     def lost_error(self, what: str, *, applied: bool | None = False) -> MutexLostError:
         """Return the error that says that the lock was lost, with its cause."""
@@ -215,29 +261,31 @@ class Hold(Renewing):
         lasts = self.terms.lease >= RENEWALS_PER_LEASE * store.hangs_for
         return store if store.batches and lasts and not self._alone else None
 
-    def renew_once(self, lease: float | None) -> None:
+    def renew_once(self, lease: float | None) -> Sequence[Hold]:
         """Send a renewal, again only if it met a later one (see `Renewing`)."""
         while True:
             renewal = self.propose_renewal(self.terms.lease if lease is None else lease)
             values = self.mine() | renewal.values
             answer = self.store.write(self.store.rows.renew, self.terms.row, values)
-            if self.renewal_answered(renewal, answer):
-                return
+            applied = self.renewal_answered(renewal, answer)
+            if applied is not None:
+                return self.holds if applied else ()
 
-    def renewal_answered(self, renewal: Renewal, answer: Answer) -> bool:
-        """Take note of what a renewal brought; return whether that is all, or it is to be repeated."""
+    def renewal_answered(self, renewal: Renewal, answer: Answer) -> bool | None:
+        """Take note of what a renewal brought; return whether it was applied, None to repeat it."""
         tenure, claim = self.tenure, answer.claim
         self._unreachable = False
         stored = claim.expires_at or 0.0
         if answer.applied or (tenure.is_mine(claim) and stored == renewal.end):
             self.extend(renewal)
-        elif not tenure.is_mine(claim):
+            return True
+        if not tenure.is_mine(claim):
             self.renewal_refused(claim)
         elif stored > tenure.proposed:
             self.saw_end(claim)
-            return False
+            return None
         # else a renewal sent later came first: its own answer tells what it brought
-        return True
+        return False
 
     def renewal_refused(self, claim: Claim) -> None:
         """Take note of a claim that is not ours, unless a write of ours is just ending it."""
@@ -278,6 +326,7 @@ class Hold(Renewing):
     def renewed(self, renewal: Renewal) -> None:
         """Take note that a write which carried the claim was applied."""
         self.extend(renewal)
+        self.tell_renewed(self.holds)
         if self.group is None:
             # else the others are due when they were
             self.plan(renewal.sent)
@@ -286,7 +335,7 @@ class Hold(Renewing):
     def is_over_max_hold(self, now: float) -> bool:
         """Whether it has been held for longer than is allowed."""
         max_hold = self.terms.max_hold
-        return max_hold is not None and now - self._since >= max_hold
+        return max_hold is not None and now - self.since >= max_hold
 
     def renew(self, lease: float | None, patience: float = math.inf) -> None:
         """Renew now, with all that is held together; see `Renewing.renew`."""
@@ -357,7 +406,11 @@ class Hold(Renewing):
 
     def lost_at_release(self, claim: Claim) -> MutexLostError:
         """Return the error for a release that found another claim than ours."""
-        self._loss, self.taker = self.tenure.loss(claim), claim
+        with self._lock:
+            is_news = self._loss is None
+            self._loss, self.taker = self.tenure.loss(claim), claim
+        if is_news:
+            _events.lost([self])
         return self.lost_error("release")
 
     def mine(self) -> dict[str, Any]:

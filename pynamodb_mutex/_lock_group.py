@@ -101,10 +101,17 @@ class LockGroup(Blocks["GroupHold"]):
             mine = yield from acquisition.run(alarm, blocking=waits)
             if mine is None:
                 return acquisition
-        self._holds[me] = self._latest = mine
-        for lock, hold in zip(self._locks, self._in_order(mine), strict=True):
-            lock._holds[me] = lock._latest = hold
+            self._note(me, mine)
+            acquisition.tell(mine)
+        else:
+            self._note(me, mine)
         return None
+
+    def _note(self, me: int, group: GroupHold) -> None:
+        """Take note that this thread or task holds the locks."""
+        self._holds[me] = self._latest = group
+        for lock, hold in zip(self._locks, self._in_order(group), strict=True):
+            lock._holds[me] = lock._latest = hold
 
     def _in_order(self, group: GroupHold) -> list[Hold]:
         """Return the acquisitions in the order of the locks: another object may have made them."""

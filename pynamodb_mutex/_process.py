@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
+from pynamodb_mutex._events import Teller
 from pynamodb_mutex._renewer import Renewer
 from pynamodb_mutex._store import Store
 from pynamodb_mutex._waiting import LocalQueue
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Process:
-    """Connections, knowledge of server time, local queues and the renewer of one process.
+    """Connections, knowledge of server time, local queues and the threads of one process.
 
     Attributes:
         left_behind: Whether this is the state of a parent process, seen from its forked child.
@@ -27,6 +28,7 @@ class Process:
     def __init__(self) -> None:
         self.left_behind = False
         self.renewer = Renewer()
+        self.teller = Teller()
         self.stores: dict[type[Model], Store] = {}
         self._server_times: dict[str, ServerTime] = {}
         self._queues: WeakValueDictionary[

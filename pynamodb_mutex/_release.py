@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import PynamoDBException
 
+from pynamodb_mutex import _events
 from pynamodb_mutex._claim import Loss, Tenure, forced_token, new_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._hold import Hold
@@ -16,7 +18,7 @@ from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex.exceptions import MutexLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from pynamodb_mutex._keys import RawItem
     from pynamodb_mutex._store import Answer, Store
@@ -41,14 +43,30 @@ def release(hold: Hold) -> None:
     runs_until = hold.ends
     if not hold.leave():
         return
-    queue = hold.wanted.queue
     ending = Ending(hold, runs_until)
-    try:
-        turn = queue.next_in_line(hold, hold.terms.poll)
+    with given_back([ending]):
+        turn = hold.wanted.queue.next_in_line(hold, hold.terms.poll)
         if turn is None or not _hand_over(hold, ending, turn):
             ending.send(release_request(hold))
+
+
+@contextmanager
+def given_back(endings: Sequence[Ending]) -> Iterator[None]:
+    """Tell what became of locks that are given back inside the block."""
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as failure:
+        error = failure
+        raise
     finally:
-        queue.left(hold)
+        for ending in endings:
+            ending.hold.wanted.queue.left(ending.hold)
+        for ending in endings:
+            if ending.heir is not None:
+                _events.handed_over(ending.hold, ending.heir)
+            else:
+                _events.released(ending.hold, error)
 
 
 def force(store: Store, row: RawItem, key: str) -> bool:
@@ -82,12 +100,19 @@ class Ending:
     As long as no attempt may have been applied, a refusal tells that the lock was lost, whatever
     the lease says. Afterwards it may be that attempt's own doing: then the lock counts as released,
     for its lease was still running when the first was sent.
+
+    Attributes:
+        hold: The acquisition.
+        until: Local time until which it is repeated.
+        may_be_applied: Whether an attempt may have been applied.
+        heir: Who holds the lock now, if it was handed over.
     """
 
     def __init__(self, hold: Hold, runs_until: float) -> None:
         self.hold = hold
         self.until = min(runs_until, local_clock().now() + _PATIENCE)
         self.may_be_applied = hold.may_have_ended
+        self.heir: Hold | None = None
 
     def send(
         self,
@@ -103,7 +128,7 @@ class Ending:
                 self.may_be_applied = self.may_be_applied or failure.maybe_applied
                 raise
 
-        answer = persist(attempt, self.until)
+        answer = persist(attempt, self.until, self.hold)
         if not done(answer):
             tenure = self.hold.tenure
             forced = tenure.loss(answer.claim) is Loss.FORCED
@@ -142,6 +167,7 @@ def _hand_over(hold: Hold, ending: Ending, turn: Turn[Wanted, Hold]) -> bool:
             new = Hold(wanted, tenure, answer.claim, answer.item, first_sent)
             granted = turn.grant(new)
             new.start()
+            ending.heir = new if granted else None
             if not granted:
                 # whom it was for has left by an exception
                 release(new)
@@ -150,7 +176,11 @@ def _hand_over(hold: Hold, ending: Ending, turn: Turn[Wanted, Hold]) -> bool:
     except PynamoDBException as error:
         if ending.may_be_applied:
             raise
-        _log.warning("%s not handed over to %s: %s", hold.terms.key, wanted.owner, error)
+        _log.warning(
+            "%s not handed over to %s: %s",
+            *(hold.terms.key, wanted.owner, error),
+            extra=hold.log_fields,
+        )
         return False
     finally:
         if not granted:

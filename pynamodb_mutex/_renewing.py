@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PynamoDBException
 
+from pynamodb_mutex import _events
 from pynamodb_mutex._batch import renew_together
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._repeat import Transient, persist
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pynamodb_mutex._claim import Loss
     from pynamodb_mutex._hold import Hold
@@ -73,11 +74,14 @@ class Renewing(ABC):
         """Why it was lost; None if it was not."""
 
     @abstractmethod
-    def renew_once(self, lease: float | None) -> None:
+    def renew_once(self, lease: float | None) -> Sequence[Hold]:
         """Send a renewal, again only if it met a later one; a refusal is a loss.
 
         Args:
             lease: Seconds; by default each lock's own.
+
+        Returns:
+            Those that were renewed by it.
 
         Raises:
             Transient: If it may pass.
@@ -91,7 +95,8 @@ class Renewing(ABC):
 
     def start(self) -> None:
         """Look after it in the background, from when it is handed out."""
-        if any(hold.terms.auto_renew or hold.terms.on_lost is not None for hold in self.holds):
+        asked = any(hold.terms.auto_renew or hold.terms.on_lost is not None for hold in self.holds)
+        if asked or _events.on_lost.receivers:
             self._process.renewer.add(self)
 
     def stop(self) -> None:
@@ -126,8 +131,11 @@ class Renewing(ABC):
         holds = self.holds
         for hold in holds:
             if hold.is_over_max_hold(now):
-                key, held_for = hold.terms.key, hold.terms.max_hold
-                _log.warning("%s is held for more than %s s: not renewed", key, held_for)
+                _log.warning(
+                    "%s is held for more than %s s: not renewed",
+                    *(hold.terms.key, hold.terms.max_hold),
+                    extra=hold.log_fields,
+                )
                 self._renews_at = math.inf
                 return False
         # counted from this sending, so that one that hangs is followed by another
@@ -160,26 +168,43 @@ class Renewing(ABC):
         """Send one renewal by itself in the background; one that fails is due again soon."""
         sent = local_clock().now()
         try:
-            self.renew_once(None)
+            renewed = self.renew_once(None)
         except (Transient, PynamoDBException) as error:
             self.renewal_failed(error)
         else:
             self._alone = False
             self.plan(sent)
+            self.tell_renewed(renewed)
 
-    def renewal_failed(self, reason: object) -> None:
+    def tell_renewed(self, renewed: Iterable[Hold], won_back: Sequence[Hold] = ()) -> None:
+        """Tell who was renewed, but for those whose claim came too late to be believed in."""
+        for hold in renewed:
+            if not hold.over:
+                _events.renewed(hold, won_back=hold in won_back)
+
+    def renewal_failed(self, error: Exception) -> None:
         """Let it be repeated soon, and by itself: only the store's refusal, or its end, is a loss."""
         self._unreachable = self._alone = True
         pause = min(1.0, self._shortest_lease(self.holds) / 10)
         self._renews_at = local_clock().now() + random.uniform(pause / 2, pause)  # noqa: S311 - jitter
-        _log.warning("renewal of %s failed, to be repeated: %s", self._names, reason)
+        self._tell_failed(error)
+
+    def _tell_failed(self, error: Exception) -> None:
+        for hold in self.holds:
+            _events.renewal_failed(hold, error.error if isinstance(error, Transient) else error)
 
     def renew(self, lease: float | None, patience: float = math.inf) -> None:
         """Renew now; a lease that ended is won back if nobody took the lock meanwhile."""
         for hold in self.holds:
             hold.check_renewable()
         now = local_clock().now()
-        persist(lambda: self.renew_once(lease), min(max(self.ends, now), now + patience))
+        until = min(max(self.ends, now), now + patience)
+        try:
+            first = next(iter(self.holds), None)
+            renewed = persist(lambda: self.renew_once(lease), until, first)
+        except PynamoDBException as error:
+            self._tell_failed(error)
+            raise
         holds = self.holds
         with self.changing:
             lost = [hold for hold in holds if hold.over]
@@ -189,13 +214,10 @@ class Renewing(ABC):
         if lost:
             self.start()
         self._process.renewer.refresh(self)
+        self.tell_renewed(renewed, lost)
         for hold in self.holds:
             if hold.loss is not None:
                 raise hold.lost_error("renew")
-
-    @property
-    def _names(self) -> str:
-        return ", ".join(hold.terms.key for hold in self.holds)
 
     @staticmethod
     def _shortest_lease(holds: Sequence[Hold]) -> float:

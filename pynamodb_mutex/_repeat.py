@@ -12,9 +12,18 @@ from pynamodb_mutex._waiting import Alarm, all_steps
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing import Any, Protocol
+
     from pynamodb.exceptions import PynamoDBException
 
     from pynamodb_mutex._waiting import Steps
+
+    class Named(Protocol):
+        """What a record in the log can be about."""
+
+        @property
+        def log_fields(self) -> dict[str, Any]: ...
+
 
 _log = logging.getLogger("pynamodb_mutex")
 
@@ -45,7 +54,7 @@ class Transient(Exception):  # noqa: N818 - not an error: it is repeated, or its
         self.maybe_applied = maybe_applied
 
 
-def persisting(attempt: Callable[[], T], until: float) -> Steps[T]:
+def persisting(attempt: Callable[[], T], until: float, lock: Named | None = None) -> Steps[T]:
     """Repeat an attempt, in steps, while its failure may pass.
 
     The waits grow exponentially, with full jitter, after M. Brooker as `_waiting.next_wait`. The steps of
@@ -54,6 +63,7 @@ def persisting(attempt: Callable[[], T], until: float) -> Steps[T]:
     Args:
         attempt: Sends one request; called again after Transient.
         until: Local time after which it is not repeated, but PATIENCE is always granted.
+        lock: What it is about, for the log.
 
     Raises:
         PynamoDBException: The last failure, once it is too late to repeat, or one that cannot pass.
@@ -66,11 +76,12 @@ def persisting(attempt: Callable[[], T], until: float) -> Steps[T]:
         except Transient as failure:
             if clock.now() >= until:
                 raise failure.error from failure.error.cause
-            _log.warning("%s; to be repeated", failure)
+            fields = None if lock is None else lock.log_fields
+            _log.warning("%s; to be repeated", failure, extra=fields)
         yield min(clock.now() + random.uniform(0, wait), until)  # noqa: S311 - jitter, not a secret
         wait = min(LONGEST_WAIT, 2 * wait)
 
 
-def persist(attempt: Callable[[], T], until: float) -> T:
+def persist(attempt: Callable[[], T], until: float, lock: Named | None = None) -> T:
     """Do `persisting` on this thread, which sleeps between the attempts."""
-    return all_steps(persisting(attempt, until), Alarm())
+    return all_steps(persisting(attempt, until, lock), Alarm())

@@ -6,6 +6,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pynamodb_mutex import _events
 from pynamodb_mutex._acquire import Acquisition
 from pynamodb_mutex._claim import Loss, Tenure
 from pynamodb_mutex._clock import local_clock
@@ -143,6 +144,7 @@ def detach(hold: Hold, lease: float | None, row: RawItem | None) -> str:
         hold.renew(lease, _PATIENCE)
         hold.leave("detach")
     hold.forget()
+    _events.handed_over(hold)
     tenure, terms, store = hold.tenure, hold.terms, hold.store
     return Ticket(
         table=store.connection.table_name,
@@ -174,7 +176,9 @@ class Attachment(Acquisition):
 
     def __init__(self, wanted: Wanted, ticket: Ticket) -> None:
         _, deadline = wanted.terms.patience(blocking=True, timeout=None)
-        super().__init__(wanted, min(deadline, local_clock().now() + wanted.terms.lease))
+        now = local_clock().now()
+        super().__init__(wanted, min(deadline, now + wanted.terms.lease))
+        self.effort.since = now
         self._ticket = ticket
 
     def attach(self) -> Steps[Hold]:

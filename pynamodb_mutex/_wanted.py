@@ -44,6 +44,11 @@ class Wanted:
         self.caller = this_caller()
         self.owner = terms.label()
 
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """What a record in the log says of the lock, beside its message."""
+        return {"lock_key": self.terms.key, "lock_owner": self.owner, "fencing_token": None}
+
     def at(self, other: Wanted) -> Wanted:  # noqa: ARG002 - there is but one row to want
         """Return what is wanted of the row that another of the same queue holds."""
         return self

@@ -272,10 +272,11 @@ class Mutex(Holder, Blocks["Hold"]):
             mine.depth += 1
             self._holds[me] = self._latest = mine
             return None
-        hold = yield from acquisition.run(alarm, blocking=waits)
+        hold = yield from acquisition.told(acquisition.run(alarm, blocking=waits))
         if hold is None:
             return acquisition
         self._holds[me] = self._latest = hold
+        acquisition.tell(hold)
         return None
 
     def _acquisition(self, deadline: float) -> Acquisition:
@@ -292,8 +293,10 @@ class Mutex(Holder, Blocks["Hold"]):
         """Go on with the acquisition that a ticket names; the next ``with`` block takes it over."""
         from pynamodb_mutex._ticket import Attachment  # noqa: PLC0415 - seldom needed
 
-        hold = yield from Attachment(self._wanted(), ticket).attach()
+        attachment = Attachment(self._wanted(), ticket)
+        hold = yield from attachment.told(attachment.attach())
         self._holds[this_caller()] = self._latest = self._attached = hold
+        attachment.tell(hold)
 
     def force_release(self) -> bool:
         """Break whatever claim stands on this key now, and no later one.

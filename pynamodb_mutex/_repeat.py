@@ -11,7 +11,6 @@ from pynamodb_mutex._waiting import Alarm, all_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
     from typing import Any, Protocol
 
     from pynamodb.exceptions import PynamoDBException

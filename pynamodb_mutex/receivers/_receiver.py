@@ -1,0 +1,117 @@
+"""What the ready receivers have in common."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pynamodb_mutex import signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from pynamodb.models import Model
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+_NAMES = (
+    "acquired",
+    "contended",
+    "not_acquired",
+    "renewed",
+    "renewal_failed",
+    "lost",
+    "released",
+    "handed_over",
+)
+
+
+def missing(module: str, what: str, extra: str) -> ImportError:
+    """Return the error for a library that is not installed."""
+    return ImportError(f"{module} needs {what}: pip install 'pynamodb-mutex[{extra}]'")
+
+
+class Receiver:
+    """A receiver of the signals, from when it is made until it is uninstalled.
+
+    As a context manager it is uninstalled at the end of the block. The methods of a subclass that are
+    named as signals receive them.
+    """
+
+    def __init__(self, key_label: Callable[[str], str] | None) -> None:
+        """Use ``install``."""
+        if not signals.signals_available:
+            raise missing(type(self).__module__, "blinker", "signals")
+        self._key_label = key_label
+
+    def _connect(self) -> Self:
+        for name in _NAMES:
+            method = getattr(self, name, None)
+            if method is not None:
+                getattr(signals, name).connect(method, weak=False)
+        return self
+
+    def uninstall(self) -> None:
+        """Receive no more signals. What was counted stays; may be called again."""
+        for name in _NAMES:
+            method = getattr(self, name, None)
+            if method is not None:
+                getattr(signals, name).disconnect(method)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Uninstall it."""
+        self.uninstall()
+
+    def _labels(self, sender: type[Model], key: str) -> tuple[str, ...]:
+        """Return the table, and what the caller makes of the key: never the key itself."""
+        table: Any = sender.Meta
+        if self._key_label is None:
+            return (table.table_name,)
+        return (table.table_name, str(self._key_label(key)))
+
+
+class Held(Generic[T]):
+    """What is remembered of locks that are held, by their tokens; each until its end is told.
+
+    Has no lock, which a fork could leave locked: each step is one operation of a dict.
+
+    Args:
+        forget: Called in a forked child for each lock that is its parent's.
+    """
+
+    def __init__(self, forget: Callable[[T], None]) -> None:
+        self._held: dict[str, T] = {}
+        self._process = os.getpid()
+        self._forget = forget
+
+    def add(self, token: str, what: T) -> None:
+        """Remember a lock that is held from now on."""
+        self._forget_parents()
+        self._held[token] = what
+
+    def pop(self, token: str) -> T | None:
+        """Forget a lock whose end is told; None if it was not remembered."""
+        self._forget_parents()
+        return self._held.pop(token, None)
+
+    def clear(self) -> list[T]:
+        """Forget all; return what was remembered."""
+        held, self._held = self._held, {}
+        return list(held.values())
+
+    def _forget_parents(self) -> None:
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            for each in self.clear():
+                self._forget(each)

@@ -1,0 +1,158 @@
+"""Metrics of locks for CloudWatch: lines of JSON in its embedded metric format, as Lambda logs them.
+
+Needs neither a client nor a permission: CloudWatch Logs makes the metrics from the lines.
+
+==================  ============================================================================
+``Acquired``        1 for a lock acquired; beside it ``WaitTime`` in seconds, ``Attempts``, and
+                    ``Abandoned``, 1 if the holder before never gave it back
+``Contended``       1 for an acquisition that found the lock held
+``NotAcquired``     1 for an acquisition that came to nothing; beside it ``WaitTime``
+``RenewalFailed``   1 for a renewal that failed
+``Lost``            1 for a lock lost; beside it ``HoldTime`` in seconds
+``Released``        1 for a lock given back; beside it ``HoldTime``
+``HandedOver``      1 for a lock handed over; beside it ``HoldTime``
+==================  ============================================================================
+
+The dimension is ``table``, with ``key_label`` also ``table`` and ``key_label`` together, and for
+``Lost`` also ``table`` and ``loss`` together. Key, owner and fencing token are properties of the line, to be
+searched by CloudWatch Logs Insights, and cost no metric.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+from pynamodb_mutex.receivers._receiver import Receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamodb.models import Model
+    from typing_extensions import Unpack
+
+    from pynamodb_mutex import signals
+
+__all__ = ["CloudWatchReceiver", "install"]
+
+_UNITS = {"WaitTime": "Seconds", "HoldTime": "Seconds"}
+
+
+def install(
+    namespace: str = "pynamodb-mutex",
+    *,
+    stream: TextIO | None = None,
+    key_label: Callable[[str], str] | None = None,
+) -> CloudWatchReceiver:
+    """Write a line for each thing that happens to the locks of this process, but for renewals that succeed.
+
+    Args:
+        namespace: Of the metrics.
+        stream: Where the lines go; what is ``sys.stdout`` at the time by default.
+        key_label: Makes a dimension from a key, one of few, such as its prefix. Each value is a metric of
+            its own, which costs.
+
+    Returns:
+        What is installed, to ``uninstall`` it.
+
+    Raises:
+        ImportError: If blinker is not installed.
+    """
+    return CloudWatchReceiver(namespace, stream, key_label)._connect()
+
+
+class CloudWatchReceiver(Receiver):
+    """What `install` returns. Also a context manager, which uninstalls it."""
+
+    def __init__(
+        self, namespace: str, stream: TextIO | None, key_label: Callable[[str], str] | None
+    ) -> None:
+        """Use `install`."""
+        super().__init__(key_label)
+        self._namespace = namespace
+        self._stream = stream
+
+    def acquired(self, sender: type[Model], **event: Unpack[signals.Acquired]) -> None:
+        """Receive a signal."""
+        more: dict[str, Any] = (
+            {} if not event["abandoned"] else {"abandoned_by": event["abandoned_by"]}
+        )
+        metrics = {
+            "Acquired": 1,
+            "WaitTime": event["waited"],
+            "Attempts": event["attempts"],
+            "Abandoned": int(event["abandoned"]),
+        }
+        self._write(sender, "acquired", event, metrics, more)
+
+    def contended(self, sender: type[Model], **event: Unpack[signals.Contended]) -> None:
+        """Receive a signal."""
+        more = {
+            "holder": event["holder"],
+            "holder_fencing_token": event["holder_fencing_token"],
+        }
+        self._write(sender, "contended", event, {"Contended": 1}, more)
+
+    def not_acquired(self, sender: type[Model], **event: Unpack[signals.NotAcquired]) -> None:
+        """Receive a signal."""
+        metrics = {"NotAcquired": 1, "WaitTime": event["waited"]}
+        self._write(sender, "not_acquired", event, metrics, _error(event["error"]))
+
+    def renewal_failed(self, sender: type[Model], **event: Unpack[signals.RenewalFailed]) -> None:
+        """Receive a signal."""
+        more = _error(event["error"])
+        self._write(sender, "renewal_failed", event, {"RenewalFailed": 1}, more)
+
+    def lost(self, sender: type[Model], **event: Unpack[signals.Lost]) -> None:
+        """Receive a signal."""
+        metrics = {"Lost": 1, "HoldTime": event["held_for"]}
+        more = {"loss": event["loss"].name, "taker": event["taker"]}
+        self._write(sender, "lost", event, metrics, more)
+
+    def released(self, sender: type[Model], **event: Unpack[signals.Released]) -> None:
+        """Receive a signal."""
+        metrics = {"Released": 1, "HoldTime": event["held_for"]}
+        self._write(sender, "released", event, metrics, _error(event["error"]))
+
+    def handed_over(self, sender: type[Model], **event: Unpack[signals.HandedOver]) -> None:
+        """Receive a signal."""
+        metrics = {"HandedOver": 1, "HoldTime": event["held_for"]}
+        self._write(sender, "handed_over", event, metrics, {"to": event["to"]})
+
+    def _write(
+        self,
+        sender: type[Model],
+        name: str,
+        event: Any,
+        metrics: dict[str, float],
+        more: dict[str, Any],
+    ) -> None:
+        table, *label = self._labels(sender, event["key"])
+        line: dict[str, Any] = {
+            "event": name,
+            "table": table,
+            "key": event["key"],
+            "owner": event["owner"],
+            "fencing_token": event.get("fencing_token"),
+            **more,
+            **metrics,
+        }
+        dimensions = [["table"]]
+        if label:
+            line["key_label"] = label[0]
+            dimensions.append(["table", "key_label"])
+        if "loss" in line:
+            dimensions.append(["table", "loss"])
+        described = [{"Name": each, "Unit": _UNITS.get(each, "Count")} for each in metrics]
+        directive = {"Namespace": self._namespace, "Dimensions": dimensions, "Metrics": described}
+        metadata = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [directive]}
+        stream = self._stream or sys.stdout
+        # in one piece, for other threads write as well
+        stream.write(json.dumps({"_aws": metadata, **line}) + "\n")
+        stream.flush()
+
+
+def _error(error: BaseException | None) -> dict[str, Any]:
+    return {} if error is None else {"error": repr(error)}

@@ -1,0 +1,164 @@
+"""Metrics of locks for Prometheus, by prometheus_client.
+
+==============================================  =========  ===================================================
+``pynamodb_mutex_acquired_total``               counter    locks acquired
+``pynamodb_mutex_contended_total``              counter    acquisitions that found the lock held
+``pynamodb_mutex_not_acquired_total``           counter    acquisitions that came to nothing; ``reason`` is
+                                                           ``held`` or ``error``
+``pynamodb_mutex_abandoned_total``              counter    locks taken over from a holder that never gave them
+                                                           back
+``pynamodb_mutex_lost_total``                   counter    locks lost; ``cause`` is the name of the `Loss`
+``pynamodb_mutex_renewal_failures_total``       counter    renewals that failed
+``pynamodb_mutex_wait_seconds``                 histogram  from the call until the lock was acquired
+``pynamodb_mutex_hold_seconds``                 histogram  from the acquisition to its end, however it ended
+``pynamodb_mutex_held``                         gauge      locks held by this process now
+==============================================  =========  ===================================================
+
+All have the label ``table``, and with ``key_label`` the label ``key``. The keys themselves are no labels:
+there may be any number of them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from pynamodb_mutex.receivers._receiver import Held, Receiver, missing
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+except ImportError as error:
+    raise missing(__name__, "prometheus_client", "prometheus") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamodb.models import Model
+    from typing_extensions import Unpack
+
+    from pynamodb_mutex import signals
+
+__all__ = ["PrometheusReceiver", "install"]
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+
+
+def install(
+    registry: CollectorRegistry = REGISTRY, *, key_label: Callable[[str], str] | None = None
+) -> PrometheusReceiver:
+    """Count what happens to the locks of this process from now on.
+
+    Args:
+        registry: Where the metrics are registered.
+        key_label: Makes a label from a key, one of few, such as its prefix. Without, metrics tell
+            tables apart, not keys.
+
+    Returns:
+        What is installed, to ``uninstall`` it.
+
+    Raises:
+        ImportError: If blinker or prometheus_client is not installed.
+        ValueError: If it is installed in this registry already.
+    """
+    return PrometheusReceiver(registry, key_label)._connect()
+
+
+class PrometheusReceiver(Receiver):
+    """What `install` returns. Also a context manager, which uninstalls it."""
+
+    def __init__(self, registry: CollectorRegistry, key_label: Callable[[str], str] | None) -> None:
+        """Use `install`."""
+        super().__init__(key_label)
+        self._registry = registry
+        self._metrics: list[Any] = []
+        self._acquired = self._metric(Counter, "acquired", "Locks acquired")
+        self._contended = self._metric(
+            Counter, "contended", "Acquisitions that found the lock held"
+        )
+        self._not_acquired = self._metric(
+            Counter, "not_acquired", "Acquisitions that came to nothing", "reason"
+        )
+        self._abandoned = self._metric(
+            Counter, "abandoned", "Locks taken over from a holder that never gave them back"
+        )
+        self._lost = self._metric(
+            Counter, "lost", "Locks lost before they were given back", "cause"
+        )
+        self._failures = self._metric(Counter, "renewal_failures", "Renewals that failed")
+        self._waits = self._metric(
+            Histogram, "wait_seconds", "Seconds until a lock was acquired", buckets=_SECONDS
+        )
+        self._holds = self._metric(
+            Histogram, "hold_seconds", "Seconds for which locks were held", buckets=_SECONDS
+        )
+        self._gauge = self._metric(
+            Gauge, "held", "Locks held by this process", multiprocess_mode="livesum"
+        )
+        self._held: Held[tuple[str, ...]] = Held(self._forget)
+
+    def _metric(self, kind: Any, name: str, text: str, *labels: str, **options: Any) -> Any:
+        names = ["table", *(["key"] if self._key_label else []), *labels]
+        metric = kind(f"pynamodb_mutex_{name}", text, names, registry=self._registry, **options)
+        self._metrics.append(metric)
+        return metric
+
+    def uninstall(self) -> None:
+        """Receive no more signals, and take the metrics out of the registry; may be called again."""
+        super().uninstall()
+        while self._metrics:
+            self._registry.unregister(self._metrics.pop())
+
+    def _forget(self, labels: tuple[str, ...]) -> None:
+        # with several processes, prometheus_client itself begins at 0 in each
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            self._gauge.labels(*labels).dec()
+
+    def acquired(self, sender: type[Model], **event: Unpack[signals.Acquired]) -> None:
+        """Receive a signal."""
+        labels = self._labels(sender, event["key"])
+        self._held.add(event["token"], labels)
+        self._gauge.labels(*labels).inc()
+        self._acquired.labels(*labels).inc()
+        self._waits.labels(*labels).observe(event["waited"])
+        if event["abandoned"]:
+            self._abandoned.labels(*labels).inc()
+
+    def contended(self, sender: type[Model], **event: Unpack[signals.Contended]) -> None:
+        """Receive a signal."""
+        self._contended.labels(*self._labels(sender, event["key"])).inc()
+
+    def not_acquired(self, sender: type[Model], **event: Unpack[signals.NotAcquired]) -> None:
+        """Receive a signal."""
+        reason = "held" if event["error"] is None else "error"
+        self._not_acquired.labels(*self._labels(sender, event["key"]), reason).inc()
+
+    def renewed(self, sender: type[Model], **event: Unpack[signals.Renewed]) -> None:
+        """Receive a signal."""
+        if event["won_back"]:
+            labels = self._labels(sender, event["key"])
+            self._held.add(event["token"], labels)
+            self._gauge.labels(*labels).inc()
+
+    def renewal_failed(self, sender: type[Model], **event: Unpack[signals.RenewalFailed]) -> None:
+        """Receive a signal."""
+        self._failures.labels(*self._labels(sender, event["key"])).inc()
+
+    def lost(self, sender: type[Model], **event: Unpack[signals.Lost]) -> None:
+        """Receive a signal."""
+        labels = self._labels(sender, event["key"])
+        self._lost.labels(*labels, event["loss"].name).inc()
+        self._ended(labels, event["token"], event["held_for"])
+
+    def released(self, sender: type[Model], **event: Unpack[signals.Released]) -> None:
+        """Receive a signal."""
+        self._ended(self._labels(sender, event["key"]), event["token"], event["held_for"])
+
+    def handed_over(self, sender: type[Model], **event: Unpack[signals.HandedOver]) -> None:
+        """Receive a signal."""
+        self._ended(self._labels(sender, event["key"]), event["token"], event["held_for"])
+
+    def _ended(self, labels: tuple[str, ...], token: str, held_for: float) -> None:
+        self._holds.labels(*labels).observe(held_for)
+        held = self._held.pop(token)
+        if held is not None:
+            self._gauge.labels(*held).dec()

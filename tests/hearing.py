@@ -1,0 +1,85 @@
+"""A listener to all signals, of some keys."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from pynamodb_mutex import signals
+
+NAMES = (
+    "acquired",
+    "contended",
+    "not_acquired",
+    "renewed",
+    "renewal_failed",
+    "lost",
+    "released",
+    "handed_over",
+)
+GENEROUS = 30.0
+
+
+class Event(NamedTuple):
+    name: str
+    sender: Any
+    told: dict[str, Any]
+    thread: threading.Thread
+
+
+class Heard:
+    """What was told of keys in which one of a test's own occurs."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.events: list[Event] = []
+        self._changed = threading.Condition()
+
+    def hear(self, name: str, sender: Any, told: dict[str, Any]) -> None:
+        if self.key in told["key"]:
+            with self._changed:
+                self.events.append(Event(name, sender, told, threading.current_thread()))
+                self._changed.notify_all()
+
+    @property
+    def names(self) -> list[str]:
+        return [event.name for event in self.events]
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [event.told for event in self.events if event.name == name]
+
+    def the(self, name: str) -> dict[str, Any]:
+        """What was told by the one signal of a name; it may be about to come."""
+        self.wait(name)
+        (told,) = self.of(name)
+        return told
+
+    def wait(self, name: str, count: int = 1) -> Event:
+        """Wait for so many signals of a name; return the last of them."""
+        with self._changed:
+            came = self._changed.wait_for(lambda: len(self.of(name)) >= count, GENEROUS)
+        assert came, f"{name} was not told: {self.names}"
+        return [event for event in self.events if event.name == name][count - 1]
+
+    def keys(self, name: str) -> list[str]:
+        return sorted(told["key"] for told in self.of(name))
+
+
+@contextmanager
+def hearing(key: str) -> Iterator[Heard]:
+    """Listen inside the block."""
+    heard = Heard(key)
+    receivers = {}
+    for name in NAMES:
+
+        def receiver(sender: Any, name: str = name, **told: Any) -> None:
+            heard.hear(name, sender, told)
+
+        receivers[name] = getattr(signals, name).connect(receiver, weak=False)
+    try:
+        yield heard
+    finally:
+        for name, receiver in receivers.items():
+            getattr(signals, name).disconnect(receiver)

@@ -107,14 +107,15 @@ def test_requests_that_are_repeated_say_for_which_lock(scene: Scene, records: Re
     scene.proxy.next(drop_answer(), op="acquire")
     mutex = scene.mutex()
     mutex.acquire()
+    first = mutex.fencing_token
     scene.proxy.next(apply_then_500(), op="release")
     mutex.release()
-    repeated = [record for record in records.all if "to be repeated" in record.getMessage()]
-    assert [record.fencing_token for record in repeated] == [None, mutex.fencing_token]
-    with scene.mutex() as mutex:
+    with mutex:
         scene.proxy.next(server_error(), op="renew")
         mutex.renew()
-    assert "InternalServerError" in repeated[-1].getMessage()
+        second = mutex.fencing_token
+    repeated = [record for record in records.all if "to be repeated" in record.getMessage()]
+    assert [record.fencing_token for record in repeated] == [None, first, second]
 
 
 def test_a_release_that_does_not_get_through_is_a_warning(scene: Scene, records: Records) -> None:
@@ -177,5 +178,5 @@ with use(Engine("embedded", sys.argv[1])):
 
 def test_nothing_is_printed_unless_it_is_asked_for(table, engine) -> None:
     command = [sys.executable, "-c", SCRIPT, engine.endpoint_url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
     assert (done.stdout, done.stderr) == ("lost\n", "")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from group_scene import Keys
 from hearing import Heard, hearing
-from proxy import apply_then_500, deny, drop_answer, drop_request, server_error
+from proxy import after, apply_then_500, deny, drop_answer, drop_request, server_error
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from scene import Scene, losses
 
@@ -115,6 +115,18 @@ def test_a_renewal_asked_for_that_fails_is_told_too(scene: Scene, heard: Heard) 
         with pytest.raises(UpdateError) as raised:
             mutex.renew()
         assert heard.the("renewal_failed")["error"] is raised.value
+
+
+def test_a_renewal_that_comes_too_late_is_not_told(scene: Scene, heard: Heard) -> None:
+    mutex = scene.mutex(lease=0.5, auto_renew=False)
+    assert mutex.acquire()
+    scene.proxy.next(after(lambda: until(lambda: mutex.lost)), op="renew")
+    mutex._latest.send_renewal()
+    assert scene.applied("renew") == [True]
+    heard.wait("lost")
+    mutex.renew(lease=20)
+    # the one that was waited for
+    assert heard.the("renewed")["won_back"]
 
 
 def test_a_batch_that_fails_is_told_of_each(scene: Scene, heard: Heard) -> None:

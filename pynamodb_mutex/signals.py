@@ -2,7 +2,7 @@
 
 ``acquired.connect(receiver)`` calls ``receiver(sender, **event)`` for each lock of this process,
 ``acquired.connect(receiver, sender=ShopLock)`` for those in one table. The sender is the model in
-whose table the lock stands: `LockItem`, a subclass of it, or for a row's lock the row's model. A
+whose table the lock stands: `~pynamodb_mutex.LockItem`, a subclass of it, or for a row's lock the row's model. A
 receiver is kept by a weak reference unless it is connected with ``weak=False``.
 
 ``acquired`` is told first of an acquisition. It ends with one of ``released``, ``handed_over`` and
@@ -92,7 +92,7 @@ class Contended(TypedDict):
     """Arguments of `contended`.
 
     Attributes:
-        key: The lock's key; with `any_of`, the one that is free first as far as is known.
+        key: The lock's key; with `~pynamodb_mutex.Mutex.any_of`, the one that is free first as far as is known.
         owner: Label of the one who asks.
         holder: Label of the one who holds it; None if it is not known, as are the next three.
         holder_token: Random id of that acquisition.
@@ -112,7 +112,7 @@ class NotAcquired(TypedDict):
     """Arguments of `not_acquired`.
 
     Attributes:
-        key: The lock's key; with `any_of`, as in `Contended`.
+        key: The lock's key; with `~pynamodb_mutex.Mutex.any_of`, as in `Contended`.
         owner: Label of the one who asked.
         waited: Seconds from the call.
         attempts: As in `Acquired`.
@@ -196,16 +196,16 @@ class HandedOver(_OfAHold):
 
 
 acquired: NamedSignal = _events.on_acquired
-"""A lock was acquired: taken, handed over by another thread, or attached. See `Acquired`."""
+"""A lock was acquired, be it taken, handed over by another thread, or attached. See `Acquired`."""
 
 contended: NamedSignal = _events.on_contended
 """A lock that was asked for is held. Told once for each acquisition, when it is first seen. See `Contended`."""
 
 not_acquired: NamedSignal = _events.on_not_acquired
-"""An acquisition ended without the lock: by timeout, by an error, or cancelled. See `NotAcquired`."""
+"""An acquisition ended without the lock, by timeout, by an error, or cancelled. See `NotAcquired`."""
 
 renewed: NamedSignal = _events.on_renewed
-"""A lock was renewed: in the background, by ``renew``, or by a guarded ``save``. May come after its end was
+"""A lock was renewed, in the background, by ``renew``, or by a guarded ``save``. May come after its end was
 told, from another thread. See `Renewed`."""
 
 renewal_failed: NamedSignal = _events.on_renewal_failed
@@ -216,7 +216,7 @@ lost: NamedSignal = _events.on_lost
 somebody listens, each lock's end is watched in the background, also without ``auto_renew``. See `Lost`."""
 
 released: NamedSignal = _events.on_released
-"""A lock was given back: by ``release``, by leaving the block, or by a write with ``unlock=True``. See `Released`."""
+"""A lock was given back, by ``release``, by leaving the block, or by a write with ``unlock=True``. See `Released`."""
 
 handed_over: NamedSignal = _events.on_handed_over
 """A lock went on to the next thread or task in line, or into a ticket by ``detach``. See `HandedOver`."""

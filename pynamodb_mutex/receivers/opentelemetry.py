@@ -12,7 +12,7 @@ acquired, and the second has a link to the first. A loss is an error of the span
 ``pynamodb_mutex.abandoned``             counter             locks taken over from a holder that never gave
                                                              them back
 ``pynamodb_mutex.lost``                  counter             locks lost; ``pynamodb_mutex.loss`` is the name of
-                                                             the `Loss`
+                                                             the ``Loss``
 ``pynamodb_mutex.renewal_failures``      counter             renewals that failed
 ``pynamodb_mutex.wait.duration``         histogram, seconds  from the call until the lock was acquired
 ``pynamodb_mutex.hold.duration``         histogram, seconds  from the acquisition to its end, however it ended

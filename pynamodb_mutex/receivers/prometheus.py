@@ -7,7 +7,7 @@
                                                            ``held`` or ``error``
 ``pynamodb_mutex_abandoned_total``              counter    locks taken over from a holder that never gave them
                                                            back
-``pynamodb_mutex_lost_total``                   counter    locks lost; ``cause`` is the name of the `Loss`
+``pynamodb_mutex_lost_total``                   counter    locks lost; ``cause`` is the name of the ``Loss``
 ``pynamodb_mutex_renewal_failures_total``       counter    renewals that failed
 ``pynamodb_mutex_wait_seconds``                 histogram  from the call until the lock was acquired
 ``pynamodb_mutex_hold_seconds``                 histogram  from the acquisition to its end, however it ended

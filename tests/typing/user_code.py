@@ -6,6 +6,7 @@ that nothing needs is an error.
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
-from typing_extensions import assert_type
+from typing_extensions import Unpack, assert_type
 
 from pynamodb_mutex import (
     InvalidKeyError,
@@ -30,6 +31,7 @@ from pynamodb_mutex import (
     RowLockedError,
     RowLockMixin,
     Semaphore,
+    signals,
     synchronized,
 )
 from pynamodb_mutex.aio import (
@@ -41,6 +43,7 @@ from pynamodb_mutex.aio import (
     locked_all,
 )
 from pynamodb_mutex.groups import AnyOf, LockedRows, MutexGroup, RowLocks
+from pynamodb_mutex.receivers import cloudwatch, opentelemetry, prometheus
 from pynamodb_mutex.testing import (
     Engine,
     FakeClock,
@@ -457,6 +460,35 @@ async def what_must_not_type_check_of_tasks(mutex: AsyncMutex) -> None:
     await awaited_nightly("7")  # type: ignore[arg-type]
     with mutex:  # type: ignore[attr-defined]
         pass
+
+
+def hears_a_loss(sender: type[Model], **event: Unpack[signals.Lost]) -> None:
+    assert_type(event["loss"], Loss)
+    assert_type(event["fencing_token"], int | None)
+    assert_type(event["held_for"], float)
+    event["waited"]  # type: ignore[typeddict-item]
+
+
+@signals.acquired.connect
+def hears_of_all(sender: type[Model], *, key: str, waited: float, **_: object) -> None:
+    print(sender.__name__, key, waited)
+
+
+def listening() -> None:
+    signals.lost.connect(hears_a_loss, sender=TeamLock, weak=False)
+    with signals.released.connected_to(hears_of_all, sender=TeamLock):
+        pass
+    signals.lost.disconnect(hears_a_loss)
+    if signals.signals_available:
+        receiver = prometheus.install(key_label=lambda key: key[:3])
+        assert_type(receiver, prometheus.PrometheusReceiver)
+        receiver.uninstall()
+    with cloudwatch.install("Shop/Locks", stream=sys.stderr) as lines:
+        assert_type(lines, cloudwatch.CloudWatchReceiver)
+    with opentelemetry.install(tracer_provider=None) as spans:
+        assert_type(spans, opentelemetry.OpenTelemetryReceiver)
+    prometheus.install("registry")  # type: ignore[arg-type]
+    cloudwatch.install(key_label=3)  # type: ignore[arg-type]
 
 
 def in_tests() -> None:

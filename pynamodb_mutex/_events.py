@@ -101,8 +101,7 @@ def acquired(hold: Hold, effort: Effort) -> None:
             }
             _send(on_acquired, hold.wanted, _about(hold) | more)
     finally:
-        for tell in hold.announce():
-            tell()
+        hold.announced.set()
 
 
 def contended(wanted: Wanted, holder: Claim | None) -> None:
@@ -155,12 +154,14 @@ def not_acquired(wanted: Wanted, effort: Effort, error: BaseException | None) ->
 
 
 def renewed(hold: Hold, *, won_back: bool = False) -> None:
-    """Tell that a claim was renewed, soon and on another thread."""
+    """Tell that a claim was renewed, soon and on another thread; at once, if the lock is held again."""
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s renewed by %s", hold.terms.key, hold.wanted.owner, extra=hold.log_fields)
     if on_renewed.receivers:
         more = {"expires_at": hold.tenure.expires_at, "won_back": won_back}
-        _tell_soon(on_renewed, hold, _about(hold) | more)
+        # what begins anew must not be told after its end
+        tell = _send_in_order if won_back else _tell_soon
+        tell(on_renewed, hold, _about(hold) | more)
 
 
 def renewal_failed(hold: Hold, error: BaseException) -> None:
@@ -191,7 +192,7 @@ def lost(holds: Sequence[Hold]) -> None:
         taker = None if hold.taker is None else hold.taker.owner
         more = {"loss": hold.cause, "taker": taker, "held_for": _held_for(hold)}
         news = (on_lost, hold.wanted, _about(hold) | more)
-        if not hold.defer(partial(_tell_losses, [news])):
+        if not hold.announced.defer(partial(_tell_losses, [news])):
             untold.append(news)
     if untold:
         _tell_losses(untold)
@@ -257,13 +258,13 @@ def _held_for(hold: Hold) -> float:
 def _send_in_order(signal: NamedSignal, hold: Hold, fields: dict[str, Any]) -> None:
     """Send a signal on this thread, or if `acquired` is being told on another, after that."""
     tell = partial(_send, signal, hold.wanted, fields)
-    if not hold.defer(tell):
+    if not hold.announced.defer(tell):
         tell()
 
 
 def _tell_soon(signal: NamedSignal, hold: Hold, fields: dict[str, Any]) -> None:
     tell = partial(hold.wanted.process.teller.put, signal, hold.wanted, fields)
-    if not hold.defer(tell):
+    if not hold.announced.defer(tell):
         tell()
 
 
@@ -320,6 +321,35 @@ def _tell_losses(news: list[tuple[NamedSignal, Wanted, dict[str, Any]]]) -> None
             _send(*each, caught=BaseException)
 
     _start(tell, "pynamodb-mutex-lost")
+
+
+class Announced:
+    """Whether it was told that a lock was acquired. Until then nothing else is told of it.
+
+    Args:
+        changing: Kept while this changes.
+    """
+
+    __slots__ = ("_changing", "_untold")
+
+    def __init__(self, changing: threading.Lock) -> None:
+        self._changing = changing
+        self._untold: tuple[Callable[[], None], ...] | None = ()
+
+    def defer(self, tell: Callable[[], None]) -> bool:
+        """Keep what is to be told for later; return whether it was not too late for that."""
+        with self._changing:
+            if self._untold is None:
+                return False
+            self._untold = (*self._untold, tell)
+            return True
+
+    def set(self) -> None:
+        """Tell what was kept; from now on it is told at once."""
+        with self._changing:
+            untold, self._untold = self._untold or (), None
+        for tell in untold:
+            tell()
 
 
 class Teller:

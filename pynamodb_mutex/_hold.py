@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,8 +72,7 @@ class Hold(Renewing):
         self.is_ending = False
         self._loss: Loss | None = None
         self._lock = threading.Lock()
-        self._is_announced = False
-        self._untold: tuple[Callable[[], None], ...] = ()
+        self.announced = _events.Announced(self._lock)
         self.since = local_clock().now()
         self.plan(sent)
 
@@ -208,20 +206,6 @@ class Hold(Renewing):
         except Exception:  # noqa: BLE001 - the caller's code, on a thread of ours
             _log.exception("on_lost of %s failed", self.terms.key, extra=self.log_fields)
 
-    def defer(self, tell: Callable[[], None]) -> bool:
-        """Keep what is to be told until it was told that this was acquired; return whether it was not."""
-        with self._lock:
-            if not self._is_announced:
-                self._untold = (*self._untold, tell)
-            return not self._is_announced
-
-    def announce(self) -> Sequence[Callable[[], None]]:
-        """Take note that it was told that this was acquired; return what is to be told after that."""
-        with self._lock:
-            self._is_announced = True
-            untold, self._untold = self._untold, ()
-        return untold
-
     def lost_error(self, what: str, *, applied: bool | None = False) -> MutexLostError:
         """Return the error that says that the lock was lost, with its cause."""
         loss = self._loss or Loss.EXPIRED
@@ -337,12 +321,12 @@ class Hold(Renewing):
         max_hold = self.terms.max_hold
         return max_hold is not None and now - self.since >= max_hold
 
-    def renew(self, lease: float | None, patience: float = math.inf) -> None:
+    def renew(self, lease: float | None) -> None:
         """Renew now, with all that is held together; see `Renewing.renew`."""
         if self.group is None or self._finished:
-            super().renew(lease, patience)
+            super().renew(lease)
         else:
-            self.group.renew(lease, patience)
+            self.group.renew(lease)
 
     @property
     def ended(self) -> bool:

@@ -193,8 +193,14 @@ class Renewing(ABC):
         for hold in self.holds:
             _events.renewal_failed(hold, error.error if isinstance(error, Transient) else error)
 
-    def renew(self, lease: float | None, patience: float = math.inf) -> None:
-        """Renew now; a lease that ended is won back if nobody took the lock meanwhile."""
+    def renew(self, lease: float | None) -> None:
+        """Renew now, and tell; a lease that ended is won back if nobody took the lock meanwhile."""
+        self.tell_renewed(*self.renew_untold(lease))
+
+    def renew_untold(
+        self, lease: float | None, patience: float = math.inf
+    ) -> tuple[Sequence[Hold], Sequence[Hold]]:
+        """Do so without telling; return who was renewed, and who of them was won back."""
         for hold in self.holds:
             hold.check_renewable()
         now = local_clock().now()
@@ -214,10 +220,10 @@ class Renewing(ABC):
         if lost:
             self.start()
         self._process.renewer.refresh(self)
-        self.tell_renewed(renewed, lost)
         for hold in self.holds:
             if hold.loss is not None:
                 raise hold.lost_error("renew")
+        return renewed, lost
 
     @staticmethod
     def _shortest_lease(holds: Sequence[Hold]) -> float:

@@ -141,7 +141,8 @@ def detach(hold: Hold, lease: float | None, row: RawItem | None) -> str:
     with hold.writing:
         hold.check("detach")
         _check_detachable(hold)
-        hold.renew(lease, _PATIENCE)
+        # not told, for a receiver may write under the lock
+        hold.renew_untold(lease, _PATIENCE)
         hold.leave("detach")
     hold.forget()
     _events.handed_over(hold)

@@ -12,8 +12,9 @@ a reentrant lock again is not an acquisition.
 What a receiver raises is logged under ``pynamodb_mutex`` and goes no further. A coroutine function is
 refused in the same way. No lock of the library is kept while a receiver runs: it may ask mutexes and
 take other locks. ``renewed`` and ``renewal_failed`` are told on one thread of the library's own, in
-their order, at most 1000 of them waiting; each ``lost`` on a thread of its own; the rest on the thread
-that takes or gives back the lock, which waits for the receivers. For a task of asyncio that is a
+their order, at most 1000 of them waiting; each ``lost`` on a thread of its own; the rest, and a
+``renewed`` by which a lost lock is held again, on the thread that calls the lock, which waits for the
+receivers. For a task of asyncio that is a
 worker thread, in the task's context. A forked child tells nothing of its parent's locks.
 
 Without blinker nothing is told, and ``connect`` raises RuntimeError: install the extra
@@ -212,8 +213,9 @@ renewal_failed: NamedSignal = _events.on_renewal_failed
 """A request to renew failed, and did not say that the lock is lost. See `RenewalFailed`."""
 
 lost: NamedSignal = _events.on_lost
-"""A lock was lost before it was given back. Told once; again only if it was won back in between. While
-somebody listens, each lock's end is watched in the background, also without ``auto_renew``. See `Lost`."""
+"""A lock was lost before it was given back. Told once; again only if it was won back in between. The
+end of a lock that is acquired while somebody listens is watched in the background, also without ``auto_renew``. See
+`Lost`."""
 
 released: NamedSignal = _events.on_released
 """A lock was given back, by ``release``, by leaving the block, or by a write with ``unlock=True``. See `Released`."""

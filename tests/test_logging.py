@@ -176,6 +176,8 @@ with use(Engine("embedded", sys.argv[1])):
 """
 
 
+@pytest.mark.unmeasured
+@pytest.mark.parametrize("engine", ["embedded"], indirect=True)
 def test_nothing_is_printed_unless_it_is_asked_for(table, engine) -> None:
     command = [sys.executable, "-c", SCRIPT, engine.endpoint_url]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)

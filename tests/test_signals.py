@@ -249,7 +249,8 @@ def test_a_ticket_ends_it_here_and_begins_it_there(scene: Scene, heard: Heard) -
         Mutex.attach(ticket, model=scene.here)
     assert heard.the("not_acquired")["error"] is raised.value
     order = ["acquired", "handed_over", "acquired", "released", "not_acquired"]
-    assert [name for name in heard.names if name != "renewed"] == order
+    # that detach renews is not told: a receiver may write under the lock
+    assert heard.names == order
 
 
 # -- renewing --------------------------------------------------------------------------------------

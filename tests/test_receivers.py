@@ -115,12 +115,14 @@ def test_prometheus_knows_what_is_held_now(scene: Scene, registry: CollectorRegi
     def held() -> float:
         return of_prometheus(registry, table)["held/key"]
 
+    with scene.mutex() as mutex:
+        mutex.renew()
+        assert held() == 1
+    assert held() == 0
     mutex = scene.mutex(lease=0.5, auto_renew=False)
     mutex.acquire()
-    mutex.renew()
-    assert held() == 1
+    until(lambda: of_prometheus(registry, table).get("lost_total/key/EXPIRED") == 1)
     until(lambda: held() == 0)
-    assert of_prometheus(registry, table)["lost_total/key/EXPIRED"] == 1
     mutex.renew(lease=30)
     until(lambda: held() == 1)
     mutex.release()
@@ -261,9 +263,12 @@ def test_spans_are_children_of_what_is_current(scene: Scene, telemetry: Telemetr
 
 def test_what_is_won_back_counts_as_held(scene: Scene, telemetry: Telemetry) -> None:
     with telemetry.install(key_label=lambda key: key.partition("-")[0]) as installed:
+        with scene.mutex() as mutex:
+            mutex.renew()
+            assert telemetry.metrics["held/key"] == 1
         mutex = scene.mutex(lease=0.5, auto_renew=False)
         mutex.acquire()
-        assert telemetry.metrics["held/key"] == 1
+        until(lambda: telemetry.metrics.get("lost/key/EXPIRED"))
         until(lambda: telemetry.metrics["held/key"] == 0)
         mutex.renew(lease=30)
         until(lambda: telemetry.metrics["held/key"] == 1)

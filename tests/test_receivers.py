@@ -136,6 +136,18 @@ def test_prometheus_knows_what_is_held_now(scene: Scene, registry: CollectorRegi
         assert of_prometheus(registry, table)["acquired_total"] == 1
 
 
+def test_prometheus_counts_none_as_held_that_was_taken_before(
+    scene: Scene, registry: CollectorRegistry
+) -> None:
+    mutex = scene.mutex()
+    mutex.acquire()
+    with prometheus.install(registry):
+        mutex.release()
+        found = of_prometheus(registry, scene.here.Meta.table_name)
+    assert found.pop("hold_seconds_sum") >= 0
+    assert found == {"hold_seconds_count": 1}
+
+
 def test_prometheus_is_installed_once_in_a_registry(registry: CollectorRegistry) -> None:
     with prometheus.install(registry), pytest.raises(ValueError, match="Duplicated"):
         prometheus.install(registry)

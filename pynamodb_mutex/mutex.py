@@ -113,7 +113,8 @@ class Mutex(Holder, Blocks["Hold"]):
             max_hold=max_hold,
             owner=owner,
             on_lost=on_lost,
-            data=model.get_attributes()["data"].serialize(data),
+            # a map could not be None
+            data=None if data is None else model.get_attributes()["data"].serialize(data),
             poll=poll,
             reentrant=reentrant,
             delete_on_release=delete_on_release,

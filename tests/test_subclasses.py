@@ -338,6 +338,8 @@ def test_a_payload_may_be_a_map(table):
         assert mutex.data == {"page": 1, "of": "x"}
         mutex.save_data({"page": 2})
         assert mutex.data == Mapped.get("a").data.as_dict() == {"page": 2}
+    with Mutex.for_key("b", model=Mapped) as mutex:
+        assert mutex.data is None
 
 
 def test_subclasses_may_be_told_apart_by_a_discriminator(table):

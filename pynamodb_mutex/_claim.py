@@ -25,8 +25,10 @@ NO_SERVER_TIME = 253370764800.0
 TICK = 0.001
 """Seconds by which a later end must at least differ. Stored ends are whole milliseconds."""
 
-_FORCED = "forced-"
-_MADE = re.compile(f"(?:{_FORCED})?([0-9a-f]{{12}})7[0-9a-f]{{19,}}$")
+FORCED_MARK = "forced-"
+"""How a token begins that stands where a claim was broken."""
+
+_MADE = re.compile(f"(?:{FORCED_MARK})?([0-9a-f]{{12}})7[0-9a-f]{{19,}}$")
 
 
 class Loss(enum.Enum):
@@ -51,7 +53,7 @@ def new_token(server_now: float) -> str:
 
 def forced_token(server_now: float) -> str:
     """Return a token for a row whose claim was broken by force."""
-    return _FORCED + new_token(server_now)
+    return FORCED_MARK + new_token(server_now)
 
 
 def made_at(token: str | None) -> float | None:
@@ -223,7 +225,7 @@ class Tenure:
             return Loss.DELETED
         # our token without a claim: somebody took the claim out by hand
         cleared = claim.token == self.token and claim.version == self.version
-        return Loss.FORCED if cleared or claim.token.startswith(_FORCED) else Loss.TAKEN
+        return Loss.FORCED if cleared or claim.token.startswith(FORCED_MARK) else Loss.TAKEN
 
     def ends(self, bounds: Bounds | None) -> float:
         """Return the local time at which the holder must stop believing.

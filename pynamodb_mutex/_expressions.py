@@ -101,6 +101,11 @@ class ClaimRows:
         value = (raw or {}).get(self._data.attr_name, {}).get(self._data.attr_type)
         return None if value is None else self._data.deserialize(value)
 
+    def ttl(self, raw: RawItem | None) -> float | None:
+        """Read when DynamoDB may delete a row of the lock table."""
+        value = None if self._ttl is None else (raw or {}).get(self._ttl.attr_name, {}).get("N")
+        return None if value is None else float(value)
+
     def serialize_data(self, data: Any) -> str | None:
         """Serialise a caller's payload; None stays None."""
         serialized: str | None = self._data.serialize(data)

@@ -20,6 +20,7 @@ from pynamodb_mutex.exceptions import MutexLostError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._keys import RawItem
     from pynamodb_mutex._store import Answer, Store
     from pynamodb_mutex._waiting import Turn
@@ -71,18 +72,24 @@ def given_back(endings: Sequence[Ending]) -> Iterator[None]:
 
 def force(store: Store, row: RawItem, key: str) -> bool:
     """Break the claim that stands in a row now, and no later one; return whether there was one."""
-    until = local_clock().now() + _PATIENCE
-    seen = persist(lambda: store.read(row, consistent=True), until).claim
-    if seen.expires_at is None:
-        return False
+    seen = persist(lambda: store.read(row, consistent=True), local_clock().now() + _PATIENCE).claim
+    return seen.expires_at is not None and break_seen(store, row, key, seen) is None
+
+
+def break_seen(store: Store, row: RawItem, key: str, seen: Claim) -> Answer | None:
+    """Break a claim that was seen, however long ago, and no later one.
+
+    Returns:
+        None if this broke it. Else it had ended otherwise, and the answer shows what stands there now.
+    """
     broken_by = forced_token(store.server_now())
-    answer = persist(lambda: store.force(row, seen, broken_by), until)
+    answer = persist(lambda: store.force(row, seen, broken_by), local_clock().now() + _PATIENCE)
     if not answer.applied and answer.claim.token != broken_by:
-        return False
+        return answer
     local = current_process().queue(store, key).holder
     if local is not None and local.tenure.token == seen.token:
         local.lose(Loss.FORCED)
-    return True
+    return None
 
 
 def release_request(hold: Hold) -> Callable[[], Answer]:

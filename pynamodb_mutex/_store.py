@@ -115,6 +115,20 @@ class Cancelled(NamedTuple):
     error: TransactWriteError
 
 
+class Page(NamedTuple):
+    """A part of a table.
+
+    Attributes:
+        items: The rows that were asked for.
+        end: Where the next page starts; None if this is the last one.
+        received: Local time after the answer was received.
+    """
+
+    items: list[RawItem]
+    end: RawItem | None
+    received: float
+
+
 class Store:
     """The rows of one model, as one process reaches them.
 
@@ -255,6 +269,24 @@ class Store:
 
     def scan_claims(self) -> Iterator[RawItem]:
         """Read all rows that carry a claim, dead or alive."""
+        until = local_clock().now() + SCAN_PATIENCE
+        page = persist(self.scan_page, until)
+        yield from page.items
+        while (start := page.end) is not None:
+            page = persist(lambda: self.scan_page(start), until)
+            yield from page.items
+
+    def scan_page(self, start: RawItem | None = None, limit: int | None = None) -> Page:
+        """Read the rows that carry a claim, dead or alive, from one page of the table.
+
+        Args:
+            start: The end of the page before; None for the first.
+            limit: Rows to look at, whatever they carry.
+
+        Raises:
+            Transient: If it may pass.
+            PynamoDBException: If it cannot.
+        """
         condition = self.rows.has_claim
         names: dict[str, str] = {}
         kwargs: dict[str, Any] = {
@@ -263,13 +295,12 @@ class Store:
             "ConsistentRead": True,
         }
         kwargs["ExpressionAttributeNames"] = {short: name for name, short in names.items()}
-        until = local_clock().now() + SCAN_PATIENCE
-        while True:
-            data = persist(lambda: self.call("Scan", kwargs)[0], until)
-            yield from data["Items"]
-            if "LastEvaluatedKey" not in data:
-                return
-            kwargs["ExclusiveStartKey"] = data["LastEvaluatedKey"]
+        if start is not None:
+            kwargs["ExclusiveStartKey"] = start
+        if limit is not None:
+            kwargs["Limit"] = limit
+        data, _, received = self.call("Scan", kwargs)
+        return Page(data["Items"], data.get("LastEvaluatedKey"), received)
 
     def transact(self, items: list[dict[str, Any]], request_token: str) -> Cancelled | None:
         """Send a transaction; return None if it was applied.

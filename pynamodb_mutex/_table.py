@@ -34,18 +34,24 @@ _INDEXES = {
 }
 
 
-def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> None:
-    """Create a model's table if there is none, and enable its TTL if it is not."""
+def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
+    """Create a model's table if there is none, and enable its TTL if it is not.
+
+    Returns:
+        Whether this made it; a repeat of a request whose answer was lost finds it there.
+    """
     client: Any = model._get_connection().connection.client
     request = _request(model, client, options)
     name = request["TableName"]
+    created = True
     try:
         try:
             client.create_table(**request)
         except ClientError as error:
             # in use: it exists, or somebody else is just creating it
-            if not _is(error, "ResourceInUseException"):
+            if not is_code(error, "ResourceInUseException"):
                 raise
+            created = False
         table = _described(client, name, wait=wait)
         if table["KeySchema"] != request["KeySchema"]:
             msg = f"table {name} exists with other keys: {table['KeySchema']}, not {request['KeySchema']}"
@@ -55,6 +61,7 @@ def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> None:
     except (BotoCoreError, ClientError) as error:
         msg = f"table {name} could not be created: {error}"
         raise TableError(msg, error) from error
+    return created
 
 
 def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +123,7 @@ def _described(client: Any, name: str, *, wait: bool) -> dict[str, Any]:
             table: dict[str, Any] = client.describe_table(TableName=name)["Table"]
         except ClientError as error:
             # DescribeTable is eventually consistent
-            if not _is(error, "ResourceNotFoundException") or waited > _LONGEST_WAIT:
+            if not is_code(error, "ResourceNotFoundException") or waited > _LONGEST_WAIT:
                 raise
         else:
             if not wait or table["TableStatus"] in _USABLE:
@@ -129,7 +136,7 @@ def _described(client: Any, name: str, *, wait: bool) -> dict[str, Any]:
         pause = min(2 * pause, _LONGEST_POLL)
 
 
-def _is(error: ClientError, code: str) -> bool:
+def is_code(error: ClientError, code: str) -> bool:
     """Tell an error by its code: two threads may each get error classes of their own from botocore."""
     return error.response["Error"]["Code"] == code
 

@@ -1,10 +1,12 @@
 """The command ``pynamodb-mutex``. Needs the extra ``cli``; the package never imports it.
 
-Exit codes: 0 done; 1 failed; 2 wrong usage. Commands that say more with theirs name them in their help.
+Exit codes: 0 done; 1 failed; 2 wrong usage; 130 interrupted by Ctrl-C. Commands that say more with theirs
+name them in their help.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib.util import find_spec
 
@@ -16,4 +18,6 @@ def main() -> None:
         sys.exit(f"pynamodb-mutex needs {' and '.join(missing)}: pip install 'pynamodb-mutex[cli]'")
     from pynamodb_mutex.cli._app import app  # noqa: PLC0415 - imports need the extra
 
+    # what is repeated is told by the commands, where anybody should know
+    logging.getLogger("pynamodb_mutex").addHandler(logging.NullHandler())
     app(prog_name="pynamodb-mutex")

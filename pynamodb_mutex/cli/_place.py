@@ -6,18 +6,25 @@ import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.exceptions import PynamoDBException, TableDoesNotExist
+from pynamodb.models import Model
 
+from pynamodb_mutex._process import store_for
 from pynamodb_mutex.models import LockItem
+from pynamodb_mutex.rows import RowLockMixin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FAILED = 1
 """Exit code: something went wrong; what, is on standard error."""
+
+INTERRUPTED = 130
+"""Exit code: ended by Ctrl-C, as shells have it."""
 
 
 class Failure(click.ClickException):
@@ -36,19 +43,31 @@ class Place:
     def __init__(self) -> None:
         self.environment: Mapping[str, str] = dict(os.environ)
         self.chosen: dict[str, str] = {}
-        self._model: type[LockItem] | None = None
+        self._model: type[Model] | None = None
 
     def lock_model(self) -> type[LockItem]:
         """Return the lock table.
 
         Raises:
+            click.BadParameter: If there is no such class, or it is a model of rows.
+        """
+        model = self.model()
+        if not issubclass(model, LockItem):
+            msg = f"{model.__name__} is a model of rows; this needs a lock table, a LockItem"
+            raise click.BadParameter(msg, param_hint="--model")
+        return model
+
+    def model(self) -> type[Model]:
+        """Return the lock table, or the model whose rows carry locks.
+
+        Raises:
             click.BadParameter: If there is no such class.
         """
         if self._model is None:
-            self._model = self._lock_model()
+            self._model = self._located()
         return self._model
 
-    def _lock_model(self) -> type[LockItem]:
+    def _located(self) -> type[Model]:
         if "profile" in self.chosen:
             # also for what PynamoDB opens later, and so that credentials are refreshed
             os.environ["AWS_PROFILE"] = self.chosen["profile"]
@@ -62,10 +81,28 @@ class Place:
             )
             if option in self.chosen
         }
-        return type(base.__name__, (base,), {"Meta": type("Meta", (base.Meta,), settings)})
+        return elsewhere(base, settings) if settings else base
+
+    def __str__(self) -> str:
+        """Name the table and where it is, for people."""
+        store = store_for(self.model())
+        endpoint = store.connection.connection.client.meta.endpoint_url
+        where = f"table {store.connection.table_name} in {store.connection.connection.client.meta.region_name}"
+        return where if endpoint.endswith(_AWS) else f"{where} at {endpoint}"
 
 
-def _imported(name: str) -> type[LockItem]:
+_AWS = (".amazonaws.com", ".amazonaws.com.cn")
+
+
+def elsewhere(base: type[Model], settings: dict[str, Any]) -> type[Model]:
+    """Return a model with other settings in its Meta."""
+    own: Any = base.Meta
+    meta = type("Meta", (own,), settings)
+    # PynamoDB would go on with the connection of the model that this one is made from
+    return type(base.__name__, (base,), {"Meta": meta, "_connection": None})
+
+
+def _imported(name: str) -> type[Model]:
     """Import ``module:Class``, also from the current directory."""
     module, _, attribute = name.partition(":")
     if not (module and attribute):
@@ -74,32 +111,55 @@ def _imported(name: str) -> type[LockItem]:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as above
     try:
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise click.BadParameter(str(error), param_hint="--model") from error
-    if not (isinstance(found, type) and issubclass(found, LockItem)):
-        raise click.BadParameter(f"{name} is no LockItem", param_hint="--model")
+    except Exception as error:
+        # whatever a user's module raises
+        msg = f"{name}: {type(error).__name__}: {error}"
+        raise click.BadParameter(msg, param_hint="--model") from error
+    if not (isinstance(found, type) and issubclass(found, (LockItem, RowLockMixin))):
+        msg = f"{name} is neither a LockItem nor a model with row locks"
+        raise click.BadParameter(msg, param_hint="--model")
+    kept_in = getattr(found, "lock_model", None)
+    if kept_in is not None:
+        msg = (
+            f"{name} keeps its locks in {kept_in.__name__}: name that one; "
+            "the keys there are as in TABLE/HASH-KEY/RANGE-KEY"
+        )
+        raise click.BadParameter(msg, param_hint="--model")
     return found
 
 
 def _choose(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     """Note an option's value: of the command, else of the group before it, else of the environment."""
     place = context.find_root().ensure_object(Place)
-    if value is not None:
-        place.chosen[parameter.name or ""] = value
+    if value is None:
+        return
+    if not value.strip():
+        raise click.BadParameter("is empty")
+    if parameter.name == "endpoint_url":
+        parts = urlsplit(value)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise click.BadParameter(f"{value!r} is no URL as in http://localhost:8000")
+    place.chosen[parameter.name or ""] = value
 
 
 def place_options() -> list[click.Parameter]:
     """Return the options that stand before or after the command's name."""
     return [
         click.Option(
-            [f"--{name}"], help=text, metavar=metavar, expose_value=False, callback=_choose
+            [f"--{name}"],
+            help=text,
+            metavar=metavar,
+            expose_value=False,
+            callback=_choose,
+            # LockItem reads the variable itself; a model of one's own has a table of its own
+            allow_from_autoenv=name != "table",
         )
         for name, metavar, text in (
-            ("table", "NAME", "The lock table; pynamodb-mutex by default."),
+            ("table", "NAME", "The table; pynamodb-mutex, or PYNAMODB_MUTEX_TABLE, by default."),
             ("region", "NAME", "AWS region; as boto3 finds it by default."),
             ("endpoint-url", "URL", "Another endpoint, such as DynamoDB Local's."),
             ("profile", "NAME", "AWS profile; as boto3 finds it by default."),
-            ("model", "MODULE:CLASS", "A LockItem of your own, with its table and names."),
+            ("model", "MODULE:CLASS", "A LockItem, or a model with row locks, of your own."),
         )
     ]
 
@@ -112,16 +172,19 @@ class AppCommand(click.Command):
         super().__init__(name, **more)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the command; what DynamoDB refuses is told without a traceback."""
+        """Run the command; what DynamoDB refuses is told without a traceback, as Ctrl-C is."""
         try:
             return super().invoke(context)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("interrupted", err=True)
+            context.exit(INTERRUPTED)
         except TableDoesNotExist as error:
-            name = context.ensure_object(Place).lock_model().Meta.table_name
+            name = context.ensure_object(Place).model().Meta.table_name
             raise Failure(
                 f"there is no table {name}; pynamodb-mutex create-table makes it"
             ) from error
         except (PynamoDBException, BotoCoreError, ClientError) as error:
-            raise Failure(str(error)) from error
+            raise Failure(" ".join(str(error).split())) from error
 
 
 class AppGroup(click.Group):

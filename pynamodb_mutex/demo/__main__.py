@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 MOST_WORKERS = 12
 
 
-def options(arguments: Sequence[str] | None = None) -> Options:
+PROGRAM = "python -m pynamodb_mutex.demo"
+
+
+def options(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> Options:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m pynamodb_mutex.demo",
+        prog=program,
         description="Processes compete for one lock; one of them is killed and another one "
         "stopped while it holds it. The terminal shows it live, a picture afterwards.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -52,13 +55,17 @@ def options(arguments: Sequence[str] | None = None) -> Options:
     return chosen
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run the demo.
+
+    Args:
+        arguments: Of the command line; this process's by default.
+        program: What they follow.
 
     Returns:
         0, or 1 if something promised did not happen.
     """
-    chosen = options(arguments)
+    chosen = options(arguments, program)
     from pynamodb_mutex.demo import chart, director  # noqa: PLC0415 - imports need the extra
 
     try:

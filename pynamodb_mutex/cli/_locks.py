@@ -1,0 +1,252 @@
+"""Locks as commands see them: read from a lock table, or from rows of a user's model."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from pynamodb_mutex._claim import NO_SERVER_TIME, made_at
+from pynamodb_mutex._clock import HOST_SKEW, local_clock
+from pynamodb_mutex._keys import check_key, key_of, row_name
+from pynamodb_mutex._process import store_for
+from pynamodb_mutex._repeat import persist
+from pynamodb_mutex._store import SCAN_PATIENCE
+from pynamodb_mutex.cli._output import instant, iso
+from pynamodb_mutex.exceptions import InvalidKeyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import tzinfo
+
+    from pynamodb.attributes import Attribute
+    from pynamodb.models import Model
+
+    from pynamodb_mutex._claim import Claim
+    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._store import Page
+
+PATIENCE = 3.0
+"""Seconds for which a request that fails, and may pass, is repeated."""
+
+PAGE = 500
+"""Rows in a request: a whole page, of 1 MB, may take longer than a request may that locks need."""
+
+FREE, HELD, ABANDONED = "free", "held", "abandoned"
+
+
+class Lock(NamedTuple):
+    """One lock as an answer showed it.
+
+    Attributes:
+        key: The key, or the hash key of the row.
+        range_key: Of the row, if it has one.
+        row: The primary key.
+        raw: The row; empty if there is none.
+        claim: What it says.
+        state: Whether it was free, held or abandoned then, by server time.
+        remaining: Seconds from then until the claim may be taken over; None if that is not known.
+        seen_at: Server time then, at the latest.
+    """
+
+    key: str
+    range_key: str | None
+    row: RawItem
+    raw: RawItem
+    claim: Claim
+    state: str
+    remaining: float | None
+    seen_at: float
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.key if self.range_key is None else f"{self.key} {self.range_key}"
+
+    @property
+    def since(self) -> float | None:
+        """Server time at which the holder took it."""
+        return made_at(self.claim.token) if self.state != FREE else None
+
+    @property
+    def until(self) -> float | None:
+        """End of the claim in server time."""
+        end = self.claim.expires_at
+        return None if end is None or end >= NO_SERVER_TIME else end
+
+    def document(self, zone: tzinfo | None) -> dict[str, Any]:
+        """Return the lock as JSON has it."""
+        claim = self.claim
+        rows = {} if self.range_key is None else {"range_key": self.range_key}
+        return {
+            "key": self.key,
+            **rows,
+            "state": self.state,
+            "owner": claim.owner,
+            "since": iso(instant(self.since, zone)),
+            "until": iso(instant(self.until, zone)),
+            "remaining": None if self.remaining is None else round(self.remaining, 3),
+            "lease": claim.lease if self.state != FREE else None,
+            "fencing_token": claim.version or None,
+            "abandoned_by": claim.abandoned_by or None,
+        }
+
+
+class Locks:
+    """The locks of a model."""
+
+    def __init__(self, model: type[Model]) -> None:
+        self.name = model.__name__
+        self.store = store_for(model)
+        self._model = model
+        attributes = model.get_attributes()
+        self._hash = attributes[model._hash_keyname or ""]
+        self._range = attributes[model._range_keyname] if model._range_keyname else None
+        self.in_rows = self.store.rows.must_exist
+
+    def row(self, key: str, range_key: str | None = None) -> RawItem:
+        """Return the primary key of a lock that was named on the command line.
+
+        Raises:
+            click.BadParameter: If there can be no such lock.
+        """
+        if self.in_rows:
+            if (range_key is None) != (self._range is None):
+                has = "no range key" if self._range is None else "a range key"
+                msg = f"{self._model.__name__} has {has}"
+                raise click.BadParameter(msg, param_hint="--range-key")
+            given = zip(self._keys(), (key, range_key or ""), strict=False)
+            return {
+                name: value for each, text in given for name, value in _typed(each, text).items()
+            }
+        if range_key is not None:
+            raise click.BadParameter("is for row locks alone", param_hint="--range-key")
+        try:
+            return key_of(self._model, check_key(key))
+        except InvalidKeyError as error:
+            raise click.BadParameter(str(error), param_hint="KEY") from error
+
+    def read(self, row: RawItem) -> Lock:
+        """Read one lock, strongly consistent."""
+        until = local_clock().now() + PATIENCE
+        answer = persist(lambda: self.store.read(row, consistent=True), until)
+        return self.shown(row, answer.item, answer.received)
+
+    def all(self, progress: Callable[[str], None]) -> Iterator[Lock]:
+        """Read all locks that are held or abandoned, page after page; what may pass is repeated."""
+        patience = PATIENCE
+
+        def page(start: RawItem | None) -> Page:
+            nonlocal patience
+            answer = persist(partial(self._page, start), local_clock().now() + patience)
+            # it can be reached: from here on it is throttling that is waited for
+            patience = SCAN_PATIENCE
+            return answer
+
+        for found, lock in enumerate(self._pages(page), 1):
+            progress(f"reading the table: {found} locks so far")
+            yield lock
+
+    def standing(self) -> Iterator[Lock]:
+        """Read the same without a repeat.
+
+        Raises:
+            Transient: If it may pass.
+        """
+        return self._pages(self._page)
+
+    def _page(self, start: RawItem | None) -> Page:
+        return self.store.scan_page(start, PAGE)
+
+    def _pages(self, ask: Callable[[RawItem | None], Page]) -> Iterator[Lock]:
+        start: RawItem | None = None
+        while True:
+            page = ask(start)
+            yield from self.of_page(page.items, page.received)
+            start = page.end
+            if start is None:
+                return
+
+    def read_several(self, rows: list[RawItem]) -> list[Lock]:
+        """Read up to 100 locks, strongly consistent, without a repeat; also those that are free.
+
+        Raises:
+            Transient: If it may pass.
+        """
+        table = self.store.connection.table_name
+        found = self.store.read_all({table: rows}, consistent=True)[table]
+        received = local_clock().now()
+        # a number may be written otherwise than it was asked for
+        raws = {row_name(self._model, self._row_of(raw)): raw for raw in found}
+        names = [row_name(self._model, row) for row in rows]
+        return [
+            self.shown(row, raws.get(name, {}), received)
+            for row, name in zip(rows, names, strict=True)
+        ]
+
+    def of_page(self, items: list[RawItem], received: float) -> Iterator[Lock]:
+        """Return what one page of the table shows."""
+        for raw in items:
+            row = self._row_of(raw)
+            lock = self.shown(row, raw, received)
+            # a row under another range key is not this model's, and its key would name another lock
+            if self.in_rows or self._range is None or key_of(self._model, lock.key) == row:
+                yield lock
+
+    def ttl(self, raw: RawItem) -> float | None:
+        """Return when DynamoDB may delete a row."""
+        return self.store.rows.ttl(raw)
+
+    def data(self, raw: RawItem) -> Any:
+        """Return the payload in a row; if it cannot be read, as it stands there."""
+        try:
+            return self.store.rows.data(raw)
+        except (ValueError, TypeError) as error:
+            return f"cannot be read: {error}"
+
+    def _row_of(self, raw: RawItem) -> RawItem:
+        return {each.attr_name: raw[each.attr_name] for each in self._keys()}
+
+    def _keys(self) -> list[Attribute[Any]]:
+        return [each for each in (self._hash, self._range) if each is not None]
+
+    def shown(self, row: RawItem, raw: RawItem, received: float) -> Lock:
+        """Return what an answer shows of a lock; the state is that of when it came."""
+        claim, bounds = self.store.rows.claim(raw), self.store.server.bounds
+        state, remaining = FREE, None
+        if claim.expires_at is not None:
+            state = HELD if claim.is_held(received, bounds) else ABANDONED
+            remaining = 0.0
+            if state == HELD and bounds is not None:
+                # as `Bounds.passes`, but not widened for the drift of a time that is still to come
+                remaining = claim.expires_at + HOST_SKEW - bounds.lowest(received)
+            if claim.expires_at >= NO_SERVER_TIME:
+                remaining = None
+        key, *more = (self._text(each, row) for each in self._keys())
+        range_key = more[0] if more and self.in_rows else None
+        seen_at = self.store.server_now(received)
+        return Lock(key, range_key, row, raw, claim, state, remaining, seen_at)
+
+    def _text(self, attribute: Attribute[Any], row: RawItem) -> str:
+        value = row[attribute.attr_name][attribute.attr_type]
+        if not self.in_rows:
+            return str(attribute.deserialize(value))
+        return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _typed(attribute: Attribute[Any], text: str) -> RawItem:
+    """Return a part of a row's key as DynamoDB has it, from the text that stands for it."""
+    value: str | bytes = text
+    try:
+        if attribute.attr_type == "N":
+            value = str(Decimal(text))
+        if attribute.attr_type == "B":
+            value = base64.b64decode(text, validate=True)
+    except (InvalidOperation, binascii.Error) as error:
+        kind = {"N": "a number", "B": "base64"}[attribute.attr_type]
+        raise click.BadParameter(f"{text!r} is not {kind}") from error
+    return {attribute.attr_name: {attribute.attr_type: value}}

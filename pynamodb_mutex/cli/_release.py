@@ -1,0 +1,162 @@
+"""The command ``release``: breaking the claim that was seen, and no later one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._release import break_seen
+from pynamodb_mutex._repeat import persist
+from pynamodb_mutex.cli._completion import key_argument, range_option
+from pynamodb_mutex.cli._locks import ABANDONED, FREE, PATIENCE, Lock, Locks
+from pynamodb_mutex.cli._output import (
+    confirm,
+    escaped,
+    json_option,
+    print_json,
+    progress,
+    zone_option,
+)
+from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
+from pynamodb_mutex.cli._show import about
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
+
+
+@click.command(cls=AppCommand)
+@key_argument(required=False)
+@range_option
+@click.option(
+    "--force", is_flag=True, allow_from_autoenv=False, help="Break the claim of KEY's holder."
+)
+@click.option("--all-abandoned", is_flag=True, help="Free each lock whose claim has ended.")
+@click.option(
+    "--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask, for scripts."
+)
+@zone_option
+@json_option
+@pass_place
+def release(
+    place: Place,
+    *,
+    key: str | None,
+    range_key: str | None,
+    force: bool,
+    all_abandoned: bool,
+    yes: bool,
+    zone: tzinfo | None,
+    as_json: bool,
+) -> None:
+    """Free a lock by force.
+
+    The lock KEY, or all that are abandoned. The holder is shown, and broken only if you say so: that very claim, also if it was renewed
+    meanwhile, and no later one. If the lock changed hands meanwhile, nothing is broken.
+
+    A holder that is alive goes on until it next asks DynamoDB. Its guarded writes are refused from this
+    moment on; anything else it does is not.
+
+    With --all-abandoned, claims are freed that ended and that nobody took; one that is renewed or
+    taken meanwhile is left alone. There is seldom a need: the next taker gets such a lock at
+    once, and is told that it was abandoned, which it is not after this.
+
+    \b
+    Examples:
+      pynamodb-mutex release invoice-42 --force
+      pynamodb-mutex release invoice-42 --force --yes --json
+      pynamodb-mutex release --all-abandoned
+
+    \b
+    Exit codes:
+      0    the lock is free: broken, or it was free already
+      1    it was not freed: no --force, not confirmed, changed hands, or DynamoDB refused
+      130  interrupted by Ctrl-C
+    """
+    if (key is None) != all_abandoned:
+        raise click.UsageError("give KEY, or --all-abandoned")
+    locks = Locks(place.model())
+    if key is None:
+        _release_abandoned(locks, place, yes=yes, zone=zone, as_json=as_json)
+        return
+    row = locks.row(key, range_key)
+    seen = locks.read(row)
+    if seen.state == FREE:
+        if as_json:
+            print_json({"freed": False, "lock": seen.document(zone), "now": None})
+        click.echo(f"{escaped(seen.name)} is free: nothing to release", err=True)
+        return
+    for name, value in about(seen, zone):
+        click.echo(f"{name + ':':16}{escaped(value)}", err=True)
+    if not force:
+        raise Failure(_why_force(seen))
+    confirm(f"Break this claim in {place}?", yes=yes)
+    now = _broken(locks, seen, key)
+    if as_json:
+        after = None if now is None else now.document(zone)
+        print_json({"freed": now is None, "lock": seen.document(zone), "now": after})
+    if now is None:
+        click.echo(f"{escaped(seen.name)} is free", err=True)
+    elif now.state == FREE:
+        click.echo(f"{escaped(seen.name)} is free: that claim had ended meanwhile", err=True)
+    else:
+        raise Failure(
+            f"that claim is over, and nothing else was broken: {escaped(seen.name)} is now {now.state}, "
+            f"by {escaped(now.claim.owner or 'an unnamed owner')}, fencing token {now.claim.version}"
+        )
+
+
+def _why_force(seen: Lock) -> str:
+    if seen.state == ABANDONED:
+        return "nothing was done. The next taker gets this lock at once; --force frees it now"
+    return (
+        "nothing was done: only its holder gives a lock back. If that one is dead, the lock frees "
+        "itself at its end; --force breaks its claim now"
+    )
+
+
+def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:
+    """Break a claim; return what stands there instead if it is over otherwise."""
+    instead = break_seen(locks.store, seen.row, key, seen.claim)
+    return None if instead is None else locks.shown(seen.row, instead.item, instead.received)
+
+
+def _release_abandoned(
+    locks: Locks, place: Place, *, yes: bool, zone: tzinfo | None, as_json: bool
+) -> None:
+    with progress("reading the table") as news:
+        found = [lock for lock in locks.all(news) if lock.state == ABANDONED]
+    results: dict[str, list[dict[str, Any]]] = {"freed": [], "skipped": []}
+    try:
+        if not found:
+            click.echo(f"no lock is abandoned in {place}", err=True)
+            return
+        for lock in found:
+            owner = escaped(lock.claim.owner or "an unnamed owner")
+            click.echo(f"{escaped(lock.name)}  abandoned by {owner}", err=True)
+        confirm(f"Free these {len(found)} in {place}?", yes=yes)
+        for lock in found:
+            freed = _freed(locks, lock)
+            results["freed" if freed else "skipped"].append(lock.document(zone))
+            said = "freed" if freed else "skipped: renewed or taken meanwhile"
+            click.echo(f"{escaped(lock.name)}  {said}", err=True)
+    finally:
+        # also what was done before Ctrl-C, or before DynamoDB refused
+        if as_json:
+            print_json(results)
+
+
+def _freed(locks: Locks, lock: Lock) -> bool:
+    """End a claim that has ended by server time, and nothing else; return whether the lock is free."""
+    store = locks.store
+    now = local_clock().now()
+    values = {
+        "mine": lock.claim.token,
+        "now_low": store.now_low(now),
+        "ttl": store.ttl(store.server_now(now)),
+    }
+    attempt = partial(store.write, store.rows.end_dead, lock.row, values)
+    answer = persist(attempt, now + PATIENCE)
+    return answer.applied or answer.claim.expires_at is None

@@ -1,0 +1,132 @@
+"""The command ``show``: all that is known of one lock."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pynamodb_mutex._claim import FORCED_MARK
+from pynamodb_mutex.cli._completion import key_argument, range_option
+from pynamodb_mutex.cli._locks import FREE, HELD, Lock, Locks
+from pynamodb_mutex.cli._output import (
+    duration,
+    escaped,
+    instant,
+    iso,
+    json_option,
+    plain,
+    print_json,
+    zone_option,
+)
+from pynamodb_mutex.cli._place import AppCommand, Place, pass_place
+
+if TYPE_CHECKING:
+    from datetime import datetime, tzinfo
+
+
+@click.command(cls=AppCommand)
+@key_argument()
+@range_option
+@zone_option
+@json_option
+@pass_place
+def show(
+    place: Place, *, key: str, range_key: str | None, zone: tzinfo | None, as_json: bool
+) -> None:
+    """Show one lock.
+
+    All that is known of the lock KEY: of its holder, or of what the last one left. It is one strongly consistent read.
+
+    \b
+    Examples:
+      pynamodb-mutex show invoice-42
+      pynamodb-mutex show invoice-42 --json | jq .owner
+      pynamodb-mutex --model shop.models:Account show alice
+
+    \b
+    Exit codes:
+      0  done, whatever the lock's state
+      1  it could not be read
+    """
+    locks = Locks(place.model())
+    lock = locks.read(locks.row(key, range_key))
+    more = _more(lock, locks, zone)
+    if as_json:
+        print_json({**lock.document(zone), **more})
+        return
+    for name, value in (*about(lock, zone), *_rest(lock, locks, more)):
+        click.echo(f"{name + ':':16}{escaped(value)}")
+
+
+def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
+    """Return what people ask of a lock first."""
+    claim = lock.claim
+    lines = [("key", lock.name), ("state", _STATES[lock.state])]
+    if lock.state != FREE:
+        since, until = instant(lock.since, zone), instant(lock.until, zone)
+        lines.append(("owner", claim.owner or "-"))
+        if since is not None:
+            ago = duration(max(0.0, lock.seen_at - (lock.since or 0.0)))
+            lines.append(("since", f"{_second(since)} ({ago} ago)"))
+        if until is not None:
+            lines.append(("until", f"{_second(until)} ({_end(lock)})"))
+        lines.append(("lease", f"{round(claim.lease, 1):g} s"))
+    if claim.version:
+        lines.append(("fencing token", str(claim.version)))
+    return lines
+
+
+_STATES = {
+    FREE: "free",
+    HELD: "held",
+    "abandoned": "abandoned: its claim has ended, the next taker gets it at once",
+}
+
+
+def _end(lock: Lock) -> str:
+    if lock.state == HELD:
+        return f"in {duration(lock.remaining or 0.0)}, unless renewed"
+    return f"{duration(max(0.0, lock.seen_at - (lock.until or 0.0)))} ago"
+
+
+def _second(when: datetime) -> str:
+    return when.isoformat(sep=" ", timespec="seconds")
+
+
+def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
+    """Return what only this command tells, as JSON has it."""
+    claim = lock.claim
+    return {
+        "token": claim.token,
+        "forced": (claim.token or "").startswith(FORCED_MARK),
+        "guarded_writes": claim.writes,
+        "row_kept_until": iso(instant(locks.ttl(lock.raw), zone), "seconds"),
+        "data": locks.data(lock.raw),
+    }
+
+
+def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the same for people, and what it means."""
+    claim = lock.claim
+    if not lock.raw:
+        return [
+            (
+                "row",
+                "none: "
+                + ("there is no such row" if locks.in_rows else "never taken, or long ago"),
+            )
+        ]
+    if claim.token is None:
+        return [("lock", "never taken")]
+    lines = [("token", claim.token), ("guarded writes", str(claim.writes))]
+    if more["forced"]:
+        lines.append(("broken", "the last claim was broken by force"))
+    if claim.abandoned_by:
+        lines.append(("taken over from", f"{claim.abandoned_by}, which never gave it back"))
+    if more["row_kept_until"] is not None:
+        lines.append(("row kept until", more["row_kept_until"]))
+    if more["data"] is not None:
+        lines.append(("data", json.dumps(more["data"], default=plain, ensure_ascii=False)))
+    return lines

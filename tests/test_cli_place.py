@@ -1,0 +1,185 @@
+"""Where the locks are, what the command line says when they are not there, and its other commands."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from cli import COMMAND, run_cli
+
+from pynamodb_mutex.cli import _demo
+from pynamodb_mutex.cli._app import app
+from pynamodb_mutex.testing import environment, held_elsewhere
+
+COMMANDS = sorted(app.commands)
+
+
+def failure(*args, **more):
+    """Run a command that fails, and return the one line that it says."""
+    done = run_cli(*args, **more)
+    assert (done.exit_code, done.stdout) == (1, ""), done.output
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_the_place_may_stand_before_or_after_the_command(table, engine):
+    name = table.Meta.table_name
+    with held_elsewhere("a"):
+        for args in (("--table", name, "ls"), ("ls", "--table", name)):
+            assert "\nelsewhere" not in run_cli(*args).stdout
+            assert "a\telsewhere\t" in run_cli(*args).stdout
+        # the later one counts
+        assert "a\t" in run_cli("--table", "nothing", "ls", "--table", name).stdout
+        env = {"PYNAMODB_MUTEX_REGION": "!"}
+        assert "region_name '!' doesn't match" in run_cli("ls", env=env).stderr
+        assert run_cli("--region", "us-east-1", "ls", env=env).exit_code == 0
+        done = run_cli("--endpoint-url", engine.endpoint_url, "--region", "us-east-1", "ls")
+        assert "a\t" in done.stdout
+
+
+def test_a_missing_table_is_told_with_what_makes_it(engine):
+    for args in (("ls",), ("show", "a"), ("wait", "a"), ("watch",), ("release", "a")):
+        line = failure("--table", "no-such-table", *args)
+        assert line == (
+            "Error: there is no table no-such-table; pynamodb-mutex create-table makes it"
+        )
+
+
+@pytest.mark.parametrize("engine", ["embedded"], indirect=True)
+def test_an_endpoint_that_does_not_answer_is_told_within_seconds(table):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        begun = time.monotonic()
+        assert "Could not connect to the endpoint URL" in failure("--endpoint-url", url, "ls")
+        assert time.monotonic() - begun < 30
+        assert "Could not connect" in failure("--endpoint-url", url, "delete-table")
+
+
+def test_credentials_that_there_are_not(table, monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "")  # put back afterwards
+    assert "The config profile (nobody) could not be found" in failure("--profile", "nobody", "ls")
+    monkeypatch.delenv("AWS_PROFILE")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert "Unable to locate credentials" in failure("--region", "us-east-1", "ls")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--endpoint-url", "localhost:8000", "ls"), "no URL as in http://localhost:8000"),
+        (("--endpoint-url", "http://", "ls"), "no URL as in http://localhost:8000"),
+        (("--table", " ", "ls"), "is empty"),
+        (("ls", "--region", ""), "is empty"),
+        (("nothing",), "No such command"),
+    ],
+)
+def test_wrong_usage(args, message):
+    done = run_cli(*args)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_amazons_own_endpoint_is_not_spelt_out(engine, monkeypatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB")
+    from pynamodb_mutex.cli._place import Place
+
+    place = Place()
+    place.chosen = {"table": "mine", "region": "eu-west-1"}
+    assert str(place) == "table mine in eu-west-1"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_with_examples_and_exit_codes(name):
+    if name == "demo":
+        with pytest.raises(SystemExit) as left:
+            app(["demo", "-h"], standalone_mode=False)
+        assert left.value.code == 0
+        return
+    first, second = run_cli(name, "-h"), run_cli(name, "--help")
+    assert (first.exit_code, first.stdout) == (0, second.stdout)
+    assert "\n  Examples:\n    " in first.stdout
+    if name != "completion":
+        assert "\n  Exit codes:\n    0 " in first.stdout
+        assert "--endpoint-url" in first.stdout
+
+
+def test_it_runs_as_a_module():
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("pynamodb-mutex, version ")
+
+
+def test_without_the_extra_one_line_names_it():
+    hidden = "import sys; sys.modules['click'] = None; from pynamodb_mutex.cli import main; "
+    hide = "import importlib.util as u; f = u.find_spec; "
+    hide += "u.find_spec = lambda n, *a: None if n in ('click', 'rich') else f(n, *a); "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hide}{hidden}main()"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "pynamodb-mutex needs click and rich: pip install 'pynamodb-mutex[cli]'\n"
+    )
+
+
+def test_without_its_extra_the_demo_names_it(monkeypatch):
+    monkeypatch.setattr(_demo, "find_spec", lambda name: None if name == "matplotlib" else name)
+    assert failure("demo") == (
+        "Error: the demo needs matplotlib: pip install 'pynamodb-mutex[demo]'"
+    )
+
+
+def test_the_demos_options_are_passed_through(capsys):
+    with pytest.raises(SystemExit) as left:
+        app(["demo", "--seconds", "1"], standalone_mode=False)
+    assert left.value.code == 2
+    assert "pynamodb-mutex demo: error: --seconds: at least 13" in capsys.readouterr().err
+
+
+# -- completion ---------------------------------------------------------------------------------
+
+
+def completed(engine, *words):
+    """What a shell is told when the last word is completed."""
+    env = {
+        **environment(engine),
+        "_PYNAMODB_MUTEX_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["pynamodb-mutex", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = run_cli_completing(env)
+    return [line.partition(",")[2] for line in done.splitlines() if line]
+
+
+def run_cli_completing(env):
+    code = "from pynamodb_mutex.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(shell):
+    done = run_cli("completion", shell)
+    assert done.exit_code == 0
+    assert "_PYNAMODB_MUTEX_COMPLETE" in done.stdout
+    assert "pynamodb-mutex" in done.stdout
+
+
+def test_keys_are_completed_from_the_table(table, engine):
+    with held_elsewhere("deploy"), held_elsewhere("debug"), held_elsewhere("other one"):
+        assert completed(engine, "show", "de") == ["debug", "deploy"]
+        if engine.name == "local":
+            return
+        assert completed(engine, "watch", "debug", "o") == []
+        assert "show" in completed(engine, "s")
+        url = ("--endpoint-url", "http://127.0.0.1:9")
+        assert completed(engine, *url, "show", "de") == []

@@ -1,0 +1,95 @@
+"""Makes the pictures of the terminal: python docs/pictures/terminal.py. Not run by the tests.
+
+Each shows what the command printed: ls and watch of a table with a few locks, and the demo.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex.cli._locks import Locks
+from pynamodb_mutex.cli._ls import ORDERS, table_of
+from pynamodb_mutex.cli._place import Place
+from pynamodb_mutex.cli._watch import View, _Watching
+from pynamodb_mutex.demo import director, screen
+from pynamodb_mutex.demo.director import Options
+from pynamodb_mutex.testing import embedded_dynamodb, use
+
+FOLDER = Path(__file__).parent
+HELD = (
+    ("deploy/shop", "ci-runner-17", 900),
+    ("invoice-4711", "worker-3", 30),
+    ("invoice-4712", "worker-7", 7),
+    ("nightly-report", "cron@reports-1", 600),
+)
+
+
+def terminal(height: int) -> Console:
+    return Console(record=True, file=io.StringIO(), width=100, height=height, force_terminal=True)
+
+
+def save(console: Console, name: str, title: str) -> None:
+    # without fonts from the network: the reader's own will do
+    drawn = re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title=title), flags=re.DOTALL)
+    (FOLDER / f"{name}.svg").write_text(drawn, encoding="utf-8")
+
+
+def locks() -> None:
+    LockItem.create_table()
+    for key, owner, lease in HELD:
+        Mutex.for_key(key, owner=owner, lease=lease, auto_renew=False).acquire()
+    Mutex.for_key("import/customers", owner="worker-1", lease=1, auto_renew=False).acquire()
+    time.sleep(4)
+    table = Locks(LockItem)
+    console = terminal(24)
+    found = sorted(table.standing(), key=ORDERS["key"])
+    console.print(table_of(found, None, console.width))
+    save(console, "ls", "pynamodb-mutex ls")
+    news = []
+    view = View(Place(), "key", None)
+    watching = _Watching(lambda: list(table.standing()), 1.0)
+    watching.look()
+    for step in (
+        lambda: LockItem.force_release("invoice-4711"),
+        lambda: Mutex.for_key("invoice-4711", owner="worker-9", auto_renew=False).acquire(),
+        lambda: time.sleep(4),  # invoice-4712 ends
+    ):
+        step()
+        time.sleep(1)
+        news += map(view.line, watching.look())
+    console = terminal(24)
+    console.print(view.frame(watching, news, console))
+    save(console, "watch", "pynamodb-mutex watch")
+
+
+def demo(folder: Path) -> None:
+    options = Options(seconds=20, out=folder / "chart.png")
+    console = terminal(24)
+
+    def watch(story) -> None:
+        if story.begin and time.monotonic_ns() - story.begin > 15e9 and not drawn.is_set():
+            drawn.set()
+            console.print(screen.frame(story, time.monotonic_ns(), options.seconds, console.height))
+
+    drawn = threading.Event()
+    director.play(options, watch)
+    save(console, "demo", "pynamodb-mutex demo")
+
+
+if __name__ == "__main__":
+    if not hasattr(signal, "SIGSTOP"):
+        sys.exit("the demo needs a POSIX system")
+    with embedded_dynamodb(8000) as engine, use(engine):
+        locks()
+    with tempfile.TemporaryDirectory() as scratch:
+        demo(Path(scratch))

@@ -19,12 +19,13 @@ from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex import _acquire, _transaction
+from pynamodb_mutex._answers import Answer
 from pynamodb_mutex._claim import Claim, Tenure
 from pynamodb_mutex._clock import Bounds, local_clock
 from pynamodb_mutex._expressions import ClaimRows, slot
 from pynamodb_mutex._guard import Part, Verdict
 from pynamodb_mutex._hold import Hold
-from pynamodb_mutex._store import Answer, Store
+from pynamodb_mutex._store import Store
 from pynamodb_mutex._templates import seconds
 
 Patches = list[Any]

@@ -22,8 +22,8 @@ from pynamodb_mutex.exceptions import MutexError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pynamodb_mutex._answers import Answer
     from pynamodb_mutex._claim import Claim
-    from pynamodb_mutex._store import Answer
     from pynamodb_mutex._waiting import Alarm, Steps
     from pynamodb_mutex._wanted import Wanted
 

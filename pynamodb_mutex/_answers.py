@@ -5,10 +5,16 @@ from __future__ import annotations
 from datetime import timezone
 from email.utils import parsedate_to_datetime
 from traceback import walk_tb
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from botocore import endpoint, exceptions, parsers
 from botocore.exceptions import ClientError, HTTPClientError
+
+if TYPE_CHECKING:
+    from pynamodb.exceptions import PynamoDBException, TransactWriteError
+
+    from pynamodb_mutex._claim import Claim
+    from pynamodb_mutex._keys import RawItem
 
 UNWRAPPED = (parsers.ResponseParserError, OSError, UnicodeDecodeError)
 """botocore wraps most of what its HTTP library and its parser raise, not all."""
@@ -29,6 +35,56 @@ PASSING_REASONS = frozenset({
     "ThrottlingError",
     "ProvisionedThroughputExceeded",
 })  # fmt: skip
+
+
+class Answer(NamedTuple):
+    """What came back.
+
+    Attributes:
+        applied: Whether the condition held.
+        claim: What the row shows: after an applied acquisition, else before.
+        item: The raw row.
+        sent: Local time before the request was sent.
+        received: Local time after the answer was received.
+        error: What PynamoDB would raise for a condition that did not hold.
+    """
+
+    applied: bool
+    claim: Claim
+    item: RawItem
+    sent: float
+    received: float
+    error: PynamoDBException | None = None
+
+
+class Cancelled(NamedTuple):
+    """A transaction that was not applied, because a condition in it did not hold.
+
+    Attributes:
+        items: By its place in the transaction, what a row shows whose condition did not hold.
+        sent: Local time before the request was sent.
+        received: Local time after the answer was received.
+        error: What PynamoDB would raise.
+    """
+
+    items: dict[int, RawItem]
+    sent: float
+    received: float
+    error: TransactWriteError
+
+
+class Page(NamedTuple):
+    """A part of a table.
+
+    Attributes:
+        items: The rows that were asked for.
+        end: Where the next page starts; None if this is the last one.
+        received: Local time after the answer was received.
+    """
+
+    items: list[RawItem]
+    end: RawItem | None
+    received: float
 
 
 def _headers(response: Any) -> dict[str, str]:

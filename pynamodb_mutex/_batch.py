@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PynamoDBException, UpdateError
 
+from pynamodb_mutex._answers import Answer
 from pynamodb_mutex._repeat import Transient
-from pynamodb_mutex._store import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

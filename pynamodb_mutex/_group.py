@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
+    from pynamodb_mutex._answers import Cancelled
     from pynamodb_mutex._keys import RawItem
-    from pynamodb_mutex._store import Cancelled, Store
+    from pynamodb_mutex._store import Store
     from pynamodb_mutex._waiting import Alarm, Steps
     from pynamodb_mutex._wanted import Wanted
 

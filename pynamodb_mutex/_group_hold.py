@@ -15,9 +15,9 @@ from pynamodb_mutex.exceptions import MutexLostError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pynamodb_mutex._answers import Cancelled
     from pynamodb_mutex._claim import Loss
     from pynamodb_mutex._hold import Hold
-    from pynamodb_mutex._store import Cancelled
 
 
 class GroupHold(Renewing):

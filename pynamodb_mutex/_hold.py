@@ -17,9 +17,10 @@ from pynamodb_mutex.exceptions import MutexAlreadyHeldError, MutexLostError, Mut
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pynamodb_mutex._answers import Answer
     from pynamodb_mutex._group_hold import GroupHold
     from pynamodb_mutex._keys import RawItem
-    from pynamodb_mutex._store import Answer, Store
+    from pynamodb_mutex._store import Store
     from pynamodb_mutex._wanted import Wanted
 
 _log = logging.getLogger("pynamodb_mutex")

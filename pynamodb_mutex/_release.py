@@ -20,9 +20,10 @@ from pynamodb_mutex.exceptions import MutexLostError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pynamodb_mutex._answers import Answer
     from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._keys import RawItem
-    from pynamodb_mutex._store import Answer, Store
+    from pynamodb_mutex._store import Store
     from pynamodb_mutex._waiting import Turn
     from pynamodb_mutex._wanted import Wanted
 

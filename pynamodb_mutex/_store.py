@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.connection.table import TableConnection
@@ -28,6 +28,9 @@ from pynamodb.exceptions import (
 from pynamodb_mutex._answers import (
     PASSING_REASONS,
     UNWRAPPED,
+    Answer,
+    Cancelled,
+    Page,
     came_from_the_body,
     date_of,
     instant_of,
@@ -77,56 +80,6 @@ _ERRORS: dict[str, type[PynamoDBException]] = {
     "Scan": ScanError,
     "TransactWriteItems": TransactWriteError,
 }
-
-
-class Answer(NamedTuple):
-    """What came back.
-
-    Attributes:
-        applied: Whether the condition held.
-        claim: What the row shows: after an applied acquisition, else before.
-        item: The raw row.
-        sent: Local time before the request was sent.
-        received: Local time after the answer was received.
-        error: What PynamoDB would raise for a condition that did not hold.
-    """
-
-    applied: bool
-    claim: Claim
-    item: RawItem
-    sent: float
-    received: float
-    error: PynamoDBException | None = None
-
-
-class Cancelled(NamedTuple):
-    """A transaction that was not applied, because a condition in it did not hold.
-
-    Attributes:
-        items: By its place in the transaction, what a row shows whose condition did not hold.
-        sent: Local time before the request was sent.
-        received: Local time after the answer was received.
-        error: What PynamoDB would raise.
-    """
-
-    items: dict[int, RawItem]
-    sent: float
-    received: float
-    error: TransactWriteError
-
-
-class Page(NamedTuple):
-    """A part of a table.
-
-    Attributes:
-        items: The rows that were asked for.
-        end: Where the next page starts; None if this is the last one.
-        received: Local time after the answer was received.
-    """
-
-    items: list[RawItem]
-    end: RawItem | None
-    received: float
 
 
 class Store:

@@ -23,10 +23,10 @@ from pynamodb_mutex.exceptions import (
 if TYPE_CHECKING:
     from pynamodb.models import Model
 
+    from pynamodb_mutex._answers import Answer
     from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._hold import Hold
     from pynamodb_mutex._keys import RawItem
-    from pynamodb_mutex._store import Answer
     from pynamodb_mutex._waiting import Steps
     from pynamodb_mutex._wanted import Wanted
 

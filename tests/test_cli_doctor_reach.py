@@ -52,7 +52,7 @@ NOWHERE = {
             "credentials",
         ),
         (["--profile", "nobody"], {"AWS_PROFILE": None}, "access", "profile (nobody)"),
-        (["--endpoint-url", "nonsense"], {}, "access", "Invalid endpoint"),
+        ([], {"AWS_ENDPOINT_URL_DYNAMODB": "nonsense"}, "access", "Invalid endpoint"),
         (["--endpoint-url", "http://127.0.0.1:9"], {}, "endpoint", "Could not connect"),
     ],
 )

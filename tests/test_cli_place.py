@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 from cli import COMMAND, run_cli
+from pynamodb.signals import pre_dynamodb_send
 
-from pynamodb_mutex.cli import _demo
+from pynamodb_mutex.cli import INTERRUPTED, _demo, main
 from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.testing import environment, held_elsewhere
 
@@ -59,12 +62,30 @@ def test_an_endpoint_that_does_not_answer_is_told_within_seconds(table):
         assert "Could not connect" in failure("--endpoint-url", url, "delete-table")
 
 
+def test_a_profile_that_is_asked_for_comes_before_the_environment(table, monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_PROFILE", "")  # put back afterwards, as are these
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "theenvironments")
+    credentials = tmp_path / "credentials"
+    credentials.write_text("[ops]\naws_access_key_id = theprofiles\naws_secret_access_key = x\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    used = set()
+
+    def note(sender: object, **_: object) -> None:
+        used.add(sender.session.get_credentials().access_key)
+
+    with pre_dynamodb_send.connected_to(note):
+        assert run_cli("--profile", "ops", "--region", "us-east-1", "ls").exit_code == 0
+    assert used == {"theprofiles"}
+
+
 def test_credentials_that_there_are_not(table, monkeypatch):
-    monkeypatch.setenv("AWS_PROFILE", "")  # put back afterwards
+    monkeypatch.setenv("AWS_PROFILE", "")  # put back afterwards, as are these
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "nobodys")
     assert "The config profile (nobody) could not be found" in failure("--profile", "nobody", "ls")
     monkeypatch.delenv("AWS_PROFILE")
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert "AWS_ACCESS_KEY_ID" not in os.environ
     assert "Unable to locate credentials" in failure("--region", "us-east-1", "ls")
 
 
@@ -183,3 +204,14 @@ def test_keys_are_completed_from_the_table(table, engine):
         assert "show" in completed(engine, "s")
         url = ("--endpoint-url", "http://127.0.0.1:9")
         assert completed(engine, *url, "show", "de") == []
+
+
+def test_interrupted_before_it_could_begin(monkeypatch):
+    class Slow(types.ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "pynamodb_mutex.cli._app", Slow("_app"))
+    with pytest.raises(SystemExit) as exited:
+        main()
+    assert exited.value.code == INTERRUPTED

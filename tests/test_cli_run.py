@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
-from pynamodb_mutex.cli._wait import describe
 from run_scene import RUN, outcome, run_here, running, text_in
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._claim import Claim
+from pynamodb_mutex.cli._taking import describe
 from pynamodb_mutex.testing import held_elsewhere
 
 pytest_plugins = ["run_scene_fixtures"]

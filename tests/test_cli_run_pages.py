@@ -11,7 +11,7 @@ import yaml
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
-from test_docs import blocks_in
+from test_docs import PAGES, blocks_of
 
 from pynamodb_mutex.cli._run import run
 
@@ -32,15 +32,16 @@ def containers(part):
 
 
 def shown():
-    for language, read in (("yaml", yaml.safe_load), ("json", json.loads)):
-        for block in blocks_in(language):
-            for command in containers(read(block.text)):
+    readers = {"yaml": yaml.safe_load, "json": json.loads}
+    for block in (block for page in PAGES for block in blocks_of(page)):
+        if block.language in readers:
+            for command in containers(readers[block.language](block.text)):
                 yield block.where, command
-    for block in blocks_in("text"):
-        for line in block.text.splitlines():
-            _, found, rest = line.partition("pynamodb-mutex run ")
-            if found:
-                yield block.where, ["pynamodb-mutex", "run", *shlex.split(rest)]
+        elif block.language == "text":
+            for line in block.text.splitlines():
+                _, found, rest = line.partition("pynamodb-mutex run ")
+                if found:
+                    yield block.where, ["pynamodb-mutex", "run", *shlex.split(rest)]
 
 
 def test_every_run_on_a_page_can_be_run():

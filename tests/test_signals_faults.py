@@ -118,11 +118,11 @@ def test_a_renewal_asked_for_that_fails_is_told_too(scene: Scene, heard: Heard) 
 
 
 def test_a_renewal_that_comes_too_late_is_not_told(scene: Scene, heard: Heard) -> None:
-    mutex = scene.mutex(lease=0.5, auto_renew=False)
+    mutex = scene.mutex(lease=1, auto_renew=False)
     assert mutex.acquire()
     scene.proxy.next(after(lambda: until(lambda: mutex.lost)), op="renew")
     mutex._latest.send_renewal()
-    assert scene.applied("renew") == [True]
+    assert scene.applied("renew")[-1]
     heard.wait("lost")
     mutex.renew(lease=20)
     # the one that was waited for

@@ -6,9 +6,11 @@ name them in their help.
 
 from __future__ import annotations
 
-import logging
 import sys
 from importlib.util import find_spec
+
+INTERRUPTED = 130
+"""Exit code: Ctrl-C, or a signal of that number."""
 
 
 def main() -> None:
@@ -16,8 +18,8 @@ def main() -> None:
     missing = [name for name in ("click", "rich") if find_spec(name) is None]
     if missing:
         sys.exit(f"pynamodb-mutex needs {' and '.join(missing)}: pip install 'pynamodb-mutex[cli]'")
-    from pynamodb_mutex.cli._app import app  # noqa: PLC0415 - imports need the extra
-
-    # what is repeated is told by the commands, where anybody should know
-    logging.getLogger("pynamodb_mutex").addHandler(logging.NullHandler())
+    try:
+        from pynamodb_mutex.cli._app import app  # noqa: PLC0415 - imports need the extra
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     app(prog_name="pynamodb-mutex")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pynamodb_mutex.cli._checks import examine
 from pynamodb_mutex.cli._findings import Finding, Verdict
+from pynamodb_mutex.cli._output import json_option, on_terminal, print_json
 from pynamodb_mutex.cli._place import FAILED, AppCommand, Place, pass_place
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _STYLES = {
     show_default=True,
     help="The key with which permissions are tried; give one where a policy tells keys apart.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.pass_context
 @pass_place
 def doctor(place: Place, context: click.Context, key: str, as_json: bool) -> None:
@@ -41,13 +40,21 @@ def doctor(place: Place, context: click.Context, key: str, as_json: bool) -> Non
     those to create, change and delete tables cannot be tried like that and are not. Of the rows the first 500 are
     read.
 
-    Exits with 0 if there is no problem, else with 1. Warnings, and what could not be checked, are no problem.
+    \b
+    Examples:
+      pynamodb-mutex doctor
+      pynamodb-mutex doctor --json | jq '.checks[] | select(.verdict == "problem")'
+
+    \b
+    Exit codes:
+      0    there is no problem; warnings, and what could not be checked, are none
+      1    there is
     """
     model = place.lock_model()
     findings = examine(model, key)
     if as_json:
-        click.echo(_as_json(model.Meta.table_name, findings))
-    elif sys.stdout.isatty():
+        print_json(_document(model.Meta.table_name, findings))
+    elif on_terminal():
         _show(findings)
     else:
         for finding in findings:
@@ -59,7 +66,7 @@ def doctor(place: Place, context: click.Context, key: str, as_json: bool) -> Non
         context.exit(FAILED)
 
 
-def _as_json(table: str, findings: Sequence[Finding]) -> str:
+def _document(table: str, findings: Sequence[Finding]) -> dict[str, Any]:
     checks = [
         {
             "check": finding.check,
@@ -70,7 +77,7 @@ def _as_json(table: str, findings: Sequence[Finding]) -> str:
         for finding in findings
     ]
     problems = _count(findings, Verdict.PROBLEM)
-    return json.dumps({"table": table, "problems": problems, "checks": checks}, indent=2)
+    return {"table": table, "problems": problems, "checks": checks}
 
 
 def _show(findings: Sequence[Finding]) -> None:

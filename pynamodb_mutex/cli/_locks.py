@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
 
+    from pynamodb_mutex._answers import Page
     from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._keys import RawItem
-    from pynamodb_mutex._store import Page
 
 PATIENCE = 3.0
 """Seconds for which a request that fails, and may pass, is repeated."""

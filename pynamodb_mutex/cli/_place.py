@@ -14,6 +14,7 @@ from pynamodb.exceptions import PynamoDBException, TableDoesNotExist
 from pynamodb.models import Model
 
 from pynamodb_mutex._process import store_for
+from pynamodb_mutex.cli import INTERRUPTED
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.rows import RowLockMixin
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 FAILED = 1
 """Exit code: something went wrong; what, is on standard error."""
-
-INTERRUPTED = 130
-"""Exit code: ended by Ctrl-C, as shells have it."""
 
 
 class Failure(click.ClickException):
@@ -71,6 +69,8 @@ class Place:
         if "profile" in self.chosen:
             # also for what PynamoDB opens later, and so that credentials are refreshed
             os.environ["AWS_PROFILE"] = self.chosen["profile"]
+            for name in _BEFORE_A_PROFILE:
+                os.environ.pop(name, None)
         base = _imported(self.chosen["model"]) if "model" in self.chosen else LockItem
         settings: dict[str, Any] = {
             name: self.chosen[option]
@@ -90,6 +90,9 @@ class Place:
         where = f"table {store.connection.table_name} in {store.connection.connection.client.meta.region_name}"
         return where if endpoint.endswith(_AWS) else f"{where} at {endpoint}"
 
+
+_BEFORE_A_PROFILE = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""What botocore prefers to a profile that is named by a variable, but not to one that is asked for."""
 
 _AWS = (".amazonaws.com", ".amazonaws.com.cn")
 

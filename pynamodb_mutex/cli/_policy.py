@@ -44,6 +44,16 @@ def policy(place: Place, roles: tuple[str, ...], account: str | None) -> None:
 
     The region is that of --region, of the model or of boto3's settings; without any of them the policy holds
     in each region. Nothing is sent to AWS.
+
+    \b
+    Examples:
+      pynamodb-mutex policy --region eu-central-1 --account 123456789012
+      pynamodb-mutex policy --role several --role admin
+
+    \b
+    Exit codes:
+      0    printed
+      2    wrong usage
     """
     resource = table_arn(place, account)
     actions = sorted({action for role in roles for action in ROLES[role].actions})

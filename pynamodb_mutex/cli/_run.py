@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import socket
@@ -88,7 +89,8 @@ def _duration(
 _EXIT_CODES = """\
 \b
 Exit codes:
-  the command's own; 128 + n if signal n ended it
+  0    the command succeeded, or was skipped; what it fails with is passed on,
+       and 128 + n if signal n ended it
   75   another holds the lock (--if-locked wait and fail)
   76   the lock was lost, or could not be renewed
   124  the command ran beyond its deadline
@@ -170,9 +172,16 @@ def run(
 
     The command finds PYNAMODB_MUTEX_KEY, PYNAMODB_MUTEX_FENCING_TOKEN, PYNAMODB_MUTEX_TOKEN and
     PYNAMODB_MUTEX_OWNER in its environment.
+
+    \b
+    Examples:
+      pynamodb-mutex run nightly-report --if-locked skip -- ./report.sh
+      pynamodb-mutex run deploy --timeout 600 --deadline 1800 -- make deploy
     """
     if not hasattr(os, "posix_spawn"):
         raise Failure("run needs a POSIX system, for it sends signals")
+    if verbose:  # what the library repeats, too
+        logging.basicConfig(format="pynamodb-mutex run: %(message)s", level=logging.WARNING)
     job = _Job(
         find_command(command[0], place.environment), command, lease, grace, deadline, verbose
     )

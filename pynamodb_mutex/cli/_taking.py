@@ -14,6 +14,7 @@ from rich.status import Status
 from pynamodb_mutex._claim import made_at
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._waiting import Alarm
+from pynamodb_mutex.cli._output import escaped
 from pynamodb_mutex.cli._overseer import say
 from pynamodb_mutex.cli._signals import ENDING
 from pynamodb_mutex.mutex import Mutex
@@ -60,7 +61,7 @@ def describe(claim: Claim | None) -> str:
         return "no answer from DynamoDB yet"
     if claim.expires_at is None:
         return "its holder has just left"
-    text = f"held by {claim.owner or 'an unnamed owner'}"
+    text = f"held by {escaped(claim.owner or 'an unnamed owner')}"
     made = made_at(claim.token)
     if made is not None:
         since = datetime.fromtimestamp(made, tz=timezone.utc)

@@ -209,6 +209,16 @@ def template(
 
     It is the table that LockItem.create_table() makes, of --table or of --model with its stored names and its
     range key. Nothing is sent to AWS.
+
+    \b
+    Examples:
+      pynamodb-mutex template cloudformation > locks.yaml
+      pynamodb-mutex template terraform --deletion-protection
+
+    \b
+    Exit codes:
+      0    printed
+      2    wrong usage
     """
     table = table_of(place.lock_model(), provisioned, protected=deletion_protection)
     click.echo(_LANGUAGES[language](table))

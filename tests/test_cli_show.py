@@ -11,6 +11,8 @@ from cli import run_cli
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import expire, held_elsewhere
 
+ONE_ENGINE = True  # what engines answer is seen in test_cli_ls and test_cli_release
+
 
 def shown(key, *options):
     done = run_cli("show", key, *options)

@@ -27,7 +27,8 @@ def described(name):
 
 
 def is_there(name):
-    return name in boto3.client("dynamodb").list_tables()["TableNames"]
+    pages = boto3.client("dynamodb").get_paginator("list_tables").paginate()
+    return any(name in page["TableNames"] for page in pages)
 
 
 def test_a_table_is_made_once(name):

@@ -11,6 +11,8 @@ from test_models import Elsewhere, Wire
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import expire, held_elsewhere
 
+ONE_ENGINE = True  # what engines answer is seen in test_cli_ls and test_cli_release
+
 
 @pytest.fixture
 def script(monkeypatch):

@@ -96,7 +96,7 @@ docs: $(VENV)/.installed ## build the documentation into build/docs; a warning i
 
 # The tests of the wheel run isolated and outside the checkout: the package they find is the installed one.
 newest: WHEEL_TESTS = mutex
-lowest: WHEEL_TESTS = mutex batches create_table row_locks
+lowest: WHEEL_TESTS = mutex batches create_table
 IN_WHEEL = cd build/wheel && ../$@/bin/python -I
 TEST_WHEEL = $(IN_WHEEL) -m pytest -q -c ../../pyproject.toml --rootdir ../../tests -o pythonpath= -p no:cacheprovider \
 	-m 'not (local or alone)' $(WHEEL_TESTS:%=../../tests/test_%.py)
@@ -115,11 +115,11 @@ newest: wheel ## the wheel with the newest of what it needs: alone, and under te
 	$(IN_WHEEL) -c 'import pathlib, pynamodb_mutex as p; print("imported", p.__file__); \
 		assert pathlib.Path(p.__file__).with_name("py.typed").exists(), "py.typed is missing"'
 	$(IN_WHEEL) -m pynamodb_mutex.cli 2>&1 | grep -F "pip install 'pynamodb-mutex[cli]'"
-	build/$@/bin/python $(PIP_INSTALL) "$$(echo dist/*.whl)[testing,cli]" $(FOR_TESTS)
+	$(IN_VENV) uv pip install --quiet --python build/$@/bin/python "$$(echo dist/*.whl)[testing]" $(FOR_TESTS)
 	$(TEST_WHEEL)
 
 lowest: wheel ## the wheel under tests with the lowest versions that setup.cfg allows
-	$(IN_VENV) uv pip compile --quiet --python-version 3.10 --resolution lowest-direct --extra testing --extra cli \
+	$(IN_VENV) uv pip compile --quiet --python-version 3.10 --resolution lowest-direct --extra testing \
 		setup.cfg --output-file build/lowest.txt
 	@grep -E '^(pynamodb|boto3|botocore)=' build/lowest.txt
 	$(PYTHON) -m venv --clear build/$@

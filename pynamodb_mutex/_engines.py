@@ -315,7 +315,9 @@ def _reserved(port: int) -> Iterator[int]:
 @contextmanager
 def _local(jars: Path, port: int) -> Iterator[Engine]:
     folders = [str(jars), str(jars / "DynamoDBLocal_lib")]  # the latter in Amazon's archive
-    java = ["java", f"-Djava.library.path={os.pathsep.join(folders)}"]
+    # compiled soon rather than well: tests do not last long enough for more, which takes twice the time
+    java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    java += [f"-Djava.library.path={os.pathsep.join(folders)}"]
     java += ["-cp", os.pathsep.join(f"{folder}{os.sep}*" for folder in folders), _LOCAL_MAIN]
     java += ["-inMemory", "-sharedDb", "-disableTelemetry", "-port", str(port)]
     url = f"http://127.0.0.1:{port}"

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from email.utils import formatdate
 
 import pytest
@@ -48,7 +48,12 @@ def here(proxy, table):
 @contextmanager
 def broken(cause, table, proxy, key="k"):
     """Let a holder lose its lock in the store, or never reach it again."""
-    with held_elsewhere(key, model=table) if cause is Loss.TAKEN else nullcontext():
+    with ExitStack() as stack:
+        if cause is Loss.TAKEN:
+            # a renewal that comes between the end of its claim and the other's would find it broken
+            proxy.always(drop_request())
+            stack.enter_context(held_elsewhere(key, model=table))
+            proxy.clear()
         if cause is Loss.FORCED:
             assert table.force_release(key)  # not the holder's model: as from another process
         if cause is Loss.DELETED:

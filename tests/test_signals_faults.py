@@ -239,7 +239,12 @@ def test_what_a_receiver_raises_hurts_neither_the_lock_nor_the_others(
         with pytest.raises(MutexLostError), mutex:
             scene.force()
         second.wait("lost")
-        until(lambda: failing.count == 5)
+        heard.wait("lost")
+        # each is logged after it was raised, the last one on a thread of its own
+        until(
+            lambda: sum("a receiver of the signal" in r.getMessage() for r in caplog.records) == 5
+        )
+        assert failing.count == 5
     assert heard.names == second.names
     messages = [r.getMessage() for r in caplog.records if "a receiver of the signal" in r.message]
     for name in ("acquired", "renewed", "released", "lost"):

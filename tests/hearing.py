@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -83,3 +84,10 @@ def hearing(key: str) -> Iterator[Heard]:
     finally:
         for name, receiver in receivers.items():
             getattr(signals, name).disconnect(receiver)
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.005)

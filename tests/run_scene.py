@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 from click.testing import CliRunner
 
+from pynamodb_mutex import Mutex
 from pynamodb_mutex.cli._app import app
 
 RUN = [sys.executable, "-m", "pynamodb_mutex.cli", "run"]
@@ -77,3 +78,11 @@ def is_there(pid):
         ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout
     return state.strip()[:1] not in {"", "Z"}
+
+
+def free():
+    mutex = Mutex.for_key("k")
+    if not mutex.acquire(blocking=False):
+        return False
+    mutex.release()
+    return True

@@ -12,23 +12,15 @@ import pytest
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
-from run_scene import RUN, outcome, run_here, running, text_in
+from run_scene import RUN, free, outcome, run_here, running, text_in
 
-from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex import LockItem
 from pynamodb_mutex._claim import Claim
 from pynamodb_mutex.cli._taking import describe
 from pynamodb_mutex.testing import held_elsewhere
 
 pytest_plugins = ["run_scene_fixtures"]
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals")
-
-
-def free():
-    mutex = Mutex.for_key("k")
-    if not mutex.acquire(blocking=False):
-        return False
-    mutex.release()
-    return True
 
 
 def test_the_command_has_the_lock_and_is_told_of_it(table, tmp_path):

@@ -15,9 +15,9 @@ pytest.importorskip("click")
 pytest.importorskip("rich")
 
 from proxy import fault_proxy, stall
-from run_scene import is_there, outcome, run_here, running, text_in, until, watched
+from run_scene import free, is_there, outcome, run_here, running, text_in, until, watched
 
-from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex import LockItem
 from pynamodb_mutex.cli._child import Child
 from pynamodb_mutex.testing import held_elsewhere
 
@@ -43,14 +43,6 @@ def meanwhile(path, action):
     thread.start()
     yield
     thread.join()
-
-
-def free():
-    mutex = Mutex.for_key("k")
-    if not mutex.acquire(blocking=False):
-        return False
-    mutex.release()
-    return True
 
 
 # -- signals -----------------------------------------------------------------------------------------

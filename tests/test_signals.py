@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 from group_scene import Keys
-from hearing import Heard, hearing
+from hearing import Heard, hearing, until
 from scene import Scene
 
 from pynamodb_mutex import (
@@ -35,13 +35,6 @@ pytest_plugins = ["scene_fixtures"]
 def heard(scene: Scene) -> Iterator[Heard]:
     with hearing(scene.key) as heard:
         yield heard
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.005)
 
 
 # -- taking and giving back ------------------------------------------------------------------------

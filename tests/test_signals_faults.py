@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from group_scene import Keys
-from hearing import Heard, hearing
+from hearing import Heard, hearing, until
 from proxy import after, apply_then_500, deny, drop_answer, drop_request, server_error
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from scene import Scene, losses
@@ -33,13 +33,6 @@ pytest_plugins = ["scene_fixtures"]
 def heard(scene: Scene) -> Iterator[Heard]:
     with hearing(scene.key) as heard:
         yield heard
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.005)
 
 
 # -- requests that fail ----------------------------------------------------------------------------

@@ -132,6 +132,18 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def check_terminal() -> None:
+    """Check that there is somebody to ask.
+
+    Raises:
+        Failure: If not.
+    """
+    if not sys.stdin.isatty():
+        raise Failure(
+            "not confirmed, for there is no terminal to ask on: nothing was done; see --yes"
+        )
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Go on only if somebody says so.
 
@@ -140,10 +152,7 @@ def confirm(question: str, *, yes: bool) -> None:
     """
     if yes:
         return
-    if not sys.stdin.isatty():
-        raise Failure(
-            "not confirmed, for there is no terminal to ask on: nothing was done; see --yes"
-        )
+    check_terminal()
     if not click.confirm(question, err=True):
         raise Failure("not confirmed: nothing was done")
 

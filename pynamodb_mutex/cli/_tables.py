@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -12,7 +11,7 @@ from botocore.exceptions import ClientError
 from pynamodb_mutex import _table
 from pynamodb_mutex._table import is_code
 from pynamodb_mutex.cli._locks import HELD, Locks
-from pynamodb_mutex.cli._output import escaped, json_option, print_json, progress
+from pynamodb_mutex.cli._output import check_terminal, escaped, json_option, print_json, progress
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
 
 _POLL = 0.5
@@ -159,10 +158,7 @@ def _check(place: Place, table: dict[str, Any], *, force: bool) -> None:
 
 
 def _typed(name: str) -> None:
-    if not sys.stdin.isatty():
-        raise Failure(
-            "not confirmed, for there is no terminal to ask on: nothing was done; see --yes"
-        )
+    check_terminal()
     if (
         click.prompt("Type the table's name to delete it", err=True, default="", show_default=False)
         != name

@@ -253,7 +253,7 @@ def test_the_watchdog_can_be_missed(embedded, tmp_path):
     with running("k", "--lease", 3, "--", "sh", "-c", f"echo 1 >{tmp_path}/1; sleep 2") as process:
         text_in(tmp_path / "1")
         listed = subprocess.run(
-            ["ps", "-o", "pid=,args=", "--ppid", str(process.pid)],
+            ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)],
             capture_output=True,
             text=True,
             check=False,

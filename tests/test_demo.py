@@ -301,7 +301,9 @@ def assert_picture(picture):
 
 
 def processes_with(mark):
-    listing = subprocess.run(["ps", "-A", "-o", "args"], capture_output=True, text=True, check=True)
+    listing = subprocess.run(
+        ["ps", "-Aww", "-o", "args"], capture_output=True, text=True, check=True
+    )
     return [line for line in listing.stdout.splitlines() if mark in line]
 
 

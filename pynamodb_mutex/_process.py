@@ -38,13 +38,21 @@ class Process:
 
     def store(self, model: type[Model]) -> Store:
         """Return the store of a model, a new one if its Meta now names another table."""
-        store = self.stores.get(model)
-        if store is None or store.address != Store.address_of(model):
+        store = self._known(model)
+        if store is None:
             with self._lock:
-                store = Store(model, self._server_times)
-                store.on_thaw = self.renewer.recheck
-                self.stores[model] = store
+                store = self._known(
+                    model
+                )  # two stores would be two queues: one may just have been made
+                if store is None:
+                    store = Store(model, self._server_times)
+                    store.on_thaw = self.renewer.recheck
+                    self.stores[model] = store
         return store
+
+    def _known(self, model: type[Model]) -> Store | None:
+        store = self.stores.get(model)
+        return store if store is not None and store.address == Store.address_of(model) else None
 
     def queue(
         self,

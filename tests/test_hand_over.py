@@ -100,6 +100,26 @@ def test_eight_threads_cost_about_one_request_for_each_section(table, shared):
     assert not one.locked()
 
 
+def test_threads_that_use_a_table_first_at_once_share_one_queue(table):
+    class Fresh(table):
+        class Meta(table.Meta):
+            pass
+
+    start = threading.Barrier(9)
+
+    def look_up():
+        start.wait(30)
+        return store_for(Fresh)
+
+    with ThreadPoolExecutor(8) as pool:
+        with current_process()._lock:  # so that none has made it when the last one looks
+            working = [pool.submit(look_up) for _ in range(8)]
+            start.wait(30)
+            time.sleep(0.1)
+        stores = {worker.result(30) for worker in working}
+    assert stores == {store_for(Fresh)}
+
+
 def test_first_come_first_served(table, queue):
     order = []
 

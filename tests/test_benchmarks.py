@@ -35,13 +35,15 @@ SELECTED = {"KeyConditionExpression": "k = :k", "ExpressionAttributeValues": {":
 @pytest.fixture(scope="module")
 def wire(embedded_engine):
     with wired(embedded_engine.endpoint_url) as wire:
-        boto3.client("dynamodb").create_table(
+        client = boto3.client("dynamodb")
+        client.create_table(
             TableName="priced",
             KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
             AttributeDefinitions=[{"AttributeName": "k", "AttributeType": "S"}],
             BillingMode="PAY_PER_REQUEST",
         )
         yield wire
+        client.delete_table(TableName="priced")  # a worker may come back to this file
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock
 
+pytestmark = pytest.mark.unmeasured
+
 HOUR = 3600.0
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -15,6 +15,8 @@ from pynamodb_mutex.exceptions import Loss
 
 pytest_plugins = ["scene_fixtures"]
 
+pytestmark = pytest.mark.unmeasured
+
 
 # -- not applied -----------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from pynamodb_mutex.exceptions import Loss
 
 pytest_plugins = ["scene_fixtures"]
 
+pytestmark = pytest.mark.unmeasured
+
 
 @pytest.fixture(scope="module")
 def counters(stage: Scene) -> type[Model]:

@@ -10,6 +10,8 @@ from worker import workers
 from pynamodb_mutex import LockItem, Mutex, MutexError
 from pynamodb_mutex.testing import expire
 
+pytestmark = pytest.mark.unmeasured
+
 
 def another_client(table):
     """Return a model whose mutexes are like those of another process."""

@@ -15,6 +15,8 @@ from pynamodb_mutex.testing import expire
 
 pytest_plugins = ["scene_fixtures"]
 
+pytestmark = pytest.mark.unmeasured
+
 
 def assert_refused(reply: Reply) -> None:
     assert reply.error == "ConditionalCheckFailedException"

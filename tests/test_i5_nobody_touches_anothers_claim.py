@@ -16,6 +16,8 @@ from pynamodb_mutex.testing import expire
 
 pytest_plugins = ["scene_fixtures"]
 
+pytestmark = pytest.mark.unmeasured
+
 LoseIt = Callable[[Scene], object]
 
 

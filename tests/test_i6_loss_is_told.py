@@ -13,6 +13,8 @@ from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, held_elsewhere
 
+pytestmark = pytest.mark.unmeasured
+
 CAUSES = list(Loss)
 GENEROUS = 15.0
 LEASE = 3.0

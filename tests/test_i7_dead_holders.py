@@ -11,6 +11,8 @@ from pynamodb_mutex import Mutex
 from pynamodb_mutex._process import forget_everything
 from pynamodb_mutex.testing import expire
 
+pytestmark = pytest.mark.unmeasured
+
 GENEROUS = 4.0  # for two busy cores
 LEASE = 3.0
 BOUND = 1.01 * LEASE + 2.5

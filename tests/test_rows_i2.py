@@ -37,6 +37,8 @@ from pynamodb_mutex.exceptions import Loss
 
 pytest_plugins = ["row_scene_fixtures"]
 
+pytestmark = pytest.mark.unmeasured
+
 lost = pytest.mark.parametrize("lose", [drop_answer])
 """One way for an answer to be lost will do where another would show nothing new."""
 

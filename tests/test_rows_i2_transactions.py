@@ -34,6 +34,8 @@ from pynamodb_mutex.exceptions import Loss
 
 pytest_plugins = ["row_scene_fixtures"]
 
+pytestmark = pytest.mark.unmeasured
+
 
 def plain(row: Account) -> TransactWrite:
     return TransactWrite(connection=Connection())

@@ -27,6 +27,8 @@ from pynamodb_mutex import MutexLostError
 
 pytest_plugins = ["row_scene_fixtures"]
 
+pytestmark = pytest.mark.unmeasured
+
 Next = Callable[[RowScene, Account], Any]
 
 

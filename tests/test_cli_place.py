@@ -105,6 +105,20 @@ def test_wrong_usage(args, message):
     assert message in done.stderr
 
 
+def test_what_the_environment_names_is_no_endpoint(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "nonsense")
+    for args in (("ls",), ("show", "k"), ("create-table",)):
+        assert failure("--region", "us-east-1", *args) == "Error: Invalid endpoint: nonsense"
+    done = run_cli("--region", "us-east-1", "run", "k", "--", "true")
+    assert (done.exit_code, done.stderr) == (125, "Error: Invalid endpoint: nonsense\n")
+
+
+def test_a_mistake_of_our_own_is_not_told_as_the_users(monkeypatch):
+    monkeypatch.setattr("pynamodb_mutex.cli._ls.Locks", lambda _: int("ours"))
+    with pytest.raises(ValueError, match="ours"):
+        app(["ls"], standalone_mode=False)
+
+
 def test_amazons_own_endpoint_is_not_spelt_out(engine, monkeypatch):
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB")

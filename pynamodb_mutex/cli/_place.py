@@ -188,6 +188,11 @@ class AppCommand(click.Command):
             ) from error
         except (PynamoDBException, BotoCoreError, ClientError) as error:
             raise Failure(" ".join(str(error).split())) from error
+        except ValueError as error:
+            # botocore's, of an endpoint that the environment or a profile names
+            if not str(error).startswith("Invalid endpoint"):
+                raise
+            raise Failure(str(error)) from error
 
 
 class AppGroup(click.Group):

@@ -41,9 +41,8 @@ class Process:
         store = self._known(model)
         if store is None:
             with self._lock:
-                store = self._known(
-                    model
-                )  # two stores would be two queues: one may just have been made
+                # another thread may have made it meanwhile, and two stores would be two queues
+                store = self._known(model)
                 if store is None:
                     store = Store(model, self._server_times)
                     store.on_thaw = self.renewer.recheck

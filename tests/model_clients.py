@@ -82,7 +82,7 @@ class Client:
 
 
 class Request:
-    """On its way; made after its call had seen a row with a token, as far as it had."""
+    """On its way; made after a read had shown its call a row with a token, as far as one had."""
 
     def __init__(self, call, operation, kwargs):
         self.call, self.operation, self.kwargs, self.seen = call, operation, kwargs, call.seen

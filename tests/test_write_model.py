@@ -80,7 +80,6 @@ class WriteMachine(RuleBasedStateMachine):
             return error("ConditionalCheckFailedException", Item=old)
         answer = {"ResponseMetadata": {"HTTPHeaders": {"x-amzn-requestid": "model"}}}
         if request.operation == "GetItem":
-            call.seen = before.token
             return answer | {"Item": old}
         after = self.claim()
         assert (self.standing is None) == (before.expires_at is None)
@@ -344,6 +343,8 @@ class WriteMachine(RuleBasedStateMachine):
         return self.apply(request, expired=asks and data.draw(EXPIRED))
 
     def be_answered(self, request, data):
+        if request.operation == "GetItem":
+            request.call.seen = self.claim().token
         self.go_on(request.call, self.lands(request, data))
 
     def be_unanswered(self, request, fault, data):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import botocore.loaders
 import botocore.session
+import hypothesis
 import pytest
 
 from pynamodb_mutex import LockItem
@@ -32,6 +33,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # anew for each it would take most of the time.
 _loader = botocore.loaders.create_loader()
 botocore.session.create_loader = lambda *_: _loader
+
+# No example fails for being slow: the machine may be busy. One that fails can be had again.
+hypothesis.settings.register_profile(
+    "unhurried",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    print_blob=True,
+)
+hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -68,7 +68,6 @@ class Client:
 @settings(
     max_examples=1000,
     stateful_step_count=20,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 class LockMachine(RuleBasedStateMachine):

@@ -39,7 +39,6 @@ FATES_OF_REPEATS = st.sampled_from(["answered", "denied", "under way"])
 @settings(
     max_examples=500,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 class WriteMachine(RuleBasedStateMachine):

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# A suite started in the background of a shell ignores Ctrl-C, and so would all that it starts.
+# A suite started in the background of a shell ignores Ctrl-C, under nohup a hangup, and so would all
+# that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Nearly every test has clients of its own. What botocore knows of DynamoDB is read once for all of them:
 # anew for each it would take most of the time.

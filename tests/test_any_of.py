@@ -595,7 +595,7 @@ def test_who_was_not_first_in_line_is_told_a_holder_too(
     scene: Scene, pool: ThreadPoolExecutor
 ) -> None:
     with any_of(scene, 1, owner="front") as holder:
-        waiting = pool.submit(any_of(scene, 1).acquire, timeout=1)
+        waiting = pool.submit(any_of(scene, 1).acquire, timeout=3)
         wait_until(lambda: len(queue_of(holder).turns) == 1)
         with pytest.raises(MutexTimeoutError) as error:
             any_of(scene, 1, timeout=0.1).__enter__()

@@ -28,7 +28,7 @@ def queues(group: MutexGroup) -> list[LocalQueue]:
 
 def test_a_poll_is_one_request_for_what_stands_in_the_way(keys: Keys) -> None:
     others = [keys.taken(0), keys.taken(2)]
-    assert not keys.group(poll=(0.02, 0.05)).acquire(timeout=0.5)
+    assert not keys.group(poll=(0.1, 0.2)).acquire(timeout=3)
     assert set(kinds(keys.scene.proxy)[1:]) == {"BatchGetItem"}
     (tables,) = {len(seen.body["RequestItems"]) for seen in keys.scene.proxy.of("BatchGetItem")}
     assert tables == 1

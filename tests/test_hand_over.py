@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -196,7 +197,7 @@ def test_a_deadline_during_a_hand_over_waits_for_its_outcome(table, queue, monke
     gate = Gate(monkeypatch)
     holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", poll=QUICK)
     holder.acquire()
-    with ThreadPoolExecutor() as pool:
+    with FakeClock() as clock, ThreadPoolExecutor() as pool:
         waiting = pool.submit(waiter.acquire, timeout=0.5)
         wait_until(lambda: len(queue.turns) == 1)
 
@@ -206,7 +207,8 @@ def test_a_deadline_during_a_hand_over_waits_for_its_outcome(table, queue, monke
 
         releasing = pool.submit(release)
         assert gate.reached.wait(20)
-        time.sleep(0.8)
+        clock.advance(0.8)
+        time.sleep(0.2)  # one that gave up would be done
         assert not waiting.done()
         gate.open.set()
         assert waiting.result(30) is True
@@ -221,10 +223,10 @@ def test_a_hand_over_that_fails_leaves_the_waiter_to_itself(table, queue, monkey
     holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", poll=QUICK)
     late = Mutex.for_key("a", poll=QUICK)
     holder.acquire()
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool, FakeClock() as clock:
         in_vain = pool.submit(late.acquire, timeout=0.3)
         wait_until(lambda: len(queue.turns) == 1)
-        waiting = pool.submit(waiter.acquire, timeout=20)
+        waiting = pool.submit(waiter.acquire)
         wait_until(lambda: len(queue.turns) == 2)
 
         def release():
@@ -236,12 +238,15 @@ def test_a_hand_over_that_fails_leaves_the_waiter_to_itself(table, queue, monkey
         Elsewhere.force_release("a")
         thief = Mutex.for_key("a", model=Elsewhere)
         assert thief.acquire(blocking=False)
-        time.sleep(0.5)
+        clock.advance(0.5)
         gate.open.set()
         assert isinstance(releasing.exception(30), MutexLostError)
         assert in_vain.result(30) is False
         thief.release()
-        assert waiting.result(30) is True
+        while not waiting.done():  # time goes on
+            clock.advance(0.1)
+            time.sleep(0.1)
+        assert waiting.result() is True
     waiter.release()
     assert queue.idle
     assert not holder.locked()
@@ -290,7 +295,11 @@ def ctrl_c():
     """Press Ctrl-C soon."""
     # whatever the shell that started us made of it
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # what a collected object's last call raises is ignored, a Ctrl-C too
+    gc.collect()
+    gc.disable()
     yield lambda: threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
+    gc.enable()
     signal.signal(signal.SIGINT, before)
 
 

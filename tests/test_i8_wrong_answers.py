@@ -229,7 +229,7 @@ def test_date_of_a_wrong_answer_is_not_dynamodbs(scene: Scene) -> None:
         mutex = first.mutex()
         assert not mutex.acquire(blocking=False)
         first.proxy.next(page(502, date=ahead), op="acquire")
-        assert not mutex.acquire(timeout=1)
+        assert not mutex.acquire(timeout=3)
 
 
 def test_wrong_answers_to_the_end_are_never_held(scene: Scene) -> None:
@@ -319,7 +319,7 @@ def test_second_client_sees_only_what_dynamodb_did(scene: Scene) -> None:
     scene.proxy.next(wrong, op="acquire")
     scene.proxy.next(after(lambda: others.append(scene.forced_and_taken())), op="acquire")
     mutex = scene.mutex()
-    assert not mutex.acquire(timeout=1)
+    assert not mutex.acquire(timeout=3)
     assert not mutex.held
     assert others[0].held
     assert through(scene.proxy, scene.there).get(scene.key).owner == "other"

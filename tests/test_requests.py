@@ -196,10 +196,10 @@ def test_a_forced_release_leaves_a_tombstone_with_a_higher_version(table):
 
 
 def test_waiting_reads_and_does_not_write(table, sent):
-    waiter = Mutex.for_key("a", poll=(0.02, 0.1))
+    waiter = Mutex.for_key("a", poll=(0.1, 0.2))
 
     def wait():
-        return waiter.acquire(timeout=1.5), threading.get_ident()
+        return waiter.acquire(timeout=3), threading.get_ident()
 
     with Mutex.for_key("other"), ThreadPoolExecutor(1) as pool, held_elsewhere("a"):
         taken, thread = pool.submit(wait).result(30)

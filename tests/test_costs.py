@@ -103,14 +103,14 @@ def test_a_locked_row_is_read_and_written_by_two_requests(table, cost):
 @on_dynamodb_local
 def test_a_poll_is_half_a_read_unit_and_waiting_writes_nothing(table, cost):
     with held_elsewhere("a"):
-        waiter = Mutex.for_key("a", poll=(0.1, 0.1))
+        waiter = Mutex.for_key("a", poll=(0.3, 0.3))
         assert not waiter.acquire(blocking=False)
         cost.clear()
-        assert not waiter.acquire(timeout=1.0)
+        assert not waiter.acquire(timeout=3.0)
         polls = cost.sent.pop("GetItem")
-        # its first try is a write; then it looks each 0.1 s, and once at its deadline
+        # its first try is a write; then it looks each 0.3 s, and once at its deadline
         assert cost.sent == {"UpdateItem": 1}
-        assert 1 <= polls <= 11
+        assert 2 <= polls <= 11
         assert cost.units == {"read": polls / 2}
 
 

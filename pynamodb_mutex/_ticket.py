@@ -115,11 +115,19 @@ def _read(fields: dict[str, Any]) -> Ticket:
         region=_str(fields["region"]) if "region" in fields else None,
         key=check_key(fields["key"]),
         token=_str(fields["token"]),
-        version=int(check_number("version", fields["version"])),
+        version=_int(fields["version"]),
         expires_at=check_number("expires_at", fields["expires_at"]),
         lease=check_lease(fields["lease"]),
         row=fields.get("row"),
     )
+
+
+def _int(value: object) -> int:
+    # no conversion: a ticket that was altered to version + 0.5 would pass for the claim's own
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"an int is expected, not {value!r}"
+        raise TypeError(msg)
+    return value
 
 
 def _str(value: object) -> str:

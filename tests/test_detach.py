@@ -444,12 +444,22 @@ GOOD = {
         json.dumps(GOOD | {"lease": 0.1}),
         json.dumps(GOOD | {"expires_at": float("nan")}),
         json.dumps(GOOD | {"version": True}),
+        json.dumps(GOOD | {"version": 7.5}),
     ],
 )
 def test_what_is_no_ticket_is_refused_before_anything_is_sent(ticket):
     with pytest.raises(InvalidTicketError) as raised:
         Mutex.attach(ticket)
     assert isinstance(raised.value, ValueError)
+
+
+def test_ticket_with_a_fraction_in_its_version_is_refused(table):
+    _, ticket = detached()
+    fields = json.loads(ticket)
+    fields["version"] += 0.5
+    with pytest.raises(InvalidTicketError, match="an int is expected"):
+        Mutex.attach(json.dumps(fields))
+    Mutex.attach(ticket).release()
 
 
 def test_a_ticket_for_another_table_or_region_is_refused(table, sent):

@@ -145,6 +145,7 @@ def guarded(parts: Sequence[Part], send: Callable[[], Refusal | None], what: str
 
     Raises:
         MutexNotHeldError: If a lock is not held here.
+        MutexError: If a lock is used with ``delete_on_release``.
         MutexLostError: If a claim is not ours any more; ``applied`` is None if an attempt whose
             answer was lost may have been applied before.
         PynamoDBException: If another condition of the write did not hold: nothing was written. Or
@@ -153,7 +154,7 @@ def guarded(parts: Sequence[Part], send: Callable[[], Refusal | None], what: str
     with ExitStack() as stack:
         # in one order everywhere, or two threads wait for each other
         for part in sorted(parts, key=lambda part: part.hold.tenure.token):
-            part.hold.check(what)
+            part.hold.check_guardable(what)
             stack.enter_context(part.hold.writing)
         for part in parts:
             part.hold.check(what)

@@ -12,7 +12,12 @@ from pynamodb_mutex._claim import NO_SERVER_TIME, Claim, Loss, Tenure
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._renewing import RENEWALS_PER_LEASE, Renewing
 from pynamodb_mutex._templates import seconds
-from pynamodb_mutex.exceptions import MutexAlreadyHeldError, MutexLostError, MutexNotHeldError
+from pynamodb_mutex.exceptions import (
+    MutexAlreadyHeldError,
+    MutexError,
+    MutexLostError,
+    MutexNotHeldError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -229,6 +234,27 @@ class Hold(Renewing):
             raise self._finished_error(what)
         if self.loss is not None:
             raise self.lost_error(what)
+
+    def check_guardable(self, what: str) -> None:
+        """Raise unless this is held, and its claim can guard a write.
+
+        With ``delete_on_release`` it cannot. Both the claim and the number of the last guarded write go
+        with the row at release: a late copy of the acquire, which finds no row, makes the same claim again
+        (same token, same version, no write counted yet), and then a late copy of the guarded write finds
+        all that it asks for, and is applied a second time.
+
+        Raises:
+            MutexNotHeldError: If it is not held here; MutexLostError if it is lost.
+            MutexError: With ``delete_on_release``.
+        """
+        self.check(what)
+        if self.terms.delete_on_release:
+            msg = (
+                f"{what}: the lock {self.terms.key!r} cannot guard writes, for it is used with delete_on_release: "
+                "once its row is deleted, late copies of requests could apply a write again; "
+                "leave out delete_on_release"
+            )
+            raise MutexError(msg, key=self.terms.key)
 
     def _finished_error(self, what: str) -> MutexNotHeldError:
         msg = f"{what}: {self.terms.key!r} is not held: it was released or detached"

@@ -107,6 +107,7 @@ class Holder(View):
 
         Raises:
             MutexLostError: If it is not; its ``applied`` says whether the payload was written.
+            MutexError: With ``delete_on_release``, for then nothing can be guarded.
             TypeError: If the payload is not JSON.
             pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached; the outcome is unknown.
         """
@@ -127,9 +128,9 @@ class Holder(View):
         Raises:
             MutexLostError: If the lock is lost already.
             MutexNotHeldError: If it is not held here.
+            MutexError: With ``delete_on_release``, for then nothing can be guarded.
         """
         hold = self._current("transaction")
-        hold.check("transaction")
         from pynamodb_mutex._transaction import (  # noqa: PLC0415 - seldom needed, slow to load
             GuardedTransactWrite,
         )

@@ -85,10 +85,9 @@ class MutexGroup(LockGroup):
         Raises:
             MutexLostError: If the locks are lost already. Leaving its ``with`` block raises it too.
             MutexNotHeldError: If they are not held here.
+            MutexError: If one of them is used with ``delete_on_release``, for then nothing can be guarded.
         """
         holds = self._current("transaction").holds
-        for hold in holds:
-            hold.check("transaction")
         from pynamodb_mutex._transaction import (  # noqa: PLC0415 - seldom needed, slow to load
             GuardedTransactWrite,
         )

@@ -71,10 +71,9 @@ class RowLocks(LockGroup, Generic[M]):
         Raises:
             MutexLostError: If they are lost already. Leaving its ``with`` block raises it too.
             MutexNotHeldError: If they are not held here.
+            MutexError: If one of them is used with ``delete_on_release``, for then nothing can be guarded.
         """
         group = self._current("transaction")
-        for hold in group.holds:
-            hold.check("transaction")
         return _RowsTransactWrite(self._rows_of(group), group.holds, unlock=unlock)
 
     @property

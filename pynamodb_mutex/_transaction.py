@@ -233,6 +233,14 @@ class GuardedTransactWrite(TransactWrite):
     """
 
     def __init__(self, holds: Sequence[Hold], *, unlock: bool = False) -> None:
+        """Begin one.
+
+        Raises:
+            MutexNotHeldError: If one of the locks is not held here; MutexLostError if it is lost.
+            MutexError: If one of them is used with ``delete_on_release``.
+        """
+        for hold in holds:
+            hold.check_guardable("transaction")
         super().__init__(connection=holds[0].store.connection.connection)
         self._holds = holds
         self._unlock = unlock

@@ -93,7 +93,9 @@ class Mutex(Holder, Blocks["Hold"]):
             data: Any JSON, written into the row with the claim; None leaves what is there.
             poll: Shortest and longest wait between two looks at a held lock, in seconds.
             reentrant: A thread that holds the key by a reentrant mutex may acquire it again.
-            delete_on_release: Delete the row at release. Fencing tokens can then fall.
+            delete_on_release: Delete the row at release. Then fencing tokens could fall, and late copies
+                of requests could apply a guarded write again: `fencing_token`, `transaction` and
+                `save_data` raise MutexError.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not take.

@@ -120,7 +120,7 @@ class RowLockMixin(Model):
             hash_key: Of the row.
             range_key: Of the row, if the model has one.
             **options: Those of `Mutex.for_key`. ``data`` and ``delete_on_release`` only with a
-                ``lock_model``.
+                ``lock_model``; with the latter the row cannot be written under the lock.
 
         Raises:
             InvalidKeyError: For a key that the model cannot have.
@@ -193,6 +193,7 @@ class RowLockMixin(Model):
 
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
+            MutexError: If the lock is used with ``delete_on_release``, for then nothing can be guarded.
             RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
             MutexNotHeldError: With ``unlock``, if it is not locked here.
             pynamodb.exceptions.PutError: If the condition or the model's version does not hold, or
@@ -221,6 +222,7 @@ class RowLockMixin(Model):
 
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
+            MutexError: If the lock is used with ``delete_on_release``, for then nothing can be guarded.
             RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
             MutexNotHeldError: With ``unlock``, if it is not locked here.
             pynamodb.exceptions.UpdateError: If the condition or the model's version does not hold, or
@@ -246,6 +248,7 @@ class RowLockMixin(Model):
 
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was deleted.
+            MutexError: If the lock is used with ``delete_on_release``, for then nothing can be guarded.
             RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
             pynamodb.exceptions.DeleteError: If the condition or the model's version does not hold, or
                 DynamoDB cannot be reached. TransactWriteError with a ``lock_model``.

@@ -219,8 +219,12 @@ def test_given_back_one_by_one(keys: Keys) -> None:
 
 def test_rows_are_deleted_if_that_is_asked_for(keys: Keys) -> None:
     group = keys.group(delete_on_release=True)
-    with group, pytest.raises(MutexError, match="delete_on_release"):
-        print(group.fencing_tokens)
+    with group:
+        with pytest.raises(MutexError, match="delete_on_release"):
+            print(group.fencing_tokens)
+        with pytest.raises(MutexError, match=r"transaction: .* late copies"):
+            group.transaction()
+        assert group.held
     assert keys.scene.there.count(keys.keys[0], consistent_read=True) == 0
     assert not group.lost
     # what somebody cleared by hand is a loss

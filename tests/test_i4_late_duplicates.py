@@ -9,7 +9,7 @@ from proxy import Late, Reply, deny, drop_request, duplicate, late
 from pynamodb.exceptions import UpdateError
 from scene import Scene
 
-from pynamodb_mutex import Mutex, MutexLostError
+from pynamodb_mutex import LockItem, Mutex, MutexError, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import expire
 
@@ -32,11 +32,11 @@ def arrives_in_vain(scene: Scene, kept: Late) -> None:
 # -- acquire ---------------------------------------------------------------------------------------
 
 
-def late_acquire(scene: Scene) -> tuple[Late, Mutex]:
+def late_acquire(scene: Scene, **options: bool) -> tuple[Late, Mutex]:
     """Acquire by a second attempt, while the network keeps the first."""
     kept = late()
     scene.proxy.next(kept, op="acquire")
-    mutex = scene.mutex()
+    mutex = scene.mutex(**options)
     assert mutex.acquire()
     assert len(scene.proxy.of("acquire")) == 1  # the one that is kept is not in the log
     return kept, mutex
@@ -100,6 +100,55 @@ def test_old_holder_is_not_helped_by_its_late_acquire_on_anothers_tombstone(scen
         mutex.release()
     assert scene.everything == before
     assert not mutex.held
+
+
+def claim_that_nobody_believes_in(scene: Scene, mutex: Mutex) -> LockItem:
+    """See that a late acquire made a claim that blocks the key, and no more than that; return it."""
+    claim = scene.row
+    assert claim.token == mutex.token
+    assert not mutex.held
+    with pytest.raises(MutexNotHeldError):
+        mutex.release()
+    assert not scene.other().acquire(blocking=False)
+    expire(scene.key, scene.there)  # it ends at the end that it carries
+    other = scene.other()
+    assert other.acquire(blocking=False)
+    other.release()
+    return claim
+
+
+def test_copy_of_an_acquire_makes_its_claim_again_where_the_row_was_deleted_at_release(
+    scene: Scene,
+) -> None:
+    # as documented of delete_on_release: without a tombstone nothing shows that the acquisition is over
+    mutex = scene.mutex(delete_on_release=True)
+    mutex.acquire()
+    first = scene.row
+    mutex.release()
+    assert scene.gone
+    (acquired,) = scene.proxy.of("acquire")
+    assert scene.proxy.replay(acquired).status == 200
+    again = claim_that_nobody_believes_in(scene, mutex)
+    assert (again.version, again.writes) == (first.version, first.writes)
+
+
+def test_late_acquire_makes_a_claim_where_the_row_was_deleted_at_release(scene: Scene) -> None:
+    kept, mutex = late_acquire(scene, delete_on_release=True)
+    mutex.release()
+    assert kept.apply().status == 200
+    claim_that_nobody_believes_in(scene, mutex)
+
+
+def test_guarded_write_of_a_lock_whose_row_is_deleted_is_never_sent(scene: Scene) -> None:
+    # sent, a copy of it would be applied a second time, after the copy of its acquire
+    mutex = scene.mutex(delete_on_release=True)
+    mutex.acquire()
+    with pytest.raises(MutexError, match="late copies"):
+        mutex.save_data("mine")
+    with pytest.raises(MutexError, match="late copies"):
+        mutex.transaction()
+    assert scene.proxy.kinds() == ["acquire"]
+    mutex.release()
 
 
 def test_late_disowning_of_a_given_up_acquire_does_not_touch_the_next_claim(scene: Scene) -> None:

@@ -300,6 +300,23 @@ def test_delete_on_release_leaves_no_row(table):
         assert mutex.token == table.get("a").token
 
 
+def test_delete_on_release_refuses_guarded_writes(table):
+    mutex = Mutex.for_key("a", delete_on_release=True, data=[1])
+    with mutex:
+        for write in (lambda: mutex.save_data([2]), mutex.transaction):
+            with pytest.raises(MutexError, match="late copies") as caught:
+                write()
+            assert "delete_on_release" in str(caught.value)
+            assert (type(caught.value), caught.value.key) == (MutexError, "a")
+        stored = table.get("a", consistent_read=True)
+        assert (stored.data, stored.writes) == ([1], 0)
+        assert mutex.held
+    # who does not hold it is told that first
+    for write in (lambda: mutex.save_data([2]), mutex.transaction):
+        with pytest.raises(MutexNotHeldError):
+            write()
+
+
 def test_delete_on_release_never_deletes_anothers_row(table):
     mutex = Mutex.for_key("a", delete_on_release=True)
     mutex.acquire()

@@ -9,7 +9,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from accounts import Account, Elsewhere, Ledger, balance, expire
+from accounts import Account, Elsewhere, Ledger, balance, changed, expire
+from pynamodb.connection import Connection
+from pynamodb.transactions import TransactWrite
 from row_tables import stored
 
 from pynamodb_mutex import (
@@ -139,6 +141,32 @@ def test_what_needs_a_row_of_its_own_needs_a_lock_model(table, ledger):
     assert [item.data for item in table.scan()] == [2]
     with Ledger.locked("a", delete_on_release=True):
         pass
+    assert list(table.scan()) == []
+
+
+def test_row_under_a_lock_that_is_deleted_at_release_is_not_written(table, ledger, sent):
+    def within_a_transaction(row):
+        with TransactWrite(connection=Connection()) as transaction:
+            transaction.save(row)
+
+    for what, write in (
+        ("save", lambda row: row.save()),
+        ("save", lambda row: row.save(unlock=True)),
+        ("update", changed),
+        ("delete", lambda row: row.delete()),
+        ("transaction", within_a_transaction),
+    ):
+        with Ledger.locked("a", delete_on_release=True) as row:
+            row.balance = 5
+            sent.clear()
+            with pytest.raises(MutexError, match=f"{what}: .*delete_on_release.* late copies"):
+                write(row)
+            assert sent == []
+            assert row.row_lock.held
+    refused = pytest.raises(MutexError, match=r"transaction: .*delete_on_release")
+    with Ledger.locked_all(["a"], delete_on_release=True) as rows, refused:
+        rows.transaction()
+    assert balance(Ledger) == 0
     assert list(table.scan()) == []
 
 

@@ -182,6 +182,7 @@ class Turn(Generic[W, H]):
         self.promised = False
         self.promised_by: H | None = None
         self.looks_at = math.inf
+        self._waited = 0.0
         self._looked = looked
         self._granted: H | None = None
         self._give_back = give_back
@@ -264,15 +265,14 @@ class Turn(Generic[W, H]):
         Returns:
             The lock, or None if the deadline came first.
         """
-        clock, waited = local_clock(), 0.0
+        clock = local_clock()
         while True:
             hold = yield from self._granted_or_seen(look, deadline)
             if hold is not None:
                 return hold
             if clock.now() >= deadline:
                 return self._settle()
-            waited = next_wait(waited, poll)
-            until = self._rests_until(waited, poll, deadline, frees_at)
+            until = self._rests_until(poll, deadline, frees_at)
             if until > clock.now():
                 yield until
 
@@ -291,11 +291,7 @@ class Turn(Generic[W, H]):
         return (yield from look())
 
     def _rests_until(
-        self,
-        wait: float,
-        poll: tuple[float, float],
-        deadline: float,
-        frees_at: Callable[[], float],
+        self, poll: tuple[float, float], deadline: float, frees_at: Callable[[], float]
     ) -> float:
         """Return the local time until which there is nothing to do, as far as is known."""
         now = local_clock().now()
@@ -303,10 +299,12 @@ class Turn(Generic[W, H]):
         with self.queue.lock:
             if self._granted is not None:
                 return now
-            if self.queue.holder is not None:
-                # it hands over: looking only serves to see a forced release
-                wait = poll[1]
-            if self.looks_at != -math.inf:  # else told to look at once meanwhile
+            # A plan stands until it is due. A wait may return an instant early: who then planned anew,
+            # from that instant, would be early again, and with a clock that always is would never poll.
+            if self.looks_at == math.inf:
+                self._waited = next_wait(self._waited, poll)
+                # a holder in this process hands over: looking only serves to see a forced release
+                wait = self._waited if self.queue.holder is None else poll[1]
                 self.looks_at = min(now + wait, end)
             return min(self.queue.looks_at(self), deadline)
 

@@ -345,6 +345,39 @@ def test_the_first_in_line_looks_again_and_again(queue, clock, pool):
     assert queue.idle
 
 
+def test_waiter_that_wakes_early_keeps_its_plan(queue, clock):
+    def look():
+        looked_at.append(clock.now())
+        return None
+        yield  # in steps, though in none here
+
+    looked_at = []
+    with turn_of(queue) as turn:
+        steps = turn.wait(look, (1.0, 4.0), deadline=math.inf, frees_at=lambda: math.inf)
+        due = next(steps)
+        for _ in range(20):
+            clock.advance((due - clock.now()) / 2)
+            assert next(steps) == due
+        assert looked_at == []
+        clock.advance(due - clock.now())
+        assert next(steps) >= clock.now() + 1.0
+        assert looked_at == [due]
+
+
+def test_waiter_that_wakes_early_goes_on_when_the_holder_has_left(queue, clock):
+    def look():
+        return "the lock"
+        yield  # in steps, though in none here
+
+    queue.took("a")
+    with turn_of(queue) as turn:
+        steps = turn.wait(look, (1.0, 4.0), deadline=math.inf, frees_at=lambda: math.inf)
+        clock.advance((next(steps) - clock.now()) / 2)
+        next(steps)
+        queue.left("a")
+        assert all_steps(steps, turn.alarm) == "the lock"
+
+
 def test_it_gives_up_at_its_deadline_after_a_last_look(queue, clock, pool):
     start = clock.now()
     wait = Wait(pool, clock, turn_of(queue), poll=(4.0, 60.0), timeout=10)

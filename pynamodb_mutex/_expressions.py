@@ -191,13 +191,6 @@ class ClaimRows:
 
     # -- whole rows -----------------------------------------------------------------------------
 
-    def without_claim(self, raw: RawItem) -> RawItem:
-        """Return a row without the attributes of a claim."""
-        attributes = (self._token, self._version, self._owner, self._lease)
-        more = (self.expires_at, self._writes, self._abandoned_by)
-        names = {attribute.attr_name for attribute in (*attributes, *more)}
-        return {name: value for name, value in raw.items() if name not in names}
-
     def tombstone(self, version: int) -> RawItem:
         """Return what a row that nobody ever claimed carries: a fencing token to count from."""
         return {self._version.attr_name: {"N": str(version)}}

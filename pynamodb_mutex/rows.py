@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex.groups import RowLocks
 
 M = TypeVar("M", bound="RowLockMixin")
+V = TypeVar("V")
 
 __all__ = ["RowLock", "RowLockMixin"]
 
@@ -355,26 +356,51 @@ class RowLockMixin(Model):
         """
         return _Batch(cls, auto_commit=auto_commit)
 
-    def serialize(self, null_check: bool = True) -> dict[str, dict[str, Any]]:
-        """Serialise the row, without the claim that it showed when it was read."""
+    # -- what an instance shows of itself -------------------------------------------------------
+
+    def serialize(
+        self, null_check: bool = True, *, with_lock: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """Serialise the row: for botocore, with its attributes by their stored names.
+
+        Args:
+            null_check: Raise for an attribute that may not be absent, and is.
+            with_lock: Include the lock's attributes, as they were read.
+        """
         raw: RawItem = super().serialize(null_check=null_check)
-        if type(self).lock_model is not None:
-            # a name that ours would have may be that of an attribute of the model's own
-            own = type(self)._row_names()
-            return {name: value for name, value in raw.items() if name in own}
-        store = store_for(type(self))
-        tombstone = store.rows.tombstone(store.next_version(local_clock().now()))
-        return store.rows.without_claim(raw) | tombstone
+        return raw if with_lock else self._without_lock(raw)
+
+    def to_dynamodb_dict(self, *, with_lock: bool = False) -> dict[str, dict[str, Any]]:
+        """Return the row as JSON with DynamoDB's types, as PynamoDB does.
+
+        Args:
+            with_lock: Include the lock's attributes, as they were read.
+        """
+        typed: RawItem = super().to_dynamodb_dict()
+        return typed if with_lock else self._without_lock(typed)
+
+    def to_simple_dict(self, *, force: bool = False, with_lock: bool = False) -> dict[str, Any]:
+        """Return the row as plain JSON, as PynamoDB does.
+
+        Args:
+            force: Convert what has no equal in JSON, too.
+            with_lock: Include the lock's attributes, as they were read.
+        """
+        simple = super().to_simple_dict(force=force)
+        return simple if with_lock else self._without_lock(simple)
 
     @classmethod
-    def _row_names(cls) -> set[str]:
-        """Return the stored names of the model's attributes, but for those of this mixin."""
+    def _without_lock(cls, by_stored_name: dict[str, V]) -> dict[str, V]:
+        """Return what belongs to the row itself."""
         ours = RowLockMixin.get_attributes()
-        return {
+        # With a lock_model the mixin's attributes have no meaning, and a model may have its own of the
+        # same names. Without one each attribute of such a name is the lock's, however it is stored.
+        own = {
             attribute.attr_name
             for name, attribute in cls.get_attributes().items()
-            if attribute is not ours.get(name)
+            if (name not in ours if cls.lock_model is None else attribute is not ours.get(name))
         }
+        return {name: value for name, value in by_stored_name.items() if name in own}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy, or a pickle, has of the row: not its lock."""

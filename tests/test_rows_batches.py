@@ -44,4 +44,4 @@ def test_batch_takes_no_claim_along(row_scene: RowScene) -> None:
     with row_scene.here.batch_write() as batch:
         batch.save(row)
     copied = row_scene.there._get_connection().get_item(name, consistent_read=True)["Item"]
-    assert {key for key in copied if key.startswith("lock_")} == {"lock_version"}
+    assert {key for key in copied if key.startswith("lock_")} == set()

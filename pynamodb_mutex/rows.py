@@ -104,12 +104,37 @@ class RowLockMixin(Model):
                     f"{cls.__name__}: {other} and {name} are both stored as {attribute.attr_name!r}"
                 )
                 raise TypeError(msg)
-        for name in RowLockMixin.get_attributes() if cls.lock_model is None else ():
-            expected = getattr(RowLockMixin, name).attr_type
-            if getattr(getattr(cls, name), "attr_type", None) != expected:
-                msg = f"{cls.__name__}.{name} belongs to the lock, and has another type there"
-                raise TypeError(msg)
+        for name, ours in RowLockMixin.get_attributes().items():
+            cls._check_redefined(name, ours)
         lock_models.add(cls)
+
+    @classmethod
+    def _check_redefined(cls, name: str, ours: Attribute[Any]) -> None:
+        """Refuse an attribute of a model's own that has the name of one of the lock's.
+
+        One that is stored under another name says how the lock's is to be stored. One that is not would
+        be taken over silently: what the model wrote there would be read as a claim, and never be written.
+
+        Raises:
+            TypeError: If it is one.
+        """
+        used: Any = getattr(cls, name)
+        own = [base for base in cls.__mro__ if base is not RowLockMixin and name in vars(base)]
+        if own and used is ours:
+            msg = f"{cls.__name__}: the lock's {name} hides that of {own[0].__name__}: put RowLockMixin after it"
+            raise TypeError(msg)
+        if cls.lock_model is not None:
+            return
+        if getattr(used, "attr_type", None) != ours.attr_type:
+            msg = f"{cls.__name__}.{name} belongs to the lock, and has another type there"
+            raise TypeError(msg)
+        if own and used.attr_name == ours.attr_name:
+            msg = (
+                f"{cls.__name__}.{name} belongs to the lock: use another name for an attribute of your own; "
+                f"to store the lock's under another name, give that as attr_name; "
+                f"or keep the locks in a lock_model"
+            )
+            raise TypeError(msg)
 
     @classmethod
     def locked(

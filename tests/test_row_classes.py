@@ -264,6 +264,60 @@ def test_what_an_instance_says_of_its_lock_is_not_written(engine):
     assert stored(row)["lock_version"]["N"] >= row.row_lock.fencing_token
 
 
+LOCKS_OWN = sorted(RowLockMixin.get_attributes())
+
+
+def fitting(name, **options):
+    """Return an attribute of the type that the lock's of this name has."""
+    return type(getattr(RowLockMixin, name))(null=True, **options)
+
+
+@pytest.mark.parametrize("name", LOCKS_OWN)
+def test_attribute_of_a_models_own_is_not_taken_over_by_the_lock(name):
+    with pytest.raises(TypeError, match=rf"Row\.{name} belongs to the lock: .*attr_name"):
+        made({**hashed()(), name: fitting(name)}, LOCKABLE)
+    # whoever defined it
+    base = made({**hashed()(), name: fitting(name)}, PLAIN)
+    with pytest.raises(TypeError, match=rf"Row\.{name} belongs to the lock"):
+        made({}, (base, RowLockMixin))
+    with pytest.raises(TypeError, match=rf"Row: the lock's {name} hides that of Row"):
+        made({}, (RowLockMixin, base))
+
+
+@pytest.mark.parametrize("name", LOCKS_OWN)
+def test_attribute_of_the_lock_may_be_stored_under_another_name(name):
+    base = made({**hashed()(), name: fitting(name, attr_name="l")}, LOCKABLE)
+    child = made({}, (base,))
+    again = made({name: fitting(name, attr_name="m")}, (base,))
+    beneath = made({}, (made({name: fitting(name, attr_name="n")}, PLAIN), RowLockMixin))
+    stored_as = [model.get_attributes()[name].attr_name for model in (base, child, again, beneath)]
+    assert stored_as == ["l", "l", "m", "n"]
+    # the name in the row is free for an attribute of the model's own then
+    other = made({"other": UnicodeAttribute(null=True, attr_name=name)}, (base,))
+    assert other.get_attributes()["other"].attr_name == name
+
+
+def test_attribute_of_the_lock_hides_none_of_another_stored_name():
+    base = made({**hashed()(), "lock_owner": fitting("lock_owner", attr_name="o")}, PLAIN)
+    with pytest.raises(TypeError, match="hides that of Row: put RowLockMixin after it"):
+        made({}, (RowLockMixin, base))
+
+
+def test_models_own_attribute_is_its_own_with_a_lock_table(table):
+    own = {**hashed()(), "lock_owner": NumberAttribute(), "lock_model": table}
+    model = created(made(own, LOCKABLE))
+    model("a", lock_owner=7).save()
+    with model.locked("a", owner="me") as row:
+        assert row.lock_owner == 7
+        row.lock_owner = 8
+        row.save()
+    assert stored(row)["lock_owner"] == {"N": 8}
+    assert row.to_simple_dict() == {"pk": "a", "lock_owner": 8}
+    base = made({**hashed()(), "lock_owner": fitting("lock_owner")}, PLAIN)
+    with pytest.raises(TypeError, match="hides that of Row"):
+        made({"lock_model": table}, (RowLockMixin, base))
+
+
 def test_attributes_of_the_lock_keep_their_type():
     with pytest.raises(TypeError, match=r"Row\.lock_owner belongs to the lock"):
         made({"pk": UnicodeAttribute(hash_key=True), "lock_owner": NumberAttribute()}, LOCKABLE)

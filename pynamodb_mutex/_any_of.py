@@ -11,6 +11,7 @@ from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._group import read_rows
 from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._keys import check_key, key_of
+from pynamodb_mutex._made import made
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._waiting import LocalQueue
@@ -158,6 +159,9 @@ class AnyOf(Mutex):
     Between processes, and between different sets of keys, nobody is promised a turn.
     """
 
+    _made_by = "Mutex.any_of([...])"
+    _makers = frozenset({"any_of"})
+
     def __init__(self, terms: Terms, alternatives: Sequence[Terms]) -> None:
         """Use `Mutex.any_of`."""
         super().__init__(terms)
@@ -175,7 +179,8 @@ class AnyOf(Mutex):
             raise ValueError(msg)
         shown = ", ".join(unique[:_MOST_SHOWN])
         more = f", ... ({len(unique)} keys)" if len(unique) > _MOST_SHOWN else ""
-        return cls(*any_terms(unique, f"any of {shown}{more}", model, options))
+        terms, each = any_terms(unique, f"any of {shown}{more}", model, options)
+        return made(cls, terms, each)
 
     @property
     def key(self) -> str:
@@ -215,7 +220,7 @@ class AnyOf(Mutex):
         raise TypeError(msg)
 
     def _another(self) -> Mutex:
-        return type(self)(self._terms, self._alternatives)
+        return made(type(self), self._terms, self._alternatives)
 
     def _acquisition(self, deadline: float) -> Acquisition:
         process = current_process()

@@ -62,6 +62,8 @@ class _AsyncGroup(Awaited[L]):
 class AsyncMutexGroup(_AsyncGroup[MutexGroup]):
     """The locks of several keys, all or none, for tasks: see `~pynamodb_mutex.groups.MutexGroup`."""
 
+    _made_by = "AsyncMutex.for_keys([...])"
+
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys, in the order in which they were given, each once."""
@@ -97,6 +99,8 @@ class AsyncMutexGroup(_AsyncGroup[MutexGroup]):
 
 class AsyncRowLocks(_AsyncGroup["RowLocks[M]"], Generic[M]):
     """The locks of several rows, all or none, for tasks; entering it gives the rows: see `locked_all`."""
+
+    _made_by = "pynamodb_mutex.aio.locked_all(Model, [...])"
 
     async def __aenter__(self) -> LockedRows[M]:
         """Take the locks, read the rows, and return them.

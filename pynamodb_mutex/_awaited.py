@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pynamodb_mutex._await import await_steps, on_thread
 from pynamodb_mutex._callers import take_last, this_caller
 from pynamodb_mutex._holding import Holding
+from pynamodb_mutex._made import Made, made
 from pynamodb_mutex.exceptions import MutexLostError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ R = TypeVar("R")
 _CANCELLED = (asyncio.CancelledError, asyncio.CancelledError(), None)
 
 
-class Awaited(Generic[L]):
+class Awaited(Made, Generic[L]):
     """A lock for threads, and the tasks that hold it."""
 
     def __init__(self, make: Callable[..., L], on_lost: Any, *, cancel_on_loss: bool) -> None:
@@ -65,7 +66,8 @@ class Awaited(Generic[L]):
     @classmethod
     def _made(cls, make: Callable[..., Any], cancel_on_loss: bool, options: AsyncOptions) -> Self:
         on_lost = options.pop("on_lost", None)
-        return cls(functools.partial(make, **options), on_lost, cancel_on_loss=cancel_on_loss)
+        inside = functools.partial(make, **options)
+        return made(cls, inside, on_lost, cancel_on_loss=cancel_on_loss)
 
     def _told(self, _: L) -> None:
         """Pass on the news of a loss, which comes on a thread of its own."""
@@ -159,7 +161,8 @@ class Awaited(Generic[L]):
 
         @functools.wraps(function)
         async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            another = type(self)(self._make, self._on_lost, cancel_on_loss=self._cancel_on_loss)
+            cancels = self._cancel_on_loss
+            another = made(type(self), self._make, self._on_lost, cancel_on_loss=cancels)
             async with another:
                 return await function(*args, **kwargs)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pynamodb_mutex._blocks import Blocks
 from pynamodb_mutex._callers import this_caller
 from pynamodb_mutex._group import GroupAcquisition
+from pynamodb_mutex._made import Made
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._terms import check_at_least, check_lease
 from pynamodb_mutex._waiting import Alarm, all_steps
@@ -33,7 +34,7 @@ MOST = 100
 """Operations that DynamoDB takes in one transaction."""
 
 
-class LockGroup(Blocks["GroupHold"]):
+class LockGroup(Blocks["GroupHold"], Made):
     """Several locks, taken, renewed and given back together: all or none, in one request each.
 
     Nobody holds some of them while waiting for others. Losing one lock is losing all. May be shared
@@ -64,7 +65,8 @@ class LockGroup(Blocks["GroupHold"]):
 
         Args:
             blocking: Wait for them.
-            timeout: Seconds to wait, -1 for ever; by default the one that was given with the keys.
+            timeout: Seconds to wait, -1 for ever. None is as if it were not given: the one that was given
+                with the keys.
 
         Returns:
             Whether they were taken; False only if the store said that another holds one.

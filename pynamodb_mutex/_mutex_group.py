@@ -9,6 +9,7 @@ from pynamodb_mutex._decorated import locked_calls
 from pynamodb_mutex._group import read_rows
 from pynamodb_mutex._keys import row_name
 from pynamodb_mutex._lock_group import LockGroup
+from pynamodb_mutex._made import made
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._waiting import Alarm, all_steps
@@ -37,6 +38,8 @@ class MutexGroup(LockGroup):
     Not guaranteed: that who wants many keys is not overtaken again and again by those who want few of
     them; and what ``Mutex`` does not guarantee.
     """
+
+    _made_by = "Mutex.for_keys([...])"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -111,7 +114,7 @@ class MutexGroup(LockGroup):
 
     def _another(self) -> MutexGroup:
         locks = [lock._another() for lock in self._locks]
-        return MutexGroup(locks, self._terms)
+        return made(MutexGroup, locks, self._terms)
 
 
 def mutex_group(keys: Iterable[str | Mutex], options: dict[str, Any]) -> MutexGroup:
@@ -127,4 +130,4 @@ def mutex_group(keys: Iterable[str | Mutex], options: dict[str, Any]) -> MutexGr
             msg = f"{mutex.key!r} comes twice, with different options: one lock has but one set"
             raise ValueError(msg)
     # of any key: it is the timeout and the poll that count
-    return MutexGroup(list(members.values()), Mutex.for_key("keys", **options)._terms)
+    return made(MutexGroup, list(members.values()), Mutex.for_key("keys", **options)._terms)

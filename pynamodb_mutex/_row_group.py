@@ -34,6 +34,8 @@ class RowLocks(LockGroup, Generic[M]):
     Entering it gives the rows, read when they are first looked at. Losing one lock is losing all.
     """
 
+    _made_by = "locked_all([...]) of the rows' model"
+
     _locks: Sequence[RowLock[Any]]
 
     def __init__(self, locks: Sequence[RowLock[Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynamodb_mutex._keys import row_name
+from pynamodb_mutex._made import made
 from pynamodb_mutex._process import store_for
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._ticket import parse_ticket
@@ -31,6 +32,9 @@ class RowLock(Mutex, Generic[M]):
     All that `Mutex` has; ``data`` and ``save_data`` only if the lock stands in a lock table, for else
     they are the row's own matter.
     """
+
+    _made_by = "locked(...) of the row's model"
+    _makers = frozenset({"attach"})
 
     def __init__(self, terms: Terms, model: type[M], raw_key: RawItem) -> None:
         """Use `RowLockMixin.locked`."""
@@ -81,6 +85,7 @@ class RowLock(Mutex, Generic[M]):
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or cannot be
                 reached. The ticket may then be used up.
         """
+        cls._called("attach", options)
         read = parse_ticket(ticket)
         lock: RowLock[N] = cls._for_ticket(read, model, **options)
         all_steps(lock._attaching(read), Alarm())
@@ -90,7 +95,7 @@ class RowLock(Mutex, Generic[M]):
     def _for_ticket(cls, ticket: Ticket, model: Any, **options: Unpack[Options]) -> RowLock[Any]:
         raw_key = ticket.row_key(model)
         own: Options = {"lease": ticket.lease, **options}
-        return RowLock(row_terms(model, raw_key, own), model, raw_key)
+        return made(RowLock, row_terms(model, raw_key, own), model, raw_key)
 
     def _read(self) -> RawItem:
         store = store_for(self._model)
@@ -124,7 +129,7 @@ class RowLock(Mutex, Generic[M]):
         raise TypeError(msg)
 
     def _another(self) -> Mutex:
-        return RowLock(self._terms, self._model, self._raw_key)
+        return made(type(self), self._terms, self._model, self._raw_key)
 
 
 def row_terms(model: type[RowLockMixin], raw_key: RawItem, options: Options) -> Terms:

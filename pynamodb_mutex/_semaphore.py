@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pynamodb_mutex._any_of import MOST, AnyOf, any_terms
 from pynamodb_mutex._keys import LONGEST_KEY, check_key
+from pynamodb_mutex._made import made
 from pynamodb_mutex.exceptions import InvalidKeyError
 from pynamodb_mutex.models import LockItem
 
@@ -27,6 +28,9 @@ class Semaphore(AnyOf):
     Not guaranteed: an order between permits. A fencing token grows for each permit alone, so a resource
     that compares it must do so for each value of `permit`.
     """
+
+    _made_by = "{}.for_key(...)"
+    _makers = frozenset({"for_key"})
 
     @classmethod
     def for_key(  # type: ignore[override]  # the number of permits has no default
@@ -51,6 +55,7 @@ class Semaphore(AnyOf):
             TypeError: If permits is not an int, or an option is of a wrong type.
             ValueError: If permits is below 1 or above 100, or as `Mutex.for_key` says.
         """
+        cls._called("for_key", options)
         if isinstance(permits, bool) or not isinstance(permits, int):
             msg = f"permits must be an int, not {permits!r}"
             raise TypeError(msg)
@@ -63,7 +68,8 @@ class Semaphore(AnyOf):
             msg = f"a semaphore's key takes 1 to {longest} bytes of UTF-8, this one {len(key.encode())}"
             raise InvalidKeyError(msg, key=key)
         slots = [f"{key}{_PERMIT}{number}" for number in range(1, permits + 1)]
-        return cls(*any_terms(slots, key, model, options))
+        terms, each = any_terms(slots, key, model, options)
+        return made(cls, terms, each)
 
     @property
     def permit(self) -> int | None:

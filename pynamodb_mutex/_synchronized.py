@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from pynamodb_mutex._decorated import check_function, is_async
+from pynamodb_mutex._terms import check_options
 from pynamodb_mutex.exceptions import MutexTimeoutError
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
@@ -90,6 +91,7 @@ def synchronized(
         TypeError: For an option of a wrong type.
         ValueError: For an option that no lock can have.
     """
+    check_options("synchronized", options)
     if not isinstance(template, str):
         msg = f"synchronized needs a template for the key, not {template!r}"
         raise TypeError(msg)
@@ -97,8 +99,8 @@ def synchronized(
         msg = f"on_locked is 'wait' or 'skip', not {on_locked!r}"
         raise ValueError(msg)
     skips = on_locked == "skip"
-    if skips:
-        options = {"timeout": 0.0, **options}
+    if skips and options.get("timeout") is None:
+        options = {**options, "timeout": 0.0}
     Mutex.for_key("-", model=model, **options)  # to refuse here what could not work
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

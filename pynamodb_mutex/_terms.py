@@ -13,7 +13,7 @@ from pynamodb_mutex._claim import SHORTEST_LEASE
 from pynamodb_mutex._clock import local_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import TypedDict
 
     from pynamodb.models import Model
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     class _Options(TypedDict, total=False):
         lease: float
-        timeout: float
+        timeout: float | None
         auto_renew: bool
         max_hold: float | None
         owner: str | None
@@ -110,6 +110,25 @@ class Terms(NamedTuple):
         if self.owner is not None:
             return self.owner
         return f"{_host()}:{os.getpid()}:{caller_name()}"
+
+
+_OPTIONS = frozenset(Terms._fields) - {"key", "row", "model"}
+
+
+def check_options(called: str, options: Iterable[str]) -> None:
+    """Refuse an option that no lock has, as Python refuses an unknown argument.
+
+    Args:
+        called: The function that the user called, who knows no other.
+        options: Names of the options that were given.
+
+    Raises:
+        TypeError: If there is an unknown one.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            msg = f"{called}() got an unexpected keyword argument {name!r}"
+            raise TypeError(msg)
 
 
 @cache

@@ -15,6 +15,7 @@ from pynamodb_mutex._await import on_thread
 from pynamodb_mutex._awaited import AsyncTransaction, Awaited
 from pynamodb_mutex._row_lock import RowLock
 from pynamodb_mutex._semaphore import Semaphore
+from pynamodb_mutex._terms import check_options
 from pynamodb_mutex._ticket import parse_ticket
 from pynamodb_mutex._view import View
 from pynamodb_mutex._waiting import Alarm, all_steps
@@ -61,6 +62,8 @@ class AsyncMutex(Awaited[Any], View):
     seen to its end, which takes a few seconds if DynamoDB hangs, and taken back.
     """
 
+    _makers = frozenset({"for_key", "for_row", "for_keys", "any_of", "attach"})
+
     _inside: ClassVar[type[Mutex]] = Mutex
 
     def __init__(self, make: Callable[..., Any], on_lost: Any, *, cancel_on_loss: bool) -> None:
@@ -97,9 +100,9 @@ class AsyncMutex(Awaited[Any], View):
             TypeError: For an option of a wrong type.
             ValueError: For a duration that no lock can have.
         """
-        return cls._made(
-            functools.partial(Mutex.for_key, key, model=model), cancel_on_loss, options
-        )
+        cls._called("for_key", options)
+        make = functools.partial(Mutex.for_key, key, model=model)
+        return cls._made(make, cancel_on_loss, options)
 
     @classmethod
     def for_row(
@@ -113,6 +116,7 @@ class AsyncMutex(Awaited[Any], View):
         **options: Unpack[AsyncOptions],
     ) -> Self:
         """Return a mutex in the lock table, named after a row: see `~pynamodb_mutex.Mutex.for_row` and `for_key`."""
+        cls._called("for_row", options)
         make = functools.partial(Mutex.for_row, model, hash_key, range_key, lock_model=lock_model)
         return cls._made(make, cancel_on_loss, options)
 
@@ -126,6 +130,7 @@ class AsyncMutex(Awaited[Any], View):
         **options: Unpack[AsyncOptions],
     ) -> Self:
         """Return a mutex on whichever of several keys is free first: see `~pynamodb_mutex.Mutex.any_of`."""
+        cls._called("any_of", options)
         make = functools.partial(Mutex.any_of, _listed(keys), model=model)
         return cls._made(make, cancel_on_loss, options)
 
@@ -139,6 +144,7 @@ class AsyncMutex(Awaited[Any], View):
         **options: Unpack[AsyncOptions],
     ) -> AsyncMutexGroup:
         """Return the locks of several keys, to be taken together: see `~pynamodb_mutex.Mutex.for_keys`."""
+        cls._called("for_keys", options)
         make = functools.partial(Mutex.for_keys, _listed(keys), model=model)
         return AsyncMutexGroup._made(make, cancel_on_loss, options)
 
@@ -164,6 +170,7 @@ class AsyncMutex(Awaited[Any], View):
     async def _attached(
         cls, ticket: str, model: Any, cancel_on_loss: bool, options: AsyncOptions
     ) -> Self:
+        cls._called("attach", options)
         read = parse_ticket(ticket)
         make = functools.partial(cls._inside._for_ticket, read, model)
         mutex = cls._made(make, cancel_on_loss, options)
@@ -229,6 +236,8 @@ class AsyncMutex(Awaited[Any], View):
 class AsyncSemaphore(AsyncMutex):
     """A `~pynamodb_mutex.Semaphore` for tasks: so many hold it at a time, wherever they run."""
 
+    _makers = frozenset({"for_key"})
+
     @classmethod
     def for_key(  # type: ignore[override]  # the number of permits has no default
         cls,
@@ -240,6 +249,7 @@ class AsyncSemaphore(AsyncMutex):
         **options: Unpack[AsyncOptions],
     ) -> Self:
         """Return a semaphore for a key, not yet held: see `~pynamodb_mutex.Semaphore.for_key`. Sends nothing."""
+        cls._called("for_key", options)
         make = functools.partial(Semaphore.for_key, key, permits=permits, model=model)
         return cls._made(make, cancel_on_loss, options)
 
@@ -252,6 +262,9 @@ class AsyncSemaphore(AsyncMutex):
 
 class AsyncRowLock(AsyncMutex, Generic[M]):
     """The lock of one row, for tasks; entering it gives the row: see `locked`."""
+
+    _made_by = "pynamodb_mutex.aio.locked(Model, ...)"
+    _makers = frozenset({"attach"})
 
     _inside = RowLock
 
@@ -304,6 +317,7 @@ def locked(
         TypeError: For an option of a wrong type.
         ValueError: For a duration that no lock can have.
     """
+    check_options("locked", options)
     make = functools.partial(model.locked, hash_key, range_key)
     return AsyncRowLock._made(make, cancel_on_loss, options)
 
@@ -319,5 +333,6 @@ def locked_all(
 
     Entering it reads the rows as well, by one request more.
     """
+    check_options("locked_all", options)
     make = functools.partial(model.locked_all, _listed(keys))
     return AsyncRowLocks._made(make, cancel_on_loss, options)

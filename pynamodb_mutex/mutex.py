@@ -10,6 +10,7 @@ from pynamodb_mutex._blocks import Blocks
 from pynamodb_mutex._callers import this_caller
 from pynamodb_mutex._holder import Holder
 from pynamodb_mutex._keys import check_key, key_of, row_key, row_name
+from pynamodb_mutex._made import Made, made
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._release import force
 from pynamodb_mutex._repeat import persist
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Mutex(Holder, Blocks["Hold"]):
+class Mutex(Holder, Blocks["Hold"], Made):
     """A lock that at most one thread of one process holds, wherever they run.
 
     Used like `threading.Lock`, as a context manager, or as a decorator. A mutex may be shared by
@@ -54,6 +55,8 @@ class Mutex(Holder, Blocks["Hold"]):
     may be stopped between any two of its steps. `transaction` is safe from that, and so is any
     resource that compares `fencing_token`.
     """
+
+    _makers = frozenset({"for_key", "for_row", "for_keys", "any_of", "attach"})
 
     def __init__(self, terms: Terms) -> None:
         """Use `for_key`."""
@@ -68,7 +71,7 @@ class Mutex(Holder, Blocks["Hold"]):
         *,
         model: type[LockItem] = LockItem,
         lease: float = 30.0,
-        timeout: float = FOREVER,
+        timeout: float | None = FOREVER,
         auto_renew: bool = True,
         max_hold: float | None = None,
         owner: str | None = None,
@@ -85,7 +88,8 @@ class Mutex(Holder, Blocks["Hold"]):
             model: The lock table.
             lease: Seconds the lock lives without being renewed, at least 0.5. A dead holder's lock
                 is free after about this time.
-            timeout: Seconds to wait for the lock; -1 waits for ever.
+            timeout: Seconds to wait for the lock; -1 waits for ever, and so does None, which is as if it
+                were not given.
             auto_renew: Renew in the background, each third of the lease.
             max_hold: Seconds after which it is not renewed any more, for a holder that hangs.
             owner: A label for people; host, process and thread by default.
@@ -102,6 +106,7 @@ class Mutex(Holder, Blocks["Hold"]):
             TypeError: For an option of a wrong type, or data that is not JSON.
             ValueError: For a negative, infinite or NaN duration, or a lease too short to renew.
         """
+        cls._called("for_key", {})
         if not (isinstance(model, type) and issubclass(model, LockItem)):
             msg = f"model must be LockItem or a subclass of it, not {model!r}"
             raise TypeError(msg)
@@ -110,7 +115,7 @@ class Mutex(Holder, Blocks["Hold"]):
             row=key_of(model, key),
             model=model,
             lease=lease,
-            timeout=timeout,
+            timeout=FOREVER if timeout is None else timeout,
             auto_renew=auto_renew,
             max_hold=max_hold,
             owner=owner,
@@ -122,7 +127,7 @@ class Mutex(Holder, Blocks["Hold"]):
             delete_on_release=delete_on_release,
         )
         terms.check()
-        return cls(terms)
+        return made(cls, terms)
 
     @classmethod
     def for_row(
@@ -148,6 +153,7 @@ class Mutex(Holder, Blocks["Hold"]):
         Raises:
             InvalidKeyError: For a key that the model cannot have.
         """
+        cls._called("for_row", options)
         name = row_name(model, row_key(model, hash_key, range_key))
         return cls.for_key(name, model=lock_model, **options)
 
@@ -176,6 +182,7 @@ class Mutex(Holder, Blocks["Hold"]):
         """
         from pynamodb_mutex._mutex_group import mutex_group  # noqa: PLC0415 - seldom needed
 
+        cls._called("for_keys", options)
         return mutex_group(keys, {"model": model, **options})
 
     @classmethod
@@ -204,6 +211,7 @@ class Mutex(Holder, Blocks["Hold"]):
         """
         from pynamodb_mutex._ticket import parse_ticket  # noqa: PLC0415 - seldom needed
 
+        cls._called("attach", options)
         read = parse_ticket(ticket)
         mutex = cls._for_ticket(read, model, **options)
         all_steps(mutex._attaching(read), Alarm())
@@ -232,6 +240,7 @@ class Mutex(Holder, Blocks["Hold"]):
         """
         from pynamodb_mutex._any_of import AnyOf  # noqa: PLC0415 - seldom needed
 
+        cls._called("any_of", options)
         return AnyOf.of(keys, model, options)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
@@ -239,7 +248,7 @@ class Mutex(Holder, Blocks["Hold"]):
 
         Args:
             blocking: Wait for it.
-            timeout: Seconds to wait, -1 for ever; the mutex's own by default.
+            timeout: Seconds to wait, -1 for ever. None is as if it were not given: the mutex's own.
 
         Returns:
             Whether it was taken; False only if the store said that another holds it.
@@ -341,7 +350,7 @@ class Mutex(Holder, Blocks["Hold"]):
         return locked_calls(function, self._another)
 
     def _another(self) -> Mutex:
-        return Mutex(self._terms)
+        return made(Mutex, self._terms)
 
     def locked(self) -> bool:
         """Whether anyone holds the lock, by one consistent read.

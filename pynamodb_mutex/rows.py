@@ -12,6 +12,7 @@ from pynamodb.models import BatchWrite, Model
 
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import row_key
+from pynamodb_mutex._made import made
 from pynamodb_mutex._process import lock_models, store_for
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._row_lock import RowLock, row_terms
@@ -26,6 +27,7 @@ from pynamodb_mutex._row_writes import (
     name_of,
     same,
 )
+from pynamodb_mutex._terms import check_options
 from pynamodb_mutex._transaction import ProtectedItem, send_alone, send_together
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
 from pynamodb_mutex.models import LockItem
@@ -153,8 +155,9 @@ class RowLockMixin(Model):
             TypeError: For an option of a wrong type.
             ValueError: For a duration that no lock can have.
         """
+        check_options(f"{cls.__name__}.locked", options)
         raw_key = row_key(cls, hash_key, range_key)
-        return RowLock(row_terms(cls, raw_key, options), cls, raw_key)
+        return made(RowLock, row_terms(cls, raw_key, options), cls, raw_key)
 
     @classmethod
     def locked_all(cls, keys: Iterable[Any], **options: Unpack[Options]) -> RowLocks[Self]:
@@ -171,13 +174,14 @@ class RowLockMixin(Model):
         """
         from pynamodb_mutex.groups import RowLocks  # noqa: PLC0415 - groups need row locks
 
+        check_options(f"{cls.__name__}.locked_all", options)
         locks: list[RowLock[Any]] = []
         for key in keys:
             if isinstance(key, RowLock):
                 locks.append(key)
             else:
                 locks.append(cls.locked(*(key if isinstance(key, tuple) else (key,)), **options))
-        return RowLocks(locks)
+        return made(RowLocks, locks)
 
     @property
     def row_lock(self) -> RowLock[Any]:

@@ -9,7 +9,7 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 from pynamodb.signals import pre_dynamodb_send
 
-from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, MutexError
+from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, MutexError, Semaphore
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ def test_values_that_no_lock_can_have(option, values):
     ("option", "values"),
     [
         ("lease", [None, "30", True, [1], 1j]),
-        ("timeout", [None, "1", False]),
+        ("timeout", ["1", False]),
         ("max_hold", ["1", True]),
         ("owner", [7, b"me", ["me"]]),
         ("on_lost", ["print", 7]),
@@ -104,6 +104,19 @@ def test_values_of_a_wrong_type(option, values):
     for value in values:
         with pytest.raises(TypeError, match=option):
             Mutex.for_key("a", **{option: value})
+
+
+def test_no_timeout_is_as_if_none_were_given():
+    for make in (
+        lambda **options: Mutex.for_key("a", **options),
+        lambda **options: Mutex.for_keys(["a", "b"], **options),
+        lambda **options: Mutex.any_of(["a", "b"], **options),
+        lambda **options: Semaphore.for_key("a", permits=2, **options),
+    ):
+        assert make(timeout=None)._terms == make()._terms == make(timeout=-1)._terms
+    own = Mutex.for_key("a", timeout=0)._terms
+    assert own.patience(blocking=True, timeout=None)[0] is False
+    assert own.patience(blocking=True, timeout=-1) == (True, math.inf)
 
 
 @pytest.mark.parametrize("data", [object(), {1, 2}, b"x", {"a": object()}, [1j]])
@@ -120,7 +133,7 @@ def test_an_owner_with_lone_surrogates():
 def test_options_are_keywords_and_known():
     with pytest.raises(TypeError):
         Mutex.for_key("a", LockItem)
-    with pytest.raises(TypeError, match="leese"):
+    with pytest.raises(TypeError, match=r"Mutex\.for_key\(\) got .* 'leese'"):
         Mutex.for_key("a", leese=3)
 
 

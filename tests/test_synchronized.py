@@ -256,10 +256,11 @@ def test_a_loss_is_told_after_a_clean_call(table):
         work()
 
 
-def test_a_call_that_is_not_to_run_twice_is_skipped(table, monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"timeout": None}], ids=["", "None"])
+def test_a_call_that_is_not_to_run_twice_is_skipped(table, options):
     ran = []
 
-    @synchronized("job-{day}", on_locked="skip")
+    @synchronized("job-{day}", on_locked="skip", **options)
     def job(day):
         ran.append(day)
         return "done"

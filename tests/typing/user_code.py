@@ -120,6 +120,7 @@ def options() -> None:
     )
     assert_type(mutex, Mutex)
     Mutex.for_key("a", max_hold=None, owner=None, on_lost=None, data=None, timeout=-1)
+    Mutex.for_key("a", timeout=None).acquire(timeout=None)
 
 
 def told(mutex: Mutex) -> None:
@@ -512,7 +513,10 @@ def what_must_not_type_check(mutex: Mutex) -> None:
     Mutex.for_key("a", LockItem)  # type: ignore[call-arg]
     Mutex.for_key("a", leese=3)  # type: ignore[call-arg]
     Mutex.for_key("a", lease="30")  # type: ignore[arg-type]
-    Mutex.for_key("a", timeout=None)  # type: ignore[arg-type]
+    Mutex("a")  # type: ignore[arg-type]
+    Semaphore("a", 3)  # type: ignore[arg-type]
+    MutexGroup("a")  # type: ignore[arg-type]
+    AsyncMutex("a")  # type: ignore[call-arg, arg-type]
     Mutex.for_key("a", model=Account)  # type: ignore[arg-type]
     Mutex.for_key("a", poll=0.1)  # type: ignore[arg-type]
     Mutex.for_key("a", on_lost=nightly)  # type: ignore[arg-type]

@@ -167,10 +167,14 @@ class Hold(Renewing):
     @property
     def loss(self) -> Loss | None:
         """Why it was lost; None if it was not."""
-        if self._loss is None and not self._finished and not self.stands and not self.inherited:
+        self.note_end()
+        return self._loss
+
+    def note_end(self) -> None:
+        """Take note of the loss if the lease has ended."""
+        if not self.over and not self.stands:
             together = self.group or self
             self.lose(Loss.UNREACHABLE if together.unanswered else Loss.EXPIRED)
-        return self._loss
 
     @property
     def cause(self) -> Loss | None:
@@ -179,16 +183,29 @@ class Hold(Renewing):
 
     def lose(self, loss: Loss, taker: Claim | None = None) -> None:
         """Take note of the loss, also for what is held together; tell each `on_lost` of it once."""
+        self._lose(loss, taker, released=False)
+
+    def lost_at_release(self, claim: Claim) -> MutexLostError:
+        """Return the error for a release that found another claim than ours.
+
+        What is held together is lost as it would have been a moment before the release. Who releases
+        learns it from the error: `on_lost` is called only if there is more to lose.
+        """
+        self._lose(self.tenure.loss(claim), claim, released=True)
+        return self.lost_error("release")
+
+    def _lose(self, loss: Loss, taker: Claim | None, *, released: bool) -> None:
         together = self.group or self
+        lost: list[Hold] = []
         with together.changing:
-            lost = [self] if self._note(loss, taker) else []
-            if lost:
+            if self._note(loss, taker, released=released):
                 others = (hold for hold in together.holds if hold is not self)
-                lost += [hold for hold in others if hold._note(loss, None)]
+                lost = [self, *(hold for hold in others if hold._note(loss, None))]
         together.stop()
-        told: list[Any] = []
         for hold in lost:
             hold.wanted.queue.left(hold)
+        told: list[Any] = []
+        for hold in [] if released and lost == [self] else lost:
             on_lost, tell = hold.terms.on_lost, hold.wanted.on_lost
             if tell is not None and on_lost not in told:
                 told.append(on_lost)
@@ -197,10 +214,10 @@ class Hold(Renewing):
                 ).start()
         _events.lost(lost)
 
-    def _note(self, loss: Loss, taker: Claim | None) -> bool:
-        """Take note of a loss; return whether it is news."""
+    def _note(self, loss: Loss, taker: Claim | None, *, released: bool = False) -> bool:
+        """Take note of a loss, if it came before a release; return whether it is news."""
         with self._lock:
-            if self._finished:
+            if self._finished and not released:
                 return False
             is_news = self._loss is None
             self._loss, self.taker = loss, taker
@@ -414,15 +431,6 @@ class Hold(Renewing):
         with self._lock:
             self.depth, self._finished = 0, True
         self.forget()
-
-    def lost_at_release(self, claim: Claim) -> MutexLostError:
-        """Return the error for a release that found another claim than ours."""
-        with self._lock:
-            is_news = self._loss is None
-            self._loss, self.taker = self.tenure.loss(claim), claim
-        if is_news:
-            _events.lost([self])
-        return self.lost_error("release")
 
     def mine(self) -> dict[str, Any]:
         """Serialise what makes a claim ours: token and version."""

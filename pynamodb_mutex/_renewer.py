@@ -35,8 +35,13 @@ if TYPE_CHECKING:
         def due(self) -> float:
             """Return the local time at which `tend` wants to be called; infinity for never again."""
 
-        def tend(self, ahead: float = 0.0) -> bool:
-            """Do what is due so many seconds ahead, without I/O; return whether to send a renewal."""
+        def tend(self, ahead: float = 0.0) -> tuple[float, bool]:
+            """Do what is due so many seconds ahead, without I/O.
+
+            Returns:
+                The local time at which to be called again, infinity for never; and whether to send a
+                renewal.
+            """
 
         def send_renewal(self, *others: Any) -> None:
             """Send one renewal, or one with others. Called on a worker's thread; must not raise."""
@@ -55,6 +60,16 @@ LINGER = 5.0
 
 LONGEST_SLEEP = 1.0
 """Seconds: a thread's wait does not count a suspension of the machine, the leases do."""
+
+SHORTEST_SLEEP = 0.01
+"""Seconds from one call of a member to the next, unless something happens to it in between.
+
+Whatever time a member returns: one that is due again at once, and again, would take a whole core.
+"""
+
+
+_TAKEN_OUT = -math.inf
+"""In place of the due time of a member that is being called."""
 
 
 @contextmanager
@@ -85,7 +100,7 @@ class Renewer:
     def add(self, member: Renewed) -> None:
         """Look after a member from now on."""
         with self._changed:
-            self._push(member)
+            self._push(member, member.due())
 
     def remove(self, member: Renewed) -> None:
         """Forget a member; what is under way for it goes on."""
@@ -101,19 +116,25 @@ class Renewer:
         """Ask a member again when it is due, if it is still looked after."""
         with self._changed:
             if member in self._due:
-                self._push(member)
+                self._push(member, member.due())
 
     def recheck(self) -> None:
         """Ask every member again when it is due: the local clock may have stood still."""
         with self._changed:
             for member in list(self._due):
-                self._push(member)
+                self._push(member, member.due())
 
     def _valid(self, entry: tuple[float, int, Renewed]) -> bool:
         return self._due.get(entry[2]) == entry[0]
 
-    def _push(self, member: Renewed) -> None:
-        due = member.due()
+    def _put_back(self, member: Renewed, due: float) -> None:
+        """Put a member that was taken out where it is due next, as it said itself."""
+        with self._changed:
+            # else it was removed, or asked again since: then the time at hand may be out of date
+            if self._due.get(member) == _TAKEN_OUT:
+                self._push(member, due)
+
+    def _push(self, member: Renewed, due: float) -> None:
         if due == self._due.get(member):
             return
         if due == math.inf:
@@ -150,9 +171,7 @@ class Renewer:
                 first = self._pop()
                 together = [] if first is None else [first, *self._soon_due(first, now)]
             # outside the lock, for members may call back
-            self._tend(together)
-            for member in together:
-                self.refresh(member)
+            self._tend(together, now)
 
     def _pop(self) -> Renewed | None:
         """Take out whoever is due first; None if its entry is void. The lock is held."""
@@ -160,7 +179,7 @@ class Renewer:
         if not self._valid(entry):
             return None
         # so that the next push is not taken for this entry
-        self._due[entry[2]] = -math.inf
+        self._due[entry[2]] = _TAKEN_OUT
         return entry[2]
 
     def _soon_due(self, first: Renewed, now: float) -> list[Renewed]:
@@ -173,15 +192,19 @@ class Renewer:
                 soon.append(member)
         return soon
 
-    def _tend(self, members: list[Renewed]) -> None:
+    def _tend(self, members: list[Renewed], now: float) -> None:
         """Let members that are due together do so, each batch by as few requests as it takes."""
         batches: dict[object, list[Renewed]] = {}
         for member in members:
+            # of one that fails: not at once, and not never
+            due, sends = now + LONGEST_SLEEP, False
             with _going_on():
                 batch = member.batch
                 shared = batch is not None and len(members) > 1
-                if member.tend(member.early if shared else 0.0):
-                    batches.setdefault(batch if shared else member, []).append(member)
+                due, sends = member.tend(member.early if shared else 0.0)
+            if sends:
+                batches.setdefault(batch if shared else member, []).append(member)
+            self._put_back(member, max(due, now + SHORTEST_SLEEP))
         for together in batches.values():
             for start in range(0, len(together), MOST_TOGETHER):
                 with _going_on():

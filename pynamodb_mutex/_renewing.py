@@ -123,11 +123,16 @@ class Renewing(ABC):
         """Seconds by which it may be renewed before it is due, if that spares a request."""
         return _EARLY * self._shortest_lease(self.holds)
 
-    def tend(self, ahead: float = 0.0) -> bool:
-        """Tell a loss, or say that a renewal is due (see `_renewer.Renewed`)."""
+    def tend(self, ahead: float = 0.0) -> tuple[float, bool]:
+        """Take note of the lease's end, or say that a renewal is due (see `_renewer.Renewed`)."""
         now = local_clock().now()
-        if self.loss is not None or self.over or now + ahead < self._renews_at:
-            return False
+        for hold in self.holds:
+            hold.note_end()
+        sends = not self.over and now + ahead >= self._renews_at and self._is_to_renew(now)
+        return self.due(), sends
+
+    def _is_to_renew(self, now: float) -> bool:
+        """Say whether to send the renewal that is due; plan the next one in any case."""
         holds = self.holds
         for hold in holds:
             if hold.is_over_max_hold(now):

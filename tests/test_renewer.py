@@ -9,7 +9,14 @@ import time
 import pytest
 
 from pynamodb_mutex import _renewer
-from pynamodb_mutex._renewer import LINGER, LONGEST_SLEEP, MOST_TOGETHER, WORKERS, Renewer
+from pynamodb_mutex._renewer import (
+    LINGER,
+    LONGEST_SLEEP,
+    MOST_TOGETHER,
+    SHORTEST_SLEEP,
+    WORKERS,
+    Renewer,
+)
 from pynamodb_mutex.testing import FakeClock
 
 
@@ -55,10 +62,10 @@ class Member:
 
     def tend(self, ahead=0.0):
         if self._clock.now() + ahead < self.dues[0]:
-            return False
+            return self.due(), False
         self.tended.append(self._clock.now())
         self.dues.pop(0)
-        return self.sends
+        return self.due(), self.sends
 
     def send_renewal(self, *others):
         for member in (self, *others):
@@ -277,6 +284,67 @@ def test_one_that_left_meanwhile_is_not_taken_along(clock):
     assert not gone.tended
 
 
+class Stuck(Member):
+    """Due in the past, whatever happens."""
+
+    def due(self):
+        return self._clock.now() - 1
+
+    def tend(self, ahead=0.0):
+        self.tended.append(self._clock.now())
+        return self.due(), False
+
+
+def test_member_that_is_always_due_is_not_called_at_once_again(clock):
+    renewer, stuck, other = Renewer(), Stuck(clock), Member(clock, SHORTEST_SLEEP)
+    renewer.add(stuck)
+    for count in (1, 2, 3):
+        wait_until(lambda n=count: len(stuck.tended) == n)
+        settle(renewer, clock)
+        assert len(stuck.tended) == count
+        clock.advance(SHORTEST_SLEEP)
+        if count == 1:
+            renewer.add(other)
+    wait_until(lambda: other.tended)
+    renewer.remove(stuck)
+
+
+def test_member_that_is_asked_again_while_it_is_called_keeps_the_newer_time(clock):
+    """What it returns may be out of date: an answer came in between."""
+
+    class Answered(Member):
+        def tend(self, ahead=0.0):
+            returned = super().tend(ahead)
+            self.dues = [self._clock.now() + 1]
+            renewer.refresh(self)
+            return returned
+
+    renewer, member = Renewer(), Answered(clock, 1, 500)
+    renewer.add(member)
+    for count in (1, 2):
+        settle(renewer, clock)
+        clock.advance(1)
+        wait_until(lambda n=count: len(member.tended) == n)
+    renewer.remove(member)
+
+
+def test_member_that_is_removed_while_it_is_called_is_not_put_back(clock):
+    class Ended(Member):
+        def tend(self, ahead=0.0):
+            renewer.remove(self)
+            return super().tend(ahead)
+
+    renewer, member = Renewer(), Ended(clock, 1, 2)
+    renewer.add(member)
+    settle(renewer, clock)
+    clock.advance(1)
+    wait_until(lambda: member.tended)
+    settle(renewer, clock)
+    clock.advance(5)
+    settle(renewer, clock)
+    assert len(member.tended) == 1
+
+
 def test_one_that_fails_does_not_end_the_others(clock, caplog):
     class Failing(Member):
         def tend(self, ahead=0.0):
@@ -284,15 +352,18 @@ def test_one_that_fails_does_not_end_the_others(clock, caplog):
             raise LookupError("mine")
 
     renewer = Renewer()
-    failing, other = Failing(clock, 1), Member(clock, 2, sends=True)
+    failing, other = Failing(clock, 1, 1, 1), Member(clock, 2, sends=True)
     renewer.add(failing)
     renewer.add(other)
     settle(renewer, clock)
     clock.advance(1)
     wait_until(lambda: failing.tended)
     settle(renewer, clock)
+    assert len(failing.tended) == 1
     clock.advance(1)
     wait_until(lambda: other.sent_by)
+    # again, but not at once
+    wait_until(lambda: len(failing.tended) == 2)
     assert "a renewal could not be sent" in caplog.text
     assert "mine" in caplog.text
 

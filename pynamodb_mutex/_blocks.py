@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     class Acquired(Protocol):
         """What a block holds."""
 
+        blocks: int
+
         @property
         def finished(self) -> bool:
             """Whether it was given back."""
@@ -35,7 +37,9 @@ class Blocks(Generic[H]):
     def _enters(self) -> None:
         """Take note that this thread or task begins a block with what it holds."""
         me = this_caller()
-        self._entered.setdefault(me, []).append(self._holds[me])
+        hold = self._holds[me]
+        hold.blocks += 1
+        self._entered.setdefault(me, []).append(hold)
 
     def __exit__(
         self,
@@ -49,6 +53,7 @@ class Blocks(Generic[H]):
             MutexLostError: After a clean body, if the lock was lost meanwhile.
         """
         entered = take_last(self._entered)
+        entered.blocks -= 1
         # the body may have given it back, or lost it, and taken it again
         hold = self._holds.get(this_caller(), entered)
         if hold.finished:

@@ -100,6 +100,11 @@ class Hold(Renewing):
         return self._finished
 
     @property
+    def given_back_inside(self) -> bool:
+        """Whether it was given back and a ``with`` block that began with it goes on."""
+        return self._finished and (self.group or self).blocks > 0
+
+    @property
     def remaining(self) -> float:
         """Seconds for which this holder may still believe, by the local clock."""
         if self._in_doubt or not self.stands:

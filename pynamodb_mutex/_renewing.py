@@ -37,11 +37,13 @@ class Renewing(ABC):
 
     Attributes:
         changing: Kept while it is lost or won back as a whole.
+        blocks: How many ``with`` blocks that began with it have not ended.
     """
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self.changing = threading.Lock()
+        self.blocks = 0
         self._renewals_under_way = 0
         self._queued = False
         self._unreachable = False

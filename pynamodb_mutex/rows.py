@@ -325,6 +325,8 @@ class RowLockMixin(Model):
         hold, lock_model = self._row_hold, type(self).lock_model
         if hold is not None and hold.loss is not None:
             raise hold.lost_error(what)
+        if hold is not None:
+            _refuse_if_given_back(hold, what)
         if hold is not None and not hold.finished:
             if not same(key_of(self), self.row_lock._raw_key):
                 msg = f"{what}: {name_of(self)} is not the row that is locked, {self.row_lock.key}"
@@ -451,6 +453,24 @@ class _Batch(BatchWrite[M]):
 
 def _refuse_in_batch(row: RowLockMixin) -> None:
     hold = row._row_hold
-    if hold is not None and not (hold.finished and hold.loss is None):
+    if hold is None:
+        return
+    _refuse_if_given_back(hold, "batch_write")
+    if not (hold.finished and hold.loss is None):
         msg = f"{name_of(row)} is locked: a batch cannot be guarded, use save, update or delete"
         raise MutexError(msg, key=name_of(row))
+
+
+def _refuse_if_given_back(hold: Hold, what: str) -> None:
+    """Raise if the block under a lock goes on although the lock was given back.
+
+    What is written there was read under the lock. Without a guard it would be written over what another
+    holder has written since, and nobody would notice. After the block an instance is an ordinary one.
+
+    Raises:
+        MutexNotHeldError: If it does.
+    """
+    if hold.given_back_inside:
+        key = hold.terms.key
+        msg = f"{what}: the lock of {key} was given back inside its block: end the block, or lock the row again"
+        raise MutexNotHeldError(msg, key=key)

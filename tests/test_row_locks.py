@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from accounts import Account, Elsewhere, Ledger, balance, changed, expire
+from pynamodb.connection import Connection
+from pynamodb.transactions import TransactWrite
 from row_tables import stored
 from worker import Fork
 
@@ -196,6 +198,112 @@ def test_a_row_is_saved_without_its_lock_after_it_was_given_back(model):
         with pytest.raises(RowLockedError):
             row.save()
         after.save()
+
+
+def every_way_to_write(row):
+    """Return what a program may do with an instance, each as a call."""
+
+    def together(write):
+        def call():
+            with TransactWrite(connection=Connection()) as transaction:
+                write(transaction)
+
+        return call
+
+    def batch(what):
+        def call():
+            with type(row).batch_write() as writes:
+                getattr(writes, what)(row)
+
+        return call
+
+    add = [type(row).balance.add(1)]
+    return [
+        row.save,
+        row.delete,
+        lambda: row.update(actions=add),
+        lambda: row.save(unlock=True),
+        together(lambda transaction: transaction.save(row)),
+        together(lambda transaction: transaction.update(row, actions=add)),
+        together(lambda transaction: transaction.delete(row)),
+        batch("save"),
+        batch("delete"),
+    ]
+
+
+def save_and_unlock(row):
+    row.save(unlock=True)
+
+
+def update_and_unlock(row):
+    row.update(actions=[type(row).balance.set(row.balance)], unlock=True)
+
+
+def release_by_hand(row):
+    row.row_lock.release()
+
+
+@pytest.mark.parametrize("give_back", [save_and_unlock, update_and_unlock, release_by_hand])
+def test_row_given_back_inside_its_block_is_not_written_there(model, give_back):
+    with model.locked("a") as row:
+        row.balance = 5
+        give_back(row)
+        with model.locked("a") as next_holder:
+            next_holder.balance = 7
+            next_holder.save()
+        for write in every_way_to_write(row):
+            with pytest.raises(MutexNotHeldError, match="row") as caught:
+                write()
+            assert type(caught.value) is MutexNotHeldError
+            assert caught.value.key == row.row_lock.key
+        assert balance(model) == 7
+    # afterwards it is an ordinary instance again, whose last write wins
+    row.save()
+    assert balance(model) == 5
+
+
+def test_deleted_row_is_not_made_anew_inside_its_block(accounts):
+    with Account.locked("a") as row:
+        row.delete()
+        Account("a", balance=7).save()
+        with pytest.raises(MutexNotHeldError):
+            row.save()
+    assert balance(Account) == 7
+
+
+def test_each_of_two_blocks_of_a_reentrant_lock_must_end(model):
+    outer = model.locked("a", reentrant=True)
+    with outer as row:
+        with model.locked("a", reentrant=True) as same:
+            assert same is row
+        row.save(unlock=True)
+        with pytest.raises(MutexNotHeldError):
+            row.save()
+    row.save()
+
+
+def test_row_that_was_locked_without_a_block_is_ordinary_once_given_back(model):
+    lock = model.locked("a")
+    assert lock.acquire()
+    row = lock.row
+    row.save(unlock=True)
+    row.balance = 3
+    row.save()
+    assert balance(model) == 3
+
+
+def test_rows_given_back_together_inside_their_block_are_not_written_there(model):
+    model("b").save()
+    with model.locked_all(["a", "b"]) as rows:
+        first, second = rows
+        with rows.transaction() as transaction:
+            transaction.save(first)
+        for row in (first, second):
+            for write in every_way_to_write(row):
+                with pytest.raises(MutexNotHeldError):
+                    write()
+    first.save()
+    second.save()
 
 
 def test_a_lost_row_is_never_saved_again(model):

@@ -14,6 +14,7 @@ from pynamodb_mutex import _events
 from pynamodb_mutex._claim import Tenure, Watch, new_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._hold import Hold
+from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._release import release
 from pynamodb_mutex._repeat import Transient, persisting
 from pynamodb_mutex._waiting import Turn
@@ -250,7 +251,7 @@ class Acquisition:
         """
         if self.wanted.store.rows.must_exist and not answer.item:
             raise self.wanted.terms.model.DoesNotExist(
-                f"{self.wanted.terms.key}: no such row to lock"
+                f"{shown(self.wanted.terms.key)}: no such row to lock"
             )
         self.watch.see(answer.claim, answer.received)
 
@@ -262,7 +263,7 @@ class Acquisition:
             except PynamoDBException as error:
                 _log.warning(
                     "short claim of %s not renewed: %s",
-                    *(self.wanted.terms.key, error),
+                    *(shown(self.wanted.terms.key), one_line(error)),
                     extra=hold.log_fields,
                 )
         return hold.held
@@ -282,7 +283,7 @@ def disown(wanted: Wanted, tenure: Tenure) -> None:
     except (Transient, PynamoDBException) as error:
         _log.warning(
             "%s may be held by nobody for up to a lease: %s",
-            *(terms.key, error),
+            *(shown(terms.key), one_line(error)),
             extra=wanted.log_fields,
         )
 

@@ -12,6 +12,7 @@ from pynamodb_mutex._group import read_rows
 from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._keys import check_key, key_of
 from pynamodb_mutex._made import made
+from pynamodb_mutex._messages import shown, shown_all
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._waiting import LocalQueue
@@ -171,15 +172,15 @@ class AnyOf(Mutex):
     def of(cls, keys: Iterable[str], model: type[LockItem], options: Options) -> AnyOf:
         """See `Mutex.any_of`."""
         if isinstance(keys, str) or not isinstance(keys, Iterable):
-            msg = f"any_of takes several keys, as in any_of(['a', 'b']), not {keys!r}"
+            msg = f"any_of takes several keys, as in any_of(['a', 'b']), not {shown(keys)}"
             raise TypeError(msg)
         unique = list(dict.fromkeys(check_key(key) for key in keys))
         if not 1 <= len(unique) <= MOST:
             msg = f"any_of takes 1 to {MOST} keys, not {len(unique)}"
             raise ValueError(msg)
-        shown = ", ".join(unique[:_MOST_SHOWN])
+        first = ", ".join(unique[:_MOST_SHOWN])
         more = f", ... ({len(unique)} keys)" if len(unique) > _MOST_SHOWN else ""
-        terms, each = any_terms(unique, f"any of {shown}{more}", model, options)
+        terms, each = any_terms(unique, f"any of {first}{more}", model, options)
         return made(cls, terms, each)
 
     @property
@@ -210,7 +211,7 @@ class AnyOf(Mutex):
             TypeError: Always. `~pynamodb_mutex.LockItem.force_release` breaks the claim on one key.
         """
         msg = (
-            f"which of {', '.join(self.keys)}? Use {self._terms.model.__name__}.force_release(key)"
+            f"which of {shown_all(self.keys)}? Use {self._terms.model.__name__}.force_release(key)"
         )
         raise TypeError(msg)
 

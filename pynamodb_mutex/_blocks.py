@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pynamodb_mutex._callers import take_last, this_caller
+from pynamodb_mutex._messages import one_line
 from pynamodb_mutex.exceptions import add_note
 
 if TYPE_CHECKING:
@@ -63,4 +64,4 @@ class Blocks(Generic[H]):
         except Exception as failure:
             if error is None:
                 raise
-            add_note(error, f"and the lock could not be given back: {failure}")
+            add_note(error, f"and the lock could not be given back: {one_line(failure)}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-defined]  # imported there
 
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._messages import one_line, shown, shown_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,13 +81,13 @@ def acquired(hold: Hold, effort: Effort) -> None:
     if abandoned_by is not None:
         _log.warning(
             "%s acquired by %s: abandoned by %s",
-            *(hold.terms.key, hold.wanted.owner, abandoned_by),
+            *(*_who(hold.wanted), shown(abandoned_by)),
             extra=hold.log_fields,
         )
     elif _log.isEnabledFor(logging.DEBUG):
         _log.debug(
             "%s acquired by %s after %.3f s",
-            *(hold.terms.key, hold.wanted.owner, waited),
+            *(*_who(hold.wanted), waited),
             extra=hold.log_fields,
         )
     try:
@@ -107,10 +108,10 @@ def acquired(hold: Hold, effort: Effort) -> None:
 def contended(wanted: Wanted, holder: Claim | None) -> None:
     """Tell that a lock that is asked for is held; once for each acquisition."""
     if _log.isEnabledFor(logging.DEBUG):
-        by = None if holder is None else holder.owner
+        key, owner = _who(wanted)
         _log.debug(
             "%s is held by %s, and wanted by %s",
-            *(wanted.terms.key, by, wanted.owner),
+            *(key, shown_owner(None if holder is None else holder.owner), owner),
             extra=wanted.log_fields,
         )
     if on_contended.receivers:
@@ -138,7 +139,7 @@ def not_acquired(wanted: Wanted, effort: Effort, error: BaseException | None) ->
     waited = max(0.0, local_clock().now() - effort.since)
     _log.debug(
         "%s not acquired by %s after %.3f s: %s",
-        *(wanted.terms.key, wanted.owner, waited),
+        *(*_who(wanted), waited),
         "it is held" if error is None else repr(error),
         extra=wanted.log_fields,
     )
@@ -156,7 +157,7 @@ def not_acquired(wanted: Wanted, effort: Effort, error: BaseException | None) ->
 def renewed(hold: Hold, *, won_back: bool = False) -> None:
     """Tell that a claim was renewed, soon and on another thread; at once, if the lock is held again."""
     if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s renewed by %s", hold.terms.key, hold.wanted.owner, extra=hold.log_fields)
+        _log.debug("%s renewed by %s", *_who(hold.wanted), extra=hold.log_fields)
     if on_renewed.receivers:
         more = {"expires_at": hold.tenure.expires_at, "won_back": won_back}
         # what begins anew must not be told after its end
@@ -168,7 +169,7 @@ def renewal_failed(hold: Hold, error: BaseException) -> None:
     """Tell that a renewal failed, soon and on another thread."""
     _log.warning(
         "renewal of %s by %s failed: %s",
-        *(hold.terms.key, hold.wanted.owner, error),
+        *(*_who(hold.wanted), one_line(error)),
         extra=hold.log_fields,
     )
     if on_renewal_failed.receivers:
@@ -182,7 +183,7 @@ def lost(holds: Sequence[Hold]) -> None:
         loss = hold.cause
         _log.warning(
             "%s lost by %s: %s",
-            *(hold.terms.key, hold.wanted.owner, None if loss is None else loss.value),
+            *(*_who(hold.wanted), None if loss is None else loss.value),
             extra=hold.log_fields,
         )
     if not on_lost.receivers:
@@ -210,11 +211,11 @@ def released(hold: Hold, error: BaseException | None = None) -> None:
     if error is not None:
         _log.warning(
             "%s given up by %s, and ends with its lease: %r",
-            *(hold.terms.key, hold.wanted.owner, error),
+            *(*_who(hold.wanted), error),
             extra=hold.log_fields,
         )
     elif _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s released by %s", hold.terms.key, hold.wanted.owner, extra=hold.log_fields)
+        _log.debug("%s released by %s", *_who(hold.wanted), extra=hold.log_fields)
     if on_released.receivers:
         more = {"held_for": _held_for(hold), "error": error}
         _send_in_order(on_released, hold, _about(hold) | more)
@@ -226,7 +227,7 @@ def handed_over(hold: Hold, heir: Hold | None = None) -> None:
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug(
             "%s handed over by %s to %s",
-            *(hold.terms.key, hold.wanted.owner, "the bearer of a ticket" if to is None else to),
+            *(*_who(hold.wanted), "the bearer of a ticket" if to is None else shown(to)),
             extra=hold.log_fields,
         )
     if on_handed_over.receivers:
@@ -237,6 +238,11 @@ def handed_over(hold: Hold, heir: Hold | None = None) -> None:
             "to_fencing_token": None if heir is None else heir.fencing_token,
         }
         _send_in_order(on_handed_over, hold, _about(hold) | more)
+
+
+def _who(wanted: Wanted) -> tuple[str, str]:
+    """Return the key and the owner, as messages show them."""
+    return shown(wanted.terms.key), shown(wanted.owner)
 
 
 def _about(hold: Hold) -> dict[str, Any]:
@@ -286,7 +292,7 @@ def _send(
     try:
         receivers = [] if signal.is_muted else list(signal.receivers_for(sender))
     except Exception:  # noqa: BLE001 - blinker's tables may change while they are read
-        _log.exception("%s was not told of %s", signal.name, wanted.terms.key)
+        _log.exception("%s was not told of %s", signal.name, shown(wanted.terms.key))
         return
     for receiver in receivers:
         if wanted.process.left_behind:
@@ -376,7 +382,7 @@ class Teller:
         if full:
             _log.warning(
                 "a receiver is too slow: %s of %s not told",
-                *(signal.name, wanted.terms.key),
+                *(signal.name, shown(wanted.terms.key)),
                 extra=wanted.log_fields,
             )
 

@@ -22,6 +22,7 @@ from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._group_hold import GroupHold
 from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._keys import row_name
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex._repeat import persisting
 from pynamodb_mutex._waiting import frees_soon, next_wait
 from pynamodb_mutex.exceptions import MutexError
@@ -291,7 +292,7 @@ class GroupAcquisition:
         for member, item in rows.items():
             if member.store.rows.must_exist and not item:
                 key, model = member.wanted.terms.key, member.wanted.terms.model
-                raise model.DoesNotExist(f"{key}: no such row to lock")
+                raise model.DoesNotExist(f"{shown(key)}: no such row to lock")
             changed |= member.see(member.store.rows.claim(item), received)
             blocked |= received < member.free_at()
         if changed:

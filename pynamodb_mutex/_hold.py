@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pynamodb_mutex import _events
 from pynamodb_mutex._claim import NO_SERVER_TIME, Claim, Loss, Tenure
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex._renewing import RENEWALS_PER_LEASE, Renewing
 from pynamodb_mutex._templates import seconds
 from pynamodb_mutex.exceptions import (
@@ -232,14 +233,14 @@ class Hold(Renewing):
         try:
             on_lost()
         except Exception:  # noqa: BLE001 - the caller's code, on a thread of ours
-            _log.exception("on_lost of %s failed", self.terms.key, extra=self.log_fields)
+            _log.exception("on_lost of %s failed", shown(self.terms.key), extra=self.log_fields)
 
     def lost_error(self, what: str, *, applied: bool | None = False) -> MutexLostError:
         """Return the error that says that the lock was lost, with its cause."""
         loss = self._loss or Loss.EXPIRED
         taker = self.taker
         return MutexLostError(
-            f"{what}: {self.terms.key!r} was lost: {loss.value}",
+            f"{what}: {shown(self.terms.key)} was lost: {loss.value}",
             loss=loss,
             applied=applied,
             key=self.terms.key,
@@ -250,7 +251,7 @@ class Hold(Renewing):
     def check(self, what: str) -> None:
         """Raise unless this is held."""
         if self.inherited:
-            msg = f"{what}: {self.terms.key!r} is held by the parent process, not by its fork"
+            msg = f"{what}: {shown(self.terms.key)} is held by the parent process, not by its fork"
             raise MutexNotHeldError(msg, key=self.terms.key)
         if self._finished:
             raise self._finished_error(what)
@@ -272,14 +273,14 @@ class Hold(Renewing):
         self.check(what)
         if self.terms.delete_on_release:
             msg = (
-                f"{what}: the lock {self.terms.key!r} cannot guard writes, for it is used with delete_on_release: "
+                f"{what}: the lock {shown(self.terms.key)} cannot guard writes, for it is used with delete_on_release: "
                 "once its row is deleted, late copies of requests could apply a write again; "
                 "leave out delete_on_release"
             )
             raise MutexError(msg, key=self.terms.key)
 
     def _finished_error(self, what: str) -> MutexNotHeldError:
-        msg = f"{what}: {self.terms.key!r} is not held: it was released or detached"
+        msg = f"{what}: {shown(self.terms.key)} is not held: it was released or detached"
         return MutexNotHeldError(msg, key=self.terms.key)
 
     # -- renewal --------------------------------------------------------------------------------
@@ -399,7 +400,7 @@ class Hold(Renewing):
         """Raise unless this is held, and renew it first if less is left."""
         self.check("ensure_held")
         if self._in_doubt:
-            msg = f"ensure_held: {self.terms.key!r} may have been given back by a write without an answer yet"
+            msg = f"ensure_held: {shown(self.terms.key)} may have been given back by a write without an answer yet"
             raise MutexNotHeldError(msg, key=self.terms.key)
         if self.remaining < at_least:
             self.renew(None)
@@ -423,7 +424,7 @@ class Hold(Renewing):
         that is refused tells nothing then: the write tells what became of the claim.
         """
         if self.depth > 1:
-            msg = f"{what}: {self.terms.key!r} is entered {self.depth} times: only the last one unlocks"
+            msg = f"{what}: {shown(self.terms.key)} is entered {self.depth} times: only the last one unlocks"
             raise MutexAlreadyHeldError(msg, key=self.terms.key, owner=self.wanted.owner)
         self.is_ending = True
         try:

@@ -8,6 +8,7 @@ from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex.exceptions import InvalidKeyError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def check_key(key: object) -> str:
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:
-        msg = f"the key {key!r} cannot be written in UTF-8: {error.reason}"
+        msg = f"the key {shown(key)} cannot be written in UTF-8: {error.reason}"
         raise InvalidKeyError(msg, error, key=key) from error
     if not 1 <= size <= LONGEST_KEY:
         msg = f"a key takes 1 to {LONGEST_KEY} bytes of UTF-8, this one {size}"
@@ -78,17 +79,17 @@ def row_key(model: type[Model], hash_key: object, range_key: object = None) -> R
         parts.append((model._range_keyname, range_key, LONGEST_RANGE_KEY))
     for name, value, longest in parts:
         if name is None:
-            msg = f"{model.__name__} has no range key, but one was given: {value!r}"
+            msg = f"{model.__name__} has no range key, but one was given: {shown(value)}"
             raise InvalidKeyError(msg)
         attribute = model.get_attributes()[name]
         try:
             serialized = None if value is None else attribute.serialize(value)
             size = _size(attribute.attr_type, serialized)
         except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            msg = f"{model.__name__}.{name} cannot be {value!r}: {error}"
+            msg = f"{model.__name__}.{name} cannot be {shown(value)}: {one_line(error)}"
             raise InvalidKeyError(msg) from error
         if not 1 <= size <= longest:
-            msg = f"{model.__name__}.{name} takes 1 to {longest} bytes, not the {size} of {value!r:.80}"
+            msg = f"{model.__name__}.{name} takes 1 to {longest} bytes, not the {size} of {shown(value)}"
             raise InvalidKeyError(msg)
         raw[attribute.attr_name] = {attribute.attr_type: serialized}
     return raw

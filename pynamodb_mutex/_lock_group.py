@@ -9,6 +9,7 @@ from pynamodb_mutex._blocks import Blocks
 from pynamodb_mutex._callers import this_caller
 from pynamodb_mutex._group import GroupAcquisition
 from pynamodb_mutex._made import Made
+from pynamodb_mutex._messages import shown, shown_all
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._terms import check_at_least, check_lease
 from pynamodb_mutex._waiting import Alarm, all_steps
@@ -135,12 +136,12 @@ class LockGroup(Blocks["GroupHold"], Made):
                     hold.depth += 1
                 return group
             key = own[0].terms.key
-            msg = f"{key!r} is held by this thread otherwise: locks are entered again only all together"
+            msg = f"{shown(key)} is held by this thread otherwise: locks are entered again only all together"
             raise MutexAlreadyHeldError(msg, key=key, owner=own[0].wanted.owner)
         for lock in self._locks:
             mine = lock._holds.get(me)
             if mine is not None and mine.stands:
-                msg = f"{lock.key!r} is already held by this thread"
+                msg = f"{shown(lock.key)} is already held by this thread"
                 raise MutexAlreadyHeldError(msg, key=lock.key, owner=mine.wanted.owner)
         return None
 
@@ -258,7 +259,7 @@ class LockGroup(Blocks["GroupHold"], Made):
 
     @property
     def _names(self) -> str:
-        return ", ".join(lock.key for lock in self._locks)
+        return shown_all([lock.key for lock in self._locks])
 
     def _mine(self) -> GroupHold | None:
         return self._holds.get(this_caller()) or self._latest
@@ -276,7 +277,7 @@ class LockGroup(Blocks["GroupHold"], Made):
         key, claim = failed.in_the_way
         return MutexTimeoutError(
             f"{self._names} were not all free within {self._terms.timeout} s: "
-            f"{key} is {describe_holder(claim.owner, claim.expires_at)}",
+            f"{shown(key)} is {describe_holder(claim.owner, claim.expires_at)}",
             key=key,
             owner=claim.owner,
             expires_at=claim.expires_at,

@@ -10,6 +10,7 @@ from pynamodb_mutex._group import read_rows
 from pynamodb_mutex._keys import row_name
 from pynamodb_mutex._lock_group import LockGroup
 from pynamodb_mutex._made import made
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._waiting import Alarm, all_steps
@@ -120,14 +121,16 @@ class MutexGroup(LockGroup):
 def mutex_group(keys: Iterable[str | Mutex], options: dict[str, Any]) -> MutexGroup:
     """Return what `Mutex.for_keys` returns."""
     if isinstance(keys, (str, Mutex)):
-        msg = f"keys must be several, such as [{keys!r}], not one"
+        msg = f"keys must be several, such as [{shown(keys)}], not one"
         raise TypeError(msg)
     members: dict[str, Mutex] = {}
     for key in keys:
         mutex = key if isinstance(key, Mutex) else Mutex.for_key(key, **options)
         name = row_name(mutex._terms.model, mutex._terms.row)
         if members.setdefault(name, mutex)._terms != mutex._terms:
-            msg = f"{mutex.key!r} comes twice, with different options: one lock has but one set"
+            msg = (
+                f"{shown(mutex.key)} comes twice, with different options: one lock has but one set"
+            )
             raise ValueError(msg)
     # of any key: it is the timeout and the poll that count
     return made(MutexGroup, list(members.values()), Mutex.for_key("keys", **options)._terms)

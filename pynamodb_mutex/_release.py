@@ -13,6 +13,7 @@ from pynamodb_mutex import _events
 from pynamodb_mutex._claim import Loss, Tenure, forced_token, new_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._hold import Hold
+from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex.exceptions import MutexLostError
@@ -186,7 +187,7 @@ def _hand_over(hold: Hold, ending: Ending, turn: Turn[Wanted, Hold]) -> bool:
             raise
         _log.warning(
             "%s not handed over to %s: %s",
-            *(hold.terms.key, wanted.owner, error),
+            *(shown(hold.terms.key), shown(wanted.owner), one_line(error)),
             extra=hold.log_fields,
         )
         return False

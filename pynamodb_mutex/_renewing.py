@@ -14,6 +14,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex import _events
 from pynamodb_mutex._batch import renew_together
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex._repeat import Transient, persist
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class Renewing(ABC):
             if hold.is_over_max_hold(now):
                 _log.warning(
                     "%s is held for more than %s s: not renewed",
-                    *(hold.terms.key, hold.terms.max_hold),
+                    *(shown(hold.terms.key), hold.terms.max_hold),
                     extra=hold.log_fields,
                 )
                 self._renews_at = math.inf

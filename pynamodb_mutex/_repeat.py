@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, TypeVar
 
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._messages import one_line
 from pynamodb_mutex._waiting import Alarm, all_steps
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def persisting(attempt: Callable[[], T], until: float, lock: Named | None = None
             if clock.now() >= until:
                 raise failure.error from failure.error.cause
             fields = None if lock is None else lock.log_fields
-            _log.warning("%s; to be repeated", failure, extra=fields)
+            _log.warning("%s; to be repeated", one_line(failure), extra=fields)
         yield min(clock.now() + random.uniform(0, wait), until)  # noqa: S311 - jitter, not a secret
         wait = min(LONGEST_WAIT, 2 * wait)
 

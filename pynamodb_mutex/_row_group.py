@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from pynamodb_mutex._group import read_rows
 from pynamodb_mutex._lock_group import LockGroup
+from pynamodb_mutex._messages import shown_all
 from pynamodb_mutex._process import store_for
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._row_lock import RowLock
@@ -43,7 +44,7 @@ class RowLocks(LockGroup, Generic[M]):
         names = [lock.key for lock in locks]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            msg = f"rows can be locked but once at a time: {', '.join(sorted(twice))}"
+            msg = f"rows can be locked but once at a time: {shown_all(sorted(twice))}"
             raise ValueError(msg)
         super().__init__(locks)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynamodb_mutex._keys import row_name
 from pynamodb_mutex._made import made
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex._process import store_for
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._ticket import parse_ticket
@@ -101,7 +102,7 @@ class RowLock(Mutex, Generic[M]):
         store = store_for(self._model)
         answer = persist(lambda: store.read(self._raw_key, consistent=True), 0.0)
         if not answer.item:
-            raise self._model.DoesNotExist(f"{self.key}: there is no such row")
+            raise self._model.DoesNotExist(f"{shown(self.key)}: there is no such row")
         return answer.item
 
     def __enter__(self) -> M:  # type: ignore[override]  # the row is what one wants; .row_lock is this

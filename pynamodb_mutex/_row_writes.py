@@ -23,6 +23,7 @@ from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._guard import Part, Verdict
 from pynamodb_mutex._keys import key_of as lock_key_of
 from pynamodb_mutex._keys import row_key, row_name
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex._templates import given, slot
 from pynamodb_mutex.exceptions import RowLockedError, describe_holder
 
@@ -310,7 +311,7 @@ def _locked_error(row: Model, claim: Claim, *, maybe_applied: bool) -> RowLocked
     key = name_of(row)
     before = ", and may have been, by an attempt whose answer was lost" if maybe_applied else ""
     return RowLockedError(
-        f"{key} cannot be written without its lock{before}: "
+        f"{shown(key)} cannot be written without its lock{before}: "
         f"{describe_holder(claim.owner, claim.expires_at)}",
         applied=None if maybe_applied else False,
         key=key,

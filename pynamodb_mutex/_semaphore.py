@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pynamodb_mutex._any_of import MOST, AnyOf, any_terms
 from pynamodb_mutex._keys import LONGEST_KEY, check_key
 from pynamodb_mutex._made import made
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex.exceptions import InvalidKeyError
 from pynamodb_mutex.models import LockItem
 
@@ -57,7 +58,7 @@ class Semaphore(AnyOf):
         """
         cls._called("for_key", options)
         if isinstance(permits, bool) or not isinstance(permits, int):
-            msg = f"permits must be an int, not {permits!r}"
+            msg = f"permits must be an int, not {shown(permits)}"
             raise TypeError(msg)
         if not 1 <= permits <= MOST:
             msg = f"a semaphore has 1 to {MOST} permits, not {permits}"

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from pynamodb_mutex._decorated import check_function, is_async
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex._terms import check_options
 from pynamodb_mutex.exceptions import MutexTimeoutError
 from pynamodb_mutex.models import LockItem
@@ -93,10 +94,10 @@ def synchronized(
     """
     check_options("synchronized", options)
     if not isinstance(template, str):
-        msg = f"synchronized needs a template for the key, not {template!r}"
+        msg = f"synchronized needs a template for the key, not {shown(template)}"
         raise TypeError(msg)
     if on_locked not in ("wait", "skip"):
-        msg = f"on_locked is 'wait' or 'skip', not {on_locked!r}"
+        msg = f"on_locked is 'wait' or 'skip', not {shown(on_locked)}"
         raise ValueError(msg)
     skips = on_locked == "skip"
     if skips and options.get("timeout") is None:
@@ -171,7 +172,7 @@ class _Key:
             # a dry run: str.format knows its own rules best
             template.format_map({name: _Anything() for name in self._signature.parameters})
         except KeyError as error:
-            msg = f"{template!r}: the function has no parameter {error}"
+            msg = f"{shown(template)}: the function has no parameter {error}"
             raise ValueError(msg) from error
 
     def __call__(self, *args: object, **kwargs: object) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pynamodb_mutex._callers import caller_name
 from pynamodb_mutex._claim import SHORTEST_LEASE
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._messages import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -82,11 +83,11 @@ class Terms(NamedTuple):
             msg = f"on_lost must be callable, not {self.on_lost!r}"
             raise TypeError(msg)
         if not isinstance(self.poll, tuple) or len(self.poll) != 2:  # noqa: PLR2004 - a pair
-            msg = f"poll is a tuple of the shortest and the longest wait, not {self.poll!r}"
+            msg = f"poll is a tuple of the shortest and the longest wait, not {shown(self.poll)}"
             raise TypeError(msg)
         shortest, longest = (check_number("poll", wait) for wait in self.poll)
         if not 0 < shortest <= longest:
-            msg = f"poll needs 0 < shortest <= longest seconds, not {self.poll!r}"
+            msg = f"poll needs 0 < shortest <= longest seconds, not {shown(self.poll)}"
             raise ValueError(msg)
 
     def patience(self, blocking: bool, timeout: float | None) -> tuple[bool, float]:
@@ -139,20 +140,20 @@ def _host() -> str:
 def check_owner(owner: object) -> None:
     """Refuse an owner that cannot stand in a row."""
     if not isinstance(owner, str):
-        msg = f"owner must be a str, or None, not {owner!r}"
+        msg = f"owner must be a str, or None, not {shown(owner)}"
         raise TypeError(msg)
     if not owner or any("\ud800" <= character <= "\udfff" for character in owner):
-        msg = f"owner must be a label of at least one character, in UTF-8, not {owner!r}"
+        msg = f"owner must be a label of at least one character, in UTF-8, not {shown(owner)}"
         raise ValueError(msg)
 
 
 def check_number(name: str, value: object) -> float:
     """Return a duration, if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        msg = f"{name} must be a number of seconds, not {value!r}"
+        msg = f"{name} must be a number of seconds, not {shown(value)}"
         raise TypeError(msg)
     if not math.isfinite(value):
-        msg = f"{name} must be a finite number of seconds, not {value!r}"
+        msg = f"{name} must be a finite number of seconds, not {shown(value)}"
         raise ValueError(msg)
     return value
 

@@ -11,6 +11,7 @@ from pynamodb_mutex._acquire import Acquisition
 from pynamodb_mutex._claim import Loss, Tenure
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import check_key, row_name
+from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._terms import check_lease, check_number
 from pynamodb_mutex.exceptions import (
     InvalidTicketError,
@@ -82,7 +83,7 @@ class Ticket(NamedTuple):
         except (LookupError, TypeError, ValueError, ArithmeticError):
             fits = False
         if not fits:
-            msg = f"the ticket for {self.key!r} is not one for a row of {model.__name__}"
+            msg = f"the ticket for {shown(self.key)} is not one for a row of {model.__name__}"
             raise InvalidTicketError(msg, key=self.key)
         return raw
 
@@ -101,10 +102,10 @@ def parse_ticket(text: str) -> Ticket:
         fields = json.loads(text)
         ticket = _read(fields) if fields["format"] == _FORMAT else None
     except (LookupError, TypeError, ValueError, RecursionError) as error:
-        msg = f"this is no ticket: {type(error).__name__}: {error}"
+        msg = f"this is no ticket: {type(error).__name__}: {one_line(error)}"
         raise InvalidTicketError(msg) from error
     if ticket is None:
-        msg = f"a ticket of format {fields['format']!r}; known here: {_FORMAT}"
+        msg = f"a ticket of format {shown(fields['format'])}; known here: {_FORMAT}"
         raise InvalidTicketError(msg)
     return ticket
 
@@ -125,14 +126,14 @@ def _read(fields: dict[str, Any]) -> Ticket:
 def _int(value: object) -> int:
     # no conversion: a ticket that was altered to version + 0.5 would pass for the claim's own
     if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"an int is expected, not {value!r}"
+        msg = f"an int is expected, not {shown(value)}"
         raise TypeError(msg)
     return value
 
 
 def _str(value: object) -> str:
     if not isinstance(value, str):
-        msg = f"a str is expected, not {value!r}"
+        msg = f"a str is expected, not {shown(value)}"
         raise TypeError(msg)
     return value
 
@@ -170,13 +171,13 @@ def detach(hold: Hold, lease: float | None, row: RawItem | None) -> str:
 def _check_detachable(hold: Hold) -> None:
     key = hold.terms.key
     if hold.depth > 1:
-        msg = f"detach: {key!r} is entered {hold.depth} times: only the last one detaches"
+        msg = f"detach: {shown(key)} is entered {hold.depth} times: only the last one detaches"
         raise MutexAlreadyHeldError(msg, key=key, owner=hold.wanted.owner)
     if hold.may_have_ended:
-        msg = f"detach: {key!r} may have been given back by a write of unknown outcome"
+        msg = f"detach: {shown(key)} may have been given back by a write of unknown outcome"
         raise MutexNotHeldError(msg, key=key)
     if hold.group is not None:
-        msg = f"detach: {key!r} was taken together with others, and is lost with them"
+        msg = f"detach: {shown(key)} was taken together with others, and is lost with them"
         raise MutexError(msg, key=key)
 
 
@@ -203,8 +204,8 @@ class Attachment(Acquisition):
         table, region = store.connection.table_name, store.region
         if ticket.table != table or ticket.region not in {None, region}:
             msg = (
-                f"the ticket is for {ticket.key!r} in {ticket.table} ({ticket.region}), "
-                f"not in {table} ({region})"
+                f"the ticket is for {shown(ticket.key)} in {shown(ticket.table)} ({shown(ticket.region)}), "
+                f"not in {shown(table)} ({shown(region)})"
             )
             raise InvalidTicketError(msg, key=ticket.key)
         if first_contact:
@@ -239,7 +240,7 @@ class Attachment(Acquisition):
     def _lost(self, loss: Loss, claim: Claim | None = None) -> MutexLostError:
         key = self._ticket.key
         return MutexLostError(
-            f"attach: the ticket for {key!r} is not good any more: {loss.value}",
+            f"attach: the ticket for {shown(key)} is not good any more: {loss.value}",
             loss=loss,
             key=key,
             owner=claim.owner if claim else None,

@@ -16,6 +16,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite
 
 from pynamodb_mutex._guard import Part, Refusal, guarded
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex._row_writes import (
     Guarded,
     GuardOnly,
@@ -138,7 +139,7 @@ def _refuse_two_on_one_row(items: Sequence[Member | dict[str, Any]]) -> None:
             and table == terms.model.Meta.table_name
             and all(row.get(name) == value for name, value in terms.row.items())
         ):
-            raise TransactWriteError(f"{terms.key} has two operations in one transaction")
+            raise TransactWriteError(f"{shown(terms.key)} has two operations in one transaction")
 
 
 def _target(item: Member | dict[str, Any]) -> tuple[str, RawItem]:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb_mutex._callers import this_caller
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class View:
     def _current(self, what: str) -> Hold:
         hold = self._mine()
         if hold is None:
-            msg = f"{what}: {self._terms.key!r} is not held"
+            msg = f"{what}: {shown(self._terms.key)} is not held"
             raise MutexNotHeldError(msg, key=self._terms.key)
         return hold
 
@@ -133,9 +134,7 @@ class View:
             state = f"held, fencing token {hold.tenure.version}, {hold.remaining:.1f} s left"
         elif hold is not None and hold.loss is not None:
             state = f"lost: {hold.loss.value}"
-        return (
-            f"<{type(self).__name__} {self.key!r} in {self._terms.model.Meta.table_name}: {state}>"
-        )
+        return f"<{type(self).__name__} {shown(self.key)} in {self._terms.model.Meta.table_name}: {state}>"
 
     def __bool__(self) -> NoReturn:
         """Refuse: what would be asked is not clear."""
@@ -144,5 +143,7 @@ class View:
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied: an acquisition belongs to one process."""
-        msg = f"a Mutex cannot be pickled: make it where it is used, Mutex.for_key({self.key!r})"
+        msg = (
+            f"a Mutex cannot be pickled: make it where it is used, Mutex.for_key({shown(self.key)})"
+        )
         raise TypeError(msg)

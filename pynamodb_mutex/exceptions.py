@@ -8,6 +8,7 @@ from typing import Any
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._claim import Loss
+from pynamodb_mutex._messages import shown_owner
 
 __all__ = [
     "InvalidKeyError",
@@ -31,6 +32,8 @@ def _rebuild(kind: type[MutexError], args: tuple[Any, ...], state: dict[str, Any
 
 class MutexError(PynamoDBException):
     """Base class of this library's exceptions.
+
+    The text shows keys and owners as `repr` does, shortened; the attributes have them as they are.
 
     Attributes:
         key: The lock's key, where known.
@@ -67,7 +70,7 @@ def describe_holder(owner: str | None, expires_at: float | None) -> str:
         end = datetime.fromtimestamp(expires_at, tz=timezone.utc).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         end = f"{expires_at} s"  # a row that another program wrote
-    return f"held by {owner or 'an unnamed owner'} until {end} (DynamoDB's time) unless renewed"
+    return f"held by {shown_owner(owner)} until {end} (DynamoDB's time) unless renewed"
 
 
 def add_note(error: BaseException, text: str) -> None:

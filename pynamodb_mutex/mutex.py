@@ -11,6 +11,7 @@ from pynamodb_mutex._callers import this_caller
 from pynamodb_mutex._holder import Holder
 from pynamodb_mutex._keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._made import Made, made
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._release import force
 from pynamodb_mutex._repeat import persist
@@ -279,7 +280,7 @@ class Mutex(Holder, Blocks["Hold"], Made):
             mine = local
         if mine is not None and mine.stands:
             if not (self._terms.reentrant and mine.held):
-                msg = f"{self._terms.key!r} is already held by this thread, by this mutex"
+                msg = f"{shown(self._terms.key)} is already held by this thread, by this mutex"
                 raise MutexAlreadyHeldError(msg, key=self._terms.key, owner=self.owner)
             mine.depth += 1
             self._holds[me] = self._latest = mine
@@ -365,7 +366,7 @@ class Mutex(Holder, Blocks["Hold"], Made):
     def _timeout_error(self, holder: Claim | None) -> MutexTimeoutError:
         owner, ends = (None, None) if holder is None else (holder.owner, holder.expires_at)
         return MutexTimeoutError(
-            f"{self._terms.key!r} was not free within {self._terms.timeout} s: "
+            f"{shown(self._terms.key)} was not free within {self._terms.timeout} s: "
             f"{describe_holder(owner, ends)}",
             key=self._terms.key,
             owner=owner,

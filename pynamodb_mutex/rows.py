@@ -13,6 +13,7 @@ from pynamodb.models import BatchWrite, Model
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import row_key
 from pynamodb_mutex._made import made
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex._process import lock_models, store_for
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._row_lock import RowLock, row_terms
@@ -191,7 +192,7 @@ class RowLockMixin(Model):
             MutexNotHeldError: If it was read without.
         """
         if self._row_lock is None:
-            msg = f"{name_of(self)} was read without its lock"
+            msg = f"{shown(name_of(self))} was read without its lock"
             raise MutexNotHeldError(msg, key=name_of(self))
         return self._row_lock
 
@@ -317,7 +318,7 @@ class RowLockMixin(Model):
         try:
             return persist(lambda: store.read(key_of(self), consistent=True), 0.0).item
         except PynamoDBException as error:
-            msg = f"{what}: {name_of(self)} was written, but could not be read again: refresh() it"
+            msg = f"{what}: {shown(name_of(self))} was written, but could not be read again: refresh() it"
             raise GetError(msg, error) from error
 
     def _row_members(self, write: RowWrite, what: str, *, unlock: bool = False) -> list[Any]:
@@ -329,13 +330,13 @@ class RowLockMixin(Model):
             _refuse_if_given_back(hold, what)
         if hold is not None and not hold.finished:
             if not same(key_of(self), self.row_lock._raw_key):
-                msg = f"{what}: {name_of(self)} is not the row that is locked, {self.row_lock.key}"
+                msg = f"{what}: {shown(name_of(self))} is not the row that is locked, {shown(self.row_lock.key)}"
                 raise MutexNotHeldError(msg, key=name_of(self))
             if hold.store.rows.must_exist:
                 return [Guarded(write, hold, unlock=unlock)]
             return [Plain(write, store_for(type(self))), GuardOnly(hold, unlock=unlock)]
         if unlock:
-            msg = f"{what}(unlock=True): {name_of(self)} is not locked here"
+            msg = f"{what}(unlock=True): {shown(name_of(self))} is not locked here"
             raise MutexNotHeldError(msg, key=name_of(self))
         enforced = type(self).lock_enforced
         if lock_model is None:
@@ -457,7 +458,7 @@ def _refuse_in_batch(row: RowLockMixin) -> None:
         return
     _refuse_if_given_back(hold, "batch_write")
     if not (hold.finished and hold.loss is None):
-        msg = f"{name_of(row)} is locked: a batch cannot be guarded, use save, update or delete"
+        msg = f"{shown(name_of(row))} is locked: a batch cannot be guarded, use save, update or delete"
         raise MutexError(msg, key=name_of(row))
 
 
@@ -472,5 +473,5 @@ def _refuse_if_given_back(hold: Hold, what: str) -> None:
     """
     if hold.given_back_inside:
         key = hold.terms.key
-        msg = f"{what}: the lock of {key} was given back inside its block: end the block, or lock the row again"
+        msg = f"{what}: the lock of {shown(key)} was given back inside its block: end the block, or lock the row again"
         raise MutexNotHeldError(msg, key=key)

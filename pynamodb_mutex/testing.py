@@ -24,6 +24,7 @@ from pynamodb_mutex._engines import (
     why_no_dynamodb_local,
 )
 from pynamodb_mutex._engines import use as _use
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex._process import Process, forget_everything, store_for
 from pynamodb_mutex._release import release
 from pynamodb_mutex._templates import Template
@@ -185,7 +186,7 @@ def _held_elsewhere(lock: Mutex, model: type[Model]) -> Iterator[Model]:
     wanted = Wanted(lock._terms, elsewhere.store(lock._terms.model), elsewhere, None)
     hold = all_steps(Acquisition(wanted, _clock.local_clock().now()).look(), Alarm())
     if hold is None:
-        msg = f"{lock.key!r} was taken before it could be held elsewhere"
+        msg = f"{shown(lock.key)} was taken before it could be held elsewhere"
         raise MutexTimeoutError(msg, key=lock.key)
     try:
         stands_in_row = lock._terms.model is model

@@ -628,7 +628,7 @@ def test_what_cannot_work_is_refused() -> None:
             Mutex.any_of(["a", key])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="lease"):
         Mutex.any_of(["a"], lease=0.1)
-    with pytest.raises(TypeError, match=r"which of a, b\? Use LockItem.force_release"):
+    with pytest.raises(TypeError, match=r"which of 'a', 'b'\? Use LockItem.force_release"):
         Mutex.any_of(["a", "b"]).force_release()
     with pytest.raises(TypeError, match="AnyOf cannot be pickled"):
         pickle.dumps(Mutex.any_of(["a"]))

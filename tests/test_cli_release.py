@@ -56,7 +56,7 @@ def test_what_is_confirmed_is_broken(table):
     assert done.exit_code == 0
     assert f"fencing token:  {mutex.fencing_token}" in done.stderr
     assert f"Break this claim in table {table.Meta.table_name} in us-east-1 at http" in done.output
-    assert done.stderr.endswith("a is free\n")
+    assert done.stderr.endswith("'a' is free\n")
     assert (mutex.held, mutex.loss) == (False, Loss.FORCED)
     item = LockItem.get("a")
     assert (item.expires_at, item.version, item.data) == (None, mutex.fencing_token + 1, 1)
@@ -73,7 +73,7 @@ def test_for_scripts(table):
     assert done.exit_code == 0
     assert read(done)["freed"] is False
     assert read(done)["lock"]["state"] == "free"
-    assert done.stderr == "a is free: nothing to release\n"
+    assert done.stderr == "'a' is free: nothing to release\n"
     assert run_cli("release", "never").exit_code == 0
 
 
@@ -103,7 +103,8 @@ def test_changed_hands_while_the_question_stood(table):
     done = while_it_asks(hands_over, "release", "a", "--force")
     assert done.exit_code == 1
     assert (
-        "that claim is over, and nothing else was broken: a is now held, by second" in done.stderr
+        "that claim is over, and nothing else was broken: 'a' is now held, by 'second'"
+        in done.stderr
     )
     assert str(second.fencing_token) in done.stderr
     second.renew()
@@ -124,7 +125,7 @@ def test_given_back_while_the_question_stood(table):
     mutex.acquire()
     done = while_it_asks(mutex.release, "release", "a", "--force", "--json")
     assert done.exit_code == 0
-    assert "a is free: that claim had ended meanwhile" in done.stderr
+    assert "'a' is free: that claim had ended meanwhile" in done.stderr
     assert LockItem.get("a").version == mutex.fencing_token
 
 
@@ -153,7 +154,7 @@ def test_all_abandoned_are_freed_and_nothing_else(table):
         assert LockItem.get("a").expires_at is not None
         done = answered("y\n", "release", "--all-abandoned", "--json")
         assert done.exit_code == 0
-        assert "a  abandoned by one\n" in done.stderr
+        assert "'a'  abandoned by 'one'\n" in done.stderr
         assert "Free these 2 in table " in done.output
         assert done.stderr.count("  freed\n") == 2
         assert LockItem.get("c").expires_at == held.expires_at
@@ -183,7 +184,7 @@ def test_one_that_is_renewed_or_taken_meanwhile_is_left_alone(table):
         result = json.loads(done.stdout[done.stdout.index("{") :])
         assert sorted(lock["key"] for lock in result["freed"]) == ["dead", "freed"]
         assert sorted(lock["key"] for lock in result["skipped"]) == ["late", "taken"]
-        assert "taken  skipped: renewed or taken meanwhile\n" in done.stderr
+        assert "'taken'  skipped: renewed or taken meanwhile\n" in done.stderr
         late.renew()
         taker.renew()
         taker.release()

@@ -38,8 +38,8 @@ def test_the_command_has_the_lock_and_is_told_of_it(table, tmp_path):
     assert env["PYNAMODB_MUTEX_TABLE"] == table.Meta.table_name
     # there may be a line about an answer that was waited for, on a busy machine
     assert told.stderr.splitlines()[-2:] == [
-        f"pynamodb-mutex run: took k, fencing token {fence}",
-        "pynamodb-mutex run: gave k back",
+        f"pynamodb-mutex run: took 'k', fencing token {fence}",
+        "pynamodb-mutex run: gave 'k' back",
     ]
     assert free()
 
@@ -66,9 +66,9 @@ def test_what_is_inherited_passes_through(embedded):
     ("options", "code", "says"),
     [
         (["--if-locked", "skip"], 0, ""),
-        (["--if-locked", "skip", "--verbose"], 0, "k is locked: held by night shift since 20"),
-        (["--if-locked", "fail"], 75, "k is locked: held by night shift since 20"),
-        (["--timeout", "3", "--verbose"], 75, "k is locked after 3 s: held by night shift"),
+        (["--if-locked", "skip", "--verbose"], 0, "'k' is locked: held by 'night shift' since 20"),
+        (["--if-locked", "fail"], 75, "'k' is locked: held by 'night shift' since 20"),
+        (["--timeout", "3", "--verbose"], 75, "'k' is locked after 3 s: held by 'night shift'"),
     ],
 )
 def test_another_has_the_lock(table, tmp_path, options, code, says):
@@ -77,7 +77,7 @@ def test_another_has_the_lock(table, tmp_path, options, code, says):
         assert LockItem.get("k").owner == "night shift"
     assert told.exit_code == code
     assert says in told.stderr if says else told.stderr == ""
-    assert ("waiting for k: held by night shift" in told.stderr) == ("--timeout" in options)
+    assert ("waiting for 'k': held by 'night shift'" in told.stderr) == ("--timeout" in options)
     assert not (tmp_path / "ran").exists()
 
 
@@ -86,7 +86,7 @@ def test_a_row_that_says_little_about_its_holder(embedded):
         item = LockItem.get("k")
         item.update([LockItem.token.set("made by hand"), LockItem.owner.remove()])
         told = run_here("k", "--if-locked", "fail", "--", "true")
-        assert told.stderr == "pynamodb-mutex run: k is locked: held by an unnamed owner\n"
+        assert told.stderr == "pynamodb-mutex run: 'k' is locked: held by an unnamed owner\n"
 
 
 def test_who_gives_it_back_just_now_is_not_named():
@@ -165,7 +165,7 @@ def test_what_cannot_be_started_gives_the_lock_back(embedded, tmp_path, line, co
     script.chmod(0o755)
     told = run_here("k", "--verbose", "--", script)
     assert told.exit_code == code
-    assert "gave k back" in told.stderr
+    assert "gave 'k' back" in told.stderr
     assert free()
 
 
@@ -176,7 +176,7 @@ def test_the_lock_cannot_be_asked_for(table, monkeypatch):
     nowhere = ["--endpoint-url", "http://127.0.0.1:9", "--timeout", "0", "--verbose"]
     told = run_here("k", *nowhere, "--", "true")
     assert told.exit_code == 125
-    assert "waiting for k: no answer from DynamoDB yet" in told.stderr
+    assert "waiting for 'k': no answer from DynamoDB yet" in told.stderr
     monkeypatch.delattr(os, "posix_spawn")
     told = run_here("k", "--", "true")
     assert told.exit_code == 125

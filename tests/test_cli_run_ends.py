@@ -103,7 +103,7 @@ def test_what_was_ignored_stays_ignored(embedded, tmp_path):
 def test_a_signal_while_it_waits_leaves_nothing_held(embedded, tmp_path, number):
     with held_elsewhere("k") as item:
         with running("k", "--verbose", "--", "touch", tmp_path / "ran") as process:
-            assert "waiting for k: held by elsewhere since 20" in process.stderr.readline()
+            assert "waiting for 'k': held by 'elsewhere' since 20" in process.stderr.readline()
             process.send_signal(signal.SIGUSR1)  # for a command, if there were one
             process.send_signal(number)
             assert outcome(process) == (128 + number, "")

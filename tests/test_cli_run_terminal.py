@@ -53,8 +53,8 @@ def code(process):
 def test_who_is_waited_for_is_shown_until_it_is_free(embedded, typed):
     with held_elsewhere("k", owner="night shift"):
         process = typed("k", "--", "sh", "-c", "read line; echo got $line")
-        process.expect(r"waiting for k for \d+ s: held by night shift since 20..-..-..")
-        process.expect("waiting for k for [1-9]")
+        process.expect(r"waiting for 'k' for \d+ s: held by 'night shift' since 20..-..-..")
+        process.expect("waiting for 'k' for [1-9]")
         assert LockItem.force_release("k")
         # the command reads from the terminal
         process.sendline("it")
@@ -65,7 +65,7 @@ def test_who_is_waited_for_is_shown_until_it_is_free(embedded, typed):
 def test_ctrl_c_while_it_waits(embedded, typed):
     with held_elsewhere("k") as item:
         process = typed("k", "--", "true")
-        process.expect("waiting for k")
+        process.expect("waiting for 'k'")
         process.sendintr()
         assert code(process) == 130
         assert LockItem.get("k").token == item.token

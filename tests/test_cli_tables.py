@@ -120,7 +120,7 @@ def test_it_is_refused_while_locks_are_held(table):
     done = run_cli("delete-table", "--yes")
     assert done.exit_code == 1
     assert "  locks held:  2\n" in done.stderr
-    assert "    a by one\\x1b\n" in done.stderr
+    assert "    'a' by 'one\\x1b'\n" in done.stderr
     assert "2 locks are held: nothing was done; --force deletes it all the same" in done.stderr
     assert is_there(table.Meta.table_name)
     assert run_cli("delete-table", "--yes", "--force").exit_code == 0

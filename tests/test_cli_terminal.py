@@ -98,7 +98,7 @@ def test_the_live_view(table, spawn):
 def test_ctrl_c_ends_a_wait(table, spawn):
     with held_elsewhere("a", owner="they"):
         child = spawn("wait", "a")
-        child.expect("waited .* for a, held by they until")
+        child.expect("waited .* for 'a', held by 'they' until")
         child.sendintr()
         code, shown = rest(child)
         assert code == 130

@@ -39,7 +39,7 @@ def test_exit_code_75_when_time_is_up(table):
     with held_elsewhere("a", owner="worker-7"):
         done = run_cli("wait", "a", "--timeout", "0")
         assert (done.exit_code, done.stdout) == (75, "")
-        assert done.stderr.startswith("a is still held by worker-7 until ")
+        assert done.stderr.startswith("'a' is still held by 'worker-7' until ")
         begun = time.monotonic()
         assert run_cli("wait", "a", "--timeout", "0.3").exit_code == 75
         assert 0.3 <= time.monotonic() - begun < 20

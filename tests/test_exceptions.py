@@ -134,14 +134,14 @@ def test_each_loss_reads_as_the_end_of_a_sentence():
 
 def test_a_holder_is_described_with_its_end_in_words():
     told = describe_holder("me", 1700000000.25)
-    assert "held by me until 2023-11-14T22:13:20.250+00:00" in told
+    assert "held by 'me' until 2023-11-14T22:13:20.250+00:00" in told
     assert "an unnamed owner" in describe_holder(None, 1.0)
     assert describe_holder("me", None) == "its holder is not known"
 
 
 def test_an_end_that_no_calendar_has_does_not_hide_the_error():
     """Somebody wrote milliseconds into the row by hand."""
-    assert "held by me" in describe_holder("me", 1.7e12)
+    assert "held by 'me'" in describe_holder("me", 1.7e12)
 
 
 def test_builtin_handlers_catch_them():

@@ -142,7 +142,7 @@ def test_two_requests_take_and_give_back(keys: Keys) -> None:
         assert [row.owner for row in keys.rows] == ["me"] * 3
         assert group.fencing_tokens == {row.key: row.version for row in keys.rows}
         assert group.locked()
-        assert re.search(r"<MutexGroup .*-a, .*-b, .*-c: held, 1\d\.\d s left>", repr(group))
+        assert re.search(r"<MutexGroup .*-a', .*-b', .*-c': held, 1\d\.\d s left>", repr(group))
     assert kinds(keys.scene.proxy) == ["3 acquire", "BatchGetItem", "3 release"]
     assert not group.held
     assert not group.lost

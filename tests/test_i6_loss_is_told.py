@@ -257,7 +257,7 @@ def test_an_on_lost_that_blocks_or_raises_hurts_nothing(table, caplog):
     assert on_lost.wait()[1] is Loss.EXPIRED
     time.sleep(LEASE)
     assert lives.held
-    assert "on_lost of fails failed" in caplog.text
+    assert "on_lost of 'fails' failed" in caplog.text
     blocks.set()
     lives.release()
 

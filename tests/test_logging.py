@@ -56,7 +56,7 @@ def test_each_record_says_which_lock_whose_and_which_acquisition(
 ) -> None:
     with scene.mutex(owner="me") as mutex:
         mutex.renew()
-    words = [text.removeprefix(f"{scene.key} ").split()[0] for _, text in records.texts]
+    words = [text.removeprefix(f"{scene.key!r} ").split()[0] for _, text in records.texts]
     assert words == ["acquired", "renewed", "released"]
     for record in records.all:
         assert record.levelname == "DEBUG"
@@ -67,12 +67,12 @@ def test_each_record_says_which_lock_whose_and_which_acquisition(
 def test_levels(scene: Scene, records: Records) -> None:
     held = scene.taken(auto_renew=False)
     assert not scene.mutex(owner="me").acquire(timeout=0.1)
-    assert records.the("is held by other, and wanted by me").levelname == "DEBUG"
-    assert records.the("not acquired by me").levelname == "DEBUG"
+    assert records.the("is held by 'other', and wanted by 'me'").levelname == "DEBUG"
+    assert records.the("not acquired by 'me'").levelname == "DEBUG"
     expire(scene.key, scene.there)
     mutex = scene.mutex(owner="me")
     assert mutex.acquire()
-    abandoned = records.the("acquired by me: abandoned by other")
+    abandoned = records.the("acquired by 'me': abandoned by 'other'")
     assert abandoned.levelname == "WARNING"
     assert abandoned.fencing_token == mutex.fencing_token > held.fencing_token
     scene.proxy.next(deny(), op="renew")
@@ -83,7 +83,7 @@ def test_levels(scene: Scene, records: Records) -> None:
     scene.force()
     with pytest.raises(MutexLostError):
         mutex.release()
-    lost = records.the("lost by me: its claim was broken by force")
+    lost = records.the("lost by 'me': its claim was broken by force")
     assert lost.levelname == "WARNING"
     assert lost.fencing_token == mutex.fencing_token
 
@@ -98,9 +98,9 @@ def test_handing_over_is_logged(scene: Scene, records: Records) -> None:
         pass
     giver.release()
     waiting.join(30)
-    assert records.the("handed over by giver to taker").levelname == "DEBUG"
+    assert records.the("handed over by 'giver' to 'taker'").levelname == "DEBUG"
     taker.detach()
-    assert records.the("handed over by taker to the bearer of a ticket")
+    assert records.the("handed over by 'taker' to the bearer of a ticket")
 
 
 def test_requests_that_are_repeated_say_for_which_lock(scene: Scene, records: Records) -> None:
@@ -124,7 +124,7 @@ def test_a_release_that_does_not_get_through_is_a_warning(scene: Scene, records:
     scene.proxy.always(drop_request(), op="release")
     with pytest.raises(PynamoDBException):
         mutex.release()
-    record = records.the("given up by me, and ends with its lease")
+    record = records.the("given up by 'me', and ends with its lease")
     assert record.levelname == "WARNING"
     assert record.fencing_token == mutex.fencing_token
 
@@ -145,7 +145,7 @@ def test_each_of_a_group_has_its_own(scene: Scene, keys: Keys, caplog) -> None:
             group.renew()
     for key in keys.keys:
         records = Records(caplog, key)
-        words = [text.removeprefix(f"{key} ").split()[0] for _, text in records.texts]
+        words = [text.removeprefix(f"{key!r} ").split()[0] for _, text in records.texts]
         assert words == ["acquired", "renewal", "released"]
 
 

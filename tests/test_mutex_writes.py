@@ -369,6 +369,6 @@ def test_an_on_lost_that_fails_is_logged(table, caplog):
     mutex.acquire()
     LockItem.force_release("a")
     deadline = time.monotonic() + 20
-    while "on_lost of a failed" not in caplog.text and time.monotonic() < deadline:
+    while "on_lost of 'a' failed" not in caplog.text and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert "on_lost of a failed" in caplog.text
+    assert "on_lost of 'a' failed" in caplog.text

@@ -357,7 +357,7 @@ def test_a_row_whose_key_was_changed_is_not_the_row_that_is_locked(model):
                 lambda: changed(row),
             ):
                 with pytest.raises(
-                    MutexNotHeldError, match=f"{name} .*{row.row_lock.key}"
+                    MutexNotHeldError, match=f"{name}' .*{row.row_lock.key}"
                 ) as caught:
                     write()
                 assert not isinstance(caught.value, MutexLostError)

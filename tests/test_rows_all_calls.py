@@ -54,7 +54,7 @@ def test_what_is_not_held_says_so(locks: RowLocks[Account]) -> None:
 def test_what_is_held_says_for_how_long(locks: RowLocks[Account]) -> None:
     with locks:
         assert 10 < locks.remaining <= 20
-        assert re.search(r"b: held, 1\d\.\d s left", repr(locks))
+        assert re.search(r"b': held, 1\d\.\d s left", repr(locks))
     assert locks.remaining == 0
 
 

@@ -56,7 +56,7 @@ def assert_locked(any_scene: RowScene, write: Callable[[], object]) -> None:
     assert error.owner == "other"
     assert error.expires_at == float(any_scene.claim["expires_at"]["N"])
     assert error.key == any_scene.lock().key
-    assert all(part in str(error) for part in (any_scene.lock().key, "held by other until"))
+    assert all(part in str(error) for part in (any_scene.lock().key, "held by 'other' until"))
     assert any_scene.everything == before
 
 

@@ -11,6 +11,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 
 from pynamodb_mutex._answers import UNWRAPPED, came_from_the_body, date_of, instant_of, is_dynamodbs
 from pynamodb_mutex._clock import GRAIN
+from pynamodb_mutex._messages import one_line
 from pynamodb_mutex._process import store_for
 from pynamodb_mutex._store import CONNECT_TIMEOUT, READ_TIMEOUT
 
@@ -73,7 +74,7 @@ class Reply(NamedTuple):
             UNREACHABLE: self.message,
             UNSENT: self.message,
         }.get(self.code or "", f"{self.code}: {self.message}")
-        return " ".join(text.split())
+        return one_line(text)
 
 
 class Asker:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pynamodb_mutex._messages import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -47,8 +49,8 @@ def find_command(name: str, environment: Mapping[str, str]) -> str:
         return found
     places = [""] if os.path.dirname(name) else path.split(os.pathsep)  # noqa: PTH120 - "./x" too
     if name and any(Path(place, name).exists() for place in places):
-        raise NoCommandError(f"{name}: cannot be executed")
-    raise NotFoundError(f"{name}: command not found")
+        raise NoCommandError(f"{escaped(name)}: cannot be executed")
+    raise NotFoundError(f"{escaped(name)}: command not found")
 
 
 def has_terminal() -> bool:
@@ -105,7 +107,7 @@ class Child:
             )
         except OSError as error:
             kind = NotFoundError if isinstance(error, FileNotFoundError) else NoCommandError
-            raise kind(f"{arguments[0]}: {error.strerror}") from error
+            raise kind(f"{escaped(arguments[0])}: {error.strerror}") from error
         self.own_group = own_group
         self.exit_code: int | None = None
         self._adopts = adopts

@@ -13,6 +13,7 @@ import click
 from pynamodb_mutex._claim import NO_SERVER_TIME, made_at
 from pynamodb_mutex._clock import HOST_SKEW, local_clock
 from pynamodb_mutex._keys import check_key, key_of, row_name
+from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._process import store_for
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._store import SCAN_PATIENCE
@@ -206,7 +207,7 @@ class Locks:
         try:
             return self.store.rows.data(raw)
         except (ValueError, TypeError) as error:
-            return f"cannot be read: {error}"
+            return f"cannot be read: {one_line(error)}"
 
     def _row_of(self, raw: RawItem) -> RawItem:
         return {each.attr_name: raw[each.attr_name] for each in self._keys()}
@@ -248,5 +249,5 @@ def _typed(attribute: Attribute[Any], text: str) -> RawItem:
             value = base64.b64decode(text, validate=True)
     except (InvalidOperation, binascii.Error) as error:
         kind = {"N": "a number", "B": "base64"}[attribute.attr_type]
-        raise click.BadParameter(f"{text!r} is not {kind}") from error
+        raise click.BadParameter(f"{shown(text)} is not {kind}") from error
     return {attribute.attr_name: {attribute.attr_type: value}}

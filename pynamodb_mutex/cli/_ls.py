@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pynamodb_mutex._messages import escaped
 from pynamodb_mutex.cli._locks import ABANDONED, HELD, Lock, Locks
 from pynamodb_mutex.cli._output import (
     clock_time,
     duration,
-    escaped,
     instant,
     iso,
     json_option,

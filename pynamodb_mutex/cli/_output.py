@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex.cli._place import Failure
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def _zone(_: click.Context, __: click.Parameter, value: str | None) -> tzinfo | 
     try:
         return ZoneInfo(value)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        msg = f"there is no time zone {value!r}; one is Europe/Berlin"
+        msg = f"there is no time zone {shown(value)}; one is Europe/Berlin"
         raise click.BadParameter(msg) from error
 
 
@@ -96,15 +97,6 @@ def duration(seconds: float) -> str:
     if whole < _DAY:
         return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE}m"
     return f"{whole // _DAY}d {whole % _DAY // _HOUR}h"
-
-
-def escaped(text: str) -> str:
-    """Return a text that does nothing to a terminal: control characters, and the like, spelt out."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
 
 
 def print_json(document: Any, *, line: bool = False) -> None:

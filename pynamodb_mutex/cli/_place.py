@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.exceptions import PynamoDBException, TableDoesNotExist
 from pynamodb.models import Model
 
+from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._process import store_for
 from pynamodb_mutex.cli import INTERRUPTED
 from pynamodb_mutex.models import LockItem
@@ -116,7 +117,7 @@ def _imported(name: str) -> type[Model]:
         found = getattr(import_module(module), attribute)
     except Exception as error:
         # whatever a user's module raises
-        msg = f"{name}: {type(error).__name__}: {error}"
+        msg = f"{name}: {type(error).__name__}: {one_line(error)}"
         raise click.BadParameter(msg, param_hint="--model") from error
     if not (isinstance(found, type) and issubclass(found, (LockItem, RowLockMixin))):
         msg = f"{name} is neither a LockItem nor a model with row locks"
@@ -141,7 +142,7 @@ def _choose(context: click.Context, parameter: click.Parameter, value: str | Non
     if parameter.name == "endpoint_url":
         parts = urlsplit(value)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise click.BadParameter(f"{value!r} is no URL as in http://localhost:8000")
+            raise click.BadParameter(f"{shown(value)} is no URL as in http://localhost:8000")
     place.chosen[parameter.name or ""] = value
 
 
@@ -187,12 +188,12 @@ class AppCommand(click.Command):
                 f"there is no table {name}; pynamodb-mutex create-table makes it"
             ) from error
         except (PynamoDBException, BotoCoreError, ClientError) as error:
-            raise Failure(" ".join(str(error).split())) from error
+            raise Failure(one_line(error)) from error
         except ValueError as error:
             # botocore's, of an endpoint that the environment or a profile names
             if not str(error).startswith("Invalid endpoint"):
                 raise
-            raise Failure(str(error)) from error
+            raise Failure(one_line(error)) from error
 
 
 class AppGroup(click.Group):

@@ -10,6 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._keys import key_of
+from pynamodb_mutex._messages import one_line
 from pynamodb_mutex.cli._asking import MISSING
 from pynamodb_mutex.cli._findings import Finding, ok, problem, unchecked, warning
 from pynamodb_mutex.cli._permissions import USES
@@ -60,7 +61,9 @@ class Probes:
                 advice = (
                     f"allow dynamodb:{action}: pynamodb-mutex policy --role {use.role} prints it"
                 )
-                yield problem(action, f"not allowed; for {use.by}: {reply.message}", advice)
+                yield problem(
+                    action, f"not allowed; for {use.by}: {one_line(reply.message)}", advice
+                )
             elif reply.code == MISSING and use.vital:
                 # a role that may not describe the table learns it here
                 yield problem(

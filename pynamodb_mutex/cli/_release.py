@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._messages import escaped, shown, shown_owner
 from pynamodb_mutex._release import break_seen
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex.cli._completion import key_argument, range_option
 from pynamodb_mutex.cli._locks import ABANDONED, FREE, PATIENCE, Lock, Locks
 from pynamodb_mutex.cli._output import (
     confirm,
-    escaped,
     json_option,
     print_json,
     progress,
@@ -86,7 +86,7 @@ def release(
     if seen.state == FREE:
         if as_json:
             print_json({"freed": False, "lock": seen.document(zone), "now": None})
-        click.echo(f"{escaped(seen.name)} is free: nothing to release", err=True)
+        click.echo(f"{shown(seen.name)} is free: nothing to release", err=True)
         return
     for name, value in about(seen, zone):
         click.echo(f"{name + ':':16}{escaped(value)}", err=True)
@@ -98,13 +98,13 @@ def release(
         after = None if now is None else now.document(zone)
         print_json({"freed": now is None, "lock": seen.document(zone), "now": after})
     if now is None:
-        click.echo(f"{escaped(seen.name)} is free", err=True)
+        click.echo(f"{shown(seen.name)} is free", err=True)
     elif now.state == FREE:
-        click.echo(f"{escaped(seen.name)} is free: that claim had ended meanwhile", err=True)
+        click.echo(f"{shown(seen.name)} is free: that claim had ended meanwhile", err=True)
     else:
         raise Failure(
-            f"that claim is over, and nothing else was broken: {escaped(seen.name)} is now {now.state}, "
-            f"by {escaped(now.claim.owner or 'an unnamed owner')}, fencing token {now.claim.version}"
+            f"that claim is over, and nothing else was broken: {shown(seen.name)} is now {now.state}, "
+            f"by {shown_owner(now.claim.owner)}, fencing token {now.claim.version}"
         )
 
 
@@ -134,14 +134,14 @@ def _release_abandoned(
             click.echo(f"no lock is abandoned in {place}", err=True)
             return
         for lock in found:
-            owner = escaped(lock.claim.owner or "an unnamed owner")
-            click.echo(f"{escaped(lock.name)}  abandoned by {owner}", err=True)
+            owner = shown_owner(lock.claim.owner)
+            click.echo(f"{shown(lock.name)}  abandoned by {owner}", err=True)
         confirm(f"Free these {len(found)} in {place}?", yes=yes)
         for lock in found:
             freed = _freed(locks, lock)
             results["freed" if freed else "skipped"].append(lock.document(zone))
             said = "freed" if freed else "skipped: renewed or taken meanwhile"
-            click.echo(f"{escaped(lock.name)}  {said}", err=True)
+            click.echo(f"{shown(lock.name)}  {said}", err=True)
     finally:
         # also what was done before Ctrl-C, or before DynamoDB refused
         if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pynamodb_mutex._messages import shown
 from pynamodb_mutex.cli._findings import Finding, ok, problem, unchecked, warning
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class _Reader:
     def count(self, items: list[RawItem]) -> str:
         """Say how many rows, and name the first few, unless the table's key is called otherwise."""
         text = f"{len(items)} row{'' if len(items) == 1 else 's'}"
-        keys = [repr(*item[self._key].values()) for item in items[:_SHOWN] if self._key in item]
+        keys = [shown(*item[self._key].values()) for item in items[:_SHOWN] if self._key in item]
         more = [] if len(items) <= _SHOWN else ["..."]
         return f"{text} ({', '.join(keys + more)})" if keys else text
 

@@ -14,6 +14,7 @@ import click
 from botocore.exceptions import BotoCoreError
 from pynamodb.exceptions import PynamoDBException
 
+from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._terms import FOREVER, check_number
 from pynamodb_mutex.cli._child import OF_SIGNALS, Child, find_command, has_terminal
 from pynamodb_mutex.cli._overseer import Overseer, Why, say
@@ -228,7 +229,7 @@ def _not_free(mutex: SeenMutex, timeout: float, *, skip: bool, verbose: bool) ->
     """Say that another holds the lock, unless that is nothing to speak of; return the exit code."""
     if verbose or not skip:
         waited = f" after {timeout:g} s" if timeout else ""
-        say(f"{mutex.key} is locked{waited}: {describe(mutex.in_the_way)}")
+        say(f"{shown(mutex.key)} is locked{waited}: {describe(mutex.in_the_way)}")
     return DONE if skip else LOCKED
 
 
@@ -242,7 +243,7 @@ def _under_lock(
         NoCommandError: If it cannot be started.
     """
     if job.verbose:
-        say(f"took {mutex.key}, fencing token {mutex.fencing_token}")
+        say(f"took {shown(mutex.key)}, fencing token {mutex.fencing_token}")
     child = None
     try:
         heed(signals)
@@ -296,8 +297,8 @@ def _give_back(mutex: SeenMutex, *, verbose: bool) -> bool:
         say(f"the lock had been lost when the command ended: {error.loss.value}")
         return True
     except (PynamoDBException, BotoCoreError) as error:
-        say(f"the lock was not given back, and ends with its lease: {error}")
+        say(f"the lock was not given back, and ends with its lease: {one_line(error)}")
     else:
         if verbose:
-            say(f"gave {mutex.key} back")
+            say(f"gave {shown(mutex.key)} back")
     return False

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pynamodb_mutex._claim import FORCED_MARK
+from pynamodb_mutex._messages import escaped
 from pynamodb_mutex.cli._completion import key_argument, range_option
 from pynamodb_mutex.cli._locks import FREE, HELD, Lock, Locks
 from pynamodb_mutex.cli._output import (
     duration,
-    escaped,
     instant,
     iso,
     json_option,

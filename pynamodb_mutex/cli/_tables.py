@@ -9,9 +9,10 @@ import click
 from botocore.exceptions import ClientError
 
 from pynamodb_mutex import _table
+from pynamodb_mutex._messages import shown, shown_owner
 from pynamodb_mutex._table import is_code
 from pynamodb_mutex.cli._locks import HELD, Locks
-from pynamodb_mutex.cli._output import check_terminal, escaped, json_option, print_json, progress
+from pynamodb_mutex.cli._output import check_terminal, json_option, print_json, progress
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
 
 _POLL = 0.5
@@ -24,7 +25,7 @@ def _tags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> lis
     for value in values:
         name, equals, text = value.partition("=")
         if not (name and equals):
-            raise click.BadParameter(f"{value!r} is not as in team=payments")
+            raise click.BadParameter(f"{shown(value)} is not as in team=payments")
         tags.append({"Key": name, "Value": text})
     return tags
 
@@ -149,8 +150,8 @@ def _check(place: Place, table: dict[str, Any], *, force: bool) -> None:
     click.echo(f"  rows:        {table['ItemCount']}, as DynamoDB last counted", err=True)
     click.echo(f"  locks held:  {len(held)}", err=True)
     for lock in held[:_SHOWN]:
-        owner = escaped(lock.claim.owner or "an unnamed owner")
-        click.echo(f"    {escaped(lock.name)} by {owner}", err=True)
+        owner = shown_owner(lock.claim.owner)
+        click.echo(f"    {shown(lock.name)} by {owner}", err=True)
     if held and not force:
         raise Failure(
             f"{len(held)} locks are held: nothing was done; --force deletes it all the same"

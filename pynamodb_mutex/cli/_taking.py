@@ -13,8 +13,8 @@ from rich.status import Status
 
 from pynamodb_mutex._claim import made_at
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._messages import shown, shown_owner
 from pynamodb_mutex._waiting import Alarm
-from pynamodb_mutex.cli._output import escaped
 from pynamodb_mutex.cli._overseer import say
 from pynamodb_mutex.cli._signals import ENDING
 from pynamodb_mutex.mutex import Mutex
@@ -61,7 +61,7 @@ def describe(claim: Claim | None) -> str:
         return "no answer from DynamoDB yet"
     if claim.expires_at is None:
         return "its holder has just left"
-    text = f"held by {escaped(claim.owner or 'an unnamed owner')}"
+    text = f"held by {shown_owner(claim.owner)}"
     made = made_at(claim.token)
     if made is not None:
         since = datetime.fromtimestamp(made, tz=timezone.utc)
@@ -105,10 +105,10 @@ def acquire(mutex: SeenMutex, signals: Signals, *, verbose: bool) -> bool:
                 holder = describe(mutex.in_the_way)
                 if verbose:
                     verbose = False
-                    say(f"waiting for {mutex.key}: {holder}")
+                    say(f"waiting for {shown(mutex.key)}: {holder}")
                 while (now := local_clock().now()) < until:
                     if console.is_terminal:
-                        text = f"waiting for {mutex.key} for {now - started:.0f} s: {holder}"
+                        text = f"waiting for {shown(mutex.key)} for {now - started:.0f} s: {holder}"
                         status.update(escape(text))
                         status.start()
                     heed(signals, min(until - now, _LONGEST_SLEEP))

@@ -9,6 +9,7 @@ import click
 
 from pynamodb_mutex._claim import Claim, Watch
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._messages import one_line, shown, shown_owner
 from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex._waiting import Alarm, frees_soon, next_wait
 from pynamodb_mutex.cli._completion import key_argument, range_option
@@ -16,7 +17,6 @@ from pynamodb_mutex.cli._locks import PATIENCE, Locks
 from pynamodb_mutex.cli._output import (
     clock_time,
     duration,
-    escaped,
     finite,
     instant,
     progress,
@@ -76,14 +76,14 @@ def wait(
     deadline = math.inf if timeout is None else begun + timeout
     waiter = _Waiter(locks, row)
     persist(waiter.look, begun + PATIENCE)  # what is wrong from the start is told at once
-    with progress(f"waiting for {escaped(key)}") as news:
+    with progress(f"waiting for {shown(key)}") as news:
         while not waiter.free():
             now = local_clock().now()
             if now >= deadline:
-                click.echo(f"{escaped(key)} is still {waiter.holder(zone)}", err=True)
+                click.echo(f"{shown(key)} is still {waiter.holder(zone)}", err=True)
                 click.get_current_context().exit(NOT_FREE)
             waited = f"waited {duration(now - begun)}"
-            news(f"{waited} for {escaped(key)}, {waiter.holder(zone)}{waiter.trouble}")
+            news(f"{waited} for {shown(key)}, {waiter.holder(zone)}{waiter.trouble}")
             waiter.rest(deadline)
 
 
@@ -117,7 +117,7 @@ class _Waiter:
         try:
             free = self._seems_free() and self.look(consistent=True)
         except Transient as failure:
-            self.trouble = f" ({failure})"
+            self.trouble = f" ({one_line(failure)})"
             return False
         return free
 
@@ -131,7 +131,7 @@ class _Waiter:
         try:
             self.look()
         except Transient as failure:
-            self.trouble = f" ({failure})"
+            self.trouble = f" ({one_line(failure)})"
         else:
             self.trouble = ""
 
@@ -139,4 +139,4 @@ class _Waiter:
         """Say who holds it, for people."""
         now = instant(self._locks.store.server_now(), zone)
         until = clock_time(instant(self._claim.expires_at, zone), now)
-        return f"held by {escaped(self._claim.owner or 'an unnamed owner')} until {until}"
+        return f"held by {shown_owner(self._claim.owner)} until {until}"

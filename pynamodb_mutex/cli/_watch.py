@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._messages import escaped, one_line
 from pynamodb_mutex._repeat import Transient
 from pynamodb_mutex._waiting import Alarm
 from pynamodb_mutex.cli._completion import complete_keys
@@ -17,7 +18,6 @@ from pynamodb_mutex.cli._locks import ABANDONED, FREE, HELD, Lock, Locks
 from pynamodb_mutex.cli._ls import ORDERS, sort_option, table_of
 from pynamodb_mutex.cli._output import (
     clock_time,
-    escaped,
     finite,
     instant,
     iso,
@@ -151,7 +151,7 @@ class _Watching:
         try:
             seen = {(lock.key, lock.range_key): lock for lock in self._look()}
         except Transient as failure:
-            self.trouble = " ".join(str(failure).split())
+            self.trouble = one_line(failure)
             return []
         self.trouble = None
         gone = {name: lock for name, lock in self.locks.items() if name not in seen}

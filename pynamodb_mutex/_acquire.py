@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pynamodb.exceptions import GetError, PynamoDBException, UpdateError
+from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex import _events
 from pynamodb_mutex._claim import Tenure, Watch, new_token
@@ -195,11 +195,7 @@ class Acquisition:
             self.effort.attempts += 1
             return read()
 
-        try:
-            return (yield from persisting(attempt, self._deadline, self.wanted))
-        except GetError as error:
-            # to the caller it is the acquisition that failed
-            raise UpdateError(error.msg, error.cause) from error.cause
+        return (yield from persisting(attempt, self._deadline, self.wanted))
 
     def _request(self, tenure: Tenure, values: dict[str, Any], now: float) -> Answer:
         """Send one acquiring write."""

@@ -127,6 +127,24 @@ def instant_of(date: str) -> float:
     return at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp()
 
 
+_REMEDIES: dict[type[Exception], str] = {
+    exceptions.NoRegionError: (
+        "Set the region: by `region` in the model's Meta, by AWS_DEFAULT_REGION, or in the AWS profile."
+    ),
+    **dict.fromkeys(
+        (exceptions.NoCredentialsError, exceptions.PartialCredentialsError),
+        "Give credentials as boto3 finds them: by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by an AWS "
+        "profile, by the role of the machine, container or function, or in the model's Meta.",
+    ),
+}
+
+
+def explained(error: Exception) -> str:
+    """Return what a failure says and, where a request could not be sent, what to set."""
+    remedy = _REMEDIES.get(type(error))
+    return str(error) if remedy is None else f"{str(error).rstrip('.')}. {remedy}"
+
+
 def outcome(error: Exception) -> tuple[bool, bool]:
     """Say whether a failure may pass, and whether the request may have been applied."""
     if isinstance(error, ClientError):

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.constants import TRANSACT_UPDATE
-from pynamodb.exceptions import GetError, PynamoDBException, TransactWriteError
+from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex import _events
 from pynamodb_mutex._acquire import TOO_SHORT, Effort, FirstSent, claim_in_the_way, disown, told
@@ -244,11 +244,7 @@ class GroupAcquisition:
             self._effort.attempts += 1
             return read_rows(self._store, keys, consistent=first_contact)
 
-        try:
-            rows = yield from persisting(attempt, self._deadline, members[0].wanted)
-        except GetError as error:
-            # to the caller it is the acquisition that failed
-            raise TransactWriteError(error.msg, error.cause) from error.cause
+        rows = yield from persisting(attempt, self._deadline, members[0].wanted)
         received = local_clock().now()
         return not self._is_blocked(dict(zip(members, rows, strict=True)), received)
 

@@ -78,7 +78,8 @@ class LockGroup(Blocks["GroupHold"], Made):
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             pynamodb.exceptions.DoesNotExist: If one of the rows to lock is missing.
             pynamodb.exceptions.TransactWriteError: If DynamoDB refuses the request at all, or could
-                not be reached, or was throttling, until the timeout.
+                not be reached, or was throttling, until the timeout; GetError if that was a read, as a
+                first request or a poll is.
         """
         return self._acquire(blocking, timeout) is None
 

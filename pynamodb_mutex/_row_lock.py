@@ -84,7 +84,7 @@ class RowLock(Mutex, Generic[M]):
             MutexLostError: If it was used already, or has ended, or the lock was broken or taken
                 meanwhile: ``loss`` says which.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or cannot be
-                reached. The ticket may then be used up.
+                reached. The ticket may then be used up; not with GetError, for a read that failed.
         """
         cls._called("attach", options)
         read = parse_ticket(ticket)

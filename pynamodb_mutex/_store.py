@@ -33,6 +33,7 @@ from pynamodb_mutex._answers import (
     Page,
     came_from_the_body,
     date_of,
+    explained,
     instant_of,
     is_dynamodbs,
     outcome,
@@ -116,7 +117,8 @@ class Store:
         self.rows = ClaimRows(model, self.connection)
         self._server_times = server_times
         self._server: ServerTime | None = None
-        self.region: str | None = None  # known with `server`
+        self.region: str | None = None  # both known with `server`
+        self.endpoint = ""
         self._lock = threading.Lock()
         self._version = 0
         self._date: tuple[str | None, float] = (None, 0.0)
@@ -136,14 +138,34 @@ class Store:
 
     @property
     def server(self) -> ServerTime:
-        """What is known of the time of this table's endpoint."""
+        """What is known of the time of this table's endpoint.
+
+        Nothing, as long as there can be no client, as without a region: the next request says why.
+        """
+        try:
+            return self._open()
+        except (BotoCoreError, ValueError):
+            return ServerTime()
+
+    def _open(self) -> ServerTime:
+        """Make the client, if there is none yet; return what is known of its endpoint's time.
+
+        Raises:
+            BotoCoreError: If there can be none, as without a region.
+            ValueError: If what should be its endpoint is no URL.
+        """
         if self._server is None:
             with self._lock:  # PynamoDB's client is made at first use, and not by two threads
                 client = self.connection.connection.client
                 self.region = client.meta.region_name
-                endpoint = client.meta.endpoint_url
-                self._server = self._server_times.setdefault(endpoint, ServerTime())
+                self.endpoint = client.meta.endpoint_url
+                self._server = self._server_times.setdefault(self.endpoint, ServerTime())
         return self._server
+
+    @property
+    def where(self) -> str:
+        """Region and endpoint, for messages; only after a request was sent."""
+        return f"{self.region} at {self.endpoint}"
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -333,6 +355,10 @@ class Store:
         """Send one request of any kind; return its answer and when it was sent and received."""
         # PynamoDB would ask for it, only to log it
         kwargs.setdefault("ReturnConsumedCapacity", "NONE")
+        try:
+            self._open()
+        except (BotoCoreError, ValueError) as error:
+            raise self._failed(operation, error) from error
         clock = local_clock()
         sent = clock.now()
         try:
@@ -370,9 +396,14 @@ class Store:
             missing = TableDoesNotExist(hint)
             missing.cause = error
             return missing
-        wrapped = _ERRORS[operation](f"{operation} failed: {error}", error)
+        wrapped = self._failed(operation, error)
         transient, maybe_applied = outcome(raised)
         return Transient(wrapped, maybe_applied=maybe_applied) if transient else wrapped
+
+    @staticmethod
+    def _failed(operation: str, error: Exception) -> PynamoDBException:
+        """Return PynamoDB's error for a request that failed."""
+        return _ERRORS[operation](f"{operation} failed: {explained(error)}", error)
 
     def _observe(self, response: Any, sent: float, received: float) -> None:
         """Learn server time from an answer's Date header."""

@@ -9,6 +9,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.validate import ParamValidator
 from pynamodb.exceptions import TableError
 
+from pynamodb_mutex._answers import explained
+
 if TYPE_CHECKING:
     from pynamodb.models import Model
 
@@ -40,9 +42,12 @@ def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
     Returns:
         Whether this made it; a repeat of a request whose answer was lost finds it there.
     """
-    client: Any = model._get_connection().connection.client
+    name: str = model.Meta.table_name
+    try:
+        client: Any = model._get_connection().connection.client
+    except (BotoCoreError, ValueError) as error:
+        raise _failed(f"table {name}", error) from error
     request = _request(model, client, options)
-    name = request["TableName"]
     created = True
     try:
         try:
@@ -59,9 +64,13 @@ def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
         if table["TableStatus"] in _USABLE:
             _enable_ttl(client, name, model.get_attributes()["ttl"].attr_name)
     except (BotoCoreError, ClientError) as error:
-        msg = f"table {name} could not be created: {error}"
-        raise TableError(msg, error) from error
+        where = f"{client.meta.region_name} at {client.meta.endpoint_url}"
+        raise _failed(f"table {name} in {where}", error) from error
     return created
+
+
+def _failed(table: str, error: Exception) -> TableError:
+    return TableError(f"{table} could not be created: {explained(error)}", error)
 
 
 def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -202,7 +202,9 @@ class Attachment(Acquisition):
         store, ticket = self.wanted.store, self._ticket
         first_contact = store.server.bounds is None
         table, region = store.connection.table_name, store.region
-        if ticket.table != table or ticket.region not in {None, region}:
+        # no region: the request that follows says so
+        elsewhere = region is not None and ticket.region not in {None, region}
+        if ticket.table != table or elsewhere:
             msg = (
                 f"the ticket is for {shown(ticket.key)} in {shown(ticket.table)} ({shown(ticket.region)}), "
                 f"not in {shown(table)} ({shown(region)})"

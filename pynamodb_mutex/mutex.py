@@ -208,7 +208,7 @@ class Mutex(Holder, Blocks["Hold"], Made):
             MutexLostError: If it was used already, or has ended, or the lock was broken or taken
                 meanwhile: ``loss`` says which.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or cannot be
-                reached. The ticket may then be used up.
+                reached. The ticket may then be used up; not with GetError, for a read that failed.
         """
         from pynamodb_mutex._ticket import parse_ticket  # noqa: PLC0415 - seldom needed
 
@@ -259,7 +259,8 @@ class Mutex(Holder, Blocks["Hold"], Made):
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             pynamodb.exceptions.TableDoesNotExist: If there is no table.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or could not be
-                reached, or was throttling, until the timeout.
+                reached, or was throttling, until the timeout; GetError if that was a read, as a first
+                request or a poll is. Both are PynamoDBConnectionError.
         """
         return self._acquire(blocking, timeout) is None
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from proxy import after, apply_then_500, drop_answer, duplicate, late, no_date, throttle
-from pynamodb.exceptions import UpdateError
+from pynamodb.exceptions import GetError, UpdateError
 from scene import Lose, Scene, lost_in_two_ways
 from worker import forked
 
@@ -358,11 +358,13 @@ def test_what_passes_is_repeated(scene: Scene) -> None:
             assert mutex.key == keys(scene)[2]
 
 
-@pytest.mark.parametrize("op", ["BatchGetItem", "acquire"])
-def test_what_does_not_pass_is_an_error_never_not_free(scene: Scene, op: str) -> None:
+@pytest.mark.parametrize(("op", "kind"), [("BatchGetItem", GetError), ("acquire", UpdateError)])
+def test_what_does_not_pass_is_an_error_never_not_free(
+    scene: Scene, op: str, kind: type[Exception]
+) -> None:
     with elsewhere(scene, 0, 1, 2):
         scene.proxy.always(throttle(), op=op)
-        with pytest.raises(UpdateError, match="Throttling"):
+        with pytest.raises(kind, match="Throttling"):
             any_of(scene).acquire(blocking=False)
 
 

@@ -86,7 +86,8 @@ def test_credentials_that_there_are_not(table, monkeypatch):
     assert "The config profile (nobody) could not be found" in failure("--profile", "nobody", "ls")
     monkeypatch.delenv("AWS_PROFILE")
     assert "AWS_ACCESS_KEY_ID" not in os.environ
-    assert "Unable to locate credentials" in failure("--region", "us-east-1", "ls")
+    told = failure("--region", "us-east-1", "ls")
+    assert "Unable to locate credentials. Give credentials as boto3 finds them" in told
 
 
 @pytest.mark.parametrize(
@@ -107,10 +108,21 @@ def test_wrong_usage(args, message):
 
 def test_what_the_environment_names_is_no_endpoint(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "nonsense")
-    for args in (("ls",), ("show", "k"), ("create-table",)):
-        assert failure("--region", "us-east-1", *args) == "Error: Invalid endpoint: nonsense"
+    told = "Invalid endpoint: nonsense"
+    for args, request in ((("ls",), "Scan"), (("show", "k"), "GetItem")):
+        assert failure("--region", "us-east-1", *args) == f"Error: {request} failed: {told}"
+    for name in ("create-table", "delete-table"):
+        assert failure("--region", "us-east-1", name) == f"Error: {told}"
     done = run_cli("--region", "us-east-1", "run", "k", "--", "true")
-    assert (done.exit_code, done.stderr) == (125, "Error: Invalid endpoint: nonsense\n")
+    assert (done.exit_code, done.stderr) == (125, f"Error: GetItem failed: {told}\n")
+
+
+@pytest.mark.parametrize("command", ["ls", "create-table", "delete-table"])
+def test_region_that_there_is_not(monkeypatch, tmp_path, command):
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "nothing"))
+    assert "You must specify a region. Set the region: " in failure(command)
 
 
 def test_a_mistake_of_our_own_is_not_told_as_the_users(monkeypatch):

@@ -140,6 +140,18 @@ def test_refused_hand_over_does_not_spoil_the_holders_release(scene: Scene) -> N
     waiter.mutex.release()
 
 
+def test_reads_of_a_waiter_that_fail_to_the_end_are_raised_as_such(scene: Scene) -> None:
+    other = scene.taken()
+    mutex = scene.mutex(poll=(0.02, 0.02))
+    scene.proxy.always(deny(), op="GetItem")
+    with pytest.raises(GetError, match="GetItem failed") as raised:
+        mutex.acquire(timeout=30)
+    assert_has_cause(raised.value)
+    assert scene.proxy.kinds() == ["acquire", "GetItem"]
+    assert not mutex.held
+    other.release()
+
+
 def test_failing_reads_of_a_waiter_are_repeated(scene: Scene) -> None:
     other = scene.taken()
     waiter = scene.waiting()
@@ -217,24 +229,22 @@ def nobody_listens(scene: Scene) -> type[LockItem]:
 
 
 @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.6}])
-def test_refused_connection_is_raised_as_update_error_with_its_cause(
-    scene: Scene, how: dict
-) -> None:
+def test_refused_connection_is_raised_with_its_cause(scene: Scene, how: dict) -> None:
     mutex = Mutex.for_key(scene.key, model=nobody_listens(scene))
-    with pytest.raises(UpdateError) as raised:
+    with pytest.raises(GetError) as raised:
         mutex.acquire(**how)
     assert_has_cause(raised.value)
     assert not mutex.held
 
 
 @pytest.mark.parametrize("fault", FEW)
-def test_first_request_of_a_process_that_fails_is_raised_as_update_error(
+def test_first_request_of_a_process_that_fails_is_raised_as_the_failed_read_that_it_is(
     scene: Scene, fault: MakeFault
 ) -> None:
     with scene.fresh() as first:
         first.proxy.always(fault())
         mutex = first.mutex()
-        with pytest.raises(UpdateError) as raised:
+        with pytest.raises(GetError, match="GetItem failed") as raised:
             mutex.acquire(timeout=0)
         assert_has_cause(raised.value)
         assert not mutex.held
@@ -266,7 +276,7 @@ def test_first_request_of_a_process_that_is_refused_is_raised_at_once(
 ) -> None:
     with scene.fresh() as first:
         first.proxy.always(fault())
-        with pytest.raises(UpdateError) as raised:
+        with pytest.raises(GetError) as raised:
             first.mutex().acquire()
         assert_has_cause(raised.value)
         assert len(first.proxy.log) == 1

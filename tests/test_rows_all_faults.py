@@ -19,7 +19,7 @@ from proxy import (
     throttle,
     through,
 )
-from pynamodb.exceptions import TransactWriteError
+from pynamodb.exceptions import GetError, TransactWriteError
 from row_scene import TRANSACT, Account, Rows, RowScene, add_to_all, add_unread, update
 from scene import Lose, lost_in_two_ways
 
@@ -231,6 +231,6 @@ def test_client_that_knows_nothing_and_reaches_nothing_says_so(rows: Rows) -> No
     with fault_proxy(rows.scene.engine) as proxy:
         fresh = knows_nothing(rows.scene, proxy)
         proxy.always(server_error())
-        with pytest.raises(TransactWriteError):
+        with pytest.raises(GetError, match="BatchGetItem failed"):
             fresh.locked_all(rows.keys).acquire(blocking=False)
         assert set(proxy.kinds()) == {"BatchGetItem"}

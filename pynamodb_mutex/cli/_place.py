@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.exceptions import PynamoDBException, TableDoesNotExist
 from pynamodb.models import Model
 
+from pynamodb_mutex._answers import explained
 from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._process import store_for
 from pynamodb_mutex.cli import INTERRUPTED
@@ -187,7 +188,10 @@ class AppCommand(click.Command):
             raise Failure(
                 f"there is no table {name}; pynamodb-mutex create-table makes it"
             ) from error
-        except (PynamoDBException, BotoCoreError, ClientError) as error:
+        except BotoCoreError as error:
+            # of a client that a command makes itself: the library's own requests say what to set
+            raise Failure(one_line(explained(error))) from error
+        except (PynamoDBException, ClientError) as error:
             raise Failure(one_line(error)) from error
         except ValueError as error:
             # botocore's, of an endpoint that the environment or a profile names

@@ -41,28 +41,30 @@ class Loss(enum.Enum):
     UNREACHABLE = "DynamoDB could not be reached until its lease ended"
 
 
-def new_token(server_now: float) -> str:
+def new_token(server_now: float | None) -> str:
     """Return a token that no other acquisition has, and that tells people when it was made.
 
-    It begins as a version 7 UUID does (RFC 9562): milliseconds, then random bits. The clock and the
-    process are mixed in because copies of a virtual machine may draw the same random numbers.
+    It begins as a version 7 UUID does (RFC 9562): milliseconds, zero if server time is not known, then
+    random bits. The clock and the process are mixed in because copies of a virtual machine may draw the
+    same random numbers.
     """
-    made = f"{int(server_now * 1000):012x}7{uuid.uuid4().hex[13:]}"
+    made = f"{int((server_now or 0.0) * 1000):012x}7{uuid.uuid4().hex[13:]}"
     return f"{made}{time.monotonic_ns() & 0xFFFFFFFF:08x}{os.getpid():x}"
 
 
-def forced_token(server_now: float) -> str:
+def forced_token(server_now: float | None) -> str:
     """Return a token for a row whose claim was broken by force."""
     return FORCED_MARK + new_token(server_now)
 
 
 def made_at(token: str | None) -> float | None:
-    """Return the server time at which a token was made; None for one that is not `new_token`'s.
+    """Return the server time at which a token was made.
 
-    For people: nothing is decided by it.
+    None for one that is not `new_token`'s, or was made before server time was known. For people: nothing
+    is decided by it.
     """
     made = _MADE.match(token or "")
-    return None if made is None else int(made[1], 16) / 1000
+    return (int(made[1], 16) / 1000 or None) if made else None
 
 
 class Claim(NamedTuple):

@@ -95,6 +95,15 @@ class Bounds(NamedTuple):
         elapsed = now - self.upper_at
         return self.upper + elapsed + DRIFT * abs(elapsed)
 
+    def estimate(self, now: float) -> float:
+        """Return server time as the latest answer showed it, carried on by the local clock.
+
+        At most a second behind, or the answer's way there and back ahead, and as far off as the local
+        clock has drifted since: not widened for that, or processes that were idle for different times
+        would disagree by more than their clocks do. No end and no takeover is decided by it.
+        """
+        return self.upper - GRAIN + now - self.upper_at
+
     def nominal(self, now: float) -> float:
         """Return what a new end is counted from: late enough, and not widened.
 

@@ -71,12 +71,13 @@ class _Claiming:
         self.wanted = wanted
         self.store = wanted.store
         self.watch = Watch()
-        self.version = 0
-        self.start_anew()
 
     def start_anew(self) -> None:
         """Begin another try, whose outcome is not to be mistaken for the last one's."""
-        self.tenure = Tenure(new_token(self.store.server_now()), self.wanted.terms.lease)
+        store, seen = self.store, self.watch.claim or Claim()
+        # not before what is known of the row and of server time was read
+        self.tenure = Tenure(new_token(store.server_now()), self.wanted.terms.lease)
+        self.version = max(store.next_version(local_clock().now()), seen.version + 1)
         self._first_end = 0.0
 
     def free_at(self) -> float:
@@ -90,8 +91,6 @@ class _Claiming:
         now, rows, terms = local_clock().now(), self.store.rows, self.wanted.terms
         end, lease = self.tenure.propose(now, self.store.server.bounds, terms.lease)
         self._first_end = self._first_end or end
-        if not self.version:
-            self.version = self.store.next_version(now)
         values = self.wanted.values(lease, end) | {
             "token": self.tenure.token,
             "new_version": str(self.version),
@@ -112,7 +111,6 @@ class _Claiming:
         """Take note of another's row; return whether it has changed hands since the last look."""
         before = self.watch.claim
         self.watch.see(claim, received)
-        self.version = max(self.version, claim.version + 1)
         return before is not None and before.token != claim.token
 
     def hold(self, sent: float) -> Hold:

@@ -154,11 +154,11 @@ def _release_together(endings: Sequence[Ending]) -> bool:
 
 
 def _release_item(hold: Hold) -> dict[str, Any]:
-    rows, row = hold.store.rows, hold.terms.row
+    store, row = hold.store, hold.terms.row
     if hold.terms.delete_on_release:
-        return {TRANSACT_DELETE: rows.delete.fill(row, hold.mine())}
-    values = hold.mine() | {"ttl": hold.ttl_if_released()}
-    return {TRANSACT_UPDATE: rows.release.fill(row, values)}
+        return {TRANSACT_DELETE: store.rows.delete.fill(row, hold.mine())}
+    values = hold.mine() | {"ttl": store.ttl_from_now()}
+    return {TRANSACT_UPDATE: store.rows.release.fill(row, values)}
 
 
 def _release_singly(endings: Sequence[Ending]) -> MutexLostError | None:

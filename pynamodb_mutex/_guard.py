@@ -77,7 +77,7 @@ class Part:
         hold = self.hold
         values = hold.mine() | {"known": str(hold.tenure.writes), "next": str(self.number)}
         if self.ends:
-            values["ttl"] = hold.ttl_if_released()
+            values["ttl"] = hold.store.ttl_from_now()
         if self.renews:
             renewal = hold.propose_renewal()
             self._renewals.append(renewal)

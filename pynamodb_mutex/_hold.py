@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb_mutex import _events
-from pynamodb_mutex._claim import NO_SERVER_TIME, Claim, Loss, Tenure
+from pynamodb_mutex._claim import Claim, Loss, Tenure
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._messages import shown
 from pynamodb_mutex._renewing import RENEWALS_PER_LEASE, Renewing
@@ -441,11 +441,6 @@ class Hold(Renewing):
     def mine(self) -> dict[str, Any]:
         """Serialise what makes a claim ours: token and version."""
         return {"mine": self.tenure.token, "version": str(self.tenure.version)}
-
-    def ttl_if_released(self) -> str:
-        """Serialise when DynamoDB may delete the row if it is given back now."""
-        bounds, now = self.store.server.bounds, local_clock().now()
-        return self.store.ttl(NO_SERVER_TIME if bounds is None else bounds.highest(now))
 
     def forget(self) -> None:
         """End the belief in a hold that is not handed out, without a request."""

@@ -99,7 +99,7 @@ def release_request(hold: Hold) -> Callable[[], Answer]:
     store, terms = hold.store, hold.terms
     if terms.delete_on_release:
         return lambda: store.delete(terms.row, hold.mine())
-    values = {**hold.mine(), "ttl": hold.ttl_if_released()}
+    values = {**hold.mine(), "ttl": store.ttl_from_now()}
     return lambda: store.write(store.rows.release, terms.row, values)
 
 

@@ -24,6 +24,7 @@ from pynamodb_mutex._guard import Part, Verdict
 from pynamodb_mutex._keys import key_of as lock_key_of
 from pynamodb_mutex._keys import row_key, row_name
 from pynamodb_mutex._messages import shown
+from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._templates import given, slot
 from pynamodb_mutex.exceptions import RowLockedError, describe_holder
 
@@ -169,6 +170,16 @@ class Unlocked:
         self._version = 0
         self._low = "0"
         self._sent: RawItem = {}
+
+    def learn_time(self) -> None:
+        """Read the row if server time is not known yet, and the write may make a fencing token from it.
+
+        Without it the token would start from 1, below those of a row that was deleted. An update or a
+        delete makes none.
+        """
+        if self.kind == TRANSACT_PUT and self.store.server.bounds is None:
+            key = key_of(self.write.row)
+            persist(lambda: self.store.learn_time(key), 0.0)
 
     def request(self) -> dict[str, Any]:
         """Return the request for an attempt about to be sent."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -38,7 +37,7 @@ from pynamodb_mutex._answers import (
     is_dynamodbs,
     outcome,
 )
-from pynamodb_mutex._claim import TICK
+from pynamodb_mutex._claim import NO_SERVER_TIME, TICK
 from pynamodb_mutex._clock import HOST_SKEW, ServerTime, local_clock
 from pynamodb_mutex._expressions import ClaimRows
 from pynamodb_mutex._repeat import Transient, persist
@@ -174,6 +173,19 @@ class Store:
         table = self.connection.table_name
         return self.send("GetItem", {"TableName": table, "Key": key, "ConsistentRead": consistent})
 
+    def learn_time(self, key: RawItem) -> None:
+        """Read a row for the server time that the answer shows. An error's answer shows it as well.
+
+        Raises:
+            Transient: If there was none, which may pass.
+            PynamoDBException: If there was none, and cannot be.
+        """
+        try:
+            self.read(key, consistent=False)
+        except (Transient, PynamoDBException):
+            if self.server.bounds is None:
+                raise
+
     def acquire(
         self,
         key: RawItem,
@@ -204,20 +216,24 @@ class Store:
         return self.write(template, key, values)
 
     def next_version(self, now: float) -> int:
-        """Return a number to count fencing tokens from: server time in ms, later at each call."""
+        """Return a number from which a row without fencing tokens counts them; higher at each call.
+
+        Server time in milliseconds, so that it is above the tokens of a row of the same key that was
+        deleted. Another row's version has no part in it: a single huge one would spread to every row
+        made from then on, and beyond the 38 digits that DynamoDB takes, none could be made. Nor has a
+        wall clock: where no answer has a ``Date``, the number starts from 1.
+        """
+        server_now = self.server_now(now)
         # two threads may get the same: then the later one is refused, and told what stands there
-        self._version = max(self._version + 1, int(self.server_now(now) * 1000))
+        self._version = max(self._version + 1, int((server_now or 0.0) * 1000))
         return self._version
 
-    def server_now(self, now: float | None = None) -> float:
-        """Return the highest that server time may be; the wall clock's if nothing is known of it.
-
-        For what is compared with nothing.
-        """
+    def server_now(self, now: float | None = None) -> float | None:
+        """Return server time as the latest answer showed it; None if no answer did."""
         bounds = self.server.bounds
         if bounds is None:
-            return time.time()
-        return bounds.highest(local_clock().now() if now is None else now)
+            return None
+        return bounds.estimate(local_clock().now() if now is None else now)
 
     def now_low(self, now: float) -> str:
         """Serialise the end before which a claim is surely over."""
@@ -325,6 +341,11 @@ class Store:
             wanted = data.get("UnprocessedKeys") or {}
         return found
 
+    def ttl_from_now(self) -> str:
+        """Return when DynamoDB may delete a row whose claim is ended now."""
+        bounds = self.server.bounds
+        return self.ttl(NO_SERVER_TIME if bounds is None else bounds.highest(local_clock().now()))
+
     def ttl(self, end: float) -> str:
         """Return when DynamoDB may delete a row whose claim ends or ended at ``end``."""
         # in a user's row nothing expires, and an attribute of that name is the user's
@@ -347,9 +368,7 @@ class Store:
             error = _ERRORS[operation](f"{operation} refused: {refused.error}", refused.error)
             return Answer(False, claim, refused.item, refused.sent, refused.received, error)
         item: RawItem = data.get("Attributes") or data.get("Item") or {}
-        claim = self.rows.claim(item)
-        self._version = max(self._version, claim.version)
-        return Answer(True, claim, item, sent, received)
+        return Answer(True, self.rows.claim(item), item, sent, received)
 
     def call(self, operation: str, kwargs: dict[str, Any]) -> tuple[dict[str, Any], float, float]:
         """Send one request of any kind; return its answer and when it was sent and received."""

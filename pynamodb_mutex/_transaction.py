@@ -55,6 +55,8 @@ def send_alone(member: Guarded | Unlocked | Plain, what: str) -> RawItem:
         PynamoDBException: See `guarded`.
     """
     shown: RawItem = {}
+    if isinstance(member, Unlocked):
+        member.learn_time()
 
     def send() -> Refusal | None:
         nonlocal shown
@@ -94,6 +96,9 @@ def send_together(
     judges = {
         place: item for place, item in enumerate(items) if isinstance(item, (Unlocked, NobodyHolds))
     }
+    for item in items:
+        if isinstance(item, Unlocked):
+            item.learn_time()
     store = next(item.store for item in items if not isinstance(item, dict))
     built: list[dict[str, Any]] | None = None
     own, token = request_token, ""

@@ -299,13 +299,8 @@ class RowLockMixin(Model):
 
     def _row_write(self, write: RowWrite, what: str, *, unlock: bool = False) -> RawItem:
         members = self._row_members(write, what, unlock=unlock)
-        store = store_for(type(self))
-        first = members[0]
-        if isinstance(first, Unlocked) and store.server.bounds is None:
-            # to know server time before a fencing token is taken from it
-            persist(lambda: store.read(key_of(self), consistent=False), 0.0)
         if len(members) == 1:
-            shown = send_alone(first, what)
+            shown = send_alone(members[0], what)
         else:
             send_together(members, what)
             shown = self._read_again(what) if write.kind == TRANSACT_UPDATE else {}

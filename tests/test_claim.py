@@ -213,6 +213,12 @@ def test_a_token_tells_when_it_was_made(make):
     assert made_at(make(1763798400.123)) == 1763798400.123
 
 
+@pytest.mark.parametrize("make", [new_token, forced_token])
+def test_token_made_before_server_time_is_known_tells_nothing(make):
+    assert made_at(make(None)) is None
+    assert make(None) != make(None)
+
+
 @pytest.mark.parametrize("token", [None, "", "mine", "forced-", "ab" * 16])
 def test_another_token_tells_nothing(token):
     assert made_at(token) is None

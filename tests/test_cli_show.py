@@ -7,6 +7,7 @@ import time
 from datetime import datetime
 
 from cli import run_cli
+from test_models import Wire
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import expire, held_elsewhere
@@ -119,6 +120,13 @@ def test_a_claim_that_another_program_wrote(table):
         lines = shown("a")
     assert lines["state"] == "held"
     assert not {"since", "until"} & set(lines)
+
+
+def test_lock_is_shown_without_its_age_where_server_time_is_not_known(table, monkeypatch):
+    with held_elsewhere("a"):
+        wire = Wire(monkeypatch)
+        wire.drop_dates("GetItem")
+        assert shown("a", "--tz", "UTC")["since"].endswith("+00:00")
 
 
 def test_keys_that_no_lock_can_have():

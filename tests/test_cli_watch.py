@@ -86,6 +86,15 @@ def test_keys_are_read_not_scanned(table, script, monkeypatch):
     assert said(run_cli("watch", "a")) == ["a  free"]
 
 
+def test_change_has_no_time_where_server_time_is_not_known(table, script, monkeypatch):
+    wire = Wire(monkeypatch)
+    script()
+    with held_elsewhere("a"):
+        wire.drop_dates("Scan")
+        done = run_cli("watch")
+    assert done.stdout.startswith("-  a  held by elsewhere")
+
+
 def test_a_prefix_leaves_the_others_out(table, script):
     script()
     with held_elsewhere("jobs/1"), held_elsewhere("other"):

@@ -111,6 +111,20 @@ def test_a_clock_that_stood_still_spoils_only_the_upper_bound_and_one_answer_rep
                 check_upper(world, server.bounds, true)
 
 
+@given(segments(RUNNING), REQUESTS, seconds(500))
+def test_estimate_is_off_by_a_second_the_way_of_an_answer_and_drift(parts, requests, later):
+    world, server = World(parts), ServerTime()
+    latest = (-1.0, 0.0)
+    for received, sent, date in answers(requests):
+        server.observe(date, world.local(sent), world.local(received))
+        latest = max(latest, (sent, received))
+    sent, received = latest
+    now = received + later
+    off = server.bounds.estimate(world.local(now)) - world.server(now)
+    drift = DRIFT * (now - sent)
+    assert -GRAIN - drift - NOISE <= off <= received - sent + HOST_SKEW + drift + NOISE
+
+
 @given(segments(RUNNING), REQUESTS)
 def test_an_answer_that_came_at_once_leaves_less_than_two_seconds_of_doubt(parts, requests):
     world, server = World(parts), ServerTime()

@@ -41,6 +41,14 @@ class Wire:
 
         monkeypatch.setattr(BaseClient, "_make_api_call", send)
 
+    def drop_dates(self, *operations):
+        """Let no answer to these operations have a Date, and forget what earlier ones showed."""
+        forget_everything()
+        for operation in operations:
+            self.after[operation] = lambda answer: answer["ResponseMetadata"]["HTTPHeaders"].pop(
+                "date"
+            )
+
 
 @pytest.fixture
 def wire(monkeypatch):

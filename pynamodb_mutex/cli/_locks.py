@@ -51,7 +51,7 @@ class Lock(NamedTuple):
         claim: What it says.
         state: Whether it was free, held or abandoned then, by server time.
         remaining: Seconds from then until the claim may be taken over; None if that is not known.
-        seen_at: Server time then, at the latest.
+        seen_at: Server time then; None if no answer showed it.
     """
 
     key: str
@@ -61,7 +61,7 @@ class Lock(NamedTuple):
     claim: Claim
     state: str
     remaining: float | None
-    seen_at: float
+    seen_at: float | None
 
     @property
     def name(self) -> str:

@@ -155,7 +155,7 @@ def _freed(locks: Locks, lock: Lock) -> bool:
     values = {
         "mine": lock.claim.token,
         "now_low": store.now_low(now),
-        "ttl": store.ttl(store.server_now(now)),
+        "ttl": store.ttl_from_now(),
     }
     attempt = partial(store.write, store.rows.end_dead, lock.row, values)
     answer = persist(attempt, now + PATIENCE)

@@ -68,8 +68,8 @@ def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
         since, until = instant(lock.since, zone), instant(lock.until, zone)
         lines.append(("owner", claim.owner or "-"))
         if since is not None:
-            ago = duration(max(0.0, lock.seen_at - (lock.since or 0.0)))
-            lines.append(("since", f"{_second(since)} ({ago} ago)"))
+            ago = "" if lock.seen_at is None else f" ({_ago(lock, lock.since)})"
+            lines.append(("since", _second(since) + ago))
         if until is not None:
             lines.append(("until", f"{_second(until)} ({_end(lock)})"))
         lines.append(("lease", f"{round(claim.lease, 1):g} s"))
@@ -88,7 +88,11 @@ _STATES = {
 def _end(lock: Lock) -> str:
     if lock.state == HELD:
         return f"in {duration(lock.remaining or 0.0)}, unless renewed"
-    return f"{duration(max(0.0, lock.seen_at - (lock.until or 0.0)))} ago"
+    return _ago(lock, lock.until)
+
+
+def _ago(lock: Lock, instant: float | None) -> str:
+    return f"{duration(max(0.0, (lock.seen_at or 0.0) - (instant or 0.0)))} ago"
 
 
 def _second(when: datetime) -> str:

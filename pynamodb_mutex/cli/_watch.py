@@ -193,7 +193,7 @@ def _lines(watching: _Watching, zone: tzinfo | None, *, as_json: bool) -> None:
                     {"at": iso(at), "event": change.event, **change.lock.document(zone)}, line=True
                 )
             else:
-                click.echo(f"{iso(at, 'seconds')}  {change.words()}")
+                click.echo(f"{iso(at, 'seconds') or '-'}  {change.words()}")
         if watching.trouble != trouble:
             trouble = watching.trouble
             click.echo(f"{trouble}; repeated" if trouble else "DynamoDB answers again", err=True)

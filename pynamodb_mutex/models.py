@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timezone
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.attributes import (
@@ -33,6 +34,26 @@ _TIGHT = {
 }
 
 
+class _DefaultName:
+    """The name of `LockItem`'s table, unless one is assigned.
+
+    The environment is read at first use: pytest, for one, imports the package before any conftest.py can set
+    the variable. It is read once, for a name that changed later would divide the holders of a lock.
+    """
+
+    def __get__(self, meta: object, _: object = None) -> str:
+        return _default_table()
+
+
+@cache
+def _default_table() -> str:
+    return os.environ.get("PYNAMODB_MUTEX_TABLE", "pynamodb-mutex")
+
+
+class _DefaultMeta(type):
+    table_name = _DefaultName()
+
+
 class LockItem(Model):
     """One lock, as its row stands in the table.
 
@@ -53,8 +74,8 @@ class LockItem(Model):
         data: The caller's payload, any JSON; survives hand-over.
     """
 
-    class Meta:
-        table_name = os.environ.get("PYNAMODB_MUTEX_TABLE", "pynamodb-mutex")
+    class Meta(metaclass=_DefaultMeta):
+        table_name: str
         billing_mode = "PAY_PER_REQUEST"
         connect_timeout_seconds = _TIGHT["connect_timeout_seconds"]
         read_timeout_seconds = _TIGHT["read_timeout_seconds"]
@@ -85,8 +106,10 @@ class LockItem(Model):
             for name, value in {**_TIGHT, "billing_mode": "PAY_PER_REQUEST"}.items():
                 if not hasattr(meta, name):
                     setattr(meta, name, value)
-            if not hasattr(meta, "table_name"):
-                meta.table_name = LockItem.Meta.table_name
+            if not issubclass(meta, LockItem.Meta) and not hasattr(meta, "table_name"):
+                # inherited, for the name must not be read before it is used
+                named: Any = type("Meta", (meta, LockItem.Meta), {})
+                cls.Meta = named  # type: ignore[misc]  # mypy takes it for a fixed type
         super().__init_subclass__(**kwargs)
 
     @classmethod

@@ -23,6 +23,7 @@ from pynamodb.settings import default_settings_dict
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
 from pynamodb_mutex._process import current_process, forget_everything, store_for
+from pynamodb_mutex.models import _default_table
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
@@ -132,6 +133,57 @@ def test_a_meta_without_a_table_name_is_about_the_default_table(table):
     with Mutex.for_key("a", model=Plain) as mutex:
         assert table.get("a").token == mutex.token
     assert timeouts(store_for(Plain).connection) == (1.0, 7.0, 50)
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """As after the import: nobody has asked for the default table's name yet."""
+    _default_table.cache_clear()
+    monkeypatch.delenv("PYNAMODB_MUTEX_TABLE", raising=False)
+    yield
+    _default_table.cache_clear()
+
+
+def test_default_table_is_named_by_the_environment_at_first_use(unread, monkeypatch):
+    class Inherits(LockItem):
+        pass
+
+    class Derived(LockItem):
+        class Meta(LockItem.Meta):
+            read_timeout_seconds = 7.0
+
+    class Plain(LockItem):
+        class Meta:
+            read_timeout_seconds = 7.0
+
+    class Deeper(Plain):
+        class Meta(Plain.Meta):
+            connect_timeout_seconds = 3.0
+
+    mutex = Mutex.for_key("a")
+    monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", "first")
+    for model in (LockItem, Inherits, Derived, Plain, Deeper):
+        assert model.Meta.table_name == "first"
+        assert model._get_connection().table_name == "first"
+    assert "in first" in repr(mutex)
+    monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", "second")
+    assert LockItem.Meta.table_name == "first"
+
+
+def test_name_assigned_to_the_default_table_counts_for_all_that_inherit_it(unread, monkeypatch):
+    class Plain(LockItem):
+        class Meta:
+            read_timeout_seconds = 7.0
+
+    class Named(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = "mine"
+
+    assert LockItem.Meta.table_name == "pynamodb-mutex"
+    monkeypatch.setattr(LockItem.Meta, "table_name", "assigned")
+    assert (Plain.Meta.table_name, Named.Meta.table_name) == ("assigned", "mine")
+    monkeypatch.undo()
+    assert Plain.Meta.table_name == "pynamodb-mutex"
 
 
 def test_botocore_repeats_nothing_of_its_own(table, monkeypatch):

@@ -352,3 +352,24 @@ def test_an_unused_plugin_starts_nothing_and_loads_little(tmp_path):
     )
     assert "1 passed" in done.stdout, done.stdout + done.stderr
     assert math.isfinite(done.returncode)
+
+
+@pytest.mark.unmeasured
+def test_conftest_can_name_the_table(tmp_path) -> None:
+    """The plugin has imported the package by then."""
+    (tmp_path / "conftest.py").write_text(
+        "import os, sys\n"
+        "assert 'pynamodb_mutex.models' in sys.modules\n"
+        "os.environ['PYNAMODB_MUTEX_TABLE'] = 'mine'\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(lock_table):\n"
+        "    assert lock_table.Meta.table_name == 'mine'\n"
+        "    assert lock_table._get_connection().describe_table()['TableName'] == 'mine'\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "PYNAMODB_MUTEX_TABLE"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        check=False, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout

@@ -20,6 +20,7 @@ UNWRAPPED = (parsers.ResponseParserError, OSError, UnicodeDecodeError)
 """botocore wraps most of what its HTTP library and its parser raise, not all."""
 
 _CANCELLED = "TransactionCanceledException"
+_NO_TABLE = "ResourceNotFoundException"
 _UNDER_WAY = "TransactionInProgressException"
 _NOT_APPLIED = frozenset({
     "ProvisionedThroughputExceededException",
@@ -143,6 +144,34 @@ def explained(error: Exception) -> str:
     """Return what a failure says and, where a request could not be sent, what to set."""
     remedy = _REMEDIES.get(type(error))
     return str(error) if remedy is None else f"{str(error).rstrip('.')}. {remedy}"
+
+
+def missing_tables(request: dict[str, Any], code: str | None, error: Exception) -> list[str]:
+    """Return the tables of which one is not there, if a failure says so; DynamoDB seldom says which.
+
+    Args:
+        request: What was sent.
+        code: Of the failure.
+        error: PynamoDB's for it.
+    """
+    tables = _tables_of(request)
+    if code == _CANCELLED:
+        # not DynamoDB's way to say it, but that of some engines
+        reasons: list[Any] = getattr(error, "cancellation_reasons", [])
+        named = zip(tables, reasons, strict=False)
+        tables = [table for table, reason in named if reason and reason.code == _NO_TABLE]
+    elif code != _NO_TABLE:
+        return []
+    return list(dict.fromkeys(tables))
+
+
+def _tables_of(request: dict[str, Any]) -> list[str]:
+    """Return the tables that a request names; in a transaction one for each of its parts."""
+    if "TransactItems" in request:
+        return [part["TableName"] for item in request["TransactItems"] for part in item.values()]
+    if "RequestItems" in request:
+        return list(request["RequestItems"])
+    return [request["TableName"]] if "TableName" in request else []
 
 
 def outcome(error: Exception) -> tuple[bool, bool]:

@@ -123,7 +123,8 @@ class Holder(View):
 
         Leaving its ``with`` block raises MutexLostError if the lock is lost; ``applied`` says whether
         the rows were written. It raises ``pynamodb.exceptions.TransactWriteError`` if another
-        condition in it does not hold, or DynamoDB cannot be reached; then the outcome is unknown.
+        condition in it does not hold, or DynamoDB cannot be reached; then the outcome is unknown. For a
+        table that is not there it raises ``TableDoesNotExist``, which names that table.
 
         Raises:
             MutexLostError: If the lock is lost already.

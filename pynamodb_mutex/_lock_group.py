@@ -77,6 +77,7 @@ class LockGroup(Blocks["GroupHold"], Made):
                 reentrant; or if they are, and it holds some of them otherwise.
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             pynamodb.exceptions.DoesNotExist: If one of the rows to lock is missing.
+            pynamodb.exceptions.TableDoesNotExist: If a table is.
             pynamodb.exceptions.TransactWriteError: If DynamoDB refuses the request at all, or could
                 not be reached, or was throttling, until the timeout; GetError if that was a read, as a
                 first request or a poll is.

@@ -35,6 +35,7 @@ from pynamodb_mutex._answers import (
     explained,
     instant_of,
     is_dynamodbs,
+    missing_tables,
     outcome,
 )
 from pynamodb_mutex._claim import NO_SERVER_TIME, TICK
@@ -44,7 +45,7 @@ from pynamodb_mutex._repeat import Transient, persist
 from pynamodb_mutex._templates import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pynamodb.models import Model
 
@@ -69,7 +70,6 @@ SHORTEST_RETENTION = 3600.0
 """Seconds from the end of a claim to its row's TTL, at least: never near a live claim."""
 
 _REFUSED = "ConditionalCheckFailedException"
-_CANCELLED = "TransactionCanceledException"
 _ERRORS: dict[str, type[PynamoDBException]] = {
     "UpdateItem": UpdateError,
     "PutItem": PutError,
@@ -163,7 +163,12 @@ class Store:
 
     @property
     def where(self) -> str:
-        """Region and endpoint, for messages; only after a request was sent."""
+        """Region and endpoint, for messages.
+
+        Raises:
+            BotoCoreError: If there can be no client; ValueError as `_open` says.
+        """
+        self._open()
         return f"{self.region} at {self.endpoint}"
 
     # -- requests -------------------------------------------------------------------------------
@@ -394,7 +399,7 @@ class Store:
             code = response.get("Error", {}).get("Code")
             if code == _REFUSED:
                 raise _Refused(response.get("Item") or {}, sent, received, error) from error
-            raise self._translated(operation, code, error, raised) from error
+            raise self._translated(operation, kwargs, code, error, raised) from error
         received = clock.now()
         if not is_dynamodbs(data):
             raise self.not_dynamodbs(operation)
@@ -408,16 +413,49 @@ class Store:
         return Transient(wrong, maybe_applied=True)
 
     def _translated(
-        self, operation: str, code: str | None, error: Exception, raised: Any
+        self,
+        operation: str,
+        kwargs: dict[str, Any],
+        code: str | None,
+        error: Exception,
+        raised: Any,
     ) -> Exception:
-        if code == "ResourceNotFoundException":
-            hint = f"{self.connection.table_name}`; create it with `{self.model.__name__}.create_table()"
-            missing = TableDoesNotExist(hint)
-            missing.cause = error
-            return missing
+        missing = missing_tables(kwargs, code, error)
+        if missing:
+            return self._missing(missing, error)
         wrapped = self._failed(operation, error)
         transient, maybe_applied = outcome(raised)
         return Transient(wrapped, maybe_applied=maybe_applied) if transient else wrapped
+
+    def _missing(self, tables: Sequence[str], error: Exception) -> TableDoesNotExist:
+        """Return the error for a table that is not there, one of those given.
+
+        It asks for the place before it advises to create the table: often that is there, in another region.
+        """
+        if len(tables) > 1:
+            # DynamoDB does not say which one it was, so each is asked for
+            tables = [table for table in tables if self._is_missing(table)] or tables
+        own = self.connection.table_name
+        call = f"{self.model.__name__}.create_table()" if [*tables] == [own] else "create_table()"
+        # PynamoDB puts it between backticks
+        missing = TableDoesNotExist(
+            f"{'` or `'.join(tables)}` in {self.where}: wrong region or profile? "
+            f"If not, create it with `{call}"
+        )
+        missing.cause = error
+        return missing
+
+    def _is_missing(self, table: str) -> bool:
+        """Whether a table is not there, as far as a read can tell: the role may not be allowed to."""
+        # a key that fits no table: DynamoDB compares keys only where there is a table to compare with
+        key = {"-": {"S": "-"}}
+        try:
+            self.call("GetItem", {"TableName": table, "Key": key})
+        except TableDoesNotExist:
+            return True
+        except (Transient, PynamoDBException):
+            pass  # there is one, or it cannot be found out
+        return False
 
     @staticmethod
     def _failed(operation: str, error: Exception) -> PynamoDBException:

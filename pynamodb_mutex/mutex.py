@@ -257,7 +257,7 @@ class Mutex(Holder, Blocks["Hold"], Made):
         Raises:
             MutexAlreadyHeldError: If this thread holds it by this mutex, which is not reentrant.
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
-            pynamodb.exceptions.TableDoesNotExist: If there is no table.
+            pynamodb.exceptions.TableDoesNotExist: If there is no table there; it says where.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or could not be
                 reached, or was throttling, until the timeout; GetError if that was a read, as a first
                 request or a poll is. Both are PynamoDBConnectionError.

@@ -47,8 +47,14 @@ def test_a_missing_table_is_told_with_what_makes_it(engine):
     for args in (("ls",), ("show", "a"), ("wait", "a"), ("watch",), ("release", "a")):
         line = failure("--table", "no-such-table", *args)
         assert line == (
-            "Error: there is no table no-such-table; pynamodb-mutex create-table makes it"
+            f"Error: there is no table no-such-table in us-east-1 at {engine.endpoint_url}: wrong region or "
+            "profile? If not, pynamodb-mutex create-table makes it"
         )
+    # what create-table does not make
+    for args in (("delete-table", "--yes"), ("--model", "cli_models:Order", "ls")):
+        line = failure("--table", "no-such-table", *args)
+        assert line.startswith("Error: there is no table no-such-table in us-east-1")
+        assert line.endswith(": wrong region or profile?")
 
 
 @pytest.mark.parametrize("engine", ["embedded"], indirect=True)

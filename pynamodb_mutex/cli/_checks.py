@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pynamodb_mutex import _clock
 from pynamodb_mutex.cli._asking import MISSING, UNSENT, Asker, Reply
 from pynamodb_mutex.cli._findings import Finding, Verdict, ok, problem, unchecked, warning
+from pynamodb_mutex.cli._place import IF_NO_TABLE
 from pynamodb_mutex.cli._probes import Probes
 from pynamodb_mutex.cli._rows_seen import SAMPLE, rows_seen
 from pynamodb_mutex.cli._table_checks import table_findings, ttl_finding
@@ -114,8 +115,8 @@ def _local_clock() -> Finding:
 
 
 def _missing(asker: Asker) -> Iterator[Finding]:
-    what = f"there is no {asker.table} in {asker.client.meta.region_name}"
-    yield problem("table", what, "pynamodb-mutex create-table makes it")
+    what = f"there is no {asker.table} in {asker.store.where}"
+    yield problem("table", what, IF_NO_TABLE)
     for check in _DEPENDENT[1:]:
         yield unchecked(check, "there is no table")
 

@@ -33,6 +33,12 @@ class Failure(click.ClickException):
     exit_code = FAILED
 
 
+_WRONG_PLACE = "wrong region or profile?"
+
+IF_NO_TABLE = f"{_WRONG_PLACE} If not, pynamodb-mutex create-table makes it"
+"""What to do where there is no lock table. Often there is one, elsewhere."""
+
+
 class Place:
     """Where the locks are, as the options say.
 
@@ -91,6 +97,13 @@ class Place:
         endpoint = store.connection.connection.client.meta.endpoint_url
         where = f"table {store.connection.table_name} in {store.connection.connection.client.meta.region_name}"
         return where if endpoint.endswith(_AWS) else f"{where} at {endpoint}"
+
+    def without_table(self) -> str:
+        """Say that the table is not there, where it was sought, and what to do."""
+        model = self.model()
+        # the command makes lock tables alone
+        advice = IF_NO_TABLE if issubclass(model, LockItem) else _WRONG_PLACE
+        return f"there is no table {model.Meta.table_name} in {store_for(model).where}: {advice}"
 
 
 _BEFORE_A_PROFILE = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -184,10 +197,7 @@ class AppCommand(click.Command):
             click.echo("interrupted", err=True)
             context.exit(INTERRUPTED)
         except TableDoesNotExist as error:
-            name = context.ensure_object(Place).model().Meta.table_name
-            raise Failure(
-                f"there is no table {name}; pynamodb-mutex create-table makes it"
-            ) from error
+            raise Failure(context.ensure_object(Place).without_table()) from error
         except BotoCoreError as error:
             # of a client that a command makes itself: the library's own requests say what to set
             raise Failure(one_line(explained(error))) from error

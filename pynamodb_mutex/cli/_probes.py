@@ -14,6 +14,7 @@ from pynamodb_mutex._messages import one_line
 from pynamodb_mutex.cli._asking import MISSING
 from pynamodb_mutex.cli._findings import Finding, ok, problem, unchecked, warning
 from pynamodb_mutex.cli._permissions import USES
+from pynamodb_mutex.cli._place import IF_NO_TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,9 +67,7 @@ class Probes:
                 )
             elif reply.code == MISSING and use.vital:
                 # a role that may not describe the table learns it here
-                yield problem(
-                    action, "there is no such table", "pynamodb-mutex create-table makes it"
-                )
+                yield problem(action, "there is no such table", IF_NO_TABLE)
             elif reply.denied:
                 advice = f"if you use that: pynamodb-mutex policy --role {use.role}"
                 yield warning(action, f"not allowed; for {use.by}", advice)

@@ -119,7 +119,7 @@ def delete_table(place: Place, *, force: bool, yes: bool) -> None:
     client: Any = model._get_connection().connection.client
     table = _described(client, name)
     if table is None:
-        raise Failure(f"there is no {place}")
+        raise Failure(f"there is no {place}: wrong region or profile?")
     schema = sorted(model._get_schema()["key_schema"], key=lambda key: key["KeyType"])
     if table["KeySchema"] != schema:
         raise Failure(f"{place} is no lock table: its keys are {table['KeySchema']}")

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-defined]  # imported there
 
@@ -49,14 +49,26 @@ MOST_UNTOLD = 1000
 LINGER = 5.0
 """Seconds without an event after which the thread that tells of renewals ends."""
 
+
+class _NoSignal:
+    """Stands in for a signal where blinker is missing: nobody can receive it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.receivers: dict[Any, Any] = {}
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        msg = "signals need blinker: pip install 'pynamodb-mutex[signals]'"
+        raise RuntimeError(msg)
+
+    connect = connect_via = connected_to = disconnect = send = _refuse
+
+
 _namespace = Namespace()
 
 
 def _signal(name: str) -> NamedSignal:
-    signal: Any = _namespace.signal(name)
-    if not signals_available:
-        # PynamoDB's stand-in refuses whoever would listen
-        signal.receivers = {}
+    signal: Any = _namespace.signal(name) if signals_available else _NoSignal(name)
     named: NamedSignal = signal
     return named
 

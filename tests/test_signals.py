@@ -414,10 +414,11 @@ with use(engine):
     with Mutex.for_key("a", lease=0.5) as mutex:
         mutex.renew()
     LockItem.delete_table()
-try:
-    signals.acquired.connect(print)
-except RuntimeError as error:
-    print("refused:", error)
+for name in ("connect", "connect_via", "connected_to"):
+    try:
+        getattr(signals.acquired, name)(print)
+    except RuntimeError as error:
+        print("refused:", error)
 for name in ("prometheus", "opentelemetry", "cloudwatch"):
     receivers = __import__(f"pynamodb_mutex.receivers.{name}", fromlist=["install"])
     try:
@@ -431,6 +432,7 @@ for name in ("prometheus", "opentelemetry", "cloudwatch"):
         env=os.environ | {"PYNAMODB_MUTEX_TABLE": f"no-blinker-{time.time_ns()}"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("refused: ")
+    refused = "refused: signals need blinker: pip install 'pynamodb-mutex[signals]'\n"
+    assert done.stdout.startswith(refused * 3)
     assert done.stdout.count("needs blinker: pip install 'pynamodb-mutex[signals]'") == 3
     assert done.stderr == ""

@@ -13,7 +13,7 @@ import pytest
 from cli import COMMAND, run_cli
 from pynamodb.signals import pre_dynamodb_send
 
-from pynamodb_mutex.cli import INTERRUPTED, _demo, main
+from pynamodb_mutex.cli import INTERRUPTED, main
 from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.testing import environment, held_elsewhere
 
@@ -181,11 +181,14 @@ def test_without_the_extra_one_line_names_it():
     )
 
 
-def test_without_its_extra_the_demo_names_it(monkeypatch):
-    monkeypatch.setattr(_demo, "find_spec", lambda name: None if name == "matplotlib" else name)
+def test_without_its_extra_the_demo_names_it_but_shows_its_help(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "matplotlib" or None)
     assert failure("demo") == (
         "Error: the demo needs matplotlib: pip install 'pynamodb-mutex[demo]'"
     )
+    done = run_cli("demo", "--help")
+    assert done.exit_code == 0
+    assert "--workers" in done.stdout
 
 
 def test_the_demos_options_are_passed_through(capsys):

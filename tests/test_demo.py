@@ -278,14 +278,31 @@ def test_options_by_default():
 
 
 def test_needs_the_extra_and_posix(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "matplotlib" or None)
+    assert cli.main([]) == 1
+    assert capsys.readouterr().err == (
+        "Error: the demo needs matplotlib: pip install 'pynamodb-mutex[demo]'\n"
+    )
     monkeypatch.delattr(signal, "SIGSTOP", raising=False)
-    with pytest.raises(SystemExit):
-        cli.options([])
+    assert cli.main([]) == 1
     assert "POSIX" in capsys.readouterr().err
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "rich")
-    with pytest.raises(SystemExit):
-        cli.options([])
-    assert "needs matplotlib: pip install 'pynamodb-mutex[demo]'" in capsys.readouterr().err
+
+
+HIDES = """
+import sys
+hidden = ("rich", "matplotlib", "blinker", "moto", "flask", "flask_cors", "waitress")
+sys.modules.update(dict.fromkeys(hidden))
+from pynamodb_mutex.demo.__main__ import main
+main(["--help"])
+"""
+
+
+def test_help_needs_no_extra():
+    done = subprocess.run(
+        [sys.executable, "-c", HIDES], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--workers" in done.stdout
 
 
 # The show

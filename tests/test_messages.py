@@ -10,8 +10,9 @@ import logging
 import pickle
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import pytest
 from cli import run_cli
@@ -19,13 +20,14 @@ from click.testing import Result
 from group_scene import Keys
 from hearing import hearing
 from proxy import Fault, after, answer_with, drop_answer, drop_request, fault_proxy
+from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
 from row_scene import RowScene
 from run_scene import run_here, until
 from scene import Scene
 from wire import Reply
 
-from pynamodb_mutex import LockItem, Mutex, Semaphore, _events, signals, synchronized
+from pynamodb_mutex import LockItem, Mutex, RowLock, Semaphore, _events, signals, synchronized
 from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._messages import LONGEST, one_line, shown, shown_all, shown_owner
 from pynamodb_mutex._process import current_process, store_for
@@ -40,11 +42,11 @@ SPITE = "a\nb\x1b[31m\x85\u202e"
 OWNER = f"o\r{SPITE}"
 
 
-def refusal() -> Fault:
+def refusal(code: str = "AccessDeniedException", status: int = 400) -> Fault:
     """An error that has control characters in its message."""
     headers = (("Content-Type", "application/x-amz-json-1.0"), ("x-amzn-RequestId", "A"))
-    answer = {"__type": "x#AccessDeniedException", "message": SPITE}
-    return answer_with(Reply(400, json.dumps(answer).encode(), headers))
+    answer = {"__type": f"x#{code}", "message": SPITE}
+    return answer_with(Reply(status, json.dumps(answer).encode(), headers))
 
 
 class Said:
@@ -199,11 +201,12 @@ def test_records_of_failing_requests_are_harmless(spiteful: Scene, said: Said) -
     spiteful.proxy.always(refusal(), op="disown")
     said.refuses(PynamoDBException, mutex.acquire)
     spiteful.proxy.clear()
+    spiteful.proxy.next(refusal("InternalServerError", 500), op="acquire")
     assert mutex.acquire(timeout=60)
     spiteful.proxy.always(drop_request(), op="release")
     said.refuses(PynamoDBException, mutex.release)
     said.is_harmless("may be held by nobody", "not acquired by", "given up by")
-    assert any("to be repeated" in text for text in said.texts)
+    assert any("to be repeated" in text and r"\x1b" in text for text in said.texts)
 
 
 def test_record_of_a_claim_too_short_to_use_is_harmless(spiteful: Scene, said: Said) -> None:
@@ -247,9 +250,7 @@ def test_records_of_a_lock_handed_over_are_harmless(spiteful: Scene, said: Said)
 def test_records_of_code_that_fails_are_harmless(
     spiteful: Scene, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise LookupError("mine")
-
+    fails = fails_with(LookupError("mine"))
     with signals.acquired.connected_to(fails):
         mutex = spiteful.mutex(owner=OWNER, on_lost=fails)
         assert mutex.acquire()
@@ -275,7 +276,7 @@ def test_errors_of_keys_and_options_are_harmless(said: Said, table: type[LockIte
     said.refuses(TypeError, Mutex.for_key, "k", lease=SPITE)
     said.refuses(TypeError, Mutex.for_key, "k", poll=SPITE)
     said.refuses(ValueError, Mutex.for_key("k").attach, SPITE)
-    said.refuses(ValueError, Mutex.for_key("k").attach, f'{{"format": "{OWNER!r}"}}')
+    said.refuses(ValueError, Mutex.for_key("k").attach, json.dumps({"format": SPITE}))
     said.refuses(TypeError, Mutex.for_keys, SPITE)
     said.refuses(TypeError, Mutex.any_of, SPITE)
     said.refuses(TypeError, Mutex.any_of([SPITE, "b"]).force_release)
@@ -298,6 +299,8 @@ def test_errors_of_one_lock_are_harmless(
         said.refuses(PynamoDBException, mutex.detach)
         said.add(repr(mutex))
     said.refuses(PynamoDBException, mutex.save_data, 1)
+    with spiteful.mutex(owner=OWNER, delete_on_release=True) as fleeting:
+        said.refuses(PynamoDBException, fleeting.save_data, 1)
     plain = spiteful.mutex(owner=OWNER)
     with plain:
         said.refuses(PynamoDBException, plain.acquire)
@@ -311,10 +314,16 @@ def test_errors_of_one_lock_are_harmless(
         with monkeypatch.context() as patch:
             patch.setattr(Hold, "inherited", True)  # as in a fork
             said.refuses(PynamoDBException, plain.renew)
+        plain._latest.may_have_ended = True  # as after a write of unknown outcome
+        said.refuses(PynamoDBException, plain.ensure_held)
+        said.refuses(PynamoDBException, plain.detach)
     said.is_harmless(
         "is not held",
         "is entered 2 times",
         "released or detached",
+        "cannot guard writes",
+        "without an answer yet",
+        "of unknown outcome",
         "already held by this thread",
         "two operations in one transaction",
         "held by the parent process",
@@ -383,7 +392,18 @@ def test_error_of_a_lock_that_cannot_be_held_elsewhere_is_harmless(
     said.is_harmless("was taken before it could be held elsewhere")
 
 
-def test_errors_of_rows_are_harmless(row_scene: RowScene, said: Said) -> None:
+def fails_with(error: Exception) -> Callable[..., NoReturn]:
+    """Return a function that raises."""
+
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fails
+
+
+def test_errors_of_rows_are_harmless(
+    row_scene: RowScene, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row_scene.key += SPITE
     said.refuses(row_scene.here.DoesNotExist, row_scene.lock().acquire)
     row_scene.old(row_scene.key).save()
@@ -402,6 +422,15 @@ def test_errors_of_rows_are_harmless(row_scene: RowScene, said: Said) -> None:
         said.refuses(PynamoDBException, row.save)
         row.name = row_scene.key
     said.refuses(PynamoDBException, row.save, unlock=True)
+    with row_scene.lock(owner=OWNER, reentrant=True) as row, row.row_lock:
+        said.refuses(PynamoDBException, row.save, unlock=True)
+    ticket = row.row_lock.acquire() and row.row_lock.detach()
+    altered = json.loads(ticket)
+    altered["key"] += SPITE
+    said.refuses(ValueError, RowLock.attach, json.dumps(altered), model=row_scene.here)
+    with monkeypatch.context() as patch:
+        patch.setattr(UnicodeAttribute, "serialize", fails_with(ValueError(SPITE)))
+        said.refuses(ValueError, row_scene.here.locked, SPITE)
     missing = [f"{row_scene.key}{name}" for name in "ab"]
     said.refuses(row_scene.here.DoesNotExist, row_scene.here.locked_all(missing).acquire)
     said.is_harmless(
@@ -415,7 +444,11 @@ def test_errors_of_rows_are_harmless(row_scene: RowScene, said: Said) -> None:
         "a batch cannot be guarded",
         "is not the row that is locked",
         "is not locked here",
+        "is entered 2 times",
+        "is not one for a row",
+        "cannot be 'a",
     )
+    assert f"{shown(other.key)} cannot be written" in " ".join(said.texts)
     assert [text for text in said.texts if "'" not in text] == []
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 12
 
+_NEEDED = ("rich", "matplotlib", "blinker", "moto", "flask", "flask_cors", "waitress")
 
 PROGRAM = "python -m pynamodb_mutex.demo"
 
@@ -29,12 +30,7 @@ def options(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> O
         "stopped while it holds it. The terminal shows it live, a picture afterwards.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    missing = [name for name in ("rich", "matplotlib") if not importlib.util.find_spec(name)]
-    if missing:
-        parser.error(f"needs {' and '.join(missing)}: pip install 'pynamodb-mutex[demo]'")
-    if not hasattr(signal, "SIGSTOP"):
-        parser.error("needs a POSIX system: it stops and resumes processes")
-    from pynamodb_mutex.demo.director import Options  # noqa: PLC0415 - imports need the extra
+    from pynamodb_mutex.demo.director import Options  # noqa: PLC0415 - slow to load
 
     add = parser.add_argument
     add("--seconds", type=float, default=Options.seconds, help="length of the show")
@@ -63,9 +59,13 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         program: What they follow.
 
     Returns:
-        0, or 1 if something promised did not happen.
+        0, or 1 if something promised did not happen, or the extra is not installed.
     """
     chosen = options(arguments, program)
+    lacking = _lacking()
+    if lacking is not None:
+        print(f"Error: the demo needs {lacking}", file=sys.stderr)
+        return 1
     from pynamodb_mutex.demo import chart, director  # noqa: PLC0415 - imports need the extra
 
     try:
@@ -78,6 +78,14 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         return 1
     chart.save(story, chosen)
     return _report(story, chosen.out)
+
+
+def _lacking() -> str | None:
+    """Return what is missing here, and how to get it."""
+    if not hasattr(signal, "SIGSTOP"):
+        return "a POSIX system: it stops and resumes processes"
+    missing = [name for name in _NEEDED if not importlib.util.find_spec(name)]
+    return f"{' and '.join(missing)}: pip install 'pynamodb-mutex[demo]'" if missing else None
 
 
 def _play(chosen: Options) -> Story:

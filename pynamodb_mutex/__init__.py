@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex.exceptions import (
     InvalidKeyError,
+    InvalidRowError,
     InvalidTicketError,
     Loss,
     MutexAlreadyHeldError,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "InvalidKeyError",
+    "InvalidRowError",
     "InvalidTicketError",
     "LockItem",
     "Loss",

@@ -222,6 +222,9 @@ class Acquisition:
         hold: Hold | None = None
         try:
             answer = yield from persisting(attempt, self._deadline, wanted)
+            if answer.claim.token == tenure.token:
+                # such as a fraction, which the write added one to: given up below
+                answer.claim.check()
             # refused, but ours: an earlier attempt was applied and its answer lost
             if answer.claim.token != tenure.token or answer.claim.expires_at is None:
                 first_sent.at = math.inf

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.exceptions import PynamoDBException, UpdateError
 
 from pynamodb_mutex._answers import Answer
+from pynamodb_mutex._claim import Claim
 from pynamodb_mutex._repeat import Transient
 
 if TYPE_CHECKING:
@@ -82,8 +83,10 @@ def _answers(holds: Sequence[Hold], renewals: Sequence[Renewal]) -> list[Answer 
     for response, renewal in zip(data["Responses"], renewals, strict=True):
         error: dict[str, Any] = response.get("Error", {})
         code, item = error.get("Code"), error.get("Item") or response.get("Item") or {}
-        claim = store.rows.claim(item)
-        told = claim.token is not None if code == _REFUSED else claim.expires_at == renewal.end
+        # an applied statement shows what it changed, and not the row
+        refused = code == _REFUSED
+        claim = store.rows.claim(item) if refused else Claim(expires_at=store.rows.end(item))
+        told = claim.token is not None if refused else claim.expires_at == renewal.end
         if not told and code not in {*_PASSING, _REFUSED}:
             store.batches = False
         answers.append(Answer(code is None, claim, item, sent, received) if told else None)

@@ -25,6 +25,12 @@ NO_SERVER_TIME = 253370764800.0
 TICK = 0.001
 """Seconds by which a later end must at least differ. Stored ends are whole milliseconds."""
 
+HIGHEST_VERSION = 2**63 - 1
+"""Whoever compares fencing tokens may keep them in 64 bits."""
+
+YEAR_10000 = 253402300800.0
+"""The first second that no date can show. An end beyond it was never meant to be in seconds."""
+
 FORCED_MARK = "forced-"
 """How a token begins that stands where a claim was broken."""
 
@@ -78,6 +84,8 @@ class Claim(NamedTuple):
         owner: A label for people.
         writes: Number of the last guarded write.
         abandoned_by: Label of the holder that this one took the lock from, or empty.
+        fault: Why the row cannot be a lock's. It then shows no claim but, if it can be read, the token: to a
+            holder it was overwritten, and nobody else may judge by it.
     """
 
     token: str | None = None
@@ -87,9 +95,20 @@ class Claim(NamedTuple):
     owner: str | None = None
     writes: int = 0
     abandoned_by: str = ""
+    fault: Exception | None = None
+
+    def check(self) -> None:
+        """Raise unless the row may be a lock's.
+
+        Whoever decides by another's claim calls this first: a row that cannot be read would else pass for
+        one that is free, and be written again and again by conditions that never hold.
+        """
+        if self.fault is not None:
+            raise self.fault
 
     def is_held(self, received: float, bounds: Bounds | None) -> bool:
         """Say whether the claim was running when it was received, as far as server time is known."""
+        self.check()
         ends = self.expires_at
         return ends is not None and (bounds is None or received < bounds.passes(ends))
 
@@ -113,6 +132,7 @@ class Watch:
 
     def see(self, claim: Claim, received: float) -> None:
         """Take note of the row as shown by an answer received at local time ``received``."""
+        claim.check()
         seen = self.claim
         if seen is None or (claim.token, claim.expires_at) != (seen.token, seen.expires_at):
             self._since = received
@@ -223,7 +243,7 @@ class Tenure:
 
     def loss(self, claim: Claim) -> Loss:
         """Say what happened to this acquisition, whose claim the row no longer carries."""
-        if claim.token is None:
+        if claim.token is None or claim.fault is not None:
             return Loss.DELETED
         # our token without a claim: somebody took the claim out by hand
         cleared = claim.token == self.token and claim.version == self.version

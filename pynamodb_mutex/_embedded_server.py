@@ -24,6 +24,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import waitress
+from moto.dynamodb import comparisons
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
@@ -181,6 +182,20 @@ def _answer(content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Resp
     return Response(json.dumps(content), status, content_type="application/x-amz-json-1.0")
 
 
+def _false_between_types(comparison: type[Any]) -> None:
+    """Makes a comparison of values of different types false, as DynamoDB has it: moto fails."""
+    plain = comparison.expr
+
+    def expr(self: Any, item: Any) -> bool:
+        try:
+            holds: bool = plain(self, item)
+        except TypeError:
+            return False
+        return holds
+
+    comparison.expr = expr
+
+
 def main(port: int = 0) -> None:
     """Serves until the parent process ends.
 
@@ -190,6 +205,9 @@ def main(port: int = 0) -> None:
     when_parent_ends(lambda: os._exit(0))
     # It warns whenever two requests meet, which is what one thread is for.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    for sign in ("<", "<=", ">", ">="):
+        _false_between_types(comparisons.COMPARATOR_CLASS[sign])
+    _false_between_types(comparisons.FuncBetween)
     server = waitress.create_server(
         DynamoDBRules(DomainDispatcherApplication(create_backend_app)),
         host="127.0.0.1",

@@ -7,16 +7,20 @@ spelt here: all come from the model.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
-from pynamodb_mutex._claim import Claim
+from pynamodb_mutex._claim import HIGHEST_VERSION, YEAR_10000, Claim
+from pynamodb_mutex._keys import row_name
+from pynamodb_mutex._messages import shown, shown_all
 from pynamodb_mutex._templates import Once, Statement, Template, slot
+from pynamodb_mutex.exceptions import InvalidRowError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pynamodb.attributes import Attribute
     from pynamodb.connection.table import TableConnection
@@ -31,6 +35,45 @@ _OWN = "own:"  # a subclass may call an attribute as we call a slot
 
 CLAIM = ("token", "version", "owner", "lease", "expires_at", "writes", "abandoned_by")
 """The attributes of a claim, without the prefix that they have in a user's row."""
+
+
+_JAVA_MARK = "recordVersionNumber"
+"""In the rows of the DynamoDB Lock Client for Java and its relatives, which take no notice of our claims."""
+
+
+def _text(value: dict[str, Any]) -> str:
+    if "S" not in value:
+        raise ValueError("is no string")
+    text: str = value["S"]
+    return text
+
+
+def _count(value: dict[str, Any]) -> int:
+    # Decimal, not float: a fencing token must come out exact
+    number = Decimal(value["N"]) if "N" in value else Decimal(-1)
+    if not 0 <= number <= HIGHEST_VERSION or number % 1:
+        raise ValueError(f"is no whole number from 0 to {HIGHEST_VERSION}")
+    return int(number)
+
+
+def _seconds(value: dict[str, Any]) -> float:
+    number = float(value["N"]) if "N" in value else -1.0
+    if number < 0:
+        raise ValueError("is no number of seconds")
+    if number >= YEAR_10000:
+        raise ValueError("is not in seconds: no date is as late")
+    return number
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "token": _text,
+    "version": _count,
+    "owner": _text,
+    "lease": _seconds,
+    "expires_at": _seconds,
+    "writes": _count,
+    "abandoned_by": _text,
+}
 
 
 class ClaimRows:
@@ -59,6 +102,9 @@ class ClaimRows:
         self._ttl: Any = None if prefix else attributes["ttl"]
         self._data: Any = None if prefix else attributes["data"]
         self._model = model
+        self._readers = [
+            (name, attributes[prefix + name].attr_name, read) for name, read in _READERS.items()
+        ]
         self.initial: list[tuple[str, Attribute[Any]]] = []
         """Attributes of a subclass that have a default: written with a row's first claim."""
         if not prefix:
@@ -74,25 +120,57 @@ class ClaimRows:
         """Read the claim in a row; an absent row carries none."""
         if not raw:
             return Claim()
+        read = self._read(raw)
+        if isinstance(read, Claim):
+            return read
+        token = raw.get(self._token.attr_name, {}).get("S")
+        return Claim(token=token, fault=self._invalid(raw, *read))
 
-        def text(attribute: Attribute[Any]) -> str | None:
-            value: str | None = raw.get(attribute.attr_name, {}).get("S")
-            return value
+    def _read(self, raw: RawItem) -> Claim | tuple[str, str]:
+        """Read the claim in a row; return the attribute for which it cannot be a lock's, and why, if it cannot.
 
-        def number(attribute: Attribute[Any]) -> float:
-            return float(raw.get(attribute.attr_name, {}).get("N", 0))
+        The one place that decides that. What this takes for a lock's, and for free, the acquiring write must
+        take (see `is_a_locks`), or a waiter would send it again and again.
+        """
+        values: dict[str, Any] = {}
+        for name, stored, read in self._readers:
+            if stored in raw:
+                try:
+                    values[name] = read(raw[stored])
+                except ValueError as error:
+                    return stored, str(error)
+        if not self.must_exist and _JAVA_MARK in raw:
+            return _JAVA_MARK, "is another lock library's"
+        # what was ever locked keeps both; a user's row begins without
+        if not self.must_exist or "expires_at" in values:
+            for attribute in (self._token, self._version):
+                if attribute.attr_name not in raw:
+                    return attribute.attr_name, "is missing"
+        return Claim(**values)
 
-        ends = self.expires_at.attr_name in raw
-        return Claim(
-            token=text(self._token),
-            # int, not float: a fencing token must come out exact
-            version=int(raw.get(self._version.attr_name, {}).get("N", 0)),
-            expires_at=number(self.expires_at) if ends else None,
-            lease=number(self._lease),
-            owner=text(self._owner),
-            writes=int(number(self._writes)),
-            abandoned_by=text(self._abandoned_by) or "",
+    def fault(self, raw: RawItem) -> str | None:
+        """Say why a row cannot be a lock's, in words that are the same for all such rows."""
+        read = self._read(raw)
+        return None if isinstance(read, Claim) else f"{read[0]!r} {read[1]}"
+
+    def _invalid(self, raw: RawItem, attribute: str, why: str) -> InvalidRowError:
+        if self.must_exist:
+            names = filter(None, (self._model._hash_keyname, self._model._range_keyname))
+            stored = [self._model.get_attributes()[name].attr_name for name in names]
+            key = row_name(self._model, {name: raw[name] for name in stored})
+        else:
+            key = str(*raw[self._hash_key.attr_name].values())
+        found = f": {shown(raw[attribute])}" if attribute in raw else f"; it has {shown_all(raw)}"
+        msg = (
+            f"the row of {shown(key)} in table {self._connection.table_name} is no lock's, or broken: "
+            f"its {attribute!r} {why}{found}"
         )
+        return InvalidRowError(msg, attribute=attribute, key=key)
+
+    def end(self, raw: RawItem) -> float | None:
+        """Read the end of a claim in a part of a row."""
+        value = raw.get(self.expires_at.attr_name, {}).get("N")
+        return None if value is None else float(value)
 
     def data(self, raw: RawItem | None) -> Any:
         """Read the caller's payload in a row."""
@@ -159,6 +237,20 @@ class ClaimRows:
             self._version < value("N", "new_version")
         )
         return below
+
+    def is_a_locks(self) -> Condition:
+        """The row is absent, or has what the acquiring write computes with: see `claim`.
+
+        What else may be wrong in a row that is free is overwritten.
+        """
+        fit: Condition = self._version.between(0, HIGHEST_VERSION)
+        if self.must_exist:
+            fit = self._hash_key.exists() & (self._version.does_not_exist() | fit)
+        else:
+            fit = Path(self._token).is_type("S") & fit
+            fit = self._hash_key.does_not_exist() | fit
+            fit &= Path([_JAVA_MARK]).does_not_exist()
+        return fit
 
     @property
     def has_claim(self) -> Condition:
@@ -232,9 +324,7 @@ class ClaimRows:
                 self.expires_at == slot("N", "seen_until")
             )
         fresh = self._token.does_not_exist() | (self._token != slot("S", "token"))
-        condition = takeable & fresh
-        if self.must_exist:
-            condition &= self._hash_key.exists()
+        condition = takeable & fresh & self.is_a_locks()
         if exactly:
             condition &= self.version_below()
             version: Any = slot("N", "new_version")

@@ -249,6 +249,7 @@ class GroupAcquisition:
     def _take(self) -> Steps[GroupHold | None]:
         """Send the transaction; None if another holds one of the locks."""
         first_sent = FirstSent()
+        before: dict[int, RawItem] = {}
 
         def attempt() -> Cancelled | None:
             self._effort.attempts += 1
@@ -270,9 +271,12 @@ class GroupAcquisition:
                 raise
             first_sent.at = math.inf
             refused = {self._members[place]: item for place, item in cancelled.items.items()}
-            if self._is_blocked(refused, cancelled.received):
+            if self._is_blocked(refused, cancelled.received) or cancelled.items == before:
                 return None
-            # else it was refused for a fencing token, or an end, that is known now
+            # It was refused for a fencing token, or an end, that is known now. If the same rows refuse it
+            # again, whatever the reason is, sending it once more is for the next poll: neither the timeout nor
+            # blocking=False is looked at in this loop.
+            before = cancelled.items
 
     def _is_ours(self, cancelled: Cancelled) -> bool:
         return any(

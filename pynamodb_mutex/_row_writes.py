@@ -206,12 +206,16 @@ class Unlocked:
 
         Raises:
             RowLockedError: If another holds it.
+            InvalidRowError: If the attributes of its lock cannot be right.
             PynamoDBException: ``error``, if it was refused for something else.
         """
         claim = self.store.rows.claim(raw)
         is_put = self.write.kind == TRANSACT_PUT
         if is_put and same(raw, self._sent):
             return Verdict.APPLIED
+        if is_put or self._enforced:
+            # these alone have a condition on the lock
+            claim.check()
         if self._enforced:
             refuse_if_alive(claim, self.store, self.write.row, maybe_applied=maybe_applied)
             if claim.expires_at is not None and float(self._low) <= claim.expires_at:
@@ -294,8 +298,10 @@ class NobodyHolds:
 
         Raises:
             RowLockedError: If another holds the lock.
+            InvalidRowError: If it cannot be a lock's row.
         """
         claim = self.store.rows.claim(raw)
+        claim.check()
         refuse_if_alive(claim, self.store, self._protected, maybe_applied=maybe_applied)
         self._dead = None if claim.expires_at is None else claim
         return Verdict.AGAIN

@@ -12,6 +12,7 @@ from pynamodb_mutex._messages import shown_owner
 
 __all__ = [
     "InvalidKeyError",
+    "InvalidRowError",
     "InvalidTicketError",
     "Loss",
     "MutexAlreadyHeldError",
@@ -137,6 +138,29 @@ class RowLockedError(MutexError):
 
 class InvalidKeyError(MutexError, ValueError):
     """A key that DynamoDB would not take."""
+
+
+class InvalidRowError(MutexError):
+    """A row stands under the key that is not a lock's, or whose lock attributes cannot be right.
+
+    Such a row is never taken, and nobody waits for it.
+
+    Attributes:
+        attribute: Stored name of the attribute that is missing or wrong, where known.
+    """
+
+    def __init__(
+        self,
+        msg: str | None = None,
+        cause: Exception | None = None,
+        *,
+        attribute: str | None = None,
+        key: str | None = None,
+        owner: str | None = None,
+        expires_at: float | None = None,
+    ) -> None:
+        super().__init__(msg, cause, key=key, owner=owner, expires_at=expires_at)
+        self.attribute = attribute
 
 
 class InvalidTicketError(MutexError, ValueError):

@@ -214,9 +214,11 @@ def test_the_table_of_another_library(engine, monkeypatch):
 
 
 BROKEN = {
-    "with a claim, but without 'version' and 'lease'": {"version": None, "lease": None},
+    "whose 'version' is missing: no lock to this library": {"version": None},
+    "with a claim, but without 'lease'": {"lease": None},
     "whose 'expires_at' is no number": {"expires_at": "2027-01-15"},
-    "whose 'expires_at' is not in seconds: milliseconds": {"expires_at": NOW * 1000},
+    "whose 'expires_at' is not in seconds: no date is as late": {"expires_at": NOW * 1000},
+    "whose 'ttl' is no number": {"ttl": "2027-01-15"},
     "whose 'ttl' is not in seconds": {"ttl": NOW * 1000},
     "whose 'ttl' is before 'expires_at': DynamoDB may delete": {"ttl": NOW - 1},
 }
@@ -226,6 +228,7 @@ BROKEN = {
 def test_rows_that_look_broken(table):
     put(key="ours", **OURS)
     put(key="free", token="t", version=2)
+    put(key="left", token="t", version=2, ttl=NOW)
     for place, change in enumerate(BROKEN.values()):
         row = {name: value for name, value in (OURS | change).items() if value is not None}
         for number in range(4):

@@ -71,6 +71,7 @@ def test_json_has_times_with_an_offset_and_numbers_as_numbers(held):
         "lease": 600.0,
         "fencing_token": item.version,
         "abandoned_by": None,
+        "problem": None,
     }
     since = datetime.fromisoformat(a["since"])
     assert since.utcoffset() == timedelta(hours=5, minutes=30)
@@ -151,22 +152,27 @@ def change(key, **values):
 
 
 def test_rows_that_another_program_wrote(table):
-    with held_elsewhere("far"), held_elsewhere("odd"), held_elsewhere("unknown"):
-        change("far", expires_at=1e18)
+    with held_elsewhere("odd"), held_elsewhere("unknown"):
         change("odd", token="not ours", owner="")
         change("unknown", expires_at=NO_SERVER_TIME + 30)
-        far, odd, unknown = documents()
-    for lock in (far, unknown):
-        assert (lock["state"], lock["until"], lock["remaining"]) == ("held", None, None)
+        odd, unknown = documents()
+        assert rows()[2][3] == "-"
+    assert clock_time(None, None) == "-"
+    assert (unknown["state"], unknown["until"], unknown["remaining"]) == ("held", None, None)
     assert (odd["since"], odd["state"]) == (None, "held")
 
 
-def test_an_instant_out_of_range_is_none(table):
-    with held_elsewhere("old"):
-        change("old", expires_at=-1e15)
-        assert documents()[0]["until"] is None
-        assert clock_time(None, None) == "-"
-        assert rows()[1][3] == "-"
+def test_rows_that_cannot_be_a_locks_are_left_out_and_named(table):
+    with held_elsewhere("a"), held_elsewhere("far"), held_elsewhere("before"):
+        change("far", expires_at=1e18, owner="\x1b[2J")
+        change("before", expires_at=-1e15)
+        done = run_cli("ls", "--json")
+    assert [lock["key"] for lock in json.loads(done.stdout)] == ["a"]
+    far, before = sorted(done.stderr.splitlines(), reverse=True)
+    assert far.startswith("left out: the row of 'far' in table ")
+    assert "'expires_at' is not in seconds" in far
+    assert "'expires_at' is no number of seconds: {'N': '-1" in before
+    assert done.exit_code == 0
 
 
 @pytest.mark.parametrize("zone", ["Nowhere", "Europe", "../etc/passwd", ""])

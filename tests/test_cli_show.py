@@ -115,11 +115,34 @@ def test_data_that_is_no_json(table):
 
 def test_a_claim_that_another_program_wrote(table):
     with held_elsewhere("a"):
-        actions = [LockItem.token.set("theirs"), LockItem.expires_at.set(1e18)]
+        actions = [LockItem.token.set("theirs"), LockItem.owner.remove()]
         LockItem.get("a").update(actions, add_version_condition=False)
         lines = shown("a")
-    assert lines["state"] == "held"
-    assert not {"since", "until"} & set(lines)
+    assert (lines["state"], lines["owner"]) == ("held", "-")
+    assert "since" not in lines
+
+
+def test_row_of_another_application(table):
+    row = {"key": {"S": "a"}, "owner": {"S": "Ann"}, "version": {"N": "3"}}
+    client = LockItem._get_connection().connection.client
+    client.put_item(TableName=table.Meta.table_name, Item=row)
+    lines = shown("a")
+    assert list(lines) == ["key", "state", "problem", "row"]
+    assert lines["state"] == "invalid: the row is no lock's, or broken; no mutex takes it"
+    assert "'token' is missing" in lines["problem"]
+    assert "'owner': {'S': 'Ann'}" in lines["row"]
+    found = document("a")
+    assert (found["state"], found["problem"]) == ("invalid", lines["problem"])
+    assert {found[name] for name in ("owner", "since", "until", "fencing_token")} == {None}
+
+
+def test_end_that_is_no_date(table):
+    with held_elsewhere("a"):
+        change = [LockItem.expires_at.set(1e18)]
+        LockItem.get("a").update(change, add_version_condition=False)
+        lines = shown("a")
+    assert lines["state"].startswith("invalid: ")
+    assert "'expires_at' is not in seconds" in lines["problem"]
 
 
 def test_lock_is_shown_without_its_age_where_server_time_is_not_known(table, monkeypatch):

@@ -147,6 +147,23 @@ def test_refusal_carries_the_item(dynamodb):
     assert (code, response["Item"]) == ("ConditionalCheckFailedException", item)
 
 
+@pytest.mark.parametrize("wrong", [{"S": "1"}, {"NULL": True}, {"M": {}}], ids=repr)
+@pytest.mark.parametrize(
+    "condition", ["n < :one", "n <= :one", "n > :one", "n >= :one", "n BETWEEN :one AND :one"]
+)
+def test_comparison_of_two_types_is_false(dynamodb, condition, wrong):
+    dynamodb.put_item(TableName=TABLE, Item={"k": {"S": "typed"}, "n": wrong})
+    update = {
+        "TableName": TABLE,
+        "Key": {"k": {"S": "typed"}},
+        "UpdateExpression": "SET m = :one",
+        "ExpressionAttributeValues": {":one": {"N": "1"}},
+    }
+    code, _ = refused(dynamodb.update_item, **update, ConditionExpression=condition)
+    assert code == "ConditionalCheckFailedException"
+    dynamodb.update_item(**update, ConditionExpression=f"NOT {condition}")
+
+
 def transact(key, condition=None, add=1):
     update = {
         "TableName": TABLE,

@@ -12,6 +12,7 @@ import pynamodb_mutex
 from pynamodb_mutex import exceptions
 from pynamodb_mutex.exceptions import (
     InvalidKeyError,
+    InvalidRowError,
     InvalidTicketError,
     Loss,
     MutexAlreadyHeldError,
@@ -31,6 +32,7 @@ ALL = [
     MutexAlreadyHeldError,
     RowLockedError,
     InvalidKeyError,
+    InvalidRowError,
     InvalidTicketError,
 ]
 
@@ -45,6 +47,7 @@ ALL = [
         (MutexAlreadyHeldError, {MutexError, RuntimeError}),
         (RowLockedError, {MutexError}),
         (InvalidKeyError, {MutexError, ValueError}),
+        (InvalidRowError, {MutexError}),
         (InvalidTicketError, {MutexError, ValueError}),
     ],
 )
@@ -74,6 +77,8 @@ def made(kind):
     error.extra = [1]
     if kind is MutexLostError:
         error.loss, error.applied = Loss.TAKEN, None
+    if kind is InvalidRowError:
+        error.attribute = "version"
     return error
 
 

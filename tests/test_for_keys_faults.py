@@ -16,6 +16,7 @@ from proxy import (
     drop_answer,
     drop_request,
     late,
+    refuse,
     server_error,
     throttle,
 )
@@ -314,3 +315,18 @@ def test_locks_of_a_killed_process_are_taken_over(table: type[LockItem]) -> None
         dies.kill()
     with Mutex.for_keys(["b", "a"], timeout=60) as group:
         assert all(group.fencing_tokens[key] > before[key] for key in "ab")
+
+
+@pytest.mark.parametrize("options", [{"blocking": False}, {"timeout": 0}])
+def test_refusal_without_a_visible_reason_ends_with_the_callers_patience(
+    keys: Keys, options: dict
+) -> None:
+    free = {"key": {"S": keys.keys[0]}, "token": {"S": "theirs"}, "version": {"N": "1"}}
+    reasons = [{"Code": "ConditionalCheckFailed", "Item": free}, {"Code": "None"}, {"Code": "None"}]
+    canceled = refuse("TransactionCanceledException", CancellationReasons=reasons)
+    keys.scene.proxy.always(canceled, op=TRANSACT)
+    assert not keys.group().acquire(**options)
+    # once more after the first, for that may have shown what was not known
+    assert kinds(keys.scene.proxy) == ["3 acquire"] * 2
+    keys.scene.proxy.clear()
+    assert keys.group().acquire(**options)

@@ -37,7 +37,7 @@ PATIENCE = 3.0
 PAGE = 500
 """Rows in a request: a whole page, of 1 MB, may take longer than a request may that locks need."""
 
-FREE, HELD, ABANDONED = "free", "held", "abandoned"
+FREE, HELD, ABANDONED, INVALID = "free", "held", "abandoned", "invalid"
 
 
 class Lock(NamedTuple):
@@ -49,7 +49,7 @@ class Lock(NamedTuple):
         row: The primary key.
         raw: The row; empty if there is none.
         claim: What it says.
-        state: Whether it was free, held or abandoned then, by server time.
+        state: Whether it was free, held or abandoned then, by server time; or that it cannot be a lock's.
         remaining: Seconds from then until the claim may be taken over; None if that is not known.
         seen_at: Server time then; None if no answer showed it.
     """
@@ -69,9 +69,14 @@ class Lock(NamedTuple):
         return self.key if self.range_key is None else f"{self.key} {self.range_key}"
 
     @property
+    def fencing_token(self) -> int | None:
+        """Of the claim, or of the last one; None if there was none: a save without the lock leaves a number too."""
+        return None if self.claim.token is None else self.claim.version or None
+
+    @property
     def since(self) -> float | None:
         """Server time at which the holder took it."""
-        return made_at(self.claim.token) if self.state != FREE else None
+        return made_at(self.claim.token) if self.claim.expires_at is not None else None
 
     @property
     def until(self) -> float | None:
@@ -91,16 +96,22 @@ class Lock(NamedTuple):
             "since": iso(instant(self.since, zone)),
             "until": iso(instant(self.until, zone)),
             "remaining": None if self.remaining is None else round(self.remaining, 3),
-            "lease": claim.lease if self.state != FREE else None,
-            "fencing_token": claim.version or None,
+            "lease": None if claim.expires_at is None else claim.lease,
+            "fencing_token": self.fencing_token,
             "abandoned_by": claim.abandoned_by or None,
+            "problem": None if claim.fault is None else str(claim.fault),
         }
 
 
 class Locks:
-    """The locks of a model."""
+    """The locks of a model.
+
+    Attributes:
+        odd: What was left out by `all`: rows with a claim that cannot be a lock's, and why.
+    """
 
     def __init__(self, model: type[Model]) -> None:
+        self.odd: list[Lock] = []
         self.name = model.__name__
         self.store = store_for(model)
         self._model = model
@@ -138,7 +149,10 @@ class Locks:
         return self.shown(row, answer.item, answer.received)
 
     def all(self, progress: Callable[[str], None]) -> Iterator[Lock]:
-        """Read all locks that are held or abandoned, page after page; what may pass is repeated."""
+        """Read all locks that are held or abandoned, page after page; what may pass is repeated.
+
+        Rows that cannot be a lock's are left out: `warn` names them.
+        """
         patience = PATIENCE
 
         def page(start: RawItem | None) -> Page:
@@ -150,10 +164,18 @@ class Locks:
 
         for found, lock in enumerate(self._pages(page), 1):
             progress(f"reading the table: {found} locks so far")
-            yield lock
+            if lock.state == INVALID:
+                self.odd.append(lock)
+            else:
+                yield lock
+
+    def warn(self) -> None:
+        """Name the rows that were left out."""
+        for lock in self.odd:
+            click.echo(f"left out: {lock.claim.fault}", err=True)
 
     def standing(self) -> Iterator[Lock]:
-        """Read the same without a repeat.
+        """Read the same without a repeat, and with rows that cannot be a lock's.
 
         Raises:
             Transient: If it may pass.
@@ -219,7 +241,9 @@ class Locks:
         """Return what an answer shows of a lock; the state is that of when it came."""
         claim, bounds = self.store.rows.claim(raw), self.store.server.bounds
         state, remaining = FREE, None
-        if claim.expires_at is not None:
+        if claim.fault is not None:
+            state = INVALID
+        elif claim.expires_at is not None:
             state = HELD if claim.is_held(received, bounds) else ABANDONED
             remaining = 0.0
             if state == HELD and bounds is not None:

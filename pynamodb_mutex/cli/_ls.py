@@ -81,6 +81,7 @@ def ls(place: Place, *, only: str | None, sort: str, zone: tzinfo | None, as_jso
     locks = Locks(place.model())
     with progress("reading the table") as news:
         found = [lock for lock in locks.all(news) if only in (None, lock.state)]
+    locks.warn()
     found.sort(key=ORDERS[sort])
     if as_json:
         print_json([lock.document(zone) for lock in found])

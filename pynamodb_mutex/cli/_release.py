@@ -128,6 +128,7 @@ def _release_abandoned(
 ) -> None:
     with progress("reading the table") as news:
         found = [lock for lock in locks.all(news) if lock.state == ABANDONED]
+    locks.warn()
     results: dict[str, list[dict[str, Any]]] = {"freed": [], "skipped": []}
     try:
         if not found:

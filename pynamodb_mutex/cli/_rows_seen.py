@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pynamodb_mutex._claim import YEAR_10000
 from pynamodb_mutex._messages import shown
+from pynamodb_mutex._process import store_for
 from pynamodb_mutex.cli._findings import Finding, ok, problem, unchecked, warning
 
 if TYPE_CHECKING:
@@ -18,8 +20,6 @@ SAMPLE = 500
 """Rows that are looked at, at most."""
 
 _SHOWN = 3
-_MILLISECONDS = 1e12
-"""An instant above it is not in seconds: they get there in the year 33658."""
 
 _OTHERS = {
     "python-dynamodb-lock": {"owner_name", "lease_duration", "record_version_number"},
@@ -77,6 +77,7 @@ class _Reader:
     """Reads rows by the names that a model stores them under."""
 
     def __init__(self, model: type[LockItem]) -> None:
+        self._fault = store_for(model).rows.fault
         self._key = model.key.attr_name
         self._token = model.token.attr_name
         self._version = model.version.attr_name
@@ -90,22 +91,21 @@ class _Reader:
 
     def faults(self, item: RawItem) -> Iterator[str]:
         """Say what this library would not have written."""
+        fault = self._fault(item)
+        if fault is not None:
+            yield f"whose {fault}: no lock to this library"
+            return
         claimed = self._ends in item
-        lacking = [name for name in (self._token, self._version, self._lease) if name not in item]
-        if claimed and lacking:
-            yield f"with a claim, but without {' and '.join(map(repr, lacking))}"
-        instants: dict[str, float] = {}
-        for name in (self._ends, self._ttl):
-            if name not in item:
-                continue
-            number = _number(item[name])
-            if number is None:
-                yield f"whose {name!r} is no number"
-            elif number > _MILLISECONDS:
-                yield f"whose {name!r} is not in seconds: milliseconds, by its size"
-            else:
-                instants[name] = number
-        if instants.get(self._ttl, 0.0) < instants.get(self._ends, 0.0) and self._ttl in instants:
+        if claimed and self._lease not in item:
+            yield f"with a claim, but without {self._lease!r}"
+        if self._ttl not in item:
+            return
+        ttl = _number(item[self._ttl])
+        if ttl is None:
+            yield f"whose {self._ttl!r} is no number"
+        elif ttl >= YEAR_10000:
+            yield f"whose {self._ttl!r} is not in seconds: no date is as late"
+        elif claimed and ttl < float(item[self._ends]["N"]):
             yield f"whose {self._ttl!r} is before {self._ends!r}: DynamoDB may delete a lock that is held"
 
     def count(self, items: list[RawItem]) -> str:

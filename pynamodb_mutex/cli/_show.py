@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from pynamodb_mutex._claim import FORCED_MARK
 from pynamodb_mutex._messages import escaped
 from pynamodb_mutex.cli._completion import key_argument, range_option
-from pynamodb_mutex.cli._locks import FREE, HELD, Lock, Locks
+from pynamodb_mutex.cli._locks import FREE, HELD, INVALID, Lock, Locks
 from pynamodb_mutex.cli._output import (
     duration,
     instant,
@@ -64,6 +65,8 @@ def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
     """Return what people ask of a lock first."""
     claim = lock.claim
     lines = [("key", lock.name), ("state", _STATES[lock.state])]
+    if lock.state == INVALID:
+        return [*lines, ("problem", str(claim.fault)), ("row", _WHOLE.repr(lock.raw))]
     if lock.state != FREE:
         since, until = instant(lock.since, zone), instant(lock.until, zone)
         lines.append(("owner", claim.owner or "-"))
@@ -73,15 +76,20 @@ def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
         if until is not None:
             lines.append(("until", f"{_second(until)} ({_end(lock)})"))
         lines.append(("lease", f"{round(claim.lease, 1):g} s"))
-    if claim.version:
-        lines.append(("fencing token", str(claim.version)))
+    if lock.fencing_token is not None:
+        lines.append(("fencing token", str(lock.fencing_token)))
     return lines
 
+
+_WHOLE = reprlib.Repr()
+_WHOLE.maxdict = _WHOLE.maxstring = _WHOLE.maxother = 100
+"""Shows what somebody else wrote, but for what is very long."""
 
 _STATES = {
     FREE: "free",
     HELD: "held",
     "abandoned": "abandoned: its claim has ended, the next taker gets it at once",
+    INVALID: "invalid: the row is no lock's, or broken; no mutex takes it",
 }
 
 
@@ -114,6 +122,8 @@ def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
 def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the same for people, and what it means."""
     claim = lock.claim
+    if lock.state == INVALID:
+        return []
     if not lock.raw:
         return [
             (

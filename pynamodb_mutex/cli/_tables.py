@@ -144,8 +144,10 @@ def _described(client: Any, name: str) -> dict[str, Any] | None:
 
 def _check(place: Place, table: dict[str, Any], *, force: bool) -> None:
     """Tell what goes with the table; refuse if somebody holds a lock in it."""
+    locks = Locks(place.model())
     with progress("reading the table") as news:
-        held = [lock for lock in Locks(place.model()).all(news) if lock.state == HELD]
+        held = [lock for lock in locks.all(news) if lock.state == HELD]
+    locks.warn()
     click.echo(f"{place}", err=True)
     click.echo(f"  rows:        {table['ItemCount']}, as DynamoDB last counted", err=True)
     click.echo(f"  locks held:  {len(held)}", err=True)

@@ -14,7 +14,7 @@ from pynamodb_mutex._messages import escaped, one_line
 from pynamodb_mutex._repeat import Transient
 from pynamodb_mutex._waiting import Alarm
 from pynamodb_mutex.cli._completion import complete_keys
-from pynamodb_mutex.cli._locks import ABANDONED, FREE, HELD, Lock, Locks
+from pynamodb_mutex.cli._locks import ABANDONED, FREE, HELD, INVALID, Lock, Locks
 from pynamodb_mutex.cli._ls import ORDERS, sort_option, table_of
 from pynamodb_mutex.cli._output import (
     clock_time,
@@ -57,6 +57,7 @@ class Change(NamedTuple):
             "renewed": f"renewed late by {owner}",
             ABANDONED: f"abandoned by {owner}",
             "freed": "freed",
+            INVALID: f"invalid: {self.lock.claim.fault}",
         }
         words = said[self.event]
         former = self.before
@@ -177,8 +178,8 @@ def _change(before: Lock | None, now: Lock) -> Change | None:
         return None
     if now.state == HELD:
         return Change("renewed" if same else "taken", now, before)
-    if now.state == ABANDONED:
-        return Change(ABANDONED, now, before)
+    if now.state in (ABANDONED, INVALID):
+        return Change(now.state, now, before)
     return Change("freed", now, before)
 
 

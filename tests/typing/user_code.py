@@ -18,6 +18,7 @@ from typing_extensions import Unpack, assert_type
 
 from pynamodb_mutex import (
     InvalidKeyError,
+    InvalidRowError,
     InvalidTicketError,
     LockItem,
     Loss,
@@ -408,6 +409,8 @@ def what_goes_wrong(mutex: Mutex) -> None:
         assert_type(lost.applied, bool | None)
         not_held: MutexNotHeldError = lost
         print(not_held, lost.loss is Loss.TAKEN, lost.loss.value)
+    except InvalidRowError as invalid:
+        assert_type(invalid.attribute, str | None)
     except (
         MutexAlreadyHeldError,
         RowLockedError,

@@ -1,0 +1,360 @@
+"""Rows that are no lock's, or whose lock attributes cannot be right: an error, and no harm to the row."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from botocore.client import BaseClient
+
+from pynamodb_mutex import (
+    InvalidRowError,
+    LockItem,
+    Loss,
+    Mutex,
+    MutexError,
+    MutexLostError,
+    Semaphore,
+)
+from pynamodb_mutex._process import forget_everything
+from pynamodb_mutex.testing import held_elsewhere
+
+FAR = {"N": "4102444800"}  # the year 2100
+TOMBSTONE = {"token": {"S": "theirs"}, "version": {"N": "7"}, "writes": {"N": "0"}}
+CLAIM = {
+    **TOMBSTONE,
+    "owner": {"S": "they"},
+    "lease": {"N": "30"},
+    "expires_at": FAR,
+    "abandoned_by": {"S": ""},
+}
+
+NO_LOCKS = {
+    "row-of-another-application": ({"email": {"S": "a@example.com"}}, "token"),
+    "row-with-names-of-ours": ({"owner": {"S": "Ann"}, "version": {"N": "3"}}, "token"),
+    "session-that-expires": ({"user": {"S": "Ann"}, "expires_at": FAR}, "token"),
+    "token-alone": ({"token": {"S": "secret"}, "user": {"S": "Ann"}}, "version"),
+    "java-lock": (
+        {
+            "ownerName": {"S": "host"},
+            "leaseDuration": {"S": "20000"},
+            "recordVersionNumber": {"S": "b6a1"},
+        },
+        "recordVersionNumber",
+    ),
+    "java-lock-and-ours": (
+        {**TOMBSTONE, "recordVersionNumber": {"S": "b6a1"}},
+        "recordVersionNumber",
+    ),
+}
+WRONG = {
+    "version-text": ({**TOMBSTONE, "version": {"S": "7"}}, "version"),
+    "version-negative": ({**TOMBSTONE, "version": {"N": "-1"}}, "version"),
+    "version-huge": ({**TOMBSTONE, "version": {"N": "1" + "0" * 30}}, "version"),
+    "version-beyond-64-bits": ({**TOMBSTONE, "version": {"N": str(2**63)}}, "version"),
+    "version-fraction": ({**CLAIM, "version": {"N": "7.5"}}, "version"),
+    "version-missing": ({"token": {"S": "theirs"}, "expires_at": FAR}, "version"),
+    "token-number": ({**TOMBSTONE, "token": {"N": "1"}}, "token"),
+    "token-missing": ({"version": {"N": "7"}, "expires_at": FAR}, "token"),
+    "end-text": ({**CLAIM, "expires_at": {"S": "soon"}}, "expires_at"),
+    "end-null": ({**CLAIM, "expires_at": {"NULL": True}}, "expires_at"),
+    "end-in-milliseconds": ({**CLAIM, "expires_at": {"N": "4102444800000"}}, "expires_at"),
+    "lease-text": ({**CLAIM, "lease": {"S": "30"}}, "lease"),
+    "lease-negative": ({**CLAIM, "lease": {"N": "-30"}}, "lease"),
+    "owner-map": ({**CLAIM, "owner": {"M": {"name": {"S": "they"}}}}, "owner"),
+    "writes-fraction": ({**CLAIM, "writes": {"N": "0.5"}}, "writes"),
+    "abandoned-by-binary": ({**CLAIM, "abandoned_by": {"B": b"they"}}, "abandoned_by"),
+}
+ALL = {**NO_LOCKS, **WRONG}
+every_odd_row = pytest.mark.parametrize("odd", ALL)
+
+
+def client():
+    return LockItem._get_connection().connection.client
+
+
+def put(attributes, key="odd"):
+    row = {"key": {"S": key}, **attributes}
+    client().put_item(TableName=LockItem.Meta.table_name, Item=row)
+    return row
+
+
+def stands(key="odd"):
+    """Return the raw row as it stands in the table."""
+    where = {"TableName": LockItem.Meta.table_name, "Key": {"key": {"S": key}}}
+    return client().get_item(**where, ConsistentRead=True)["Item"]
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Collect the operations that this process sends."""
+    operations = []
+    original = BaseClient._make_api_call
+
+    def record(self, operation, kwargs):
+        operations.append(operation)
+        return original(self, operation, kwargs)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", record)
+    return operations
+
+
+def warm():
+    """Let the process know server time, so that an acquisition begins with a write."""
+    with Mutex.for_key("warm"):
+        pass
+
+
+def refused(caught, attribute):
+    """Check that an error names the key and the attribute."""
+    error = caught.value
+    assert isinstance(error, MutexError)
+    assert (error.key, error.attribute) == ("odd", attribute)
+    assert "'odd'" in str(error)
+    assert repr(attribute) in str(error)
+    assert LockItem.Meta.table_name in str(error)
+
+
+# -- one lock -----------------------------------------------------------------------------------
+
+
+@every_odd_row
+def test_acquire_is_refused_by_the_write_itself(table, sent, odd):
+    attributes, attribute = ALL[odd]
+    warm()
+    before = put(attributes)
+    sent.clear()
+    with pytest.raises(InvalidRowError) as caught:
+        Mutex.for_key("odd").acquire()
+    assert sent == ["UpdateItem"]
+    refused(caught, attribute)
+    assert stands() == before
+
+
+@every_odd_row
+def test_acquire_is_refused_at_first_contact(table, sent, odd):
+    attributes, attribute = ALL[odd]
+    before = put(attributes)
+    forget_everything()
+    sent.clear()
+    with pytest.raises(InvalidRowError) as caught:
+        Mutex.for_key("odd").acquire()
+    assert sent == ["GetItem"]
+    refused(caught, attribute)
+    assert stands() == before
+
+
+@every_odd_row
+def test_locked_is_refused(table, odd):
+    attributes, attribute = ALL[odd]
+    put(attributes)
+    with pytest.raises(InvalidRowError) as caught:
+        Mutex.for_key("odd").locked()
+    refused(caught, attribute)
+
+
+def test_fraction_that_the_write_meets_is_given_up(table, sent):
+    warm()
+    put({**TOMBSTONE, "version": {"N": "7.5"}})
+    sent.clear()
+    mutex = Mutex.for_key("odd")
+    with pytest.raises(InvalidRowError) as caught:
+        mutex.acquire()
+    refused(caught, "version")
+    # the write adds one to what is there, before anybody knows what that is
+    assert sent == ["UpdateItem", "UpdateItem"]
+    assert not mutex.held
+    assert "expires_at" not in stands()
+
+
+def test_error_says_what_the_row_has(table):
+    put({"email": {"S": "a@example.com"}})
+    with pytest.raises(
+        InvalidRowError, match=r"'token' is missing; it has 'key', 'email'|'email', 'key'"
+    ):
+        Mutex.for_key("odd").acquire()
+    put({**CLAIM, "expires_at": {"S": "soon"}})
+    with pytest.raises(InvalidRowError, match=r"'expires_at' is no number of.*: {'S': 'soon'}"):
+        Mutex.for_key("odd").acquire()
+
+
+def test_waiter_whose_row_turns_odd_stops_waiting(table):
+    with held_elsewhere("odd", lease=60):
+        timer = threading.Timer(0.2, put, [{**CLAIM, "expires_at": {"S": "soon"}}])
+        timer.start()
+        with pytest.raises(InvalidRowError):
+            Mutex.for_key("odd", timeout=60).acquire()
+        timer.join()
+
+
+# -- rows that may be taken ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        TOMBSTONE,
+        {**TOMBSTONE, "writes": {"N": "3"}, "ttl": {"N": "1"}, "data": {"S": "{}"}},
+        {**TOMBSTONE, "version": {"N": "0"}},
+        {**TOMBSTONE, "version": {"N": str(2**63 - 2)}},
+        {**CLAIM, "expires_at": {"N": "1.5"}},
+        {"token": {"S": "theirs"}, "version": {"N": "7"}, "expires_at": {"N": "0"}},
+    ],
+)
+def test_lock_that_is_free_is_taken(table, row):
+    warm()
+    before = put(row)
+    with Mutex.for_key("odd", timeout=0) as mutex:
+        assert mutex.fencing_token == int(before["version"]["N"]) + 1
+
+
+def test_highest_fencing_token_is_not_passed(table):
+    put({**TOMBSTONE, "version": {"N": str(2**63 - 2)}})
+    with Mutex.for_key("odd"):
+        pass
+    for _ in range(2):
+        with pytest.raises(InvalidRowError) as caught:
+            Mutex.for_key("odd").acquire()
+        refused(caught, "version")
+
+
+# -- several locks ------------------------------------------------------------------------------
+
+some_odd_rows = pytest.mark.parametrize(
+    "odd",
+    ["row-of-another-application", "end-text", "end-null", "version-text", "version-fraction"],
+)
+
+
+def put_among_others(odd):
+    put(ALL[odd][0])
+    for name in ("a", "b"):
+        with Mutex.for_key(name):
+            pass
+
+
+@some_odd_rows
+@pytest.mark.parametrize("timeout", [0, 60])
+def test_group_is_refused(table, sent, odd, timeout):
+    put_among_others(odd)
+    before = stands()
+    sent.clear()
+    with pytest.raises(InvalidRowError) as caught:
+        Mutex.for_keys(["a", "odd", "b"], timeout=timeout).acquire()
+    refused(caught, ALL[odd][1])
+    assert sent == ["TransactWriteItems"]
+    assert stands() == before
+    assert not Mutex.for_key("a").locked()
+
+
+@some_odd_rows
+def test_locked_of_a_group_is_refused(table, odd):
+    put_among_others(odd)
+    with pytest.raises(InvalidRowError) as caught:
+        Mutex.for_keys(["a", "odd", "b"]).locked()
+    refused(caught, ALL[odd][1])
+
+
+@some_odd_rows
+def test_any_of_is_refused(table, odd):
+    put(ALL[odd][0])
+    before = stands()
+    with held_elsewhere("a"):
+        for call in ("acquire", "locked"):
+            with pytest.raises(InvalidRowError) as caught:
+                getattr(Mutex.any_of(["a", "odd"]), call)()
+            refused(caught, ALL[odd][1])
+    assert stands() == before
+
+
+def test_semaphore_is_refused(table):
+    put({**CLAIM, "expires_at": {"S": "soon"}}, "gpu#permit-1")
+    with pytest.raises(InvalidRowError, match="gpu#permit-1"):
+        Semaphore.for_key("gpu", permits=1).acquire()
+
+
+# -- holders ------------------------------------------------------------------------------------
+
+OVERWRITTEN = {
+    "row-of-another-application": {"email": {"S": "a@example.com"}},
+    "end-text": {"expires_at": {"S": "soon"}},
+    "version-text": {"version": {"S": "7"}},
+    "token-number": {"token": {"N": "7"}},
+}
+
+
+def overwrite(odd, key="odd"):
+    """Overwrite a lock's row, or one attribute in it, while the lock is held."""
+    kept = {} if odd == "row-of-another-application" else stands(key)
+    put({**kept, **OVERWRITTEN[odd], "key": {"S": key}}, key)
+
+
+def use(mutex, how):
+    """Use a lock in a way that asks DynamoDB."""
+    if how == "transaction":
+        with mutex.transaction() as transaction:
+            transaction.save(LockItem("beside"))
+    else:
+        getattr(mutex, how)(*(["data"] if how == "save_data" else []))
+
+
+@pytest.mark.parametrize("how", ["renew", "release", "save_data", "transaction"])
+@pytest.mark.parametrize("odd", ["row-of-another-application", "version-text", "token-number"])
+def test_holder_learns_that_its_row_was_overwritten(table, odd, how):
+    mutex = Mutex.for_key("odd", auto_renew=False)
+    assert mutex.acquire()
+    overwrite(odd)
+    with pytest.raises(MutexLostError) as caught:
+        use(mutex, how)
+    assert caught.value.loss is mutex.loss is Loss.DELETED
+    assert not mutex.held
+
+
+@pytest.mark.parametrize("odd", OVERWRITTEN)
+def test_background_renewal_tells_that_the_row_was_overwritten(table, odd):
+    lost = threading.Event()
+    mutex = Mutex.for_key("odd", lease=3, on_lost=lambda _: lost.set())
+    assert mutex.acquire()
+    overwrite(odd)
+    assert lost.wait(30)
+    assert mutex.loss is Loss.DELETED
+
+
+@pytest.mark.parametrize("odd", OVERWRITTEN)
+def test_renewal_in_a_batch_tells_that_the_row_was_overwritten(table, odd):
+    mutexes = [Mutex.for_key(key, lease=120) for key in ("odd", "a")]
+    for mutex in mutexes:
+        assert mutex.acquire()
+    overwrite(odd)
+    first, other = (mutex._latest for mutex in mutexes)
+    first.send_renewal(other)
+    if mutexes[0].loss is None:
+        # refused by a row that says nothing of whose it is: asked again by itself
+        first.send_renewal()
+    assert [mutex.loss for mutex in mutexes] == [Loss.DELETED, None]
+    mutexes[1].release()
+
+
+def test_group_learns_that_a_row_was_overwritten(table):
+    group = Mutex.for_keys(["a", "odd"], auto_renew=False)
+    assert group.acquire()
+    overwrite("end-text")
+    with pytest.raises(MutexLostError):
+        group.renew()
+    assert group.loss is Loss.DELETED
+
+
+def test_ticket_for_a_row_that_was_overwritten_is_not_good(table):
+    mutex = Mutex.for_key("odd")
+    assert mutex.acquire()
+    ticket = mutex.detach()
+    overwrite("end-text")
+    with pytest.raises(MutexLostError) as caught:
+        Mutex.attach(ticket)
+    assert caught.value.loss is Loss.DELETED
+
+
+def test_release_puts_a_row_right_whose_end_was_overwritten(table):
+    with Mutex.for_key("odd", auto_renew=False):
+        overwrite("end-text")
+    assert Mutex.for_key("odd").acquire(timeout=0)

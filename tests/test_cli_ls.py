@@ -13,7 +13,7 @@ from cli import run_cli
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._claim import NO_SERVER_TIME
-from pynamodb_mutex.cli._output import clock_time, duration
+from pynamodb_mutex.cli._output import clock_time, cut, duration
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
@@ -192,3 +192,11 @@ def test_options_come_from_the_environment(held):
 def test_durations_for_people():
     said = [duration(seconds) for seconds in (0.04, 59.96, 61, 3725, 90000, 1e6)]
     assert said == ["0.0s", "60.0s", "1m 1s", "1h 2m", "1d 1h", "11d 13h"]
+
+
+def test_text_is_cut_by_columns_not_characters():
+    assert cut("日本語日本語", 12) == "日本語日本語"
+    assert cut("日本語日本語", 9) == "日本…本語"
+    assert cut("日本語日本語", 8) == "日本… 語"
+    assert cut("abcdef", 1) == "…"
+    assert cut("abcdef", 0) == "…"

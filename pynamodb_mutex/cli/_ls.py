@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +15,7 @@ from pynamodb_mutex._messages import escaped
 from pynamodb_mutex.cli._locks import ABANDONED, HELD, Lock, Locks
 from pynamodb_mutex.cli._output import (
     clock_time,
+    cut,
     duration,
     instant,
     iso,
@@ -31,8 +33,11 @@ if TYPE_CHECKING:
 
 COLUMNS = ("KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "TOKEN", "STATE")
 
-_NEEDS = {"SINCE": 72, "TOKEN": 100}
-"""Columns that a terminal must have for those of the table that are left out first."""
+_NEEDS = {"OWNER": 30, "REMAINING": 48, "UNTIL": 60, "SINCE": 72, "TOKEN": 100}
+"""Columns that a terminal must have for those of the table that are left out first: never KEY and STATE."""
+
+_GAP = 2
+"""Columns between those of the table."""
 
 ORDERS = {
     "key": lambda lock: (lock.key, lock.range_key or ""),
@@ -63,7 +68,8 @@ def ls(place: Place, *, only: str | None, sort: str, zone: tzinfo | None, as_jso
     them since. An abandoned lock is free: the next taker gets it at once. Times are DynamoDB's, as its
     answers tell, not this machine's. UNTIL moves with each renewal.
 
-    To a terminal a table is printed, else a line for each lock, with tabs between the columns.
+    To a terminal a table is printed: it leaves out columns, and the middle of long keys and owners, as it must to
+    fit. Else there is a line for each lock, whole, with tabs between the columns.
 
     It reads the whole table: 1 read unit for each 4 KB.
 
@@ -110,27 +116,37 @@ def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
 
 
 def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
-    """Return locks as a table for people, on a terminal of so many columns."""
+    """Return locks as a table for people, on a terminal of so many columns: a line for each."""
     names = [name for name in COLUMNS if width >= _NEEDS.get(name, 0)]
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    rows = [_cells(lock, zone) for lock in locks]
+    widths = {name: max(map(cell_len, [name, *(row[name] for row in rows)])) for name in names}
+    _shorten(widths, width - _GAP * (len(names) - 1))
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
     for name in names:
-        if name in ("KEY", "OWNER"):
-            # they must come out whole, for they are to be copied
-            table.add_column(name, overflow="fold", min_width=8)
-        else:
-            right = name in ("REMAINING", "TOKEN")
-            table.add_column(name, no_wrap=True, justify="right" if right else "left")
-    for lock in locks:
-        now = instant(lock.seen_at, zone)
-        cells = {
-            "KEY": escaped(lock.name),
-            "OWNER": escaped(lock.claim.owner or "-"),
-            "SINCE": clock_time(instant(lock.since, zone), now),
-            "UNTIL": clock_time(instant(lock.until, zone), now),
-            "REMAINING": duration(lock.remaining) if lock.remaining else "-",
-            "TOKEN": str(lock.claim.version),
-            "STATE": lock.state,
-        }
+        right = name in ("REMAINING", "TOKEN")
+        table.add_column(name, no_wrap=True, justify="right" if right else "left")
+    for lock, row in zip(locks, rows, strict=True):
         style = "yellow" if lock.state == ABANDONED else ""
-        table.add_row(*(Text(cells[name]) for name in names), style=style)
+        table.add_row(*(Text(cut(row[name], widths[name])) for name in names), style=style)
     return table
+
+
+def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
+    now = instant(lock.seen_at, zone)
+    return {
+        "KEY": escaped(lock.name),
+        "OWNER": escaped(lock.claim.owner or "-"),
+        "SINCE": clock_time(instant(lock.since, zone), now),
+        "UNTIL": clock_time(instant(lock.until, zone), now),
+        "REMAINING": duration(lock.remaining) if lock.remaining else "-",
+        "TOKEN": str(lock.claim.version),
+        "STATE": lock.state,
+    }
+
+
+def _shorten(widths: dict[str, int], room: int) -> None:
+    """Let the columns fit: keys, which are to be copied, give way only where owners have two fifths already."""
+    shared = room - sum(width for name, width in widths.items() if name not in ("KEY", "OWNER"))
+    if "OWNER" in widths:
+        widths["OWNER"] = min(widths["OWNER"], max(shared - widths["KEY"], shared * 2 // 5))
+    widths["KEY"] = min(widths["KEY"], shared - widths.get("OWNER", 0))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -97,6 +98,14 @@ def duration(seconds: float) -> str:
     if whole < _DAY:
         return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE}m"
     return f"{whole // _DAY}d {whole % _DAY // _HOUR}h"
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text without its middle, if it does not fit into so many columns of a terminal."""
+    if cell_len(text) <= width:
+        return text
+    end = max(0, width - 1) // 2
+    return f"{set_cell_size(text, max(0, width - 1 - end))}…{set_cell_size(text[::-1], end)[::-1]}"
 
 
 def print_json(document: Any, *, line: bool = False) -> None:

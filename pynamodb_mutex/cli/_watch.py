@@ -18,6 +18,7 @@ from pynamodb_mutex.cli._locks import ABANDONED, FREE, HELD, INVALID, Lock, Lock
 from pynamodb_mutex.cli._ls import ORDERS, sort_option, table_of
 from pynamodb_mutex.cli._output import (
     clock_time,
+    cut,
     finite,
     instant,
     iso,
@@ -47,9 +48,13 @@ class Change(NamedTuple):
     lock: Lock
     before: Lock | None
 
-    def words(self) -> str:
-        """Say it, for people."""
-        owner = escaped(self.lock.claim.owner or "an unnamed owner")
+    def words(self, longest: int | None = None) -> str:
+        """Say it, for people; of keys and owners at most so many columns."""
+
+        def name(text: str) -> str:
+            return escaped(text) if longest is None else cut(escaped(text), longest)
+
+        owner = name(self.lock.claim.owner or "an unnamed owner")
         said = {
             HELD: f"held by {owner}, fencing token {self.lock.claim.version}",
             FREE: "free",
@@ -62,8 +67,8 @@ class Change(NamedTuple):
         words = said[self.event]
         former = self.before
         if self.event == "taken" and former is not None and former.state != FREE:
-            words += f"; before: {escaped(former.claim.owner or 'an unnamed owner')}"
-        return f"{escaped(self.lock.name)}  {words}"
+            words += f"; before: {name(former.claim.owner or 'an unnamed owner')}"
+        return f"{name(self.lock.name)}  {words}"
 
 
 @click.command(cls=AppCommand)
@@ -208,10 +213,10 @@ class View(NamedTuple):
     order: str
     zone: tzinfo | None
 
-    def line(self, change: Change) -> Text:
-        """Tell a change."""
+    def line(self, change: Change, width: int) -> Text:
+        """Tell a change, in a line of so many columns."""
         now = instant(change.lock.seen_at, self.zone)
-        return Text(f"{clock_time(now, now)}  {change.words()}")
+        return _line(f"{clock_time(now, now)}  {change.words(width // 3)}")
 
     def frame(self, watching: _Watching, news: list[Text], console: Console) -> Group:
         """Draw what is known, to fit a terminal."""
@@ -220,15 +225,20 @@ class View(NamedTuple):
         held = sum(lock.state == HELD for lock in locks)
         abandoned = sum(lock.state == ABANDONED for lock in locks)
         counts = f"held: {held}   abandoned: {abandoned}"
-        parts: list[Any] = [Text(str(self.place), style="bold"), Text(counts)]
+        parts: list[Any] = [_line(str(self.place), "bold"), _line(counts)]
         if watching.trouble is not None:
-            parts.append(Text(f"{watching.trouble}; repeated", style="red"))
+            parts.append(_line(f"{watching.trouble}; repeated", "red"))
         parts.append(Text())
         if locks:
             parts.append(table_of(locks[:room], self.zone, console.width))
         if len(locks) > room:
             parts.append(Text(f"and {len(locks) - room} more", style="dim"))
         return Group(*parts, Text(), *news)
+
+
+def _line(text: str, style: str = "") -> Text:
+    """Return a text that takes one line of the terminal, whatever its width."""
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
 def _live(watching: _Watching, view: View) -> None:
@@ -240,5 +250,5 @@ def _live(watching: _Watching, view: View) -> None:
         while True:
             live.update(view.frame(watching, news, console), refresh=True)
             watching.rest()
-            news.extend(map(view.line, watching.look()))
+            news.extend(view.line(change, console.width) for change in watching.look())
             del news[:-_NEWS]

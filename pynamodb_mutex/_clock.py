@@ -126,10 +126,17 @@ class Bounds(NamedTuple):
 
 
 class ServerTime:
-    """What this process knows of one endpoint's time."""
+    """What this process knows of one endpoint's time.
+
+    Attributes:
+        bounds: Of its time; None as long as no answer had a ``Date``.
+        answered: Whether DynamoDB has answered there at all, if only by an error. Until it has, it may be
+            that there is nothing, for the region or the host is mistyped.
+    """
 
     def __init__(self) -> None:
         self.bounds: Bounds | None = None
+        self.answered = False
         self._lock = threading.Lock()
 
     def observe(self, date: float, sent: float, received: float) -> bool:

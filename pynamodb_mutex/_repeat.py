@@ -33,6 +33,12 @@ PATIENCE = 0.5
 """Seconds for which a failure that passes is met with a repeat even when the caller would not wait."""
 
 
+STRANGER_PATIENCE = 10.0
+"""Seconds for which an endpoint that has never answered this process is asked again, at most.
+
+A mistyped region or host looks like a network that is down, and would be waited for for ever.
+"""
+
 SHORTEST_WAIT = 0.05
 """Seconds between two attempts, at most, at first ..."""
 
@@ -46,12 +52,16 @@ class Transient(Exception):  # noqa: N818 - not an error: it is repeated, or its
     Attributes:
         error: What to raise when it does not.
         maybe_applied: Whether the request may have been applied.
+        answered: Whether DynamoDB has answered there, now or before: else there may be nothing.
     """
 
-    def __init__(self, error: PynamoDBException, *, maybe_applied: bool) -> None:
+    def __init__(
+        self, error: PynamoDBException, *, maybe_applied: bool, answered: bool = True
+    ) -> None:
         super().__init__(str(error))
         self.error = error
         self.maybe_applied = maybe_applied
+        self.answered = answered
 
 
 def persisting(attempt: Callable[[], T], until: float, lock: Named | None = None) -> Steps[T]:
@@ -62,23 +72,27 @@ def persisting(attempt: Callable[[], T], until: float, lock: Named | None = None
 
     Args:
         attempt: Sends one request; called again after Transient.
-        until: Local time after which it is not repeated, but PATIENCE is always granted.
+        until: Local time after which it is not repeated, but PATIENCE is always granted; and no more than
+            STRANGER_PATIENCE as long as DynamoDB has never answered there.
         lock: What it is about, for the log.
 
     Raises:
         PynamoDBException: The last failure, once it is too late to repeat, or one that cannot pass.
     """
     clock, wait = local_clock(), SHORTEST_WAIT
-    until = max(until, clock.now() + PATIENCE)
+    begun = clock.now()
+    until = max(until, begun + PATIENCE)
     while True:
         try:
             return attempt()
         except Transient as failure:
-            if clock.now() >= until:
+            # judged at each failure: meanwhile another thread's request may have been answered
+            ends = until if failure.answered else min(until, begun + STRANGER_PATIENCE)
+            if clock.now() >= ends:
                 raise failure.error from failure.error.cause
             fields = None if lock is None else lock.log_fields
             _log.warning("%s; to be repeated", one_line(failure), extra=fields)
-        yield min(clock.now() + random.uniform(0, wait), until)  # noqa: S311 - jitter, not a secret
+        yield min(clock.now() + random.uniform(0, wait), ends)  # noqa: S311 - jitter, not a secret
         wait = min(LONGEST_WAIT, 2 * wait)
 
 

@@ -395,6 +395,9 @@ class Store:
             received = clock.now()
             raised = error.__cause__ if isinstance(error, VerboseClientError) else error
             response: Any = getattr(raised, "response", None) or {}
+            if getattr(raised, "operation_name", operation) != operation:
+                # another service's, asked for credentials
+                response = {}
             self._observe(response, sent, received)
             code = response.get("Error", {}).get("Code")
             if code == _REFUSED:
@@ -406,11 +409,20 @@ class Store:
         self._observe(data, sent, received)
         return data, sent, received
 
-    @staticmethod
-    def not_dynamodbs(operation: str, cause: Exception | None = None) -> Transient:
+    def not_dynamodbs(self, operation: str, cause: Exception | None = None) -> Transient:
         """Return the failure of a request that something else than DynamoDB answered."""
-        wrong = _ERRORS[operation](f"{operation} failed: the answer is not DynamoDB's", cause)
-        return Transient(wrong, maybe_applied=True)
+        return self._transient(operation, "the answer is not DynamoDB's", cause, maybe_applied=True)
+
+    def _transient(
+        self, operation: str, why: str, cause: Exception | None, *, maybe_applied: bool
+    ) -> Transient:
+        answered = self.server.answered
+        if not answered:
+            why = (
+                f"DynamoDB has not answered yet in {self.where} (wrong region or endpoint?): {why}"
+            )
+        error = _ERRORS[operation](f"{operation} failed: {why}", cause)
+        return Transient(error, maybe_applied=maybe_applied, answered=answered)
 
     def _translated(
         self,
@@ -423,9 +435,10 @@ class Store:
         missing = missing_tables(kwargs, code, error)
         if missing:
             return self._missing(missing, error)
-        wrapped = self._failed(operation, error)
         transient, maybe_applied = outcome(raised)
-        return Transient(wrapped, maybe_applied=maybe_applied) if transient else wrapped
+        if transient:
+            return self._transient(operation, str(error), error, maybe_applied=maybe_applied)
+        return self._failed(operation, error)
 
     def _missing(self, tables: Sequence[str], error: Exception) -> TableDoesNotExist:
         """Return the error for a table that is not there, one of those given.
@@ -463,7 +476,9 @@ class Store:
         return _ERRORS[operation](f"{operation} failed: {explained(error)}", error)
 
     def _observe(self, response: Any, sent: float, received: float) -> None:
-        """Learn server time from an answer's Date header."""
+        """Note that DynamoDB answered, if it did, and learn server time from its Date header."""
+        if is_dynamodbs(response):
+            self.server.answered = True
         date = date_of(response)
         if date is None:
             return

@@ -260,7 +260,8 @@ class Mutex(Holder, Blocks["Hold"], Made):
             pynamodb.exceptions.TableDoesNotExist: If there is no table there; it says where.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or could not be
                 reached, or was throttling, until the timeout; GetError if that was a read, as a first
-                request or a poll is. Both are PynamoDBConnectionError.
+                request or a poll is. Both are PynamoDBConnectionError. After 10 s, whatever the timeout, if
+                nothing has answered this process there yet.
         """
         return self._acquire(blocking, timeout) is None
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 from botocore.client import BaseClient
 from cli import run_cli
+from test_models import Wire
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._claim import NO_SERVER_TIME
@@ -86,6 +87,63 @@ def test_sorted_and_filtered(held):
     assert keys("--sort", "expiry") == ["c", "b", "a"]
     assert keys("--held") == ["a", "b"]
     assert keys("--abandoned") == ["c"]
+
+
+def test_named_keys_are_read_alone_and_shown_also_if_free(held, monkeypatch):
+    wire = Wire(monkeypatch)
+    assert keys("c", "a", "never", "a") == ["a", "c", "never"]
+    assert wire.sent == ["BatchGetItem"]
+    (_, row) = rows("given-back")
+    assert (row[0], row[1], row[6]) == ("given-back", "-", "free")
+    assert int(row[5]) == LockItem.get("given-back").version
+    assert rows("never")[1] == ["never", "-", "-", "-", "-", "-", "free"]
+    assert keys("a", "c", "never", "--abandoned") == ["c"]
+    assert "no lock of these is held in table" in run_cli("ls", "c", "--held").stderr
+
+
+def test_prefix_leaves_out_other_keys(table):
+    with held_elsewhere("jobs/1"), held_elsewhere("jobs/2"), held_elsewhere("other"):
+        assert keys("--prefix", "jobs/") == ["jobs/1", "jobs/2"]
+        said = run_cli("ls", "--prefix", "job-").stderr
+        assert said.startswith("no lock with the prefix 'job-' is held or abandoned in table")
+
+
+def test_count_is_printed_alone(held):
+    for options, count in (
+        ((), 3),
+        (("--held",), 2),
+        (("--abandoned", "--json"), 1),
+        (("--prefix", "x"), 0),
+        (("a", "never"), 2),
+    ):
+        done = run_cli("ls", "--count", *options)
+        assert (done.exit_code, done.stdout, done.stderr) == (0, f"{count}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("a", "--prefix", "b"), "give KEYs, or --prefix"),
+        (tuple(map(str, range(101))), "up to 100 KEYs"),
+        (("x" * 3000,), "KEY"),
+    ],
+)
+def test_keys_that_cannot_be_listed(table, args, message):
+    done = run_cli("ls", *args)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_throttling_of_named_keys_is_repeated(held, monkeypatch):
+    wire = Wire(monkeypatch)
+
+    def fail(_answer):
+        wire.after.clear()
+        raise ConnectionResetError("cut")
+
+    wire.after["BatchGetItem"] = fail
+    assert keys("a") == ["a"]
+    assert wire.sent == ["BatchGetItem"] * 2
 
 
 def test_times_are_local_by_default(held, monkeypatch):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from botocore.client import BaseClient
+from cli import run_cli
 from click.testing import CliRunner
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from row_tables import LOCKABLE, created, made
@@ -138,6 +139,7 @@ def test_a_viewer_reads(table, needed):
         needed.clear()
         assert Mutex.for_key("a").locked()
         assert [item.key for item in LockItem.held()] == ["a"]
+        assert run_cli("ls", "a").exit_code == 0
     # held_elsewhere gives its lock back from a thread of its own
     assert on(table, needed) - {"UpdateItem"} == allowed("viewer")
 
@@ -146,6 +148,7 @@ def test_an_operator_looks_breaks_locks_and_sees_how_the_table_is(table, needed)
     with held_elsewhere("a"):
         needed.clear()
         assert [item.key for item in LockItem.held()] == ["a"]
+        assert run_cli("ls", "a").exit_code == 0
         assert LockItem.force_release("a")
     described = {"DescribeTable", "DescribeTimeToLive"}
     assert on(table, needed) | described == allowed("operator")

@@ -79,7 +79,8 @@ def test_table_fits_the_terminal_and_keeps_the_state(table, spawn, columns, head
         code, shown = rest(child)
     assert code == 0
     assert "\x1b[2J" not in child.before
-    lines = shown[shown.index("KEY") :].replace("\r", "").splitlines()
+    *lines, counts = shown[shown.index("KEY") :].replace("\r", "").splitlines()
+    assert counts == "held: 1   abandoned: 1"
     assert max(map(len, lines)) <= columns
     assert lines[0].split() == header
     long, dead = (line.split() for line in lines[1:3])

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from pynamodb_mutex.cli._locks import PAGE, Locks
+from pynamodb_mutex.cli._locks import MOST_READ, PAGE, Locks
 from pynamodb_mutex.cli._place import Place, elsewhere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from pynamodb_mutex._keys import RawItem
 
 MOST_KEYS = 50
 _SECONDS = 0.5
@@ -36,6 +38,27 @@ def complete_keys(context: click.Context, _: click.Parameter, incomplete: str) -
 def key_argument(**more: Any) -> Callable[[Any], Any]:
     """Return the argument KEY, completed from the table."""
     return click.argument("key", shell_complete=complete_keys, **more)
+
+
+keys_argument = click.argument("keys", nargs=-1, shell_complete=complete_keys, metavar="[KEY]...")
+
+prefix_option = click.option(
+    "--prefix", default="", metavar="TEXT", help="Only keys that begin like this."
+)
+
+
+def rows_of(locks: Locks, keys: Iterable[str], prefix: str) -> list[RawItem]:
+    """Return the primary keys of the locks that were named, each once; none if all of a prefix are meant.
+
+    Raises:
+        click.UsageError: If both were given, or more KEYs than one request can ask for.
+    """
+    unique = list(dict.fromkeys(keys))
+    if unique and prefix:
+        raise click.UsageError("give KEYs, or --prefix")
+    if len(unique) > MOST_READ:
+        raise click.UsageError(f"up to {MOST_READ} KEYs; for more there is --prefix")
+    return [locks.row(key) for key in unique]
 
 
 range_option = click.option(

@@ -37,6 +37,9 @@ PATIENCE = 3.0
 PAGE = 500
 """Rows in a request: a whole page, of 1 MB, may take longer than a request may that locks need."""
 
+MOST_READ = 100
+"""Rows that one BatchGetItem takes."""
+
 FREE, HELD, ABANDONED, INVALID = "free", "held", "abandoned", "invalid"
 
 
@@ -148,10 +151,10 @@ class Locks:
         answer = persist(lambda: self.store.read(row, consistent=True), until)
         return self.shown(row, answer.item, answer.received)
 
-    def all(self, progress: Callable[[str], None]) -> Iterator[Lock]:
-        """Read all locks that are held or abandoned, page after page; what may pass is repeated.
+    def all(self, progress: Callable[[str], None], prefix: str = "") -> Iterator[Lock]:
+        """Read the locks that are held or abandoned, page after page; what may pass is repeated.
 
-        Rows that cannot be a lock's are left out: `warn` names them.
+        Only those whose keys begin with the prefix. Rows that cannot be a lock's are left out: `warn` names them.
         """
         patience = PATIENCE
 
@@ -162,7 +165,8 @@ class Locks:
             patience = SCAN_PATIENCE
             return answer
 
-        for found, lock in enumerate(self._pages(page), 1):
+        locks = (lock for lock in self._pages(page) if lock.key.startswith(prefix))
+        for found, lock in enumerate(locks, 1):
             progress(f"reading the table: {found} locks so far")
             if lock.state == INVALID:
                 self.odd.append(lock)

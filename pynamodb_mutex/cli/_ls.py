@@ -11,8 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pynamodb_mutex._messages import escaped
-from pynamodb_mutex.cli._locks import ABANDONED, HELD, Lock, Locks
+from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._messages import escaped, shown
+from pynamodb_mutex._repeat import persist
+from pynamodb_mutex.cli._completion import keys_argument, prefix_option, rows_of
+from pynamodb_mutex.cli._locks import ABANDONED, HELD, PATIENCE, Lock, Locks
 from pynamodb_mutex.cli._output import (
     clock_time,
     cut,
@@ -55,27 +58,43 @@ sort_option = click.option(
 
 
 @click.command(cls=AppCommand)
+@keys_argument
+@prefix_option
 @click.option("--held", "only", flag_value=HELD, help="Only those that are held.")
 @click.option("--abandoned", "only", flag_value=ABANDONED, help="Only those that are abandoned.")
+@click.option("--count", is_flag=True, help="Print how many there are, and nothing else.")
 @sort_option
 @zone_option
 @json_option
 @pass_place
-def ls(place: Place, *, only: str | None, sort: str, zone: tzinfo | None, as_json: bool) -> None:
+def ls(
+    place: Place,
+    *,
+    keys: tuple[str, ...],
+    prefix: str,
+    only: str | None,
+    count: bool,
+    sort: str,
+    zone: tzinfo | None,
+    as_json: bool,
+) -> None:
     """List who holds what.
 
     Shown are the locks that are held, and those that are abandoned: their claim ended, and nobody took
     them since. An abandoned lock is free: the next taker gets it at once. Times are DynamoDB's, as its
-    answers tell, not this machine's. UNTIL moves with each renewal.
+    answers tell, not this machine's. UNTIL moves with each renewal. Of the KEYs, each is shown, also if it is free.
 
     To a terminal a table is printed: it leaves out columns, and the middle of long keys and owners, as it must to
     fit. Else there is a line for each lock, whole, with tabs between the columns.
 
-    It reads the whole table: 1 read unit for each 4 KB.
+    It reads the whole table, also with --prefix: 1 read unit for each 4 KB. With KEYs, up to 100, it is 1 read
+    unit for each.
 
     \b
     Examples:
       pynamodb-mutex ls
+      pynamodb-mutex ls deploy nightly-report
+      pynamodb-mutex ls --prefix invoice- --held --count
       pynamodb-mutex ls --abandoned --sort expiry
       pynamodb-mutex ls --json | jq -r '.[] | select(.remaining > 600) | .key'
 
@@ -85,17 +104,26 @@ def ls(place: Place, *, only: str | None, sort: str, zone: tzinfo | None, as_jso
       1  the table could not be read
     """
     locks = Locks(place.model())
+    rows = rows_of(locks, keys, prefix)
     with progress("reading the table") as news:
-        found = [lock for lock in locks.all(news) if only in (None, lock.state)]
+        if rows:
+            seen = persist(lambda: locks.read_several(rows), local_clock().now() + PATIENCE)
+        else:
+            seen = list(locks.all(news, prefix))
+    found = [lock for lock in seen if only in (None, lock.state)]
     locks.warn()
     found.sort(key=ORDERS[sort])
-    if as_json:
+    if count:
+        click.echo(len(found))
+    elif as_json:
         print_json([lock.document(zone) for lock in found])
     elif not found:
-        click.echo(f"no lock is {only or 'held or abandoned'} in {place}", err=True)
+        which = "of these " if rows else f"with the prefix {shown(prefix)} " if prefix else ""
+        click.echo(f"no lock {which}is {only or 'held or abandoned'} in {place}", err=True)
     elif on_terminal():
         console = Console()
         console.print(table_of(found, zone, console.width))
+        console.print(counts_of(found), highlight=False)
     else:
         click.echo("\t".join(COLUMNS))
         for lock in found:
@@ -110,7 +138,7 @@ def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
         iso(instant(lock.since, zone), "seconds") or "-",
         iso(instant(lock.until, zone), "seconds") or "-",
         "-" if lock.remaining is None else f"{lock.remaining:.1f}",
-        str(lock.claim.version),
+        str(lock.fencing_token or "-"),
         lock.state,
     ]
 
@@ -131,6 +159,12 @@ def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
     return table
 
 
+def counts_of(locks: Sequence[Lock]) -> str:
+    """Say how many are held, and how many abandoned."""
+    held, abandoned = (sum(lock.state == state for lock in locks) for state in (HELD, ABANDONED))
+    return f"held: {held}   abandoned: {abandoned}"
+
+
 def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
     now = instant(lock.seen_at, zone)
     return {
@@ -139,7 +173,7 @@ def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
         "SINCE": clock_time(instant(lock.since, zone), now),
         "UNTIL": clock_time(instant(lock.until, zone), now),
         "REMAINING": duration(lock.remaining) if lock.remaining else "-",
-        "TOKEN": str(lock.claim.version),
+        "TOKEN": str(lock.fencing_token or "-"),
         "STATE": lock.state,
     }
 

@@ -38,10 +38,10 @@ ROLES = {
         "the same rows, where --table is their lock_model: the permissions on it",
         ("BatchGetItem", "ConditionCheckItem", "GetItem", "PartiQLUpdate", "UpdateItem"),
     ),
-    "viewer": Role("look at locks", ("GetItem", "Scan")),
+    "viewer": Role("look at locks", ("BatchGetItem", "GetItem", "Scan")),
     "operator": Role(
         "look at locks and the table, and break locks",
-        ("DescribeTable", "DescribeTimeToLive", "GetItem", "Scan", "UpdateItem"),
+        ("BatchGetItem", "DescribeTable", "DescribeTimeToLive", "GetItem", "Scan", "UpdateItem"),
     ),
     "admin": Role(
         "create the table and delete it",

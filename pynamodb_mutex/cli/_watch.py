@@ -13,9 +13,9 @@ from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._messages import escaped, one_line
 from pynamodb_mutex._repeat import Transient
 from pynamodb_mutex._waiting import Alarm
-from pynamodb_mutex.cli._completion import complete_keys
+from pynamodb_mutex.cli._completion import keys_argument, prefix_option, rows_of
 from pynamodb_mutex.cli._locks import ABANDONED, FREE, HELD, INVALID, Lock, Locks
-from pynamodb_mutex.cli._ls import ORDERS, sort_option, table_of
+from pynamodb_mutex.cli._ls import ORDERS, counts_of, sort_option, table_of
 from pynamodb_mutex.cli._output import (
     clock_time,
     cut,
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import tzinfo
 
-
-MOST_KEYS = 100
-"""What one BatchGetItem takes."""
 
 _NEWS = 6
 """Changes that stay on the screen."""
@@ -72,8 +69,8 @@ class Change(NamedTuple):
 
 
 @click.command(cls=AppCommand)
-@click.argument("keys", nargs=-1, shell_complete=complete_keys, metavar="[KEY]...")
-@click.option("--prefix", default="", metavar="TEXT", help="Only keys that begin like this.")
+@keys_argument
+@prefix_option
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1, max=3600),
@@ -118,10 +115,6 @@ def watch(
       0  ended by Ctrl-C
       1  DynamoDB refused
     """
-    if keys and prefix:
-        raise click.UsageError("give KEYs, or --prefix")
-    if len(set(keys)) > MOST_KEYS:
-        raise click.UsageError(f"up to {MOST_KEYS} KEYs; watch all with --prefix")
     locks = Locks(place.model())
     look = _looker(locks, keys, prefix)
     try:
@@ -135,7 +128,7 @@ def watch(
 
 def _looker(locks: Locks, keys: Iterable[str], prefix: str) -> Callable[[], list[Lock]]:
     """Return what looks once at the locks that are watched."""
-    rows = [locks.row(key) for key in dict.fromkeys(keys)]
+    rows = rows_of(locks, keys, prefix)
     if rows:
         return lambda: locks.read_several(rows)
     return lambda: [lock for lock in locks.standing() if lock.key.startswith(prefix)]
@@ -222,10 +215,7 @@ class View(NamedTuple):
         """Draw what is known, to fit a terminal."""
         locks = sorted(watching.locks.values(), key=ORDERS[self.order])
         room = max(3, console.height - _NEWS - 8)
-        held = sum(lock.state == HELD for lock in locks)
-        abandoned = sum(lock.state == ABANDONED for lock in locks)
-        counts = f"held: {held}   abandoned: {abandoned}"
-        parts: list[Any] = [_line(str(self.place), "bold"), _line(counts)]
+        parts: list[Any] = [_line(str(self.place), "bold"), _line(counts_of(locks))]
         if watching.trouble is not None:
             parts.append(_line(f"{watching.trouble}; repeated", "red"))
         parts.append(Text())

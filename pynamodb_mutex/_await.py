@@ -11,15 +11,14 @@ import contextvars
 import logging
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakKeyDictionary
 
 from pynamodb_mutex._callers import acting_as, caller_name, this_caller
 from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._process import Process, current_process
+from pynamodb_mutex._process import current_process
 from pynamodb_mutex._waiting import Alarm
 
 if TYPE_CHECKING:
@@ -27,13 +26,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pynamodb_mutex")
 
-THREADS = 16
-"""Requests of tasks under way at a time, at most. Each takes a few seconds at the very worst."""
-
 R = TypeVar("R")
 T = TypeVar("T")
-
-_pools: WeakKeyDictionary[Process, ThreadPoolExecutor] = WeakKeyDictionary()
 
 
 class TaskAlarm(Alarm):
@@ -67,14 +61,16 @@ async def on_thread(function: Callable[[], T]) -> T:
     """Call a function on a thread, in this task's name.
 
     It is seen to its end, however often the task is cancelled: what was sent cannot be called back.
+    Where the system refuses every thread it is called on the loop's own: others wait for a request,
+    but no lock is lost, and a process that ends does not hang.
     """
-    pool = _pools.get(current_process())
-    if pool is None:
-        pool = ThreadPoolExecutor(THREADS, "pynamodb-mutex-aio")
-        pool = _pools.setdefault(current_process(), pool)
+    workers = current_process().tasks_workers
     call = partial(_call_as, this_caller(), caller_name(), function)
-    context = contextvars.copy_context()
-    future = asyncio.get_running_loop().run_in_executor(pool, context.run, call)
+    # not an executor: one whose thread is refused raises, and yet makes the call later
+    result: Future[T] = Future()
+    workers.post(partial(_settle, result, partial(contextvars.copy_context().run, call)))
+    workers.help_out()
+    future = asyncio.wrap_future(result)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -86,6 +82,15 @@ async def on_thread(function: Callable[[], T]) -> T:
     if future.exception() is not None:
         _log.debug("a cancelled task's call failed", exc_info=future.exception())
     raise cancelled
+
+
+def _settle(future: Future[T], call: Callable[[], T]) -> None:
+    """Make a call, and note in a future what came of it."""
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - also Ctrl-C: it is for who awaits
+        future.set_exception(error)
+        del future  # which keeps the error, whose traceback keeps this frame
 
 
 def _call_as(number: int, name: str, function: Callable[[], T]) -> T:

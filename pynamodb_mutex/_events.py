@@ -17,6 +17,7 @@ from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-d
 
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._messages import one_line, shown, shown_owner
+from pynamodb_mutex._threads import LINGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._hold import Hold
+    from pynamodb_mutex._threads import Threads
     from pynamodb_mutex._wanted import Wanted
 
     class Effort(Protocol):
@@ -45,9 +47,6 @@ _log = logging.getLogger("pynamodb_mutex")
 
 MOST_UNTOLD = 1000
 """Events of renewals that wait for a slow receiver, at most."""
-
-LINGER = 5.0
-"""Seconds without an event after which the thread that tells of renewals ends."""
 
 
 class _NoSignal:
@@ -323,22 +322,14 @@ def _send(
             )
 
 
-def _start(target: Callable[..., None], name: str, *args: Any) -> bool:
-    """Start a thread; return whether the system let us."""
-    try:
-        threading.Thread(target=target, args=args, name=name, daemon=True).start()
-    except RuntimeError:
-        _log.exception("no thread to tell of signals")
-        return False
-    return True
-
-
 def _tell_losses(news: list[tuple[NamedSignal, Wanted, dict[str, Any]]]) -> None:
     def tell() -> None:
         for each in news:
             _send(*each, caught=BaseException)
 
-    _start(tell, "pynamodb-mutex-lost")
+    threads = news[0][1].process.threads
+    threads.put("pynamodb-mutex-lost", tell)
+    threads.start()
 
 
 class Announced:
@@ -374,9 +365,13 @@ class Teller:
     """Sends the signals of renewals, in their order, on a thread that it starts when there are any.
 
     A slow receiver delays those behind it, but no renewal.
+
+    Args:
+        threads: Starts the thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
         self._changed = threading.Condition()
         self._untold: deque[tuple[NamedSignal, Wanted, dict[str, Any]]] = deque()
         self._runs = False
@@ -390,7 +385,9 @@ class Teller:
             if self._runs:
                 self._changed.notify()
             else:
-                self._runs = _start(self._run, "pynamodb-mutex-teller")
+                self._threads.put("pynamodb-mutex-teller", self._run)
+                self._runs = True
+        self._threads.start()
         if full:
             _log.warning(
                 "a receiver is too slow: %s of %s not told",

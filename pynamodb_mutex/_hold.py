@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb_mutex import _events
@@ -73,6 +74,7 @@ class Hold(Renewing):
         self.may_have_ended = False
         self.writing = threading.Lock()
         self.taker: Claim | None = None
+        self._threads = wanted.process.threads
         self.terms = wanted.terms
         self.store = wanted.store
         self._finished = False
@@ -215,10 +217,9 @@ class Hold(Renewing):
             on_lost, tell = hold.terms.on_lost, hold.wanted.on_lost
             if tell is not None and on_lost not in told:
                 told.append(on_lost)
-                threading.Thread(
-                    target=hold._tell, args=(tell,), name="pynamodb-mutex-on-lost", daemon=True
-                ).start()
+                self._threads.put("pynamodb-mutex-on-lost", partial(hold._tell, tell))
         _events.lost(lost)
+        self._threads.start()
 
     def _note(self, loss: Loss, taker: Claim | None, *, released: bool = False) -> bool:
         """Take note of a loss, if it came before a release; return whether it is news."""
@@ -253,6 +254,7 @@ class Hold(Renewing):
         if self.inherited:
             msg = f"{what}: {shown(self.terms.key)} is held by the parent process, not by its fork"
             raise MutexNotHeldError(msg, key=self.terms.key)
+        self._threads.start()
         if self._finished:
             raise self._finished_error(what)
         if self.loss is not None:

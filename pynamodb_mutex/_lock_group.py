@@ -264,6 +264,8 @@ class LockGroup(Blocks["GroupHold"], Made):
         return shown_all([lock.key for lock in self._locks])
 
     def _mine(self) -> GroupHold | None:
+        # see View
+        current_process().threads.start()
         return self._holds.get(this_caller()) or self._latest
 
     def _current(self, what: str) -> GroupHold:

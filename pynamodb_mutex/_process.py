@@ -10,12 +10,17 @@ from weakref import WeakSet, WeakValueDictionary
 from pynamodb_mutex._events import Teller
 from pynamodb_mutex._renewer import Renewer
 from pynamodb_mutex._store import Store
+from pynamodb_mutex._threads import Threads, Workers
 from pynamodb_mutex._waiting import LocalQueue
 
 if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamodb_mutex._clock import ServerTime
+
+
+REQUESTS_OF_TASKS = 16
+"""Requests of tasks under way at a time, at most. Each takes a few seconds at the very worst."""
 
 
 class Process:
@@ -27,8 +32,10 @@ class Process:
 
     def __init__(self) -> None:
         self.left_behind = False
-        self.renewer = Renewer()
-        self.teller = Teller()
+        self.threads = Threads()
+        self.renewer = Renewer(self.threads)
+        self.teller = Teller(self.threads)
+        self.tasks_workers = Workers(self.threads, "pynamodb-mutex-aio", REQUESTS_OF_TASKS)
         self.stores: dict[type[Model], Store] = {}
         self._server_times: dict[str, ServerTime] = {}
         self._queues: WeakValueDictionary[

@@ -1,25 +1,25 @@
 """Renewals in the background: one thread that knows when, and a few that send.
 
 The scheduling thread never waits for the network, so that a slow or hung request delays neither
-another lock's renewal nor the news of a loss.
+another lock's renewal nor the news of a loss; unless the system refuses every thread that could send.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import math
 import threading
-from collections import deque
-from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._threads import LINGER, Workers, going_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any, Protocol
+
+    from pynamodb_mutex._threads import Threads
 
     class Renewed(Protocol):
         """What the renewer looks after."""
@@ -47,19 +47,17 @@ if TYPE_CHECKING:
             """Send one renewal, or one with others. Called on a worker's thread; must not raise."""
 
 
-_log = logging.getLogger("pynamodb_mutex")
-
 MOST_TOGETHER = 25
 """Statements that DynamoDB takes in one request."""
 
 WORKERS = 8
 """Threads that send renewals, at most."""
 
-LINGER = 5.0
-"""Seconds without work after which the threads end."""
-
 LONGEST_SLEEP = 1.0
 """Seconds: a thread's wait does not count a suspension of the machine, the leases do."""
+
+RETRY = 0.1
+"""Seconds from one try to the next to start a thread that the system refuses."""
 
 SHORTEST_SLEEP = 0.01
 """Seconds from one call of a member to the next, unless something happens to it in between.
@@ -72,35 +70,30 @@ _TAKEN_OUT = -math.inf
 """In place of the due time of a member that is being called."""
 
 
-@contextmanager
-def _going_on() -> Iterator[None]:
-    """Log what is raised inside the block."""
-    try:
-        yield
-    except Exception:  # noqa: BLE001 - one that cannot start a thread must not end all
-        _log.exception("a renewal could not be sent")
-
-
 class Renewer:
-    """Calls whatever is registered when it is due."""
+    """Calls whatever is registered when it is due.
 
-    def __init__(self) -> None:
+    Args:
+        threads: Starts the threads.
+    """
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._workers = Workers(threads, "pynamodb-mutex-worker", WORKERS)
         self._changed = threading.Condition()
         self._due: dict[Renewed, float] = {}
         # an entry whose time is not its member's in _due is void
         self._heap: list[tuple[float, int, Renewed]] = []
         self._serial = itertools.count()
-        self._scheduler: threading.Thread | None = None
+        # or is about to, once the system gives a thread for it
+        self._schedules = False
         self._wakes_at = -math.inf
-        self._posted = threading.Condition()
-        self._outbox: deque[list[Renewed]] = deque()
-        self._workers = 0
-        self._idle = 0
 
     def add(self, member: Renewed) -> None:
         """Look after a member from now on."""
         with self._changed:
             self._push(member, member.due())
+        self._threads.start()
 
     def remove(self, member: Renewed) -> None:
         """Forget a member; what is under way for it goes on."""
@@ -117,12 +110,14 @@ class Renewer:
         with self._changed:
             if member in self._due:
                 self._push(member, member.due())
+        self._threads.start()
 
     def recheck(self) -> None:
         """Ask every member again when it is due: the local clock may have stood still."""
         with self._changed:
             for member in list(self._due):
                 self._push(member, member.due())
+        self._threads.start()
 
     def _valid(self, entry: tuple[float, int, Renewed]) -> bool:
         return self._due.get(entry[2]) == entry[0]
@@ -142,29 +137,31 @@ class Renewer:
             return
         self._due[member] = due
         heapq.heappush(self._heap, (due, next(self._serial), member))
-        if self._scheduler is None:
-            self._scheduler = threading.Thread(
-                target=self._schedule, name="pynamodb-mutex-renewer", daemon=True
-            )
-            self._scheduler.start()
+        if not self._schedules:
+            self._threads.put("pynamodb-mutex-renewer", self._schedule)
+            self._schedules = True
         elif due < self._wakes_at:
             self._changed.notify()
 
     def _schedule(self) -> None:
         idle_since = local_clock().now()
         while True:
+            # what the system refuses a thread for is tried again as long as this one lives
+            self._threads.start()
+            self._workers.help_out()
+            refusing = self._threads.refusing
             with self._changed:
                 clock = local_clock()
                 now = clock.now()
-                if self._due:
+                if self._due or refusing:
                     idle_since = now
                 elif now - idle_since >= LINGER:
                     self._heap.clear()
-                    self._scheduler = None
+                    self._schedules = False
                     return
                 if not self._heap or self._heap[0][0] > now:
                     due = self._heap[0][0] if self._heap else math.inf
-                    self._wakes_at = min(due, now + LONGEST_SLEEP)
+                    self._wakes_at = min(due, now + (RETRY if refusing else LONGEST_SLEEP))
                     clock.wait(self._changed, self._wakes_at - now)
                     self._wakes_at = -math.inf
                     continue
@@ -198,7 +195,7 @@ class Renewer:
         for member in members:
             # of one that fails: not at once, and not never
             due, sends = now + LONGEST_SLEEP, False
-            with _going_on():
+            with going_on("what was due could not be done"):
                 batch = member.batch
                 shared = batch is not None and len(members) > 1
                 due, sends = member.tend(member.early if shared else 0.0)
@@ -207,30 +204,5 @@ class Renewer:
             self._put_back(member, max(due, now + SHORTEST_SLEEP))
         for together in batches.values():
             for start in range(0, len(together), MOST_TOGETHER):
-                with _going_on():
-                    self._post(together[start : start + MOST_TOGETHER])
-
-    def _post(self, members: list[Renewed]) -> None:
-        with self._posted:
-            self._outbox.append(members)
-            if self._idle >= len(self._outbox):
-                self._posted.notify()
-                return
-            if self._workers == WORKERS:
-                return
-            # within the lock, and counted when it runs: it may fail to start
-            threading.Thread(target=self._work, name="pynamodb-mutex-worker", daemon=True).start()
-            self._workers += 1
-
-    def _work(self) -> None:
-        while True:
-            with self._posted:
-                self._idle += 1
-                if not self._outbox:
-                    self._posted.wait(LINGER)
-                self._idle -= 1
-                if not self._outbox:
-                    self._workers -= 1
-                    return
-                first, *others = self._outbox.popleft()
-            first.send_renewal(*others)
+                first, *others = together[start : start + MOST_TOGETHER]
+                self._workers.post(partial(first.send_renewal, *others))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb_mutex._callers import this_caller
 from pynamodb_mutex._messages import shown
+from pynamodb_mutex._process import current_process
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class View:
         self._latest: Hold | None = None
 
     def _mine(self) -> Hold | None:
+        # while no thread of ours lives, and the system refuses one, the user's are all there is
+        current_process().threads.start()
         return self._holds.get(this_caller()) or self._latest
 
     def _current(self, what: str) -> Hold:

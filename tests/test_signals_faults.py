@@ -411,33 +411,12 @@ def test_the_thread_that_tells_ends_when_there_is_nothing_to_tell(
     scene: Scene, heard: Heard, monkeypatch
 ) -> None:
     monkeypatch.setattr(_events, "LINGER", 0.05)
-    teller = _events.Teller()
+    teller = _events.Teller(current_process().threads)
     wanted = scene.mutex()._wanted()
     for count in (1, 2):
         teller.put(signals.renewed, wanted, {"key": scene.key})
         heard.wait("renewed", count)
         until(lambda: not teller._runs)
-
-
-def test_a_system_without_threads_costs_the_signal_not_the_lock(
-    scene: Scene, heard: Heard, monkeypatch, caplog
-) -> None:
-    class NoThread(threading.Thread):
-        def start(self) -> None:
-            raise RuntimeError("can't start new thread")
-
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
-    monkeypatch.setattr(_events.threading, "Thread", NoThread)
-    current_process().teller._runs = False
-    mutex.renew()
-    assert scene.here.force_release(scene.key)
-    assert mutex.loss is Loss.FORCED
-    assert caplog.text.count("no thread to tell of signals") == 2
-    monkeypatch.undo()
-    # what waits is told with the next
-    scene.mutex().acquire()
-    heard.wait("acquired", 2)
 
 
 # -- forks -----------------------------------------------------------------------------------------

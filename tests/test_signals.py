@@ -411,7 +411,7 @@ assert not signals.signals_available
 engine = Engine("embedded", sys.argv[1])
 with use(engine):
     LockItem.create_table()
-    with Mutex.for_key("a", lease=0.5) as mutex:
+    with Mutex.for_key("a") as mutex:
         mutex.renew()
     LockItem.delete_table()
 for name in ("connect", "connect_via", "connected_to"):

@@ -168,6 +168,17 @@ def test_it_runs_as_a_module():
     assert done.stdout.startswith("pynamodb-mutex, version ")
 
 
+@pytest.mark.parametrize("args", [["ls"], ["ls", "--json"], ["policy"], ["show", "--help"]])
+def test_a_closed_pipe_ends_it_quietly(table, args):
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes) as pipe, held_elsewhere("a"):
+        done = subprocess.run(
+            [*COMMAND, *args], stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=100
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_without_the_extra_one_line_names_it():
     hidden = "import sys; sys.modules['click'] = None; from pynamodb_mutex.cli import main; "
     hide = "import importlib.util as u; f = u.find_spec; "

@@ -1,6 +1,7 @@
 """The command ``pynamodb-mutex``. Needs the extra ``cli``; the package never imports it.
 
-Exit codes: 0 done; 1 failed; 2 wrong usage; 130 interrupted by Ctrl-C. Commands that say more with theirs
+Exit codes: 0 done; 1 failed; 2 wrong usage; 130 interrupted by Ctrl-C; 141 nobody
+reads what is printed. Commands that say more with theirs
 name them in their help.
 """
 
@@ -11,6 +12,9 @@ from importlib.util import find_spec
 
 INTERRUPTED = 130
 """Exit code: Ctrl-C, or a signal of that number."""
+
+UNREAD = 141
+"""Exit code: nobody reads what is printed any more, as of what SIGPIPE ends."""
 
 
 def main() -> None:

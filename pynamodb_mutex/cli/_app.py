@@ -39,6 +39,7 @@ def app() -> None:
       1    failed; what happened is on standard error
       2    wrong usage
       130  interrupted by Ctrl-C
+      141  nobody reads what is printed, as in ls | head -1
     """
 
 

@@ -16,7 +16,7 @@ from pynamodb.models import Model
 from pynamodb_mutex._answers import explained
 from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._process import store_for
-from pynamodb_mutex.cli import INTERRUPTED
+from pynamodb_mutex.cli import INTERRUPTED, UNREAD
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.rows import RowLockMixin
 
@@ -218,6 +218,15 @@ class AppGroup(click.Group):
     def __init__(self, name: str | None = None, **more: Any) -> None:
         more["params"] = [*(more.get("params") or []), *place_options()]
         super().__init__(name, **more)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run a command; it ends quietly when nobody reads what it prints, as in ``ls | head -1``."""
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            # what is still buffered would fail once more when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            context.exit(UNREAD)
 
 
 pass_place = click.make_pass_decorator(Place, ensure=True)

@@ -198,6 +198,7 @@ class AnyOf(Mutex):
         """Whether all the keys are held, by whomever; one consistent BatchGetItem.
 
         Raises:
+            InvalidRowError: If one of the rows is not a lock's, or its lock attributes cannot be right.
             pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
         """
         store = current_process().store(self._terms.model)

@@ -41,6 +41,10 @@ _JAVA_MARK = "recordVersionNumber"
 """In the rows of the DynamoDB Lock Client for Java and its relatives, which take no notice of our claims."""
 
 
+_PUT_RIGHT = "Find out what wrote it; force_release() puts it right"
+_NOT_OURS = "Give locks a table, or keys, of their own"
+
+
 def _text(value: dict[str, Any]) -> str:
     if "S" not in value:
         raise ValueError("is no string")
@@ -153,6 +157,26 @@ class ClaimRows:
         read = self._read(raw)
         return None if isinstance(read, Claim) else f"{read[0]!r} {read[1]}"
 
+    def was_a_locks(self, raw: RawItem) -> bool:
+        """Say whether a row is a lock's, though its attributes may not be right: only then force may change it.
+
+        In a user's row they have names of their own. In the lock table a row that lacks a token or a version
+        is taken for another application's if it has more than a lock has: force would make DynamoDB delete
+        it, by its TTL.
+        """
+        if self.must_exist:
+            return True
+        names = [self._token.attr_name, self._version.attr_name, self.expires_at.attr_name]
+        token, version, ends = (name in raw for name in names)
+        ours = {attribute.attr_name for attribute in self._model.get_attributes().values()}
+        lost = (token or ends) and raw.keys() <= ours
+        return ((token and version) or lost) and _JAVA_MARK not in raw
+
+    def version_above(self, raw: RawItem) -> int | None:
+        """Return a fencing token above that in a row whose attributes may not be right; None if it has none."""
+        number = Decimal(raw.get(self._version.attr_name, {}).get("N", "-1"))
+        return int(number) + 1 if 0 <= number < HIGHEST_VERSION else None
+
     def _invalid(self, raw: RawItem, attribute: str, why: str) -> InvalidRowError:
         if self.must_exist:
             names = filter(None, (self._model._hash_keyname, self._model._range_keyname))
@@ -163,8 +187,8 @@ class ClaimRows:
         found = f": {shown(raw[attribute])}" if attribute in raw else f"; it has {shown_all(raw)}"
         msg = (
             f"the row of {shown(key)} in table {self._connection.table_name} is no lock's, or broken: "
-            f"its {attribute!r} {why}{found}"
-        )
+            f"its {attribute!r} {why}{found}. "
+        ) + (_PUT_RIGHT if self.was_a_locks(raw) else _NOT_OURS)
         return InvalidRowError(msg, attribute=attribute, key=key)
 
     def end(self, raw: RawItem) -> float | None:
@@ -432,6 +456,34 @@ class ClaimRows:
             *self.ending(),
         ]
         return self._template(actions, condition)
+
+    def put_right(self, seen: RawItem) -> tuple[Template, dict[str, Any]]:
+        """Make a tombstone of a row whose attributes cannot be right, if they still are as they were seen.
+
+        Returns:
+            The request, and the values in it that were seen.
+        """
+        attributes = self._model.get_attributes()
+        prefix: str = getattr(self._model, "_claim_prefix", "")
+        condition: Any = None
+        values: dict[str, Any] = {}
+        for name in CLAIM:
+            attribute = attributes[prefix + name]
+            path = Path(attribute)
+            same: Condition = path.does_not_exist()
+            for kind, value in seen.get(attribute.attr_name, {}).items():
+                # slots, for what is seen is not ours to read
+                values[f"seen {name}"] = value
+                same = path == slot(kind, f"seen {name}")
+            condition = same if condition is None else condition & same
+        actions = [
+            self._token.set(slot("S", "token")),
+            self._version.set(slot("N", "new_version")),
+            *self.ending(),
+            self._writes.remove(),
+            self._abandoned_by.remove(),
+        ]
+        return self._template(actions, condition), values
 
     @Once
     def guard(self) -> Template:

@@ -76,6 +76,7 @@ class LockGroup(Blocks["GroupHold"], Made):
             MutexAlreadyHeldError: If this thread holds them by this object, and they are not
                 reentrant; or if they are, and it holds some of them otherwise.
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
+            InvalidRowError: If one of the rows is not a lock's, or its lock attributes cannot be right.
             pynamodb.exceptions.DoesNotExist: If one of the rows to lock is missing.
             pynamodb.exceptions.TableDoesNotExist: If a table is.
             pynamodb.exceptions.TransactWriteError: If DynamoDB refuses the request at all, or could

@@ -71,6 +71,7 @@ class MutexGroup(LockGroup):
         """Whether anyone holds any of the locks, by one consistent read of all.
 
         Raises:
+            InvalidRowError: If one of the rows is not a lock's, or its lock attributes cannot be right.
             pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
         """
         terms = [lock._terms for lock in self._locks]

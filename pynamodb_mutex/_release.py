@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pynamodb_mutex._answers import Answer
-    from pynamodb_mutex._claim import Claim
     from pynamodb_mutex._keys import RawItem
     from pynamodb_mutex._store import Store
     from pynamodb_mutex._waiting import Turn
@@ -73,19 +73,36 @@ def given_back(endings: Sequence[Ending]) -> Iterator[None]:
 
 
 def force(store: Store, row: RawItem, key: str) -> bool:
-    """Break the claim that stands in a row now, and no later one; return whether there was one."""
-    seen = persist(lambda: store.read(row, consistent=True), local_clock().now() + _PATIENCE).claim
-    return seen.expires_at is not None and break_seen(store, row, key, seen) is None
+    """Break the claim that stands in a row now, and no later one; return whether there was one.
+
+    Raises:
+        InvalidRowError: If the row is not a lock's.
+    """
+    seen = persist(lambda: store.read(row, consistent=True), local_clock().now() + _PATIENCE)
+    if seen.claim.fault is None and seen.claim.expires_at is None:
+        return False
+    return break_seen(store, row, key, seen.item) is None
 
 
-def break_seen(store: Store, row: RawItem, key: str, seen: Claim) -> Answer | None:
-    """Break a claim that was seen, however long ago, and no later one.
+def break_seen(store: Store, row: RawItem, key: str, item: RawItem) -> Answer | None:
+    """Break the claim in a row that was seen, however long ago, and no later one.
+
+    A row whose lock attributes cannot be right is put right: it must stand exactly as it was seen.
 
     Returns:
         None if this broke it. Else it had ended otherwise, and the answer shows what stands there now.
+
+    Raises:
+        InvalidRowError: If the row is not a lock's.
     """
+    seen = store.rows.claim(item)
     broken_by = forced_token(store.server_now())
-    answer = persist(lambda: store.force(row, seen, broken_by), local_clock().now() + _PATIENCE)
+    if not store.rows.was_a_locks(item):
+        seen.check()
+    send = partial(store.force, row, seen, broken_by)
+    if seen.fault is not None:
+        send = partial(store.put_right, row, item, broken_by)
+    answer = persist(send, local_clock().now() + _PATIENCE)
     if not answer.applied and answer.claim.token != broken_by:
         return answer
     local = current_process().queue(store, key).holder

@@ -263,6 +263,16 @@ class Store:
         ttl = self.ttl(seen.expires_at or 0.0)
         return self.write(self.rows.force, key, {"seen": seen.token, "token": token, "ttl": ttl})
 
+    def put_right(self, key: RawItem, seen: RawItem, token: str) -> Answer:
+        """Break the claim in a row whose lock attributes cannot be right, if they still are as they were seen.
+
+        The fencing token grows where there was one to count from.
+        """
+        version = self.rows.version_above(seen) or self.next_version(local_clock().now())
+        template, values = self.rows.put_right(seen)
+        values |= {"token": token, "new_version": str(version), "ttl": self.ttl_from_now()}
+        return self.write(template, key, values)
+
     def scan_claims(self) -> Iterator[RawItem]:
         """Read all rows that carry a claim, dead or alive."""
         until = local_clock().now() + SCAN_PATIENCE

@@ -143,7 +143,8 @@ class InvalidKeyError(MutexError, ValueError):
 class InvalidRowError(MutexError):
     """A row stands under the key that is not a lock's, or whose lock attributes cannot be right.
 
-    Such a row is never taken, and nobody waits for it.
+    Such a row is never taken, and nobody waits for it. `LockItem.force_release
+    <pynamodb_mutex.LockItem.force_release>` puts the lock attributes of a lock's row right.
 
     Attributes:
         attribute: Stored name of the attribute that is missing or wrong, where known.

@@ -157,14 +157,20 @@ class LockItem(Model):
         The holder learns it from its next request. Guarded writes of it are refused from this
         moment on; anything else it does is not.
 
+        A row whose lock attributes cannot be right, so that no mutex takes it, is put right, if it still
+        stands exactly as it was read: the lock is free then, and its fencing token above the old one, if
+        that was a number. A row that is no lock's is never changed.
+
         Args:
             key: The lock's key.
 
         Returns:
-            Whether a claim was broken; False if there was none, or it changed hands meanwhile.
+            Whether a claim was broken, or a row put right; False if there was nothing to break, or the row
+            changed hands meanwhile.
 
         Raises:
             InvalidKeyError: For a key that no lock can have.
+            InvalidRowError: If the row under the key is not a lock's.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses or cannot be reached.
         """
         return force(store_for(cls), key_of(cls, check_key(key)), key)

@@ -257,6 +257,7 @@ class Mutex(Holder, Blocks["Hold"], Made):
         Raises:
             MutexAlreadyHeldError: If this thread holds it by this mutex, which is not reentrant.
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
+            InvalidRowError: If the row under the key is not a lock's, or its lock attributes cannot be right.
             pynamodb.exceptions.TableDoesNotExist: If there is no table there; it says where.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or could not be
                 reached, or was throttling, until the timeout; GetError if that was a read, as a first
@@ -317,7 +318,11 @@ class Mutex(Holder, Blocks["Hold"], Made):
         """Break whatever claim stands on this key now, and no later one.
 
         Returns:
-            Whether a claim was broken. See `LockItem.force_release`.
+            Whether a claim was broken, or a row put right. See `LockItem.force_release`.
+
+        Raises:
+            InvalidRowError: If the row under the key is not a lock's.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses or cannot be reached.
         """
         terms = self._terms
         return force(current_process().store(terms.model), terms.row, terms.key)
@@ -359,6 +364,7 @@ class Mutex(Holder, Blocks["Hold"], Made):
         """Whether anyone holds the lock, by one consistent read.
 
         Raises:
+            InvalidRowError: If the row under the key is not a lock's, or its lock attributes cannot be right.
             pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
         """
         store = current_process().store(self._terms.model)

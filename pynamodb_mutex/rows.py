@@ -226,6 +226,7 @@ class RowLockMixin(Model):
             MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
             MutexError: If the lock is used with ``delete_on_release``, for then nothing can be guarded.
             RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
+            InvalidRowError: If it is not locked here, and the attributes of its lock cannot be right.
             MutexNotHeldError: With ``unlock``, if it is not locked here.
             pynamodb.exceptions.PutError: If the condition or the model's version does not hold, or
                 DynamoDB cannot be reached. TransactWriteError with a ``lock_model``.
@@ -255,6 +256,7 @@ class RowLockMixin(Model):
             MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
             MutexError: If the lock is used with ``delete_on_release``, for then nothing can be guarded.
             RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
+            InvalidRowError: If it is not locked here, and the attributes of its lock cannot be right.
             MutexNotHeldError: With ``unlock``, if it is not locked here.
             pynamodb.exceptions.UpdateError: If the condition or the model's version does not hold, or
                 DynamoDB cannot be reached. With a ``lock_model`` TransactWriteError, and GetError if the
@@ -281,6 +283,7 @@ class RowLockMixin(Model):
             MutexLostError: If the lock is lost; ``applied`` says whether the row was deleted.
             MutexError: If the lock is used with ``delete_on_release``, for then nothing can be guarded.
             RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
+            InvalidRowError: If it is not locked here, and the attributes of its lock cannot be right.
             pynamodb.exceptions.DeleteError: If the condition or the model's version does not hold, or
                 DynamoDB cannot be reached. TransactWriteError with a ``lock_model``.
         """

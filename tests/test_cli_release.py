@@ -7,6 +7,8 @@ import os
 
 import click
 import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 from cli import answered, run_cli, terminal
 from test_models import Elsewhere, Wire
 
@@ -141,6 +143,107 @@ def test_a_lost_answer_to_the_force_is_no_change_of_hands(table, wire):
         done = run_cli("release", "a", "--force", "--yes")
         assert done.exit_code == 0, done.stderr
         assert wire.sent.count("UpdateItem") == 2
+
+
+# -- rows that cannot be a lock's ----------------------------------------------------------------
+
+
+def put(key, **attributes):
+    row = {"key": {"S": key}, **attributes}
+    client = LockItem._get_connection().connection.client
+    client.put_item(TableName=LockItem.Meta.table_name, Item=row)
+    return row
+
+
+def stands(key):
+    where = {"TableName": LockItem.Meta.table_name, "Key": {"key": {"S": key}}}
+    client = LockItem._get_connection().connection.client
+    return client.get_item(**where, ConsistentRead=True)["Item"]
+
+
+BROKEN = {"token": {"S": "t"}, "version": {"N": "7"}, "expires_at": {"S": "soon"}}
+
+
+def test_broken_row_is_put_right(table):
+    row = put("a", **BROKEN)
+    done = run_cli("release", "a")
+    assert done.exit_code == 1
+    assert "state:          invalid" in done.stderr
+    assert "'expires_at' is no number of seconds" in done.stderr
+    assert "--force puts the row right" in done.stderr
+    assert stands("a") == row
+    done = answered("y\n", "release", "a", "--force", "--json")
+    assert done.exit_code == 0
+    assert "Put this row right in table" in done.output
+    result = json.loads(done.stdout[done.stdout.index("{") :])
+    assert (result["freed"], result["lock"]["state"]) == (True, "invalid")
+    with Mutex.for_key("a", timeout=0) as mutex:
+        assert mutex.fencing_token == 9
+
+
+def test_broken_row_that_changes_meanwhile_is_left_alone(table):
+    put("a", **BROKEN)
+    later = {**BROKEN, "version": {"N": "8"}}
+    done = while_it_asks(lambda: put("a", **later), "release", "a", "--force")
+    assert done.exit_code == 1
+    assert "nothing was broken, for it has changed meanwhile: the row of 'a'" in done.stderr
+    assert stands("a") == {"key": {"S": "a"}, **later}
+
+
+def test_row_that_is_no_locks_is_never_changed(table):
+    row = put("a", email={"S": "a@example.com"})
+    for args in ((), ("--force", "--yes")):
+        done = run_cli("release", "a", *args)
+        assert done.exit_code == 1
+        assert "nothing was done: the row is no lock's" in done.stderr
+        assert "'token' is missing" in done.stderr
+        assert stands("a") == row
+
+
+def test_all_abandoned_leaves_out_rows_that_cannot_be_a_locks(table):
+    foreign = put("foreign", user={"S": "Ann"}, expires_at={"N": "1"})
+    broken = put("broken", **BROKEN)
+    with held_elsewhere("a"):
+        expire("a")
+        done = run_cli("release", "--all-abandoned", "--yes", "--json")
+        assert done.exit_code == 0, done.stderr
+        assert [lock["key"] for lock in read(done)["freed"]] == ["a"]
+        assert done.stderr.count("left out: the row of ") == 2
+    assert stands("foreign") == foreign
+    assert stands("broken") == broken
+
+
+def test_all_abandoned_goes_on_after_a_row_that_dynamodb_refuses_to_write(table, monkeypatch):
+    with held_elsewhere("a"), held_elsewhere("b"), held_elsewhere("c"):
+        for key in ("a", "b", "c"):
+            expire(key)
+        original = BaseClient._make_api_call
+
+        def refuse(client, operation, kwargs):
+            if operation == "UpdateItem" and kwargs["Key"]["key"]["S"] == "b":
+                code = {"Code": "AccessDeniedException", "Message": "not this key"}
+                raise ClientError({"Error": code, "ResponseMetadata": {}}, operation)
+            return original(client, operation, kwargs)
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", refuse)
+        done = run_cli("release", "--all-abandoned", "--yes", "--json")
+        assert done.exit_code == 1
+        result = read(done)
+        assert sorted(lock["key"] for lock in result["freed"]) == ["a", "c"]
+        assert [lock["key"] for lock in result["skipped"]] == ["b"]
+        assert "'b'  skipped: UpdateItem failed: " in done.stderr
+        assert done.stderr.endswith("DynamoDB refused to free 1 of 3\n")
+        monkeypatch.undo()
+
+
+def test_abandoned_lock_whose_row_is_overwritten_meanwhile_is_not_told_as_freed(table):
+    with held_elsewhere("a"):
+        expire("a")
+        args = ("release", "--all-abandoned", "--json")
+        done = while_it_asks(lambda: put("a", **BROKEN), *args)
+        assert done.exit_code == 0
+        assert "'a'  skipped: the row of 'a' in table" in done.stderr
+        assert stands("a") == {"key": {"S": "a"}, **BROKEN}
 
 
 # -- all that are abandoned ---------------------------------------------------------------------

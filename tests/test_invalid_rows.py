@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from botocore.client import BaseClient
+from pynamodb.exceptions import UpdateError
 
 from pynamodb_mutex import (
     InvalidRowError,
@@ -16,8 +18,17 @@ from pynamodb_mutex import (
     MutexLostError,
     Semaphore,
 )
-from pynamodb_mutex._process import forget_everything
+from pynamodb_mutex._process import forget_everything, store_for
+from pynamodb_mutex._repeat import Transient
 from pynamodb_mutex.testing import held_elsewhere
+
+
+class Elsewhere(LockItem):
+    """The same table with another connection and another queue, as in another process."""
+
+    class Meta(LockItem.Meta):
+        pass
+
 
 FAR = {"N": "4102444800"}  # the year 2100
 TOMBSTONE = {"token": {"S": "theirs"}, "version": {"N": "7"}, "writes": {"N": "0"}}
@@ -216,6 +227,93 @@ def test_highest_fencing_token_is_not_passed(table):
         with pytest.raises(InvalidRowError) as caught:
             Mutex.for_key("odd").acquire()
         refused(caught, "version")
+
+
+# -- breaking by force --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("odd", WRONG)
+def test_force_puts_a_broken_row_right(table, odd):
+    attributes = WRONG[odd][0]
+    put({**attributes, "data": {"S": "7"}})
+    assert table.force_release("odd")
+    assert stands().keys() == {"key", "token", "version", "ttl", "data"}
+    assert not Mutex.for_key("odd").locked()
+    assert not table.force_release("odd")
+    with Mutex.for_key("odd", timeout=0) as mutex:
+        usable = attributes.get("version") in ({"N": "7"}, {"N": "7.5"})
+        lowest = 8 if usable else 1000 * (time.time() - 3600)
+        assert lowest < mutex.fencing_token < lowest + 2 * 3600_000
+        assert mutex.data == 7
+        assert not mutex.abandoned
+
+
+@pytest.mark.parametrize("odd", NO_LOCKS)
+def test_force_leaves_a_row_that_is_no_locks(table, odd):
+    attributes, attribute = NO_LOCKS[odd]
+    before = put(attributes)
+    for force in (lambda: table.force_release("odd"), Mutex.for_key("odd").force_release):
+        with pytest.raises(InvalidRowError) as caught:
+            force()
+        refused(caught, attribute)
+    assert stands() == before
+
+
+@pytest.mark.parametrize("change", ["owner", "lease", "writes", "abandoned_by", "version"])
+def test_force_breaks_the_very_row_that_was_seen(table, monkeypatch, change):
+    row = put({**CLAIM, "expires_at": {"L": [{"S": "$soon"}, {"B": b"1"}]}})
+    store = store_for(table)
+    renewed = {**row, change: {"S": "else"} if "S" in row[change] else {"N": "8"}}
+    without = {name: value for name, value in row.items() if name != change}
+    real = store.put_right
+    for later in (renewed, without):
+
+        def put_meanwhile(*args, later=later):
+            put(later)
+            monkeypatch.setattr(store, "put_right", real)
+            return real(*args)
+
+        monkeypatch.setattr(store, "put_right", put_meanwhile)
+        assert not table.force_release("odd")
+        assert stands() == {**later, "key": {"S": "odd"}}
+    assert table.force_release("odd")
+
+
+def test_force_whose_answer_is_lost_is_recognised(table, monkeypatch):
+    put(WRONG["end-text"][0])
+    store = store_for(table)
+    real, sent = store.put_right, []
+
+    def lose_the_first(*args):
+        sent.append(args)
+        answer = real(*args)
+        if len(sent) == 1:
+            raise Transient(UpdateError("lost"), maybe_applied=True)
+        return answer
+
+    monkeypatch.setattr(store, "put_right", lose_the_first)
+    assert table.force_release("odd")
+    assert len(sent) == 2
+    assert Mutex.for_key("odd").acquire(timeout=0)
+
+
+def test_holder_whose_broken_row_is_put_right_learns_that_it_was_forced(table):
+    mutex = Mutex.for_key("odd", auto_renew=False)
+    elsewhere = Mutex.for_key("odd", model=Elsewhere)
+    assert mutex.acquire()
+    overwrite("end-text")
+    assert elsewhere.force_release()
+    with pytest.raises(MutexLostError) as caught:
+        mutex.renew()
+    assert caught.value.loss is Loss.FORCED
+
+
+def test_holder_in_the_process_learns_at_once_that_its_broken_row_was_put_right(table):
+    mutex = Mutex.for_key("odd", auto_renew=False)
+    assert mutex.acquire()
+    overwrite("end-text")
+    assert table.force_release("odd")
+    assert mutex.loss is Loss.FORCED
 
 
 # -- several locks ------------------------------------------------------------------------------

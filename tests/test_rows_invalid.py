@@ -131,3 +131,21 @@ def test_row_of_the_lock_table_that_is_no_locks_is_refused(ledger):
     for write in (Ledger.locked("a").acquire, Ledger.get("a").save):
         with pytest.raises(InvalidRowError, match=key):
             write()
+
+
+@every_wrong_claim
+def test_force_puts_the_lock_of_a_row_right(accounts, wrong):
+    put(Account, {**WRONG[wrong][0], "balance": {"N": "5"}, "note": {"S": "mine"}})
+    assert Account.locked("a").force_release()
+    row = stands(Account)
+    assert row.keys() == {"name", "balance", "note", "lock_token", "lock_version"}
+    assert not Account.locked("a").force_release()
+    with Account.locked("a", timeout=0) as locked:
+        assert locked.balance == 5
+        assert locked.row_lock.fencing_token == int(row["lock_version"]["N"]) + 1
+
+
+def test_force_leaves_a_row_alone_that_was_never_locked(accounts):
+    row = put(Account, {"token": {"N": "1"}})
+    assert not Account.locked("a").force_release()
+    assert stands(Account) == row

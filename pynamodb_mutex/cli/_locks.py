@@ -224,6 +224,10 @@ class Locks:
             if self.in_rows or self._range is None or key_of(self._model, lock.key) == row:
                 yield lock
 
+    def was_a_locks(self, lock: Lock) -> bool:
+        """Say whether a row is a lock's, if a broken one: only then it is for a command to change."""
+        return self.store.rows.was_a_locks(lock.raw)
+
     def ttl(self, raw: RawItem) -> float | None:
         """Return when DynamoDB may delete a row."""
         return self.store.rows.ttl(raw)

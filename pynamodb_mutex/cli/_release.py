@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._messages import escaped, shown, shown_owner
+from pynamodb_mutex._messages import escaped, one_line, shown, shown_owner
 from pynamodb_mutex._release import break_seen
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex.cli._completion import key_argument, range_option
-from pynamodb_mutex.cli._locks import ABANDONED, FREE, PATIENCE, Lock, Locks
+from pynamodb_mutex.cli._locks import ABANDONED, FREE, HELD, INVALID, PATIENCE, Lock, Locks
 from pynamodb_mutex.cli._output import (
     confirm,
     json_option,
@@ -25,6 +25,8 @@ from pynamodb_mutex.cli._show import about
 
 if TYPE_CHECKING:
     from datetime import tzinfo
+
+    from pynamodb_mutex._answers import Answer
 
 
 @click.command(cls=AppCommand)
@@ -59,6 +61,9 @@ def release(
     A holder that is alive goes on until it next asks DynamoDB. Its guarded writes are refused from this
     moment on; anything else it does is not.
 
+    A row whose lock attributes cannot be right, so that no mutex takes it, is put right; one that is no
+    lock's is never changed.
+
     With --all-abandoned, claims are freed that ended and that nobody took; one that is renewed or
     taken meanwhile is left alone. There is seldom a need: the next taker gets such a lock at
     once, and is told that it was abandoned, which it is not after this.
@@ -72,7 +77,7 @@ def release(
     \b
     Exit codes:
       0    the lock is free: broken, or it was free already
-      1    it was not freed: no --force, not confirmed, changed hands, or DynamoDB refused
+      1    it was not freed: no --force, not confirmed, changed hands, no lock's row, or DynamoDB refused
       130  interrupted by Ctrl-C
     """
     if (key is None) != all_abandoned:
@@ -90,9 +95,11 @@ def release(
         return
     for name, value in about(seen, zone):
         click.echo(f"{name + ':':16}{escaped(value)}", err=True)
-    if not force:
-        raise Failure(_why_force(seen))
-    confirm(f"Break this claim in {place}?", yes=yes)
+    _check(locks, seen, force=force)
+    confirm(
+        f"{'Put this row right' if seen.state == INVALID else 'Break this claim'} in {place}?",
+        yes=yes,
+    )
     now = _broken(locks, seen, key)
     if as_json:
         after = None if now is None else now.document(zone)
@@ -101,6 +108,8 @@ def release(
         click.echo(f"{shown(seen.name)} is free", err=True)
     elif now.state == FREE:
         click.echo(f"{shown(seen.name)} is free: that claim had ended meanwhile", err=True)
+    elif now.state == INVALID:
+        raise Failure(f"nothing was broken, for it has changed meanwhile: {now.claim.fault}")
     else:
         raise Failure(
             f"that claim is over, and nothing else was broken: {shown(seen.name)} is now {now.state}, "
@@ -108,18 +117,29 @@ def release(
         )
 
 
-def _why_force(seen: Lock) -> str:
-    if seen.state == ABANDONED:
-        return "nothing was done. The next taker gets this lock at once; --force frees it now"
-    return (
-        "nothing was done: only its holder gives a lock back. If that one is dead, the lock frees "
-        "itself at its end; --force breaks its claim now"
+def _check(locks: Locks, seen: Lock, *, force: bool) -> None:
+    """Check that a lock may be freed by force.
+
+    Raises:
+        Failure: If not; it says what else there is.
+    """
+    if not locks.was_a_locks(seen):
+        raise Failure("nothing was done: the row is no lock's")
+    if force:
+        return
+    raise Failure(
+        {
+            ABANDONED: "nothing was done. The next taker gets this lock at once; --force frees it now",
+            INVALID: "nothing was done. Find out what wrote this; --force puts the row right, and frees the lock",
+            HELD: "nothing was done: only its holder gives a lock back. If that one is dead, the lock frees "
+            "itself at its end; --force breaks its claim now",
+        }[seen.state]
     )
 
 
 def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:
     """Break a claim; return what stands there instead if it is over otherwise."""
-    instead = break_seen(locks.store, seen.row, key, seen.claim)
+    instead = break_seen(locks.store, seen.row, key, seen.raw)
     return None if instead is None else locks.shown(seen.row, instead.item, instead.received)
 
 
@@ -138,19 +158,27 @@ def _release_abandoned(
             owner = shown_owner(lock.claim.owner)
             click.echo(f"{shown(lock.name)}  abandoned by {owner}", err=True)
         confirm(f"Free these {len(found)} in {place}?", yes=yes)
+        refused = 0
         for lock in found:
-            freed = _freed(locks, lock)
-            results["freed" if freed else "skipped"].append(lock.document(zone))
-            said = "freed" if freed else "skipped: renewed or taken meanwhile"
+            instead = _freed(locks, lock)
+            results["skipped" if instead else "freed"].append(lock.document(zone))
+            refused += isinstance(instead, PynamoDBException)
+            said = f"skipped: {one_line(instead)}" if instead else "freed"
             click.echo(f"{shown(lock.name)}  {said}", err=True)
+        if refused:
+            raise Failure(f"DynamoDB refused to free {refused} of {len(found)}")
     finally:
         # also what was done before Ctrl-C, or before DynamoDB refused
         if as_json:
             print_json(results)
 
 
-def _freed(locks: Locks, lock: Lock) -> bool:
-    """End a claim that has ended by server time, and nothing else; return whether the lock is free."""
+def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
+    """End a claim that has ended by server time, and nothing else.
+
+    Returns:
+        None if the lock is free now; else why it is not, in words or as an error that says so for good.
+    """
     store = locks.store
     now = local_clock().now()
     values = {
@@ -158,6 +186,19 @@ def _freed(locks: Locks, lock: Lock) -> bool:
         "now_low": store.now_low(now),
         "ttl": store.ttl_from_now(),
     }
-    attempt = partial(store.write, store.rows.end_dead, lock.row, values)
+
+    def attempt() -> Answer | PynamoDBException:
+        try:
+            return store.write(store.rows.end_dead, lock.row, values)
+        except PynamoDBException as error:
+            # about this row, such as a policy that leaves it out: the others are not given up for it
+            return error
+
     answer = persist(attempt, now + PATIENCE)
-    return answer.applied or answer.claim.expires_at is None
+    if isinstance(answer, PynamoDBException):
+        return answer
+    claim = answer.claim
+    if claim.fault is not None:
+        return str(claim.fault)
+    ended = answer.applied or claim.expires_at is None
+    return None if ended else "renewed or taken meanwhile"

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import subprocess
 import threading
+import time
 
 import pytest
 
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
+from proxy import drop_request, fault_proxy, throttle
 from run_scene import RUN, free, outcome, run_here, running, text_in
 
-from pynamodb_mutex import LockItem
+from pynamodb_mutex import LockItem, _repeat
 from pynamodb_mutex._claim import Claim
+from pynamodb_mutex.cli import _taking
 from pynamodb_mutex.cli._taking import describe
 from pynamodb_mutex.testing import held_elsewhere
 
@@ -91,7 +95,7 @@ def test_a_row_that_says_little_about_its_holder(embedded):
 
 def test_who_gives_it_back_just_now_is_not_named():
     # seen free, and taken by another before this process's write
-    assert describe(Claim(token="t", owner=None)) == "its holder has just left"
+    assert describe(Claim(token="t", owner=None)) == "it was free a moment ago"
 
 
 def test_it_waits_for_its_turn(table, tmp_path):
@@ -100,8 +104,81 @@ def test_it_waits_for_its_turn(table, tmp_path):
         assert not (tmp_path / "ran").exists()
         assert item.owner == "elsewhere"
         threading.Timer(0.5, LockItem.force_release, ["k"]).start()
+        assert outcome(process)[0] == 0
+    assert (tmp_path / "ran").exists()
+
+
+def test_long_wait_is_reported_in_one_line_where_there_is_no_terminal(embedded, tmp_path):
+    with (
+        held_elsewhere("k", owner="night shift"),
+        running("k", "--", "touch", tmp_path / "ran") as process,
+    ):
+        line = process.stderr.readline()
+        assert line.startswith(
+            "pynamodb-mutex run: waiting for 'k': held by 'night shift' since 20"
+        )
+        time.sleep(1.5)  # more polls, and no more lines
+        assert LockItem.force_release("k")
         assert outcome(process) == (0, "")
     assert (tmp_path / "ran").exists()
+
+
+def test_endpoint_that_never_answers_is_reported_and_given_up(embedded, monkeypatch):
+    monkeypatch.setattr(_repeat, "STRANGER_PATIENCE", 4.0)
+    monkeypatch.setattr(_taking, "_LONG", 0.0)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    told = run_here("k", "--endpoint-url", url, "--region", "eu-wst-1", "--", "true")
+    assert told.exit_code == 125
+    first, last = told.stderr.splitlines()
+    assert first == (
+        f"pynamodb-mutex run: waiting for 'k': no answer from DynamoDB yet, in eu-wst-1 at {url}"
+    )
+    assert last.startswith(
+        f"Error: GetItem failed: DynamoDB has not answered yet in eu-wst-1 at {url} (wrong region or "
+        "endpoint?): Could not connect to the endpoint URL"
+    )
+
+
+def test_each_reason_of_a_long_wait_is_reported_once(embedded, embedded_engine, monkeypatch):
+    # nothing answers until that is said; then another holds the lock, until that is said
+    monkeypatch.setattr(_repeat, "STRANGER_PATIENCE", 60.0)
+    said = []
+
+    def say(text):
+        said.append(text)
+        proxy.clear()
+        if len(said) == 2:
+            LockItem.force_release("k")
+
+    monkeypatch.setattr(_taking, "say", say)
+    with fault_proxy(embedded_engine) as proxy, held_elsewhere("k", owner="night shift"):
+        proxy.always(drop_request())
+        told = run_here("k", "--endpoint-url", proxy.url, "--", "true")
+    assert told.exit_code == 0
+    assert [text.partition(" since ")[0] for text in said] == [
+        f"waiting for 'k': no answer from DynamoDB yet, in us-east-1 at {proxy.url}",
+        "waiting for 'k': held by 'night shift'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        (None, "DynamoDB is throttling or failing, in us-east-1 at "),
+        ("acquire", "it was free a moment ago"),
+    ],
+)
+def test_long_failure_of_dynamodb_is_reported(embedded, embedded_engine, monkeypatch, op, reason):
+    monkeypatch.setattr(_taking, "_LONG", 0.0)
+    with fault_proxy(embedded_engine) as proxy:
+        proxy.always(throttle(), op=op)
+        told = run_here("k", "--endpoint-url", proxy.url, "--timeout", "3", "--", "true")
+    assert told.exit_code == 125
+    first, last = told.stderr.splitlines()
+    assert first.startswith(f"pynamodb-mutex run: waiting for 'k': {reason}")
+    assert "(ThrottlingException)" in last
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pynamodb_mutex.cli._child import OF_SIGNALS, Child, find_command, has_termi
 from pynamodb_mutex.cli._overseer import Overseer, Why, say
 from pynamodb_mutex.cli._place import AppCommand, Failure, pass_place
 from pynamodb_mutex.cli._signals import Signals
-from pynamodb_mutex.cli._taking import InterruptedWaitError, SeenMutex, acquire, describe, heed
+from pynamodb_mutex.cli._taking import InterruptedWaitError, SeenMutex, acquire, heed
 from pynamodb_mutex.cli._watchdog import Watchdog
 from pynamodb_mutex.exceptions import InvalidKeyError, MutexLostError
 
@@ -229,7 +229,7 @@ def _not_free(mutex: SeenMutex, timeout: float, *, skip: bool, verbose: bool) ->
     """Say that another holds the lock, unless that is nothing to speak of; return the exit code."""
     if verbose or not skip:
         waited = f" after {timeout:g} s" if timeout else ""
-        say(f"{shown(mutex.key)} is locked{waited}: {describe(mutex.in_the_way)}")
+        say(f"{shown(mutex.key)} is locked{waited}: {mutex.awaited}")
     return DONE if skip else LOCKED
 
 

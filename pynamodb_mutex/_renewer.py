@@ -113,7 +113,7 @@ class Renewer:
         self._threads.start()
 
     def recheck(self) -> None:
-        """Ask every member again when it is due: the local clock may have stood still."""
+        """Ask every member again when it is due: an answer has moved ends of leases nearer."""
         with self._changed:
             for member in list(self._due):
                 self._push(member, member.due())

@@ -7,7 +7,7 @@ import math
 import random
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException
 
@@ -33,6 +33,37 @@ _EARLY = 1 / 30
 are due together from then on."""
 
 
+class _Plan(NamedTuple):
+    """When to renew next.
+
+    An answer about any row may show that server time is further on than was known, so that a lease
+    which was counted on ends earlier: up to a second, which is all of a short one. What was planned for
+    the later end would then come after the end.
+
+    Attributes:
+        since: Local time before the last renewal was sent.
+        end: Of the lease, as it was known then.
+        at: The local time that was planned; infinity for never.
+    """
+
+    since: float
+    end: float
+    at: float
+
+    def due(self, end: float) -> float:
+        """Return when to renew, given the lease's end as it is known now."""
+        if end >= self.end:
+            return self.at
+        return min(self.at, _third_of_the_way(self.since, end))
+
+
+def _third_of_the_way(since: float, end: float) -> float:
+    return since + max(0.0, end - since) / RENEWALS_PER_LEASE
+
+
+_NEVER = _Plan(-math.inf, -math.inf, math.inf)
+
+
 class Renewing(ABC):
     """When to renew, and what becomes of a renewal that fails (see `_renewer.Renewed`).
 
@@ -49,7 +80,7 @@ class Renewing(ABC):
         self._queued = False
         self._unreachable = False
         self._alone = False
-        self._renews_at = math.inf
+        self._plan = _NEVER
 
     @property
     @abstractmethod
@@ -110,11 +141,13 @@ class Renewing(ABC):
     def plan(self, sent: float) -> None:
         """Set when to renew claims asked for at ``sent``: early if one came out short."""
         if all(hold.terms.auto_renew for hold in self.holds):
-            self._renews_at = sent + max(0.0, self.ends - sent) / RENEWALS_PER_LEASE
+            ends = self.ends
+            self._plan = _Plan(sent, ends, _third_of_the_way(sent, ends))
 
     def due(self) -> float:
         """Return when the renewer should call (see `_renewer.Renewed`)."""
-        return math.inf if self.over else min(self.ends, self._renews_at)
+        ends = self.ends
+        return math.inf if self.over else min(ends, self._plan.due(ends))
 
     @property
     def batch(self) -> object | None:
@@ -131,7 +164,8 @@ class Renewing(ABC):
         now = local_clock().now()
         for hold in self.holds:
             hold.note_end()
-        sends = not self.over and now + ahead >= self._renews_at and self._is_to_renew(now)
+        is_due = not self.over and now + ahead >= self._plan.due(self.ends)
+        sends = is_due and self._is_to_renew(now)
         return self.due(), sends
 
     def _is_to_renew(self, now: float) -> bool:
@@ -144,10 +178,10 @@ class Renewing(ABC):
                     *(shown(hold.terms.key), hold.terms.max_hold),
                     extra=hold.log_fields,
                 )
-                self._renews_at = math.inf
+                self._plan = _NEVER
                 return False
         # counted from this sending, so that one that hangs is followed by another
-        self._renews_at = now + self._shortest_lease(holds) / RENEWALS_PER_LEASE
+        self._plan = _Plan(now, self.ends, now + self._shortest_lease(holds) / RENEWALS_PER_LEASE)
         if self._queued or self._renewals_under_way >= _MOST_RENEWALS_UNDER_WAY:
             return False
         self._queued = True
@@ -194,7 +228,9 @@ class Renewing(ABC):
         """Let it be repeated soon, and by itself: only the store's refusal, or its end, is a loss."""
         self._unreachable = self._alone = True
         pause = min(1.0, self._shortest_lease(self.holds) / 10)
-        self._renews_at = local_clock().now() + random.uniform(pause / 2, pause)  # noqa: S311 - jitter
+        now = local_clock().now()
+        at = now + random.uniform(pause / 2, pause)  # noqa: S311 - jitter
+        self._plan = _Plan(now, self.ends, at)
         self._tell_failed(error)
 
     def _tell_failed(self, error: Exception) -> None:

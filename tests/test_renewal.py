@@ -3,13 +3,15 @@
 import re
 import threading
 import time
+from email.utils import formatdate
 
 import pytest
-from proxy import Fault, after, fault_proxy, late, stall, through
+from proxy import Fault, after, fault_proxy, late, set_date, stall, through
 from worker import workers
 
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._renewer import WORKERS
+from pynamodb_mutex.testing import FakeClock
 
 GENEROUS = 30.0
 
@@ -107,6 +109,90 @@ def test_a_renewal_that_meets_a_later_end_of_another_hand_goes_beyond_it(table, 
         assert [seen.applied for seen in proxy.of("renew")] == [False, True]
         assert table.get("k").expires_at == pytest.approx(end + 0.001, abs=0.0001)
         assert mutex.remaining < 31  # its belief is its own
+
+
+class Dates:
+    """The engine's answers with Dates that a test sets."""
+
+    def __init__(self, proxy):
+        self.now = 2_000_000_000
+        proxy.always(set_date(lambda _: formatdate(self.now, usegmt=True)))
+
+
+@pytest.fixture
+def dates(proxy):
+    return Dates(proxy)
+
+
+@pytest.fixture
+def clock():
+    with FakeClock() as clock:
+        yield clock
+
+
+def test_renewal_of_a_short_lease_comes_before_an_end_that_came_nearer(here, proxy, dates, clock):
+    """The acquisition was answered at the end of a second, another request at the start of the next."""
+    on_lost = []
+    mutex = Mutex.for_key("k", model=here, lease=1.0, on_lost=on_lost.append)
+    assert mutex.acquire()
+    assert mutex.remaining > 0.9
+    dates.now += 1
+    assert not Mutex.for_key("another", model=here).locked()
+    assert 0.2 < mutex.remaining < 0.3
+    assert proxy.of("renew") == []
+    clock.advance(0.1)
+    proxy.wait(1, "renew")
+    until(lambda: mutex.remaining > 0.9)
+    assert on_lost == []
+    mutex.release()
+
+
+def test_renewal_that_follows_one_that_hangs_comes_nearer_with_the_end(table, proxy, dates, clock):
+    here = through(proxy, table, read_timeout=GENEROUS)
+    mutex = Mutex.for_key("k", model=here, lease=1.0)
+    assert mutex.acquire()
+    hanging = Hanging()
+    proxy.next(hanging, op="renew")
+    clock.advance(0.34)
+    assert hanging.came.wait(GENEROUS)
+    dates.now += 1
+    assert not Mutex.for_key("another", model=here).locked()
+    # the next was planned a third of the lease after the one that hangs: too late now
+    assert mutex.remaining < 1 / 3
+    clock.advance(mutex.remaining / 2)
+    proxy.wait(1, "renew")
+    until(lambda: mutex.remaining > 0.8)
+    hanging.goes_on.set()
+    mutex.release()
+
+
+def test_answer_of_another_endpoint_moves_no_renewal(engine, table, here, dates, clock):
+    with fault_proxy(engine) as other_proxy:
+        other = Dates(other_proxy)
+        there = through(other_proxy, table)
+        mutex = Mutex.for_key("k", model=here, lease=1.0)
+        assert mutex.acquire()
+        due = mutex._latest.due()
+        for _ in range(3):
+            assert not Mutex.for_key("another", model=there).locked()
+            other.now += 1
+        assert mutex._latest.due() == due
+        mutex.release()
+
+
+@pytest.mark.parametrize("options", [{"auto_renew": False}, {"max_hold": 0.1}])
+def test_lock_that_is_not_to_be_renewed_is_not_for_an_end_that_came_nearer(
+    here, proxy, dates, clock, options
+):
+    on_lost = threading.Event()
+    mutex = Mutex.for_key("k", model=here, lease=1.0, on_lost=lambda _: on_lost.set(), **options)
+    assert mutex.acquire()
+    clock.advance(0.2)
+    mutex._latest.tend(0.5)  # beyond max_hold nothing is planned any more
+    dates.now += 1
+    assert not Mutex.for_key("another", model=here).locked()
+    until(lambda: clock.advance(0.01) or on_lost.is_set())
+    assert proxy.of("renew") == []
 
 
 def end_of(seen):

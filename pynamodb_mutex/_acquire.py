@@ -17,7 +17,7 @@ from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._release import release
 from pynamodb_mutex._repeat import Transient, persisting
-from pynamodb_mutex._waiting import Turn
+from pynamodb_mutex._waiting import AT_ONCE, Turn
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Acquisition:
         self.effort = effort or Effort()
         self._deadline = deadline
         self._outrun = False
+        self._contended = False
 
     @property
     def blocker(self) -> Acquisition:
@@ -120,29 +121,48 @@ class Acquisition:
     def run(self, alarm: Alarm, *, blocking: bool) -> Steps[Hold | None]:
         """Get the lock, in steps; None if it was not free in time."""
         self.effort.since = local_clock().now()
+        if not blocking:
+            yield AT_ONCE
+            hold = yield from self.look()
+            if hold is None:
+                self._report_contention()
+            return hold
         queue = self.wanted.queue
         local = queue.holder
-        looks_first = not blocking or not (queue.turns or (local is not None and local.held))
-        if looks_first:
-            hold = yield from self.look()
-            if hold is not None:
-                return hold
-        blocker = self.blocker
-        _events.contended(blocker.wanted, blocker.holder)
-        if not blocking:
-            return None
         # a holder in this process hands over: no request is needed before it does
-        with Turn(queue, self.wanted, self._give_back, looked=looks_first, alarm=alarm) as turn:
+        looks = local is None or not local.held
+        with Turn(queue, self.wanted, self._give_back, looks=looks, alarm=alarm) as turn:
+            # It stands in line before anything is sent. Who asked first and queued after the answer would
+            # come behind those who asked later and were answered sooner.
+            yield AT_ONCE
             hold = yield from turn.wait(
-                self.look,
+                self._look_in_line,
                 self.wanted.terms.poll,
                 deadline=self._deadline,
                 frees_at=self._frees_at,
+                rests=self._rests,
             )
         if hold is not None:
             # whoever handed it over left this to us
             self._is_usable(hold)
         return hold
+
+    def _look_in_line(self) -> Steps[Hold | None]:
+        hold = yield from self.look()
+        holder = self.holder
+        if hold is None and holder is not None:
+            self.wanted.queue.found(holder)
+        return hold
+
+    def _rests(self) -> None:
+        """Report, once it is known, that the lock is held."""
+        if not self._contended and self.wanted.queue.known_taken:
+            self._report_contention()
+
+    def _report_contention(self) -> None:
+        self._contended = True
+        blocker = self.blocker
+        _events.contended(blocker.wanted, blocker.holder)
 
     def _frees_at(self) -> float:
         local = self.wanted.queue.holder
@@ -289,8 +309,10 @@ def disown(wanted: Wanted, tenure: Tenure) -> None:
 
 def claim_in_the_way(watch: Watch, wanted: Wanted) -> Claim | None:
     """Return the claim that was seen last on a key, or that of a holder in this process."""
+    if watch.claim is not None:
+        return watch.claim
     local = wanted.key_queue.holder
-    return local.claim if watch.claim is None and local is not None else watch.claim
+    return wanted.key_queue.in_the_way if local is None else local.claim
 
 
 def told(steps: Steps[H], came_to_nothing: Callable[[BaseException | None], None]) -> Steps[H]:

@@ -11,10 +11,10 @@ from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._group import read_rows
 from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._keys import check_key, key_of
-from pynamodb_mutex._made import made
 from pynamodb_mutex._messages import shown, shown_all
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._repeat import persist
+from pynamodb_mutex._terms import made
 from pynamodb_mutex._waiting import LocalQueue
 from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.mutex import Mutex
@@ -109,7 +109,8 @@ class AnyAcquisition(Acquisition):
         """Take one that is free, as far as one can see; by one request as a rule."""
         # at random, or all that come at once would try the same
         attempts = random.sample(self._attempts, len(self._attempts))
-        if not self._looked and not self.wanted.queue.turns:
+        # unless somebody in line has found them all held
+        if not self._looked and self.wanted.queue.in_the_way is None:
             attempts.sort(key=_is_held_here)
             first = attempts.pop(0)
             hold = yield from first.look()

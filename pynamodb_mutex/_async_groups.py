@@ -8,6 +8,7 @@ from pynamodb_mutex._await import on_thread
 from pynamodb_mutex._awaited import AsyncTransaction, Awaited
 from pynamodb_mutex._mutex_group import MutexGroup
 from pynamodb_mutex._row_group import LockedRows, RowLocks
+from pynamodb_mutex._waiting import AT_ONCE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -114,6 +115,7 @@ class AsyncRowLocks(_AsyncGroup["RowLocks[M]"], Generic[M]):
 
     def _entering(self, alarm: Alarm) -> Steps[LockedRows[M]]:
         rows = yield from self._lock._entering(alarm)
+        yield AT_ONCE
         try:
             # looked at by a task, they must not have to be read first
             rows[0]

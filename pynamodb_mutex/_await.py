@@ -1,4 +1,4 @@
-"""What a thread would do in steps, done for a task: each step on a thread of a small pool.
+"""What a thread would do in steps, done for a task: each but the first on a thread of a small pool.
 
 The waits between the steps are awaited, so that no thread is taken up by who waits. Nothing here
 knows what the steps do.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pynamodb_mutex._callers import acting_as, caller_name, this_caller
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._process import current_process
-from pynamodb_mutex._waiting import Alarm
+from pynamodb_mutex._waiting import AT_ONCE, Alarm
 
 if TYPE_CHECKING:
     from pynamodb_mutex._waiting import Steps
@@ -99,7 +99,7 @@ def _call_as(number: int, name: str, function: Callable[[], T]) -> T:
 
 
 async def await_steps(make: Callable[[Alarm], Steps[R]], undo: Callable[[R], object]) -> R:
-    """Do all the steps for this task.
+    """Do all the steps for this task, the first of them at once, before anything else runs on its loop.
 
     Args:
         make: Returns the steps, which are woken by the alarm.
@@ -125,11 +125,14 @@ async def await_steps(make: Callable[[Alarm], Steps[R]], undo: Callable[[R], obj
             _log.exception("what a cancelled task had begun could not be taken back")
 
     try:
-        while True:
+        # On the loop's thread: on several threads of the pool the steps of tasks that were called one after
+        # the other would overtake each other, and so would their places in line.
+        until = step()
+        while not results:
+            if until > AT_ONCE:
+                await alarm.rings(until)
             until = await on_thread(step)
-            if results:
-                return results[0]
-            await alarm.rings(until)
+        return results[0]
     except asyncio.CancelledError:
         await on_thread(leave)
         raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pynamodb_mutex._await import await_steps, on_thread
 from pynamodb_mutex._callers import take_last, this_caller
 from pynamodb_mutex._holding import Holding
-from pynamodb_mutex._made import Made, made
+from pynamodb_mutex._terms import Made, made
 from pynamodb_mutex.exceptions import MutexLostError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._keys import row_name
 from pynamodb_mutex._messages import shown
 from pynamodb_mutex._repeat import persisting
-from pynamodb_mutex._waiting import frees_soon, next_wait
+from pynamodb_mutex._waiting import AT_ONCE, frees_soon, next_wait
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ class GroupAcquisition:
                 _events.contended(member.wanted, claim)
 
     def _run(self, alarm: Alarm, *, blocking: bool) -> Steps[GroupHold | None]:
+        yield AT_ONCE
         # those of this process that have waited for longer come first
         waits_first = blocking and any(queue.watchers for queue in self._queues)
         if not waits_first:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pynamodb_mutex._blocks import Blocks
 from pynamodb_mutex._callers import this_caller
 from pynamodb_mutex._group import GroupAcquisition
-from pynamodb_mutex._made import Made
 from pynamodb_mutex._messages import shown, shown_all
 from pynamodb_mutex._process import current_process
-from pynamodb_mutex._terms import check_at_least, check_lease
+from pynamodb_mutex._terms import Made, check_at_least, check_lease
 from pynamodb_mutex._waiting import Alarm, all_steps
 from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.exceptions import (

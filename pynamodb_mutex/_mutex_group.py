@@ -9,10 +9,10 @@ from pynamodb_mutex._decorated import locked_calls
 from pynamodb_mutex._group import read_rows
 from pynamodb_mutex._keys import row_name
 from pynamodb_mutex._lock_group import LockGroup
-from pynamodb_mutex._made import made
 from pynamodb_mutex._messages import shown
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._repeat import persist
+from pynamodb_mutex._terms import made
 from pynamodb_mutex._waiting import Alarm, all_steps
 from pynamodb_mutex.exceptions import MutexError
 from pynamodb_mutex.mutex import Mutex

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynamodb_mutex._keys import row_name
-from pynamodb_mutex._made import made
 from pynamodb_mutex._messages import shown
 from pynamodb_mutex._process import store_for
 from pynamodb_mutex._repeat import persist
+from pynamodb_mutex._terms import made
 from pynamodb_mutex._ticket import parse_ticket
-from pynamodb_mutex._waiting import Alarm, all_steps
+from pynamodb_mutex._waiting import AT_ONCE, Alarm, all_steps
 from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ class RowLock(Mutex, Generic[M]):
 
     def _entering(self, alarm: Alarm) -> Steps[M]:
         yield from super()._entering(alarm)
+        # the row may have to be read
+        yield AT_ONCE
         try:
             return self.row
         except BaseException as error:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pynamodb_mutex._any_of import MOST, AnyOf, any_terms
 from pynamodb_mutex._keys import LONGEST_KEY, check_key
-from pynamodb_mutex._made import made
 from pynamodb_mutex._messages import shown
+from pynamodb_mutex._terms import made
 from pynamodb_mutex.exceptions import InvalidKeyError
 from pynamodb_mutex.models import LockItem
 

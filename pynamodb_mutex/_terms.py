@@ -1,4 +1,4 @@
-"""On what terms a lock is asked for: the options of a mutex, checked."""
+"""On what terms a lock is asked for: the options of a mutex, checked, and the calls that take them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import socket
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pynamodb_mutex._callers import caller_name
 from pynamodb_mutex._claim import SHORTEST_LEASE
@@ -15,12 +15,15 @@ from pynamodb_mutex._messages import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import TypedDict
+    from typing import ParamSpec, TypedDict
 
     from pynamodb.models import Model
+    from typing_extensions import Self
 
     from pynamodb_mutex._keys import RawItem
     from pynamodb_mutex.mutex import Mutex
+
+    P = ParamSpec("P")
 
     class _Options(TypedDict, total=False):
         lease: float
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 
         on_lost: Callable[[Any], object] | None
 
+
+K = TypeVar("K")
 
 FOREVER = -1.0
 """A timeout that never comes, as in `threading`."""
@@ -130,6 +135,51 @@ def check_options(called: str, options: Iterable[str]) -> None:
         if name not in _OPTIONS:
             msg = f"{called}() got an unexpected keyword argument {name!r}"
             raise TypeError(msg)
+
+
+class Made:
+    """An object that is not made by calling its class."""
+
+    _made_by: ClassVar[str] = "{}.for_key(...)"
+    """What to call instead; the braces stand for the class."""
+
+    _makers: ClassVar[frozenset[str]] = frozenset()
+    """The methods that make an object of this very class, or of its kind. Others are inherited only."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Refuse: what the class itself is made from is the library's own matter.
+
+        Raises:
+            TypeError: Always; it names what to call.
+        """
+        msg = f"{cls.__name__}(...) makes no lock: call {cls._made_by.format(cls.__name__)}"
+        raise TypeError(msg)
+
+    @classmethod
+    def _called(cls, name: str, options: Iterable[str]) -> None:
+        """Refuse a call of a method that makes no object of this class, or an unknown option.
+
+        Raises:
+            TypeError: If it is one. It names the method that was called, not one that this calls.
+        """
+        if name not in cls._makers:
+            other = next(
+                each for each in cls.__mro__[::-1] if name in vars(each).get("_makers", ())
+            )
+            msg = (
+                f"{cls.__name__}.{name}() makes no {cls.__name__}: "
+                f"call {cls._made_by.format(cls.__name__)} for one, or {other.__name__}.{name}(...)"
+            )
+            raise TypeError(msg)
+        check_options(f"{cls.__name__}.{name}", options)
+
+
+def made(kind: Callable[P, K], *args: P.args, **kwargs: P.kwargs) -> K:
+    """Return an object of such a class: the library's own way to make one."""
+    maker: Any = kind
+    new: K = object.__new__(maker)
+    maker.__init__(new, *args, **kwargs)
+    return new
 
 
 @cache

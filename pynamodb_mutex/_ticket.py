@@ -13,6 +13,7 @@ from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import check_key, row_name
 from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._terms import check_lease, check_number
+from pynamodb_mutex._waiting import AT_ONCE
 from pynamodb_mutex.exceptions import (
     InvalidTicketError,
     MutexAlreadyHeldError,
@@ -199,6 +200,7 @@ class Attachment(Acquisition):
             MutexLostError: If it is not good any more.
             PynamoDBException: If DynamoDB refuses or cannot be reached.
         """
+        yield AT_ONCE
         store, ticket = self.wanted.store, self._ticket
         first_contact = store.server.bounds is None
         table, region = store.connection.table_name, store.region

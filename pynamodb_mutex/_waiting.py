@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from pynamodb_mutex._claim import Claim
+
 MOST_HAND_OVERS = 16
 """Hand-overs within the process in a row, before other processes get a chance."""
+
+LONGEST_SILENCE = 2.0
+"""Seconds for which those in line rely on the first of them while it has no answer: then they ask, too."""
 
 _SHORTEST_WAIT = 0.01
 
@@ -31,7 +36,14 @@ W = TypeVar("W")
 R = TypeVar("R")
 
 Steps = Generator[float, None, R]
-"""What is done in steps: yields the local time until which to wait, unless an alarm rings before."""
+"""What is done in steps: yields the local time until which to wait, unless an alarm rings before.
+
+Before its first yield it sends nothing, nor needs anything that takes time. So a task may do this first
+step on the thread of its event loop: tasks take their places in line in the order of their calls.
+"""
+
+AT_ONCE = -math.inf
+"""Yielded when there is nothing to wait for."""
 
 
 class Alarm:
@@ -86,6 +98,8 @@ class LocalQueue(Generic[W, H]):
 
     Attributes:
         watchers: Alarms of those who wait for this key and others together, first come first served.
+        in_the_way: The claim of another process that somebody in line found last; None if nobody in line
+            has found one.
     """
 
     def __init__(self) -> None:
@@ -94,6 +108,7 @@ class LocalQueue(Generic[W, H]):
         self.turns: list[Turn[W, H]] = []
         self.watchers: list[Alarm] = []
         self.holder: H | None = None
+        self.in_the_way: Claim | None = None
         self._hand_overs = 0
         self._rests_until = -math.inf
 
@@ -109,7 +124,26 @@ class LocalQueue(Generic[W, H]):
 
     def note(self, holder: H) -> None:
         """Take note of a holder. The lock is held."""
+        if not self.known_taken:
+            self._wake_all()
         self.holder = holder
+
+    @property
+    def known_taken(self) -> bool:
+        """Whether those in line know that the lock is held: by this process, or as the store said."""
+        return self.holder is not None or self.in_the_way is not None
+
+    def found(self, claim: Claim) -> None:
+        """Take note of a claim that somebody in line found."""
+        with self.lock:
+            if not self.known_taken:
+                self._wake_all()
+            self.in_the_way = claim
+
+    def _wake_all(self) -> None:
+        """Let all in line report what they wait for, now that it is known. The lock is held."""
+        for turn in self.turns:
+            turn.alarm.ring()
 
     def left(self, holder: H) -> None:
         """Take note that it does not any more; the first in line looks for itself at once."""
@@ -157,10 +191,17 @@ class LocalQueue(Generic[W, H]):
         """Return the local time from which a turn should look. The lock is held."""
         return max(self._rests_until, turn.looks_at) if self.leads(turn) else math.inf
 
-    def advance(self) -> None:
-        """Tell who is first in line now, to start a wait of its own. The lock is held."""
-        if self.turns:
-            self.turns[0].looks_at = math.inf
+    def remove(self, turn: Turn[W, H]) -> None:
+        """Take a turn out of the line; if it was the first, the next one leads. The lock is held."""
+        was_first = self.turns[0] is turn
+        self.turns.remove(turn)
+        if not self.turns:
+            # who comes now finds out for itself, and rests for nobody's sake
+            self.in_the_way, self._rests_until = None, -math.inf
+        elif was_first:
+            # It starts a wait of its own, unless nobody knows whether there is anything to wait for: the
+            # one before it may have left by an error, or have taken one of several permits.
+            self.turns[0].looks_at = math.inf if self.known_taken else -math.inf
             self.turns[0].wake()
 
 
@@ -173,25 +214,36 @@ class Turn(Generic[W, H]):
         wants: W,
         give_back: Callable[[H], None],
         *,
-        looked: bool,
+        looks: bool,
         alarm: Alarm,
     ) -> None:
+        """Make a turn, which is not in line yet.
+
+        Args:
+            queue: Where to wait.
+            wants: What is asked for.
+            give_back: Called with a lock that was handed over to one who does not wait any more.
+            looks: Whether to look at once if nobody is before it, though the queue knows a holder.
+            alarm: Wakes the one who waits.
+        """
         self.queue = queue
         self.wants = wants
         self.alarm = alarm
         self.promised = False
         self.promised_by: H | None = None
         self.looks_at = math.inf
+        self._asks_at = math.inf
         self._waited = 0.0
-        self._looked = looked
+        self._looks = looks
         self._granted: H | None = None
         self._give_back = give_back
         self._promise_ended = threading.Condition(queue.lock)
 
     def __enter__(self) -> Turn[W, H]:
         with self.queue.lock:
-            if self.queue.idle and not self._looked:
+            if not self.queue.turns and (self._looks or self.queue.holder is None):
                 self.looks_at = -math.inf
+            self._asks_at = local_clock().now() + LONGEST_SILENCE
             self.queue.turns.append(self)
         return self
 
@@ -207,10 +259,7 @@ class Turn(Generic[W, H]):
         finally:
             with self.queue.lock:
                 if self in self.queue.turns:
-                    first = self.queue.turns[0] is self
-                    self.queue.turns.remove(self)
-                    if first:
-                        self.queue.advance()
+                    self.queue.remove(self)
         if unclaimed is not None:
             self._give_back(unclaimed)
 
@@ -235,9 +284,8 @@ class Turn(Generic[W, H]):
             if self not in self.queue.turns:
                 return False
             self._granted = hold
-            self.queue.turns.remove(self)
+            self.queue.remove(self)
             self.wake()
-            self.queue.advance()
             return True
 
     def pass_over(self) -> None:
@@ -253,6 +301,7 @@ class Turn(Generic[W, H]):
         *,
         deadline: float,
         frees_at: Callable[[], float],
+        rests: Callable[[], None],
     ) -> Steps[H | None]:
         """Wait for the lock, in steps.
 
@@ -261,6 +310,7 @@ class Turn(Generic[W, H]):
             poll: Shortest and longest wait between two tries, in seconds.
             deadline: Local time at which to give up.
             frees_at: Returns the local time at which the present holder's claim ends.
+            rests: Called before each wait.
 
         Returns:
             The lock, or None if the deadline came first.
@@ -272,6 +322,7 @@ class Turn(Generic[W, H]):
                 return hold
             if clock.now() >= deadline:
                 return self._settle()
+            rests()
             until = self._rests_until(poll, deadline, frees_at)
             if until > clock.now():
                 yield until
@@ -280,15 +331,25 @@ class Turn(Generic[W, H]):
         self, look: Callable[[], Steps[H | None]], deadline: float
     ) -> Steps[H | None]:
         with self.queue.lock:
-            looks_at = self.queue.looks_at(self)
+            looks_at = min(self.queue.looks_at(self), self._in_silence(deadline))
             if self.queue.leads(self):
                 # a last look, for what a local holder cannot tell: that it was broken
                 looks_at = min(looks_at, deadline)
             if self._granted is not None or local_clock().now() < looks_at:
                 granted, self._granted = self._granted, None
                 return granted
-            self.looks_at = math.inf
+            self.looks_at = self._asks_at = math.inf
         return (yield from look())
+
+    def _in_silence(self, deadline: float) -> float:
+        """Return when to look though it is not this turn's to look. The lock is held.
+
+        The first in line may have no answer, for its request hangs, or DynamoDB cannot be reached. The
+        others would then learn neither that the lock is free nor, at their deadlines, that it is held.
+        """
+        if self.queue.known_taken or self.promised:
+            return math.inf
+        return min(self._asks_at, deadline)
 
     def _rests_until(
         self, poll: tuple[float, float], deadline: float, frees_at: Callable[[], float]
@@ -306,7 +367,7 @@ class Turn(Generic[W, H]):
                 # a holder in this process hands over: looking only serves to see a forced release
                 wait = self._waited if self.queue.holder is None else poll[1]
                 self.looks_at = min(now + wait, end)
-            return min(self.queue.looks_at(self), deadline)
+            return min(self.queue.looks_at(self), self._in_silence(deadline), deadline)
 
 
 def frees_soon(now: float, frees_at: float, poll: tuple[float, float]) -> float:

@@ -18,7 +18,7 @@ from pynamodb_mutex._semaphore import Semaphore
 from pynamodb_mutex._terms import check_options
 from pynamodb_mutex._ticket import parse_ticket
 from pynamodb_mutex._view import View
-from pynamodb_mutex._waiting import Alarm, all_steps
+from pynamodb_mutex._waiting import AT_ONCE, Alarm, all_steps
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
 
@@ -205,9 +205,9 @@ class AsyncMutex(Awaited[Any], View):
         return ticket
 
     def _detaching(self, lease: float | None) -> Steps[str]:
+        yield AT_ONCE
         ticket: str = self._lock.detach(lease)
         return ticket
-        yield  # in one step
 
     def _take_back(self, ticket: str) -> None:
         read = parse_ticket(ticket)

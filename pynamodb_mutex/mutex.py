@@ -10,12 +10,11 @@ from pynamodb_mutex._blocks import Blocks
 from pynamodb_mutex._callers import this_caller
 from pynamodb_mutex._holder import Holder
 from pynamodb_mutex._keys import check_key, key_of, row_key, row_name
-from pynamodb_mutex._made import Made, made
 from pynamodb_mutex._messages import shown
 from pynamodb_mutex._process import current_process
 from pynamodb_mutex._release import force
 from pynamodb_mutex._repeat import persist
-from pynamodb_mutex._terms import FOREVER, Terms
+from pynamodb_mutex._terms import FOREVER, Made, Terms, made
 from pynamodb_mutex._waiting import Alarm, all_steps
 from pynamodb_mutex._wanted import Wanted
 from pynamodb_mutex.exceptions import (

@@ -12,7 +12,6 @@ from pynamodb.models import BatchWrite, Model
 
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import row_key
-from pynamodb_mutex._made import made
 from pynamodb_mutex._messages import shown
 from pynamodb_mutex._process import lock_models, store_for
 from pynamodb_mutex._repeat import persist
@@ -28,7 +27,7 @@ from pynamodb_mutex._row_writes import (
     name_of,
     same,
 )
-from pynamodb_mutex._terms import check_options
+from pynamodb_mutex._terms import check_options, made
 from pynamodb_mutex._transaction import ProtectedItem, send_alone, send_together
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
 from pynamodb_mutex.models import LockItem

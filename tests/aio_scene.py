@@ -12,6 +12,7 @@ import uvloop
 from scene import Scene
 
 from pynamodb_mutex._process import current_process
+from pynamodb_mutex._store import Store
 from pynamodb_mutex.aio import AsyncMutex
 
 LONG = 60.0
@@ -44,6 +45,25 @@ def run_once(request: pytest.FixtureRequest) -> Run:
     """One event loop on each engine, for what takes its time and knows neither."""
     local = "local" in request.node.name
     return Run(uvloop.new_event_loop if local else asyncio.new_event_loop)
+
+
+@pytest.fixture
+def sent_on_a_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Operations that were sent on the thread of an event loop, which stood still meanwhile."""
+    operations: list[str] = []
+    send, read_all, transact = Store.send, Store.read_all, Store.transact
+
+    def watched(way: Any) -> Any:
+        def call(self: Store, *args: Any, **options: Any) -> Any:
+            if asyncio._get_running_loop() is not None:
+                operations.append(way.__name__)
+            return way(self, *args, **options)
+
+        return call
+
+    for way in (send, read_all, transact):
+        monkeypatch.setattr(Store, way.__name__, watched(way))
+    return operations
 
 
 def async_mutex(scene: Scene, **options: Any) -> AsyncMutex:

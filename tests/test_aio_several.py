@@ -6,15 +6,25 @@ import asyncio
 from typing import Any
 
 import pytest
-from aio_scene import Run, async_mutex, left_behind, run_once, until
-from proxy import delay_answer
+from aio_scene import LONG, Run, async_mutex, left_behind, run_once, sent_on_a_loop, until
+from proxy import delay_answer, deny
+from pynamodb.exceptions import UpdateError
 from scene import Scene
 
-from pynamodb_mutex import Mutex, MutexLostError, MutexTimeoutError, Semaphore, synchronized
+from pynamodb_mutex import (
+    Mutex,
+    MutexLostError,
+    MutexTimeoutError,
+    Semaphore,
+    _waiting,
+    synchronized,
+)
+from pynamodb_mutex._process import store_for
+from pynamodb_mutex._waiting import AT_ONCE, Alarm
 from pynamodb_mutex.aio import AsyncMutex, AsyncMutexGroup, AsyncSemaphore
 
 pytest_plugins = ["scene_fixtures"]
-__all__ = ["run_once"]
+__all__ = ["run_once", "sent_on_a_loop"]
 
 TRANSACT = "TransactWriteItems"
 
@@ -210,6 +220,151 @@ def test_a_cancelled_wait_for_a_permit_leaves_the_others_in_line(
         assert await second
 
     run_once(main())
+
+
+# -- first come, first served ----------------------------------------------------------------------
+
+
+def one_of(scene: Scene, kind: str, **options: Any) -> Any:
+    """Return what one task at a time may hold."""
+    options = {"model": scene.here, "timeout": 50, **options}
+    if kind == "a mutex":
+        return AsyncMutex.for_key(scene.key, **options)
+    if kind == "any of some keys":
+        return AsyncMutex.any_of([f"{scene.key}-a"], **options)
+    return AsyncSemaphore.for_key(scene.key, permits=1, **options)
+
+
+@pytest.fixture
+def patient_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine, the first in line is taken to have its answer soon."""
+    monkeypatch.setattr(_waiting, "LONGEST_SILENCE", LONG)
+
+
+patient = pytest.mark.usefixtures("patient_line")
+kinds = pytest.mark.parametrize("kind", ["a mutex", "any of some keys", "a semaphore"])
+
+
+@patient
+@kinds
+def test_tasks_of_one_tick_acquire_in_the_order_of_their_calls(
+    scene: Scene, run_once: Run, kind: str
+) -> None:
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        async with one_of(scene, kind):
+            order.append(number)
+
+    async def main() -> None:
+        # the first of them has its answer last
+        scene.proxy.next(delay_answer(0.3))
+        await asyncio.gather(*map(work, range(12)))
+
+    run_once(main())
+    assert order == list(range(12))
+
+
+@kinds
+def test_tasks_of_one_tick_stand_in_line_in_the_order_of_their_calls(
+    scene: Scene, run_once: Run, kind: str
+) -> None:
+    tasks = 100
+
+    async def work(number: int) -> None:
+        async with one_of(scene, kind, owner=str(number)):
+            pass
+
+    async def main() -> list[str]:
+        async with one_of(scene, kind) as holder:
+            scene.proxy.next(delay_answer(0.3), op="GetItem")
+            working = asyncio.gather(*map(work, range(tasks)))
+            await asyncio.sleep(0)
+            turns = list(holder._lock._acquisition(0.0).wanted.queue.turns)
+        await working
+        return [turn.wants.owner for turn in turns]
+
+    assert run_once(main()) == [str(number) for number in range(tasks)]
+
+
+@patient
+def test_tasks_of_one_tick_take_permits_in_the_order_of_their_calls(
+    scene: Scene, run_once: Run
+) -> None:
+    order: list[int] = []
+
+    async def work(number: int, leave: asyncio.Event) -> None:
+        async with AsyncSemaphore.for_key(scene.key, permits=3, model=scene.here, timeout=50):
+            order.append(number)
+            await leave.wait()
+
+    async def main() -> None:
+        leave = [asyncio.Event() for _ in range(8)]
+        working = asyncio.gather(*map(work, range(8), leave))
+        for left, event in enumerate(leave):
+            have = min(left + 3, len(leave))
+            await until(lambda have=have: len(order) == have)
+            event.set()
+        await working
+
+    run_once(main())
+    assert order == list(range(8))
+
+
+@pytest.mark.parametrize("left_by", ["an error", "a cancellation"])
+def test_next_in_line_goes_on_when_the_first_left_without_an_answer(
+    scene: Scene, run_once: Run, left_by: str
+) -> None:
+    scene.proxy.next(deny() if left_by == "an error" else delay_answer(0.3), op="acquire")
+
+    async def main() -> None:
+        first, second = (asyncio.create_task(async_mutex(scene).acquire()) for _ in range(2))
+        await asyncio.sleep(0)
+        if left_by == "a cancellation":
+            first.cancel()
+        with pytest.raises((UpdateError, asyncio.CancelledError)):
+            await first
+        assert await second
+
+    run_once(main())
+
+
+def test_no_request_is_sent_on_the_loops_thread(
+    scene: Scene, run_once: Run, sent_on_a_loop: list[str]
+) -> None:
+    async def main() -> None:
+        mutex = async_mutex(scene, reentrant=True)
+        assert await mutex.acquire(blocking=False)
+        async with mutex:
+            await mutex.renew()
+            await mutex.save_data(1)
+            assert await mutex.locked()
+        taken = await AsyncMutex.attach(await mutex.detach(), model=scene.here)
+        async with AsyncMutex.for_keys(keys_of(scene), model=scene.here) as group:
+            await group.renew()
+            assert await group.locked()
+            assert await taken.force_release()
+        async with AsyncMutex.any_of(keys_of(scene), model=scene.here) as one:
+            assert not await one.locked()
+
+    run_once(main())
+    assert sent_on_a_loop == []
+
+
+def test_no_client_of_boto_is_made_on_the_loops_thread(scene: Scene) -> None:
+    with scene.fresh() as fresh:
+        options: dict[str, Any] = {"model": fresh.here}
+        locks = [
+            AsyncMutex.for_key(scene.key, **options),
+            AsyncMutex.any_of(keys_of(scene), **options),
+            AsyncMutex.for_keys(keys_of(scene), **options),
+            AsyncSemaphore.for_key(scene.key, permits=2, **options),
+        ]
+        in_line = [lock._lock._acquiring(True, None, Alarm()) for lock in locks]
+        assert [next(steps) for steps in in_line] == [AT_ONCE] * len(locks)
+        assert store_for(fresh.here)._server is None
+        for steps in in_line:
+            steps.close()
 
 
 # -- decorated functions ---------------------------------------------------------------------------

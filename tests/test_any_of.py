@@ -381,7 +381,7 @@ def test_hands_over_to_who_waits_for_the_same_keys_in_one_request(
     with elsewhere(scene, 0, 1):
         first.acquire()
         waiting = pool.submit(second.acquire)
-        wait_until(lambda: len(queue_of(first).turns) == 1)
+        wait_until(lambda: queue_of(first).in_the_way)
         third = any_of(scene, poll=(20, 20))
         waiting_too = pool.submit(third.acquire)
         wait_until(lambda: len(queue_of(first).turns) == 2)
@@ -495,7 +495,7 @@ def test_who_does_not_wait_looks_though_others_do(scene: Scene, pool: ThreadPool
     with elsewhere(scene, 0, 1) as others:
         holder.acquire()
         waiting = pool.submit(waiter.acquire)
-        wait_until(lambda: len(queue_of(holder).turns) == 1)
+        wait_until(lambda: queue_of(holder).in_the_way)
         writes = len(scene.proxy.of("acquire"))
         assert any_of(scene).acquire(blocking=False) is False
         assert len(scene.proxy.of("acquire")) == writes

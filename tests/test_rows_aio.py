@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from aio_scene import Run, run_once
+from aio_scene import Run, run_once, sent_on_a_loop
 from row_scene import RowScene
 
 from pynamodb_mutex import MutexLostError, MutexTimeoutError
 from pynamodb_mutex.aio import AsyncRowLock, locked, locked_all
 
 pytest_plugins = ["row_scene_fixtures"]
-__all__ = ["run_once"]
+__all__ = ["run_once", "sent_on_a_loop"]
 
 
 def test_entering_gives_the_row_and_leaving_gives_it_back(
@@ -130,3 +130,24 @@ def test_rows_that_cannot_be_read_are_given_back(table_scene: RowScene, run_once
 
     run_once(main())
     assert table_scene.there.locked(table_scene.key).acquire(blocking=False)
+
+
+def test_no_row_is_read_on_the_loops_thread(
+    table_scene: RowScene, run_once: Run, sent_on_a_loop: list[str]
+) -> None:
+    async def main() -> None:
+        lock = locked(table_scene.here, table_scene.key, reentrant=True)
+        assert await lock.acquire()
+        async with lock as account:
+            assert account.name == table_scene.key
+        ticket = await lock.detach()
+        async with await AsyncRowLock.attach(ticket, model=table_scene.here) as account:
+            assert account.name == table_scene.key
+        locks = locked_all(table_scene.here, [table_scene.key], reentrant=True)
+        assert await locks.acquire()
+        async with locks as rows:
+            assert rows[0].name == table_scene.key
+        await locks.release()
+
+    run_once(main())
+    assert sent_on_a_loop == []

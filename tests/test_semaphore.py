@@ -277,7 +277,7 @@ def test_a_permit_is_handed_over_in_one_request() -> None:
         holder.acquire()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(waiter.acquire)
-        wait_until(lambda: len(queue_of(waiter).turns) == 1)
+        wait_until(lambda: queue_of(waiter).in_the_way)
         with requests() as sent:
             holders[0].release()
             assert waiting.result(30)

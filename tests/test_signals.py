@@ -25,7 +25,7 @@ from pynamodb_mutex import (
     signals,
 )
 from pynamodb_mutex._process import current_process, store_for
-from pynamodb_mutex.aio import AsyncMutex
+from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 from pynamodb_mutex.testing import expire
 
 pytest_plugins = ["scene_fixtures"]
@@ -123,6 +123,56 @@ def test_one_try_that_finds_it_held_is_told_too(scene: Scene, heard: Heard) -> N
     heard.events.clear()
     assert not scene.mutex().acquire(blocking=False)
     assert heard.names == ["contended", "not_acquired"]
+
+
+def test_all_in_line_report_contention_once_the_first_has_its_answer(
+    scene: Scene, heard: Heard
+) -> None:
+    holder = scene.taken()
+    heard.events.clear()
+
+    async def main() -> None:
+        mutexes = [AsyncMutex.for_key(scene.key, model=scene.here, owner=who) for who in "abc"]
+        waiting = [asyncio.create_task(mutex.acquire()) for mutex in mutexes]
+        await asyncio.to_thread(heard.wait, "contended", 3)
+        holder.release()
+        for task, mutex in zip(waiting, mutexes, strict=True):
+            assert await task
+            await mutex.release()
+
+    asyncio.run(main())
+    # one of them asked, and all learned it
+    assert sorted(told["owner"] for told in heard.of("contended")) == ["a", "b", "c"]
+    assert {told["holder"] for told in heard.of("contended")} == {"other"}
+
+
+def test_timeout_in_line_names_the_holder_that_the_first_has_seen(
+    scene: Scene, heard: Heard
+) -> None:
+    scene.taken()
+
+    async def main() -> list[BaseException | bool]:
+        mutexes = [AsyncMutex.for_key(scene.key, model=scene.here, timeout=0.5) for _ in range(3)]
+        entering = (mutex.__aenter__() for mutex in mutexes)
+        return await asyncio.gather(*entering, return_exceptions=True)
+
+    errors = asyncio.run(main())
+    assert [error.owner for error in errors] == ["other"] * 3
+
+
+def test_those_in_line_for_permits_that_are_free_report_no_contention(
+    scene: Scene, heard: Heard
+) -> None:
+    async def main() -> None:
+        semaphores = [
+            AsyncSemaphore.for_key(scene.key, permits=3, model=scene.here) for _ in range(3)
+        ]
+        assert all(await asyncio.gather(*(semaphore.acquire() for semaphore in semaphores)))
+        for semaphore in semaphores:
+            await semaphore.release()
+
+    asyncio.run(main())
+    assert heard.names == ["acquired"] * 3 + ["released"] * 3
 
 
 def test_one_that_waited_tells_how_long(scene: Scene, heard: Heard) -> None:

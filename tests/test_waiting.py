@@ -13,11 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamodb_mutex._waiting import MOST_HAND_OVERS, Alarm, LocalQueue, Turn, all_steps, next_wait
+from pynamodb_mutex._waiting import (
+    LONGEST_SILENCE,
+    MOST_HAND_OVERS,
+    Alarm,
+    LocalQueue,
+    Turn,
+    all_steps,
+    next_wait,
+)
 from pynamodb_mutex.testing import FakeClock
 
 POLL = (0.05, 1.0)
 STEP = 0.125
+UNBOUNDED = {"deadline": math.inf, "frees_at": lambda: math.inf, "rests": lambda: None}
 
 
 class Clock(FakeClock):
@@ -49,10 +58,10 @@ def queue():
     return LocalQueue()
 
 
-def turn_of(queue, name="", *, looked=True):
+def turn_of(queue, name="", *, looks=False):
     """Make a turn; its ``back`` collects what is given back."""
     back = []
-    turn = Turn(queue, name, back.append, looked=looked, alarm=Alarm())
+    turn = Turn(queue, name, back.append, looks=looks, alarm=Alarm())
     turn.back = back
     return turn
 
@@ -152,16 +161,45 @@ def test_only_the_first_in_line_looks(queue):
     assert queue.idle
 
 
-def test_who_finds_nobody_before_it_looks_at_once_unless_it_has(queue):
-    with turn_of(queue, looked=False) as turn:
+def test_first_in_line_polls_at_once_unless_this_process_holds_the_lock(queue):
+    with turn_of(queue) as turn:
         assert turn.looks_at == -math.inf
-        with turn_of(queue, looked=False) as behind:
+        with turn_of(queue) as behind:
             assert behind.looks_at == math.inf
-    with turn_of(queue, looked=True) as turn:
-        assert turn.looks_at == math.inf
     queue.took("a")
-    with turn_of(queue, looked=False) as turn:
+    with turn_of(queue) as turn:
         assert turn.looks_at == math.inf
+    # one that is noted, but does not hold it any more
+    with turn_of(queue, looks=True) as turn:
+        assert turn.looks_at == -math.inf
+
+
+@pytest.mark.parametrize("how", ["found", "took"])
+def test_all_in_line_are_woken_when_it_becomes_known_that_the_lock_is_held(queue, how):
+    with turn_of(queue) as first, turn_of(queue) as second:
+        assert not queue.known_taken
+        getattr(queue, how)("another's")
+        assert queue.known_taken
+        assert (first.alarm._rung, second.alarm._rung) == (True, True)
+        first.alarm._rung = second.alarm._rung = False
+        queue.found("a later one")
+        assert queue.in_the_way == "a later one"
+        assert (first.alarm._rung, second.alarm._rung) == (False, False)
+
+
+def test_what_those_in_line_found_is_forgotten_with_the_last_of_them(queue, clock):
+    with turn_of(queue) as turn:
+        queue.found("another's")
+        for _ in range(MOST_HAND_OVERS):
+            assert queue.next_in_line("a", POLL) is turn
+            turn.pass_over()
+        assert queue.next_in_line("a", POLL) is None
+        with queue.lock:
+            assert queue.looks_at(turn) > clock.now()
+    assert queue.in_the_way is None
+    # nor does the process rest for the sake of others any more
+    with turn_of(queue) as turn, queue.lock:
+        assert queue.looks_at(turn) == -math.inf
 
 
 def test_when_the_holder_has_left_the_first_in_line_looks_at_once(queue):
@@ -206,8 +244,18 @@ def test_a_grant_comes_too_late_for_who_has_left(queue):
     assert queue.holder == "b"
 
 
+def test_next_in_line_polls_at_once_if_the_one_before_it_left_without_a_word(queue):
+    with turn_of(queue):
+        second = turn_of(queue)
+        second.__enter__()
+    assert second.looks_at == -math.inf
+    assert second.alarm._rung
+    second.__exit__(None, None, None)
+
+
 def test_leaving_makes_the_next_one_first_and_only_then(queue):
     with turn_of(queue) as first:
+        queue.found("another's")
         second, third = turn_of(queue), turn_of(queue)
         second.__enter__()
         with third:
@@ -290,7 +338,10 @@ class Wait:
         self.meanwhile = lambda: None
         self._entered = threading.Event()
         self._turn = turn
-        self._options = {"deadline": clock.now() + timeout, "frees_at": lambda: frees_at}
+        self._options = UNBOUNDED | {
+            "deadline": clock.now() + timeout,
+            "frees_at": lambda: frees_at,
+        }
         self._poll = poll
         self.result = pool.submit(self._run)
         assert self._entered.wait(20)
@@ -333,12 +384,13 @@ def test_the_first_in_line_looks_again_and_again(queue, clock, pool):
     start = clock.now()
     wait = Wait(pool, clock, turn_of(queue), poll=(1.0, 4.0))
     wait.run(60)
+    assert wait.looked_at[0] == start
     gaps = [after - before for before, after in pairwise(wait.looked_at)]
     assert len(gaps) >= 12
     assert min(gaps) >= 1.0
     assert max(gaps) <= 4.0 + STEP
     assert len(set(gaps)) > 3
-    assert 1.0 <= wait.looked_at[0] - start <= 3.0 + STEP
+    assert 1.0 <= gaps[0] <= 3.0 + STEP
     wait.finds = "the lock"
     wait.run(5)
     assert wait.result.result(20) == "the lock"
@@ -353,8 +405,9 @@ def test_waiter_that_wakes_early_keeps_its_plan(queue, clock):
 
     looked_at = []
     with turn_of(queue) as turn:
-        steps = turn.wait(look, (1.0, 4.0), deadline=math.inf, frees_at=lambda: math.inf)
+        steps = turn.wait(look, (1.0, 4.0), **UNBOUNDED)
         due = next(steps)
+        looked_at.clear()
         for _ in range(20):
             clock.advance((due - clock.now()) / 2)
             assert next(steps) == due
@@ -371,7 +424,7 @@ def test_waiter_that_wakes_early_goes_on_when_the_holder_has_left(queue, clock):
 
     queue.took("a")
     with turn_of(queue) as turn:
-        steps = turn.wait(look, (1.0, 4.0), deadline=math.inf, frees_at=lambda: math.inf)
+        steps = turn.wait(look, (1.0, 4.0), **UNBOUNDED)
         clock.advance((next(steps) - clock.now()) / 2)
         next(steps)
         queue.left("a")
@@ -411,6 +464,7 @@ def test_a_holder_of_this_process_is_looked_at_rarely(queue, clock, pool):
 def test_who_is_not_first_does_not_look_until_it_is(queue, clock, pool):
     turn = turn_of(queue)
     with turn_of(queue):
+        queue.found("another's")
         wait = Wait(pool, clock, turn, poll=(1.0, 2.0))
         wait.run(10)
         assert wait.looked_at == []
@@ -424,10 +478,37 @@ def test_who_is_not_first_does_not_look_until_it_is(queue, clock, pool):
 
 def test_who_was_never_first_gives_up_without_a_look(queue, clock, pool):
     with turn_of(queue):
+        queue.found("another's")
         wait = Wait(pool, clock, turn_of(queue), timeout=3)
         wait.run(4)
         assert wait.result.result(20) is None
         assert wait.looked_at == []
+
+
+@pytest.mark.parametrize("timeout", [LONGEST_SILENCE / 2, 2 * LONGEST_SILENCE])
+def test_those_in_line_ask_when_the_first_has_no_answer_for_long(queue, clock, pool, timeout):
+    start = clock.now()
+    with turn_of(queue):
+        wait = Wait(pool, clock, turn_of(queue), timeout=timeout)
+        wait.meanwhile = lambda: queue.found("another's")
+        wait.run(3 * LONGEST_SILENCE)
+        assert wait.result.result(20) is None
+        # once: then it is known that the lock is held
+        assert wait.looked_at == [start + min(timeout, LONGEST_SILENCE)]
+
+
+def test_who_is_promised_the_lock_does_not_look_before_it_gives_up(queue, clock, pool):
+    turn = turn_of(queue)
+    with turn_of(queue) as first:
+        wait = Wait(pool, clock, turn, timeout=3)
+        wait.run(1)
+        assert queue.next_in_line("a", POLL) is first
+        assert queue.next_in_line("b", POLL) is turn
+        clock.advance(3)
+        turn.grant("handed over")
+        assert wait.result.result(20) == "handed over"
+        assert wait.looked_at == []
+        first.pass_over()
 
 
 def test_a_lock_that_is_handed_over_is_taken_without_a_look(queue, clock, pool):
@@ -491,8 +572,8 @@ def test_an_exception_while_looking_leaves_the_queue(queue, clock):
         yield  # in steps, though in none here
 
     def wait():
-        with turn_of(queue, looked=False) as turn:
-            steps = turn.wait(look, POLL, deadline=math.inf, frees_at=lambda: math.inf)
+        with turn_of(queue) as turn:
+            steps = turn.wait(look, POLL, **UNBOUNDED)
             all_steps(steps, turn.alarm)
 
     with pytest.raises(LookupError, match="mine"):

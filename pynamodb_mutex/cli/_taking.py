@@ -117,6 +117,7 @@ def acquire(mutex: SeenMutex, signals: Signals, *, verbose: bool) -> bool:
     # nobody else in this process wants a lock, so no alarm rings
     with closing(mutex._acquiring(True, None, Alarm())) as steps:
         try:
+            next(steps)  # in line: whether there is anything to wait for it does not know yet
             while True:
                 until = next(steps)
                 awaited, for_answer = mutex.awaited, mutex.in_the_way is None

@@ -13,6 +13,7 @@ pytest.importorskip("rich")
 pytest.importorskip("pexpect")
 
 import pexpect
+from proxy import fault_proxy, server_error
 from run_scene import GENEROUS, RUN, is_there, text_in, until, watched
 
 from pynamodb_mutex import LockItem
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="needs a 
 def typed():
     started = []
 
-    def start(*arguments):
+    def start(*arguments, endpoint=None):
+        moved = {} if endpoint is None else {"AWS_ENDPOINT_URL_DYNAMODB": endpoint}
         started.append(
             pexpect.spawn(
                 RUN[0],
@@ -34,7 +36,7 @@ def typed():
                 dimensions=(24, 100),
                 encoding="utf-8",
                 timeout=GENEROUS,
-                env=os.environ | {"TERM": "xterm"},
+                env=os.environ | {"TERM": "xterm"} | moved,
             )
         )
         return started[-1]
@@ -60,6 +62,22 @@ def test_who_is_waited_for_is_shown_until_it_is_free(embedded, typed):
         process.sendline("it")
         process.expect("got it")
         assert code(process) == 0
+
+
+def test_log_records_stand_on_lines_of_their_own(embedded, embedded_engine, typed):
+    with fault_proxy(embedded_engine) as proxy, held_elsewhere("k"):
+        process = typed("k", "--verbose", "--", "true", endpoint=proxy.url)
+        process.expect("waiting for 'k' for [1-9]")
+        proxy.always(server_error(), op="GetItem")
+        process.expect("GetItem failed")
+        # the line of the spinner was cleared before, and drawn anew after
+        before, _, line = process.before.rpartition("\x1b[2K")
+        assert "waiting for" in before
+        assert line == "pynamodb-mutex run: "
+        proxy.clear()
+        process.expect("waiting for 'k' for")
+        process.sendintr()
+        assert code(process) == 130
 
 
 def test_ctrl_c_while_it_waits(embedded, typed):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
-
-import click
 
 from pynamodb_mutex._claim import Loss
 from pynamodb_mutex._clock import local_clock
@@ -42,7 +41,8 @@ class Why(Enum):
 def say(message: str) -> None:
     """Tell people what happened: on standard error, for standard output is the command's."""
     with suppress(OSError):  # nobody reads it any more
-        click.echo(f"pynamodb-mutex run: {message}", err=True)
+        # click would find the stream below the one by which a line that shows a wait makes room
+        print(f"pynamodb-mutex run: {message}", file=sys.stderr, flush=True)
 
 
 class Overseer:

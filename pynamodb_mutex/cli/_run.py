@@ -72,6 +72,13 @@ class RunCommand(AppCommand):
             raise NotRunError(failure.message) from failure
 
 
+class _Saying(logging.Handler):
+    """Says what is logged. A StreamHandler would write into the line that shows a wait."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self.format(record))
+
+
 def _duration(
     context: click.Context, parameter: click.Parameter, value: float | None
 ) -> float | None:
@@ -182,7 +189,7 @@ def run(
     if not hasattr(os, "posix_spawn"):
         raise Failure("run needs a POSIX system, for it sends signals")
     if verbose:  # what the library repeats, too
-        logging.basicConfig(format="pynamodb-mutex run: %(message)s", level=logging.WARNING)
+        logging.basicConfig(handlers=[_Saying()], format="%(message)s", level=logging.WARNING)
     job = _Job(
         find_command(command[0], place.environment), command, lease, grace, deadline, verbose
     )

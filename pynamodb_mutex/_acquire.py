@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex import _events
-from pynamodb_mutex._claim import Tenure, Watch, new_token
+from pynamodb_mutex._claim import TOO_SHORT, Tenure, Watch, new_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._messages import one_line, shown
@@ -32,9 +32,6 @@ _log = logging.getLogger("pynamodb_mutex")
 
 H = TypeVar("H")
 T = TypeVar("T")
-
-TOO_SHORT = 0.5
-"""Share of the lease below which what is left of a fresh claim is renewed before it is handed out."""
 
 
 class FirstSent:
@@ -180,25 +177,35 @@ class Acquisition:
         store = self.wanted.store
         bounds = store.server.bounds
         seen = self.watch.claim is not None
-        first_contact = bounds is None and not seen
+        # at first contact, and after an idle time: a claim would have no end by which others can judge it,
+        # or one that has passed already
+        learns_time = not seen and not store.knows_time(self.wanted.terms.lease)
         local = self.wanted.key_queue.holder
         held_here = local is not None and local.held
         waits = not seen or local_clock().now() < self.watch.free_at(bounds)
         # free for moments only: over before a write could follow the read that saw it
         fleeting = self._outrun and self.watch.changed_hands and not held_here
-        reads = first_contact or ((seen or held_here) and waits and not fleeting)
+        reads = learns_time or ((seen or held_here) and waits and not fleeting)
         if reads:
             # the first is consistent, for nobody shall wait for an unlocked key
-            answer = yield from self._read(consistent=first_contact)
-            if first_contact:
+            answer = yield from self._read(consistent=learns_time)
+            if learns_time:
                 self._see(answer)
             else:
                 self.watch.see(answer.claim, answer.received)
             if answer.received < self.watch.free_at(store.server.bounds):
                 return None
+        known = self.watch.claim
         hold = yield from self.take()
+        if hold is None and self.watch.claim is not known and self._is_dead():
+            # Refused by bounds that were wide after an idle time, while the answer shows that the claim
+            # had ended: who does not wait would go away, and the lock be free for no newcomer.
+            hold = yield from self.take()
         self._outrun = self._outrun or (reads and hold is None)
         return hold
+
+    def _is_dead(self) -> bool:
+        return local_clock().now() >= self.watch.free_at(self.wanted.store.server.bounds)
 
     def _check_process(self) -> None:
         if self.wanted.process.left_behind:

@@ -22,6 +22,9 @@ SHORTEST_LEASE = 0.5
 NO_SERVER_TIME = 253370764800.0
 """An end for holders that never saw a ``Date``: 9999-01-01. Others then judge by watching alone."""
 
+TOO_SHORT = 0.5
+"""Share of the lease below which what is left of a fresh claim is renewed before it is handed out."""
+
 TICK = 0.001
 """Seconds by which a later end must at least differ. Stored ends are whole milliseconds."""
 

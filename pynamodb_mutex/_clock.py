@@ -105,14 +105,26 @@ class Bounds(NamedTuple):
         return self.upper - GRAIN + now - self.upper_at
 
     def nominal(self, now: float) -> float:
-        """Return what a new end is counted from: late enough, and not widened.
+        """Return what a new end is counted from: late enough for its holder, and never too late.
 
-        An end that turns out too early costs its holder time, never safety; a widened one would
-        keep others waiting after every idle hour. It is never more than WATCH_GRACE beyond the lower
-        bound, however slow the answers were.
+        Whoever comes after the holder's death waits for that end, so this is no more than HEADROOM beyond
+        server time, or GRAIN and the way of the latest answer there and back, if that was longer. Both
+        bounds are therefore carried on as slowly as server time may run: by the local clock's own rate,
+        a process that was idle for a day, or has renewed for days, would be beyond it by all that its
+        clock has gained. An end that turns out too early costs its holder time, never safety: see `suffices`.
+        However slow the answers were, it is never more than WATCH_GRACE beyond the lower bound.
         """
-        lower = self.lower + now - self.lower_at
-        return min(max(self.upper + now - self.upper_at, lower + HEADROOM), lower + WATCH_GRACE)
+        lowest, elapsed = self.lowest(now), now - self.upper_at
+        upper = self.upper + elapsed - DRIFT * abs(elapsed)
+        return min(max(upper, lowest + HEADROOM), lowest + WATCH_GRACE)
+
+    def suffices(self, lease: float, now: float) -> bool:
+        """Say whether an end counted from `nominal` leaves its holder about half of a lease, or more.
+
+        Not after a time without an answer in which local clock and server time may have come apart by
+        more: each of the two by DRIFT.
+        """
+        return 2 * DRIFT * (now - self.upper_at) <= lease / 2
 
     def reaches(self, instant: float) -> float:
         """Return the local time until which server time is surely before ``instant``."""

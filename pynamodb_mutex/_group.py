@@ -16,8 +16,8 @@ from pynamodb.constants import TRANSACT_UPDATE
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex import _events
-from pynamodb_mutex._acquire import TOO_SHORT, Effort, FirstSent, claim_in_the_way, disown, told
-from pynamodb_mutex._claim import Claim, Tenure, Watch, new_token
+from pynamodb_mutex._acquire import Effort, FirstSent, claim_in_the_way, disown, told
+from pynamodb_mutex._claim import TOO_SHORT, Claim, Tenure, Watch, new_token
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._group_hold import GroupHold
 from pynamodb_mutex._hold import Hold
@@ -231,17 +231,19 @@ class GroupAcquisition:
             raise MutexError(
                 "the process was forked, or its engine left, while it waited for locks"
             )
-        # without server time the claims would have no end by which others can judge
-        first_contact = self._store.server.bounds is None and self._members[0].watch.claim is None
+        # see `Acquisition.look`
+        learns_time = self._members[0].watch.claim is None and not all(
+            member.store.knows_time(member.wanted.terms.lease) for member in self._members
+        )
         now = local_clock().now()
-        members = [member for member in self._members if first_contact or now < member.free_at()]
+        members = [member for member in self._members if learns_time or now < member.free_at()]
         if not members:
             return True
         keys = [(member.wanted.terms.model, member.wanted.terms.row) for member in members]
 
         def attempt() -> list[RawItem]:
             self._effort.attempts += 1
-            return read_rows(self._store, keys, consistent=first_contact)
+            return read_rows(self._store, keys, consistent=learns_time)
 
         rows = yield from persisting(attempt, self._deadline, members[0].wanted)
         received = local_clock().now()

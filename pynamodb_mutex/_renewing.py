@@ -13,6 +13,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex import _events
 from pynamodb_mutex._batch import renew_together
+from pynamodb_mutex._claim import TOO_SHORT
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._messages import shown
 from pynamodb_mutex._repeat import Transient, persist
@@ -252,6 +253,10 @@ class Renewing(ABC):
         try:
             first = next(iter(self.holds), None)
             renewed = persist(lambda: self.renew_once(lease), until, first)
+            if renewed and self._came_out_short(lease):
+                # After an idle time, or one for which the local clock stood still, the end was proposed
+                # from bounds far behind. They are not any more.
+                renewed = persist(lambda: self.renew_once(lease), until, first)
         except PynamoDBException as error:
             self._tell_failed(error)
             raise
@@ -268,6 +273,10 @@ class Renewing(ABC):
             if hold.loss is not None:
                 raise hold.lost_error("renew")
         return renewed, lost
+
+    def _came_out_short(self, lease: float | None) -> bool:
+        whole = self._shortest_lease(self.holds) if lease is None else lease
+        return self.ends - local_clock().now() < TOO_SHORT * whole
 
     @staticmethod
     def _shortest_lease(holds: Sequence[Hold]) -> float:

@@ -171,6 +171,11 @@ class Store:
         self._open()
         return f"{self.region} at {self.endpoint}"
 
+    def knows_time(self, lease: float) -> bool:
+        """Say whether server time is known well enough to propose the end of a lease."""
+        bounds = self.server.bounds
+        return bounds is not None and bounds.suffices(lease, local_clock().now())
+
     # -- requests -------------------------------------------------------------------------------
 
     def read(self, key: RawItem, *, consistent: bool) -> Answer:

@@ -202,7 +202,7 @@ class Attachment(Acquisition):
         """
         yield AT_ONCE
         store, ticket = self.wanted.store, self._ticket
-        first_contact = store.server.bounds is None
+        learns_time = not store.knows_time(self.wanted.terms.lease)
         table, region = store.connection.table_name, store.region
         # no region: the request that follows says so
         elsewhere = region is not None and ticket.region not in {None, region}
@@ -212,8 +212,8 @@ class Attachment(Acquisition):
                 f"not in {shown(table)} ({shown(region)})"
             )
             raise InvalidTicketError(msg, key=ticket.key)
-        if first_contact:
-            # to know the time there: else the claim would have no end by which others can judge it
+        if learns_time:
+            # see `Acquisition.look`
             yield from self._read(consistent=False)
         hold = yield from self.take()
         if hold is None:

@@ -16,7 +16,7 @@ from pynamodb.attributes import (
 )
 from pynamodb.models import Model
 
-from pynamodb_mutex._claim import made_at
+from pynamodb_mutex._claim import SHORTEST_LEASE, made_at
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import check_key, key_of
 from pynamodb_mutex._process import lock_models, store_for
@@ -184,13 +184,14 @@ class LockItem(Model):
     def remaining(self) -> float:
         """Seconds until the claim this item shows may be taken over, unless it is renewed.
 
-        Costs a read if this process has had no answer from DynamoDB yet, to know its time.
+        Costs a read if this process has had no answer from DynamoDB yet, or none for 25 leases, to know its
+        time.
         """
         if self.expires_at is None:
             return 0.0
         store = store_for(type(self))
-        if store.server.bounds is None:
-            persist(lambda: store.read(key_of(type(self), self.key), consistent=False), 0.0)
+        if not store.knows_time(float(self.lease or SHORTEST_LEASE)):
+            persist(lambda: store.learn_time(key_of(type(self), self.key)), 0.0)
         bounds, now = store.server.bounds, local_clock().now()
         if bounds is None:
             return float(self.lease or 0.0)

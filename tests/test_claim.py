@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from test_clock import LATER, REQUESTS, RUNNING, World, answers, seconds, segments
 
 from pynamodb_mutex._claim import (
     NO_SERVER_TIME,
@@ -18,7 +19,7 @@ from pynamodb_mutex._claim import (
     made_at,
     new_token,
 )
-from pynamodb_mutex._clock import DRIFT, HOST_SKEW, WATCH_GRACE, Bounds, ServerTime
+from pynamodb_mutex._clock import DRIFT, HEADROOM, HOST_SKEW, WATCH_GRACE, Bounds, ServerTime
 
 EXACT = Bounds(1000.0, 0.0, 1001.0, 0.0)  # at local time 0, server time is from 1000 to 1001
 WATCHED = 3.0 + (10 + WATCH_GRACE) * (1 + DRIFT)  # a lease of 10 s, seen at 3 s
@@ -40,6 +41,54 @@ def holder(lease=10.0, *, bounds=EXACT, sent=0.0):
     end, written = tenure.propose(sent, bounds, lease)
     tenure.acquired(claim("mine", end, written), sent, bounds)
     return tenure
+
+
+# -- a dead holder's claim -------------------------------------------------------------------------
+
+
+def is_free_for_a_newcomer(row, read_at, trip, skew):
+    """Say whether a process that has had no answer yet, and reads the row, may take it over."""
+    server = ServerTime()
+    server.observe(float(math.floor(World.server(read_at, skew))), read_at, read_at + trip)
+    return watching((row, read_at + trip)).free_at(server.bounds) <= read_at + trip
+
+
+@given(
+    segments(RUNNING),
+    REQUESTS,
+    LATER,
+    st.sampled_from([0.5, 1.0, 30.0, 600.0]),
+    st.tuples(seconds(3), st.sampled_from([0.0, HOST_SKEW])),
+)
+def test_dead_holders_claim_is_free_in_time_however_long_the_holder_was_idle(
+    parts, requests, idle, lease, newcomer
+):
+    world, server = World(parts), ServerTime()
+    trip, skew = newcomer
+    received, slowest = 0.0, trip
+    for received, sent, date in answers(requests):
+        server.observe(date, world.local(sent), world.local(received))
+        slowest = max(slowest, received - sent)
+    sent = received + idle
+    end, _ = Tenure("mine", lease).propose(world.local(sent), server.bounds, lease)
+    due = sent + 1.01 * lease + 2.5 + 2 * slowest
+    assert is_free_for_a_newcomer(claim(expires_at=end, lease=lease), due - trip, trip, skew)
+
+
+@pytest.mark.parametrize("lasts", [0.99, 0.9999, 1.0, 1.0001, 1.01])
+def test_end_does_not_creep_ahead_in_a_hundred_hours_of_renewals(lasts):
+    """A second of the holder's clock lasts so many true ones."""
+    world, server = World([(0.0, 1 / lasts)]), ServerTime()
+    server.observe(World.server(0.0), world.local(0.0), world.local(0.0))
+    tenure = holder(30.0, bounds=server.bounds, sent=world.local(0.0))
+    for number in range(1, 36_001):
+        sent, received = 10.0 * number + 0.123, 10.0 * number + 0.133
+        end, lease = tenure.propose(world.local(sent), server.bounds, 30.0)
+        assert 0.0 < end - World.server(sent) - lease <= HEADROOM + TICK
+        date = float(math.floor(World.server(sent)))
+        server.observe(date, world.local(sent), world.local(received))
+        tenure.renewed(end, lease, world.local(sent), server.bounds)
+        assert tenure.ends(server.bounds) - world.local(received) > 0.9 * lease
 
 
 # -- a claim of somebody else's --------------------------------------------------------------------

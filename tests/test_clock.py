@@ -54,6 +54,7 @@ def seconds(most):
     return st.integers(0, int(most * 1000)).map(lambda ms: ms / 1000)
 
 
+LATER = seconds(60) | seconds(7 * 86_400)  # after the last answer
 # a second of the client's lasts 0.99 to 1.01 true ones
 RUNNING = st.integers(990, 1010).map(lambda r: 1000 / r)
 REQUESTS = st.lists(
@@ -206,12 +207,27 @@ def test_passes_is_the_first_moment_at_which_server_time_is_past_on_each_host(bo
         assert passes <= bounds.lower_at
 
 
-@given(BOUNDS, seconds(5000))
-def test_a_new_end_counts_from_a_time_that_no_idle_hour_widens(bounds, idle):
-    now = max(bounds.lower_at, bounds.upper_at) + idle
-    nominal = bounds.nominal(now)
-    assert nominal >= bounds.lowest(now) + _clock.HEADROOM - NOISE
-    assert nominal == pytest.approx(bounds.nominal(now - idle) + idle)
+@given(segments(RUNNING), REQUESTS, LATER, st.sampled_from([0.5, 2.0, 30.0, 600.0]))
+def test_new_end_is_neither_far_beyond_server_time_nor_too_early(parts, requests, later, lease):
+    world, server = World(parts), ServerTime()
+    slowest, latest = 0.0, 0.0
+    for received, sent, date in answers(requests):
+        server.observe(date, world.local(sent), world.local(received))
+        slowest, latest = max(slowest, received - sent), received
+    now = latest + later
+    bounds, local = server.bounds, world.local(now)
+    ahead = bounds.nominal(local) - world.server(now)
+    assert ahead <= max(_clock.HEADROOM, GRAIN + slowest) + HOST_SKEW + NOISE
+    beyond_lower = bounds.nominal(local) - bounds.lowest(local)
+    assert _clock.HEADROOM - NOISE <= beyond_lower <= _clock.WATCH_GRACE + NOISE
+    if bounds.suffices(lease, local):
+        assert ahead >= _clock.HEADROOM - GRAIN - lease / 2 - slowest - NOISE
+
+
+@given(BOUNDS)
+def test_bounds_suffice_for_twenty_five_leases_without_an_answer(bounds):
+    assert bounds.suffices(10.0, bounds.upper_at + 249)
+    assert not bounds.suffices(10.0, bounds.upper_at + 251)
 
 
 @pytest.mark.parametrize("counts_suspension", [True, False])

@@ -230,8 +230,8 @@ class Store:
 
         Server time in milliseconds, so that it is above the tokens of a row of the same key that was
         deleted. Another row's version has no part in it: a single huge one would spread to every row
-        made from then on, and beyond the 38 digits that DynamoDB takes, none could be made. Nor has a
-        wall clock: where no answer has a ``Date``, the number starts from 1.
+        made from then on, in other processes too, until there is no higher number. Nor has a wall clock:
+        where no answer has a ``Date``, the number starts from 1.
         """
         server_now = self.server_now(now)
         # two threads may get the same: then the later one is refused, and told what stands there

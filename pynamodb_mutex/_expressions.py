@@ -14,7 +14,7 @@ from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._claim import HIGHEST_VERSION, YEAR_10000, Claim
-from pynamodb_mutex._keys import row_name
+from pynamodb_mutex._keys import key_of, row_name
 from pynamodb_mutex._messages import shown, shown_all
 from pynamodb_mutex._templates import Once, Statement, Template, slot
 from pynamodb_mutex.exceptions import InvalidRowError
@@ -177,13 +177,25 @@ class ClaimRows:
         number = Decimal(raw.get(self._version.attr_name, {}).get("N", "-1"))
         return int(number) + 1 if 0 <= number < HIGHEST_VERSION else None
 
+    def key(self, raw: RawItem) -> str:
+        """Return the key of a row's lock, for messages."""
+        if not self.must_exist:
+            return str(*raw[self._hash_key.attr_name].values())
+        names = filter(None, (self._model._hash_keyname, self._model._range_keyname))
+        stored = [self._model.get_attributes()[name].attr_name for name in names]
+        return row_name(self._model, {name: raw[name] for name in stored})
+
+    def is_the_models(self, raw: RawItem) -> bool:
+        """Say whether a row stands where this model has its locks: under other range keys stand other rows."""
+        if self.must_exist or self._model._range_keyname is None:
+            return True
+        place = key_of(self._model, self.key(raw))
+        # by name, for a number may stand there spelt otherwise
+        found = {name: raw[name] for name in place}
+        return row_name(self._model, found) == row_name(self._model, place)
+
     def _invalid(self, raw: RawItem, attribute: str, why: str) -> InvalidRowError:
-        if self.must_exist:
-            names = filter(None, (self._model._hash_keyname, self._model._range_keyname))
-            stored = [self._model.get_attributes()[name].attr_name for name in names]
-            key = row_name(self._model, {name: raw[name] for name in stored})
-        else:
-            key = str(*raw[self._hash_key.attr_name].values())
+        key = self.key(raw)
         found = f": {shown(raw[attribute])}" if attribute in raw else f"; it has {shown_all(raw)}"
         msg = (
             f"the row of {shown(key)} in table {self._connection.table_name} is no lock's, or broken: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from datetime import datetime, timezone
 from functools import cache
@@ -19,6 +20,7 @@ from pynamodb.models import Model
 from pynamodb_mutex._claim import SHORTEST_LEASE, made_at
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import check_key, key_of
+from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._process import lock_models, store_for
 from pynamodb_mutex._release import force
 from pynamodb_mutex._repeat import persist
@@ -26,6 +28,8 @@ from pynamodb_mutex._store import CONNECT_TIMEOUT, READ_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_log = logging.getLogger("pynamodb_mutex")
 
 _TIGHT = {
     "connect_timeout_seconds": CONNECT_TIMEOUT,
@@ -140,13 +144,27 @@ class LockItem(Model):
     def held(cls) -> Iterator[LockItem]:
         """Iterate over the items that are held now, in no order. Reads the whole table.
 
+        A row that cannot be a lock's, or is no item of this model, such as one whose ``data`` is not JSON, is
+        left out, with a warning in the log that names it.
+
         Raises:
             pynamodb.exceptions.ScanError: If DynamoDB refuses or cannot be reached.
             pynamodb.exceptions.TableDoesNotExist: If there is no table.
         """
         store = store_for(cls)
-        for raw in store.scan_claims():
-            item = cls.from_raw_data(raw)
+        for raw in filter(store.rows.is_the_models, store.scan_claims()):
+            claim = store.rows.claim(raw)
+            try:
+                claim.check()
+                item = cls.from_raw_data(raw)
+            except Exception as error:  # noqa: BLE001 - what an attribute makes of another's value
+                key = store.rows.key(raw)
+                _log.warning(
+                    "%s left out of %s.held(): %s",
+                    *(shown(key), cls.__name__, one_line(error)),
+                    extra={"lock_key": key, "lock_owner": claim.owner, "fencing_token": None},
+                )
+                continue
             if item.is_held:
                 yield item
 

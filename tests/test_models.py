@@ -273,3 +273,35 @@ def test_forcing_an_old_claim_does_not_tell_a_newer_holder_of_this_process(table
     assert table.force_release("a") is False
     assert new.held
     new.renew()
+
+
+# -- rows that others wrote ---------------------------------------------------------------------
+
+FAR = {"N": "4102444800"}  # the year 2100
+CLAIM = {"token": {"S": "theirs"}, "version": {"N": "7"}, "expires_at": FAR, "lease": {"N": "30"}}
+ODD = {
+    "session": {"user": {"S": "Ann"}, "expires_at": FAR},
+    "end": {**CLAIM, "expires_at": {"S": "soon"}},
+    "fraction": {**CLAIM, "version": {"N": "7.5"}},
+    "data": {**CLAIM, "data": {"S": "{no"}},
+    "map": {**CLAIM, "data": {"M": {}}},
+    "ttl": {**CLAIM, "ttl": {"N": "1" + "0" * 30}},
+}
+
+
+def put(table, key, attributes):
+    client = table._get_connection().connection.client
+    client.put_item(TableName=table.Meta.table_name, Item={"key": {"S": key}, **attributes})
+
+
+def test_held_leaves_out_odd_rows_with_a_warning(table, caplog):
+    for key, attributes in ODD.items():
+        put(table, key, attributes)
+    put(table, "theirs", CLAIM)
+    with Mutex.for_key("a"):
+        assert keys(table.held()) == ["a", "theirs"]
+    warnings = [each for each in caplog.records if "left out of LockItem.held()" in each.message]
+    assert sorted(record.lock_key for record in warnings) == sorted(ODD)
+    for record in warnings:
+        assert record.levelname == "WARNING"
+        assert repr(record.lock_key) in record.message

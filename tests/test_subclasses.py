@@ -277,7 +277,7 @@ def test_every_attribute_may_be_stored_under_another_name(table):
     assert ttl["AttributeName"] == "until"
 
 
-def test_a_range_key_with_a_default_is_a_place_in_a_single_table(table):
+def test_a_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
     class Single(LockItem):
         class Meta(LockItem.Meta):
             table_name = fresh()
@@ -286,7 +286,7 @@ def test_a_range_key_with_a_default_is_a_place_in_a_single_table(table):
         kind = UnicodeAttribute(range_key=True, attr_name="sk", default="LOCK#1")
 
     Single.create_table()
-    other = {"pk": {"S": "a"}, "sk": {"S": "ORDER#1"}, "total": {"N": "7"}}
+    other = {"pk": {"S": "a"}, "sk": {"S": "ORDER#1"}, "expires_at": {"N": "4102444800"}}
     client = Single._get_connection().connection.client
     client.put_item(TableName=Single.Meta.table_name, Item=other)
     with Mutex.for_key("a", model=Single) as mutex:
@@ -294,6 +294,7 @@ def test_a_range_key_with_a_default_is_a_place_in_a_single_table(table):
         assert [(item.key, item.kind) for item in Single.held()] == [("a", "LOCK#1")]
         item = Single.get("a", "LOCK#1")
         assert item.is_held
+    assert not caplog.records
     assert Single.force_release("a") is False
     assert raw(Single, "a", "ORDER#1") == other
 
@@ -303,10 +304,12 @@ def test_a_number_may_be_the_range_key(table):
         class Meta(LockItem.Meta):
             table_name = fresh()
 
-        part = NumberAttribute(range_key=True, default=0)
+        part = NumberAttribute(range_key=True, default=1e3)  # stored as 1000
 
     Numbered.create_table()
     exercise(Numbered)
+    with Mutex.for_key("a", model=Numbered):
+        assert [item.key for item in Numbered.held()] == ["a"]
 
 
 # -- attributes ---------------------------------------------------------------------------------

@@ -218,11 +218,9 @@ class Locks:
     def of_page(self, items: list[RawItem], received: float) -> Iterator[Lock]:
         """Return what one page of the table shows."""
         for raw in items:
-            row = self._row_of(raw)
-            lock = self.shown(row, raw, received)
-            # a row under another range key is not this model's, and its key would name another lock
-            if self.in_rows or self._range is None or key_of(self._model, lock.key) == row:
-                yield lock
+            # the key of another would name another lock
+            if self.store.rows.is_the_models(raw):
+                yield self.shown(self._row_of(raw), raw, received)
 
     def was_a_locks(self, lock: Lock) -> bool:
         """Say whether a row is a lock's, if a broken one: only then it is for a command to change."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -97,7 +98,8 @@ class Store:
         connect = self._tight(meta.connect_timeout_seconds, CONNECT_TIMEOUT)
         read = self._tight(meta.read_timeout_seconds, READ_TIMEOUT)
         self.hangs_for = connect + read
-        self.connection = TableConnection(
+        self._connection = partial(
+            TableConnection,
             meta.table_name,
             meta_table=model._get_connection().get_meta_table(),
             region=meta.region,
@@ -107,12 +109,9 @@ class Store:
             max_retry_attempts=0,
             max_pool_connections=meta.max_pool_connections,
             extra_headers=meta.extra_headers,
-            aws_access_key_id=meta.aws_access_key_id,
-            aws_secret_access_key=meta.aws_secret_access_key,
-            aws_session_token=meta.aws_session_token,
         )
-        # PynamoDB's settings may ask for botocore's own retry modes: not here
-        self.connection.connection._retry_configuration = "LEGACY"
+        self._credentials = self._credentials_of(model)
+        self.connection = self._connected(self._credentials)
         self.rows = ClaimRows(model, self.connection)
         self._server_times = server_times
         self._server: ServerTime | None = None
@@ -129,6 +128,37 @@ class Store:
         """Return what makes a connection another one when it changes."""
         meta = model.Meta
         return meta.table_name, meta.region, meta.host
+
+    @staticmethod
+    def _credentials_of(model: type[Model]) -> tuple[str | None, str | None, str | None]:
+        """Return the credentials that a model names, if it does."""
+        meta = model.Meta
+        return meta.aws_access_key_id, meta.aws_secret_access_key, meta.aws_session_token
+
+    def _connected(self, credentials: tuple[str | None, str | None, str | None]) -> TableConnection:
+        """Return a connection that signs with these credentials."""
+        key_id, secret, token = credentials
+        connection = self._connection(
+            aws_access_key_id=key_id, aws_secret_access_key=secret, aws_session_token=token
+        )
+        # PynamoDB's settings may ask for botocore's own retry modes: not here
+        connection.connection._retry_configuration = "LEGACY"
+        return connection
+
+    def _follow_credentials(self) -> None:
+        """Sign with what the model's Meta names now: temporary credentials are replaced in time.
+
+        It stays the same store. Who holds a lock goes on under the new credentials, and who waits stays in
+        the same queue.
+        """
+        if self._credentials_of(self.model) == self._credentials:
+            return
+        with self._lock:
+            credentials = self._credentials_of(self.model)
+            if credentials != self._credentials:  # else another thread has done it meanwhile
+                connection = self._connected(credentials)
+                _ = connection.connection.client  # made here, and not by two threads
+                self.connection, self._credentials = connection, credentials
 
     def _tight(self, seconds: float, most: float) -> float:
         """Bound a timeout in a user's table; that of the lock table is the caller's own choice."""
@@ -395,6 +425,7 @@ class Store:
         # PynamoDB would ask for it, only to log it
         kwargs.setdefault("ReturnConsumedCapacity", "NONE")
         try:
+            self._follow_credentials()
             self._open()
         except (BotoCoreError, ValueError) as error:
             raise self._failed(operation, error) from error

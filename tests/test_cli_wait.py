@@ -45,7 +45,8 @@ def test_exit_code_75_when_time_is_up(table):
         assert 0.3 <= time.monotonic() - begun < 20
 
 
-def test_waits_until_it_is_given_back_by_cheap_reads(table, wire):
+@pytest.mark.parametrize("options", [[], ["--timeout", "-1"]])
+def test_waits_until_it_is_given_back_by_cheap_reads(table, wire, options):
     mutex = Mutex.for_key("a", model=Elsewhere, auto_renew=False)
     mutex.acquire()
     looked = 0
@@ -57,7 +58,7 @@ def test_waits_until_it_is_given_back_by_cheap_reads(table, wire):
             mutex.release()
 
     wire.after["GetItem"] = count
-    assert run_cli("wait", "a").exit_code == 0
+    assert run_cli("wait", "a", *options).exit_code == 0
     assert looked >= 4
     assert wire.sent.count("UpdateItem") == 2
     assert mutex.loss is None
@@ -89,7 +90,7 @@ def test_what_fails_at_the_first_look_is_told(table):
     assert "create-table makes it" in done.stderr
 
 
-@pytest.mark.parametrize("timeout", ["-1", "soon", "nan"])
+@pytest.mark.parametrize("timeout", ["-2", "soon", "nan", "inf"])
 def test_a_timeout_that_is_none(timeout):
     done = run_cli("wait", "a", "--timeout", timeout)
     assert done.exit_code == 2

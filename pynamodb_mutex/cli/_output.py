@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pynamodb_mutex._messages import shown
+from pynamodb_mutex._terms import check_timeout
 from pynamodb_mutex.cli._place import Failure
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ def finite(_: click.Context, __: click.Parameter, value: float | None) -> float 
     if value is not None and not math.isfinite(value):
         raise click.BadParameter(f"{value} is no number of seconds")
     return value
+
+
+def wait_time(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """Check how long to wait as a mutex does: -1 is for ever."""
+    try:
+        return None if value is None else check_timeout(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 json_option = click.option(

@@ -17,6 +17,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._terms import FOREVER, check_number
 from pynamodb_mutex.cli._child import OF_SIGNALS, Child, find_command, has_terminal
+from pynamodb_mutex.cli._output import wait_time
 from pynamodb_mutex.cli._overseer import Overseer, Why, say
 from pynamodb_mutex.cli._place import AppCommand, Failure, pass_place
 from pynamodb_mutex.cli._signals import Signals
@@ -124,6 +125,7 @@ Exit codes:
 @click.option(
     "--timeout",
     type=float,
+    callback=wait_time,
     metavar="SECONDS",
     help="How long to wait for the lock, -1 for ever; by default for ever with --if-locked wait, and not at "
     "all with skip and fail.",

@@ -11,15 +11,16 @@ from pynamodb_mutex._claim import Claim, Watch
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._messages import one_line, shown, shown_owner
 from pynamodb_mutex._repeat import Transient, persist
+from pynamodb_mutex._terms import FOREVER
 from pynamodb_mutex._waiting import Alarm, frees_soon, next_wait
 from pynamodb_mutex.cli._completion import key_argument, range_option
 from pynamodb_mutex.cli._locks import PATIENCE, Locks
 from pynamodb_mutex.cli._output import (
     clock_time,
     duration,
-    finite,
     instant,
     progress,
+    wait_time,
     zone_option,
 )
 from pynamodb_mutex.cli._place import AppCommand, Place, pass_place
@@ -41,15 +42,16 @@ _POLL = (0.05, 1.0)
 @range_option
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
-    callback=finite,
+    type=float,
+    callback=wait_time,
+    default=FOREVER,
     metavar="SECONDS",
-    help="How long to wait, at most; for ever by default.",
+    help="How long to wait, at most; -1 for ever, the default.",
 )
 @zone_option
 @pass_place
 def wait(
-    place: Place, *, key: str, range_key: str | None, timeout: float | None, zone: tzinfo | None
+    place: Place, *, key: str, range_key: str | None, timeout: float, zone: tzinfo | None
 ) -> None:
     """Wait until a lock is free.
 
@@ -73,7 +75,7 @@ def wait(
     locks = Locks(place.model())
     row = locks.row(key, range_key)
     begun = local_clock().now()
-    deadline = math.inf if timeout is None else begun + timeout
+    deadline = math.inf if timeout == FOREVER else begun + timeout
     waiter = _Waiter(locks, row)
     persist(waiter.look, begun + PATIENCE)  # what is wrong from the start is told at once
     with progress(f"waiting for {shown(key)}") as news:

@@ -199,7 +199,9 @@ def test_names_that_a_language_would_take_for_something_else():
 
 
 def test_options():
-    found = read_all("--table", "mine", "--provisioned", "5", "6", "--deletion-protection")
+    found = read_all(
+        "--table", "mine", "--read-capacity", "5", "--write-capacity", "6", "--deletion-protection"
+    )
     assert found == Described("mine", (("key", "S"),), ("ttl", True), (5, 6), protected=True)
 
 
@@ -211,7 +213,8 @@ def test_what_a_snippet_would_lack_is_refused(model, lacks):
 
 def test_bad_usage():
     assert "'pulumi' is not one of" in printed("pulumi", code=2)
-    assert "--provisioned" in printed("cdk", "--provisioned", "0", "1", code=2)
+    assert "'--read-capacity': 0" in printed("cdk", "--read-capacity", "0", code=2)
+    assert "go together" in printed("cdk", "--write-capacity", "1", code=2)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from botocore.exceptions import ClientError
@@ -14,6 +14,9 @@ from pynamodb_mutex._table import is_code
 from pynamodb_mutex.cli._locks import HELD, Locks
 from pynamodb_mutex.cli._output import check_terminal, json_option, print_json, progress
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _POLL = 0.5
 _LONGEST_WAIT = 600.0
@@ -30,15 +33,39 @@ def _tags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> lis
     return tags
 
 
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of how a table is made; it reads the first two by `capacity_of`."""
+    for option in (
+        click.option("--deletion-protection", is_flag=True, help="Refuse to delete the table."),
+        click.option(
+            "--write-capacity", type=click.IntRange(min=1), metavar="UNITS", help="Provisioned."
+        ),
+        click.option(
+            "--read-capacity",
+            type=click.IntRange(min=1),
+            metavar="UNITS",
+            help="Provisioned; with --write-capacity, in place of on-demand billing.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def capacity_of(reading: int | None, writing: int | None) -> tuple[int, int] | None:
+    """Return the units of reading and writing; None for billing on demand.
+
+    Raises:
+        click.UsageError: If there is but one of them.
+    """
+    if reading is None and writing is None:
+        return None
+    if reading is None or writing is None:
+        raise click.UsageError("--read-capacity and --write-capacity go together")
+    return reading, writing
+
+
 @click.command(cls=AppCommand)
-@click.option(
-    "--read-capacity",
-    type=click.IntRange(min=1),
-    metavar="UNITS",
-    help="Provisioned; with --write-capacity, in place of on-demand billing.",
-)
-@click.option("--write-capacity", type=click.IntRange(min=1), metavar="UNITS", help="Provisioned.")
-@click.option("--deletion-protection", is_flag=True, help="Refuse to delete the table.")
+@settings_options
 @click.option("--tag", "tags", multiple=True, callback=_tags, metavar="KEY=VALUE", help="A tag.")
 @json_option
 @pass_place
@@ -66,14 +93,13 @@ def create_table(
       0    the table is there, and active
       1    it is not: DynamoDB refused, or a table of that name has other keys
     """
-    if (read_capacity is None) != (write_capacity is None):
-        raise click.UsageError("--read-capacity and --write-capacity go together")
+    capacity = capacity_of(read_capacity, write_capacity)
     model = place.lock_model()
     options: dict[str, Any] = {}
-    if read_capacity is not None:
+    if capacity is not None:
         options["ProvisionedThroughput"] = {
-            "ReadCapacityUnits": read_capacity,
-            "WriteCapacityUnits": write_capacity,
+            "ReadCapacityUnits": capacity[0],
+            "WriteCapacityUnits": capacity[1],
         }
     if deletion_protection:
         options["DeletionProtectionEnabled"] = True

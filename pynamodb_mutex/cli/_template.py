@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
+from pynamodb_mutex.cli._tables import capacity_of, settings_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,17 +194,15 @@ _LANGUAGES: dict[str, Callable[[Table], str]] = {
 
 @click.command(cls=AppCommand)
 @click.argument("language", type=click.Choice(list(_LANGUAGES)))
-@click.option(
-    "--provisioned",
-    nargs=2,
-    type=click.IntRange(min=1),
-    metavar="READ WRITE",
-    help="Capacity units, in place of billing on demand.",
-)
-@click.option("--deletion-protection", is_flag=True, help="Let nobody delete the table.")
+@settings_options
 @pass_place
 def template(
-    place: Place, language: str, provisioned: tuple[int, int] | None, deletion_protection: bool
+    place: Place,
+    *,
+    language: str,
+    read_capacity: int | None,
+    write_capacity: int | None,
+    deletion_protection: bool,
 ) -> None:
     """Print the table for CloudFormation (YAML), Terraform or the CDK (Python).
 
@@ -220,5 +219,6 @@ def template(
       0    printed
       2    wrong usage
     """
-    table = table_of(place.lock_model(), provisioned, protected=deletion_protection)
+    capacity = capacity_of(read_capacity, write_capacity)
+    table = table_of(place.lock_model(), capacity, protected=deletion_protection)
     click.echo(_LANGUAGES[language](table))

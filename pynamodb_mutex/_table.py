@@ -58,8 +58,9 @@ def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
                 raise
             created = False
         table = _described(client, name, wait=wait)
-        if table["KeySchema"] != request["KeySchema"]:
-            msg = f"table {name} exists with other keys: {table['KeySchema']}, not {request['KeySchema']}"
+        found, needed = keys_of(table), keys_of(request)
+        if found != needed:
+            msg = f"table {name} exists with other keys: {found}, not {needed}"
             raise TableError(msg)
         if table["TableStatus"] in _USABLE:
             _enable_ttl(client, name, model.get_attributes()["ttl"].attr_name)
@@ -71,6 +72,33 @@ def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
 
 def _failed(table: str, error: Exception) -> TableError:
     return TableError(f"{table} could not be created: {explained(error)}", error)
+
+
+def keys_of(table: dict[str, Any]) -> str:
+    """Return names and types of a table's keys, in words; those of equal keys are equal.
+
+    Args:
+        table: As CreateTable is asked for it, or DescribeTable returns it.
+    """
+    definitions = table["AttributeDefinitions"]
+    kinds = {each["AttributeName"]: each["AttributeType"] for each in definitions}
+    names = {each["KeyType"]: each["AttributeName"] for each in table["KeySchema"]}
+    return ", ".join(
+        f"{role.lower()} key {names[role]!r} ({kinds[names[role]]})"
+        for role in ("HASH", "RANGE")
+        if role in names
+    )
+
+
+def keys_needed(model: type[Model]) -> str:
+    """Return the same of the table that a model needs."""
+    schema = model._get_schema()
+    return keys_of(
+        {
+            "AttributeDefinitions": schema["attribute_definitions"],
+            "KeySchema": schema["key_schema"],
+        }
+    )
 
 
 def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -74,17 +74,18 @@ def test_a_protected_table_is_not_deleted(name):
     assert not is_there(name)
 
 
-def test_a_table_of_another_kind_is_left_alone(name):
+@pytest.mark.parametrize(("key", "kind"), [("id", "S"), ("key", "N")])
+def test_a_table_of_another_kind_is_left_alone(name, key, kind):
     client = boto3.client("dynamodb")
     client.create_table(
         TableName=name,
-        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
-        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind}],
+        KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
         BillingMode="PAY_PER_REQUEST",
     )
     done = run_cli("--table", name, "delete-table", "--yes", "--force")
     assert done.exit_code == 1
-    assert "is no lock table: its keys are " in done.stderr
+    assert f"is no lock table: it has hash key '{key}' ({kind})" in done.stderr
     assert is_there(name)
     done = run_cli("--table", name, "create-table")
     assert (done.exit_code, "exists with other keys" in done.stderr) == (1, True)

@@ -251,6 +251,24 @@ def test_ttl_on_another_attribute_is_a_clear_error(fresh):
         fresh.create_table()
 
 
+def test_table_whose_key_has_another_type_is_an_error(fresh):
+    class Numbered(Model):
+        class Meta:
+            table_name = fresh.Meta.table_name
+            billing_mode = "PAY_PER_REQUEST"
+
+        key = NumberAttribute(hash_key=True)
+
+    Numbered.create_table(wait=True)
+    message = r"exists with other keys: hash key 'key' \(N\), not hash key 'key' \(S\)"
+    for wait in (True, False):
+        with pytest.raises(TableError, match=message):
+            fresh.create_table(wait=wait)
+    # nor was anything else done to it
+    ttl = client().describe_time_to_live(TableName=fresh.Meta.table_name)
+    assert ttl["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED"
+
+
 def test_a_table_with_other_keys_is_a_clear_error(fresh):
     class Other(Model):
         class Meta:

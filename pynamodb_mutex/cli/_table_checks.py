@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pynamodb_mutex._table import keys_needed, keys_of
 from pynamodb_mutex.cli._findings import Finding, ok, problem, unchecked, warning
 
 if TYPE_CHECKING:
@@ -44,23 +45,11 @@ def _status(table: dict[str, Any]) -> Finding:
 
 
 def _keys(model: type[LockItem], table: dict[str, Any]) -> Finding:
-    schema = model._get_schema()
-    wanted = _key_text(schema["key_schema"], schema["attribute_definitions"])
-    found = _key_text(table["KeySchema"], table["AttributeDefinitions"])
-    if wanted == found:
+    needed, found = keys_needed(model), keys_of(table)
+    if needed == found:
         return ok("keys", found)
     advice = "give --model with the names in use there, or --table with another table"
-    return problem("keys", f"the table has {found}, {model.__name__} needs {wanted}", advice)
-
-
-def _key_text(schema: Any, definitions: Any) -> str:
-    kinds = {each["AttributeName"]: each["AttributeType"] for each in definitions}
-    names = {each["KeyType"]: each["AttributeName"] for each in schema}
-    return ", ".join(
-        f"{role.lower()} key {names[role]!r} ({kinds[names[role]]})"
-        for role in ("HASH", "RANGE")
-        if role in names
-    )
+    return problem("keys", f"the table has {found}, {model.__name__} needs {needed}", advice)
 
 
 def _billing(table: dict[str, Any]) -> Finding:

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from pynamodb_mutex import _table
 from pynamodb_mutex._messages import shown, shown_owner
-from pynamodb_mutex._table import is_code
+from pynamodb_mutex._table import is_code, keys_needed, keys_of
 from pynamodb_mutex.cli._locks import HELD, Locks
 from pynamodb_mutex.cli._output import check_terminal, json_option, print_json, progress
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
@@ -146,9 +146,9 @@ def delete_table(place: Place, *, force: bool, yes: bool) -> None:
     table = _described(client, name)
     if table is None:
         raise Failure(f"there is no {place}: wrong region or profile?")
-    schema = sorted(model._get_schema()["key_schema"], key=lambda key: key["KeyType"])
-    if table["KeySchema"] != schema:
-        raise Failure(f"{place} is no lock table: its keys are {table['KeySchema']}")
+    found = keys_of(table)
+    if found != keys_needed(model):
+        raise Failure(f"{place} is no lock table: it has {found}")
     if table["TableStatus"] != "DELETING":
         _check(place, table, force=force)
         if not yes:

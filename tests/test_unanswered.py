@@ -31,7 +31,7 @@ from proxy import (
     through,
 )
 from pynamodb.attributes import UnicodeAttribute
-from pynamodb.exceptions import GetError, PynamoDBException, ScanError
+from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableError
 from pynamodb.models import Model
 from scene import Scene
 from worker import forked
@@ -165,6 +165,19 @@ def test_endpoint_that_never_answered_is_given_up(
     assert took == pytest.approx(seconds, abs=0.01)
     assert f" in eu-wst-1 at {host} (wrong region or endpoint?): Could not connect" in str(error)
     assert str(error.cause) in str(error)
+
+
+@pytest.mark.usefixtures("scene")
+def test_table_that_cannot_be_created_is_named_with_its_place() -> None:
+    host = closed()
+    model = at(host)
+    model.Meta.max_retry_attempts = 0
+    with pytest.raises(TableError) as raised:
+        model.create_table()
+    name = model.Meta.table_name
+    assert str(raised.value).startswith(
+        f"table {name} in eu-wst-1 at {host} could not be created: Could not connect"
+    )
 
 
 @pytest.mark.usefixtures("scene")

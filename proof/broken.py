@@ -110,11 +110,11 @@ def counter_reset() -> Patches:
     """A release resets the fencing token."""
     ending = ClaimRows.ending
 
-    def without_version(self: ClaimRows, value: Any = slot) -> Any:
-        return [*ending(self, value), self._version.remove()]
+    def from_zero(self: ClaimRows, value: Any = slot) -> Any:
+        return [*ending(self, value), self._version.set(0)]
 
     return [
-        patch.object(ClaimRows, "ending", without_version),
+        patch.object(ClaimRows, "ending", from_zero),
         patch.object(Store, "next_version", lambda self, now: 0),
     ]
 

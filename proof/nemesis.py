@@ -184,11 +184,12 @@ class LockNemesis(Nemesis):
     def reap(self) -> None:
         """Delete a row of the lock table that is free or expired, as TTL would, be it that its day has come early.
 
-        Not one whose fencing token might be ahead of the time in ms from which a new row counts.
+        Not one whose fencing token might be ahead of the time in ms from which a new row counts: that a process
+        saw a second ago, whose clock has stood still since.
         """
         key, table, wall = self._chance.choice(KEYS), self._reaper.locks, time.time()
         over = table.expires_at.does_not_exist() | (table.expires_at < wall)
-        old = table.version < int((wall - 5.0) * 1000)
+        old = table.version < int((wall - 6.0) * 1000)
         try:
             condition = over & table.ttl.exists() & old
             table(key).delete(condition=condition, add_version_condition=False)

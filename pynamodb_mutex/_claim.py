@@ -73,7 +73,8 @@ def made_at(token: str | None) -> float | None:
     is decided by it.
     """
     made = _MADE.match(token or "")
-    return (int(made[1], 16) / 1000 or None) if made else None
+    at = int(made[1], 16) / 1000 if made else 0.0
+    return at if 0 < at < YEAR_10000 else None
 
 
 class Claim(NamedTuple):

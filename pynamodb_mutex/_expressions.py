@@ -7,6 +7,7 @@ spelt here: all come from the model.
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._claim import HIGHEST_VERSION, YEAR_10000, Claim
 from pynamodb_mutex._keys import key_of, row_name
-from pynamodb_mutex._messages import shown, shown_all
+from pynamodb_mutex._messages import one_line, shown, shown_all
 from pynamodb_mutex._templates import Once, Statement, Template, slot
 from pynamodb_mutex.exceptions import InvalidRowError
 
@@ -43,6 +44,7 @@ _JAVA_MARK = "recordVersionNumber"
 
 _PUT_RIGHT = "Find out what wrote it; force_release() puts it right"
 _NOT_OURS = "Give locks a table, or keys, of their own"
+_SAVE_DATA = "Find out what wrote it; save_data() writes over it"
 
 
 def _text(value: dict[str, Any]) -> str:
@@ -78,6 +80,26 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "writes": _count,
     "abandoned_by": _text,
 }
+
+
+def serialize_data(model: type[Model], data: Any) -> str | None:
+    """Serialise a caller's payload as a model has it; None stays None.
+
+    Raises:
+        TypeError: If it is not JSON.
+        ValueError: If JSON has no name for a number in it.
+    """
+    attribute = model.get_attributes()["data"]
+    serialized: str | None = None if data is None else attribute.serialize(data)
+    if isinstance(serialized, str) and ("NaN" in serialized or "Infinity" in serialized):
+        # Python would read back what it writes here, and no other program
+        json.loads(serialized, parse_constant=_no_json)
+    return serialized
+
+
+def _no_json(name: str) -> None:
+    msg = f"data must be JSON, which has no {name}"
+    raise ValueError(msg)
 
 
 class ClaimRows:
@@ -128,7 +150,8 @@ class ClaimRows:
         if isinstance(read, Claim):
             return read
         token = raw.get(self._token.attr_name, {}).get("S")
-        return Claim(token=token, fault=self._invalid(raw, *read))
+        advice = _PUT_RIGHT if self.was_a_locks(raw) else _NOT_OURS
+        return Claim(token=token, fault=self._invalid(raw, *read, advice))
 
     def _read(self, raw: RawItem) -> Claim | tuple[str, str]:
         """Read the claim in a row; return the attribute for which it cannot be a lock's, and why, if it cannot.
@@ -194,13 +217,13 @@ class ClaimRows:
         found = {name: raw[name] for name in place}
         return row_name(self._model, found) == row_name(self._model, place)
 
-    def _invalid(self, raw: RawItem, attribute: str, why: str) -> InvalidRowError:
+    def _invalid(self, raw: RawItem, attribute: str, why: str, advice: str) -> InvalidRowError:
         key = self.key(raw)
         found = f": {shown(raw[attribute])}" if attribute in raw else f"; it has {shown_all(raw)}"
         msg = (
             f"the row of {shown(key)} in table {self._connection.table_name} is no lock's, or broken: "
-            f"its {attribute!r} {why}{found}. "
-        ) + (_PUT_RIGHT if self.was_a_locks(raw) else _NOT_OURS)
+            f"its {attribute!r} {why}{found}. {advice}"
+        )
         return InvalidRowError(msg, attribute=attribute, key=key)
 
     def end(self, raw: RawItem) -> float | None:
@@ -209,11 +232,19 @@ class ClaimRows:
         return None if value is None else float(value)
 
     def data(self, raw: RawItem | None) -> Any:
-        """Read the caller's payload in a row."""
-        if self._data is None:
+        """Read the caller's payload in a row.
+
+        Raises:
+            InvalidRowError: If it is none.
+        """
+        typed = None if self._data is None else (raw or {}).get(self._data.attr_name)
+        if typed is None or "NULL" in typed:
             return None
-        value = (raw or {}).get(self._data.attr_name, {}).get(self._data.attr_type)
-        return None if value is None else self._data.deserialize(value)
+        try:
+            return self._data.deserialize(self._data.get_value(typed))
+        except (ValueError, TypeError) as error:
+            why = f"cannot be read: {one_line(error)}"
+            raise self._invalid(raw or {}, self._data.attr_name, why, _SAVE_DATA) from error
 
     def ttl(self, raw: RawItem | None) -> float | None:
         """Read when DynamoDB may delete a row of the lock table."""
@@ -221,9 +252,13 @@ class ClaimRows:
         return None if value is None else float(value)
 
     def serialize_data(self, data: Any) -> str | None:
-        """Serialise a caller's payload; None stays None."""
-        serialized: str | None = self._data.serialize(data)
-        return serialized
+        """Serialise a caller's payload; None stays None.
+
+        Raises:
+            TypeError: If it is not JSON.
+            ValueError: If JSON has no name for a number in it.
+        """
+        return serialize_data(self._model, data)
 
     def raw_data(self, serialized: str | None) -> RawItem:
         """Return serialised payload as it stands in a row."""

@@ -108,7 +108,7 @@ class Holder(View):
         Raises:
             MutexLostError: If it is not; its ``applied`` says whether the payload was written.
             MutexError: With ``delete_on_release``, for then nothing can be guarded.
-            TypeError: If the payload is not JSON.
+            TypeError: If the payload is not JSON; ValueError for NaN or infinity in it.
             pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached; the outcome is unknown.
         """
         from pynamodb_mutex._guard import save_data  # noqa: PLC0415 - seldom needed

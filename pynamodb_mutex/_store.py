@@ -39,7 +39,7 @@ from pynamodb_mutex._answers import (
     missing_tables,
     outcome,
 )
-from pynamodb_mutex._claim import NO_SERVER_TIME, TICK
+from pynamodb_mutex._claim import NO_SERVER_TIME, TICK, YEAR_10000
 from pynamodb_mutex._clock import HOST_SKEW, ServerTime, local_clock
 from pynamodb_mutex._expressions import ClaimRows
 from pynamodb_mutex._repeat import Transient, persist
@@ -400,7 +400,8 @@ class Store:
         """Return when DynamoDB may delete a row whose claim ends or ended at ``end``."""
         # in a user's row nothing expires, and an attribute of that name is the user's
         retention: float = 0.0 if self.rows.must_exist else getattr(self.model, "retention", 0.0)
-        return str(int(end + max(retention, SHORTEST_RETENTION)) + 1)
+        # PynamoDB could not read a row whose TTL is no date
+        return str(int(min(end + max(retention, SHORTEST_RETENTION), YEAR_10000 - 2)) + 1)
 
     # -- sending --------------------------------------------------------------------------------
 

@@ -52,6 +52,13 @@ K = TypeVar("K")
 FOREVER = -1.0
 """A timeout that never comes, as in `threading`."""
 
+LONGEST = 100 * 365.25 * 86400.0
+"""Seconds of the longest duration: 100 years.
+
+An end that lies so far ahead, and the TTL of a row that is kept for as long after it, are dates before the year
+10000, which Python can show; and a thread can wait for it (`threading.TIMEOUT_MAX` is 292 years).
+"""
+
 
 class Terms(NamedTuple):
     """The options of `Mutex.for_key`, checked, and the row they are about."""
@@ -79,7 +86,7 @@ class Terms(NamedTuple):
         """
         check_lease(self.lease)
         check_timeout(self.timeout)
-        if self.max_hold is not None and check_number("max_hold", self.max_hold) <= 0:
+        if self.max_hold is not None and check_duration("max_hold", self.max_hold) <= 0:
             msg = f"max_hold must be above 0 seconds, or None, not {self.max_hold}"
             raise ValueError(msg)
         if self.owner is not None:
@@ -90,7 +97,7 @@ class Terms(NamedTuple):
         if not isinstance(self.poll, tuple) or len(self.poll) != 2:  # noqa: PLR2004 - a pair
             msg = f"poll is a tuple of the shortest and the longest wait, not {shown(self.poll)}"
             raise TypeError(msg)
-        shortest, longest = (check_number("poll", wait) for wait in self.poll)
+        shortest, longest = (check_duration("poll", wait) for wait in self.poll)
         if not 0 < shortest <= longest:
             msg = f"poll needs 0 < shortest <= longest seconds, not {shown(self.poll)}"
             raise ValueError(msg)
@@ -198,19 +205,37 @@ def check_owner(owner: object) -> None:
 
 
 def check_number(name: str, value: object) -> float:
-    """Return a duration, if it is a finite number."""
+    """Return a number of seconds, if it is finite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         msg = f"{name} must be a number of seconds, not {shown(value)}"
         raise TypeError(msg)
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         msg = f"{name} must be a finite number of seconds, not {shown(value)}"
         raise ValueError(msg)
     return value
 
 
+def check_duration(name: str, value: object) -> float:
+    """Return a duration, if it is not longer than any is."""
+    seconds = check_number(name, value)
+    if abs(seconds) > LONGEST:
+        msg = (
+            f"{name} must be at most {LONGEST:.0f} seconds, which are 100 years, not {shown(value)}"
+        )
+        raise ValueError(msg)
+    return seconds
+
+
+def check_retention(retention: object) -> None:
+    """Refuse what no row can be kept for."""
+    if check_duration("retention", retention) < 0:
+        msg = f"retention must not be negative, got {retention}"
+        raise ValueError(msg)
+
+
 def check_lease(lease: object) -> float:
     """Return a lease, if it can be renewed in time."""
-    value = check_number("lease", lease)
+    value = check_duration("lease", lease)
     if value < SHORTEST_LEASE:
         msg = f"a lease under {SHORTEST_LEASE} s cannot be renewed in time, got {lease}"
         raise ValueError(msg)
@@ -219,7 +244,7 @@ def check_lease(lease: object) -> float:
 
 def check_timeout(timeout: object) -> float:
     """Return a timeout, if `threading.Lock.acquire` would take it."""
-    value = check_number("timeout", timeout)
+    value = check_duration("timeout", timeout)
     if value < 0 and value != FOREVER:
         msg = f"timeout must be -1 (wait for ever), or not negative, got {timeout}"
         raise ValueError(msg)

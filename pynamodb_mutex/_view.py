@@ -125,7 +125,11 @@ class View:
 
     @property
     def data(self) -> Any:
-        """The payload in the row, as of the acquisition or the last `save_data`."""
+        """The payload in the row, as of the acquisition or the last `save_data`.
+
+        Raises:
+            InvalidRowError: If what another program wrote there is not JSON.
+        """
         hold = self._mine()
         return None if hold is None else hold.data
 

@@ -17,7 +17,7 @@ from pynamodb.attributes import (
 )
 from pynamodb.models import Model
 
-from pynamodb_mutex._claim import SHORTEST_LEASE, made_at
+from pynamodb_mutex._claim import SHORTEST_LEASE, YEAR_10000, made_at
 from pynamodb_mutex._clock import local_clock
 from pynamodb_mutex._keys import check_key, key_of
 from pynamodb_mutex._messages import one_line, shown
@@ -25,6 +25,7 @@ from pynamodb_mutex._process import lock_models, store_for
 from pynamodb_mutex._release import force
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._store import CONNECT_TIMEOUT, READ_TIMEOUT
+from pynamodb_mutex._terms import check_retention
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,9 +102,15 @@ class LockItem(Model):
     data = JSONAttribute(null=True)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give the subclass its own connection, and its Meta what it left out."""
+        """Give the subclass its own connection, and its Meta what it left out.
+
+        Raises:
+            TypeError: If its retention is not a number.
+            ValueError: If its retention is negative, infinite or NaN, or longer than 100 years.
+        """
         # PynamoDB looks at the table's name alone and would hand over the parent's connection
         cls._connection = None
+        check_retention(cls.retention)
         lock_models.add(cls)
         meta = cls.__dict__.get("Meta")
         if meta is not None:
@@ -228,8 +235,8 @@ class LockItem(Model):
 
     @property
     def expires(self) -> datetime | None:
-        """End of the claim in server time (UTC), or None if there is no claim."""
-        if self.expires_at is None:
+        """End of the claim in server time (UTC); None if there is no claim, or its end is no date."""
+        if self.expires_at is None or not 0 <= self.expires_at < YEAR_10000:
             return None
         return datetime.fromtimestamp(self.expires_at, tz=timezone.utc)
 

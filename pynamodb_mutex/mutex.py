@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pynamodb_mutex._acquire import Acquisition
 from pynamodb_mutex._blocks import Blocks
 from pynamodb_mutex._callers import this_caller
+from pynamodb_mutex._expressions import serialize_data
 from pynamodb_mutex._holder import Holder
 from pynamodb_mutex._keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._messages import shown
@@ -86,8 +87,8 @@ class Mutex(Holder, Blocks["Hold"], Made):
         Args:
             key: 1 to 2048 bytes of UTF-8.
             model: The lock table.
-            lease: Seconds the lock lives without being renewed, at least 0.5. A dead holder's lock
-                is free after about this time.
+            lease: Seconds the lock lives without being renewed, from 0.5 to 100 years. A dead holder's
+                lock is free after about this time.
             timeout: Seconds to wait for the lock; -1 waits for ever, and so does None, which is as if it
                 were not given.
             auto_renew: Renew in the background, each third of the lease.
@@ -104,7 +105,8 @@ class Mutex(Holder, Blocks["Hold"], Made):
         Raises:
             InvalidKeyError: For a key that DynamoDB would not take.
             TypeError: For an option of a wrong type, or data that is not JSON.
-            ValueError: For a negative, infinite or NaN duration, or a lease too short to renew.
+            ValueError: For a negative, infinite or NaN duration, one of more than 100 years, or a lease too
+                short to renew; or for NaN or infinity in the data.
         """
         cls._called("for_key", {})
         if not (isinstance(model, type) and issubclass(model, LockItem)):
@@ -120,8 +122,7 @@ class Mutex(Holder, Blocks["Hold"], Made):
             max_hold=max_hold,
             owner=owner,
             on_lost=on_lost,
-            # a map could not be None
-            data=None if data is None else model.get_attributes()["data"].serialize(data),
+            data=serialize_data(model, data),
             poll=poll,
             reentrant=reentrant,
             delete_on_release=delete_on_release,

@@ -6,6 +6,7 @@ import json
 import time
 from datetime import datetime
 
+import pytest
 from cli import run_cli
 from test_models import Wire
 
@@ -111,6 +112,20 @@ def test_data_that_is_no_json(table):
     assert lines["data"].startswith('"cannot be read: ')
     assert lines["owner"] == r"\x1b[2J"
     assert "row kept until" not in lines
+
+
+@pytest.mark.parametrize("written", [{"S": "NaN"}, {"S": '["Infinity", -Infinity]'}, {"M": {}}])
+def test_data_that_no_json_has(table, written):
+    Mutex.for_key("a").acquire()
+    connection = LockItem._get_connection().connection
+    connection.client.update_item(
+        TableName=table.Meta.table_name,
+        Key={"key": {"S": "a"}},
+        UpdateExpression="SET #d = :d",
+        ExpressionAttributeNames={"#d": "data"},
+        ExpressionAttributeValues={":d": written},
+    )
+    assert document("a")["data"].startswith("cannot be read: ")
 
 
 def test_a_claim_that_another_program_wrote(table):

@@ -456,3 +456,32 @@ def test_release_puts_a_row_right_whose_end_was_overwritten(table):
     with Mutex.for_key("odd", auto_renew=False):
         overwrite("end-text")
     assert Mutex.for_key("odd").acquire(timeout=0)
+
+
+# -- payloads -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("written", [{"S": "{no"}, {"N": "7"}, {"M": {}}])
+def test_payload_that_cannot_be_read_is_an_error_of_its_own(table, written):
+    put({**TOMBSTONE, "data": written})
+    with Mutex.for_key("odd") as mutex:
+        with pytest.raises(InvalidRowError) as caught:
+            _ = mutex.data
+        refused(caught, "data")
+        assert mutex.held
+        mutex.save_data([1])
+        assert mutex.data == [1]
+
+
+def test_payload_that_is_null_is_none(table):
+    put({**TOMBSTONE, "data": {"NULL": True}})
+    with Mutex.for_key("odd") as mutex:
+        assert mutex.data is None
+
+
+def test_number_that_json_has_no_name_for_is_not_saved(table):
+    with Mutex.for_key("odd", data=1) as mutex:
+        with pytest.raises(ValueError, match="JSON, which has no NaN"):
+            mutex.save_data({"rate": float("nan")})
+        assert mutex.data == 1
+    assert stands()["data"] == {"S": "1"}

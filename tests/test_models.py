@@ -10,7 +10,7 @@ from botocore.client import BaseClient
 from pynamodb.exceptions import TableDoesNotExist
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
-from pynamodb_mutex._process import forget_everything
+from pynamodb_mutex._process import forget_everything, store_for
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
@@ -305,3 +305,37 @@ def test_held_leaves_out_odd_rows_with_a_warning(table, caplog):
     for record in warnings:
         assert record.levelname == "WARNING"
         assert repr(record.lock_key) in record.message
+
+
+@pytest.mark.parametrize("end", [-1e15, -1.0, 253402300800.0, 4102444800e3, 1e30])
+def test_item_whose_end_is_no_date_does_not_show_one(table, end):
+    put(table, "a", {**CLAIM, "expires_at": {"N": repr(end)}})
+    item = table.get("a")
+    assert item.expires is None
+    assert item.is_held == (end > 0)
+
+
+def test_item_whose_token_was_made_at_no_date_does_not_show_since_when(table):
+    put(table, "a", {**CLAIM, "token": {"S": "f" * 12 + "7" + "0" * 20}})
+    item = table.get("a")
+    assert item.since is None
+    assert item.expires.year == 2100
+
+
+def test_longest_lease_and_retention_leave_a_row_that_can_be_read(table, monkeypatch):
+    century = 100 * 365.25 * 86400
+
+    class Kept(LockItem):
+        class Meta(LockItem.Meta):
+            pass
+
+        retention = century
+
+    with Mutex.for_key("a", model=Kept, lease=century):
+        item = Kept.get("a")
+        assert item.expires.year - datetime.now(timezone.utc).year in {99, 100, 101}
+        assert item.ttl.year - item.expires.year in {99, 100, 101}
+    # without server time the end is in the year 9999
+    store = store_for(Kept)
+    monkeypatch.setattr(store.server, "bounds", None)
+    assert datetime.fromtimestamp(int(store.ttl_from_now()), tz=timezone.utc).year == 9999

@@ -11,6 +11,8 @@ from pynamodb.signals import pre_dynamodb_send
 
 from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, MutexError, Semaphore
 
+CENTURY = 100 * 365.25 * 86400
+
 
 @pytest.fixture(autouse=True)
 def silence():
@@ -77,10 +79,11 @@ def test_a_range_key_without_a_default():
     ("option", "values"),
     [
         ("lease", [0, -1, 0.49, math.nan, math.inf, -math.inf]),
-        ("timeout", [-2, -0.1, math.nan, math.inf]),
-        ("max_hold", [0, -1, math.nan, math.inf]),
+        ("lease", [CENTURY + 1, 1e12, 10**400]),
+        ("timeout", [-2, -0.1, math.nan, math.inf, CENTURY + 1, 10**400, -(10**400)]),
+        ("max_hold", [0, -1, math.nan, math.inf, 1e12]),
         ("owner", [""]),
-        ("poll", [(0, 1), (-1, 1), (2, 1), (0.1, math.inf), (math.nan, 1)]),
+        ("poll", [(0, 1), (-1, 1), (2, 1), (0.1, math.inf), (math.nan, 1), (1, 1e12)]),
     ],
 )
 def test_values_that_no_lock_can_have(option, values):
@@ -119,6 +122,22 @@ def test_no_timeout_is_as_if_none_were_given():
     assert own.patience(blocking=True, timeout=-1) == (True, math.inf)
 
 
+@pytest.mark.parametrize("data", [math.nan, [math.inf], {"a": -math.inf}])
+def test_data_that_json_has_no_name_for(data):
+    with pytest.raises(ValueError, match="JSON"):
+        Mutex.for_key("a", data=data)
+    assert Mutex.for_key("a", data={"NaN": "Infinity"})._terms.data == '{"NaN": "Infinity"}'
+
+
+@pytest.mark.parametrize(
+    ("retention", "error"),
+    [(-1, ValueError), (math.nan, ValueError), (CENTURY + 1, ValueError), ("7 days", TypeError)],
+)
+def test_retention_that_no_row_can_have(retention, error):
+    with pytest.raises(error, match="retention"):
+        type("Kept", (LockItem,), {"retention": retention})
+
+
 @pytest.mark.parametrize("data", [object(), {1, 2}, b"x", {"a": object()}, [1j]])
 def test_data_that_is_no_json(data):
     with pytest.raises(TypeError, match="JSON"):
@@ -143,6 +162,7 @@ def test_options_are_keywords_and_known():
         {"lease": 0.5},
         {"lease": 1},
         {"lease": 86400},
+        {"lease": CENTURY, "timeout": CENTURY, "max_hold": CENTURY, "poll": (CENTURY, CENTURY)},
         {"timeout": -1},
         {"timeout": -1.0},
         {"timeout": 0},
@@ -158,7 +178,7 @@ def test_what_can_work_is_taken(options):
     assert not Mutex.for_key("a", **options).held
 
 
-@pytest.mark.parametrize("lease", [0, 0.4, -1, math.nan, math.inf])
+@pytest.mark.parametrize("lease", [0, 0.4, -1, math.nan, math.inf, CENTURY + 1, 10**400])
 def test_a_lease_to_renew_for_is_checked_first(lease):
     with pytest.raises(ValueError, match="lease"):
         Mutex.for_key("a").renew(lease)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,8 +18,8 @@ from pynamodb_mutex._messages import one_line, shown
 from pynamodb_mutex._process import store_for
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex._store import SCAN_PATIENCE
-from pynamodb_mutex.cli._output import instant, iso
-from pynamodb_mutex.exceptions import InvalidKeyError
+from pynamodb_mutex.cli._output import instant, iso, plain
+from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -233,9 +234,12 @@ class Locks:
     def data(self, raw: RawItem) -> Any:
         """Return the payload in a row; if it cannot be read, as it stands there."""
         try:
-            return self.store.rows.data(raw)
-        except (ValueError, TypeError) as error:
+            data = self.store.rows.data(raw)
+            # Python reads NaN, which no JSON has
+            json.dumps(data, default=plain, allow_nan=False)
+        except (InvalidRowError, ValueError, TypeError) as error:
             return f"cannot be read: {one_line(error)}"
+        return data
 
     def _row_of(self, raw: RawItem) -> RawItem:
         return {each.attr_name: raw[each.attr_name] for each in self._keys()}

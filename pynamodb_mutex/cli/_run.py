@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._messages import one_line, shown
-from pynamodb_mutex._terms import FOREVER, check_number
+from pynamodb_mutex._terms import FOREVER, check_duration
 from pynamodb_mutex.cli._child import OF_SIGNALS, Child, find_command, has_terminal
 from pynamodb_mutex.cli._output import wait_time
 from pynamodb_mutex.cli._overseer import Overseer, Why, say
@@ -85,7 +85,7 @@ def _duration(
 ) -> float | None:
     if value is not None:
         try:
-            check_number(parameter.name or "", value)
+            check_duration(parameter.name or "", value)
         except ValueError as error:
             raise click.BadParameter(str(error), context, parameter) from error
         if value < 0:

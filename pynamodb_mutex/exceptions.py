@@ -34,7 +34,7 @@ def _rebuild(kind: type[MutexError], args: tuple[Any, ...], state: dict[str, Any
 class MutexError(PynamoDBException):
     """Base class of this library's exceptions.
 
-    The text shows keys and owners as `repr` does, shortened; the attributes have them as they are.
+    The text shows keys and owners as ``repr`` does, shortened; the attributes have them as they are.
 
     Attributes:
         key: The lock's key, where known.

@@ -10,6 +10,7 @@ below it. A block that nothing here understands is a failure.
 from __future__ import annotations
 
 import ast
+import code
 import contextlib
 import doctest
 import io
@@ -186,7 +187,8 @@ class Page:
             if make := re.match(r"make (\w+)", line):
                 assert make[1] in known, line
             else:
-                pip = re.fullmatch(r"pip install '?pynamodb-mutex(?:\[(\w+)\])?'?", line)
+                package = r"'?pynamodb-mutex(?:\[(\w+)\])?'?"
+                pip = re.fullmatch(f"pip install {package}(?: opentelemetry-sdk)?", line)
                 assert pip is not None, f"{line}: a command this test knows nothing of"
                 assert pip[1] is None or pip[1] in extras, line
 
@@ -251,6 +253,27 @@ def embedded(embedded_engine: Engine) -> Iterator[Engine]:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_page_runs(path, tmp_path, embedded):
     Page(path, tmp_path).run()
+
+
+class Prompt(code.InteractiveConsole):
+    """Python's prompt as it is up to 3.12: it reads line by line, and a blank line ends a block."""
+
+    def write(self, data: str) -> None:
+        raise AssertionError(data)
+
+
+def test_tutorial_can_be_pasted_into_a_prompt(embedded):
+    prompt, output = Prompt({"__name__": "__main__"}), io.StringIO()
+    for block in blocks_of(ROOT / "docs" / "tutorial.rst"):
+        if block.language == "python":
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                for line in [*block.text.splitlines(), ""]:
+                    unfinished = prompt.push(line)
+            assert not unfinished, block.where
+        if block.language == "output":
+            # among the values that a prompt shows of itself
+            assert set(block.text.splitlines()) <= set(output.getvalue().splitlines())
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

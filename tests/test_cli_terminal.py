@@ -102,6 +102,19 @@ def test_owners_give_way_to_keys(table, spawn):
     assert "  ci-runner-17  " in shown
 
 
+@pytest.mark.parametrize("command", [["show"], ["release"]])
+def test_long_labels_of_one_lock_are_cut(table, spawn, command):
+    key = "k" * 500
+    with held_elsewhere(key, owner="w" * 1000):
+        _, shown = rest(spawn(*command, key, columns=60))
+    lines = shown.replace("\r", "").splitlines()
+    (first,) = (line for line in lines if line.startswith("key:"))
+    (owner,) = (line for line in lines if line.startswith("owner:"))
+    assert re.fullmatch(r"key: +k+…k+", first)
+    assert re.fullmatch(r"owner: +w+…w+", owner)
+    assert len(first) == len(owner) == 60
+
+
 def test_the_live_view(table, spawn):
     mutex = Mutex.for_key("deploy", owner="me", model=Elsewhere)
     with held_elsewhere("other"):

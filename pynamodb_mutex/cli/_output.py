@@ -137,9 +137,9 @@ def plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def on_terminal() -> bool:
-    """Say whether a person looks at standard output."""
-    return sys.stdout.isatty()
+def on_terminal(*, err: bool = False) -> bool:
+    """Say whether a person looks at standard output, or at standard error."""
+    return (sys.stderr if err else sys.stdout).isatty()
 
 
 def check_terminal() -> None:
@@ -171,7 +171,7 @@ def confirm(question: str, *, yes: bool) -> None:
 def progress(text: str) -> Iterator[Callable[[str], None]]:
     """Show on a terminal what is being waited for; gives what to call with the latest news."""
     console = Console(stderr=True)
-    if not sys.stderr.isatty():
+    if not on_terminal(err=True):
         yield lambda _: None
         return
     with console.status(Text(text)) as status:

@@ -8,7 +8,7 @@ import click
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._messages import escaped, one_line, shown, shown_owner
+from pynamodb_mutex._messages import one_line, shown, shown_owner
 from pynamodb_mutex._release import break_seen
 from pynamodb_mutex._repeat import persist
 from pynamodb_mutex.cli._completion import key_argument, range_option
@@ -21,7 +21,7 @@ from pynamodb_mutex.cli._output import (
     zone_option,
 )
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
-from pynamodb_mutex.cli._show import about
+from pynamodb_mutex.cli._show import about, print_lines
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -93,8 +93,7 @@ def release(
             print_json({"freed": False, "lock": seen.document(zone), "now": None})
         click.echo(f"{shown(seen.name)} is free: nothing to release", err=True)
         return
-    for name, value in about(seen, zone):
-        click.echo(f"{name + ':':16}{escaped(value)}", err=True)
+    print_lines(about(seen, zone), err=True)
     _check(locks, seen, force=force)
     confirm(
         f"{'Put this row right' if seen.state == INVALID else 'Break this claim'} in {place}?",

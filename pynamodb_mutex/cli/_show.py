@@ -7,16 +7,19 @@ import reprlib
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
 
 from pynamodb_mutex._claim import FORCED_MARK
 from pynamodb_mutex._messages import escaped
 from pynamodb_mutex.cli._completion import key_argument, range_option
 from pynamodb_mutex.cli._locks import FREE, HELD, INVALID, Lock, Locks
 from pynamodb_mutex.cli._output import (
+    cut,
     duration,
     instant,
     iso,
     json_option,
+    on_terminal,
     plain,
     print_json,
     zone_option,
@@ -24,7 +27,13 @@ from pynamodb_mutex.cli._output import (
 from pynamodb_mutex.cli._place import AppCommand, Place, pass_place
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime, tzinfo
+
+
+_INDENT = 16
+_LABELS = frozenset({"key", "owner", "taken over from"})
+"""Lines that may be of any length, and of which a part tells enough."""
 
 
 @click.command(cls=AppCommand)
@@ -57,8 +66,17 @@ def show(
     if as_json:
         print_json({**lock.document(zone), **more})
         return
-    for name, value in (*about(lock, zone), *_rest(lock, locks, more)):
-        click.echo(f"{name + ':':16}{escaped(value)}")
+    print_lines([*about(lock, zone), *_rest(lock, locks, more)])
+
+
+def print_lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
+    """Print what is known of a lock; on a terminal, its key and its owners are cut to fit."""
+    room = Console(stderr=err).width - _INDENT if on_terminal(err=err) else None
+    for name, value in lines:
+        text = escaped(value)
+        if room is not None and name in _LABELS:
+            text = cut(text, room)
+        click.echo(f"{name + ':':{_INDENT}}{text}", err=err)
 
 
 def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:

@@ -95,3 +95,13 @@ def test_a_timeout_that_is_none(timeout):
     done = run_cli("wait", "a", "--timeout", timeout)
     assert done.exit_code == 2
     assert "--timeout" in done.stderr
+
+
+def test_row_that_is_no_locks_is_not_waited_for(table):
+    client = LockItem._get_connection().connection.client
+    row = {"key": {"S": "a"}, "user": {"S": "Ann"}}
+    client.put_item(TableName=LockItem.Meta.table_name, Item=row)
+    done = run_cli("wait", "a")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: the row of 'a' in table ")
+    assert "'token' is missing" in done.stderr

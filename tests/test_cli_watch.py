@@ -21,12 +21,14 @@ def script(monkeypatch):
     def play(*steps):
         rest = list(steps)
 
-        def step(_alarm, _until):
-            if not rest:
-                raise KeyboardInterrupt
-            rest.pop(0)()
+        class Steps:
+            def wait_until(self, _until):
+                if not rest:
+                    raise KeyboardInterrupt
+                rest.pop(0)()
 
-        monkeypatch.setattr("pynamodb_mutex.cli._watch.Alarm.wait_until", step)
+        # in this command alone: those who acquire in a step have alarms, too
+        monkeypatch.setattr("pynamodb_mutex.cli._watch.Alarm", Steps)
 
     return play
 
@@ -141,3 +143,42 @@ def test_wrong_usage(args, message):
     done = run_cli("watch", *args)
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+def put(key, **attributes):
+    client = LockItem._get_connection().connection.client
+    row = {"key": {"S": key}, **attributes}
+    client.put_item(TableName=LockItem.Meta.table_name, Item=row)
+
+
+BROKEN = {"token": {"S": "t"}, "version": {"N": "7"}, "expires_at": {"S": "soon"}}
+
+
+@pytest.mark.parametrize("keys", [(), ("a", "b")])
+def test_row_that_cannot_be_a_locks_is_shown_as_invalid_once(table, script, keys):
+    mutex = lock("a", "one")
+    mutex.acquire()
+    put("b", user={"S": "Ann"}, expires_at={"N": "1"})
+    script(
+        lambda: put("a", **BROKEN),
+        lambda: None,
+        lambda: LockItem.force_release("a"),
+    )
+    done = run_cli("watch", *keys)
+    assert (done.exit_code, done.stderr) == (0, "")
+    first, second, broken, freed = said(done)
+    held = f"a  held by one, fencing token {mutex.fencing_token}"
+    assert held in (first, second)
+    assert any(line.startswith("b  invalid: the row of 'b' in table ") for line in (first, second))
+    assert broken.startswith("a  invalid: the row of 'a' in table ")
+    assert "'expires_at' is no number of seconds" in broken
+    assert freed == "a  freed"
+
+
+def test_json_says_what_is_wrong_with_a_row(table, script):
+    put("a", **BROKEN)
+    script()
+    (line,) = run_cli("watch", "--json").stdout.splitlines()
+    found = json.loads(line)
+    assert (found["event"], found["state"], found["owner"]) == ("invalid", "invalid", None)
+    assert "'expires_at' is no number of seconds" in found["problem"]

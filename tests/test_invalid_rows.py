@@ -198,6 +198,16 @@ def test_waiter_whose_row_turns_odd_stops_waiting(table):
         timer.join()
 
 
+@pytest.mark.parametrize("number", ["NaN", "sNaN", "Infinity", "-Infinity", "seven", ""])
+@pytest.mark.parametrize("name", ["version", "expires_at"])
+def test_answer_that_no_dynamodb_gives_is_read_without_a_crash(table, name, number):
+    rows = store_for(table).rows
+    for row in ({"key": {"S": "odd"}, **CLAIM}, CLAIM):
+        fault = rows.claim({**row, name: {"N": number}}).fault
+        assert isinstance(fault, InvalidRowError)
+        assert (fault.key, fault.attribute) == ("odd" if "key" in row else "?", name)
+
+
 # -- rows that may be taken ---------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-defined]  # imported there
 
@@ -20,7 +20,7 @@ from pynamodb_mutex._messages import one_line, shown, shown_owner
 from pynamodb_mutex._threads import LINGER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Protocol
 
     from blinker import NamedSignal
@@ -113,7 +113,7 @@ def acquired(hold: Hold, effort: Effort) -> None:
             }
             _send(on_acquired, hold.wanted, _about(hold) | more)
     finally:
-        hold.announced.set()
+        hold.events.go_on()
 
 
 def contended(wanted: Wanted, holder: Claim | None) -> None:
@@ -165,15 +165,33 @@ def not_acquired(wanted: Wanted, effort: Effort, error: BaseException | None) ->
         _send(on_not_acquired, wanted, fields)
 
 
-def renewed(hold: Hold, *, won_back: bool = False) -> None:
-    """Tell that a claim was renewed, soon and on another thread; at once, if the lock is held again."""
+def renewed(hold: Hold) -> None:
+    """Tell that a claim was renewed, soon and on another thread."""
+    _log_renewed(hold)
+    if on_renewed.receivers:
+        _tell_soon(hold, _renewed(hold, won_back=False))
+
+
+def note_won_back(hold: Hold) -> None:
+    """Note the event of a lost lock that is held again, where its state changes: as `note_lost`."""
+    if on_renewed.receivers:
+        hold.events.put(_renewed(hold, won_back=True))
+
+
+def won_back(hold: Hold) -> None:
+    """Tell that a lost lock is held again, as was noted, on this thread."""
+    _log_renewed(hold)
+    hold.events.report()
+
+
+def _log_renewed(hold: Hold) -> None:
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s renewed by %s", *_who(hold.wanted), extra=hold.log_fields)
-    if on_renewed.receivers:
-        more = {"expires_at": hold.tenure.expires_at, "won_back": won_back}
-        # what begins anew must not be told after its end
-        tell = _send_in_order if won_back else _tell_soon
-        tell(on_renewed, hold, _about(hold) | more)
+
+
+def _renewed(hold: Hold, *, won_back: bool) -> Event:
+    more = {"expires_at": hold.tenure.expires_at, "won_back": won_back}
+    return Event(on_renewed, _about(hold) | more, soon=not won_back)
 
 
 def renewal_failed(hold: Hold, error: BaseException) -> None:
@@ -185,11 +203,24 @@ def renewal_failed(hold: Hold, error: BaseException) -> None:
     )
     if on_renewal_failed.receivers:
         more = {"expires_at": hold.tenure.expires_at, "error": error}
-        _tell_soon(on_renewal_failed, hold, _about(hold) | more)
+        _tell_soon(hold, Event(on_renewal_failed, _about(hold) | more, soon=True))
+
+
+def _tell_soon(hold: Hold, event: Event) -> None:
+    if not hold.events.put_behind(event):
+        hold.events.send(event)
+
+
+def note_lost(hold: Hold) -> None:
+    """Note the event of a loss, where its state changes: the acquisition's lock is kept."""
+    if on_lost.receivers:
+        taker = None if hold.taker is None else hold.taker.owner
+        more = {"loss": hold.cause, "taker": taker, "held_for": _held_for(hold)}
+        hold.events.put(Event(on_lost, _about(hold) | more))
 
 
 def lost(holds: Sequence[Hold]) -> None:
-    """Tell that locks were lost, at once and on a thread of its own: no receiver delays it."""
+    """Tell of losses that were noted, at once and each on a thread of its own: no receiver delays it."""
     for hold in holds:
         loss = hold.cause
         _log.warning(
@@ -197,17 +228,7 @@ def lost(holds: Sequence[Hold]) -> None:
             *(*_who(hold.wanted), None if loss is None else loss.value),
             extra=hold.log_fields,
         )
-    if not on_lost.receivers:
-        return
-    untold = []
-    for hold in holds:
-        taker = None if hold.taker is None else hold.taker.owner
-        more = {"loss": hold.cause, "taker": taker, "held_for": _held_for(hold)}
-        news = (on_lost, hold.wanted, _about(hold) | more)
-        if not hold.announced.defer(partial(_tell_losses, [news])):
-            untold.append(news)
-    if untold:
-        _tell_losses(untold)
+        hold.events.report_aside()
 
 
 def released(hold: Hold, error: BaseException | None = None) -> None:
@@ -229,11 +250,16 @@ def released(hold: Hold, error: BaseException | None = None) -> None:
         _log.debug("%s released by %s", *_who(hold.wanted), extra=hold.log_fields)
     if on_released.receivers:
         more = {"held_for": _held_for(hold), "error": error}
-        _send_in_order(on_released, hold, _about(hold) | more)
+        _tell_end(hold, Event(on_released, _about(hold) | more))
 
 
 def handed_over(hold: Hold, heir: Hold | None = None) -> None:
-    """Tell that a lock goes on with another holder: the next in line, or whoever has the ticket."""
+    """Tell that a lock goes on with another holder: the next in line, or whoever has the ticket.
+
+    Nothing if it was lost before: that was its end here.
+    """
+    if hold.cause is not None:
+        return
     to = None if heir is None else heir.wanted.owner
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug(
@@ -248,7 +274,12 @@ def handed_over(hold: Hold, heir: Hold | None = None) -> None:
             "to_token": None if heir is None else heir.tenure.token,
             "to_fencing_token": None if heir is None else heir.fencing_token,
         }
-        _send_in_order(on_handed_over, hold, _about(hold) | more)
+        _tell_end(hold, Event(on_handed_over, _about(hold) | more))
+
+
+def _tell_end(hold: Hold, event: Event) -> None:
+    hold.events.add(event)
+    hold.events.report()
 
 
 def _who(wanted: Wanted) -> tuple[str, str]:
@@ -270,19 +301,6 @@ def _held_for(hold: Hold) -> float:
 
 
 # -- telling it ------------------------------------------------------------------------------------
-
-
-def _send_in_order(signal: NamedSignal, hold: Hold, fields: dict[str, Any]) -> None:
-    """Send a signal on this thread, or if `acquired` is being told on another, after that."""
-    tell = partial(_send, signal, hold.wanted, fields)
-    if not hold.announced.defer(tell):
-        tell()
-
-
-def _tell_soon(signal: NamedSignal, hold: Hold, fields: dict[str, Any]) -> None:
-    tell = partial(hold.wanted.process.teller.put, signal, hold.wanted, fields)
-    if not hold.announced.defer(tell):
-        tell()
 
 
 def _send(
@@ -322,43 +340,113 @@ def _send(
             )
 
 
-def _tell_losses(news: list[tuple[NamedSignal, Wanted, dict[str, Any]]]) -> None:
-    def tell() -> None:
-        for each in news:
-            _send(*each, caught=BaseException)
+class Event(NamedTuple):
+    """A signal to be sent.
 
-    threads = news[0][1].process.threads
-    threads.put("pynamodb-mutex-lost", tell)
-    threads.start()
-
-
-class Announced:
-    """Whether it was told that a lock was acquired. Until then nothing else is told of it.
-
-    Args:
-        changing: Kept while this changes.
+    Attributes:
+        signal: Which.
+        fields: The keyword arguments.
+        soon: Whether the thread that tells of renewals is to send it, in its own time.
     """
 
-    __slots__ = ("_changing", "_untold")
+    signal: NamedSignal
+    fields: dict[str, Any]
+    soon: bool = False
 
-    def __init__(self, changing: threading.Lock) -> None:
+
+class EventQueue:
+    """The events of one acquisition, reported one after the other, in the order in which they happened.
+
+    An event is noted under the lock under which the state changes, and reported later, under no lock: by
+    whichever thread comes first, which then goes on until nothing is left. So two threads cannot report
+    in another order than things happened, and a receiver that is slow, or calls the lock, delays the
+    events behind it, of the same acquisition, and nothing else.
+
+    Until `acquired` is reported, whoever acquires is the one who reports.
+
+    Args:
+        wanted: Which lock.
+        changing: The lock under which the state changes.
+    """
+
+    __slots__ = ("_changing", "_noted", "_reporting", "_wanted")
+
+    def __init__(self, wanted: Wanted, changing: threading.Lock) -> None:
+        self._wanted = wanted
         self._changing = changing
-        self._untold: tuple[Callable[[], None], ...] | None = ()
+        self._noted: tuple[Event, ...] = ()
+        self._reporting = True
 
-    def defer(self, tell: Callable[[], None]) -> bool:
-        """Keep what is to be told for later; return whether it was not too late for that."""
+    def put(self, event: Event) -> None:
+        """Note an event. The lock is kept; whoever does so reports it after that."""
+        self._noted = (*self._noted, event)
+
+    def add(self, event: Event) -> None:
+        """Note an event of a state that changed before."""
         with self._changing:
-            if self._untold is None:
+            self.put(event)
+
+    def put_behind(self, event: Event) -> bool:
+        """Note an event behind those that others report; return whether there are any."""
+        with self._changing:
+            if self._reporting or self._noted:
+                self.put(event)
+                return True
+            return False
+
+    def report(self) -> None:
+        """Report what was noted, on this thread, unless another is at it."""
+        if self._is_ours():
+            self.go_on()
+
+    def report_aside(self) -> None:
+        """Report what was noted, on a thread of its own, unless another is at it."""
+        if self._is_ours():
+            self._go_on_aside()
+
+    def _is_ours(self) -> bool:
+        with self._changing:
+            if self._reporting or not self._noted:
                 return False
-            self._untold = (*self._untold, tell)
+            self._reporting = True
             return True
 
-    def set(self) -> None:
-        """Tell what was kept; from now on it is told at once."""
+    def _go_on_aside(self) -> None:
+        threads = self._wanted.process.threads
+        threads.put("pynamodb-mutex-lost", partial(self.go_on, aside=True))
+        threads.start()
+
+    def go_on(self, *, aside: bool = False) -> None:
+        """Report until nothing is left, and then leave it to others.
+
+        Args:
+            aside: Whether this is a thread of ours. A loss is reported by such a one alone.
+        """
+        while (event := self._first()) is not None:
+            if event.signal is on_lost and not aside:
+                self._go_on_aside()
+                return
+            with self._changing:
+                self._noted = self._noted[1:]
+            try:
+                self.send(event, BaseException if aside else Exception)
+            except BaseException:
+                # a receiver was interrupted: what is behind its event is reported all the same
+                self.go_on()
+                raise
+
+    def send(self, event: Event, caught: type[BaseException] = Exception) -> None:
+        """Send a signal, or let the thread that tells of renewals do so (see `_send`)."""
+        if event.soon:
+            self._wanted.process.teller.put(event.signal, self._wanted, event.fields)
+        else:
+            _send(event.signal, self._wanted, event.fields, caught)
+
+    def _first(self) -> Event | None:
+        """Return what is to be reported next; None if that is left to others from now on."""
         with self._changing:
-            untold, self._untold = self._untold or (), None
-        for tell in untold:
-            tell()
+            self._reporting = bool(self._noted)
+            return self._noted[0] if self._noted else None
 
 
 class Teller:

@@ -81,7 +81,7 @@ class Hold(Renewing):
         self.is_ending = False
         self._loss: Loss | None = None
         self._lock = threading.Lock()
-        self.announced = _events.Announced(self._lock)
+        self.events = _events.EventQueue(wanted, self._lock)
         self.since = local_clock().now()
         self.plan(sent)
 
@@ -228,6 +228,8 @@ class Hold(Renewing):
                 return False
             is_news = self._loss is None
             self._loss, self.taker = loss, taker
+            if is_news:
+                _events.note_lost(self)
         return is_news
 
     def _tell(self, on_lost: Callable[[], object]) -> None:
@@ -392,11 +394,15 @@ class Hold(Renewing):
         if self._loss is not None and not self.ended:
             raise self.lost_error("renew")
 
-    def win_back(self) -> None:
-        """Believe again, after a renewal of a lease that had ended."""
+    def win_back(self) -> bool:
+        """Believe again, after a renewal of a lease that had ended; return whether it is not too late."""
         with self._lock:
+            if self._finished:
+                return False
             self._loss = None
+            _events.note_won_back(self)
         self.wanted.queue.took(self)
+        return True
 
     def ensure(self, at_least: float) -> None:
         """Raise unless this is held, and renew it first if less is left."""

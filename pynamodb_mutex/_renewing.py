@@ -219,11 +219,11 @@ class Renewing(ABC):
             self.plan(sent)
             self.tell_renewed(renewed)
 
-    def tell_renewed(self, renewed: Iterable[Hold], won_back: Sequence[Hold] = ()) -> None:
+    def tell_renewed(self, renewed: Iterable[Hold]) -> None:
         """Tell who was renewed, but for those whose claim came too late to be believed in."""
         for hold in renewed:
             if not hold.over:
-                _events.renewed(hold, won_back=hold in won_back)
+                _events.renewed(hold)
 
     def renewal_failed(self, error: Exception) -> None:
         """Let it be repeated soon, and by itself: only the store's refusal, or its end, is a loss."""
@@ -240,12 +240,18 @@ class Renewing(ABC):
 
     def renew(self, lease: float | None) -> None:
         """Renew now, and tell; a lease that ended is won back if nobody took the lock meanwhile."""
-        self.tell_renewed(*self.renew_untold(lease))
+        renewed, won_back = self.renew_untold(lease)
+        for hold in won_back:
+            _events.won_back(hold)
+        self.tell_renewed(hold for hold in renewed if hold not in won_back)
 
     def renew_untold(
         self, lease: float | None, patience: float = math.inf
     ) -> tuple[Sequence[Hold], Sequence[Hold]]:
-        """Do so without telling; return who was renewed, and who of them was won back."""
+        """Do so without telling; return who was renewed, and who was won back.
+
+        Not always by the same: one that a later renewal has overtaken wins back what that one renewed.
+        """
         for hold in self.holds:
             hold.check_renewable()
         now = local_clock().now()
@@ -264,15 +270,14 @@ class Renewing(ABC):
         with self.changing:
             lost = [hold for hold in holds if hold.over]
             won = all(hold.ended for hold in lost) and self.ends > local_clock().now()
-            for hold in lost if won else ():
-                hold.win_back()
+            won_back = [hold for hold in lost if won and hold.win_back()]
         if lost:
             self.start()
         self._process.renewer.refresh(self)
         for hold in self.holds:
             if hold.loss is not None:
                 raise hold.lost_error("renew")
-        return renewed, lost
+        return renewed, won_back
 
     def _came_out_short(self, lease: float | None) -> bool:
         whole = self._shortest_lease(self.holds) if lease is None else lease

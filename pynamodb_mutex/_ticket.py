@@ -151,10 +151,13 @@ def detach(hold: Hold, lease: float | None, row: RawItem | None) -> str:
     with hold.writing:
         hold.check("detach")
         _check_detachable(hold)
-        # not told, for a receiver may write under the lock
+        # not told before that is over, for a receiver may write under the lock
         hold.renew_untold(lease, _PATIENCE)
         hold.leave("detach")
     hold.forget()
+    if hold.cause is not None:
+        # this process stood still since, and the lease has ended
+        raise hold.lost_error("detach")
     _events.handed_over(hold)
     tenure, terms, store = hold.tenure, hold.terms, hold.store
     return Ticket(

@@ -5,17 +5,21 @@
 whose table the lock stands: `~pynamodb_mutex.LockItem`, a subclass of it, or for a row's lock the row's model. A
 receiver is kept by a weak reference unless it is connected with ``weak=False``.
 
-``acquired`` is told first of an acquisition. It ends with one of ``released``, ``handed_over`` and
-``lost``, unless the process ends before. Locks that are taken together are told one by one. Entering
-a reentrant lock again is not an acquisition.
+Each acquisition is reported in the order in which things happen to it, whatever the threads do: first
+``acquired``, then each ``lost``, and a ``renewed`` with ``won_back`` for each time that a lost lock is held
+again, and as its end one of ``released``, ``handed_over`` and ``lost``, unless the process ends before.
+Locks that are taken together are told one by one. Entering a reentrant lock again is not an acquisition.
 
 What a receiver raises is logged under ``pynamodb_mutex`` and goes no further. A coroutine function is
 refused in the same way. No lock of the library is kept while a receiver runs: it may ask mutexes and
 take other locks. ``renewed`` and ``renewal_failed`` are told on one thread of the library's own, in
 their order, at most 1000 of them waiting; each ``lost`` on a thread of its own; the rest, and a
 ``renewed`` by which a lost lock is held again, on the thread that calls the lock, which waits for the
-receivers. For a task of asyncio that is a
-worker thread, in the task's context. A forked child tells nothing of its parent's locks.
+receivers. For a task of asyncio that is a worker thread, in the task's context. Where another thread is
+still reporting what came before, of the same acquisition, that one goes on with it, and nobody waits: a
+receiver that is slow, or calls the lock, delays what comes after it, and no other acquisition.
+While the system refuses a thread, what is reported on one waits. A forked child tells nothing of its parent's
+locks.
 
 Without blinker nothing is told, and ``connect`` raises RuntimeError: install the extra
 ``pynamodb-mutex[signals]``.

@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import timezone
 from email.utils import parsedate_to_datetime
 from traceback import walk_tb
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from botocore import endpoint, exceptions, parsers
 from botocore.exceptions import ClientError, HTTPClientError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pynamodb.exceptions import PynamoDBException, TransactWriteError
 
     from pynamodb_mutex._claim import Claim
@@ -21,6 +24,11 @@ UNWRAPPED = (parsers.ResponseParserError, OSError, UnicodeDecodeError)
 
 _CANCELLED = "TransactionCanceledException"
 _NO_TABLE = "ResourceNotFoundException"
+_CONFLICTS = frozenset({
+    _CANCELLED,
+    "TransactionConflictException",
+    "ReplicatedWriteConflictException",
+})  # fmt: skip
 _UNDER_WAY = "TransactionInProgressException"
 _NOT_APPLIED = frozenset({
     "ProvisionedThroughputExceededException",
@@ -48,6 +56,9 @@ class Answer(NamedTuple):
         sent: Local time before the request was sent.
         received: Local time after the answer was received.
         error: What PynamoDB would raise for a condition that did not hold.
+        data: All of it, if it was applied.
+        maybe_applied: Whether an attempt before it, which the connection itself repeated, may have been
+            applied.
     """
 
     applied: bool
@@ -56,6 +67,8 @@ class Answer(NamedTuple):
     sent: float
     received: float
     error: PynamoDBException | None = None
+    data: Mapping[str, Any] = MappingProxyType({})
+    maybe_applied: bool = False
 
 
 class Cancelled(NamedTuple):
@@ -101,6 +114,11 @@ def is_dynamodbs(response: Any) -> bool:
     headers = _headers(response)
     json = headers.get("content-type", "").startswith("application/x-amz-json")
     return json or "x-amzn-requestid" in headers
+
+
+def is_made_up(response: Any) -> bool:
+    """Say whether an answer is none of botocore's, but what a test put in place of one."""
+    return not response or "ResponseMetadata" not in response
 
 
 def came_from_the_body(error: Exception) -> bool:
@@ -172,6 +190,13 @@ def _tables_of(request: dict[str, Any]) -> list[str]:
     if "RequestItems" in request:
         return list(request["RequestItems"])
     return [request["TableName"]] if "TableName" in request else []
+
+
+def is_conflict(error: Exception) -> bool:
+    """Say whether a failure is that of a request which met another one at the same row."""
+    return (
+        isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") in _CONFLICTS
+    )
 
 
 def outcome(error: Exception) -> tuple[bool, bool]:

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 _PATIENCE = 5.0
-"""Seconds for which a write under no claim is repeated."""
+"""Seconds for which a write under no claim is repeated when it meets another at the same row.
+
+How often it is repeated for other reasons is for the connection to say that it goes through.
+"""
 
 
 class Verdict(enum.Enum):
@@ -126,12 +129,14 @@ class Refusal(NamedTuple):
         others: What the rows show whose other conditions may have refused it.
         blind: Whether nothing tells that an earlier attempt was applied: neither a guard's number nor
             a transaction's token.
+        maybe_applied: Whether an attempt that the connection itself repeated may have been applied.
     """
 
     guards: Sequence[tuple[Part, RawItem]]
     error: PynamoDBException
     others: Sequence[tuple[Judge, RawItem]] = ()
     blind: bool = False
+    maybe_applied: bool = False
 
 
 def guarded(parts: Sequence[Part], send: Callable[[], Refusal | None], what: str) -> None:
@@ -184,7 +189,10 @@ def _send_until_known(parts: Sequence[Part], send: Callable[[], Refusal | None],
         while True:
             until = min((part.hold.ends for part in parts), default=local_clock().now() + _PATIENCE)
             refusal = persist(attempt, until, parts[0].hold if parts else None)
-            if refusal is None or _judged(parts, refusal, what, maybe_applied=maybe_applied):
+            if refusal is None:
+                return
+            maybe_applied = maybe_applied or refusal.maybe_applied
+            if _judged(parts, refusal, what, maybe_applied=maybe_applied):
                 return
     except BaseException as error:
         # what is none of DynamoDB's, such as Ctrl-C, may have come before an answer

@@ -17,6 +17,7 @@ from pynamodb.constants import (
     TRANSACT_PUT,
     TRANSACT_UPDATE,
 )
+from pynamodb.exceptions import GetError
 
 from pynamodb_mutex._claim import TICK
 from pynamodb_mutex._clock import local_clock
@@ -171,15 +172,23 @@ class Unlocked:
         self._low = "0"
         self._sent: RawItem = {}
 
-    def learn_time(self) -> None:
+    def learn_time(self, failure: type[PynamoDBException]) -> None:
         """Read the row if server time is not known yet, and the write may make a fencing token from it.
 
         Without it the token would start from 1, below those of a row that was deleted. An update or a
         delete makes none.
+
+        Args:
+            failure: What to raise if it cannot be read.
         """
-        if self.kind == TRANSACT_PUT and self.store.server.bounds is None:
+        if self.kind != TRANSACT_PUT or self.store.server.bounds is not None:
+            return
+        try:
             key = key_of(self.write.row)
             persist(lambda: self.store.learn_time(key), 0.0)
+        except GetError as error:
+            # to the caller it is the write that failed
+            raise failure(error.msg, error.cause) from error.cause
 
     def request(self) -> dict[str, Any]:
         """Return the request for an attempt about to be sent."""

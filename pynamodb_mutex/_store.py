@@ -6,6 +6,7 @@ belongs to and which ones may have been applied.
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from functools import partial
@@ -25,6 +26,7 @@ from pynamodb.exceptions import (
     VerboseClientError,
 )
 
+from pynamodb_mutex import _attempts
 from pynamodb_mutex._answers import (
     PASSING_REASONS,
     UNWRAPPED,
@@ -35,7 +37,9 @@ from pynamodb_mutex._answers import (
     date_of,
     explained,
     instant_of,
+    is_conflict,
     is_dynamodbs,
+    is_made_up,
     missing_tables,
     outcome,
 )
@@ -48,6 +52,7 @@ from pynamodb_mutex._templates import seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pynamodb.connection import Connection
     from pynamodb.models import Model
 
     from pynamodb_mutex._claim import Claim, Tenure
@@ -88,6 +93,7 @@ class Store:
 
     Attributes:
         hangs_for: Seconds after which a request that is not answered fails, at most.
+        repeats: Whether the connection itself repeats what failed, as a caller has set it up.
         batches: Whether to send batches: until one turns out not to be understood, or not allowed.
     """
 
@@ -112,13 +118,14 @@ class Store:
         )
         self._credentials = self._credentials_of(model)
         self.connection = self._connected(self._credentials)
+        self.repeats = False
         self.rows = ClaimRows(model, self.connection)
         self._server_times = server_times
         self._server: ServerTime | None = None
         self.region: str | None = None  # both known with `server`
         self.endpoint = ""
         self._lock = threading.Lock()
-        self._version = 0
+        self._numbers = _Numbers()
         self._date: tuple[str | None, float] = (None, 0.0)
         self.on_thaw: Callable[[], None] = lambda: None
         self.batches = True
@@ -165,6 +172,19 @@ class Store:
         prefix: str = getattr(self.model, "_claim_prefix", "")
         return min(seconds, most) if prefix else seconds
 
+    def through(self, connection: Connection) -> Store:
+        """Return the same rows as they are reached by a caller's connection.
+
+        For writes without a lock: they have the retries and timeouts that the caller chose. A lock's own
+        requests have not, for one that hangs must not eat a lease.
+        """
+        other = copy.copy(self)
+        other.connection = copy.copy(self.connection)
+        other.connection.connection = connection
+        other.repeats = True
+        other._server = None
+        return other
+
     @property
     def server(self) -> ServerTime:
         """What is known of the time of this table's endpoint.
@@ -186,10 +206,28 @@ class Store:
         if self._server is None:
             with self._lock:  # PynamoDB's client is made at first use, and not by two threads
                 client = self.connection.connection.client
+                if self.repeats:
+                    _attempts.watch(client)
                 self.region = client.meta.region_name
                 self.endpoint = client.meta.endpoint_url
                 self._server = self._server_times.setdefault(self.endpoint, ServerTime())
         return self._server
+
+    def reaches_the_same_as(self, other: Store) -> bool:
+        """Say whether requests go to the same database as another store's.
+
+        Raises:
+            TransactWriteError: If this one's cannot be sent at all.
+        """
+        try:
+            self._open()
+        except (BotoCoreError, ValueError) as error:
+            raise self._failed("TransactWriteItems", error) from error
+        other._open()
+        # accounts differ if credentials do; those of the environment are the same for all
+        own = self.connection.connection._aws_access_key_id
+        others = other._credentials_of(other.model)[0]
+        return (self.region, self.endpoint, own) == (other.region, other.endpoint, others)
 
     @property
     def where(self) -> str:
@@ -263,10 +301,7 @@ class Store:
         made from then on, in other processes too, until there is no higher number. Nor has a wall clock:
         where no answer has a ``Date``, the number starts from 1.
         """
-        server_now = self.server_now(now)
-        # two threads may get the same: then the later one is refused, and told what stands there
-        self._version = max(self._version + 1, int((server_now or 0.0) * 1000))
-        return self._version
+        return self._numbers.next(int((self.server_now(now) or 0.0) * 1000))
 
     def server_now(self, now: float | None = None) -> float | None:
         """Return server time as the latest answer showed it; None if no answer did."""
@@ -344,7 +379,14 @@ class Store:
         return Page(data["Items"], data.get("LastEvaluatedKey"), received)
 
     def transact(self, items: list[dict[str, Any]], request_token: str) -> Cancelled | None:
-        """Send a transaction; return None if it was applied.
+        """Send a transaction; return None if it was applied: see `write_together`."""
+        answer = self.write_together(items, {"ClientRequestToken": request_token})
+        return answer if isinstance(answer, Cancelled) else None
+
+    def write_together(
+        self, items: list[dict[str, Any]], options: Mapping[str, str]
+    ) -> Cancelled | dict[str, Any]:
+        """Send a transaction; return DynamoDB's answer if it was applied.
 
         Raises:
             Transient: If it may pass.
@@ -354,10 +396,10 @@ class Store:
             for kwargs in item.values():
                 # what single writes may ask for
                 kwargs.pop("ReturnValues", None)
-        kwargs = {"TransactItems": items, "ClientRequestToken": request_token}
+        request: dict[str, Any] = {"TransactItems": items, **options}
         sent = local_clock().now()
         try:
-            self.call("TransactWriteItems", kwargs)
+            return self.call("TransactWriteItems", request)[0]
         except TransactWriteError as error:
             codes = [reason.code if reason else "None" for reason in error.cancellation_reasons]
             if any(code in PASSING_REASONS and code != "None" for code in codes):
@@ -371,7 +413,6 @@ class Store:
             if not refused:
                 raise
             return Cancelled(refused, sent, local_clock().now(), error)
-        return None
 
     def read_all(
         self, keys: dict[str, list[RawItem]], *, consistent: bool
@@ -417,23 +458,30 @@ class Store:
         except _Refused as refused:
             claim = self.rows.claim(refused.item)
             error = _ERRORS[operation](f"{operation} refused: {refused.error}", refused.error)
-            return Answer(False, claim, refused.item, refused.sent, refused.received, error)
+            return Answer(
+                False,
+                claim,
+                refused.item,
+                refused.sent,
+                refused.received,
+                error,
+                maybe_applied=refused.maybe_applied,
+            )
         item: RawItem = data.get("Attributes") or data.get("Item") or {}
-        return Answer(True, self.rows.claim(item), item, sent, received)
+        return Answer(True, self.rows.claim(item), item, sent, received, data=data)
 
     def call(self, operation: str, kwargs: dict[str, Any]) -> tuple[dict[str, Any], float, float]:
         """Send one request of any kind; return its answer and when it was sent and received."""
-        # PynamoDB would ask for it, only to log it
-        kwargs.setdefault("ReturnConsumedCapacity", "NONE")
-        try:
-            self._follow_credentials()
-            self._open()
-        except (BotoCoreError, ValueError) as error:
-            raise self._failed(operation, error) from error
+        if not self.repeats:
+            # PynamoDB would ask for it, only to log it
+            kwargs.setdefault("ReturnConsumedCapacity", "NONE")
+        self._open_for(operation)
         clock = local_clock()
         sent = clock.now()
+        watched = _attempts.Watched()
         try:
-            data: dict[str, Any] = self.connection.connection.dispatch(operation, kwargs)
+            with watched:
+                data: dict[str, Any] = self.connection.connection.dispatch(operation, kwargs)
         except (AttributeError, TypeError) as error:
             if not came_from_the_body(error):
                 raise
@@ -448,27 +496,55 @@ class Store:
             self._observe(response, sent, received)
             code = response.get("Error", {}).get("Code")
             if code == _REFUSED:
-                raise _Refused(response.get("Item") or {}, sent, received, error) from error
-            raise self._translated(operation, kwargs, code, error, raised) from error
+                item = response.get("Item") or {}
+                raise _Refused(item, sent, received, error, watched.maybe_applied) from error
+            failure = self._translated(operation, kwargs, code, error, raised)
+            if isinstance(failure, Transient):
+                failure.maybe_applied |= watched.maybe_applied
+            raise failure from error
         received = clock.now()
+        if self.repeats and is_made_up(data):
+            return data or {}, sent, received
         if not is_dynamodbs(data):
             raise self.not_dynamodbs(operation)
         self._observe(data, sent, received)
         return data, sent, received
 
-    def not_dynamodbs(self, operation: str, cause: Exception | None = None) -> Transient:
-        """Return the failure of a request that something else than DynamoDB answered."""
-        return self._transient(operation, "the answer is not DynamoDB's", cause, maybe_applied=True)
+    def _open_for(self, operation: str) -> None:
+        """Make the client, if there is none yet and there can be one."""
+        try:
+            if not self.repeats:
+                self._follow_credentials()
+            self._open()
+        except (BotoCoreError, ValueError) as error:
+            # a test's stand-in for a caller's connection needs none
+            if not self.repeats:
+                raise self._failed(operation, error) from error
 
-    def _transient(
-        self, operation: str, why: str, cause: Exception | None, *, maybe_applied: bool
-    ) -> Transient:
+    def not_dynamodbs(self, operation: str, cause: Exception | None = None) -> Exception:
+        """Return the failure of a request that something else than DynamoDB answered."""
+        return self._passing(operation, "the answer is not DynamoDB's", cause, maybe_applied=True)
+
+    def _passing(
+        self,
+        operation: str,
+        why: str,
+        cause: Exception | None,
+        *,
+        maybe_applied: bool,
+        conflict: bool = False,
+    ) -> Exception:
+        """Return a failure that may pass: as Transient, unless it was repeated often enough."""
         answered = self.server.answered
         if not answered:
             why = (
                 f"DynamoDB has not answered yet in {self.where} (wrong region or endpoint?): {why}"
             )
         error = _ERRORS[operation](f"{operation} failed: {why}", cause)
+        if self.repeats and not conflict:
+            # as often as the caller chose
+            return error
+        # botocore repeats nothing for a conflict, and who locks the same rows brings conflicts about
         return Transient(error, maybe_applied=maybe_applied, answered=answered)
 
     def _translated(
@@ -484,7 +560,10 @@ class Store:
             return self._missing(missing, error)
         transient, maybe_applied = outcome(raised)
         if transient:
-            return self._transient(operation, str(error), error, maybe_applied=maybe_applied)
+            conflict = is_conflict(raised)
+            return self._passing(
+                operation, str(error), error, maybe_applied=maybe_applied, conflict=conflict
+            )
         return self._failed(operation, error)
 
     def _missing(self, tables: Sequence[str], error: Exception) -> TableDoesNotExist:
@@ -540,9 +619,25 @@ class Store:
             self.on_thaw()
 
 
+class _Numbers:
+    """Numbers that only grow, for all by which one process reaches the same rows."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self, least: int) -> int:
+        """Return the next one."""
+        # two threads may get the same: then the later one is refused, and told what stands there
+        self._last = max(self._last + 1, least)
+        return self._last
+
+
 class _Refused(Exception):  # noqa: N818 - an answer, not an error
-    def __init__(self, item: RawItem, sent: float, received: float, error: Exception) -> None:
+    def __init__(
+        self, item: RawItem, sent: float, received: float, error: Exception, maybe_applied: bool
+    ) -> None:
         super().__init__()
+        self.maybe_applied = maybe_applied
         self.error = error
         self.item = item
         self.sent = sent

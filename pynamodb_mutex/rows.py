@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._hold import Hold
     from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._store import Store
     from pynamodb_mutex._terms import Options
     from pynamodb_mutex.groups import RowLocks
 
@@ -88,6 +89,9 @@ class RowLockMixin(Model):
             TypeError: If there are such.
         """
         super().__init_subclass__(**kwargs)
+        if "Meta" in vars(cls):
+            # PynamoDB looks at the table's name alone, and would hand over the parent's connection
+            cls._connection = None
         for base in cls.__mro__:
             for name in _RESERVED:
                 if isinstance(base.__dict__.get(name), Attribute):
@@ -232,8 +236,7 @@ class RowLockMixin(Model):
         """
         version = add_version_condition
         write = RowWrite(self, TRANSACT_PUT, condition, add_version_condition=version)
-        self._row_write(write, "save", unlock=unlock)
-        return {}
+        return self._row_write(write, "save", unlock=unlock)
 
     def update(
         self,
@@ -264,7 +267,7 @@ class RowLockMixin(Model):
         if not isinstance(actions, list) or not actions:
             raise TypeError("the value of `actions` is expected to be a non-empty list")
         write = self._row_update(actions, condition, add_version_condition=add_version_condition)
-        return {ATTRIBUTES: self._row_write(write, "update", unlock=unlock)}
+        return self._row_write(write, "update", unlock=unlock)
 
     def delete(
         self, condition: Condition | None = None, *, add_version_condition: bool = True
@@ -288,8 +291,7 @@ class RowLockMixin(Model):
         """
         version = add_version_condition
         write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
-        self._row_write(write, "delete")
-        return {}
+        return self._row_write(write, "delete")
 
     def _row_update(
         self, actions: list[Action], condition: Condition | None, *, add_version_condition: bool
@@ -299,19 +301,22 @@ class RowLockMixin(Model):
             self, TRANSACT_UPDATE, condition, actions=actions, add_version_condition=version
         )
 
-    def _row_write(self, write: RowWrite, what: str, *, unlock: bool = False) -> RawItem:
+    def _row_write(self, write: RowWrite, what: str, *, unlock: bool = False) -> dict[str, Any]:
+        """Make a write; return what PynamoDB would of it."""
         members = self._row_members(write, what, unlock=unlock)
+        row: RawItem = {}
         if len(members) == 1:
-            shown = send_alone(members[0], what)
+            answer = send_alone(members[0], what)
+            data, row = dict(answer.data), answer.item
         else:
-            send_together(members, what)
-            shown = self._read_again(what) if write.kind == TRANSACT_UPDATE else {}
-        write.done(shown)
-        return shown
+            data = send_together(members, what)
+            if write.kind == TRANSACT_UPDATE:
+                row = self._read_again(members[0].store, what)
+        write.done(row)
+        return data | {ATTRIBUTES: row} if write.kind == TRANSACT_UPDATE else data
 
-    def _read_again(self, what: str) -> RawItem:
+    def _read_again(self, store: Store, what: str) -> RawItem:
         """Read what a transaction wrote, for it does not tell."""
-        store = store_for(type(self))
         try:
             return persist(lambda: store.read(key_of(self), consistent=True), 0.0).item
         except PynamoDBException as error:
@@ -335,46 +340,53 @@ class RowLockMixin(Model):
         if unlock:
             msg = f"{what}(unlock=True): {shown(name_of(self))} is not locked here"
             raise MutexNotHeldError(msg, key=name_of(self))
-        enforced = type(self).lock_enforced
+        # as the model's Meta has it: patience, too
+        connection = self._get_connection().connection
+        store, enforced = store_for(type(self)).through(connection), type(self).lock_enforced
         if lock_model is None:
-            return [Unlocked(write, store_for(type(self)), enforced=enforced)]
-        plain = Plain(write, store_for(type(self)))
-        return [plain, NobodyHolds(self, store_for(lock_model))] if enforced else [plain]
+            return [Unlocked(write, store, enforced=enforced)]
+        plain = Plain(write, store)
+        if not enforced:
+            return [plain]
+        return [plain, NobodyHolds(self, store_for(lock_model).through(connection))]
 
     # -- in PynamoDB's transactions and batches -------------------------------------------------
 
     def get_save_kwargs_from_instance(
         self,
         condition: Condition | None = None,
-        return_values_on_condition_failure: str | None = None,  # noqa: ARG002 - always asked for
+        return_values_on_condition_failure: str | None = None,
     ) -> dict[str, Any]:
         """Return the row's part in a `TransactWrite`."""
         write = RowWrite(self, TRANSACT_PUT, condition)
-        return ProtectedItem(self._row_members(write, "transaction"))
+        members = self._row_members(write, "transaction")
+        return ProtectedItem(members, return_values_on_condition_failure)
 
     def get_update_kwargs_from_instance(
         self,
         actions: list[Action],
         condition: Condition | None = None,
-        return_values_on_condition_failure: str | None = None,  # noqa: ARG002 - always asked for
+        return_values_on_condition_failure: str | None = None,
         *,
         add_version_condition: bool = True,
     ) -> dict[str, Any]:
         """Return the row's part in a `TransactWrite`."""
         write = self._row_update(actions, condition, add_version_condition=add_version_condition)
-        return ProtectedItem(self._row_members(write, "transaction"))
+        members = self._row_members(write, "transaction")
+        return ProtectedItem(members, return_values_on_condition_failure)
 
     def get_delete_kwargs_from_instance(
         self,
         condition: Condition | None = None,
-        return_values_on_condition_failure: str | None = None,  # noqa: ARG002 - always asked for
+        return_values_on_condition_failure: str | None = None,
         *,
         add_version_condition: bool = True,
     ) -> dict[str, Any]:
         """Return the row's part in a `TransactWrite`."""
         version = add_version_condition
         write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
-        return ProtectedItem(self._row_members(write, "transaction"))
+        members = self._row_members(write, "transaction")
+        return ProtectedItem(members, return_values_on_condition_failure)
 
     @classmethod
     def batch_write(cls, auto_commit: bool = True) -> BatchWrite[Self]:

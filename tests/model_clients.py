@@ -13,9 +13,10 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamodb_mutex import RowLockMixin, _process
+from pynamodb_mutex import RowLockMixin, _attempts, _process
 from pynamodb_mutex._clock import Bounds, ServerTime
 from pynamodb_mutex._process import Process, store_for
+from pynamodb_mutex._store import _Numbers
 
 SERVER_TIME = Bounds(1_700_000_000.0, 0.0, 1_700_000_001.0, 0.0)
 UNKNOWN = ReadTimeoutError(endpoint_url="model")
@@ -35,7 +36,17 @@ def one_store():
     """Return a store whose requests stop in the network; a copy of it serves as a client's."""
     store = store_for(Row)
     store.connection.connection.dispatch = lambda *request: threading.current_thread().ask(*request)
+    Row._get_connection().connection.dispatch = _repeated
     return store
+
+
+def _repeated(*request):
+    """Send what has no answer again, as botocore does by the model's own connection."""
+    while True:
+        try:
+            return threading.current_thread().ask(*request)
+        except ReadTimeoutError as error:
+            _attempts._note(caught_exception=error)
 
 
 class Crash(BaseException):
@@ -63,8 +74,11 @@ class Client:
     def __init__(self):
         self.process = Process()
         store = self.process.stores[Row] = copy.copy(one_store())
-        store._server, store._version = ServerTime(), 0
+        store._server, store._numbers = ServerTime(), _Numbers()
         store._server.bounds = SERVER_TIME
+        # the model's own connection leads there, too
+        endpoint = Row._get_connection().connection.client.meta.endpoint_url
+        store._server_times = {endpoint: store._server}
         self.dead = False
         self.calls = []  # under way: renewals, and at most one other
         self.drop()
@@ -136,6 +150,8 @@ class Call(threading.Thread):
             self._go.acquire()
         if self.client.dead:
             raise Crash
+        if isinstance(self.answer, ClientError):
+            self.answer.operation_name = operation
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer

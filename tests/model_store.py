@@ -10,6 +10,7 @@ from typing import Any
 from pynamodb_mutex._clock import LocalClock
 
 _EXISTS = re.compile(r"attribute_(not_)?exists \((\S+)\)")
+_BETWEEN = re.compile(r"(#\d+) BETWEEN (:\d+) AND (:\d+)")
 _EQUALS = re.compile(r"(?<![<>]) = ")
 _CLAUSES = re.compile(r"(?:SET (.*?))?(?: ?REMOVE (.*))?")
 
@@ -32,7 +33,7 @@ class _Absent:
     def __eq__(self, other):
         return False
 
-    __ne__ = __lt__ = __gt__ = __eq__
+    __ne__ = __lt__ = __gt__ = __le__ = __ge__ = __eq__
 
 
 _ABSENT = _Absent()
@@ -50,6 +51,7 @@ def _raw(value):
 def _python(expression):
     expression = _EXISTS.sub(lambda m: f"({m[2]} is {'' if m[1] else 'not '}absent)", expression)
     expression = _EQUALS.sub(" == ", expression).replace("<>", "!=")
+    expression = _BETWEEN.sub(r"\2 <= \1 <= \3", expression)
     expression = expression.replace(" AND ", " and ").replace(" OR ", " or ")
     # names and values: #0, :0
     return re.sub(r"([#:])(\d+)", lambda m: f"{'n' if m[1] == '#' else 'v'}{m[2]}", expression)

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.unmeasured
 
 
 def plain(row: Account) -> TransactWrite:
-    return TransactWrite(connection=Connection())
+    return TransactWrite(connection=Connection(host=row.Meta.host))
 
 
 def of_the_lock(row: Account) -> TransactWrite:

@@ -21,9 +21,9 @@ from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError, RowLoc
 pytest_plugins = ["row_scene_fixtures"]
 
 
-def transact(*writes: Callable[[TransactWrite], object]) -> None:
-    """Make writes in PynamoDB's own transaction."""
-    with TransactWrite(connection=Connection()) as transaction:
+def transact(row: Account, *writes: Callable[[TransactWrite], object]) -> None:
+    """Make writes in PynamoDB's own transaction, on the way that a row's model goes."""
+    with TransactWrite(connection=Connection(host=row.Meta.host)) as transaction:
         for write in writes:
             write(transaction)
 
@@ -31,11 +31,12 @@ def transact(*writes: Callable[[TransactWrite], object]) -> None:
 def in_transaction(row: Account, write: Write) -> None:
     if write is save:
         row.balance, row.last = row.balance + 1, "mine"
-        transact(lambda t: t.save(row))
+        transact(row, lambda t: t.save(row))
     elif write is update:
-        transact(lambda t: t.update(row, [type(row).balance.add(1), type(row).last.set("mine")]))
+        actions = [type(row).balance.add(1), type(row).last.set("mine")]
+        transact(row, lambda t: t.update(row, actions))
     else:
-        transact(lambda t: t.delete(row))
+        transact(row, lambda t: t.delete(row))
 
 
 def alone(row: Account, write: Write) -> None:
@@ -112,7 +113,8 @@ def test_one_locked_row_refuses_a_whole_transaction(any_scene: RowScene) -> None
     free = any_scene.here(f"{any_scene.key}-free", balance=5)
 
     def write() -> None:
-        transact(lambda t: t.save(free), lambda t: t.delete(any_scene.here(any_scene.key)))
+        held = any_scene.here(any_scene.key)
+        transact(free, lambda t: t.save(free), lambda t: t.delete(held))
 
     assert_locked(any_scene, write)
     assert any_scene.here.count(free.name) == 0

@@ -222,12 +222,7 @@ def note_lost(hold: Hold) -> None:
 def lost(holds: Sequence[Hold]) -> None:
     """Tell of losses that were noted, at once and each on a thread of its own: no receiver delays it."""
     for hold in holds:
-        loss = hold.cause
-        _log.warning(
-            "%s lost by %s: %s",
-            *(*_who(hold.wanted), None if loss is None else loss.value),
-            extra=hold.log_fields,
-        )
+        _log.warning("%s lost by %s: %s", *(*_who(hold.wanted), hold.why), extra=hold.log_fields)
         hold.events.report_aside()
 
 

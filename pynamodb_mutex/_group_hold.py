@@ -78,6 +78,11 @@ class GroupHold(Renewing):
         """Why they were lost; None if they were not."""
         return next((hold.loss for hold in self.members if hold.loss is not None), None)
 
+    @property
+    def why(self) -> str:
+        """Why they were lost, in words."""
+        return next((hold.why for hold in self.members if hold.cause is not None), "")
+
     def renew_once(self, lease: float | None) -> Sequence[Hold]:
         """Send a renewal of all, again only if it met a later one (see `Renewing`)."""
         while True:

@@ -189,6 +189,14 @@ class Hold(Renewing):
         """Why it was lost, as far as it was noted. Unlike `loss` this takes note of nothing."""
         return self._loss
 
+    @property
+    def why(self) -> str:
+        """Why it was lost, in words."""
+        loss, max_hold = self._loss or Loss.EXPIRED, (self.group or self).ended_by_max_hold
+        if loss is Loss.EXPIRED and max_hold is not None:
+            return f"its lease ended, for it was held for longer than max_hold, {max_hold:g} s"
+        return loss.value
+
     def lose(self, loss: Loss, taker: Claim | None = None) -> None:
         """Take note of the loss, also for what is held together; tell each `on_lost` of it once."""
         self._lose(loss, taker, released=False)
@@ -243,7 +251,7 @@ class Hold(Renewing):
         loss = self._loss or Loss.EXPIRED
         taker = self.taker
         return MutexLostError(
-            f"{what}: {shown(self.terms.key)} was lost: {loss.value}",
+            f"{what}: {shown(self.terms.key)} was lost: {self.why}",
             loss=loss,
             applied=applied,
             key=self.terms.key,

@@ -242,11 +242,11 @@ class LockGroup(Blocks["GroupHold"], Made):
 
     def __repr__(self) -> str:
         """Say what is known, without asking."""
-        state = "not held"
-        if self.held:
-            state = f"held, {self.remaining:.1f} s left"
-        elif self.loss is not None:
-            state = f"lost: {self.loss.value}"
+        group, state = self._mine(), "not held"
+        if group is not None and group.remaining > 0:
+            state = f"held, {group.remaining:.1f} s left"
+        elif group is not None and group.loss is not None:
+            state = f"lost: {group.why}"
         return f"<{type(self).__name__} {self._names}: {state}>"
 
     def __bool__(self) -> NoReturn:

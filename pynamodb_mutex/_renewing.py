@@ -70,6 +70,7 @@ class Renewing(ABC):
 
     Attributes:
         changing: Kept while it is lost or won back as a whole.
+        ended_by_max_hold: The ``max_hold`` that ended its renewals, in seconds; None if none did.
         blocks: How many ``with`` blocks that began with it have not ended.
     """
 
@@ -82,6 +83,7 @@ class Renewing(ABC):
         self._unreachable = False
         self._alone = False
         self._plan = _NEVER
+        self.ended_by_max_hold: float | None = None
 
     @property
     @abstractmethod
@@ -179,7 +181,7 @@ class Renewing(ABC):
                     *(shown(hold.terms.key), hold.terms.max_hold),
                     extra=hold.log_fields,
                 )
-                self._plan = _NEVER
+                self._plan, self.ended_by_max_hold = _NEVER, hold.terms.max_hold
                 return False
         # counted from this sending, so that one that hangs is followed by another
         self._plan = _Plan(now, self.ends, now + self._shortest_lease(holds) / RENEWALS_PER_LEASE)

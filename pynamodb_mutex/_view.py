@@ -140,7 +140,7 @@ class View:
         if hold is not None and hold.held:
             state = f"held, fencing token {hold.tenure.version}, {hold.remaining:.1f} s left"
         elif hold is not None and hold.loss is not None:
-            state = f"lost: {hold.loss.value}"
+            state = f"lost: {hold.why}"
         return f"<{type(self).__name__} {shown(self.key)} in {self._terms.model.Meta.table_name}: {state}>"
 
     def __bool__(self) -> NoReturn:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from group_scene import TRANSACT, Keys, conflict, kinds, that
+from hearing import until
 from proxy import (
     Exchange,
     Fault,
@@ -168,10 +169,18 @@ def test_claims_that_one_is_not_to_renew_are_not_renewed(keys: Keys) -> None:
 
 def test_held_for_too_long_is_not_renewed(keys: Keys) -> None:
     told = Told()
-    assert keys.group(lease=1.5, max_hold=0.1, on_lost=told).acquire()
-    assert told.came.wait(20)
-    assert kinds(keys.scene.proxy) == ["3 acquire"]
-    assert told.mutexes[0].loss is Loss.EXPIRED
+    with FakeClock() as clock:
+        group = keys.group(lease=30, max_hold=5, on_lost=told)
+        assert group.acquire()
+        clock.advance(11)
+        until(lambda: group._latest.due() > clock.now() + 10)  # not to be renewed any more
+        clock.advance(20)
+        assert told.came.wait(20)
+        assert kinds(keys.scene.proxy) == ["3 acquire"]
+        assert told.mutexes[0].loss is Loss.EXPIRED
+        assert "lost: its lease ended, for it was held for longer than max_hold, 5 s" in repr(group)
+        with pytest.raises(MutexLostError, match="longer than max_hold, 5 s"):
+            group.release()
 
 
 def test_no_answer_until_the_lease_ends_is_a_loss(keys: Keys) -> None:

@@ -265,7 +265,7 @@ def test_an_on_lost_that_blocks_or_raises_hurts_nothing(table, caplog):
 # -- ends of renewal, and winning back -------------------------------------------------------------
 
 
-def test_max_hold_ends_renewal_and_then_the_lock_is_free(table, proxy, here):
+def test_max_hold_ends_renewal_and_then_the_lock_is_free(table, proxy, here, caplog):
     on_lost = OnLost()
     with FakeClock() as clock:
         mutex = Mutex.for_key("k", model=here, max_hold=25, on_lost=on_lost)
@@ -280,6 +280,12 @@ def test_max_hold_ends_renewal_and_then_the_lock_is_free(table, proxy, here):
         clock.advance(20)
         assert on_lost.wait()[1] is Loss.EXPIRED
         assert len(proxy.of("renew")) == 2
+        # nobody shall look for a network that was slow
+        assert "lost by" in caplog.text
+        assert "its lease ended, for it was held for longer than max_hold, 25 s" in caplog.text
+        assert "held for longer than max_hold, 25 s" in repr(mutex)
+        with pytest.raises(MutexLostError, match="held for longer than max_hold, 25 s"):
+            mutex.release()
 
 
 def test_renew_wins_back_a_lease_that_ended_if_nobody_took_it(table):

@@ -11,6 +11,7 @@ from cli import run_cli
 from test_models import Wire
 
 from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex._claim import NO_SERVER_TIME
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 ONE_ENGINE = True  # what engines answer is seen in test_cli_ls and test_cli_release
@@ -158,6 +159,21 @@ def test_end_that_is_no_date(table):
         lines = shown("a")
     assert lines["state"].startswith("invalid: ")
     assert "'expires_at' is not in seconds" in lines["problem"]
+
+
+def test_instants_that_are_not_known_are_left_out(table):
+    """A token and a TTL that another program wrote, and an end from before its holder knew server time."""
+    with held_elsewhere("a"):
+        client = LockItem._get_connection().connection.client
+        row = client.get_item(TableName=table.Meta.table_name, Key={"key": {"S": "a"}})["Item"]
+        odd = {"token": {"S": "theirs"}, "ttl": {"N": "1e18"}}
+        row |= odd | {"expires_at": {"N": str(NO_SERVER_TIME + 30)}}
+        client.put_item(TableName=table.Meta.table_name, Item=row)
+        lines = shown("a")
+        assert lines["state"] == "held"
+        assert not {"since", "until", "row kept until"} & set(lines)
+        found = document("a")
+        assert {found[name] for name in ("since", "until", "row_kept_until")} == {None}
 
 
 def test_lock_is_shown_without_its_age_where_server_time_is_not_known(table, monkeypatch):

@@ -42,14 +42,14 @@ _JAVA_MARK = "recordVersionNumber"
 """In the rows of the DynamoDB Lock Client for Java and its relatives, which take no notice of our claims."""
 
 
-_PUT_RIGHT = "Find out what wrote it; force_release() puts it right"
-_NOT_OURS = "Give locks a table, or keys, of their own"
-_SAVE_DATA = "Find out what wrote it; save_data() writes over it"
+_BROKEN = ("cannot be right", "Find out what wrote it; force_release() puts it right")
+_FOREIGN = ("is not a lock's", "Give locks a table, or keys, of their own")
+_DATA = ("has a payload that cannot be read", "Find out what wrote it; save_data() writes over it")
 
 
 def _text(value: dict[str, Any]) -> str:
     if "S" not in value:
-        raise ValueError("is no string")
+        raise ValueError("is not a string")
     text: str = value["S"]
     return text
 
@@ -58,16 +58,16 @@ def _count(value: dict[str, Any]) -> int:
     # Decimal, not float: a fencing token must come out exact
     number = Decimal(value["N"]) if "N" in value else Decimal(-1)
     if not (0 <= number <= HIGHEST_VERSION and number % 1 == 0):
-        raise ValueError(f"is no whole number from 0 to {HIGHEST_VERSION}")
+        raise ValueError(f"is not a whole number from 0 to {HIGHEST_VERSION}")
     return int(number)
 
 
 def _seconds(value: dict[str, Any]) -> float:
     number = float(value["N"]) if "N" in value else -1.0
     if number >= YEAR_10000:
-        raise ValueError("is not in seconds: no date is as late")
+        raise ValueError("is not in seconds: it is after the year 9999")
     if not number >= 0:
-        raise ValueError("is no number of seconds")
+        raise ValueError("is not a number of seconds")
     return number
 
 
@@ -150,8 +150,8 @@ class ClaimRows:
         if isinstance(read, Claim):
             return read
         token = raw.get(self._token.attr_name, {}).get("S")
-        advice = _PUT_RIGHT if self.was_a_locks(raw) else _NOT_OURS
-        return Claim(token=token, fault=self._invalid(raw, *read, advice))
+        kind = _BROKEN if self.was_a_locks(raw) else _FOREIGN
+        return Claim(token=token, fault=self._invalid(raw, *read, kind))
 
     def _read(self, raw: RawItem) -> Claim | tuple[str, str]:
         """Read the claim in a row; return the attribute for which it cannot be a lock's, and why, if it cannot.
@@ -218,12 +218,14 @@ class ClaimRows:
         found = {name: raw[name] for name in place}
         return row_name(self._model, found) == row_name(self._model, place)
 
-    def _invalid(self, raw: RawItem, attribute: str, why: str, advice: str) -> InvalidRowError:
+    def _invalid(
+        self, raw: RawItem, attribute: str, why: str, kind: tuple[str, str]
+    ) -> InvalidRowError:
         key = self.key(raw)
         found = f": {shown(raw[attribute])}" if attribute in raw else f"; it has {shown_all(raw)}"
         msg = (
-            f"the row of {shown(key)} in table {self._connection.table_name} is no lock's, or broken: "
-            f"its {attribute!r} {why}{found}. {advice}"
+            f"the row of {shown(key)} in table {self._connection.table_name} {kind[0]}: "
+            f"its {attribute!r} {why}{found}. {kind[1]}"
         )
         return InvalidRowError(msg, attribute=attribute, key=key)
 
@@ -245,7 +247,7 @@ class ClaimRows:
             return self._data.deserialize(self._data.get_value(typed))
         except (ValueError, TypeError) as error:
             why = f"cannot be read: {one_line(error)}"
-            raise self._invalid(raw or {}, self._data.attr_name, why, _SAVE_DATA) from error
+            raise self._invalid(raw or {}, self._data.attr_name, why, _DATA) from error
 
     def ttl(self, raw: RawItem | None) -> float | None:
         """Read when DynamoDB may delete a row of the lock table."""

@@ -184,7 +184,7 @@ class LockItem(Model):
 
         A row whose lock attributes cannot be right, so that no mutex takes it, is put right, if it still
         stands exactly as it was read: the lock is free then, and its fencing token above the old one, if
-        that was a number. A row that is no lock's is never changed.
+        that was a number. A row that is not a lock's is never changed.
 
         Args:
             key: The lock's key.

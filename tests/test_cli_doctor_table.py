@@ -216,9 +216,9 @@ def test_the_table_of_another_library(engine, monkeypatch):
 BROKEN = {
     "whose 'version' is missing: no lock to this library": {"version": None},
     "with a claim, but without 'lease'": {"lease": None},
-    "whose 'expires_at' is no number": {"expires_at": "2027-01-15"},
-    "whose 'expires_at' is not in seconds: no date is as late": {"expires_at": NOW * 1000},
-    "whose 'ttl' is no number": {"ttl": "2027-01-15"},
+    "whose 'expires_at' is not a number": {"expires_at": "2027-01-15"},
+    "whose 'expires_at' is not in seconds: it is after the year 9999": {"expires_at": NOW * 1000},
+    "whose 'ttl' is not a number": {"ttl": "2027-01-15"},
     "whose 'ttl' is not in seconds": {"ttl": NOW * 1000},
     "whose 'ttl' is before 'expires_at': DynamoDB may delete": {"ttl": NOW - 1},
 }

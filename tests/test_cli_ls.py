@@ -229,7 +229,7 @@ def test_rows_that_cannot_be_a_locks_are_left_out_and_named(table):
     far, before = sorted(done.stderr.splitlines(), reverse=True)
     assert far.startswith("left out: the row of 'far' in table ")
     assert "'expires_at' is not in seconds" in far
-    assert "'expires_at' is no number of seconds: {'N': '-1" in before
+    assert "'expires_at' is not a number of seconds: {'N': '-1" in before
     assert done.exit_code == 0
 
 

@@ -169,7 +169,7 @@ def test_broken_row_is_put_right(table):
     done = run_cli("release", "a")
     assert done.exit_code == 1
     assert "state:          invalid" in done.stderr
-    assert "'expires_at' is no number of seconds" in done.stderr
+    assert "'expires_at' is not a number of seconds" in done.stderr
     assert "--force puts the row right" in done.stderr
     assert stands("a") == row
     done = answered("y\n", "release", "a", "--force", "--json")
@@ -195,7 +195,7 @@ def test_row_that_is_no_locks_is_never_changed(table):
     for args in ((), ("--force", "--yes")):
         done = run_cli("release", "a", *args)
         assert done.exit_code == 1
-        assert "nothing was done: the row is no lock's" in done.stderr
+        assert "nothing was done: the row is not a lock's" in done.stderr
         assert "'token' is missing" in done.stderr
         assert stands("a") == row
 

@@ -144,7 +144,7 @@ def test_row_of_another_application(table):
     client.put_item(TableName=table.Meta.table_name, Item=row)
     lines = shown("a")
     assert list(lines) == ["key", "state", "problem", "row"]
-    assert lines["state"] == "invalid: the row is no lock's, or broken; no mutex takes it"
+    assert lines["state"] == "invalid: no mutex takes this row"
     assert "'token' is missing" in lines["problem"]
     assert "'owner': {'S': 'Ann'}" in lines["row"]
     found = document("a")

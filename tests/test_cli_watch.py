@@ -171,7 +171,7 @@ def test_row_that_cannot_be_a_locks_is_shown_as_invalid_once(table, script, keys
     assert held in (first, second)
     assert any(line.startswith("b  invalid: the row of 'b' in table ") for line in (first, second))
     assert broken.startswith("a  invalid: the row of 'a' in table ")
-    assert "'expires_at' is no number of seconds" in broken
+    assert "'expires_at' is not a number of seconds" in broken
     assert freed == "a  freed"
 
 
@@ -181,4 +181,4 @@ def test_json_says_what_is_wrong_with_a_row(table, script):
     (line,) = run_cli("watch", "--json").stdout.splitlines()
     found = json.loads(line)
     assert (found["event"], found["state"], found["owner"]) == ("invalid", "invalid", None)
-    assert "'expires_at' is no number of seconds" in found["problem"]
+    assert "'expires_at' is not a number of seconds" in found["problem"]

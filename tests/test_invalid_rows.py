@@ -1,4 +1,4 @@
-"""Rows that are no lock's, or whose lock attributes cannot be right: an error, and no harm to the row."""
+"""Rows that are not a lock's, or whose lock attributes cannot be right: an error, and no harm to the row."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_error_says_what_the_row_has(table):
     ):
         Mutex.for_key("odd").acquire()
     put({**CLAIM, "expires_at": {"S": "soon"}})
-    with pytest.raises(InvalidRowError, match=r"'expires_at' is no number of.*: {'S': 'soon'}"):
+    with pytest.raises(InvalidRowError, match=r"'expires_at' is not a number of.*: {'S': 'soon'}"):
         Mutex.for_key("odd").acquire()
 
 

@@ -77,7 +77,7 @@ def release(
     \b
     Exit codes:
       0    the lock is free: broken, or it was free already
-      1    it was not freed: no --force, not confirmed, changed hands, no lock's row, or DynamoDB refused
+      1    it was not freed: no --force, not confirmed, changed hands, not a lock's row, or DynamoDB refused
       130  interrupted by Ctrl-C
     """
     if (key is None) != all_abandoned:
@@ -123,7 +123,7 @@ def _check(locks: Locks, seen: Lock, *, force: bool) -> None:
         Failure: If not; it says what else there is.
     """
     if not locks.was_a_locks(seen):
-        raise Failure("nothing was done: the row is no lock's")
+        raise Failure("nothing was done: the row is not a lock's")
     if force:
         return
     raise Failure(

@@ -102,9 +102,9 @@ class _Reader:
             return
         ttl = _number(item[self._ttl])
         if ttl is None:
-            yield f"whose {self._ttl!r} is no number"
+            yield f"whose {self._ttl!r} is not a number"
         elif ttl >= YEAR_10000:
-            yield f"whose {self._ttl!r} is not in seconds: no date is as late"
+            yield f"whose {self._ttl!r} is not in seconds: it is after the year 9999"
         elif claimed and ttl < float(item[self._ends]["N"]):
             yield f"whose {self._ttl!r} is before {self._ends!r}: DynamoDB may delete a lock that is held"
 

@@ -107,7 +107,7 @@ _STATES = {
     FREE: "free",
     HELD: "held",
     "abandoned": "abandoned: its claim has ended, the next taker gets it at once",
-    INVALID: "invalid: the row is no lock's, or broken; no mutex takes it",
+    INVALID: "invalid: no mutex takes this row",
 }
 
 

@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 PEERS_VENV ?= .venv-peers
-# Arguments for `make demo`, `make trial`, `make peers`, `make proof`, `make bench`, as in: make demo ARGS=--help
+COMPAT_VENV ?= .venv-compat
+# Arguments for `make demo`, `make trial`, `make peers`, `make proof`, `make bench`, `make compat`, as in: make demo ARGS=--help
 ARGS ?=
 # Tests at a time: most of them wait, for leases and other processes. Those of one file mostly share a
 # worker (worksteal), and with it the tables and clients that are made once for the file.
@@ -81,6 +82,14 @@ proof: $(VENV)/.installed ## the whole proof: trial (ARGS=...), peers, large mod
 bench: $(VENV)/.installed $(PEERS_VENV)/.installed ## what locks cost, beside other locks (ARGS=... for its options)
 	$(IN_VENV) benchmarks --python $(PEERS_VENV)/bin/python $(ARGS)
 
+$(COMPAT_VENV)/.installed: setup.cfg setup.py dev/compat/requirements.txt
+	$(PYTHON) -m venv --clear $(COMPAT_VENV)
+	$(call install,$(COMPAT_VENV),-e '.[testing]' -r dev/compat/requirements.txt)
+	@touch $@
+
+compat: $(COMPAT_VENV)/.installed ## PynamoDB's own tests, with row locks on every model (ARGS=... for its options)
+	@$(COMPAT_VENV)/bin/python -m dev.compat $(ARGS)
+
 lint: $(VENV)/.installed ## check style, format and types
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
@@ -131,4 +140,4 @@ clean: ## remove environments and everything built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test demo models trial peers proof bench lint docs dist wheel newest lowest clean
+.PHONY: help venv test demo models trial peers proof bench compat lint docs dist wheel newest lowest clean

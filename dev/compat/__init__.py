@@ -1,0 +1,7 @@
+"""PynamoDB's own tests, run twice: as they are, and with row locks on every model of theirs.
+
+    python -m dev.compat
+
+What they show about the mixin is which calls behave otherwise with it. The differences that are meant
+stand, with their reasons, on the page `docs/compatibility.rst`; the program fails for any other.
+"""

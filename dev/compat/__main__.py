@@ -1,0 +1,162 @@
+"""The command line: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pynamodb
+
+from dev import compat
+from pynamodb_mutex.testing import EngineError, dynamodb_local, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "compatibility.rst"
+REPOSITORY = "https://github.com/pynamodb/PynamoDB"
+
+Outcomes = dict[str, str]
+
+
+class CannotRunError(Exception):
+    """What is needed is not there."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compare, print a table; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        checkout = fetched(options.repository, options.folder, pynamodb.__version__)
+        plain = outcomes(checkout, options.tests)
+        with_mixin = outcomes(checkout, options.tests, "--with-mixin")
+    except (CannotRunError, EngineError) as error:
+        print(f"dev.compat: {error}", file=sys.stderr)
+        return 2
+    documented = names_in(PAGE.read_text(encoding="utf-8"))
+    print(f"PynamoDB {pynamodb.__version__}\n")
+    print(table(plain, with_mixin, documented))
+    return 0 if differing(plain, with_mixin) == documented else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "dev.compat", description=(compat.__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument(
+        "--repository",
+        default=REPOSITORY,
+        help="where git finds PynamoDB, as a URL or a path; the version that is installed is taken",
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=ROOT / "build" / "compat",
+        help="where its tests are kept, once they were fetched",
+    )
+    parser.add_argument("tests", nargs="*", default=["tests"], help="files of its tests")
+    return parser
+
+
+def fetched(repository: str, folder: Path, version: str) -> Path:
+    """Return a checkout of a version of PynamoDB: the tests are not all in what PyPI has.
+
+    Raises:
+        CannotRunError: If git cannot fetch it.
+    """
+    checkout = folder / f"PynamoDB-{version}"
+    if checkout.exists():
+        return checkout
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as unfinished:
+        clone = f"clone --quiet --no-checkout --depth 1 --branch {version}"
+        git(*clone.split(), repository, unfinished)
+        # without the package, or its tests would try that in place of the installed one
+        git("-C", unfinished, "checkout", "--quiet", "HEAD", "--", "tests")
+        Path(unfinished).rename(checkout)
+        Path(unfinished).mkdir()
+    return checkout
+
+
+def git(*arguments: str) -> None:
+    """Run git.
+
+    Raises:
+        CannotRunError: If it fails.
+    """
+    try:
+        subprocess.run(["git", *arguments], check=True, capture_output=True, text=True)
+    except OSError as error:
+        raise CannotRunError(f"git: {error}") from None
+    except subprocess.CalledProcessError as error:
+        raise CannotRunError(f"git {' '.join(arguments)}: {error.stderr.strip()}") from None
+
+
+def outcomes(checkout: Path, tests: list[str], *more: str) -> Outcomes:
+    """Run tests, on a DynamoDB Local of their own; return the outcome of each.
+
+    Raises:
+        CannotRunError: If they could not be run.
+    """
+    with dynamodb_local() as engine, tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "outcomes.json"
+        env = environment(engine) | {
+            "PYNAMODB_INTEGRATION_TEST_DDB_URL": engine.endpoint_url,
+            "PYTHONPATH": str(ROOT),
+        }
+        # in place of what both projects have in their configuration, and without our own plugin
+        command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(checkout)]
+        command += ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:pynamodb_mutex"]
+        command += ["-p", "dev.compat.plugin", "--outcomes", str(result), *more, *tests]
+        ended = subprocess.run(
+            command, cwd=checkout, env=env, check=False, stdout=subprocess.PIPE, text=True
+        )
+        if not result.exists() or ended.returncode not in {0, 1}:
+            raise CannotRunError(f"pytest ended with {ended.returncode}:\n{ended.stdout}")
+        log = checkout.parent / f"{'with-mixin' if more else 'plain'}.txt"
+        log.write_text(ended.stdout)
+        found: Outcomes = json.loads(result.read_text())
+        return found
+
+
+def names_in(page: str) -> set[str]:
+    """Return the tests that a page names."""
+    return set(re.findall(r"``(tests/\S+?::\S+?)``", page))
+
+
+def differing(plain: Mapping[str, str], with_mixin: Mapping[str, str]) -> set[str]:
+    """Return the tests whose outcomes differ, and those that only one run has."""
+    return {name for name in {*plain, *with_mixin} if plain.get(name) != with_mixin.get(name)}
+
+
+def table(plain: Outcomes, with_mixin: Outcomes, documented: set[str]) -> str:
+    """Say how many tests passed, and which outcomes differ."""
+    runs = {"plain": plain, "with the mixin": with_mixin}
+    counts = {name: Counter(run.values()) for name, run in runs.items()}
+    lines = ["  ".join([" " * 10, *(f"{name:>14}" for name in runs)])]
+    for outcome in ("passed", "failed", "skipped"):
+        numbers = (f"{counts[name][outcome]:>14}" for name in runs)
+        lines.append("  ".join([f"{outcome:10}", *numbers]))
+    found = differing(plain, with_mixin)
+    lines.append(f"\n{len(found)} differ:")
+    for name in sorted(found | documented):
+        if name not in found:
+            said = "documented, and does not differ"
+        else:
+            said = f"{plain.get(name, 'missing')} -> {with_mixin.get(name, 'missing')}"
+            said += "" if name in documented else ", NOT DOCUMENTED"
+        lines.append(f"  {name}: {said}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -31,6 +31,7 @@ from pynamodb_mutex import LockItem, Mutex, RowLock, Semaphore, _events, signals
 from pynamodb_mutex._hold import Hold
 from pynamodb_mutex._messages import LONGEST, one_line, shown, shown_all, shown_owner
 from pynamodb_mutex._process import current_process, store_for
+from pynamodb_mutex.cli import _watch
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere
 
 pytest_plugins = ["scene_fixtures", "row_scene_fixtures"]
@@ -392,7 +393,7 @@ def test_error_of_a_lock_that_cannot_be_held_elsewhere_is_harmless(
     said.is_harmless("was taken before it could be held elsewhere")
 
 
-def fails_with(error: Exception) -> Callable[..., NoReturn]:
+def fails_with(error: BaseException) -> Callable[..., NoReturn]:
     """Return a function that raises."""
 
     def fails(*_: object, **__: object) -> NoReturn:
@@ -459,6 +460,34 @@ def test_error_of_a_missing_row_under_a_lock_of_its_own_is_harmless(
     said.refuses(table_scene.here.DoesNotExist, table_scene.lock(owner=OWNER).__enter__)
     said.is_harmless("there is no such row")
     assert [text for text in said.texts if "'" not in text] == []
+
+
+def test_what_is_said_of_rows_that_are_no_locks_is_harmless(
+    table: type[LockItem], said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = table._get_connection().connection.client
+    for key, odd in (("a", {"expires_at": {"S": SPITE}}), ("b", {"token": {"SS": [SPITE]}})):
+        row = {
+            "key": {"S": key + SPITE},
+            "token": {"S": SPITE},
+            "version": {"N": "1"},
+            "expires_at": {"N": "1"},
+            "owner": {"S": OWNER},
+        }
+        client.put_item(TableName=table.Meta.table_name, Item=row | odd)
+        said.refuses(PynamoDBException, Mutex.for_key(key + SPITE).acquire, timeout=1)
+        said.printed(run_cli("show", key + SPITE))
+        said.printed(run_cli("ls", key + SPITE))
+        said.printed(run_cli("wait", key + SPITE, "--timeout", "0"))
+        said.printed(run_here(key + SPITE, "--timeout", "0", "--", "true"))
+        said.printed(run_cli("release", key + SPITE))
+    assert list(table.held()) == []
+    said.printed(run_cli("ls"))
+    said.printed(run_cli("doctor"))
+    said.printed(run_cli("release", "--all-abandoned", "--yes"))
+    monkeypatch.setattr(_watch._Watching, "rest", fails_with(KeyboardInterrupt()))
+    said.printed(run_cli("watch"))
+    said.is_harmless("left out", "the row of", "invalid: the row of")
 
 
 # -- the command line ------------------------------------------------------------------------------

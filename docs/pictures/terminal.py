@@ -18,7 +18,7 @@ from rich.console import Console
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.cli._locks import Locks
-from pynamodb_mutex.cli._ls import ORDERS, table_of
+from pynamodb_mutex.cli._ls import ORDERS, counts_of, table_of
 from pynamodb_mutex.cli._place import Place
 from pynamodb_mutex.cli._watch import View, _Watching
 from pynamodb_mutex.demo import director, screen
@@ -54,6 +54,7 @@ def locks() -> None:
     console = terminal(24)
     found = sorted(table.standing(), key=ORDERS["key"])
     console.print(table_of(found, None, console.width))
+    console.print(counts_of(found), highlight=False)
     save(console, "ls", "pynamodb-mutex ls")
     news = []
     view = View(Place(), "key", None)
@@ -66,7 +67,7 @@ def locks() -> None:
     ):
         step()
         time.sleep(1)
-        news += map(view.line, watching.look())
+        news += [view.line(change, console.width) for change in watching.look()]
     console = terminal(24)
     console.print(view.frame(watching, news, console))
     save(console, "watch", "pynamodb-mutex watch")

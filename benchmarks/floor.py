@@ -18,15 +18,18 @@ from benchmarks.libraries import Library, table_of
 _DAY = 86_400
 _TAKE = {
     "ConditionExpression": (
-        "((attribute_not_exists (#0) OR #0 < :0) AND (attribute_not_exists (#1) OR #1 <> :1))"
+        "(((attribute_not_exists (#0) OR #0 < :0) AND (attribute_not_exists (#1) OR #1 <> :1)) AND"
+        " ((attribute_not_exists (#2) OR (attribute_type (#1, :2) AND #3 BETWEEN :3 AND :4)) AND"
+        " attribute_not_exists (#4)))"
     ),
     "UpdateExpression": (
-        "SET #2 = if_not_exists (#3, :2), #1 = :3, #3 = :4, #4 = :5, #0 = :6, #5 = :7, #6 = :8,"
-        " #7 = if_not_exists (#7, :9) + :10"
+        "SET #5 = if_not_exists (#6, :5), #1 = :6, #6 = :7, #7 = :8, #0 = :9, #8 = :10, #9 = :11,"
+        " #3 = if_not_exists (#3, :12) + :13"
     ),
     "ExpressionAttributeNames": {
-        "#0": "expires_at", "#1": "token", "#2": "abandoned_by", "#3": "owner", "#4": "lease",
-        "#5": "ttl", "#6": "writes", "#7": "version",
+        "#0": "expires_at", "#1": "token", "#2": "key", "#3": "version",
+        "#4": "recordVersionNumber", "#5": "abandoned_by", "#6": "owner", "#7": "lease",
+        "#8": "ttl", "#9": "writes",
     },
     "ReturnValues": "ALL_NEW",
     "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
@@ -58,15 +61,18 @@ class Floor(Library):
             ExpressionAttributeValues={
                 ":0": {"N": f"{now:.3f}"},
                 ":1": {"S": token},
-                ":2": {"S": ""},
-                ":3": {"S": token},
-                ":4": {"S": "bench:1:MainThread"},
-                ":5": {"N": f"{self._lease:.3f}"},
-                ":6": {"N": f"{now + self._lease:.3f}"},
-                ":7": {"N": str(int(now + 7 * _DAY))},
-                ":8": {"N": "0"},
-                ":9": {"N": str(int(now * 1000))},
-                ":10": {"N": "1"},
+                ":2": {"S": "S"},
+                ":3": {"N": "0"},
+                ":4": {"N": str(2**63 - 1)},
+                ":5": {"S": ""},
+                ":6": {"S": token},
+                ":7": {"S": "bench:1:MainThread"},
+                ":8": {"N": f"{self._lease:.3f}"},
+                ":9": {"N": f"{now + self._lease:.3f}"},
+                ":10": {"N": str(int(now + 7 * _DAY))},
+                ":11": {"N": "0"},
+                ":12": {"N": str(int(now * 1000))},
+                ":13": {"N": "1"},
             },
             **_TAKE,
         )["Attributes"]

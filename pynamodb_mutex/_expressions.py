@@ -263,9 +263,12 @@ class ClaimRows:
         """
         return serialize_data(self._model, data)
 
-    def raw_data(self, serialized: str | None) -> RawItem:
-        """Return serialised payload as it stands in a row."""
-        return {self._data.attr_name: {self._data.attr_type: serialized}}
+    def with_data(self, raw: RawItem, serialized: str | None) -> RawItem:
+        """Return a row with another serialised payload in it; with None without any."""
+        name = self._data.attr_name
+        if serialized is None:
+            return {other: value for other, value in raw.items() if other != name}
+        return {**raw, name: {self._data.attr_type: serialized}}
 
     def initial_values(self, key: str) -> dict[str, Any]:
         """Serialise the defaults of a subclass's own attributes for a new row."""

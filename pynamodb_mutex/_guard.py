@@ -252,4 +252,4 @@ def save_data(hold: Hold, data: Any) -> None:
         return Refusal([(part, answer.item)], answer.error)
 
     guarded([part], send, "save_data")
-    hold.item = {**hold.item, **store.rows.raw_data(serialized)}
+    hold.item = store.rows.with_data(hold.item, serialized)

@@ -327,6 +327,8 @@ class ClaimRows:
             fit = Path(self._token).is_type("S") & fit
             fit = self._hash_key.does_not_exist() | fit
             fit &= Path([_JAVA_MARK]).does_not_exist()
+        # it becomes `abandoned_by`
+        fit &= self._owner.does_not_exist() | Path(self._owner).is_type("S")
         return fit
 
     @property

@@ -72,6 +72,10 @@ WRONG = {
     "end-in-milliseconds": ({**CLAIM, "expires_at": {"N": "4102444800000"}}, "expires_at"),
     "lease-text": ({**CLAIM, "lease": {"S": "30"}}, "lease"),
     "lease-negative": ({**CLAIM, "lease": {"N": "-30"}}, "lease"),
+    "owner-of-a-dead-claim": (
+        {**CLAIM, "owner": {"N": "1"}, "expires_at": {"N": "1"}},
+        "owner",
+    ),
     "owner-map": ({**CLAIM, "owner": {"M": {"name": {"S": "they"}}}}, "owner"),
     "writes-fraction": ({**CLAIM, "writes": {"N": "0.5"}}, "writes"),
     "abandoned-by-binary": ({**CLAIM, "abandoned_by": {"B": b"they"}}, "abandoned_by"),

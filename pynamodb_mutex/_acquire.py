@@ -129,6 +129,7 @@ class Acquisition:
         # a holder in this process hands over: no request is needed before it does
         looks = local is None or not local.held
         with Turn(queue, self.wanted, self._give_back, looks=looks, alarm=alarm) as turn:
+            self._check_wait(turn)
             # It stands in line before anything is sent. Who asked first and queued after the answer would
             # come behind those who asked later and were answered sooner.
             yield AT_ONCE
@@ -137,7 +138,7 @@ class Acquisition:
                 self.wanted.terms.poll,
                 deadline=self._deadline,
                 frees_at=self._frees_at,
-                rests=self._rests,
+                rests=partial(self._rests, turn),
             )
         if hold is not None:
             # whoever handed it over left this to us
@@ -151,10 +152,31 @@ class Acquisition:
             self.wanted.queue.found(holder)
         return hold
 
-    def _rests(self) -> None:
-        """Report, once it is known, that the lock is held."""
+    def _rests(self, turn: Turn[Wanted, Hold]) -> None:
+        """Report, once it is known, that the lock is held; refuse to wait for what can never come."""
+        if self._deadline == math.inf:
+            # what was under way when it came may have taken the lock meanwhile
+            self._check_wait(turn)
         if not self._contended and self.wanted.queue.known_taken:
             self._report_contention()
+
+    def _check_wait(self, turn: Turn[Wanted, Hold]) -> None:
+        """Refuse a wait for what only the waiting thread, or task, could do.
+
+        Raises:
+            MutexAlreadyHeldError: If the wait would never end. One that ends by its deadline is warned of.
+        """
+        wanted, alarm = self.wanted, turn.alarm
+        ahead = (other for other in wanted.queue.ahead_of(turn) if wanted.stalls(other, alarm))
+        stalled = self._stalled_holder(alarm) or next(ahead, None)
+        if stalled is not None:
+            from pynamodb_mutex._self_wait import refuse_wait  # noqa: PLC0415 - seldom needed
+
+            refuse_wait(wanted, stalled, self._deadline)
+
+    def _stalled_holder(self, alarm: Alarm) -> Wanted | None:
+        """Return what holds the lock, if a wait for it keeps that from giving it back."""
+        return self.wanted.stalled_holder(alarm)
 
     def _report_contention(self) -> None:
         self._contended = True

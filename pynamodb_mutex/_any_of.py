@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._process import Process
     from pynamodb_mutex._store import Store
     from pynamodb_mutex._terms import Options, Terms
-    from pynamodb_mutex._waiting import Steps
+    from pynamodb_mutex._waiting import Alarm, Steps
     from pynamodb_mutex.models import LockItem
     from pynamodb_mutex.mutex import OnLost
 
@@ -84,6 +84,8 @@ class AnyWanted(Wanted):
 class AnyAcquisition(Acquisition):
     """An attempt to get one of several locks, until a deadline."""
 
+    wanted: AnyWanted
+
     def __init__(self, wanted: AnyWanted, deadline: float) -> None:
         super().__init__(wanted, deadline)
         self._attempts = [Acquisition(each, deadline, self.effort) for each in wanted.each.values()]
@@ -104,6 +106,15 @@ class AnyAcquisition(Acquisition):
 
     def _frees_at(self) -> float:
         return min(map(self._free_at, self._attempts))
+
+    def _stalled_holder(self, alarm: Alarm) -> Wanted | None:
+        """Return one of the holders, if a wait keeps all of them from giving the locks back."""
+        stalled = None
+        for wanted in self.wanted.each.values():
+            stalled = wanted.stalled_holder(alarm)
+            if stalled is None:
+                break
+        return stalled
 
     def look(self) -> Steps[Hold | None]:
         """Take one that is free, as far as one can see; by one request as a rule."""

@@ -33,6 +33,8 @@ T = TypeVar("T")
 class TaskAlarm(Alarm):
     """Wakes the task that made it."""
 
+    blocks = False
+
     def __init__(self) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()

@@ -177,6 +177,8 @@ class GroupAcquisition:
                 _events.contended(member.wanted, claim)
 
     def _run(self, alarm: Alarm, *, blocking: bool) -> Steps[GroupHold | None]:
+        if blocking:
+            self._check_wait(alarm)
         yield AT_ONCE
         # those of this process that have waited for longer come first
         waits_first = blocking and any(queue.watchers for queue in self._queues)
@@ -193,6 +195,8 @@ class GroupAcquisition:
                 if not waits_first and now >= self._deadline:
                     return None
                 waits_first = False
+                if self._deadline == math.inf:
+                    self._check_wait(alarm)
                 self._waited = next_wait(self._waited, self._poll)
                 frees_at = max(member.free_at() for member in self._members)
                 soon = math.inf if frees_at == -math.inf else frees_soon(now, frees_at, self._poll)
@@ -202,6 +206,15 @@ class GroupAcquisition:
                     return hold
                 if self._tells:
                     self._tell_contended()
+
+    def _check_wait(self, alarm: Alarm) -> None:
+        """Refuse a wait for what only the waiting thread, or task, could do: see `Acquisition`."""
+        for wanted in (member.wanted for member in self._members):
+            stalled = wanted.stalled_holder(alarm)
+            if stalled is not None:
+                from pynamodb_mutex._self_wait import refuse_wait  # noqa: PLC0415 - seldom needed
+
+                refuse_wait(wanted, stalled, self._deadline)
 
     @contextmanager
     def _watching(self, alarm: Alarm) -> Iterator[None]:

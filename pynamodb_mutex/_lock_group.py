@@ -73,7 +73,8 @@ class LockGroup(Blocks["GroupHold"], Made):
 
         Raises:
             MutexAlreadyHeldError: If this thread holds them by this object, and they are not
-                reentrant; or if they are, and it holds some of them otherwise.
+                reentrant; or if they are, and it holds some of them otherwise; or if the wait would never
+                end, as `Mutex.acquire <pynamodb_mutex.Mutex.acquire>` says.
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             InvalidRowError: If one of the rows is not a lock's, or its lock attributes cannot be right.
             pynamodb.exceptions.DoesNotExist: If one of the rows to lock is missing.
@@ -143,7 +144,7 @@ class LockGroup(Blocks["GroupHold"], Made):
         for lock in self._locks:
             mine = lock._holds.get(me)
             if mine is not None and mine.stands:
-                msg = f"{shown(lock.key)} is already held by this thread"
+                msg = f"{shown(lock.key)} is already held by this thread or task"
                 raise MutexAlreadyHeldError(msg, key=lock.key, owner=mine.wanted.owner)
         return None
 

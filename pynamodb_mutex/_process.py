@@ -14,9 +14,12 @@ from pynamodb_mutex._threads import Threads, Workers
 from pynamodb_mutex._waiting import LocalQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pynamodb.models import Model
 
     from pynamodb_mutex._clock import ServerTime
+    from pynamodb_mutex._hold import Hold
 
 
 REQUESTS_OF_TASKS = 16
@@ -72,6 +75,15 @@ class Process:
             if queue is None:
                 queue = self._queues[store, key] = kind()
             return queue
+
+    def holders(self, store: Store, key: str) -> Iterator[Hold]:
+        """Yield the acquisitions that hold a key here, in the table of a store, by whatever model."""
+        for other in list(self.stores.values()):
+            if other is store or other.shares_table_with(store):
+                with self._lock:
+                    queue = self._queues.get((other, key))
+                if queue is not None and queue.holder is not None:
+                    yield queue.holder
 
 
 _process = Process()

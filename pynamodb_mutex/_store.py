@@ -244,6 +244,11 @@ class Store:
         bounds = self.server.bounds
         return bounds is not None and bounds.suffices(lease, local_clock().now())
 
+    def shares_table_with(self, other: Store) -> bool:
+        """Whether both are known to reach one table. Makes no client to find out."""
+        same_endpoint = self._server is not None and self._server is other._server
+        return same_endpoint and self.connection.table_name == other.connection.table_name
+
     # -- requests -------------------------------------------------------------------------------
 
     def read(self, key: RawItem, *, consistent: bool) -> Answer:

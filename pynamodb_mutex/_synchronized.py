@@ -71,7 +71,8 @@ def synchronized(
 
     ``@synchronized("order-{order_id}")`` locks "order-7" for a call with ``order_id=7``. The calls of
     coroutine functions wait without blocking the event loop. Each call has a mutex of its own: one
-    that calls itself with the same key waits for itself, unless it is ``reentrant``.
+    that calls itself with the same key would wait for itself, and raises MutexAlreadyHeldError, unless it
+    is ``reentrant`` or has a ``timeout``.
 
     Args:
         template: The key, by the rules of ``str.format``, with the function's parameters by their names:

@@ -47,7 +47,13 @@ AT_ONCE = -math.inf
 
 
 class Alarm:
-    """Wakes one who waits: a thread."""
+    """Wakes one who waits: a thread.
+
+    Attributes:
+        blocks: Whether nothing else runs meanwhile on the thread of the one who waits.
+    """
+
+    blocks = True
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
@@ -186,6 +192,13 @@ class LocalQueue(Generic[W, H]):
     def leads(self, turn: Turn[W, H]) -> bool:
         """Say whether a turn is the one to look at the store. The lock is held."""
         return bool(self.turns) and self.turns[0] is turn and not turn.promised
+
+    def ahead_of(self, turn: Turn[W, H]) -> list[W]:
+        """Return what those want who stand in line before a turn."""
+        with self.lock:
+            if turn not in self.turns:
+                return []
+            return [other.wants for other in self.turns[: self.turns.index(turn)]]
 
     def looks_at(self, turn: Turn[W, H]) -> float:
         """Return the local time from which a turn should look. The lock is held."""

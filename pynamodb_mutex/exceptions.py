@@ -112,7 +112,10 @@ class MutexLostError(MutexNotHeldError):
 
 
 class MutexAlreadyHeldError(MutexError, RuntimeError):
-    """The same thread already holds this mutex, which is not reentrant."""
+    """The thread or task that asks holds the lock already, and may not enter again.
+
+    Or the one that asks would block the only thread on which the holder can go on: that of an event loop.
+    """
 
 
 class RowLockedError(MutexError):

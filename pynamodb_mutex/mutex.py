@@ -255,7 +255,10 @@ class Mutex(Holder, Blocks["Hold"], Made):
             Whether it was taken; False only if the store said that another holds it.
 
         Raises:
-            MutexAlreadyHeldError: If this thread holds it by this mutex, which is not reentrant.
+            MutexAlreadyHeldError: If this thread or task holds it by this mutex, which is not reentrant. Or
+                if the wait would never end: without a timeout, when it holds it by another one, or when
+                the wait would block the event loop of a task that holds it, or comes before it. The last of
+                these is a RuntimeWarning if there is a timeout.
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             InvalidRowError: If the row under the key is not a lock's, or its lock attributes cannot be right.
             pynamodb.exceptions.TableDoesNotExist: If there is no table there; it says where.
@@ -283,7 +286,7 @@ class Mutex(Holder, Blocks["Hold"], Made):
             mine = local
         if mine is not None and mine.stands:
             if not (self._terms.reentrant and mine.held):
-                msg = f"{shown(self._terms.key)} is already held by this thread, by this mutex"
+                msg = f"{shown(self._terms.key)} is already held by this thread or task, by this mutex"
                 raise MutexAlreadyHeldError(msg, key=self._terms.key, owner=self.owner)
             mine.depth += 1
             self._holds[me] = self._latest = mine
@@ -347,7 +350,8 @@ class Mutex(Holder, Blocks["Hold"], Made):
                 raise self._timeout_error(failed.holder)
         else:
             attached.check("with")
-            self._holds[me], attached.wanted.caller = attached, me
+            self._holds[me] = attached
+            attached.wanted.belongs_to_caller()
         self._enters()
         return self
 

@@ -25,7 +25,7 @@ from pynamodb_mutex._engines import (
 )
 from pynamodb_mutex._engines import use as _use
 from pynamodb_mutex._messages import shown
-from pynamodb_mutex._process import Process, forget_everything, store_for
+from pynamodb_mutex._process import Process, current_process, forget_everything, store_for
 from pynamodb_mutex._release import release
 from pynamodb_mutex._templates import Template
 from pynamodb_mutex._waiting import Alarm, all_steps
@@ -121,6 +121,9 @@ class FakeClock(_clock.LocalClock):
 def expire(key: Any, model: type[Model] = LockItem) -> None:
     """Move the end of a key's claim into the past, as if its holder had died long ago.
 
+    A holder in this process goes on as it may after a pause: it finds out at its next request, or at the
+    end of its lease. Others here do not count on it any more.
+
     Args:
         key: The lock's key; of a row, its hash key, or a tuple of hash and range key.
         model: The lock table, or the model of the row.
@@ -135,6 +138,8 @@ def expire(key: Any, model: type[Model] = LockItem) -> None:
     answer = store.write(outdate, terms.row, {})
     if answer.error is not None:
         raise answer.error
+    for hold in list(current_process().holders(store, terms.key)):
+        hold.wanted.queue.left(hold)
 
 
 def _lock_of(key: Any, model: type[Model], **options: Any) -> Mutex:

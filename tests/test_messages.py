@@ -305,6 +305,7 @@ def test_errors_of_one_lock_are_harmless(
     plain = spiteful.mutex(owner=OWNER)
     with plain:
         said.refuses(PynamoDBException, plain.acquire)
+        said.refuses(PynamoDBException, spiteful.mutex(owner=OWNER).acquire)
         writing = plain.transaction()
         writing.update(
             spiteful.here(spiteful.key),
@@ -325,7 +326,8 @@ def test_errors_of_one_lock_are_harmless(
         "cannot guard writes",
         "without an answer yet",
         "of unknown outcome",
-        "already held by this thread",
+        "already held by this thread or task, by this mutex",
+        "would wait for it for ever",
         "two operations in one transaction",
         "held by the parent process",
         "<Mutex",

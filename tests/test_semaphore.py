@@ -293,7 +293,8 @@ def test_a_permit_is_lost_and_the_others_are_not() -> None:
     with two:
         one.acquire()
         assert Elsewhere.force_release(one.key)
-        with gpu(2, model=Elsewhere) as taker:
+        # with a timeout, or it would be refused: this thread is not known to have lost one of them
+        with gpu(2, model=Elsewhere, timeout=30) as taker:
             assert taker.permit == one.permit
             with pytest.raises(MutexLostError) as error:
                 one.renew()

@@ -309,13 +309,17 @@ def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_hol
     assert next(steps) == AT_ONCE
     next(steps)
     (turn,) = queue_of("a").turns
+    behind = mutex()._acquiring(True, LONG, Alarm())
+    next(behind)
     giver.release()
     assert queue_of("a").holder.wanted is turn.wants
     assert turn.wants.held_here is None
+    assert queue_of("a").ahead_of(turn) == []
     with pytest.raises(StopIteration) as done:
         next(steps)
     assert done.value.value is None
     assert taker.held
+    behind.close()
     taker.release()
 
 

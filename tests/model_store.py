@@ -10,6 +10,7 @@ from typing import Any
 from pynamodb_mutex._clock import LocalClock
 
 _EXISTS = re.compile(r"attribute_(not_)?exists \((\S+)\)")
+_TYPE = re.compile(r"attribute_type \((#\d+), (:\d+)\)")
 _BETWEEN = re.compile(r"(#\d+) BETWEEN (:\d+) AND (:\d+)")
 _EQUALS = re.compile(r"(?<![<>]) = ")
 _CLAUSES = re.compile(r"(?:SET (.*?))?(?: ?REMOVE (.*))?")
@@ -48,8 +49,13 @@ def _raw(value):
     return {"N": str(value)} if isinstance(value, Decimal) else {"S": value}
 
 
+def _type_of(value):
+    return None if value is _ABSENT else next(iter(_raw(value)))
+
+
 def _python(expression):
     expression = _EXISTS.sub(lambda m: f"({m[2]} is {'' if m[1] else 'not '}absent)", expression)
+    expression = _TYPE.sub(r"(type_of(\1) == \2)", expression)
     expression = _EQUALS.sub(" == ", expression).replace("<>", "!=")
     expression = _BETWEEN.sub(r"\2 <= \1 <= \3", expression)
     expression = expression.replace(" AND ", " and ").replace(" OR ", " or ")
@@ -92,7 +98,11 @@ class OneRow:
         names = request.get("ExpressionAttributeNames", {})
         values = {k: _value(v) for k, v in request.get("ExpressionAttributeValues", {}).items()}
         scope = {f"n{k[1:]}": self.row.get(v, _ABSENT) for k, v in names.items()}
-        scope |= {"absent": _ABSENT, "if_not_exists": lambda a, b: b if a is _ABSENT else a}
+        scope |= {
+            "type_of": _type_of,
+            "absent": _ABSENT,
+            "if_not_exists": lambda a, b: b if a is _ABSENT else a,
+        }
         if "ConditionExpression" in request:
             told = {f"v{k[1:]}": in_place_of.get(v, v) for k, v in values.items()}
             told |= scope

@@ -468,7 +468,12 @@ def test_what_is_said_of_rows_that_are_no_locks_is_harmless(
     table: type[LockItem], said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = table._get_connection().connection.client
-    for key, odd in (("a", {"expires_at": {"S": SPITE}}), ("b", {"token": {"SS": [SPITE]}})):
+    odd_rows = (
+        ("a", {"expires_at": {"S": SPITE}}),
+        ("b", {"token": {"SS": [SPITE]}}),
+        ("c", {SPITE: {"S": SPITE}}),
+    )
+    for key, odd in odd_rows:
         row = {
             "key": {"S": key + SPITE},
             "token": {"S": SPITE},
@@ -476,6 +481,8 @@ def test_what_is_said_of_rows_that_are_no_locks_is_harmless(
             "expires_at": {"N": "1"},
             "owner": {"S": OWNER},
         }
+        if key == "c":
+            del row["token"]
         client.put_item(TableName=table.Meta.table_name, Item=row | odd)
         said.refuses(PynamoDBException, Mutex.for_key(key + SPITE).acquire, timeout=1)
         said.printed(run_cli("show", key + SPITE))

@@ -19,16 +19,16 @@ _DAY = 86_400
 _TAKE = {
     "ConditionExpression": (
         "(((attribute_not_exists (#0) OR #0 < :0) AND (attribute_not_exists (#1) OR #1 <> :1)) AND"
-        " ((attribute_not_exists (#2) OR (attribute_type (#1, :2) AND #3 BETWEEN :3 AND :4)) AND"
-        " attribute_not_exists (#4)))"
+        " (((attribute_not_exists (#2) OR (attribute_type (#1, :2) AND #3 BETWEEN :3 AND :4)) AND"
+        " attribute_not_exists (#4)) AND (attribute_not_exists (#5) OR attribute_type (#5, :5))))"
     ),
     "UpdateExpression": (
-        "SET #5 = if_not_exists (#6, :5), #1 = :6, #6 = :7, #7 = :8, #0 = :9, #8 = :10, #9 = :11,"
-        " #3 = if_not_exists (#3, :12) + :13"
+        "SET #6 = if_not_exists (#5, :6), #1 = :7, #5 = :8, #7 = :9, #0 = :10, #8 = :11, #9 = :12,"
+        " #3 = if_not_exists (#3, :13) + :14"
     ),
     "ExpressionAttributeNames": {
         "#0": "expires_at", "#1": "token", "#2": "key", "#3": "version",
-        "#4": "recordVersionNumber", "#5": "abandoned_by", "#6": "owner", "#7": "lease",
+        "#4": "recordVersionNumber", "#5": "owner", "#6": "abandoned_by", "#7": "lease",
         "#8": "ttl", "#9": "writes",
     },
     "ReturnValues": "ALL_NEW",
@@ -64,15 +64,16 @@ class Floor(Library):
                 ":2": {"S": "S"},
                 ":3": {"N": "0"},
                 ":4": {"N": str(2**63 - 1)},
-                ":5": {"S": ""},
-                ":6": {"S": token},
-                ":7": {"S": "bench:1:MainThread"},
-                ":8": {"N": f"{self._lease:.3f}"},
-                ":9": {"N": f"{now + self._lease:.3f}"},
-                ":10": {"N": str(int(now + 7 * _DAY))},
-                ":11": {"N": "0"},
-                ":12": {"N": str(int(now * 1000))},
-                ":13": {"N": "1"},
+                ":5": {"S": "S"},
+                ":6": {"S": ""},
+                ":7": {"S": token},
+                ":8": {"S": "bench:1:MainThread"},
+                ":9": {"N": f"{self._lease:.3f}"},
+                ":10": {"N": f"{now + self._lease:.3f}"},
+                ":11": {"N": str(int(now + 7 * _DAY))},
+                ":12": {"N": "0"},
+                ":13": {"N": str(int(now * 1000))},
+                ":14": {"N": "1"},
             },
             **_TAKE,
         )["Attributes"]

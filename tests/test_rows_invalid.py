@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 from accounts import Account, Ledger, balance, changed
+from pynamodb.exceptions import UpdateError
 
 from pynamodb_mutex import InvalidRowError, LockItem
 
@@ -113,6 +114,16 @@ def test_advisory_write_is_refused_for_its_fencing_token_alone(accounts, monkeyp
     put(Account, WRONG["end-text"][0])
     row.save()
     assert "lock_expires_at" not in stands(Account)
+
+
+def test_advisory_write_that_fails_its_own_condition_is_pynamodbs_error(accounts, monkeypatch):
+    monkeypatch.setattr(Account, "lock_enforced", False)
+    row = Account.get("a")
+    before = put(Account, WRONG["version-huge"][0])
+    with pytest.raises(UpdateError) as caught:
+        row.update(actions=[Account.balance.add(1)], condition=Account.balance == 99)
+    assert caught.value.cause_response_code == "ConditionalCheckFailedException"
+    assert stands(Account) == before
 
 
 def test_rows_of_users_need_no_lock_and_may_have_what_they_like(accounts):

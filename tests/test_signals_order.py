@@ -198,7 +198,9 @@ def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(
         go.set()
         renewing.join(30)
     assert raised
-    assert course(heard) == ["acquired", "lost", "won back", "released"]
+    # receivers are called in no order: whether this one heard of the win-back before the other raised is chance
+    reported = [each for each in course(heard) if each != "won back"]
+    assert reported == ["acquired", "lost", "released"]
 
 
 # -- detached --------------------------------------------------------------------------------------

@@ -191,6 +191,8 @@ class Store:
 
         Nothing, as long as there can be no client, as without a region: the next request says why.
         """
+        if self._server is not None:
+            return self._server
         try:
             return self._open()
         except (BotoCoreError, ValueError):

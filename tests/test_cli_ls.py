@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from botocore.client import BaseClient
@@ -215,9 +215,18 @@ def test_rows_that_another_program_wrote(table):
         change("unknown", expires_at=NO_SERVER_TIME + 30)
         odd, unknown = documents()
         assert rows()[2][3] == "-"
-    assert clock_time(None, None) == "-"
     assert (unknown["state"], unknown["until"], unknown["remaining"]) == ("held", None, None)
     assert (odd["since"], odd["state"]) == (None, "held")
+
+
+def test_instants_near_midnight_have_a_time_and_far_ones_a_date():
+    midnight = datetime(2026, 11, 23, tzinfo=timezone.utc)
+    for seconds in (-20, 0, 20):
+        now = midnight + timedelta(seconds=seconds)
+        assert clock_time(now + timedelta(seconds=30), now) == f"00:00:{seconds + 30:02}"
+    assert clock_time(midnight, midnight + timedelta(hours=13)) == "2026-11-23"
+    assert clock_time(midnight, None) == "2026-11-23"
+    assert clock_time(None, None) == "-"
 
 
 def test_rows_that_cannot_be_a_locks_are_left_out_and_named(table):

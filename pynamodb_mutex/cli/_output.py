@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from contextlib import contextmanager
-from datetime import date, datetime, timezone, tzinfo
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_HALF_A_DAY = timedelta(hours=12)
 
 
 def _zone(_: click.Context, __: click.Parameter, value: str | None) -> tzinfo | None:
@@ -90,11 +91,14 @@ def iso(when: datetime | None, timespec: str = "milliseconds") -> str | None:
 
 
 def clock_time(when: datetime | None, now: datetime | None) -> str:
-    """Return an instant for people: the time if it is today, else the date."""
+    """Return an instant for people: the time if it is less than half a day away, else the date.
+
+    Not "the time if it is today": at 23:59:50 a claim that expires in 29 s would have a date only.
+    """
     if when is None:
         return "-"
-    today = now is not None and when.date() == now.date()
-    return when.strftime("%H:%M:%S" if today else "%Y-%m-%d")
+    near = now is not None and abs(when - now) < _HALF_A_DAY
+    return when.strftime("%H:%M:%S" if near else "%Y-%m-%d")
 
 
 def duration(seconds: float) -> str:

@@ -90,7 +90,8 @@ $(COMPAT_VENV)/.installed: setup.cfg setup.py dev/compat/requirements.txt
 compat: $(COMPAT_VENV)/.installed ## PynamoDB's own tests, with row locks on every model (ARGS=... for its options)
 	@$(COMPAT_VENV)/bin/python -m dev.compat $(ARGS)
 
-lint: $(VENV)/.installed ## check style, format and types
+lint: $(VENV)/.installed ## check style, format, layers and types
+	$(VENV)/bin/lint-imports --no-cache
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
 	$(IN_VENV) mypy --strict pynamodb_mutex tests/typing examples

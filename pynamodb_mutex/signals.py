@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 from pynamodb.signals import signals_available
 
-from pynamodb_mutex import _events
-from pynamodb_mutex._claim import Loss
+from pynamodb_mutex._protocol.claim import Loss
+from pynamodb_mutex._runtime import notifications
 
 if TYPE_CHECKING:
     from blinker import NamedSignal
@@ -200,29 +200,29 @@ class HandedOver(_OfAHold):
     held_for: float
 
 
-acquired: NamedSignal = _events.on_acquired
+acquired: NamedSignal = notifications.on_acquired
 """A lock was acquired, be it taken, handed over by another thread, or attached. See `Acquired`."""
 
-contended: NamedSignal = _events.on_contended
+contended: NamedSignal = notifications.on_contended
 """A lock that was asked for is held. Told once for each acquisition, when it is first seen. See `Contended`."""
 
-not_acquired: NamedSignal = _events.on_not_acquired
+not_acquired: NamedSignal = notifications.on_not_acquired
 """An acquisition ended without the lock, by timeout, by an error, or cancelled. See `NotAcquired`."""
 
-renewed: NamedSignal = _events.on_renewed
+renewed: NamedSignal = notifications.on_renewed
 """A lock was renewed, in the background, by ``renew``, or by a guarded ``save``. May come after its end was
 told, from another thread. See `Renewed`."""
 
-renewal_failed: NamedSignal = _events.on_renewal_failed
+renewal_failed: NamedSignal = notifications.on_renewal_failed
 """A request to renew failed, and did not say that the lock is lost. See `RenewalFailed`."""
 
-lost: NamedSignal = _events.on_lost
+lost: NamedSignal = notifications.on_lost
 """A lock was lost before it was given back. Told once; again only if it was won back in between. The
 end of a lock that is acquired while somebody listens is watched in the background, also without ``auto_renew``. See
 `Lost`."""
 
-released: NamedSignal = _events.on_released
+released: NamedSignal = notifications.on_released
 """A lock was given back, by ``release``, by leaving the block, or by a write with ``unlock=True``. See `Released`."""
 
-handed_over: NamedSignal = _events.on_handed_over
+handed_over: NamedSignal = notifications.on_handed_over
 """A lock went on to the next thread or task in line, or into a ticket by ``detach``. See `HandedOver`."""

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pynamodb.models import Model
 
-from pynamodb_mutex import _clock
-from pynamodb_mutex._acquire import Acquisition
+from pynamodb_mutex._dynamodb.templates import Template
 from pynamodb_mutex._engines import (
     Engine,
     EngineError,
@@ -24,12 +23,15 @@ from pynamodb_mutex._engines import (
     why_no_dynamodb_local,
 )
 from pynamodb_mutex._engines import use as _use
-from pynamodb_mutex._messages import shown
-from pynamodb_mutex._process import Process, current_process, forget_everything, store_for
-from pynamodb_mutex._release import release
-from pynamodb_mutex._templates import Template
-from pynamodb_mutex._waiting import Alarm, all_steps
-from pynamodb_mutex._wanted import Wanted
+from pynamodb_mutex._operations.acquire import Acquisition
+from pynamodb_mutex._operations.contender import Contender
+from pynamodb_mutex._operations.release import release
+from pynamodb_mutex._operations.retry import retrying
+from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._runtime import clock as _clock
+from pynamodb_mutex._runtime.callers import caller
+from pynamodb_mutex._runtime.process import Process, current_process, forget_everything
+from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import MutexLostError, MutexTimeoutError
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Self
+
+    from pynamodb_mutex._dynamodb.store import Store
+    from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.options import LockOptions
 
 M = TypeVar("M", bound=Model)
 
@@ -131,15 +137,18 @@ def expire(key: Any, model: type[Model] = LockItem) -> None:
     Raises:
         pynamodb.exceptions.UpdateError: If nobody holds it.
     """
-    terms = _lock_of(key, model)._terms
-    store = store_for(terms.model)
-    ends = store.rows.expires_at
-    outdate = Template(store.connection, actions=[ends.set(1.0)], condition=ends.exists())
-    answer = store.write(outdate, terms.row, {})
+    process, options = current_process(), _lock_of(key, model)._options
+    run(process, _expiring(process, process.store(options.model), options))
+
+
+def _expiring(process: Process, store: Store, options: LockOptions) -> Operation[None]:
+    ends = store.layout.expires_at
+    outdate = Template(store.connection.table, actions=[ends.set(1.0)], condition=ends.exists())
+    answer = yield from retrying(process, lambda: store.update(outdate, options.row, {}), 0.0)
     if answer.error is not None:
         raise answer.error
-    for hold in list(current_process().holders(store, terms.key)):
-        hold.wanted.queue.left(hold)
+    for claim in list(process.holders(store, options.key)):
+        claim.leave_queue()
 
 
 def _lock_of(key: Any, model: type[Model], **options: Any) -> Mutex:
@@ -188,20 +197,23 @@ def held_elsewhere(
 def _held_elsewhere(lock: Mutex, model: type[Model]) -> Iterator[Model]:
     lock.force_release()
     elsewhere = Process()  # with a connection and a queue of its own, as another process has
-    wanted = Wanted(lock._terms, elsewhere.store(lock._terms.model), elsewhere, None)
-    hold = all_steps(Acquisition(wanted, _clock.local_clock().now()).look(), Alarm())
-    if hold is None:
+    store = elsewhere.store(lock._options.model)
+    contender = Contender(elsewhere, store, lock._options, caller())
+    acquisition = Acquisition(contender, 0.0)
+    acquisition.begin()
+    claim = run(elsewhere, acquisition.poll())
+    if claim is None:
         msg = f"{shown(lock.key)} was taken before it could be held elsewhere"
         raise MutexTimeoutError(msg, key=lock.key)
     try:
-        stands_in_row = lock._terms.model is model
-        yield model.from_raw_data(hold.item) if stands_in_row else _row_of(lock)
+        stands_in_row = lock._options.model is model
+        yield model.from_raw_data(claim.item) if stands_in_row else _row_of(lock)
     finally:
         # lost, when the test broke it, or let it end
         with suppress(MutexLostError):
-            release(hold)
+            run(elsewhere, release(claim))
 
 
 def _row_of(lock: Any) -> Model:
-    row: Model = lock._model.from_raw_data(lock._read())
+    row: Model = lock._model.from_raw_data(run(current_process(), lock._reading()))
     return row

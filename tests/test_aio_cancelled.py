@@ -16,7 +16,7 @@ from scene import Scene
 from wire import Exchange
 
 from pynamodb_mutex import MutexLostError
-from pynamodb_mutex._await import TaskAlarm
+from pynamodb_mutex._runtime.run_in_task import TaskSleeper
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.exceptions import Loss
 
@@ -251,21 +251,21 @@ def test_what_cannot_be_taken_back_does_not_hide_the_cancellation(
     assert left_behind(scene) == []
 
 
-def test_an_alarm_of_a_closed_loop_rings_for_nobody() -> None:
-    async def main() -> TaskAlarm:
-        return TaskAlarm()
+def test_sleeper_of_a_closed_loop_is_woken_in_vain() -> None:
+    async def main() -> TaskSleeper:
+        return TaskSleeper()
 
-    alarm = asyncio.run(main())
-    alarm.ring()
+    sleeper = asyncio.run(main())
+    sleeper.wake()
 
 
-def test_an_alarm_rung_by_a_thread_wakes_a_loop_that_sleeps(run: Run) -> None:
+def test_sleeper_woken_by_a_thread_wakes_a_loop_that_sleeps(run: Run) -> None:
     async def main() -> None:
-        alarm = TaskAlarm()
-        threading.Timer(0.1, alarm.ring).start()
+        sleeper = TaskSleeper()
+        threading.Timer(0.1, sleeper.wake).start()
         began = time.monotonic()
         # long before anything else wakes it
-        await asyncio.wait_for(alarm.rings(math.inf), LONG / 2)
+        await asyncio.wait_for(sleeper.sleep(math.inf), LONG / 2)
         assert time.monotonic() - began < LONG / 4
 
     run(main())
@@ -376,12 +376,12 @@ def test_a_lock_that_was_lost_before_the_block_began_cancels_it(
 ) -> None:
     begin = AsyncMutex._begin
 
-    def late(mutex: AsyncMutex) -> None:
+    def late(mutex: AsyncMutex, held: Any) -> None:
         assert scene.force()
         with pytest.raises(MutexLostError):
             mutex._lock.renew()
         time.sleep(0.2)  # so that all are told: there is nobody yet
-        begin(mutex)
+        begin(mutex, held)
 
     monkeypatch.setattr(AsyncMutex, "_begin", late)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 from proxy import after, apply_then_500, drop_answer, duplicate, late, no_date, throttle
 from pynamodb.exceptions import GetError, UpdateError
 from scene import Lose, Scene, lost_in_two_ways
+from stores import store_for
 from worker import forked
 
 from pynamodb_mutex import (
@@ -28,8 +28,9 @@ from pynamodb_mutex import (
     MutexNotHeldError,
     MutexTimeoutError,
 )
-from pynamodb_mutex._process import current_process, forget_everything, store_for
-from pynamodb_mutex._waiting import LocalQueue
+from pynamodb_mutex._operations.acquire_several import AcquisitionOfAny
+from pynamodb_mutex._operations.local_queue import LocalQueue
+from pynamodb_mutex._runtime.process import current_process, forget_everything
 from pynamodb_mutex.groups import AnyOf
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 
@@ -41,7 +42,7 @@ QUICK = (0.02, 0.1)
 @pytest.fixture
 def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys are tried in the order in which they were given."""
-    monkeypatch.setattr(random, "sample", lambda population, k: list(population)[:k])
+    monkeypatch.setattr(AcquisitionOfAny, "_shuffled", lambda self: list(self._attempts))
 
 
 def keys(scene: Scene, count: int = 3) -> list[str]:
@@ -61,7 +62,7 @@ def elsewhere(scene: Scene, *which: int) -> ExitStack:
 
 
 def queue_of(mutex: AnyOf) -> LocalQueue[Any, Any]:
-    return current_process().queue(store_for(mutex._terms.model), frozenset(mutex.keys))
+    return current_process().queue(store_for(mutex._options.model), frozenset(mutex.keys))
 
 
 def wait_until(condition: Any) -> None:
@@ -188,7 +189,7 @@ def test_a_dead_holders_key_is_taken_at_first_sight(scene: Scene) -> None:
 def test_without_server_time_a_dead_holder_is_known_by_watching(
     scene: Scene, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(random, "uniform", lambda _, longest: longest)
+    monkeypatch.setattr(current_process(), "uniform", lambda _, longest: longest)
     with elsewhere(scene, 0, 1, 2), FakeClock() as clock, scene.fresh() as fresh:
         fresh.proxy.always(no_date())
         mutex = any_of(fresh, poll=(10, 500))
@@ -196,8 +197,9 @@ def test_without_server_time_a_dead_holder_is_known_by_watching(
         queue = queue_of(mutex)
 
         def it_waits() -> bool:
-            alarms = [turn.alarm.condition for turn in queue.turns]
-            return any(condition in alarms for _, condition in clock._waiting)
+            sleepers = [turn.wakeup.sleeper for turn in queue.turns]
+            conditions = [sleeper._condition for sleeper in sleepers if sleeper is not None]
+            return any(condition in conditions for _, condition in clock._waiting)
 
         fresh.proxy.wait(1, "BatchGetItem")
         wait_until(it_waits)
@@ -400,7 +402,7 @@ def test_hands_over_to_who_waits_for_the_same_keys_in_one_request(
         second.release()
         assert waiting_too.result(30)
         third.release()
-    assert queue_of(first).idle
+    assert queue_of(first).is_idle
 
 
 def test_two_that_release_at_once_hand_over_to_two(scene: Scene, pool: ThreadPoolExecutor) -> None:
@@ -435,7 +437,7 @@ def test_two_that_release_at_once_hand_over_to_two(scene: Scene, pool: ThreadPoo
     assert not scene.proxy.of("release")
     for waiter in waiters:
         waiter.release()
-    assert queue.idle
+    assert queue.is_idle
 
 
 def test_other_keys_are_never_handed_over(scene: Scene, pool: ThreadPoolExecutor) -> None:

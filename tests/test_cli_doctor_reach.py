@@ -24,7 +24,8 @@ from proxy import (
     stall,
 )
 
-from pynamodb_mutex import LockItem, _clock
+from pynamodb_mutex import LockItem
+from pynamodb_mutex._runtime import clock as _clock
 from pynamodb_mutex.cli._asking import Asker
 from pynamodb_mutex.cli._permissions import USES
 

@@ -17,8 +17,9 @@ pytest.importorskip("rich")
 from proxy import drop_request, fault_proxy, throttle
 from run_scene import RUN, free, outcome, run_here, running, text_in
 
-from pynamodb_mutex import LockItem, _repeat
-from pynamodb_mutex._claim import Claim
+from pynamodb_mutex import LockItem
+from pynamodb_mutex._protocol import schedule
+from pynamodb_mutex._protocol.claim import Claim
 from pynamodb_mutex.cli import _taking
 from pynamodb_mutex.cli._taking import describe
 from pynamodb_mutex.testing import held_elsewhere
@@ -124,7 +125,7 @@ def test_long_wait_is_reported_in_one_line_where_there_is_no_terminal(embedded, 
 
 
 def test_endpoint_that_never_answers_is_reported_and_given_up(embedded, monkeypatch):
-    monkeypatch.setattr(_repeat, "STRANGER_PATIENCE", 4.0)
+    monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 4.0)
     monkeypatch.setattr(_taking, "_LONG", 0.0)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -143,7 +144,7 @@ def test_endpoint_that_never_answers_is_reported_and_given_up(embedded, monkeypa
 
 def test_each_reason_of_a_long_wait_is_reported_once(embedded, embedded_engine, monkeypatch):
     # nothing answers until that is said; then another holds the lock, until that is said
-    monkeypatch.setattr(_repeat, "STRANGER_PATIENCE", 60.0)
+    monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 60.0)
     said = []
 
     def say(text):

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamodb_mutex import _clock
-from pynamodb_mutex._clock import DRIFT, GRAIN, HOST_SKEW, Bounds, LocalClock, ServerTime
+from pynamodb_mutex._protocol import server_time as _clock
+from pynamodb_mutex._protocol.server_time import DRIFT, GRAIN, HOST_SKEW, Bounds, ServerTime
+from pynamodb_mutex._runtime.clock import LocalClock
 
 EPOCH = 1_700_000_000.0
 NOISE = 1e-5  # of floats of that size

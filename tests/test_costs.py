@@ -14,7 +14,7 @@ from pynamodb.models import Model
 from test_import import imported
 
 from pynamodb_mutex import LockItem, Mutex, RowLockMixin
-from pynamodb_mutex._renewer import WORKERS
+from pynamodb_mutex._runtime.process import RENEWAL_WORKERS
 from pynamodb_mutex.testing import held_elsewhere
 
 MODULES = 30
@@ -176,7 +176,7 @@ def test_no_thread_for_a_lock_that_needs_none_and_few_for_many(table, cost):
     mutexes = [Mutex.for_key(f"k{number}") for number in range(100)]
     for mutex in mutexes:
         mutex.acquire()
-    assert len(own()) <= 1 + WORKERS
+    assert len(own()) <= 1 + RENEWAL_WORKERS
     assert [t.name for t in own() if t not in before] in ([], ["pynamodb-mutex-renewer"])
     assert cost.sent == {"UpdateItem": 101 + 1}
     for mutex in mutexes:

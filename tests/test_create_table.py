@@ -15,7 +15,8 @@ from pynamodb.exceptions import TableError
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from pynamodb.models import Model
 
-from pynamodb_mutex import LockItem, Mutex, _table
+from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex._dynamodb import create_table as _table
 
 UNDERSTOOD = ("TableName", "AttributeDefinitions", "KeySchema", "BillingMode")
 

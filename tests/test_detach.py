@@ -159,7 +159,7 @@ def test_a_thread_that_waits_looks_again_at_once(table):
     waiting = Mutex.for_key("a", poll=(30, 60))
     thread = threading.Thread(target=waiting.acquire, daemon=True)
     thread.start()
-    queue = mutex._latest.wanted.queue
+    queue = mutex._latest.contender.queue
     wait_until(lambda: queue.turns)
     ticket = mutex.detach()
     # nobody of this process holds it now, as far as the queue is concerned

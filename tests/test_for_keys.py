@@ -23,7 +23,7 @@ from pynamodb_mutex import (
     MutexNotHeldError,
     MutexTimeoutError,
 )
-from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["scene_fixtures", "accounts_fixtures"]

@@ -11,8 +11,9 @@ from proxy import apply_then_500, drop_answer, drop_request, late, no_date, thro
 from pynamodb.exceptions import UpdateError
 from scene import Acquiring, Lose, Scene, lost_in_two_ways
 
-from pynamodb_mutex import Mutex, MutexLostError, MutexTimeoutError, _repeat
-from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex import Mutex, MutexLostError, MutexTimeoutError
+from pynamodb_mutex._protocol import schedule
+from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import expire
 
@@ -24,7 +25,7 @@ patient = pytest.mark.usefixtures("longer_patience")
 @pytest.fixture
 def longer_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeats for longer than a busy machine stalls."""
-    monkeypatch.setattr(_repeat, "PATIENCE", 10.0)
+    monkeypatch.setattr(schedule, "PATIENCE", 10.0)
 
 
 # -- acquire ---------------------------------------------------------------------------------------

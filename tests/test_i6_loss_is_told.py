@@ -9,7 +9,7 @@ import pytest
 from proxy import drop_request, fault_proxy, set_date, stall, through
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
-from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, held_elsewhere
 

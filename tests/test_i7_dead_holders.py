@@ -8,7 +8,7 @@ from proxy import drop_answer, fault_proxy, no_date, through
 from worker import workers
 
 from pynamodb_mutex import Mutex
-from pynamodb_mutex._process import forget_everything
+from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import expire
 
 pytestmark = pytest.mark.unmeasured

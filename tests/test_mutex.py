@@ -193,7 +193,7 @@ def test_a_loss_never_replaces_the_exception_of_the_body(table):
     with pytest.raises(KeyError) as caught, Mutex.for_key("a"):
         body()
     if hasattr(caught.value, "__notes__"):
-        assert "could not be given back" in caught.value.__notes__[0]
+        assert "could not be released" in caught.value.__notes__[0]
 
 
 def test_a_body_may_give_the_lock_back_itself(table):

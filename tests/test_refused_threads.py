@@ -20,9 +20,10 @@ from refusals import Refusals, refusing
 from scene import Scene
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, RowLockMixin
-from pynamodb_mutex._process import current_process, forget_everything
-from pynamodb_mutex._renewer import LONGEST_SLEEP, RETRY
-from pynamodb_mutex._threads import LINGER
+from pynamodb_mutex._operations.renew import LONGEST_SLEEP
+from pynamodb_mutex._runtime.process import current_process, forget_everything
+from pynamodb_mutex._runtime.run_on_thread import RETRY
+from pynamodb_mutex._runtime.threads import LINGER
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import FakeClock
 
@@ -147,7 +148,7 @@ def ask(mutex: Mutex) -> None:
 
 
 def acquire_another(mutex: Mutex) -> None:
-    assert Mutex.for_key(f"{mutex.key}-another", model=mutex._terms.model).acquire()
+    assert Mutex.for_key(f"{mutex.key}-another", model=mutex._options.model).acquire()
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_refusals_of_threads_that_schedule_do_not_spin(scene: Scene, clock, refu
     clock.advance(11)
     scene.proxy.wait(1, "renew")
     hold = mutex._latest
-    until(lambda: not hold.unanswered)
+    until(lambda: not hold.together.is_unanswered)
     seen = len(refusals.refused)
     time.sleep(0.3)
     # the clock stands still: nothing is due, and nothing is tried

@@ -18,7 +18,7 @@ from pynamodb.models import Model
 from row_scene import TRANSACT, Rows
 
 from pynamodb_mutex import Loss, MutexError, MutexLostError, MutexNotHeldError
-from pynamodb_mutex._process import forget_everything
+from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.groups import RowLocks
 from pynamodb_mutex.testing import FakeClock
 
@@ -116,7 +116,7 @@ def test_the_bodys_own_error_is_not_replaced(locks: RowLocks[Account]) -> None:
         assert Account.locked("b").force_release()
         raise ZeroDivisionError
     if hasattr(raised.value, "add_note"):  # since Python 3.11
-        assert "could not be given back" in raised.value.__notes__[0]
+        assert "could not be released" in raised.value.__notes__[0]
 
 
 def test_a_loss_is_told_at_the_end_of_a_clean_body(locks: RowLocks[Account]) -> None:
@@ -166,7 +166,7 @@ def test_without_a_date_a_dead_holder_is_watched_for_its_lease(rows: Rows) -> No
     forget_everything()
     locks = rows.locks(poll=(0.1, 0.2))
     assert locks.acquire(timeout=30)
-    assert locks._current("the second").members[1].tenure.version > dead.fencing_token
+    assert locks._current("the second").claims[1].own.version > dead.fencing_token
     locks.release()
 
 

@@ -120,7 +120,7 @@ def test_loss_of_one_refuses_the_whole_transaction(rows: Rows, place: int) -> No
 def test_loss_of_one_refuses_the_write_of_another(rows: Rows) -> None:
     locks = rows.locks(auto_renew=False)
     assert locks.acquire()
-    first, second, _ = locks._rows
+    first, second, _ = locks._rows_of(locks._current("rows"))
     rows.forced_and_taken(1)
     # the claim of the first stands, but what belongs together would be torn apart
     for row in (second, first):
@@ -164,7 +164,7 @@ def test_applied_and_one_lost_before_the_repeat(rows: Rows, lose: Lose, unlock: 
     locks = rows.locks()
     assert locks.acquire()
     take = (lambda: rows.taken(1)) if unlock else (lambda: rows.forced_and_taken(1))
-    first, second, third = locks._rows
+    first, second, third = locks._rows_of(locks._current("rows"))
     with locks.transaction(unlock=unlock) as transaction:
         for row in (first, second, third):
             row.balance += 1

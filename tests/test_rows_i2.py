@@ -319,7 +319,7 @@ def test_threads_that_write_under_one_lock_lose_no_update(any_scene: RowScene) -
 
         def work() -> None:
             mine = type(row)(row.name)
-            mine._row_lock, mine._row_hold = row._row_lock, row._row_hold
+            mine._row_lock, mine._row_claim = row._row_lock, row._row_claim
             try:
                 for _ in range(4):
                     update(mine)

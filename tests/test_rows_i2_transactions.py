@@ -215,7 +215,7 @@ def test_threads_under_one_lock_lose_no_update(any_scene: RowScene, way: Way) ->
 
         def work(write: Callable[[Account], None]) -> None:
             mine = type(row)(row.name)
-            mine._row_lock, mine._row_hold = row._row_lock, row._row_hold
+            mine._row_lock, mine._row_claim = row._row_lock, row._row_claim
             try:
                 for _ in range(4):
                     write(mine)

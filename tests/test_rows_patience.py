@@ -44,7 +44,8 @@ from row_scene import (
     update,
 )
 
-from pynamodb_mutex import RowLockedError, RowLockMixin, _store
+from pynamodb_mutex import RowLockedError, RowLockMixin
+from pynamodb_mutex._dynamodb import connection as _store
 
 pytest_plugins = ["row_scene_fixtures"]
 

@@ -12,9 +12,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from driving import send_renewal
 from group_scene import Keys
 from hearing import Heard, hearing, until
 from scene import Scene
+from stores import store_for
 
 from pynamodb_mutex import (
     Loss,
@@ -24,7 +26,7 @@ from pynamodb_mutex import (
     Semaphore,
     signals,
 )
-from pynamodb_mutex._process import current_process, store_for
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 from pynamodb_mutex.testing import expire
 
@@ -225,7 +227,7 @@ def test_waiting_ends_in_not_acquired_when_it_is_interrupted(scene: Scene, heard
 
     asyncio.run(impatient())
     assert heard.names == ["contended", "not_acquired"]
-    assert isinstance(heard.the("not_acquired")["error"], GeneratorExit)
+    assert isinstance(heard.the("not_acquired")["error"], asyncio.CancelledError)
 
 
 def test_of_tasks_it_is_told_in_their_context(scene: Scene, heard: Heard) -> None:
@@ -310,7 +312,7 @@ def test_renewals_are_told_on_a_thread_of_their_own(scene: Scene, heard: Heard) 
     assert first["token"] == mutex.token
     assert not any(each["won_back"] for each in heard.of("renewed"))
     threads = {event.thread.name for event in heard.events if event.name == "renewed"}
-    assert threads == {"pynamodb-mutex-teller"}
+    assert threads == {"pynamodb-mutex-notifier"}
 
 
 def test_those_renewed_together_are_told_one_by_one(scene: Scene, heard: Heard) -> None:
@@ -318,7 +320,7 @@ def test_those_renewed_together_are_told_one_by_one(scene: Scene, heard: Heard) 
     for mutex in mutexes:
         assert mutex.acquire()
     first, *others = [mutex._latest for mutex in mutexes]
-    first.send_renewal(*others)
+    send_renewal(first, *others)
     assert scene.proxy.kinds()[-1] == "BatchExecuteStatement"
     heard.wait("renewed", 3)
     assert heard.keys("renewed") == [mutex.key for mutex in mutexes]

@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from driving import send_renewal
 from group_scene import Keys
 from hearing import Heard, hearing, until
 from proxy import after, apply_then_500, deny, drop_answer, drop_request, server_error
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from scene import Scene, losses
+from stores import store_for
 
 from pynamodb_mutex import (
     LockItem,
@@ -20,11 +22,12 @@ from pynamodb_mutex import (
     Mutex,
     MutexLostError,
     MutexNotHeldError,
-    _events,
     signals,
 )
-from pynamodb_mutex._claim import Claim
-from pynamodb_mutex._process import current_process, forget_everything, store_for
+from pynamodb_mutex._operations.events import Renewed
+from pynamodb_mutex._protocol.claim import Claim
+from pynamodb_mutex._runtime import notifications
+from pynamodb_mutex._runtime.process import current_process, forget_everything
 
 pytest_plugins = ["scene_fixtures"]
 
@@ -96,7 +99,7 @@ def test_renewals_that_fail_are_told_and_then_the_one_that_succeeds(
         event = heard.wait("renewal_failed")
         scene.proxy.clear()
         heard.wait("renewed")
-    assert event.thread.name == "pynamodb-mutex-teller"
+    assert event.thread.name == "pynamodb-mutex-notifier"
     assert event.told["token"] == mutex.token
     assert isinstance(event.told["error"], UpdateError)
     assert event.told["expires_at"] < heard.of("renewed")[0]["expires_at"]
@@ -115,7 +118,7 @@ def test_a_renewal_that_comes_too_late_is_not_told(scene: Scene, heard: Heard) -
     mutex = scene.mutex(lease=3, auto_renew=False)
     assert mutex.acquire()
     scene.proxy.next(after(lambda: until(lambda: mutex.lost)), op="renew")
-    mutex._latest.send_renewal()
+    send_renewal(mutex._latest)
     assert scene.applied("renew") == [True]
     heard.wait("lost")
     mutex.renew(lease=20)
@@ -130,7 +133,7 @@ def test_a_batch_that_fails_is_told_of_each(scene: Scene, heard: Heard) -> None:
     store_for(scene.here).batches = True
     scene.proxy.next(drop_answer(), op="BatchExecuteStatement")
     first, *others = [mutex._latest for mutex in mutexes]
-    first.send_renewal(*others)
+    send_renewal(first, *others)
     heard.wait("renewal_failed", 3)
     assert heard.keys("renewal_failed") == [mutex.key for mutex in mutexes]
 
@@ -179,7 +182,8 @@ def test_a_release_that_is_refused_tells_no_loss_that_was_told(scene: Scene, hea
     with pytest.raises(MutexLostError):
         mutex.renew()
     # it may have begun before that
-    mutex._latest.lost_at_release(Claim())
+    with current_process().monitor:
+        mutex._latest.lost_at_release(Claim())
     heard.wait("lost")
     assert heard.names == ["acquired", "lost"]
 
@@ -285,7 +289,7 @@ def test_blinker_that_fails_itself_hurts_nothing(scene: Scene, heard: Heard, mon
     monkeypatch.setattr(signals.acquired, "receivers_for", changed)
     with scene.mutex():
         pass
-    assert "acquired was not told" in caplog.text
+    assert "acquired of" in caplog.text
     assert heard.names == ["released"]
 
 
@@ -389,7 +393,7 @@ def test_nothing_is_told_before_acquired_was(scene: Scene, heard: Heard, how: st
 def test_renewals_that_nobody_takes_note_of_are_dropped_not_piled_up(
     scene: Scene, heard: Heard, monkeypatch, caplog
 ) -> None:
-    monkeypatch.setattr(_events, "MOST_UNTOLD", 2)
+    monkeypatch.setattr(notifications, "MOST_UNDELIVERED", 2)
     come, go = threading.Event(), threading.Event()
 
     def slow(sender, **fields) -> None:
@@ -410,13 +414,14 @@ def test_renewals_that_nobody_takes_note_of_are_dropped_not_piled_up(
 def test_the_thread_that_tells_ends_when_there_is_nothing_to_tell(
     scene: Scene, heard: Heard, monkeypatch
 ) -> None:
-    monkeypatch.setattr(_events, "LINGER", 0.05)
-    teller = _events.Teller(current_process().threads)
-    wanted = scene.mutex()._wanted()
-    for count in (1, 2):
-        teller.put(signals.renewed, wanted, {"key": scene.key})
-        heard.wait("renewed", count)
-        until(lambda: not teller._runs)
+    monkeypatch.setattr(notifications, "LINGER", 0.05)
+    process = current_process()
+    notifier = notifications.Notifier(process.threads)
+    with scene.mutex() as mutex:
+        for count in (1, 2):
+            notifier.put(process, Renewed(mutex._latest, 1.0))
+            heard.wait("renewed", count)
+            until(lambda: not notifier._runs)
 
 
 # -- forks -----------------------------------------------------------------------------------------

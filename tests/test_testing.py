@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from proxy import after, fault_proxy, through
 from pynamodb.exceptions import UpdateError
+from stores import store_for
 
 from pynamodb_mutex import (
     InvalidKeyError,
@@ -23,9 +24,9 @@ from pynamodb_mutex import (
     MutexLostError,
     MutexTimeoutError,
 )
-from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._process import current_process, store_for
-from pynamodb_mutex._waiting import Alarm
+from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere, use
 
 
@@ -60,7 +61,7 @@ def test_fake_clocks_nest():
 
 def test_a_sleeper_wakes_when_the_clock_is_moved_far_enough(table):
     with FakeClock() as clock, ThreadPoolExecutor() as pool:
-        sleeping = pool.submit(Alarm().wait_until, clock.now() + 10)
+        sleeping = pool.submit(ThreadSleeper().sleep, clock.now() + 10)
         wait_until(lambda: clock._waiting)
         clock.advance(9)
         time.sleep(0.05)
@@ -292,7 +293,7 @@ SUITE = """
 import os
 import pytest
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.testing import Engine, FakeClock, held_elsewhere
 
 

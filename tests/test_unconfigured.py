@@ -13,7 +13,7 @@ from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableErr
 from pynamodb.models import Model
 
 from pynamodb_mutex import InvalidTicketError, LockItem, Mutex, RowLockMixin, Semaphore
-from pynamodb_mutex._ticket import Ticket
+from pynamodb_mutex._operations.attach import Ticket
 from pynamodb_mutex.aio import AsyncMutex
 
 SET_A_REGION = "Set the region: by `region` in the model's Meta, by AWS_DEFAULT_REGION"

@@ -9,11 +9,12 @@ from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
 
-from pynamodb_mutex._answers import UNWRAPPED, came_from_the_body, date_of, instant_of, is_dynamodbs
-from pynamodb_mutex._clock import GRAIN
-from pynamodb_mutex._messages import one_line
-from pynamodb_mutex._process import store_for
-from pynamodb_mutex._store import CONNECT_TIMEOUT, READ_TIMEOUT
+from pynamodb_mutex._dynamodb import answers
+from pynamodb_mutex._dynamodb.answers import UNWRAPPED, came_from_the_body, instant_of
+from pynamodb_mutex._dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEOUT
+from pynamodb_mutex._protocol.messages import one_line
+from pynamodb_mutex._protocol.server_time import GRAIN
+from pynamodb_mutex._runtime.process import current_process
 
 if TYPE_CHECKING:
     from pynamodb_mutex.models import LockItem
@@ -94,7 +95,7 @@ class Asker:
             "read_timeout_seconds": READ_TIMEOUT,
         }
         hurried = type("Meta", (model.Meta,), timeouts)
-        self.store = store_for(type(model.__name__, (model,), {"Meta": hurried}))
+        self.store = current_process().store(type(model.__name__, (model,), {"Meta": hurried}))
         self.table: str = model.Meta.table_name
         self.fastest: float | None = None
         self.offset: tuple[float, float] | None = None
@@ -107,7 +108,14 @@ class Asker:
         Raises:
             BotoCoreError: If there can be none, as without a region.
         """
-        return self.store.connection.connection.client
+        return self.store.connection.pynamodb.client
+
+    @property
+    def where(self) -> str:
+        """Region and endpoint."""
+        connection = self.store.connection
+        connection.open()
+        return connection.where
 
     def ask(self, operation: str, request: dict[str, Any]) -> Reply:
         """Send one request, and return what came of it."""
@@ -146,12 +154,13 @@ class Asker:
             # no region, no credentials, or an endpoint that is no URL
             return Reply({}, UNSENT, str(error))
         whole = reply.code is not None or _ANSWERS.get(operation, "ResponseMetadata") in reply.data
-        return reply if whole and is_dynamodbs(reply.data) else Reply({}, NOT_DYNAMODBS)
+        seen = answers.Reply(reply.data)
+        return reply if whole and seen.is_dynamodbs else Reply({}, NOT_DYNAMODBS)
 
     def _compare_clocks(self, reply: Reply, sent: float, received: float) -> None:
         """Narrow down the offset: at some instant between the two, the time was within a second of the date."""
         try:
-            instant = instant_of(date_of(reply.data) or "")
+            instant = instant_of(answers.Reply(reply.data).date or "")
         except ValueError:
             return
         low, high = sent - instant - GRAIN, received - instant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pynamodb_mutex import _clock
+from pynamodb_mutex._runtime import clock as _clock
 from pynamodb_mutex.cli._asking import MISSING, UNSENT, Asker, Reply
 from pynamodb_mutex.cli._findings import Finding, Verdict, ok, problem, unchecked, warning
 from pynamodb_mutex.cli._place import IF_NO_TABLE
@@ -115,7 +115,7 @@ def _local_clock() -> Finding:
 
 
 def _missing(asker: Asker) -> Iterator[Finding]:
-    what = f"there is no {asker.table} in {asker.store.where}"
+    what = f"there is no {asker.table} in {asker.where}"
     yield problem("table", what, IF_NO_TABLE)
     for check in _DEPENDENT[1:]:
         yield unchecked(check, "there is no table")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pynamodb_mutex._messages import escaped
+from pynamodb_mutex._protocol.messages import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from pynamodb_mutex.cli._locks import MOST_READ, PAGE, Locks
+from pynamodb_mutex.cli._locks import MOST_READ, PAGE, Locks, sent
 from pynamodb_mutex.cli._place import Place, elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._dynamodb.keys import RawItem
 
 MOST_KEYS = 50
 _SECONDS = 0.5
@@ -26,8 +26,8 @@ def complete_keys(context: click.Context, _: click.Parameter, incomplete: str) -
         model = context.find_root().ensure_object(Place).model()
         names = ("connect_timeout_seconds", "read_timeout_seconds")
         locks = Locks(elsewhere(model, dict.fromkeys(names, _SECONDS)))
-        page = locks.store.scan_page(limit=PAGE)  # no more: each press of the key costs
-        keys = {lock.key for lock in locks.of_page(page.items, page.received)}
+        page = sent(locks.store.scan(limit=PAGE))  # no more: each press of the key costs
+        keys = {lock.key for lock in locks.of_page(page.data["Items"], page.received)}
     except Exception:  # noqa: BLE001 - a traceback in the middle of a command line helps nobody
         return []
     # a shell would take spaces and control characters for something else

@@ -11,11 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._messages import escaped, shown
-from pynamodb_mutex._repeat import persist
+from pynamodb_mutex._protocol.messages import escaped, shown
 from pynamodb_mutex.cli._completion import keys_argument, prefix_option, rows_of
-from pynamodb_mutex.cli._locks import ABANDONED, HELD, PATIENCE, Lock, Locks
+from pynamodb_mutex.cli._locks import ABANDONED, HELD, Lock, Locks
 from pynamodb_mutex.cli._output import (
     clock_time,
     cut,
@@ -106,10 +104,7 @@ def ls(
     locks = Locks(place.model())
     rows = rows_of(locks, keys, prefix)
     with progress("reading the table") as news:
-        if rows:
-            seen = persist(lambda: locks.read_several(rows), local_clock().now() + PATIENCE)
-        else:
-            seen = list(locks.all(news, prefix))
+        seen = locks.read_several(rows) if rows else list(locks.all(news, prefix))
     found = [lock for lock in seen if only in (None, lock.state)]
     locks.warn()
     found.sort(key=ORDERS[sort])

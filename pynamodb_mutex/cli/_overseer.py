@@ -9,8 +9,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pynamodb_mutex._claim import Loss
-from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._protocol.claim import Loss
+from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.cli._signals import ENDING
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.exceptions import PynamoDBException, TableDoesNotExist
 from pynamodb.models import Model
 
-from pynamodb_mutex._answers import explained
-from pynamodb_mutex._messages import one_line, shown
-from pynamodb_mutex._process import store_for
+from pynamodb_mutex._dynamodb.answers import explained
+from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.cli import INTERRUPTED, UNREAD
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.rows import RowLockMixin
@@ -93,9 +93,10 @@ class Place:
 
     def __str__(self) -> str:
         """Name the table and where it is, for people."""
-        store = store_for(self.model())
-        endpoint = store.connection.connection.client.meta.endpoint_url
-        where = f"table {store.connection.table_name} in {store.connection.connection.client.meta.region_name}"
+        connection = current_process().store(self.model()).connection
+        meta = connection.pynamodb.client.meta
+        where = f"table {connection.table_name} in {meta.region_name}"
+        endpoint: str = meta.endpoint_url
         return where if endpoint.endswith(_AWS) else f"{where} at {endpoint}"
 
     def without_table(self) -> str:
@@ -103,7 +104,9 @@ class Place:
         model = self.model()
         # the command makes lock tables alone
         advice = IF_NO_TABLE if issubclass(model, LockItem) else _WRONG_PLACE
-        return f"there is no table {model.Meta.table_name} in {store_for(model).where}: {advice}"
+        connection = current_process().store(model).connection
+        connection.open()
+        return f"there is no table {model.Meta.table_name} in {connection.where}: {advice}"
 
 
 _BEFORE_A_PROFILE = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")

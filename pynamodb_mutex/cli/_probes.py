@@ -9,8 +9,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from pynamodb_mutex._keys import key_of
-from pynamodb_mutex._messages import one_line
+from pynamodb_mutex._dynamodb.keys import key_of
+from pynamodb_mutex._protocol.messages import one_line
 from pynamodb_mutex.cli._asking import MISSING
 from pynamodb_mutex.cli._findings import Finding, ok, problem, unchecked, warning
 from pynamodb_mutex.cli._permissions import USES
@@ -49,7 +49,7 @@ class Probes:
         """
         self._ask = asker.ask
         self._table = asker.table
-        self._rows = asker.store.rows
+        self._rows = asker.store.requests
         self._key = key_of(model, key)
         self._values = {"mine": uuid.uuid4().hex, "version": "0", "known": "0", "next": "1"}
         self._values |= {"ttl": "1", "end": "1", "lease": "1"}

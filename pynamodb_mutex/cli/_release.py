@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._messages import one_line, shown, shown_owner
-from pynamodb_mutex._release import break_seen
-from pynamodb_mutex._repeat import persist
+from pynamodb_mutex._operations.release import break_seen
+from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
+from pynamodb_mutex._runtime.clock import read_clock
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.cli._completion import key_argument, range_option
-from pynamodb_mutex.cli._locks import ABANDONED, FREE, HELD, INVALID, PATIENCE, Lock, Locks
+from pynamodb_mutex.cli._locks import (
+    ABANDONED,
+    FREE,
+    HELD,
+    INVALID,
+    PATIENCE,
+    Lock,
+    Locks,
+    TransientError,
+    sent,
+)
 from pynamodb_mutex.cli._output import (
     confirm,
     json_option,
@@ -26,7 +38,11 @@ from pynamodb_mutex.cli._show import about, print_lines
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-    from pynamodb_mutex._answers import Answer
+    from pynamodb_mutex._dynamodb.answers import Answer
+
+
+_PAUSE = 0.2
+"""Seconds from one attempt at a request to the next."""
 
 
 @click.command(cls=AppCommand)
@@ -138,7 +154,8 @@ def _check(locks: Locks, seen: Lock, *, force: bool) -> None:
 
 def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:
     """Break a claim; return what stands there instead if it is over otherwise."""
-    instead = break_seen(locks.store, seen.row, key, seen.raw)
+    process = current_process()
+    instead = run(process, break_seen(process, locks.store, seen.row, key, seen.raw))
     return None if instead is None else locks.shown(seen.row, instead.item, instead.received)
 
 
@@ -179,23 +196,24 @@ def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
         None if the lock is free now; else why it is not, in words or as an error that says so for good.
     """
     store = locks.store
-    now = local_clock().now()
+    now = read_clock()
     values = {
         "mine": lock.claim.token,
         "now_low": store.now_low(now),
-        "ttl": store.ttl_from_now(),
+        "ttl": store.ttl_from_now(now),
     }
-
-    def attempt() -> Answer | PynamoDBException:
+    request = store.update(store.requests.end_dead, lock.row, values)
+    answer: Answer | None = None
+    while answer is None:
         try:
-            return store.write(store.rows.end_dead, lock.row, values)
+            answer = sent(request)
+        except TransientError as failure:
+            if read_clock() >= now + PATIENCE:
+                raise failure.__cause__ or failure from None
+            time.sleep(_PAUSE)
         except PynamoDBException as error:
             # about this row, such as a policy that leaves it out: the others are not given up for it
             return error
-
-    answer = persist(attempt, now + PATIENCE)
-    if isinstance(answer, PynamoDBException):
-        return answer
     claim = answer.claim
     if claim.fault is not None:
         return str(claim.fault)

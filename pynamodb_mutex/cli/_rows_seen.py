@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamodb_mutex._claim import YEAR_10000
-from pynamodb_mutex._messages import shown
-from pynamodb_mutex._process import store_for
+from pynamodb_mutex._protocol.claim import YEAR_10000
+from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.cli._findings import Finding, ok, problem, unchecked, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._dynamodb.keys import RawItem
     from pynamodb_mutex.cli._asking import Reply
     from pynamodb_mutex.models import LockItem
 
@@ -77,7 +77,7 @@ class _Reader:
     """Reads rows by the names that a model stores them under."""
 
     def __init__(self, model: type[LockItem]) -> None:
-        self._fault = store_for(model).rows.fault
+        self._fault = current_process().store(model).layout.fault
         self._key = model.key.attr_name
         self._token = model.token.attr_name
         self._version = model.version.attr_name

@@ -14,8 +14,8 @@ import click
 from botocore.exceptions import BotoCoreError
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._messages import one_line, shown
-from pynamodb_mutex._terms import FOREVER, check_duration
+from pynamodb_mutex._operations.options import FOREVER, check_duration
+from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex.cli._child import OF_SIGNALS, Child, find_command, has_terminal
 from pynamodb_mutex.cli._output import wait_time
 from pynamodb_mutex.cli._overseer import Overseer, Why, say

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from pynamodb_mutex._claim import FORCED_MARK
-from pynamodb_mutex._messages import escaped
+from pynamodb_mutex._protocol.claim import FORCED_MARK
+from pynamodb_mutex._protocol.messages import escaped
 from pynamodb_mutex.cli._completion import key_argument, range_option
 from pynamodb_mutex.cli._locks import FREE, HELD, INVALID, Lock, Locks
 from pynamodb_mutex.cli._output import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamodb_mutex._table import keys_needed, keys_of
+from pynamodb_mutex._dynamodb.create_table import keys_needed, keys_of
 from pynamodb_mutex.cli._findings import Finding, ok, problem, unchecked, warning
 
 if TYPE_CHECKING:

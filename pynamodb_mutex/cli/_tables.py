@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from botocore.exceptions import ClientError
 
-from pynamodb_mutex import _table
-from pynamodb_mutex._messages import shown, shown_owner
-from pynamodb_mutex._table import is_code, keys_needed, keys_of
+from pynamodb_mutex._dynamodb import create_table as _table
+from pynamodb_mutex._dynamodb.create_table import is_code, keys_needed, keys_of
+from pynamodb_mutex._dynamodb.pynamodb_private import connection_of
+from pynamodb_mutex._protocol.messages import shown, shown_owner
 from pynamodb_mutex.cli._locks import HELD, Locks
 from pynamodb_mutex.cli._output import check_terminal, json_option, print_json, progress
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
@@ -142,7 +143,7 @@ def delete_table(place: Place, *, force: bool, yes: bool) -> None:
     """
     model = place.lock_model()
     name = model.Meta.table_name
-    client: Any = model._get_connection().connection.client
+    client: Any = connection_of(model).connection.client
     table = _described(client, name)
     if table is None:
         raise Failure(f"there is no {place}: wrong region or profile?")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from contextlib import closing
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -11,18 +10,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from pynamodb_mutex._claim import made_at
-from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._messages import shown, shown_owner
-from pynamodb_mutex._process import store_for
-from pynamodb_mutex._waiting import Alarm
+from pynamodb_mutex._protocol.claim import made_at
+from pynamodb_mutex._protocol.messages import shown, shown_owner
+from pynamodb_mutex._runtime.callers import caller
+from pynamodb_mutex._runtime.clock import read_clock
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper, run
 from pynamodb_mutex.cli._overseer import say
 from pynamodb_mutex.cli._signals import ENDING
 from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
-    from pynamodb_mutex._acquire import Acquisition
-    from pynamodb_mutex._claim import Claim
+    from pynamodb_mutex._operations.acquire import Acquisition
+    from pynamodb_mutex._operations.contender import Caller
+    from pynamodb_mutex._protocol.claim import Claim
     from pynamodb_mutex.cli._signals import Signals
 
 _LONGEST_SLEEP = 1.0
@@ -50,8 +51,8 @@ class SeenMutex(Mutex):
 
     _seen: Acquisition | None = None
 
-    def _acquisition(self, deadline: float) -> Acquisition:
-        self._seen = super()._acquisition(deadline)
+    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Acquisition:
+        self._seen = super()._attempt(who, patience, blocks=blocks)
         return self._seen
 
     @property
@@ -64,10 +65,10 @@ class SeenMutex(Mutex):
         """What is waited for, for people: who holds the lock, or an answer."""
         if self.in_the_way is not None:
             return describe(self.in_the_way)
-        store = store_for(self._terms.model)
-        if store.server.answered:
-            return f"DynamoDB is throttling or failing, in {store.where}"
-        return f"no answer from DynamoDB yet, in {store.where}"
+        connection = current_process().store(self._options.model).connection
+        if connection.server.answered:
+            return f"DynamoDB is throttling or failing, in {connection.where}"
+        return f"no answer from DynamoDB yet, in {connection.where}"
 
 
 def describe(claim: Claim) -> str:
@@ -110,30 +111,49 @@ def acquire(mutex: SeenMutex, signals: Signals, *, verbose: bool) -> bool:
         InterruptedWaitError: When a signal came. Then nothing is held.
         pynamodb.exceptions.PynamoDBException: As `Mutex.acquire`.
     """
-    started = local_clock().now()
-    console = Console(stderr=True)
-    status = Status("", console=console)
-    said: set[bool] = set()
-    # nobody else in this process wants a lock, so no alarm rings
-    with closing(mutex._acquiring(True, None, Alarm())) as steps:
-        try:
-            next(steps)  # in line: whether there is anything to wait for it does not know yet
-            while True:
-                until = next(steps)
-                awaited, for_answer = mutex.awaited, mutex.in_the_way is None
-                is_long = local_clock().now() - started >= _LONG
-                if for_answer not in said and (verbose or (is_long and not console.is_terminal)):
-                    said.add(for_answer)
-                    say(f"waiting for {shown(mutex.key)}: {awaited}")
-                while (now := local_clock().now()) < until:
-                    if console.is_terminal:
-                        text = (
-                            f"waiting for {shown(mutex.key)} for {now - started:.0f} s: {awaited}"
-                        )
-                        status.update(escape(text))
-                        status.start()
-                    heed(signals, min(until - now, _LONGEST_SLEEP))
-        except StopIteration as done:
-            return done.value is None
-        finally:
-            status.stop()
+    sleeper = _ShowingSleeper(mutex, signals, verbose=verbose)
+    who = caller()
+    attempt = mutex._attempt(who, mutex._options.patience(True, None), blocks=True)
+    try:
+        claim = run(current_process(), mutex._acquiring(attempt, who.number), sleeper)
+    finally:
+        sleeper.stop()
+    return claim is not None
+
+
+class _ShowingSleeper(ThreadSleeper):
+    """Shows what is waited for, while the thread that acquires the lock sleeps."""
+
+    def __init__(self, mutex: SeenMutex, signals: Signals, *, verbose: bool) -> None:
+        super().__init__()
+        self._mutex = mutex
+        self._signals = signals
+        self._verbose = verbose
+        self._started = read_clock()
+        self._console = Console(stderr=True)
+        self._status = Status("", console=self._console)
+        self._said: set[bool] = set()
+
+    def stop(self) -> None:
+        """Show nothing any more."""
+        self._status.stop()
+
+    def sleep(self, until: float) -> None:
+        """Sleep until a local time; nobody else in this process wants a lock, so nothing wakes it before.
+
+        Raises:
+            InterruptedWaitError: When a signal comes.
+        """
+        key = shown(self._mutex.key)
+        awaited, for_answer = self._mutex.awaited, self._mutex.in_the_way is None
+        is_long = read_clock() - self._started >= _LONG
+        is_terminal = self._console.is_terminal
+        if for_answer not in self._said and (self._verbose or (is_long and not is_terminal)):
+            self._said.add(for_answer)
+            say(f"waiting for {key}: {awaited}")
+        while (now := read_clock()) < until:
+            if is_terminal:
+                text = f"waiting for {key} for {now - self._started:.0f} s: {awaited}"
+                self._status.update(escape(text))
+                self._status.start()
+            heed(self._signals, min(until - now, _LONGEST_SLEEP))

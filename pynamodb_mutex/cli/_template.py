@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from pynamodb_mutex._dynamodb.pynamodb_private import schema_of
 from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
 from pynamodb_mutex.cli._tables import capacity_of, settings_options
 
@@ -50,7 +51,7 @@ def table_of(model: type[LockItem], capacity: tuple[int, int] | None, *, protect
     """
     meta = model.Meta
     more = [name for name in ("tags", "stream_view_type") if getattr(meta, name, None)]
-    schema = model._get_schema()
+    schema = schema_of(model)
     if more or schema["global_secondary_indexes"] or schema["local_secondary_indexes"]:
         raise Failure(
             f"{model.__name__} has {more[0] if more else 'indexes'}: the snippet would lack that. "

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import TYPE_CHECKING
 
 import click
 
-from pynamodb_mutex._claim import Claim, Watch
-from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._messages import one_line, shown, shown_owner
-from pynamodb_mutex._repeat import Transient, persist
-from pynamodb_mutex._terms import FOREVER
-from pynamodb_mutex._waiting import Alarm, frees_soon, next_wait
+from pynamodb_mutex._operations.options import FOREVER
+from pynamodb_mutex._protocol.claim import Claim, ObservedClaim
+from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
+from pynamodb_mutex._protocol.schedule import next_wait, poll_at_end
+from pynamodb_mutex._runtime.clock import read_clock
+from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.cli._completion import key_argument, range_option
-from pynamodb_mutex.cli._locks import PATIENCE, Locks
+from pynamodb_mutex.cli._locks import Locks, TransientError, retried, sent
 from pynamodb_mutex.cli._output import (
     clock_time,
     duration,
@@ -28,7 +29,8 @@ from pynamodb_mutex.cli._place import AppCommand, Place, pass_place
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._dynamodb.answers import Answer
+    from pynamodb_mutex._dynamodb.keys import RawItem
 
 NOT_FREE = 75
 """Exit code: EX_TEMPFAIL, time was up."""
@@ -74,13 +76,13 @@ def wait(
     """
     locks = Locks(place.model())
     row = locks.row(key, range_key)
-    begun = local_clock().now()
+    begun = read_clock()
     deadline = math.inf if timeout == FOREVER else begun + timeout
     waiter = _Waiter(locks, row)
-    persist(waiter.look, begun + PATIENCE)  # what is wrong from the start is told at once
+    waiter.begin()
     with progress(f"waiting for {shown(key)}") as news:
         while not waiter.free():
-            now = local_clock().now()
+            now = read_clock()
             if now >= deadline:
                 click.echo(f"{shown(key)} is still {waiter.holder(zone)}", err=True)
                 click.get_current_context().exit(NOT_FREE)
@@ -90,10 +92,10 @@ def wait(
 
 
 class _Waiter:
-    """Looks at a row again and again, as those do who wait for the lock.
+    """Polls a row, as those do who wait for the lock.
 
     Attributes:
-        trouble: What went wrong at the last look, and may pass.
+        trouble: What went wrong at the last poll, and may pass.
     """
 
     def __init__(self, locks: Locks, row: RawItem) -> None:
@@ -101,44 +103,47 @@ class _Waiter:
         self._claim = Claim()
         self._locks = locks
         self._row = row
-        self._watch = Watch()
+        self._observed = ObservedClaim()
         self._waited = 0.0
+        self._sleeper = ThreadSleeper()
 
-    def look(self, *, consistent: bool = False) -> bool:
-        """Look once; return whether the lock seems free."""
-        answer = self._locks.store.read(self._row, consistent=consistent)
-        self._claim = answer.claim
-        self._watch.see(answer.claim, answer.received)
-        return self._seems_free()
+    def begin(self) -> None:
+        """Poll for the first time: what is wrong from the start is reported at once."""
+        self._see(retried(self._locks.store.read(self._row, consistent=False)))
 
-    def _seems_free(self) -> bool:
-        return local_clock().now() >= self._watch.free_at(self._locks.store.server.bounds)
-
-    def free(self) -> bool:
-        """Say whether the lock is free, by a read that misses nothing."""
+    def _poll(self, *, consistent: bool = False) -> None:
         try:
-            free = self._seems_free() and self.look(consistent=True)
-        except Transient as failure:
-            self.trouble = f" ({one_line(failure)})"
-            return False
-        return free
-
-    def rest(self, deadline: float) -> None:
-        """Wait a while, and look again."""
-        now = local_clock().now()
-        self._waited = next_wait(self._waited, _POLL)
-        frees_at = self._watch.free_at(self._locks.store.server.bounds)
-        until = min(now + self._waited, frees_soon(now, frees_at, _POLL), deadline)
-        Alarm().wait_until(until)
-        try:
-            self.look()
-        except Transient as failure:
+            self._see(sent(self._locks.store.read(self._row, consistent=consistent)))
+        except TransientError as failure:
             self.trouble = f" ({one_line(failure)})"
         else:
             self.trouble = ""
 
+    def _see(self, answer: Answer) -> None:
+        self._claim = answer.claim
+        self._observed.see(answer.claim, answer.received)
+
+    def _seems_free(self) -> bool:
+        return read_clock() >= self._observed.free_at(self._locks.store.bounds)
+
+    def free(self) -> bool:
+        """Say whether the lock is free, by a read that misses nothing."""
+        if not self._seems_free():
+            return False
+        self._poll(consistent=True)
+        return not self.trouble and self._seems_free()
+
+    def rest(self, deadline: float) -> None:
+        """Wait a while, and poll again."""
+        now = read_clock()
+        self._waited = next_wait(self._waited, _POLL, random.uniform)
+        frees_at = self._observed.free_at(self._locks.store.bounds)
+        end = poll_at_end(now, frees_at, _POLL, random.uniform)
+        self._sleeper.sleep(min(now + self._waited, end, deadline))
+        self._poll()
+
     def holder(self, zone: tzinfo | None) -> str:
         """Say who holds it, for people."""
-        now = instant(self._locks.store.server_now(), zone)
+        now = instant(self._locks.store.server_now(read_clock()), zone)
         until = clock_time(instant(self._claim.expires_at, zone), now)
         return f"held by {shown_owner(self._claim.owner)} until {until}"

@@ -9,12 +9,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._messages import escaped, one_line
-from pynamodb_mutex._repeat import Transient
-from pynamodb_mutex._waiting import Alarm
+from pynamodb_mutex._protocol.messages import escaped, one_line
+from pynamodb_mutex._runtime.clock import read_clock
+from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.cli._completion import keys_argument, prefix_option, rows_of
-from pynamodb_mutex.cli._locks import ABANDONED, FREE, HELD, INVALID, Lock, Locks
+from pynamodb_mutex.cli._locks import ABANDONED, FREE, HELD, INVALID, Lock, Locks, TransientError
 from pynamodb_mutex.cli._ls import ORDERS, counts_of, sort_option, table_of
 from pynamodb_mutex.cli._output import (
     clock_time,
@@ -143,13 +142,13 @@ class _Watching:
         self.begun = False
         self._look = look
         self._interval = interval
-        self._due = local_clock().now()
+        self._due = read_clock()
 
     def look(self) -> list[Change]:
         """Look again, and return what has changed."""
         try:
             seen = {(lock.key, lock.range_key): lock for lock in self._look()}
-        except Transient as failure:
+        except TransientError as failure:
             self.trouble = one_line(failure)
             return []
         self.trouble = None
@@ -165,8 +164,8 @@ class _Watching:
     def rest(self) -> None:
         """Wait until it is time for the next look."""
         # a slow look is not followed by a hurry
-        self._due = max(self._due + self._interval, local_clock().now())
-        Alarm().wait_until(self._due)
+        self._due = max(self._due + self._interval, read_clock())
+        ThreadSleeper().sleep(self._due)
 
 
 def _change(before: Lock | None, now: Lock) -> Change | None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pynamodb_mutex._handles import Handle, ThreadHandle, note_not_released
-from pynamodb_mutex._operations.options import check_lease, made
+from pynamodb_mutex._operations.options import made
 from pynamodb_mutex._runtime.callers import caller, take_last, this_caller
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_in_task import run
@@ -100,13 +100,11 @@ class AsyncHandle(Handle[Any], Generic[L]):
 
     async def renew(self, lease: float | None = None) -> None:
         """Renew now: see `~pynamodb_mutex.Mutex.renew`."""
-        if lease is not None:
-            check_lease(lease)
-        await self._run(self._lock._renewing(self._lock._current("renew"), lease))
+        await self._run(self._lock._renewing(lease))
 
     async def ensure_held(self, at_least: float = 0.0) -> None:
         """Raise unless the lock is held: see `~pynamodb_mutex.Mutex.ensure_held`."""
-        await self._run(self._lock._ensuring(self._lock._current("ensure_held"), at_least))
+        await self._run(self._lock._ensuring(at_least))
 
     async def locked(self) -> bool:
         """Whether anyone holds the lock, by one consistent read: see `~pynamodb_mutex.Mutex.locked`."""

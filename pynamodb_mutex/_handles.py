@@ -13,7 +13,7 @@ import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from pynamodb_mutex._operations.options import Made, check_lease
+from pynamodb_mutex._operations.options import Made
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._runtime.callers import caller, take_last, this_caller
 from pynamodb_mutex._runtime.process import current_process
@@ -290,11 +290,11 @@ class ThreadHandle(Handle[H]):
         """Release the lock."""
 
     @abstractmethod
-    def _renewing(self, held: H, lease: float | None) -> Operation[None]:
+    def _renewing(self, lease: float | None) -> Operation[None]:
         """Renew it."""
 
     @abstractmethod
-    def _ensuring(self, held: H, at_least: float) -> Operation[None]:
+    def _ensuring(self, at_least: float) -> Operation[None]:
         """Raise unless it is held, and renew it if less is left."""
 
     def _leave_block(self) -> H | None:
@@ -343,9 +343,7 @@ class ThreadHandle(Handle[H]):
             pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached until the lease ends:
                 UpdateError for one lock, TransactWriteError for several.
         """
-        if lease is not None:
-            check_lease(lease)
-        run(current_process(), self._renewing(self._current("renew"), lease))
+        run(current_process(), self._renewing(lease))
 
     def ensure_held(self, at_least: float = 0.0) -> None:
         """Raise unless the lock is held, and renew it first if less of its lease is left.
@@ -357,8 +355,7 @@ class ThreadHandle(Handle[H]):
             MutexLostError: If it is lost.
             MutexNotHeldError: If it is not held here.
         """
-        held = self._current("ensure_held")
-        run(current_process(), self._ensuring(held, at_least))
+        run(current_process(), self._ensuring(at_least))
 
     def _enter(self) -> H:
         who = caller()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._handles import HandleOfSeveral, ThreadHandle
 from pynamodb_mutex._operations.contender import Contender
-from pynamodb_mutex._operations.options import check_at_least
+from pynamodb_mutex._operations.options import check_at_least, check_lease
 from pynamodb_mutex._operations.release import release_several
-from pynamodb_mutex._operations.renew import ensure_held, renew
+from pynamodb_mutex._operations.renew import ensure_all_held, renew
 from pynamodb_mutex._protocol.messages import shown, shown_all
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.exceptions import (
@@ -145,13 +145,16 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
                     for lock in self._locks:
                         lock._holds.pop(who, None)
 
-    def _renewing(self, held: Held, lease: float | None) -> Operation[None]:
-        return renew(held, lease)
+    def _renewing(self, lease: float | None) -> Operation[None]:
+        if lease is not None:
+            check_lease(lease)
+        return renew(self._current("renew"), lease)
 
-    def _ensuring(self, held: Held, at_least: float) -> Operation[None]:
-        for claim in held.unreleased:
+    def _ensuring(self, at_least: float) -> Operation[None]:
+        claims = self._current("ensure_held").unreleased
+        for claim in claims:
             check_at_least(at_least, claim.lease)
-            yield from ensure_held(claim, at_least)
+        return ensure_all_held(claims, at_least)
 
     def _not_held_error(self, what: str) -> MutexNotHeldError:
         return MutexNotHeldError(f"{what}: {self._names} are not held", key=self._locks[0].key)

@@ -20,7 +20,7 @@ from pynamodb_mutex._operations.options import (
     made,
 )
 from pynamodb_mutex._operations.release import force, release
-from pynamodb_mutex._operations.renew import ensure_held, renew
+from pynamodb_mutex._operations.renew import ensure_held, renew_claim
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._protocol.messages import shown, shown_all
 from pynamodb_mutex._runtime.callers import caller
@@ -318,14 +318,14 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
                     if other is held:
                         del self._holds[who]
 
-    def _renewing(self, held: HeldClaim, lease: float | None) -> Operation[None]:
-        # one that was released alone is no more in what is held together
-        held.check_renewable()
-        yield from renew(held.together, lease)
+    def _renewing(self, lease: float | None) -> Operation[None]:
+        if lease is not None:
+            check_lease(lease)
+        return renew_claim(self._current("renew"), lease)
 
-    def _ensuring(self, held: HeldClaim, at_least: float) -> Operation[None]:
+    def _ensuring(self, at_least: float) -> Operation[None]:
         check_at_least(at_least, self._options.lease)
-        yield from ensure_held(held, at_least)
+        return ensure_held(self._current("ensure_held"), at_least)
 
     def _entering(self, attempt: Any, me: int) -> Operation[HeldClaim]:
         attached, self._attached = self._attached, None

@@ -234,7 +234,7 @@ def test_bounds_suffice_for_twenty_five_leases_without_an_answer(bounds):
 @pytest.mark.parametrize("counts_suspension", [True, False])
 def test_the_local_clock_runs_forward(monkeypatch, counts_suspension):
     if not counts_suspension:  # as where there is no CLOCK_BOOTTIME
-        monkeypatch.setattr(_clock, "_SUSPEND_AWARE", None)
+        monkeypatch.setattr("pynamodb_mutex._runtime.clock._SUSPEND_AWARE", None)
     clock = LocalClock()
     before = clock.now()
     time.sleep(0.01)

@@ -15,6 +15,7 @@ from scene import Scene
 
 from pynamodb_mutex import Mutex, MutexLostError, signals
 from pynamodb_mutex._operations.renew import renew
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["scene_fixtures"]
@@ -223,3 +224,25 @@ def test_receiver_that_writes_under_the_lock_does_not_hang_detach(
         mutex.detach(lease=60)
         heard.wait("handed_over")
     assert course(heard) == ["acquired", "lost", "won back", "handed_over"]
+
+
+# -- an answer that comes late ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_claim_whose_lease_ends_before_it_is_handed_out_is_not_reported_as_lost(
+    scene: Scene, keys: Keys, clock: FakeClock, heard: Heard, several: bool
+) -> None:
+    calls: list[object] = []
+    make = keys.group if several else scene.mutex
+    lock = make(auto_renew=False, on_lost=calls.append)
+    assert not lock.locked()
+    scene.proxy.next(after(lambda: clock.advance(31)), op="TransactWriteItems" if several else "acquire")
+    assert lock.acquire(blocking=False)
+    assert lock.held
+    assert lock.loss is None
+    lock.release()
+    until(lambda: "released" in course(heard))
+    assert set(course(heard)) == {"acquired", "released"}
+    assert calls == []
+    assert not [key for _, key in current_process()._holders if key.startswith(scene.key)]

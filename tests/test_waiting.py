@@ -320,9 +320,10 @@ class Waiter(Acquisition):
 
     def poll(self):
         self.polled_at.append(self.time)
+        found = self.finds
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
-        return self.finds
+        return found
         yield
 
     @property

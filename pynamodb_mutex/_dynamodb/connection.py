@@ -280,7 +280,6 @@ class Connection:
                 conflict=conflict,
             )
         failed = _failed(operation, error)
-        failed.__cause__ = error
         if isinstance(failed, TransactWriteError):
             return _cancelled(failed, response)
         return Failure(response, failed)
@@ -441,7 +440,10 @@ def _credentials_of(model: type[Model]) -> _Credentials:
 
 def _failed(operation: str, error: Exception) -> PynamoDBException:
     """Return PynamoDB's error for a request that failed."""
-    return _ERRORS[operation](f"{operation} failed: {explained(error)}", error)
+    failed = _ERRORS[operation](f"{operation} failed: {explained(error)}", error)
+    # it may be returned as a value, and raised where the cause is not being handled any more
+    failed.__cause__ = error
+    return failed
 
 
 def _cancelled(error: TransactWriteError, response: Any) -> Answer | Failure:

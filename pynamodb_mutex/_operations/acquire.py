@@ -336,7 +336,7 @@ class Acquisition:
                 text = "short claim of %s not renewed: %s"
                 values = (shown(claim.key), one_line(error))
                 shared.emit(Log("warning", text, values, claim.log_fields))
-            return claim.held_at(shared.now)
+            return claim.stands_at(shared.now)
         return True
 
     def _give_up(self, own: OwnClaim, claim: HeldClaim | None) -> Operation[None]:

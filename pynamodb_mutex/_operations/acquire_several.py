@@ -380,7 +380,7 @@ class AcquisitionOfSeveral:
             # it is reported; they are given up below, or are held for what is left
             with suppress(PynamoDBException):
                 yield from renew(held)
-        if not held.held_at(self.shared.now):
+        if not held.stands_at(self.shared.now):
             yield from self._give_up(claims)
             return None
         for claim in claims:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 class State(enum.Enum):
     """The state of a claim of ours. That its lease has ended is not one of them: the clock says so."""
 
+    CONFIRMED = "confirmed by DynamoDB, and not handed out yet: nobody believes in it"
     HELD = "held"
     ENDING = "a write that releases it is under way"
     IN_DOUBT = "a write whose answer was lost may have released it"
@@ -52,6 +53,7 @@ class State(enum.Enum):
 class Change(enum.Enum):
     """What changes the state of a claim."""
 
+    BEGIN = "it is handed out to whoever asked for it"
     RELEASE = "its holder releases it, hands it over or detaches it"
     UNLOCKING = "a write that releases it is sent"
     UNLOCKED = "that write was applied"
@@ -63,6 +65,10 @@ class Change(enum.Enum):
 
 
 TRANSITIONS: dict[tuple[State, Change], State] = {
+    (State.CONFIRMED, Change.BEGIN): State.HELD,
+    (State.CONFIRMED, Change.RELEASE): State.RELEASED,
+    # A loss of what nobody was given is not reported. See `HeldClaim.note_end` for the end of its lease.
+    (State.CONFIRMED, Change.LOSS): State.LOST,
     (State.HELD, Change.RELEASE): State.RELEASED,
     (State.IN_DOUBT, Change.RELEASE): State.RELEASED,
     # of claims that were lost together: others of them may still stand in their rows
@@ -84,7 +90,7 @@ TRANSITIONS: dict[tuple[State, Change], State] = {
 }
 """What is not in it changes nothing: a loss that is seen after the release, for one."""
 
-STANDING = frozenset({State.HELD, State.ENDING, State.IN_DOUBT})
+STANDING = frozenset({State.CONFIRMED, State.HELD, State.ENDING, State.IN_DOUBT})
 """The states in which the row carries our claim, as far as is known."""
 
 
@@ -157,7 +163,7 @@ class HeldClaim:
         self.options = contender.options
         self.store = contender.store
         self.own = own
-        self.belief = Belief(State.HELD)
+        self.belief = Belief(State.CONFIRMED)
         self.since = contender.shared.now
         self.abandoned_by = claim.abandoned_by
         self.item = item
@@ -364,7 +370,8 @@ class HeldClaim:
         self.shared.outbox.append(event)
 
     def begin(self) -> None:
-        """Begin to hold it: let others in this process know."""
+        """Begin to hold it, or hold it again: let others in this process know."""
+        self.change(Change.BEGIN)
         self.contender.queue.acquired_by(self)
         self.note_holder()
 
@@ -384,9 +391,13 @@ class HeldClaim:
         self.leave_queue()
 
     def note_end(self) -> None:
-        """Note the loss if the lease has ended."""
+        """Note the loss if the lease has ended.
+
+        Not before it is handed out. The answer to the acquiring write may come after the end of the lease;
+        a renewal then shows whether the lock is still ours, and nobody has lost anything.
+        """
         loss = self._loss_at(self.shared.now)
-        if loss is not None and self.belief.loss is None:
+        if loss is not None and self.belief.state in STANDING - {State.CONFIRMED}:
             self.lose(loss)
 
     def lose(self, loss: Loss, taker: Claim | None = None) -> None:
@@ -425,7 +436,7 @@ class HeldClaim:
         if after is None and not at_release:
             return False
         self.belief = Belief(after or before.state, loss, taker)
-        if before.loss is not None:
+        if before.loss is not None or before.state is State.CONFIRMED:
             return False
         owner = None if taker is None else taker.owner
         self.emit(Lost(self, loss, self.why, owner, self.held_for))

@@ -217,6 +217,7 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
         if is_done(answer):
             successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
             held = Held((successor,), first_sent, is_group=False)
+            successor.change(Change.BEGIN)
             granted = turn.grant(successor)
             successor.note_holder()
             held.start()

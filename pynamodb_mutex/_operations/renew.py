@@ -43,6 +43,18 @@ def renew(held: Held, lease: float | None = None) -> Operation[None]:
     held.emit_renewed([claim for claim in renewed if claim not in won_back])
 
 
+def renew_claim(claim: HeldClaim, lease: float | None) -> Operation[None]:
+    """Renew a claim, and what is held together with it.
+
+    Raises:
+        MutexNotHeldError: If it is not held here; MutexLostError if it is lost.
+        PynamoDBException: As `renew`.
+    """
+    # one that was released alone is no more in what is held together
+    claim.check_renewable()
+    yield from renew(claim.together, lease)
+
+
 def renew_quietly(
     held: Held, lease: float | None = None, patience: float = math.inf
 ) -> Operation[tuple[Sequence[HeldClaim], Sequence[HeldClaim]]]:
@@ -92,6 +104,12 @@ def ensure_held(claim: HeldClaim, at_least: float) -> Operation[None]:
         raise MutexNotHeldError(msg, key=claim.key)
     if claim.ends - claim.shared.now < at_least:
         yield from renew(claim.together)
+
+
+def ensure_all_held(claims: Sequence[HeldClaim], at_least: float) -> Operation[None]:
+    """Raise unless all claims are held, and renew them first if less is left of a lease."""
+    for claim in claims:
+        yield from ensure_held(claim, at_least)
 
 
 def _renew_once(

@@ -20,7 +20,6 @@ from pynamodb_mutex.exceptions import (
 )
 
 if TYPE_CHECKING:
-
     from pynamodb_mutex._operations.acquire_several import AcquisitionOfSeveral
     from pynamodb_mutex._operations.contender import Caller
     from pynamodb_mutex._operations.effects import Operation

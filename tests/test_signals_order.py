@@ -237,7 +237,9 @@ def test_claim_whose_lease_ends_before_it_is_handed_out_is_not_reported_as_lost(
     make = keys.group if several else scene.mutex
     lock = make(auto_renew=False, on_lost=calls.append)
     assert not lock.locked()
-    scene.proxy.next(after(lambda: clock.advance(31)), op="TransactWriteItems" if several else "acquire")
+    scene.proxy.next(
+        after(lambda: clock.advance(31)), op="TransactWriteItems" if several else "acquire"
+    )
     assert lock.acquire(blocking=False)
     assert lock.held
     assert lock.loss is None

@@ -19,10 +19,9 @@ from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex import _transactions
 from pynamodb_mutex._dynamodb.answers import Answer, Failure
-from pynamodb_mutex._dynamodb.layout import Layout
+from pynamodb_mutex._dynamodb.layout import Layout, seconds, slot
 from pynamodb_mutex._dynamodb.requests import Requests
 from pynamodb_mutex._dynamodb.store import Request, Store
-from pynamodb_mutex._dynamodb.templates import seconds, slot
 from pynamodb_mutex._operations import acquire
 from pynamodb_mutex._operations.guarded_write import Guard
 from pynamodb_mutex._operations.held import HeldClaim, State

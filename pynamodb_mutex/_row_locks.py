@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 from pynamodb.models import Model
 
 from pynamodb_mutex._dynamodb.keys import row_name
-from pynamodb_mutex._lock_group import LockGroup
+from pynamodb_mutex._handles import LockGroup
 from pynamodb_mutex._operations.acquire_several import read_rows
 from pynamodb_mutex._operations.attach import parse_ticket
 from pynamodb_mutex._operations.options import made

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb_mutex._dynamodb.keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._dynamodb.layout import serialize_data
-from pynamodb_mutex._handles import HandleOfOne, ThreadHandle
-from pynamodb_mutex._lock_group import LockGroup
+from pynamodb_mutex._handles import HandleOfOne, LockGroup, ThreadHandle
 from pynamodb_mutex._operations.acquire import Acquisition
 from pynamodb_mutex._operations.contender import Contender
 from pynamodb_mutex._operations.options import (

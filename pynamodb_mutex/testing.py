@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pynamodb.models import Model
 
-from pynamodb_mutex._dynamodb.templates import Template
+from pynamodb_mutex._dynamodb.requests import Template
 from pynamodb_mutex._engines import (
     Engine,
     EngineError,

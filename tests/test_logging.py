@@ -69,7 +69,7 @@ def test_each_record_says_which_lock_whose_and_which_acquisition(
 def test_levels(scene: Scene, records: Records) -> None:
     held = scene.taken(auto_renew=False)
     assert not scene.mutex(owner="me").acquire(timeout=0.1)
-    assert records.the("is held by 'other', and wanted by 'me'").levelname == "DEBUG"
+    assert records.the("is waited for by 'me', and held by 'other'").levelname == "DEBUG"
     assert records.the("not acquired by 'me'").levelname == "DEBUG"
     expire(scene.key, scene.there)
     mutex = scene.mutex(owner="me")

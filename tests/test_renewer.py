@@ -18,8 +18,7 @@ from pynamodb_mutex._operations.renew import (
     SHORTEST_SLEEP,
     renewal_loop,
 )
-from pynamodb_mutex._operations.renewal_schedule import RenewalSchedule
-from pynamodb_mutex._operations.shared import Shared
+from pynamodb_mutex._operations.shared import RenewalSchedule, Shared
 from pynamodb_mutex._runtime.notifications import RECEIVERS
 
 

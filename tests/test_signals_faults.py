@@ -24,7 +24,7 @@ from pynamodb_mutex import (
     MutexNotHeldError,
     signals,
 )
-from pynamodb_mutex._operations.events import Renewed
+from pynamodb_mutex._operations.events import LockEvent
 from pynamodb_mutex._protocol.claim import Claim
 from pynamodb_mutex._runtime import notifications
 from pynamodb_mutex._runtime.process import current_process, forget_everything
@@ -419,7 +419,9 @@ def test_the_thread_that_tells_ends_when_there_is_nothing_to_tell(
     notifier = notifications.Notifier(process.threads)
     with scene.mutex() as mutex:
         for count in (1, 2):
-            notifier.put(process, Renewed(mutex._latest, 1.0))
+            fields = {"expires_at": 1.0, "won_back": False}
+            event = LockEvent("renewed", mutex._latest.contender, mutex._latest, fields)
+            notifier.put(process, event)
             heard.wait("renewed", count)
             until(lambda: not notifier._runs)
 

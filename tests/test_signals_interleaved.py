@@ -24,7 +24,6 @@ from pynamodb_mutex._operations.acquire import delivered
 from pynamodb_mutex._operations.attach import detach
 from pynamodb_mutex._operations.contender import Caller, Contender
 from pynamodb_mutex._operations.effects import Operation, Send, Wait
-from pynamodb_mutex._operations.events import Acquired
 from pynamodb_mutex._operations.held import Held, HeldClaim, State
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._operations.renew import renew
@@ -118,7 +117,7 @@ class Play:
 
     def acquired(self) -> None:
         def announcing() -> Operation[None]:
-            self.claim.emit(Acquired(self.claim, 1.0, 0.0, 1))
+            self.claim.emit_acquired(0.0, 1)
             yield from delivered([self.claim], release, self.claim)
 
         self.run(announcing())

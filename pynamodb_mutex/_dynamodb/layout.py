@@ -13,7 +13,6 @@ from pynamodb.expressions.operand import Path, Value
 
 from pynamodb_mutex._dynamodb.keys import key_of, row_name
 from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
-from pynamodb_mutex._dynamodb.templates import slot
 from pynamodb_mutex._protocol.claim import HIGHEST_VERSION, YEAR_10000, Claim
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_all
 from pynamodb_mutex.exceptions import InvalidRowError
@@ -27,7 +26,9 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamodb_mutex._dynamodb.keys import RawItem
-    from pynamodb_mutex._dynamodb.templates import Given
+
+    Given = Callable[[str, str], Value]
+    """Gives the operand for a value by its type and name: a slot, or what is to stand there."""
 
 OWN = "own:"
 """How the slot of a subclass's own attribute begins, which may have the name of one of ours."""
@@ -35,6 +36,8 @@ OWN = "own:"
 CLAIM = ("token", "version", "owner", "lease", "expires_at", "writes", "abandoned_by")
 """The attributes of a claim, without the prefix that they have in a user's row."""
 
+SLOT = "$"
+"""How a string begins that stands for a value to be filled in."""
 
 _JAVA_MARK = "recordVersionNumber"
 """In the rows of the DynamoDB Lock Client for Java and its relatives, which take no notice of our claims."""
@@ -43,6 +46,21 @@ _JAVA_MARK = "recordVersionNumber"
 _BROKEN = ("cannot be right", "Find out what wrote it; force_release() puts it right")
 _FOREIGN = ("is not a lock's", "Give locks a table, or keys, of their own")
 _DATA = ("has a payload that cannot be read", "Find out what wrote it; save_data() writes over it")
+
+
+def slot(kind: str, name: str) -> Value:
+    """Return an operand that stands for a value to be filled in."""
+    return Value({kind: SLOT + name})
+
+
+def given(values: Mapping[str, Any]) -> Given:
+    """Return what gives these values as operands, for expressions that are built but once."""
+    return lambda kind, name: Value({kind: values[name]})
+
+
+def seconds(value: float) -> str:
+    """Serialise an instant or a duration, to the millisecond."""
+    return f"{value:.3f}"
 
 
 def _text(value: dict[str, Any]) -> str:

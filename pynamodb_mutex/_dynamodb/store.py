@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb_mutex._dynamodb.answers import Answer, Failure, instant_of
 from pynamodb_mutex._dynamodb.connection import CallersConnection, Connection
-from pynamodb_mutex._dynamodb.layout import Layout
+from pynamodb_mutex._dynamodb.layout import Layout, seconds
 from pynamodb_mutex._dynamodb.requests import Requests
-from pynamodb_mutex._dynamodb.templates import seconds
 from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, TICK, YEAR_10000
 from pynamodb_mutex._protocol.server_time import HOST_SKEW
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._dynamodb.answers import Reply
     from pynamodb_mutex._dynamodb.keys import RawItem
-    from pynamodb_mutex._dynamodb.templates import Template
+    from pynamodb_mutex._dynamodb.requests import Template
     from pynamodb_mutex._protocol.claim import Claim, OwnClaim
     from pynamodb_mutex._protocol.server_time import Bounds, ServerTime
 

@@ -11,7 +11,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Deliver, Open, Wait, Wakeup
-from pynamodb_mutex._operations.events import Acquired, Contended, Log, NotAcquired
+from pynamodb_mutex._operations.events import Log, contended, not_acquired
 from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import Turn
 from pynamodb_mutex._operations.release import release
@@ -92,13 +92,12 @@ class Acquisition:
 
     def announce(self, claim: HeldClaim) -> Operation[None]:
         """Report that the lock was acquired, before anything else is reported of it."""
-        waited = max(0.0, claim.since - self._since)
-        claim.emit(Acquired(claim, claim.own.expires_at, waited, self.requests.count))
+        claim.emit_acquired(self._since, self.requests.count)
         yield from delivered([claim], release, claim)
 
     def _emit_not_acquired(self, error: BaseException | None) -> None:
         contender, waited = self.blocker.contender, max(0.0, self.shared.now - self._since)
-        self.shared.emit(NotAcquired(contender, waited, self.requests.count, error))
+        self.shared.emit(not_acquired(contender, waited, self.requests.count, error))
 
     @property
     def blocker(self) -> Acquisition:
@@ -192,7 +191,7 @@ class Acquisition:
     def _emit_contended(self) -> None:
         self._contended = True
         blocker = self.blocker
-        self.shared.emit(Contended(blocker.contender, blocker.holder))
+        self.shared.emit(contended(blocker.contender, blocker.holder))
 
     def _frees_at(self) -> float:
         local = self.contender.queue.holder

@@ -17,7 +17,7 @@ from pynamodb_mutex._dynamodb.keys import row_name
 from pynamodb_mutex._operations.acquire import Acquisition, claim_in_the_way, delivered, disown
 from pynamodb_mutex._operations.contender import Contender, refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
-from pynamodb_mutex._operations.events import Acquired, Contended, NotAcquired
+from pynamodb_mutex._operations.events import contended, not_acquired
 from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.release import release_several
 from pynamodb_mutex._operations.renew import renew
@@ -207,14 +207,13 @@ class AcquisitionOfSeveral:
     def _announce(self, held: Held) -> Operation[None]:
         """Report that the locks were acquired, before anything else is reported of them."""
         for claim in held.claims:
-            waited = max(0.0, claim.since - self._since)
-            claim.emit(Acquired(claim, claim.own.expires_at, waited, self._requests.count))
+            claim.emit_acquired(self._since, self._requests.count)
         yield from delivered(list(held.claims), release_several, held)
 
     def _emit_not_acquired(self, error: BaseException | None) -> None:
         waited = max(0.0, self.shared.now - self._since)
         for member in self._members:
-            self.shared.emit(NotAcquired(member.contender, waited, self._requests.count, error))
+            self.shared.emit(not_acquired(member.contender, waited, self._requests.count, error))
 
     def _emit_contended(self) -> None:
         """Report each lock that is held, once: when it is first known of any."""
@@ -223,7 +222,7 @@ class AcquisitionOfSeveral:
             claim = claim_in_the_way(member.observed, member.contender)
             if claim is not None and (member.observed.claim is None or now < member.free_at):
                 self._contended = True
-                self.shared.emit(Contended(member.contender, claim))
+                self.shared.emit(contended(member.contender, claim))
 
     def _wait(self) -> Operation[Held | None]:
         blocking = self._patience > 0

@@ -10,7 +10,6 @@ from pynamodb_mutex._dynamodb.keys import check_key, row_name
 from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
 from pynamodb_mutex._operations.acquire import Acquisition
 from pynamodb_mutex._operations.effects import Open
-from pynamodb_mutex._operations.events import HandedOver
 from pynamodb_mutex._operations.guarded_write import end_turn_to_write, turn_to_write
 from pynamodb_mutex._operations.held import State
 from pynamodb_mutex._operations.options import check_lease, check_number
@@ -163,7 +162,7 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
     finally:
         end_turn_to_write([claim])
     claim.leave_queue()
-    claim.emit(HandedOver(claim, claim.held_for))
+    claim.emit_handed_over(None)
     own, connection = claim.own, claim.store.connection
     return Ticket(
         table=connection.table_name,

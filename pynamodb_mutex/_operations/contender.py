@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb_mutex._dynamodb.keys import row_name
-from pynamodb_mutex._dynamodb.templates import seconds
+from pynamodb_mutex._dynamodb.layout import seconds
 from pynamodb_mutex._operations.local_queue import LocalQueue
 from pynamodb_mutex._protocol.messages import shown, shown_owner
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError

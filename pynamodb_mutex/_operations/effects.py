@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -30,19 +30,25 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Send(NamedTuple):
+class Send:
     """Send a request. Comes back with its `Answer` or `Failure`; server time was learned from it."""
 
-    request: Request
+    __slots__ = ("request",)
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
 
 
-class Open(NamedTuple):
+class Open:
     """Make the client of a store: it knows the endpoint, and so whether its time is known already.
 
     It takes a tenth of a second. What goes wrong is said by the request that follows.
     """
 
-    store: Store
+    __slots__ = ("store",)
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
 
 
 class Wakeup:
@@ -66,21 +72,29 @@ class Wakeup:
             self.sleeper.wake()
 
 
-class Wait(NamedTuple):
+class Wait:
     """Wait until a local time, or until the wake-up rings."""
 
-    until: float = math.inf
-    wakeup: Wakeup | None = None
+    __slots__ = ("until", "wakeup")
+
+    def __init__(self, until: float = math.inf, wakeup: Wakeup | None = None) -> None:
+        self.until = until
+        self.wakeup = wakeup
 
 
-class Start(NamedTuple):
+class Start:
     """Run another operation in the background, on a thread of those that send renewals."""
 
-    operation: Operation[Any]
+    __slots__ = ("operation",)
+
+    def __init__(self, operation: Operation[Any]) -> None:
+        self.operation = operation
 
 
-class Deliver(NamedTuple):
+class Deliver:
     """Go on when the events so far were delivered. What a receiver was interrupted by is thrown here."""
+
+    __slots__ = ()
 
 
 Effect = Send | Open | Wait | Start | Deliver

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,21 +33,40 @@ if TYPE_CHECKING:
         """
 
         own: OwnClaim
-        events: tuple[ClaimEvent, ...]
+        events: tuple[LockEvent, ...]
         delivering: bool
-        abandoned_by: str
 
         @property
         def contender(self) -> Contender: ...
         @property
         def fencing_token(self) -> int | None: ...
         @property
-        def lease(self) -> float: ...
-        @property
         def log_fields(self) -> dict[str, Any]: ...
+        def explain(self, loss: Loss) -> str: ...
 
 
-class Log(NamedTuple):
+class LockEvent:
+    """Something that happened to a lock: reported by the signal of that name, and in the log.
+
+    Attributes:
+        name: Of the signal; see `pynamodb_mutex.signals`.
+        contender: Who asks for the lock, or holds it.
+        claim: The acquisition; None where there is none.
+        fields: What the signal carries besides key, owner and tokens.
+    """
+
+    __slots__ = ("claim", "contender", "fields", "name")
+
+    def __init__(
+        self, name: str, contender: Contender, claim: HeldClaim | None, fields: dict[str, Any]
+    ) -> None:
+        self.name = name
+        self.contender = contender
+        self.claim = claim
+        self.fields = fields
+
+
+class Log:
     """A record for the log and nothing else.
 
     Attributes:
@@ -57,131 +76,22 @@ class Log(NamedTuple):
         fields: What the record says of the lock.
     """
 
-    level: str
-    message: str
-    args: tuple[object, ...]
-    fields: dict[str, Any] | None = None
+    __slots__ = ("args", "fields", "level", "message")
+
+    def __init__(
+        self,
+        level: str,
+        message: str,
+        args: tuple[object, ...],
+        fields: dict[str, Any] | None = None,
+    ) -> None:
+        self.level = level
+        self.message = message
+        self.args = args
+        self.fields = fields
 
 
-class Contended(NamedTuple):
-    """A lock that is asked for is held; once for each acquisition.
-
-    Attributes:
-        contender: Who asks for it.
-        holder: The claim that was seen, if any was.
-    """
-
-    contender: Contender
-    holder: Claim | None
-
-
-class NotAcquired(NamedTuple):
-    """An acquisition failed.
-
-    Attributes:
-        contender: Who asked for the lock.
-        waited: Seconds.
-        attempts: Requests that were sent for it.
-        error: What it failed with; None if another holds the lock.
-    """
-
-    contender: Contender
-    waited: float
-    attempts: int
-    error: BaseException | None
-
-
-class Acquired(NamedTuple):
-    """A lock was acquired; nothing else is reported of the acquisition before this.
-
-    Attributes:
-        claim: The acquisition.
-        expires_at: End of the claim, in server time.
-        waited: Seconds.
-        attempts: Requests that were sent for it.
-    """
-
-    claim: HeldClaim
-    expires_at: float
-    waited: float
-    attempts: int
-
-
-class Renewed(NamedTuple):
-    """A claim was renewed.
-
-    Attributes:
-        claim: The acquisition.
-        expires_at: Its new end, in server time.
-        won_back: Whether it had been lost.
-    """
-
-    claim: HeldClaim
-    expires_at: float
-    won_back: bool = False
-
-
-class RenewalFailed(NamedTuple):
-    """A renewal failed; the lock is not lost by that.
-
-    Attributes:
-        claim: The acquisition.
-        expires_at: The end of its claim, in server time.
-        error: What it failed with.
-    """
-
-    claim: HeldClaim
-    expires_at: float
-    error: BaseException
-
-
-class Lost(NamedTuple):
-    """A lock was lost.
-
-    Attributes:
-        claim: The acquisition.
-        loss: Why.
-        why: The same in words.
-        taker: Owner label of the holder that took it, if that is known.
-        held_for: Seconds.
-    """
-
-    claim: HeldClaim
-    loss: Loss
-    why: str
-    taker: str | None
-    held_for: float
-
-
-class Released(NamedTuple):
-    """A lock was released.
-
-    Attributes:
-        claim: The acquisition.
-        held_for: Seconds.
-        error: Why DynamoDB may not know: then the lock expires with its lease.
-    """
-
-    claim: HeldClaim
-    held_for: float
-    error: BaseException | None = None
-
-
-class HandedOver(NamedTuple):
-    """A lock goes on with another holder.
-
-    Attributes:
-        claim: The acquisition.
-        held_for: Seconds.
-        successor: The next holder; None if that is whoever has the ticket.
-    """
-
-    claim: HeldClaim
-    held_for: float
-    successor: HeldClaim | None = None
-
-
-class CallOnLost(NamedTuple):
+class CallOnLost:
     """A caller's ``on_lost`` is to be called, on a thread of its own.
 
     Attributes:
@@ -189,11 +99,42 @@ class CallOnLost(NamedTuple):
         call: What to call.
     """
 
-    claim: HeldClaim
-    call: Callable[[], object]
+    __slots__ = ("call", "claim")
+
+    def __init__(self, claim: HeldClaim, call: Callable[[], object]) -> None:
+        self.claim = claim
+        self.call = call
 
 
-ClaimEvent = Acquired | Renewed | RenewalFailed | Lost | Released | HandedOver
-"""Events of one acquisition, which are delivered in the order in which they happened."""
+Event = LockEvent | Log | CallOnLost
 
-Event = Log | Contended | NotAcquired | CallOnLost | ClaimEvent
+
+def contended(contender: Contender, holder: Claim | None) -> LockEvent:
+    """Return the event of a lock that is asked for, and is held.
+
+    Args:
+        contender: Who asks for it.
+        holder: The claim that was seen, if any was.
+    """
+    fields = {
+        "holder": None if holder is None else holder.owner,
+        "holder_token": None if holder is None else holder.token,
+        "holder_fencing_token": None if holder is None else holder.version,
+        "expires_at": None if holder is None else holder.expires_at,
+    }
+    return LockEvent("contended", contender, None, fields)
+
+
+def not_acquired(
+    contender: Contender, waited: float, attempts: int, error: BaseException | None
+) -> LockEvent:
+    """Return the event of an acquisition that failed.
+
+    Args:
+        contender: Who asked for the lock.
+        waited: Seconds.
+        attempts: Requests that were sent for it.
+        error: What it failed with; None if another holds the lock.
+    """
+    fields = {"waited": waited, "attempts": attempts, "error": error}
+    return LockEvent("not_acquired", contender, None, fields)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._operations.effects import Wait, Wakeup
-from pynamodb_mutex._operations.events import Released
 from pynamodb_mutex._operations.held import Change, State
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._protocol import outcome
@@ -132,7 +131,7 @@ class Guard:
             claim.together.stop()
             claim.leave_queue()
             if claim.belief.loss is None:
-                claim.emit(Released(claim, claim.held_for))
+                claim.emit("released", held_for=claim.held_for, error=None)
         else:
             claim.change(Change.WRITTEN)
 

@@ -11,8 +11,8 @@ import enum
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pynamodb_mutex._dynamodb.templates import seconds
-from pynamodb_mutex._operations.events import Acquired, CallOnLost, Log, Lost, Renewed
+from pynamodb_mutex._dynamodb.layout import seconds
+from pynamodb_mutex._operations.events import CallOnLost, LockEvent, Log
 from pynamodb_mutex._protocol.claim import Claim, Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex._protocol.outcome import loss_of
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.keys import RawItem
     from pynamodb_mutex._operations.contender import Contender
     from pynamodb_mutex._operations.effects import Wakeup
-    from pynamodb_mutex._operations.events import ClaimEvent
 
 
 # -- the state machine -----------------------------------------------------------------------------
@@ -171,7 +170,7 @@ class HeldClaim:
         self.row: Any = None
         self.is_writing = False
         self.writers: tuple[Wakeup, ...] = ()
-        self.events: tuple[ClaimEvent, ...] = ()
+        self.events: tuple[LockEvent, ...] = ()
         self.delivering = True
 
     @property
@@ -274,7 +273,11 @@ class HeldClaim:
     @property
     def why(self) -> str:
         """Why it was lost, in words."""
-        loss, max_hold = self.loss or Loss.EXPIRED, self.together.ended_by_max_hold
+        return self.explain(self.loss or Loss.EXPIRED)
+
+    def explain(self, loss: Loss) -> str:
+        """Say a loss in words."""
+        max_hold = self.together.ended_by_max_hold
         if loss is Loss.EXPIRED and max_hold is not None:
             return f"its lease ended, for it was held for longer than max_hold, {max_hold:g} s"
         return loss.value
@@ -358,16 +361,52 @@ class HeldClaim:
         self.belief = Belief(after, loss, self.belief.taker)
         return True
 
-    def emit(self, event: ClaimEvent) -> None:
+    def emit(self, name: str, **fields: Any) -> None:
         """Let an event of this acquisition be delivered, behind those before it.
 
         But the acquisition itself comes first: a lock that was handed over may be lost before its holder, who
         waited for it, goes on.
         """
-        if self.shared.receivers[type(event)]:
-            first = isinstance(event, Acquired)
+        event = LockEvent(name, self.contender, self, fields)
+        if self.shared.receivers[name]:
+            first = name == "acquired"
             self.events = (event, *self.events) if first else (*self.events, event)
         self.shared.outbox.append(event)
+
+    def emit_acquired(self, since: float, attempts: int) -> None:
+        """Let it be reported, before anything else is.
+
+        Args:
+            since: Local time at which it was asked for.
+            attempts: Requests that were sent for it.
+        """
+        self.emit(
+            "acquired",
+            waited=max(0.0, self.since - since),
+            attempts=attempts,
+            abandoned=bool(self.abandoned_by),
+            abandoned_by=self.abandoned_by or None,
+            lease=self.lease,
+            expires_at=self.own.expires_at,
+        )
+
+    def emit_renewed(self, *, won_back: bool = False) -> None:
+        """Let a renewal be reported."""
+        self.emit("renewed", expires_at=self.own.expires_at, won_back=won_back)
+
+    def emit_handed_over(self, successor: HeldClaim | None) -> None:
+        """Let a hand-over be reported.
+
+        Args:
+            successor: The next holder; None if that is whoever has the ticket.
+        """
+        self.emit(
+            "handed_over",
+            held_for=self.held_for,
+            to=None if successor is None else successor.contender.owner,
+            to_token=None if successor is None else successor.own.token,
+            to_fencing_token=None if successor is None else successor.fencing_token,
+        )
 
     def begin(self) -> None:
         """Begin to hold it, or hold it again: let others in this process know."""
@@ -439,7 +478,7 @@ class HeldClaim:
         if before.loss is not None or before.state is State.CONFIRMED:
             return False
         owner = None if taker is None else taker.owner
-        self.emit(Lost(self, loss, self.why, owner, self.held_for))
+        self.emit("lost", loss=loss, taker=owner, held_for=self.held_for)
         return True
 
     @property
@@ -622,7 +661,7 @@ class Held:
         shared = self.shared
         for claim in self.unreleased:
             options = claim.options
-            if options.auto_renew or options.on_lost is not None or shared.receivers[Lost]:
+            if options.auto_renew or options.on_lost is not None or shared.receivers["lost"]:
                 shared.schedule.add(self)
                 return
 
@@ -684,4 +723,4 @@ class Held:
         """Emit `Renewed`, except for claims that had been lost when the answer arrived."""
         for claim in claims:
             if not claim.is_over:
-                claim.emit(Renewed(claim, claim.own.expires_at))
+                claim.emit_renewed()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_DELETE, TRANSACT_UPDATE
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._operations.events import HandedOver, Log, Released
+from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.held import Change, Held, HeldClaim, State
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._protocol.claim import Loss, OwnClaim
@@ -115,10 +115,10 @@ def _note_released(endings: Sequence[Ending], error: BaseException | None) -> No
         claim = ending.claim
         if claim.belief.loss is not None:
             continue  # that was its end
-        if ending.successor is not None:
-            claim.emit(HandedOver(claim, claim.held_for, ending.successor))
+        if ending.successor is None:
+            claim.emit("released", held_for=claim.held_for, error=error)
         else:
-            claim.emit(Released(claim, claim.held_for, error))
+            claim.emit_handed_over(ending.successor)
 
 
 class Ending:

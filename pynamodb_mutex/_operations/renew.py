@@ -10,7 +10,7 @@ from pynamodb.exceptions import PynamoDBException, UpdateError
 
 from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.effects import Send, Start, Wait
-from pynamodb_mutex._operations.events import Log, RenewalFailed, Renewed
+from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.held import Change, State
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._protocol import outcome
@@ -84,7 +84,7 @@ def renew_quietly(
         can_win = can_win and claim_loss is not None and claim_loss.can_be_won_back
     won_back = [claim for claim in lost if can_win and claim.change(Change.WON_BACK)]
     for claim in won_back:
-        claim.emit(Renewed(claim, claim.own.expires_at, won_back=True))
+        claim.emit_renewed(won_back=True)
         claim.begin()
     if lost:
         held.start()
@@ -213,7 +213,7 @@ def _note_refusal(claim: HeldClaim, row: Claim) -> None:
 
 def _emit_failed(held: Held, error: BaseException) -> None:
     for claim in held.unreleased:
-        claim.emit(RenewalFailed(claim, claim.own.expires_at, error))
+        claim.emit("renewal_failed", expires_at=claim.own.expires_at, error=error)
 
 
 # -- in the background -----------------------------------------------------------------------------

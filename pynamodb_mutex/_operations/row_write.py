@@ -21,6 +21,7 @@ from pynamodb.exceptions import GetError
 
 from pynamodb_mutex._dynamodb.keys import key_of as lock_key_of
 from pynamodb_mutex._dynamodb.keys import row_key, row_name
+from pynamodb_mutex._dynamodb.layout import given, slot
 from pynamodb_mutex._dynamodb.pynamodb_private import (
     connection_of,
     hash_key_name,
@@ -28,7 +29,6 @@ from pynamodb_mutex._dynamodb.pynamodb_private import (
     serialized_key,
     version_condition,
 )
-from pynamodb_mutex._dynamodb.templates import given, slot
 from pynamodb_mutex._operations.guarded_write import Guard
 from pynamodb_mutex._operations.retry import learn_time
 from pynamodb_mutex._protocol.claim import TICK

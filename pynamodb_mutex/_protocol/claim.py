@@ -34,7 +34,7 @@ YEAR_10000 = 253402300800.0
 FORCED_MARK = "forced-"
 """How the token begins that replaces that of a claim that was broken by force."""
 
-_MADE = re.compile(f"(?:{FORCED_MARK})?([0-9a-f]{{12}})7[0-9a-f]{{19,}}$")
+_MADE = f"(?:{FORCED_MARK})?([0-9a-f]{{12}})7[0-9a-f]{{19,}}$"
 
 
 class Loss(enum.Enum):
@@ -71,7 +71,7 @@ def made_at(token: str | None) -> float | None:
     None for one that is not `new_token`'s, or was made before server time was known. For people: nothing
     is decided by it.
     """
-    made = _MADE.match(token or "")
+    made = re.match(_MADE, token or "")
     at = int(made[1], 16) / 1000 if made else 0.0
     return at if 0 < at < YEAR_10000 else None
 

@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-defined]  # imported there
 
-from pynamodb_mutex._operations.events import (
-    Acquired,
-    CallOnLost,
-    Contended,
-    HandedOver,
-    Log,
-    Lost,
-    NotAcquired,
-    Released,
-    RenewalFailed,
-    Renewed,
-)
+from pynamodb_mutex._operations.events import CallOnLost, LockEvent, Log
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._runtime.threads import LINGER
 
@@ -37,7 +26,7 @@ if TYPE_CHECKING:
     from blinker import NamedSignal
     from pynamodb.models import Model
 
-    from pynamodb_mutex._operations.events import ClaimEvent, Contender, Event, HeldClaim
+    from pynamodb_mutex._operations.events import Event, HeldClaim
     from pynamodb_mutex._runtime.threads import Threads
 
     class State(Protocol):
@@ -89,64 +78,27 @@ on_lost = _signal("lost")
 on_released = _signal("released")
 on_handed_over = _signal("handed_over")
 
-_SIGNALS: Mapping[type, NamedSignal] = {
-    Acquired: on_acquired,
-    Contended: on_contended,
-    NotAcquired: on_not_acquired,
-    Renewed: on_renewed,
-    RenewalFailed: on_renewal_failed,
-    Lost: on_lost,
-    Released: on_released,
-    HandedOver: on_handed_over,
+_SIGNALS: Mapping[str, NamedSignal] = {
+    signal.name: signal
+    for signal in (
+        on_acquired,
+        on_contended,
+        on_not_acquired,
+        on_renewed,
+        on_renewal_failed,
+        on_lost,
+        on_released,
+        on_handed_over,
+    )
 }
 
-RECEIVERS: Mapping[type, Mapping[Any, Any]] = {
-    kind: signal.receivers for kind, signal in _SIGNALS.items()
+RECEIVERS: Mapping[str, Mapping[Any, Any]] = {
+    name: signal.receivers for name, signal in _SIGNALS.items()
 }
-"""By type of event, those who receive its signal."""
+"""By name of a signal, those who receive it."""
 
 
-def _fields_of(event: ClaimEvent) -> dict[str, Any]:
-    """Return the keyword arguments of the signal for an event of an acquisition."""
-    claim = event.claim
-    fields: dict[str, Any] = {
-        "key": claim.contender.key,
-        "owner": claim.contender.owner,
-        "token": claim.own.token,
-        "fencing_token": claim.fencing_token,
-    }
-    if isinstance(event, Acquired):
-        abandoned_by = claim.abandoned_by or None
-        return fields | {
-            "waited": event.waited,
-            "attempts": event.attempts,
-            "abandoned": abandoned_by is not None,
-            "abandoned_by": abandoned_by,
-            "lease": claim.lease,
-            "expires_at": event.expires_at,
-        }
-    if isinstance(event, Renewed):
-        return fields | {"expires_at": event.expires_at, "won_back": event.won_back}
-    if isinstance(event, RenewalFailed):
-        return fields | {"expires_at": event.expires_at, "error": event.error}
-    if isinstance(event, Lost):
-        return fields | {"loss": event.loss, "taker": event.taker, "held_for": event.held_for}
-    if isinstance(event, Released):
-        return fields | {"held_for": event.held_for, "error": event.error}
-    successor = event.successor
-    return fields | {
-        "held_for": event.held_for,
-        "to": None if successor is None else successor.contender.owner,
-        "to_token": None if successor is None else successor.own.token,
-        "to_fencing_token": None if successor is None else successor.fencing_token,
-    }
-
-
-def _send(
-    process: State,
-    event: ClaimEvent | Contended | NotAcquired,
-    caught: type[BaseException] = Exception,
-) -> None:
+def _send(process: State, event: LockEvent, caught: type[BaseException] = Exception) -> None:
     """Call each receiver; what one raises is logged, and hurts neither the others nor the lock.
 
     Args:
@@ -154,15 +106,13 @@ def _send(
         event: What happened; the signal's sender is the model of the lock's row.
         caught: What is logged. On a thread of ours nothing else would see the rest.
     """
-    signal = _SIGNALS[type(event)]
+    signal = _SIGNALS[event.name]
     if not signal.receivers:
         return
-    if isinstance(event, (Contended, NotAcquired)):
-        contender = event.contender
-        fields = _fields_of_waiting(event)
-    else:
-        contender = event.claim.contender
-        fields = _fields_of(event)
+    contender, claim = event.contender, event.claim
+    fields = {"key": contender.key, "owner": contender.owner, **event.fields}
+    if claim is not None:
+        fields |= {"token": claim.own.token, "fencing_token": claim.fencing_token}
     sender: type[Model] = contender.model
     try:
         receivers = [] if signal.is_muted else list(signal.receivers_for(sender))
@@ -186,47 +136,27 @@ def _send(
             )
 
 
-def _fields_of_waiting(event: Contended | NotAcquired) -> dict[str, Any]:
-    """Return the keyword arguments of the signal for an event of one who asks for a lock."""
-    contender = event.contender
-    fields: dict[str, Any] = {"key": contender.key, "owner": contender.owner}
-    if isinstance(event, NotAcquired):
-        return fields | {
-            "waited": event.waited,
-            "attempts": event.attempts,
-            "error": event.error,
-        }
-    holder = event.holder
-    return fields | {
-        "holder": None if holder is None else holder.owner,
-        "holder_token": None if holder is None else holder.token,
-        "holder_fencing_token": None if holder is None else holder.version,
-        "expires_at": None if holder is None else holder.expires_at,
-    }
-
-
 # -- delivery --------------------------------------------------------------------------------------
 
 
 def deliver(process: State, events: Sequence[Event]) -> None:
     """Deliver what happened in a step: in the log, and to receivers. The monitor is not held."""
     for event in events:
-        kind = type(event)
-        record = _RECORDS.get(kind)
-        if record is not None:
-            record(event)
-        if isinstance(event, (Contended, NotAcquired)):
-            _send(process, event)
+        if isinstance(event, LockEvent):
+            _RECORDS[event.name](event)
+            if event.claim is None:
+                _send(process, event)
+            elif event.name != "acquired":
+                _report(process, event.claim, is_loss=event.name == "lost")
+            elif event.claim.delivering and event.claim.events:
+                # from the acquisition on it was this thread's
+                _deliver_in_order(process, event.claim)
         elif isinstance(event, CallOnLost):
             call = partial(_call_on_lost, event)
             process.threads.put("pynamodb-mutex-on-lost", call)
             process.threads.start()
-        elif isinstance(event, Acquired):
-            if event.claim.delivering and event.claim.events:
-                # from the acquisition on it was this thread's
-                _deliver_in_order(process, event.claim)
-        elif not isinstance(event, Log):
-            _report(process, event.claim, is_loss=isinstance(event, Lost))
+        else:
+            _log_record(event)
 
 
 def _report(process: State, claim: HeldClaim, *, is_loss: bool) -> None:
@@ -269,14 +199,14 @@ def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) 
             if event is None:
                 claim.delivering = False
                 return
-            if aside or not isinstance(event, Lost):
+            if aside or event.name != "lost":
                 claim.events = claim.events[1:]
-        if not aside and isinstance(event, Lost):
+        if not aside and event.name == "lost":
             _deliver_aside(process, claim)
             return
         try:
-            if isinstance(event, RenewalFailed) or (
-                isinstance(event, Renewed) and not event.won_back
+            if event.name == "renewal_failed" or (
+                event.name == "renewed" and not event.fields["won_back"]
             ):
                 process.notifier.put(process, event)
             else:
@@ -307,10 +237,10 @@ class Notifier:
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
         self._changed = threading.Condition()
-        self._undelivered: deque[tuple[State, Renewed | RenewalFailed]] = deque()
+        self._undelivered: deque[tuple[State, LockEvent]] = deque()
         self._runs = False
 
-    def put(self, process: State, event: Renewed | RenewalFailed) -> None:
+    def put(self, process: State, event: LockEvent) -> None:
         """Send a signal soon; not at all if very many wait already."""
         with self._changed:
             is_full = len(self._undelivered) >= MOST_UNDELIVERED
@@ -325,8 +255,8 @@ class Notifier:
         if is_full:
             _log.warning(
                 "a receiver is too slow: %s of %s not reported",
-                *(_SIGNALS[type(event)].name, shown(event.claim.contender.key)),
-                extra=event.claim.log_fields,
+                *(event.name, shown(event.contender.key)),
+                extra=_log_fields(event),
             )
 
     def _run(self) -> None:
@@ -344,11 +274,14 @@ class Notifier:
 # -- log records -----------------------------------------------------------------------------------
 
 
-def _who(event: ClaimEvent | Contended | NotAcquired) -> tuple[str, str]:
+def _who(event: LockEvent) -> tuple[str, str]:
     """Return the key and the owner, as messages show them."""
-    is_waiting = isinstance(event, (Contended, NotAcquired))
-    contender: Contender = event.contender if is_waiting else event.claim.contender  # type: ignore[union-attr]  # as it says
-    return shown(contender.key), shown(contender.owner)
+    return shown(event.contender.key), shown(event.contender.owner)
+
+
+def _log_fields(event: LockEvent) -> dict[str, Any]:
+    """Return what a record says of the lock."""
+    return event.contender.log_fields if event.claim is None else event.claim.log_fields
 
 
 def _log_record(event: Log) -> None:
@@ -358,84 +291,73 @@ def _log_record(event: Log) -> None:
     _log.log(level, event.message, *event.args, exc_info=error, extra=event.fields)
 
 
-def _log_acquired(event: Acquired) -> None:
-    claim = event.claim
-    if claim.abandoned_by:
-        _log.warning(
-            "%s acquired by %s: abandoned by %s",
-            *(*_who(event), shown(claim.abandoned_by)),
-            extra=claim.log_fields,
-        )
+def _warn(event: LockEvent, message: str, *args: object) -> None:
+    _log.warning(message, *_who(event), *args, extra=_log_fields(event))
+
+
+def _debug(event: LockEvent, message: str, *args: object) -> None:
+    _log.debug(message, *_who(event), *args, extra=_log_fields(event))
+
+
+def _log_acquired(event: LockEvent) -> None:
+    if event.fields["abandoned"]:
+        _warn(event, "%s acquired by %s: abandoned by %s", shown(event.fields["abandoned_by"]))
     elif _log.isEnabledFor(logging.DEBUG):
-        _log.debug(
-            "%s acquired by %s after %.3f s", *(*_who(event), event.waited), extra=claim.log_fields
-        )
+        _debug(event, "%s acquired by %s after %.3f s", event.fields["waited"])
 
 
-def _log_contended(event: Contended) -> None:
+def _log_contended(event: LockEvent) -> None:
     if _log.isEnabledFor(logging.DEBUG):
-        key, owner = _who(event)
-        holder = shown_owner(None if event.holder is None else event.holder.owner)
-        _log.debug(
-            "%s is held by %s, and wanted by %s",
-            *(key, holder, owner),
-            extra=event.contender.log_fields,
-        )
+        holder = shown_owner(event.fields["holder"])
+        _debug(event, "%s is waited for by %s, and held by %s", holder)
 
 
-def _log_not_acquired(event: NotAcquired) -> None:
+def _log_not_acquired(event: LockEvent) -> None:
     if _log.isEnabledFor(logging.DEBUG):
-        why = "it is held" if event.error is None else repr(event.error)
-        _log.debug(
-            "%s not acquired by %s after %.3f s: %s",
-            *(*_who(event), event.waited, why),
-            extra=event.contender.log_fields,
-        )
+        error = event.fields["error"]
+        why = "it is held" if error is None else repr(error)
+        _debug(event, "%s not acquired by %s after %.3f s: %s", event.fields["waited"], why)
 
 
-def _log_renewed(event: Renewed) -> None:
+def _log_renewed(event: LockEvent) -> None:
     if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s renewed by %s", *_who(event), extra=event.claim.log_fields)
+        _debug(event, "%s renewed by %s")
 
 
-def _log_renewal_failed(event: RenewalFailed) -> None:
-    _log.warning(
-        "renewal of %s by %s failed: %s",
-        *(*_who(event), one_line(event.error)),
-        extra=event.claim.log_fields,
-    )
+def _log_renewal_failed(event: LockEvent) -> None:
+    _warn(event, "renewal of %s by %s failed: %s", one_line(event.fields["error"]))
 
 
-def _log_lost(event: Lost) -> None:
-    _log.warning("%s lost by %s: %s", *(*_who(event), event.why), extra=event.claim.log_fields)
+def _log_lost(event: LockEvent) -> None:
+    claim: Any = event.claim
+    _warn(event, "%s lost by %s: %s", claim.explain(event.fields["loss"]))
 
 
-def _log_released(event: Released) -> None:
-    if event.error is not None:
-        _log.warning(
-            "%s given up by %s, and expires with its lease: %r",
-            *(*_who(event), event.error),
-            extra=event.claim.log_fields,
-        )
+def _log_released(event: LockEvent) -> None:
+    error = event.fields["error"]
+    if error is not None:
+        _warn(event, "%s given up by %s, and expires with its lease: %r", error)
     elif _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s released by %s", *_who(event), extra=event.claim.log_fields)
+        _debug(event, "%s released by %s")
 
 
-def _log_handed_over(event: HandedOver) -> None:
+def _log_handed_over(event: LockEvent) -> None:
     if _log.isEnabledFor(logging.DEBUG):
-        successor = event.successor
-        to = "the bearer of a ticket" if successor is None else shown(successor.contender.owner)
-        _log.debug("%s handed over by %s to %s", *(*_who(event), to), extra=event.claim.log_fields)
+        to = event.fields["to"]
+        _debug(
+            event,
+            "%s handed over by %s to %s",
+            "the bearer of a ticket" if to is None else shown(to),
+        )
 
 
-_RECORDS: Mapping[type, Callable[[Any], None]] = {
-    Log: _log_record,
-    Acquired: _log_acquired,
-    Contended: _log_contended,
-    NotAcquired: _log_not_acquired,
-    Renewed: _log_renewed,
-    RenewalFailed: _log_renewal_failed,
-    Lost: _log_lost,
-    Released: _log_released,
-    HandedOver: _log_handed_over,
+_RECORDS: Mapping[str, Callable[[LockEvent], None]] = {
+    "acquired": _log_acquired,
+    "contended": _log_contended,
+    "not_acquired": _log_not_acquired,
+    "renewed": _log_renewed,
+    "renewal_failed": _log_renewal_failed,
+    "lost": _log_lost,
+    "released": _log_released,
+    "handed_over": _log_handed_over,
 }

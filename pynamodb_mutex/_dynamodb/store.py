@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._dynamodb.answers import Answer, Failure, instant_of
 from pynamodb_mutex._dynamodb.connection import CallersConnection, Connection
@@ -28,7 +28,7 @@ SHORTEST_RETENTION = 3600.0
 """Seconds from the end of a claim to its row's TTL, at least: never near a live claim."""
 
 
-class Request(NamedTuple):
+class Request:
     """A request that is about to be sent.
 
     Attributes:
@@ -37,14 +37,17 @@ class Request(NamedTuple):
         kwargs: As botocore's client takes them.
     """
 
-    store: Store
-    operation: str
-    kwargs: dict[str, Any]
+    __slots__ = ("kwargs", "operation", "store")
+
+    def __init__(self, store: Store, operation: str, kwargs: dict[str, Any]) -> None:
+        self.store = store
+        self.operation = operation
+        self.kwargs = kwargs
 
     def send(self) -> Answer | Failure:
         """Send it, once. The only I/O of the protocol."""
-        store, operation, kwargs = self
-        reply = store.connection.send(operation, kwargs)
+        store = self.store
+        reply = store.connection.send(self.operation, self.kwargs)
         if type(reply) is Answer and not reply.refused:
             data = reply.data
             reply.item = reply.item or data.get("Attributes") or data.get("Item") or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._dynamodb.keys import row_name
 from pynamodb_mutex._dynamodb.layout import seconds
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.shared import Queue, Shared
 
 
-class Caller(NamedTuple):
+class Caller:
     """A thread or task that calls a lock.
 
     Attributes:
@@ -33,9 +33,12 @@ class Caller(NamedTuple):
         label: What people call it: host, process, and the name of the thread or task.
     """
 
-    number: int
-    thread: int
-    label: str
+    __slots__ = ("label", "number", "thread")
+
+    def __init__(self, number: int, thread: int, label: str) -> None:
+        self.number = number
+        self.thread = thread
+        self.label = label
 
 
 class Contender:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._dynamodb.layout import seconds
 from pynamodb_mutex._operations.events import CallOnLost, LockEvent, Log
@@ -93,7 +93,7 @@ STANDING = frozenset({State.CONFIRMED, State.HELD, State.ENDING, State.IN_DOUBT}
 """The states in which the row carries our claim, as far as is known."""
 
 
-class Belief(NamedTuple):
+class Belief:
     """The state of a claim, and what goes with it.
 
     Attributes:
@@ -102,9 +102,12 @@ class Belief(NamedTuple):
         taker: The claim that was seen in its place.
     """
 
-    state: State
-    loss: Loss | None = None
-    taker: Claim | None = None
+    __slots__ = ("loss", "state", "taker")
+
+    def __init__(self, state: State, loss: Loss | None = None, taker: Claim | None = None) -> None:
+        self.state = state
+        self.loss = loss
+        self.taker = taker
 
 
 # -- one claim -------------------------------------------------------------------------------------
@@ -517,7 +520,7 @@ class HeldClaim:
         self.own.renewed(proposal.end, proposal.lease, proposal.sent, self.store.bounds)
 
 
-class Proposal(NamedTuple):
+class Proposal:
     """What a request that renews a claim proposes.
 
     Attributes:
@@ -527,10 +530,13 @@ class Proposal(NamedTuple):
         values: All of it, serialised, with what makes the claim ours.
     """
 
-    end: float
-    lease: float
-    sent: float
-    values: dict[str, Any]
+    __slots__ = ("end", "lease", "sent", "values")
+
+    def __init__(self, end: float, lease: float, sent: float, values: dict[str, Any]) -> None:
+        self.end = end
+        self.lease = lease
+        self.sent = sent
+        self.values = values
 
 
 # -- claims that are held together -----------------------------------------------------------------

@@ -159,7 +159,7 @@ class ObservedClaim:
         return min(self.matures(), bounds.passes(self.claim.expires_at + TICK))
 
 
-class Term(NamedTuple):
+class Term:
     """For how long a holder may believe in its claim. Replaced as a whole, so that it is read without a lock.
 
     Attributes:
@@ -168,8 +168,11 @@ class Term(NamedTuple):
             watcher may take the claim over.
     """
 
-    ends: float = -math.inf
-    limit: float = 0.0
+    __slots__ = ("ends", "limit")
+
+    def __init__(self, ends: float = -math.inf, limit: float = 0.0) -> None:
+        self.ends = ends
+        self.limit = limit
 
 
 class OwnClaim:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, Loss, OwnClaim
 
@@ -93,7 +92,7 @@ class Verdict(enum.Enum):
     """The claim is ours: another condition refused."""
 
 
-class GuardedWrite(NamedTuple):
+class GuardedWrite:
     """What one claim's part in a guarded write proposes.
 
     Attributes:
@@ -102,9 +101,12 @@ class GuardedWrite(NamedTuple):
         deletes: Whether it deletes the row that carries the claim.
     """
 
-    number: int
-    end: float | None = None
-    deletes: bool = False
+    __slots__ = ("deletes", "end", "number")
+
+    def __init__(self, number: int, end: float | None = None, deletes: bool = False) -> None:
+        self.number = number
+        self.end = end
+        self.deletes = deletes
 
 
 def guarded_write(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 Uniform = Callable[[float, float], float]
 """Returns a random number between two others."""
@@ -112,7 +111,7 @@ MOST_TOGETHER = 25
 """Statements that DynamoDB takes in one BatchExecuteStatement."""
 
 
-class RenewalPlan(NamedTuple):
+class RenewalPlan:
     """When to renew next.
 
     An answer about any row may show that server time is further on than was known, so that a lease
@@ -125,9 +124,12 @@ class RenewalPlan(NamedTuple):
         at: The local time that was planned; infinity for never.
     """
 
-    since: float
-    end: float
-    at: float
+    __slots__ = ("at", "end", "since")
+
+    def __init__(self, since: float, end: float, at: float) -> None:
+        self.since = since
+        self.end = end
+        self.at = at
 
     def due(self, end: float) -> float:
         """Return when to renew, given the lease's end as it is known now."""

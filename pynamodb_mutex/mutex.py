@@ -290,9 +290,10 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
 
     def _reentered(self, attempt: Acquisition, me: int) -> HeldClaim | None:
         mine = self._holds.get(me)
-        local: HeldClaim | None = attempt.contender.queue.holder
-        if self._options.reentrant and local is not None and local.reenters(me):
-            mine = local
+        if self._options.reentrant:
+            local = attempt.contender.local_holder
+            if local is not None and local.reenters(me):
+                mine = local
         now = attempt.shared.now
         if mine is None or not mine.stands_at(now):
             return None

@@ -365,7 +365,7 @@ def test_no_client_of_boto_is_made_on_the_loops_thread(scene: Scene) -> None:
         ]
         in_line = [acquiring(lock._lock, blocks=False) for lock in locks]
         assert {type(driven.step()) for driven in in_line} == {Open}
-        assert not store_for(fresh.here).is_open
+        assert not store_for(fresh.here).connection.is_open
         for driven in in_line:
             driven.interrupt()
 

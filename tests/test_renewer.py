@@ -37,7 +37,7 @@ class Loop:
 
     def add(self, *members: Member) -> None:
         for member in members:
-            self.schedule.add(member)
+            self.schedule.add(member, member.due())
         self.settle()
 
     @property
@@ -154,10 +154,10 @@ def test_member_that_is_never_due_is_not_scheduled(loop: Loop) -> None:
 def test_earlier_time_wakes_the_loop_and_a_later_one_does_not(loop: Loop) -> None:
     member = Member(loop, 0.9)
     loop.add(member)
-    loop.schedule.add(Member(loop, 5))
+    loop.schedule.add(Member(loop, 5), 5)
     assert not loop.schedule.wakeup.rung
     urgent = Member(loop, 0)
-    loop.schedule.add(urgent)
+    loop.schedule.add(urgent, urgent.due())
     assert loop.schedule.wakeup.rung
     loop.settle()
     assert urgent.handled
@@ -346,10 +346,10 @@ def test_what_was_removed_does_not_pile_up() -> None:
     schedule = RenewalSchedule()
     members = [_Plain(100.0) for _ in range(3)]
     for member in members:
-        schedule.add(member)
+        schedule.add(member, member.due())
     for _ in range(500):
         member = _Plain(50.0)
-        schedule.add(member)
+        schedule.add(member, member.due())
         schedule.remove(member)
     assert len(schedule._heap) < 120
     assert [schedule.take_due(100.0) for _ in range(4)] == [*members, None]

@@ -65,7 +65,7 @@ class Play:
         caller = Caller(1, 1, "me")
         contender = Contender(self.shared, store, options, caller)
         self.claim = HeldClaim(contender, OwnClaim("mine", LEASE), self.row, {}, self.time)
-        Held((self.claim,), self.time, is_group=False)
+        Held((self.claim,), is_group=False)
         self.claim.begin()
 
     def put(self, _: Any, event: Any) -> None:

@@ -100,13 +100,13 @@ def test_a_sleeper_wakes_when_it_is_notified_and_at_the_end_of_the_clock():
 
 
 def test_a_lease_runs_by_the_fake_clock(table, fake_clock):
-    with Mutex.for_key("a", lease=10, auto_renew=False) as mutex:
-        fake_clock.advance(9)
+    with Mutex.for_key("a", lease=600, auto_renew=False) as mutex:
+        fake_clock.advance(300)
         assert mutex.held
         mutex.renew()
-        fake_clock.advance(9)
+        fake_clock.advance(300)
         assert mutex.held
-        fake_clock.advance(2)
+        fake_clock.advance(301)
         assert not mutex.held
         assert mutex.loss is Loss.EXPIRED
         mutex.renew()

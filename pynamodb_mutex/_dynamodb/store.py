@@ -94,11 +94,6 @@ class Store:
             self._through = through
         return through
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the client was made, and the endpoint is known."""
-        return self.connection.is_open
-
     # -- server time --------------------------------------------------------------------------------
 
     @property

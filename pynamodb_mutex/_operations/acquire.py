@@ -128,7 +128,6 @@ class Acquisition:
         turn.enter(now, polls_first=local is None or not local.held_at(now))
         claim: HeldClaim | None = None
         try:
-            self._check_wait(turn)
             claim = yield from self._wait(turn)
             if claim is None:
                 claim = yield from _leave_line(turn)
@@ -144,7 +143,8 @@ class Acquisition:
 
     def _wait(self, turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:
         """Wait until the lock is acquired; None if it is handed over, or the deadline came first."""
-        shared, poll = self.shared, self.contender.options.poll
+        shared, poll, queue = self.shared, self.contender.options.poll, turn.queue
+        self._check_wait(turn)
         while True:
             if turn.granted is not None:
                 return None
@@ -154,13 +154,15 @@ class Acquisition:
                     turn.leave()
                     return claim
                 if self.holder is not None:
-                    self.contender.queue.saw(self.holder)
+                    queue.saw(self.holder)
                 if turn.granted is not None:
                     continue
             if shared.now >= self._deadline:
                 return None
             self._report_wait(turn)
-            end = poll_at_end(shared.now, self._frees_at(), poll, shared.uniform)
+            local = queue.holder
+            frees_at = min(math.inf if local is None else local.ends, self.free_at)
+            end = poll_at_end(shared.now, frees_at, poll, shared.uniform)
             until = turn.waits_until(shared.now, poll, self._deadline, end, shared.uniform)
             yield Wait(until, turn.wakeup)
 
@@ -169,7 +171,7 @@ class Acquisition:
         if self._deadline == math.inf:
             # what was under way when it came may have acquired the lock meanwhile
             self._check_wait(turn)
-        if not self._contended and self.contender.queue.known_taken:
+        if not self._contended and turn.queue.known_taken:
             self._emit_contended()
 
     def _check_wait(self, turn: Turn[HeldClaim, Contender]) -> None:
@@ -179,8 +181,10 @@ class Acquisition:
             MutexAlreadyHeldError: If the wait would never end. One that ends by its deadline causes a warning.
         """
         contender = self.contender
-        ahead = (other for other in contender.queue.ahead_of(turn) if contender.stalls(other))
-        stalled = self._stalled_holder() or next(ahead, None)
+        stalled = self._stalled_holder()
+        for ahead in turn.queue.ahead_of(turn):
+            if stalled is None and contender.stalls(ahead):
+                stalled = ahead
         if stalled is not None:
             refuse_wait(contender, stalled, self._deadline)
 
@@ -193,11 +197,6 @@ class Acquisition:
         blocker = self.blocker
         self.shared.emit(contended(blocker.contender, blocker.holder))
 
-    def _frees_at(self) -> float:
-        local = self.contender.queue.holder
-        ends = math.inf if local is None else local.ends
-        return min(ends, self.free_at)
-
     @property
     def free_at(self) -> float:
         """Local time from which the claim in the way, if it stays as it is, may be taken over."""
@@ -209,7 +208,7 @@ class Acquisition:
         """Acquire the lock if it is free, as far as one can see; by one request as a rule."""
         self.check_process()
         contender, shared = self.contender, self.shared
-        if not contender.store.is_open:
+        if not contender.store.connection.is_open:
             yield Open(contender.store)
         seen = self.observed.claim is not None
         # At first contact, and after an idle time: a claim would have no end by which others can judge it,
@@ -217,7 +216,7 @@ class Acquisition:
         learns_time = not seen and not contender.store.knows_time(
             contender.options.lease, shared.now
         )
-        local = contender.key_queue.holder
+        local = contender.local_holder
         held_here = local is not None and local.held_at(shared.now)
         waits = not seen or shared.now < self.free_at
         # free for moments only: taken again before a write could follow the read that saw it
@@ -292,10 +291,10 @@ class Acquisition:
             # also if refused: an earlier attempt was applied and its answer lost
             sent = min(attempts.first_sent, answer.sent)
             claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
-            held = Held((claim,), sent, is_group=False)
+            held = Held((claim,), is_group=False)
             if (yield from self._is_usable(claim)):
                 claim.begin()
-                held.start()
+                held.start(sent)
                 return claim
         except BaseException:
             if claim is not None or attempts.maybe_applied:
@@ -374,7 +373,9 @@ def claim_in_the_way(observed: ObservedClaim, contender: Contender) -> Claim | N
     """Return the claim that was seen last on a key, or that of a holder in this process."""
     if observed.claim is not None:
         return observed.claim
-    queue = contender.key_queue
+    queue = contender.shared.queues.get((contender.store, contender.key))
+    if queue is None:
+        return None
     return queue.in_the_way if queue.holder is None else queue.holder.claim
 
 

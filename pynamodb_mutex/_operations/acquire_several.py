@@ -289,7 +289,7 @@ class AcquisitionOfSeveral:
                 "the process was forked, or its engine left, while it waited for locks"
             )
         for member in self._members:
-            if not member.store.is_open:
+            if not member.store.connection.is_open:
                 yield Open(member.store)
         # see `Acquisition.poll`
         learns_time = self._members[0].observed.claim is None and not all(
@@ -372,7 +372,7 @@ class AcquisitionOfSeveral:
 
     def _begin(self, sent: float) -> Operation[Held | None]:
         claims = [member.held(sent) for member in self._members]
-        held = Held(claims, sent, is_group=True)
+        held = Held(claims, is_group=True)
         now = self.shared.now
         if any(claim.ends - now < TOO_SHORT * claim.lease for claim in claims):
             # this process's clock may have stood still
@@ -384,7 +384,7 @@ class AcquisitionOfSeveral:
             return None
         for claim in claims:
             claim.begin()
-        held.start()
+        held.start(sent)
         return held
 
     def _give_up(self, claims: Sequence[HeldClaim] | None) -> Operation[None]:
@@ -513,5 +513,5 @@ class AcquisitionOfAny(Acquisition):
         return sorted(self._attempts, key=lambda _: uniform(0, 1))
 
     def _is_held_here(self, attempt: Acquisition) -> bool:
-        local = attempt.contender.key_queue.holder
+        local = attempt.contender.local_holder
         return local is not None and local.held_at(self.shared.now)

@@ -220,7 +220,7 @@ class Attachment(Acquisition):
 
     def _attach(self) -> Operation[HeldClaim]:
         contender, ticket = self.contender, self._ticket
-        if not contender.store.is_open:
+        if not contender.store.connection.is_open:
             # the ticket says in which region it is good, and the client in which region this is
             yield Open(contender.store)
         learns_time = not contender.store.knows_time(contender.options.lease, self.shared.now)

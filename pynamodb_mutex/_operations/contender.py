@@ -120,6 +120,12 @@ class Contender:
         return self.shared.queue(self.store, self.options.key)
 
     @property
+    def local_holder(self) -> Any:
+        """The `HeldClaim` on this very key in this process, if there is one. Makes no queue to find out."""
+        queue = self.shared.queues.get((self.store, self.options.key))
+        return None if queue is None else queue.holder
+
+    @property
     def log_fields(self) -> dict[str, Any]:
         """What a record in the log says of the lock."""
         return {"lock_key": self.key, "lock_owner": self.owner, "fencing_token": None}
@@ -140,7 +146,7 @@ class Contender:
 
     def stalled_holder(self) -> Contender | None:
         """Return who holds the row here, if a wait for it keeps that one from releasing it."""
-        for claim in self.shared.holders(self.store, self.key):
+        for claim in self.shared.holders(self.store, self.options.key):
             other: Contender = claim.contender
             if other is not self and claim.held and self._is_row(other.model, other.options.row):
                 return other if self.stalls(other) else None

@@ -123,7 +123,7 @@ class Guard:
             together.emit_renewed([claim])
             if not together.is_group:
                 # else the others are due when they were
-                together.plan_renewal(renewal.sent)
+                together.plan_renewal(renewal.sent, together.ends)
                 claim.shared.schedule.refresh(together)
         if self.ends:
             claim.depth = 0

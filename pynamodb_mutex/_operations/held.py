@@ -389,7 +389,7 @@ class HeldClaim:
             attempts=attempts,
             abandoned=bool(self.abandoned_by),
             abandoned_by=self.abandoned_by or None,
-            lease=self.lease,
+            lease=self.options.lease,
             expires_at=self.own.expires_at,
         )
 
@@ -577,7 +577,7 @@ class Held:
         "shared",
     )
 
-    def __init__(self, claims: Sequence[HeldClaim], sent: float, *, is_group: bool) -> None:
+    def __init__(self, claims: Sequence[HeldClaim], *, is_group: bool) -> None:
         self.claims = claims
         self.shared = claims[0].shared
         self.is_group = is_group
@@ -591,7 +591,6 @@ class Held:
         self.ended_by_max_hold: float | None = None
         for claim in claims:
             claim.together = self
-        self.plan_renewal(sent)
 
     @property
     def unreleased(self) -> Sequence[HeldClaim]:
@@ -662,13 +661,18 @@ class Held:
 
     # -- schedule: inside the monitor ---------------------------------------------------------------
 
-    def start(self) -> None:
-        """Schedule its renewals, and the end of its lease if that is to be reported in time."""
-        shared = self.shared
+    def start(self, sent: float) -> None:
+        """Schedule its renewals, and the end of its lease if that is to be reported in time.
+
+        Args:
+            sent: Local time before the request that acquired or renewed it was sent.
+        """
+        shared, ends = self.shared, self.ends
+        self.plan_renewal(sent, ends)
         for claim in self.unreleased:
             options = claim.options
             if options.auto_renew or options.on_lost is not None or shared.receivers["lost"]:
-                shared.schedule.add(self)
+                shared.schedule.add(self, min(ends, self.plan.at))
                 return
 
     def stop(self) -> None:
@@ -676,12 +680,12 @@ class Held:
         if self.is_over:
             self.shared.schedule.remove(self)
 
-    def plan_renewal(self, sent: float) -> None:
-        """Plan the renewal of claims that were acquired or renewed at ``sent``."""
+    def plan_renewal(self, sent: float, ends: float) -> None:
+        """Plan the renewal of claims that were acquired or renewed at ``sent``, and end at ``ends``."""
         for claim in self.unreleased:
             if not claim.options.auto_renew:
                 return
-        self.plan = plan_renewal(sent, self.ends)
+        self.plan = plan_renewal(sent, ends)
 
     def due(self) -> float:
         """Return the local time at which something is to be done; infinity for never again."""

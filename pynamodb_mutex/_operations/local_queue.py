@@ -34,14 +34,15 @@ class LocalQueue(Generic[H, C]):
         holder: Who holds the key, if it is somebody of this process.
         in_the_way: The claim of another process that somebody in line saw last; None if nobody in line
             has seen one.
+        rests_until: Local time before which nobody in line polls, for others are due a chance.
     """
 
     __slots__ = (
         "_hand_overs",
         "_on_idle",
-        "_rests_until",
         "holder",
         "in_the_way",
+        "rests_until",
         "turns",
         "watchers",
     )
@@ -59,7 +60,7 @@ class LocalQueue(Generic[H, C]):
         self.holder: H | None = None
         self.in_the_way: Claim | None = None
         self._hand_overs = 0
-        self._rests_until = -math.inf
+        self.rests_until = -math.inf
 
     @property
     def is_idle(self) -> bool:
@@ -124,7 +125,7 @@ class LocalQueue(Generic[H, C]):
         turn = next((turn for turn in self.turns if turn.promised_by is None), None)
         if turn is None or self._hand_overs >= MOST_HAND_OVERS:
             if turn is not None:
-                self._rests_until = now + next_wait(0.0, poll, uniform)
+                self.rests_until = now + next_wait(0.0, poll, uniform)
             self._hand_overs = 0
             return None
         self._hand_overs += 1
@@ -137,13 +138,13 @@ class LocalQueue(Generic[H, C]):
 
     def ahead_of(self, turn: Turn[H, C]) -> list[C]:
         """Return those who stand in line before a turn."""
-        if turn not in self.turns:
+        if turn not in self.turns or self.turns[0] is turn:
             return []
         return [other.contender for other in self.turns[: self.turns.index(turn)]]
 
     def polls_at(self, turn: Turn[H, C]) -> float:
         """Return the local time from which a turn should poll."""
-        return max(self._rests_until, turn.polls_at) if self.leads(turn) else math.inf
+        return max(self.rests_until, turn.polls_at) if self.leads(turn) else math.inf
 
     def remove(self, turn: Turn[H, C]) -> None:
         """Take a turn out of the line; if it was the first, the next one leads."""
@@ -151,7 +152,7 @@ class LocalQueue(Generic[H, C]):
         self.turns.remove(turn)
         if not self.turns:
             # who comes now finds out for itself, and does not pause for anybody
-            self.in_the_way, self._rests_until = None, -math.inf
+            self.in_the_way, self.rests_until = None, -math.inf
             self._check_idle()
         elif was_first:
             # It starts a wait of its own, unless nobody knows whether there is anything to wait for: the
@@ -186,18 +187,18 @@ class Turn(Generic[H, C]):
     """
 
     __slots__ = (
-        "_queue",
         "_waited",
         "asks_at",
         "contender",
         "granted",
         "polls_at",
         "promised_by",
+        "queue",
         "wakeup",
     )
 
     def __init__(self, queue: LocalQueue[H, C], contender: C, wakeup: Wakeup) -> None:
-        self._queue = queue
+        self.queue = queue
         self.contender = contender
         self.wakeup = wakeup
         self.promised_by: H | None = None
@@ -213,7 +214,7 @@ class Turn(Generic[H, C]):
             now: Local time.
             polls_first: Whether to poll at once if nobody is before it, though a local holder is known.
         """
-        queue = self._queue
+        queue = self.queue
         if not queue.turns and (polls_first or queue.holder is None):
             self.polls_at = -math.inf
         self.asks_at = now + LONGEST_SILENCE
@@ -221,20 +222,20 @@ class Turn(Generic[H, C]):
 
     def leave(self) -> H | None:
         """Leave the line, if it still stands there; return the lock if it was handed over."""
-        if self in self._queue.turns:
-            self._queue.remove(self)
+        if self in self.queue.turns:
+            self.queue.remove(self)
         granted, self.granted = self.granted, None
         return granted
 
     def grant(self, claim: H) -> bool:
         """Hand the lock over; return whether the waiter is still there."""
         self.promised_by = None
-        self._queue.acquired_by(claim)
+        self.queue.acquired_by(claim)
         self.wakeup.ring()
-        if self not in self._queue.turns:
+        if self not in self.queue.turns:
             return False
         self.granted = claim
-        self._queue.remove(self)
+        self.queue.remove(self)
         return True
 
     def end_promise(self) -> None:
@@ -244,10 +245,11 @@ class Turn(Generic[H, C]):
 
     def is_due(self, now: float, deadline: float) -> bool:
         """Say whether to poll now. If so, the next poll is not planned yet."""
-        polls_at = min(self._queue.polls_at(self), self._asks_in_silence(deadline))
-        if self._queue.leads(self):
-            # a last poll, for what a local holder cannot know: that it was broken
-            polls_at = min(polls_at, deadline)
+        if self.queue.leads(self):
+            # a last poll at the deadline, for what a local holder cannot know: that it was broken
+            polls_at = min(max(self.queue.rests_until, self.polls_at), deadline)
+        else:
+            polls_at = self._asks_in_silence(deadline)
         if now < polls_at:
             return False
         self.polls_at = self.asks_at = math.inf
@@ -259,7 +261,7 @@ class Turn(Generic[H, C]):
         The first in line may have no answer, for its request hangs, or DynamoDB cannot be reached. The
         others would then learn neither that the lock is free nor, at their deadlines, that it is held.
         """
-        if self._queue.known_taken or self.promised_by is not None:
+        if self.queue.known_taken or self.promised_by is not None:
             return math.inf
         return min(self.asks_at, deadline)
 
@@ -280,7 +282,7 @@ class Turn(Generic[H, C]):
             end: When to poll for the end of the present holder's claim.
             uniform: Randomness.
         """
-        queue = self._queue
+        queue = self.queue
         # A plan stays until it is due. A wait may return an instant early: who then planned anew,
         # from that instant, would be early again, and with a clock that always is would never poll.
         if self.polls_at == math.inf:

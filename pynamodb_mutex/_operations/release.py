@@ -216,11 +216,11 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
         answer = yield from ending.send(build, is_done)
         if is_done(answer):
             successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
-            held = Held((successor,), first_sent, is_group=False)
+            held = Held((successor,), is_group=False)
             successor.change(Change.BEGIN)
             granted = turn.grant(successor)
             successor.note_holder()
-            held.start()
+            held.start(first_sent)
             if granted:
                 ending.successor = successor
             else:
@@ -282,7 +282,8 @@ def break_seen(
     answer = yield from retrying(shared, build, shared.now + RELEASE_PATIENCE)
     if not answer.applied and answer.claim.token != broken_by:
         return answer
-    claim: HeldClaim | None = shared.queue(store, key).holder
+    queue = shared.queues.get((store, key))
+    claim: HeldClaim | None = None if queue is None else queue.holder
     if claim is not None and claim.own.token == seen.token:
         claim.lose(Loss.FORCED)
     return None

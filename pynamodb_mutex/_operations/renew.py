@@ -87,7 +87,7 @@ def renew_quietly(
         claim.emit_renewed(won_back=True)
         claim.begin()
     if lost:
-        held.start()
+        held.start(shared.now)
     shared.schedule.refresh(held)
     for claim in held.unreleased:
         claim.note_end()
@@ -319,7 +319,7 @@ def _renew_alone(held: Held) -> Operation[None]:
         _note_failure(held, error)
     else:
         held.is_alone = False
-        held.plan_renewal(sent)
+        held.plan_renewal(sent, held.ends)
         held.emit_renewed(renewed)
 
 
@@ -408,6 +408,6 @@ def _note_statement(store: Store, held: Held, proposal: Proposal, response: Any)
     if renewal is Renewal.AGAIN:
         _note_failure(held, UpdateError("a batch did not show what became of a renewal"))
         return
-    held.plan_renewal(proposal.sent)
+    held.plan_renewal(proposal.sent, held.ends)
     if renewal is Renewal.APPLIED:
         held.emit_renewed(held.claims)

@@ -13,7 +13,7 @@ from pynamodb_mutex._operations.local_queue import LocalQueue
 from pynamodb_mutex._protocol.claim import FORCED_MARK, new_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol
 
     from pynamodb.models import Model
@@ -47,6 +47,7 @@ class Shared:
         inherited: Whether this is the state of a parent process, seen from its forked child.
         outbox: Events that the runner is to deliver when it has left the monitor.
         schedule: Of renewals.
+        queues: Those in which somebody waits, or of whose keys somebody holds one.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Shared:
         self.schedule = RenewalSchedule()
         self.stores: dict[type[Model], Store] = {}
         self.server_times: dict[str, ServerTime] = {}
-        self._queues: dict[tuple[Store, str | frozenset[str]], Queue] = {}
+        self.queues: dict[tuple[Store, str | frozenset[str]], Queue] = {}
         self._holders: dict[tuple[str, str], list[Any]] = {}
 
     def emit(self, event: Event) -> None:
@@ -107,9 +108,9 @@ class Shared:
         It is kept as long as somebody waits in it, or holds the key. Ask for it again in each step.
         """
         place = (store, key)
-        queue = self._queues.get(place)
+        queue = self.queues.get(place)
         if queue is None:
-            queue = self._queues[place] = kind(lambda _: self._queues.pop(place, None))
+            queue = self.queues[place] = kind(lambda _: self.queues.pop(place, None))
         return queue
 
     def note_holder(self, store: Store, key: str, claim: Any) -> None:
@@ -125,12 +126,16 @@ class Shared:
             if not claims:
                 del self._holders[place]
 
-    def holders(self, store: Store, key: str) -> Iterator[Any]:
-        """Yield each `HeldClaim` on a key that is held here, by whatever model of the table."""
-        for claim in self._holders.get((store.connection.table_name, key), ()):
-            other = claim.store
-            if other is store or other.connection.shares_table_with(store.connection):
-                yield claim
+    def holders(self, store: Store, key: str) -> Sequence[Any]:
+        """Return each `HeldClaim` on a key that is held here, by whatever model of the table."""
+        claims = self._holders.get((store.connection.table_name, key))
+        if claims is None:
+            return ()
+        return [
+            claim
+            for claim in claims
+            if claim.store is store or claim.store.connection.shares_table_with(store.connection)
+        ]
 
 
 # -- renewals --------------------------------------------------------------------------------------
@@ -166,9 +171,9 @@ class RenewalSchedule:
         """Whether nothing is scheduled."""
         return not self._due
 
-    def add(self, member: Scheduled) -> None:
+    def add(self, member: Scheduled, due: float) -> None:
         """Schedule a member from now on."""
-        self._push(member, member.due())
+        self._push(member, due)
 
     def remove(self, member: Scheduled) -> None:
         """Forget a member; what is under way for it goes on."""

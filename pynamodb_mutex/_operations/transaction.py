@@ -74,7 +74,7 @@ def write_alone(
         PynamoDBException: See `guarded_write.write`.
     """
     guards = [member.guard] if isinstance(member, GuardedRow) else []
-    if not member.store.is_open:
+    if not member.store.connection.is_open:
         yield Open(member.store)
     if isinstance(member, UnlockedRow):
         yield from member.learn_time(shared, PutError)
@@ -132,7 +132,7 @@ def write_together(
     }
     for item in items:
         # what judges a row compares it with the time of its own endpoint
-        if not isinstance(item, dict) and not item.store.is_open:
+        if not isinstance(item, dict) and not item.store.connection.is_open:
             yield Open(item.store)
         if isinstance(item, UnlockedRow):
             yield from item.learn_time(shared, TransactWriteError)

@@ -175,6 +175,9 @@ class Term:
         self.limit = limit
 
 
+NO_TERM = Term()
+
+
 class OwnClaim:
     """Our own claim, from the request that made it to its end.
 
@@ -207,7 +210,7 @@ class OwnClaim:
         self.expires_at = 0.0
         self.proposed = 0.0
         self.writes = 0
-        self.term = Term()
+        self.term = NO_TERM
         self._writes_proposed = 0
         self._reach = -math.inf
 

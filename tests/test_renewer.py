@@ -154,7 +154,8 @@ def test_member_that_is_never_due_is_not_scheduled(loop: Loop) -> None:
 def test_earlier_time_wakes_the_loop_and_a_later_one_does_not(loop: Loop) -> None:
     member = Member(loop, 0.9)
     loop.add(member)
-    loop.schedule.add(Member(loop, 5), 5)
+    later = Member(loop, 5)
+    loop.schedule.add(later, later.due())
     assert not loop.schedule.wakeup.rung
     urgent = Member(loop, 0)
     loop.schedule.add(urgent, urgent.due())

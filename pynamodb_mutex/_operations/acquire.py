@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.store import Request
     from pynamodb_mutex._operations.contender import Contender
     from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.shared import Queue
     from pynamodb_mutex._protocol.claim import Claim
 
 H = TypeVar("H")
@@ -160,9 +161,7 @@ class Acquisition:
             if shared.now >= self._deadline:
                 return None
             self._report_wait(turn)
-            local = queue.holder
-            frees_at = min(math.inf if local is None else local.ends, self.free_at)
-            end = poll_at_end(shared.now, frees_at, poll, shared.uniform)
+            end = poll_at_end(shared.now, self._frees_at(queue), poll, shared.uniform)
             until = turn.waits_until(shared.now, poll, self._deadline, end, shared.uniform)
             yield Wait(until, turn.wakeup)
 
@@ -196,6 +195,11 @@ class Acquisition:
         self._contended = True
         blocker = self.blocker
         self.shared.emit(contended(blocker.contender, blocker.holder))
+
+    def _frees_at(self, queue: Queue) -> float:
+        """Return the local time from which the lock is free, as far as is known."""
+        local = queue.holder
+        return min(math.inf if local is None else local.ends, self.free_at)
 
     @property
     def free_at(self) -> float:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.options import LockOptions
     from pynamodb_mutex._operations.retry import Named
-    from pynamodb_mutex._operations.shared import Shared
+    from pynamodb_mutex._operations.shared import Queue, Shared
 
 
 def read_rows(
@@ -461,7 +461,7 @@ class AcquisitionOfAny(Acquisition):
         """The claim on that lock."""
         return self.blocker.holder
 
-    def _frees_at(self) -> float:
+    def _frees_at(self, queue: Queue) -> float:  # noqa: ARG002 - nobody holds all of them
         return min(attempt.free_at for attempt in self._attempts)
 
     def _stalled_holder(self) -> Contender | None:

@@ -23,7 +23,7 @@ from pynamodb.attributes import TTLAttribute, UnicodeAttribute
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.cli._app import app
-from pynamodb_mutex.cli._permissions import ROLES, USES
+from pynamodb_mutex.cli._infrastructure import ROLES, USES
 
 pytest_plugins = ["doctor_fixtures"]
 

@@ -26,8 +26,8 @@ from proxy import (
 
 from pynamodb_mutex import LockItem
 from pynamodb_mutex._runtime import clock as _clock
-from pynamodb_mutex.cli._asking import Asker
-from pynamodb_mutex.cli._permissions import USES
+from pynamodb_mutex.cli._infrastructure import USES
+from pynamodb_mutex.cli._probes import Asker
 
 pytest_plugins = ["doctor_fixtures"]
 

@@ -132,7 +132,7 @@ def test_region_that_there_is_not(monkeypatch, tmp_path, command):
 
 
 def test_a_mistake_of_our_own_is_not_told_as_the_users(monkeypatch):
-    monkeypatch.setattr("pynamodb_mutex.cli._ls.Locks", lambda _: int("ours"))
+    monkeypatch.setattr("pynamodb_mutex.cli._listing.Locks", lambda _: int("ours"))
     with pytest.raises(ValueError, match="ours"):
         app(["ls"], standalone_mode=False)
 

@@ -16,7 +16,7 @@ from row_tables import LOCKABLE, created, made
 
 from pynamodb_mutex import LockItem, Mutex, Semaphore
 from pynamodb_mutex.cli._app import app
-from pynamodb_mutex.cli._permissions import ROLES, USES
+from pynamodb_mutex.cli._infrastructure import ROLES, USES
 from pynamodb_mutex.testing import held_elsewhere
 
 PAGE = Path(__file__).parent.parent / "docs/table.rst"

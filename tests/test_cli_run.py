@@ -20,8 +20,8 @@ from run_scene import RUN, free, outcome, run_here, running, text_in
 from pynamodb_mutex import LockItem
 from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._protocol.claim import Claim
-from pynamodb_mutex.cli import _taking
-from pynamodb_mutex.cli._taking import describe
+from pynamodb_mutex.cli import _run
+from pynamodb_mutex.cli._run import describe
 from pynamodb_mutex.testing import held_elsewhere
 
 pytest_plugins = ["run_scene_fixtures"]
@@ -126,7 +126,7 @@ def test_long_wait_is_reported_in_one_line_where_there_is_no_terminal(embedded, 
 
 def test_endpoint_that_never_answers_is_reported_and_given_up(embedded, monkeypatch):
     monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 4.0)
-    monkeypatch.setattr(_taking, "_LONG", 0.0)
+    monkeypatch.setattr(_run, "_LONG", 0.0)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -153,7 +153,7 @@ def test_each_reason_of_a_long_wait_is_reported_once(embedded, embedded_engine, 
         if len(said) == 2:
             LockItem.force_release("k")
 
-    monkeypatch.setattr(_taking, "say", say)
+    monkeypatch.setattr(_run, "say", say)
     with fault_proxy(embedded_engine) as proxy, held_elsewhere("k", owner="night shift"):
         proxy.always(drop_request())
         told = run_here("k", "--endpoint-url", proxy.url, "--", "true")
@@ -172,7 +172,7 @@ def test_each_reason_of_a_long_wait_is_reported_once(embedded, embedded_engine, 
     ],
 )
 def test_long_failure_of_dynamodb_is_reported(embedded, embedded_engine, monkeypatch, op, reason):
-    monkeypatch.setattr(_taking, "_LONG", 0.0)
+    monkeypatch.setattr(_run, "_LONG", 0.0)
     with fault_proxy(embedded_engine) as proxy:
         proxy.always(throttle(), op=op)
         told = run_here("k", "--endpoint-url", proxy.url, "--timeout", "3", "--", "true")

@@ -28,7 +28,7 @@ def script(monkeypatch):
                 rest.pop(0)()
 
         # in this command alone: those who acquire in a step have alarms, too
-        monkeypatch.setattr("pynamodb_mutex.cli._watch.ThreadSleeper", Steps)
+        monkeypatch.setattr("pynamodb_mutex.cli._listing.ThreadSleeper", Steps)
 
     return play
 

@@ -33,7 +33,7 @@ from pynamodb_mutex._operations.held import Belief, State
 from pynamodb_mutex._protocol.messages import LONGEST, one_line, shown, shown_all, shown_owner
 from pynamodb_mutex._runtime import notifications
 from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex.cli import _watch
+from pynamodb_mutex.cli import _listing
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere
 
 pytest_plugins = ["scene_fixtures", "row_scene_fixtures"]
@@ -496,7 +496,7 @@ def test_what_is_said_of_rows_that_are_no_locks_is_harmless(
     said.printed(run_cli("ls"))
     said.printed(run_cli("doctor"))
     said.printed(run_cli("release", "--all-abandoned", "--yes"))
-    monkeypatch.setattr(_watch._Watching, "rest", fails_with(KeyboardInterrupt()))
+    monkeypatch.setattr(_listing._Watching, "rest", fails_with(KeyboardInterrupt()))
     said.printed(run_cli("watch"))
     said.is_harmless("left out", "the row of", "invalid: the row of")
 

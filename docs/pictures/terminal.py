@@ -17,10 +17,9 @@ from pathlib import Path
 from rich.console import Console
 
 from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex.cli._listing import ORDERS, View, _Watching, counts_of, table_of
 from pynamodb_mutex.cli._locks import Locks
-from pynamodb_mutex.cli._ls import ORDERS, counts_of, table_of
 from pynamodb_mutex.cli._place import Place
-from pynamodb_mutex.cli._watch import View, _Watching
 from pynamodb_mutex.demo import director, screen
 from pynamodb_mutex.demo.director import Options
 from pynamodb_mutex.testing import embedded_dynamodb, use

@@ -1,4 +1,4 @@
-"""Locks as commands see them: read from a lock table, or from rows of a user's model."""
+"""Locks as commands name them and see them, in a lock table or in rows of a user's model."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from pynamodb_mutex._protocol.server_time import HOST_SKEW
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.cli._output import instant, iso, plain
+from pynamodb_mutex.cli._place import Place, elsewhere
 from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import tzinfo
 
     from pynamodb.attributes import Attribute
@@ -44,6 +45,12 @@ PAGE = 500
 
 MOST_READ = 100
 """Rows that one BatchGetItem takes."""
+
+MOST_KEYS = 50
+"""Keys that a shell is given to complete one."""
+
+_SECONDS = 0.5
+"""For each of connecting and reading, while somebody waits for the completion of a key."""
 
 FREE, HELD, ABANDONED, INVALID = "free", "held", "abandoned", "invalid"
 
@@ -307,3 +314,49 @@ def _typed(attribute: Attribute[Any], text: str) -> RawItem:
         kind = {"N": "a number", "B": "base64"}[attribute.attr_type]
         raise click.BadParameter(f"{shown(text)} is not {kind}") from error
     return {attribute.attr_name: {attribute.attr_type: value}}
+
+
+def complete_keys(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return keys of locks that are held or abandoned; none if anything is in the way."""
+    try:
+        model = context.find_root().ensure_object(Place).model()
+        names = ("connect_timeout_seconds", "read_timeout_seconds")
+        locks = Locks(elsewhere(model, dict.fromkeys(names, _SECONDS)))
+        page = sent(locks.store.scan(limit=PAGE))  # no more: each press of the key costs
+        keys = {lock.key for lock in locks.of_page(page.data["Items"], page.received)}
+    except Exception:  # noqa: BLE001 - a traceback in the middle of a command line helps nobody
+        return []
+    # a shell would take spaces and control characters for something else
+    good = (key for key in keys if key.startswith(incomplete) and key.isprintable())
+    return sorted(key for key in good if " " not in key)[:MOST_KEYS]
+
+
+def key_argument(**more: Any) -> Callable[[Any], Any]:
+    """Return the argument KEY, completed from the table."""
+    return click.argument("key", shell_complete=complete_keys, **more)
+
+
+keys_argument = click.argument("keys", nargs=-1, shell_complete=complete_keys, metavar="[KEY]...")
+
+prefix_option = click.option(
+    "--prefix", default="", metavar="TEXT", help="Only keys that begin like this."
+)
+
+
+def rows_of(locks: Locks, keys: Iterable[str], prefix: str) -> list[RawItem]:
+    """Return the primary keys of the locks that were named, each once; none if all of a prefix are meant.
+
+    Raises:
+        click.UsageError: If both were given, or more KEYs than one request can ask for.
+    """
+    unique = list(dict.fromkeys(keys))
+    if unique and prefix:
+        raise click.UsageError("give KEYs, or --prefix")
+    if len(unique) > MOST_READ:
+        raise click.UsageError(f"up to {MOST_READ} KEYs; for more there is --prefix")
+    return [locks.row(key) for key in unique]
+
+
+range_option = click.option(
+    "--range-key", metavar="TEXT", help="Of the row, if --model is of rows that have one."
+)

@@ -1,4 +1,4 @@
-"""What commands print: times, tables, JSON, questions, and what is shown while they wait."""
+"""Commands print times, JSON, questions and progress; they share the options that say how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which locks a command is about: the table, where it is, and as whom it is reached."""
+"""Options choose the table, where it is, and as whom it is reached; each command takes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pynamodb.models import Model
 from pynamodb_mutex._dynamodb.answers import explained
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex.cli import INTERRUPTED, UNREAD
+from pynamodb_mutex.cli import INTERRUPTED
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.rows import RowLockMixin
 
@@ -211,25 +211,6 @@ class AppCommand(click.Command):
             if not str(error).startswith("Invalid endpoint"):
                 raise
             raise Failure(one_line(error)) from error
-
-
-class AppGroup(click.Group):
-    """The group of all commands."""
-
-    command_class = AppCommand
-
-    def __init__(self, name: str | None = None, **more: Any) -> None:
-        more["params"] = [*(more.get("params") or []), *place_options()]
-        super().__init__(name, **more)
-
-    def invoke(self, context: click.Context) -> Any:
-        """Run a command; it ends quietly when nobody reads what it prints, as in ``ls | head -1``."""
-        try:
-            return super().invoke(context)
-        except BrokenPipeError:
-            # what is still buffered would fail once more when Python ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            context.exit(UNREAD)
 
 
 pass_place = click.make_pass_decorator(Place, ensure=True)

@@ -79,7 +79,7 @@ class Watchdog:
 
 
 def now() -> float:
-    """Return the time by the clock of `pynamodb_mutex._clock.LocalClock`."""
+    """Return the time by the clock of `pynamodb_mutex._runtime.clock.LocalClock`."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 

@@ -25,7 +25,7 @@ class Body(io.BytesIO):
 
 def answer_here(client):
     """Have what the embedded engine runs in a process of its own run in this one, to be measured."""
-    server = pytest.importorskip("pynamodb_mutex._embedded_server")
+    server = pytest.importorskip("pynamodb_mutex.testing.embedded_server")
     from werkzeug.test import EnvironBuilder
     from werkzeug.wrappers import Response
 

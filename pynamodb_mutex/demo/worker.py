@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from pynamodb.signals import pre_dynamodb_send
 
 from pynamodb_mutex import Mutex, MutexLostError, MutexTimeoutError
-from pynamodb_mutex._engines import when_parent_ends
 from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex.testing.supervisor import when_parent_ends
 
 if TYPE_CHECKING:
     from typing import Any

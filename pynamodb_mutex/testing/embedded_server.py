@@ -1,7 +1,7 @@
 """The embedded DynamoDB: moto behind HTTP, in a process of its own.
 
-Started by :func:`pynamodb_mutex._engines.embedded_dynamodb` as
-``python -m pynamodb_mutex._embedded_server [PORT]``. Prints its URL on stdout once it
+Started by :func:`pynamodb_mutex.testing.engines.embedded_dynamodb` as
+``python -m pynamodb_mutex.testing.embedded_server [PORT]``. Prints its URL on stdout once it
 listens, and ends by itself when its parent does or closes its standard input.
 
 moto checks a condition and writes the item without a lock around the two, so concurrent
@@ -28,8 +28,8 @@ from moto.dynamodb import comparisons
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
-from pynamodb_mutex._embedded_partiql import RefusedError, run_batch
-from pynamodb_mutex._engines import when_parent_ends
+from pynamodb_mutex.testing.partiql import RefusedError, run_batch
+from pynamodb_mutex.testing.supervisor import when_parent_ends
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -45,7 +45,7 @@ class DynamoDBRules:
     """WSGI middleware: what DynamoDB does and moto 5.2 does not.
 
     A ``ClientRequestToken`` makes TransactWriteItems idempotent, UpdateTimeToLive refuses what
-    is so already, and the UPDATE statements of a BatchExecuteStatement heed their conditions.
+    changes nothing, and the UPDATE statements of a BatchExecuteStatement obey their conditions.
     Meant for a server with a single thread: it has no lock.
 
     Args:
@@ -56,11 +56,11 @@ class DynamoDBRules:
     def __init__(self, app: WSGIApplication, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._clock = clock
-        # (caller, token) -> (when it was answered, what was asked, the answer), oldest first
+        # (caller, token) -> (when it was answered, the items requested, the answer), oldest first
         self._answers: OrderedDict[tuple[str, str], tuple[float, Any, Response]] = OrderedDict()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answers one request, as WSGI has it."""
+        """Answer one request, as WSGI defines it."""
         operation = environ.get(_TARGET, "").rpartition(".")[2]
         if operation == "TransactWriteItems":
             return self._transact_write(environ)(environ, start_response)
@@ -77,17 +77,17 @@ class DynamoDBRules:
         token = request.get("ClientRequestToken")
         if not isinstance(token, str):
             return self._forward(environ)
-        # As in DynamoDB Local, only these count: what the caller wants reported may differ.
-        asked = request.get("TransactItems")
+        # As in DynamoDB Local, only these count: what the caller requests in return may differ.
+        items = request.get("TransactItems")
         key = (_caller(environ), token)
         self._forget_old_answers()
         if key in self._answers:
             _, before, answer = self._answers[key]
-            return answer if before == asked else _mismatch(token)
+            return answer if before == items else _mismatch(token)
         answer = self._forward(environ)
         if answer.status_code == HTTPStatus.OK:  # a cancelled transaction may be sent again
             answer.headers.pop("Date", None)  # waitress adds the present one at each repeat
-            self._answers[key] = (self._clock(), asked, answer)
+            self._answers[key] = (self._clock(), items, answer)
         return answer
 
     def _forget_old_answers(self) -> None:
@@ -99,16 +99,16 @@ class DynamoDBRules:
 
     def _update_ttl(self, environ: WSGIEnvironment) -> Response:
         request = _read_json(environ)
-        wanted = request.get("TimeToLiveSpecification", {})
-        asked = {"TableName": request.get("TableName")}
-        found = self._describe_ttl(_instead(environ, "DescribeTimeToLive", asked))
+        requested = request.get("TimeToLiveSpecification", {})
+        table = {"TableName": request.get("TableName")}
+        found = self._describe_ttl(_instead(environ, "DescribeTimeToLive", table))
         if found.status_code != HTTPStatus.OK:
             return found
         present = json.loads(found.data)["TimeToLiveDescription"]
         enabled = present["TimeToLiveStatus"] == "ENABLED"
-        if enabled and wanted.get("AttributeName") != present["AttributeName"]:
+        if enabled and requested.get("AttributeName") != present["AttributeName"]:
             return _invalid("TimeToLive is active on a different AttributeName")
-        if wanted.get("Enabled") == enabled:
+        if requested.get("Enabled") == enabled:
             return _invalid(f"TimeToLive is already {'enabled' if enabled else 'disabled'}")
         return self._forward(environ)
 
@@ -120,11 +120,11 @@ class DynamoDBRules:
         return _error(f"{_DYNAMODB}#ResourceNotFoundException", "Requested resource not found")
 
     def _batch_execute(self, environ: WSGIEnvironment) -> Response:
-        def ask(operation: str, content: dict[str, Any]) -> Response:
+        def send(operation: str, content: dict[str, Any]) -> Response:
             return self._forward(_instead(environ, operation, content))
 
         try:
-            answers = run_batch(_read_json(environ).get("Statements", []), ask)
+            answers = run_batch(_read_json(environ).get("Statements", []), send)
         except RefusedError as refused:
             return _invalid(str(refused))
         if answers is None:
@@ -136,18 +136,18 @@ class DynamoDBRules:
 
 
 def _read_json(environ: WSGIEnvironment) -> dict[str, Any]:
-    """Reads the request's body and leaves it to be read again."""
+    """Read the request's body and leave it to be read again."""
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)
     try:
         content = json.loads(body)
     except ValueError:
-        return {}  # moto finds the words for it
+        return {}  # moto answers with the right error
     return content if isinstance(content, dict) else {}
 
 
 def _instead(environ: WSGIEnvironment, operation: str, content: dict[str, Any]) -> WSGIEnvironment:
-    """Returns another request of the same caller."""
+    """Return another request of the same caller."""
     body = json.dumps(content).encode()
     return {
         **environ,
@@ -158,7 +158,7 @@ def _instead(environ: WSGIEnvironment, operation: str, content: dict[str, Any]) 
 
 
 def _caller(environ: WSGIEnvironment) -> str:
-    """Returns who signed the request, and for which region: a token is theirs alone."""
+    """Return who signed the request, and for which region: a token is theirs alone."""
     signed = re.search(r"Credential=([^/]*)/[^/]*/([^/]*)/", environ.get("HTTP_AUTHORIZATION", ""))
     return "/".join(signed.groups()) if signed else ""
 
@@ -183,7 +183,7 @@ def _answer(content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Resp
 
 
 def _false_between_types(comparison: type[Any]) -> None:
-    """Makes a comparison of values of different types false, as DynamoDB has it: moto fails."""
+    """Make a comparison of values of different types false, as DynamoDB does: moto fails."""
     plain = comparison.expr
 
     def expr(self: Any, item: Any) -> bool:
@@ -197,7 +197,7 @@ def _false_between_types(comparison: type[Any]) -> None:
 
 
 def main(port: int = 0) -> None:
-    """Serves until the parent process ends.
+    """Serve until the parent process ends.
 
     Args:
         port: The port on 127.0.0.1; 0 for one that is free.

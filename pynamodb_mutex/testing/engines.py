@@ -1,4 +1,4 @@
-"""DynamoDB on this machine, for tests, examples and demonstrations.
+"""DynamoDB on this machine, for tests and examples.
 
 Two engines, each in a process of its own that never outlives the one that started it:
 :func:`embedded_dynamodb`, moto's DynamoDB, needs only Python packages and starts in a second;
@@ -12,19 +12,21 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
 import socket
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired, run
+from subprocess import PIPE, Popen, TimeoutExpired, run
 from typing import IO, NamedTuple, cast
 from urllib.parse import urlsplit
+
+from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex.testing import supervisor
+from pynamodb_mutex.testing.supervisor import answers
 
 LOCAL_VARIABLE = "PYNAMODB_MUTEX_DYNAMODB_LOCAL"
 """Names a running DynamoDB Local by its URL, or a directory that holds its jars."""
@@ -77,7 +79,7 @@ class Engine:
 
 @contextmanager
 def embedded_dynamodb(port: int = 0) -> Iterator[Engine]:
-    """Runs moto's DynamoDB, one request at a time, in a process of its own.
+    """Run moto's DynamoDB, one request at a time, in a process of its own.
 
     Args:
         port: The port on 127.0.0.1; 0 for one that is free.
@@ -96,17 +98,17 @@ def embedded_dynamodb(port: int = 0) -> Iterator[Engine]:
         )
     # The server is to find the packages that we find, however our sys.path came about, and
     # nothing that happens to lie in the working directory.
-    package_root = str(Path(__file__).parent.parent)
+    package_root = str(Path(__file__).parents[2])
     path = os.pathsep.join([package_root, *filter(None, sys.path)])
     env = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-m", f"{__package__}._embedded_server", str(port)]
-    with _running(command, env) as (process, url):
+    command = [sys.executable, "-m", f"{__package__}.embedded_server", str(port)]
+    with run_server(command, env) as (process, url):
         yield Engine("embedded", url, process.pid)
 
 
 @contextmanager
 def dynamodb_local(port: int = 0) -> Iterator[Engine]:
-    """Runs Amazon's DynamoDB Local, or uses the one that the environment names.
+    """Run Amazon's DynamoDB Local, or use the one that the environment names.
 
     Its jars are fetched once, by Maven, into the user's cache folder.
 
@@ -121,7 +123,7 @@ def dynamodb_local(port: int = 0) -> Iterator[Engine]:
     """
     setting = os.environ.get(LOCAL_VARIABLE, "")
     if setting.startswith(_URL):
-        if not _answers(setting):
+        if not answers(setting):
             raise EngineError(f"nothing answers at {setting} ({LOCAL_VARIABLE})")
         yield Engine("external", setting.rstrip("/"))
         return
@@ -134,7 +136,7 @@ def dynamodb_local(port: int = 0) -> Iterator[Engine]:
 
 
 def why_no_dynamodb_local() -> str | None:
-    """Says what is missing for :func:`dynamodb_local`.
+    """Say what is missing for :func:`dynamodb_local`.
 
     Returns:
         None if it can be used, though Maven may still fail to fetch it; else one sentence,
@@ -157,7 +159,7 @@ def why_no_dynamodb_local() -> str | None:
 
 
 def environment(engine: Engine) -> dict[str, str]:
-    """Makes an environment in which botocore reaches the engine and nothing else of AWS.
+    """Make an environment in which botocore reaches the engine and nothing else of AWS.
 
     Args:
         engine: The engine to reach.
@@ -191,9 +193,10 @@ def environment(engine: Engine) -> dict[str, str]:
 
 @contextmanager
 def use(engine: Engine) -> Iterator[Engine]:
-    """Puts the engine's environment into ``os.environ``, and what was there back afterwards.
+    """Let this process, and those it starts, talk to an engine inside the block.
 
-    boto3 clients and PynamoDB connections that exist already keep the endpoint they have.
+    What the library knows of another endpoint, its connections included, is dropped on both ends.
+    boto3 clients and the connections of other models keep the endpoint they have.
 
     Args:
         engine: The engine to reach.
@@ -201,16 +204,19 @@ def use(engine: Engine) -> Iterator[Engine]:
     Yields:
         The same engine.
     """
-    wanted, before = environment(engine), dict(os.environ)
-    changed = {name for name in {*wanted, *before} if wanted.get(name) != before.get(name)}
-    _put(changed, wanted)
+    inside, before = environment(engine), dict(os.environ)
+    # What else is set inside the block stays after it.
+    changed = {name for name, _ in inside.items() ^ before.items()}
+    _set_environment(changed, inside)
+    forget_everything()
     try:
         yield engine
     finally:
-        _put(changed, before)
+        _set_environment(changed, before)
+        forget_everything()
 
 
-def _put(names: set[str], values: dict[str, str]) -> None:
+def _set_environment(names: set[str], values: dict[str, str]) -> None:
     for name in names:
         if name in values:
             os.environ[name] = values[name]
@@ -218,36 +224,15 @@ def _put(names: set[str], values: dict[str, str]) -> None:
             os.environ.pop(name, None)
 
 
-def when_parent_ends(action: Callable[[], object]) -> None:
-    """Calls the action, on a thread, once the parent process has ended or closed our stdin.
-
-    Either sign alone would not do: stdin stays open as long as a forked sibling holds its
-    other end, and Windows does not give orphans a new parent.
-
-    Args:
-        action: Called once or twice.
-    """
-    parent = os.getppid()
-
-    def watch_stdin() -> None:
-        with suppress(OSError):
-            os.read(0, 1)  # nobody writes to it, so this returns at its end
-        action()
-
-    def watch_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        action()
-
-    for watch in (watch_stdin, watch_parent):
-        threading.Thread(target=watch, daemon=True).start()
-
-
 @contextmanager
-def _running(
+def run_server(
     command: Sequence[str], env: dict[str, str] | None = None
 ) -> Iterator[tuple[Popen[bytes], str]]:
-    """Runs a process that prints a line when it is ready; yields it, and that line."""
+    """Run a server in a child process, which prints a line once it is ready.
+
+    Yields:
+        The process, and that line.
+    """
     starter = os.getpid()
     with tempfile.TemporaryFile() as log:
         # A session of its own: Ctrl-C is for us, who still need the engine to clean up.
@@ -299,13 +284,13 @@ def _enter_local(stack: ExitStack, jars: Path, port: int, tries: int = 3) -> Eng
 
 @contextmanager
 def _reserved(port: int) -> Iterator[int]:
-    """Keeps a port from being given to others before Java listens on it."""
+    """Keep a port from being given to others before Java listens on it."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             holder.bind(("127.0.0.1", port))
         except OSError as error:
-            raise EngineError(f"port {port} cannot be had: {error}") from error
+            raise EngineError(f"port {port} cannot be used: {error}") from error
         reserved: int = holder.getsockname()[1]
         if sys.platform != "linux":  # pragma: no cover; a bound port might keep Java off there
             holder.close()
@@ -321,53 +306,15 @@ def _local(jars: Path, port: int) -> Iterator[Engine]:
     java += ["-cp", os.pathsep.join(f"{folder}{os.sep}*" for folder in folders), _LOCAL_MAIN]
     java += ["-inMemory", "-sharedDb", "-disableTelemetry", "-port", str(port)]
     url = f"http://127.0.0.1:{port}"
-    # Isolated, since this file needs the standard library alone, and by path, since the
+    # Isolated, since the supervisor needs the standard library alone, and by path, since the
     # package's directory must not be searched for modules of the standard library's names.
-    with _running([sys.executable, "-I", __file__, url, *java]) as (_, pid):
+    with run_server([sys.executable, "-I", supervisor.__file__, url, *java]) as (_, pid):
         yield Engine("local", url, int(pid))
-
-
-def _supervise(url: str, *command: str) -> None:
-    """Runs a server that would not notice our parent's end, and ends it then.
-
-    Prints the server's process id once it answers.
-    """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    over = threading.Event()
-    when_parent_ends(over.set)
-    server = Popen(command, stdin=DEVNULL, stdout=sys.stderr)
-    try:
-        while not _answers(url) and server.poll() is None and not over.wait(0.05):
-            pass
-        if server.poll() is None:
-            print(server.pid, flush=True)
-        while server.poll() is None and not over.wait(0.5):
-            pass
-    finally:
-        server.kill()  # all it has is in memory
-        server.wait()
-
-
-def _answers(url: str) -> bool:
-    import http.client  # noqa: PLC0415 (slow to import, and most processes never need it)
-
-    parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = connect(parts.hostname or "", parts.port, timeout=5)
-    try:
-        connection.request("GET", "/")
-        connection.getresponse()  # DynamoDB refuses a bare GET: that too is an answer
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-    return True
 
 
 @functools.cache
 def _java_version() -> int:
-    """Returns the major version of the Java on the PATH, or 0."""
+    """Return the major version of the Java on the PATH, or 0."""
     try:
         answer = run(["java", "-version"], capture_output=True, check=False, text=True)
     except OSError:
@@ -377,19 +324,19 @@ def _java_version() -> int:
 
 
 def jar_cache(artifact: Artifact = _LOCAL) -> Path:
-    """Returns the folder where an artifact's jars are, or are to be."""
+    """Return the folder where an artifact's jars are, or are to be."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = f"{artifact.title} {artifact.version}".lower().replace(" ", "-")
     return Path(base, "pynamodb-mutex", folder)
 
 
 def fetched_jars(artifact: Artifact = _LOCAL) -> Path:
-    """Returns the folder with an artifact's jars, which Maven fetches if need be."""
+    """Return the folder with an artifact's jars, which Maven fetches if need be."""
     cache = jar_cache(artifact)
     if cache.is_dir():
         return cache
     cache.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the cache and then renamed: no process ever sees half of it.
+    # Next to the cache and then renamed: no process ever sees half of it.
     with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache.parent) as scratch:
         pom, jars = Path(scratch, "pom.xml"), Path(scratch, "jars")
         pom.write_text(_POM.format(artifact))
@@ -404,7 +351,3 @@ def fetched_jars(artifact: Artifact = _LOCAL) -> Path:
             if not cache.is_dir():  # else another process was first, with the same jars
                 raise
     return cache
-
-
-if __name__ == "__main__":
-    _supervise(*sys.argv[1:])

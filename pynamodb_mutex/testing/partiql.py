@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from moto.dynamodb.parsing.reserved_keywords import ReservedKeywords
 from werkzeug.wrappers import Response
 
-Ask = Callable[[str, dict[str, Any]], Response]  # moto, given an operation and its content
+Send = Callable[[str, dict[str, Any]], Response]  # to moto: an operation and its content
 
 _MOST_STATEMENTS = 25
 _FLAGS = re.ASCII | re.IGNORECASE | re.VERBOSE
-# More words than DynamoDB wants quoted, so that nothing passes here alone.
+# More words than DynamoDB requires in quotes, so that nothing passes here alone.
 _RESERVED = "|".join(ReservedKeywords.get_reserved_keywords())
 _NAME = rf'(?: "(?:[^"]|"")+" | (?!(?:{_RESERVED})(?![\w$])) [a-z_$][\w$]*(?![\w$]) )'
 _SET = rf"({_NAME}) \s* = \s* \?"
@@ -44,15 +44,15 @@ class _Update(NamedTuple):
     """An UPDATE as moto knows it."""
 
     request: dict[str, Any]  # for UpdateItem
-    reported: list[str] | None  # the attributes that RETURNING asks for; None for all
+    reported: list[str] | None  # the attributes that RETURNING names; None for all
 
     @property
     def row(self) -> str:
         return json.dumps([self.request["TableName"], self.request["Key"]], sort_keys=True)
 
 
-def run_batch(statements: list[dict[str, Any]], ask: Ask) -> list[dict[str, Any]] | None:
-    """Answers each statement of a request; None without an UPDATE, which is left to moto.
+def run_batch(statements: list[dict[str, Any]], send: Send) -> list[dict[str, Any]] | None:
+    """Answer each statement of a request; None without an UPDATE, which is left to moto.
 
     Raises:
         RefusedError: They do not go together. Nothing is written.
@@ -66,18 +66,18 @@ def run_batch(statements: list[dict[str, Any]], ask: Ask) -> list[dict[str, Any]
         raise RefusedError("Read and write requests together in the same batch is not supported.")
     if len(texts) > _MOST_STATEMENTS:
         raise RefusedError("BatchWriteItem cannot write more than 25 items")
-    describe = functools.cache(lambda table: ask("DescribeTable", {"TableName": table}))
+    describe = functools.cache(lambda table: send("DescribeTable", {"TableName": table}))
     updates = [_translate(statement, describe) for statement in statements]
     rows = [update.row for update in updates if isinstance(update, _Update)]
     if len(set(rows)) < len(rows):  # DynamoDB Local says so only when it has written them
         raise RefusedError("Provided list of item keys contains duplicates")
-    return [_run(update, ask) if isinstance(update, _Update) else update for update in updates]
+    return [_run(update, send) if isinstance(update, _Update) else update for update in updates]
 
 
 def _translate(
     statement: dict[str, Any], describe: Callable[[str], Response]
 ) -> _Update | dict[str, Any]:
-    """Returns the update, or the answer to a statement that cannot be run."""
+    """Return the update, or the answer to a statement that cannot be run."""
     found = _UPDATE.fullmatch(statement["Statement"])
     if found is None:
         return _error(f"The embedded engine cannot read this, or not here: {statement}")
@@ -126,9 +126,9 @@ def _error(message: str, code: str = "ValidationError", **more: Any) -> dict[str
     return {"Error": {"Code": code, "Message": message, **more}}
 
 
-def _run(update: _Update, ask: Ask) -> dict[str, Any]:
+def _run(update: _Update, send: Send) -> dict[str, Any]:
     table = {"TableName": update.request["TableName"]}
-    answer = ask("UpdateItem", update.request)
+    answer = send("UpdateItem", update.request)
     content = json.loads(answer.data)
     if answer.status_code != HTTPStatus.OK:
         kind = content["__type"].rpartition("#")[2].removesuffix("Exception")

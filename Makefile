@@ -37,9 +37,11 @@ $(VENV)/.installed: setup.cfg setup.py
 	$(call install,$(VENV),-e '.[dev]')
 	@touch $@
 
+# A variable, for a comma would end the argument of `call`.
+FOR_DEMO = -e '.[testing,signals]'
 $(DEMO_VENV)/.installed: setup.cfg setup.py
 	$(PYTHON) -m venv --clear $(DEMO_VENV)
-	$(call install,$(DEMO_VENV),-e '.[demo]')
+	$(call install,$(DEMO_VENV),$(FOR_DEMO))
 	@touch $@
 
 test: $(VENV)/.installed ## run all tests; every line and branch must be covered
@@ -51,7 +53,7 @@ test: $(VENV)/.installed ## run all tests; every line and branch must be covered
 	$(IN_VENV) pytest -m alone
 
 demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options)
-	@$(DEMO_VENV)/bin/python -m pynamodb_mutex.demo $(ARGS)
+	@$(DEMO_VENV)/bin/python examples/demo.py $(ARGS)
 
 models: ## check the formal models at small sizes (needs spin and gcc)
 	@$(PYTHON) models/run.py --small

@@ -149,11 +149,6 @@ def test_amazons_own_endpoint_is_not_spelt_out(engine, monkeypatch):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_help_with_examples_and_exit_codes(name):
-    if name == "demo":
-        with pytest.raises(SystemExit) as left:
-            app(["demo", "-h"], standalone_mode=False)
-        assert left.value.code == 0
-        return
     first, second = run_cli(name, "-h"), run_cli(name, "--help")
     assert (first.exit_code, first.stdout) == (0, second.stdout)
     assert "\n  Examples:\n    " in first.stdout
@@ -190,23 +185,6 @@ def test_without_the_extra_one_line_names_it():
     assert done.stderr == (
         "pynamodb-mutex needs click and rich: pip install 'pynamodb-mutex[cli]'\n"
     )
-
-
-def test_without_its_extra_the_demo_names_it_but_shows_its_help(monkeypatch, capsys):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "matplotlib" or None)
-    assert failure("demo") == (
-        "Error: the demo needs matplotlib: pip install 'pynamodb-mutex[demo]'"
-    )
-    done = run_cli("demo", "--help")
-    assert done.exit_code == 0
-    assert "--workers" in done.stdout
-
-
-def test_the_demos_options_are_passed_through(capsys):
-    with pytest.raises(SystemExit) as left:
-        app(["demo", "--seconds", "1"], standalone_mode=False)
-    assert left.value.code == 2
-    assert "pynamodb-mutex demo: error: --seconds: at least 13" in capsys.readouterr().err
 
 
 # -- completion ---------------------------------------------------------------------------------

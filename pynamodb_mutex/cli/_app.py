@@ -11,7 +11,6 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 
 from pynamodb_mutex.cli import UNREAD
 from pynamodb_mutex.cli._claims import release, show, wait
-from pynamodb_mutex.cli._demo import demo
 from pynamodb_mutex.cli._doctor import doctor
 from pynamodb_mutex.cli._infrastructure import create_table, delete_table, policy, template
 from pynamodb_mutex.cli._listing import ls, watch
@@ -100,7 +99,6 @@ for command in (
     doctor,
     policy,
     template,
-    demo,
     completion,
 ):
     app.add_command(command)

@@ -155,7 +155,7 @@ def save_moves_end_back() -> Patches:
 
 
 def renewal_revives() -> Patches:
-    """A renewal needs only to be ours: it may bring back what was given back."""
+    """A renewal needs only to be ours: it may bring back what was released."""
     return [patch.object(Layout, "ends_before", _exists)]
 
 

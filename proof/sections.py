@@ -14,7 +14,7 @@ POLL = (0.02, 0.2)
 
 
 class Section:
-    """One time that a worker locks, reads, writes and gives back.
+    """One time that a worker locks, reads, writes and releases.
 
     Attributes:
         names: Of the rows, which the locks are called after too.

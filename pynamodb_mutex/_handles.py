@@ -1,7 +1,7 @@
 """What all locks have in common, as their users see them: on one key or several, for threads or for tasks.
 
 A handle may be shared by threads and tasks. Each sees its own acquisition, and one that has none sees the
-latest: so a holder that lost the lock is not told that it holds it because another acquired it by the
+latest: so a holder that lost the lock does not see `held` as True because another acquired it by the
 same object.
 """
 
@@ -443,7 +443,7 @@ def check_function(function: Callable[..., object]) -> None:
         raise TypeError(msg)
     if _is(function, inspect.isgeneratorfunction) or _is(function, inspect.isasyncgenfunction):
         msg = (
-            "a generator would run after the lock is given back, an async one on the event loop: "
+            "a generator would run after the lock is released, an async one on the event loop: "
             "take the lock inside the generator"
         )
         raise TypeError(msg)

@@ -372,7 +372,7 @@ def locked(
     """Return the lock of a row, not yet held: `~pynamodb_mutex.RowLockMixin.locked` for tasks. Sends nothing.
 
     The row's own ``save``, ``update`` and ``delete`` block: await them by ``asyncio.to_thread``. They
-    are refused once the lock is given back, whatever became of the task.
+    are refused once the lock is released, whatever became of the task.
 
     Args:
         model: Of the row.

@@ -503,5 +503,5 @@ def _refuse_if_released_inside(claim: HeldClaim, what: str) -> None:
         MutexNotHeldError: If it does.
     """
     if claim.is_released_inside:
-        msg = f"{what}: the lock of {shown(claim.key)} was given back inside its block: end the block, or lock the row again"
+        msg = f"{what}: the lock of {shown(claim.key)} was released inside its block: end the block, or lock the row again"
         raise MutexNotHeldError(msg, key=claim.key)

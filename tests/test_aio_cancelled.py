@@ -70,7 +70,7 @@ def test_cancelled_at_any_moment_of_a_wait_in_line(scene: Scene, run_once: Run) 
             await asyncio.sleep(0.003)
 
     async def main() -> None:
-        # each is cancelled at another moment: waiting, handed over to, working, giving back
+        # each is cancelled at another moment: waiting, handed over to, working, releasing
         tasks = [asyncio.create_task(section()) for _ in range(30)]
         for task in tasks[::2]:
             await asyncio.sleep(0.004)

@@ -63,7 +63,7 @@ def test_a_signal_is_passed_on_and_the_lock_given_back_after_the_command(table, 
         while True:
             held = is_held()
             if (tmp_path / "done").exists():
-                break  # and the lock may have been given back since
+                break  # and the lock may have been released since
             assert held
         assert outcome(process)[0] == 3
     assert free()
@@ -225,7 +225,7 @@ def test_a_lock_that_cannot_be_given_back(engine, table, tmp_path):
         proxy.always(stall(), op="release")
         code, error = outcome(process)
     assert code == 5
-    assert "the lock was not given back, and ends with its lease" in error
+    assert "the lock could not be released, and expires with its lease" in error
 
 
 # -- the watchdog ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from pynamodb_mutex._runtime.process import RENEWAL_WORKERS, current_process
 from pynamodb_mutex.testing import held_elsewhere
 
 MODULES = 38
-"""Of the package, for a lock that is taken and given back. More of them make each cold start longer."""
+"""Of the package, for a lock that is taken and released. More of them make each cold start longer."""
 
 
 on_dynamodb_local = pytest.mark.parametrize("engine", ["local"], indirect=True)

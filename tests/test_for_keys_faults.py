@@ -236,7 +236,7 @@ def test_loss_of_one_is_loss_of_all(keys: Keys) -> None:
     assert {mutex.loss for mutex in group.members} == {Loss.TAKEN}
     assert not group.held
     assert "lost" in repr(group)
-    # what still stands is given back, not before
+    # what still stands is released, not before
     assert keys.free() == [False] * 3
     with pytest.raises(MutexLostError):
         group.release()

@@ -1,4 +1,4 @@
-"""Locks taken together of which one is lost or given back by itself: what becomes of the others."""
+"""Locks taken together of which one is lost or released by itself: what becomes of the others."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_after_some_hand_overs_another_process_gets_in(table, queue):
             wait_until(lambda: (len(queue.turns), len(others.turns)) == (36, 1))
         for waiter in waiting:
             waiter.result(60)
-    # handed over to so many, then given back for real; the second time at the latest
+    # handed over to so many, then released for real; the second time at the latest
     assert order.index(Elsewhere) in (MOST_HAND_OVERS, 2 * MOST_HAND_OVERS + 1)
 
 

@@ -44,7 +44,7 @@ class History:
         self.add(op, proc, phase=phase, **more)
 
     def tenure(self, proc, token, fence, *writes, believes=True):
-        """Take, write in turn (value, what was read, count), believe and give back."""
+        """Take, write in turn (value, what was read, count), believe and release."""
         client, locks = proc.split(".")[0], {"m0": [token, fence]}
         self.told(proc, "acquire", "invoke", names=["m0"], way="mutex")
         self.claim(client, "acquire", token, fence)

@@ -109,7 +109,7 @@ def test_loss_of_one_refuses_the_whole_transaction(rows: Rows, place: int) -> No
     assert told.wait(20)
     with pytest.raises(MutexLostError):
         locks.release()
-    # its own are given back, the other's is not
+    # its own are released, the other's is not
     assert rows.free() == [at != place for at in range(3)]
     assert other.held
     time.sleep(0.1)

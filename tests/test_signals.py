@@ -39,7 +39,7 @@ def heard(scene: Scene) -> Iterator[Heard]:
         yield heard
 
 
-# -- taking and giving back ------------------------------------------------------------------------
+# -- taking and releasing ------------------------------------------------------------------------
 
 
 def test_acquired_and_released_tell_all_there_is(scene: Scene, heard: Heard) -> None:

@@ -175,7 +175,7 @@ def _described(client: Any, name: str, *, wait: bool) -> dict[str, Any]:
 
 
 def is_code(error: ClientError, code: str) -> bool:
-    """Tell an error by its code: two threads may each get error classes of their own from botocore."""
+    """Recognise an error by its code: two threads may each get error classes of their own from botocore."""
     return error.response["Error"]["Code"] == code
 
 

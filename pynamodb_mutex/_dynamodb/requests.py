@@ -187,7 +187,7 @@ class Requests:
     def acquire_exactly(self, *, watched: bool, data: bool) -> Template:
         """Take a row under a fencing token that is chosen beforehand.
 
-        For transactions, whose answer does not tell which one it became.
+        For transactions, whose answer does not show which one it became.
         """
         return self._exact_acquires[watched, data]
 

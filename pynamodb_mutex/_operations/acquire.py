@@ -386,7 +386,7 @@ def claim_in_the_way(observed: ObservedClaim, contender: Contender) -> Claim | N
 def delivered(
     claims: list[HeldClaim], undo: Callable[[H], Operation[None]], held: H
 ) -> Operation[None]:
-    """Go on when the receivers were told of an acquisition; undo it if one of them was interrupted.
+    """Go on when an acquisition was reported to the receivers; undo it if one of them was interrupted.
 
     Nobody would know otherwise that it is to be released.
     """

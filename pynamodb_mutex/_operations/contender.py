@@ -223,7 +223,7 @@ def refuse_wait(contender: Contender, stalled: Contender, deadline: float) -> No
         msg = (
             f"{key} is held, or waited for, by a task of the event loop on this thread (owner {holder}), "
             f"or by what runs the loop. A Mutex that waits for it here (owner {waiter}) blocks the loop, so "
-            f"it cannot be given back {until}: use pynamodb_mutex.aio.AsyncMutex in coroutines"
+            f"it cannot be released {until}: use pynamodb_mutex.aio.AsyncMutex in coroutines"
         )
     if not ends:
         raise MutexAlreadyHeldError(msg, key=stalled.key, owner=stalled.owner)

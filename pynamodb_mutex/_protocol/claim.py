@@ -220,7 +220,7 @@ class OwnClaim:
         Args:
             now: Local time.
             bounds: Of server time, if there was an answer yet.
-            lease: Seconds wanted from now on.
+            lease: Seconds, from now on.
 
         Returns:
             The end, later than any proposed before, and the lease to write with it: not shorter than

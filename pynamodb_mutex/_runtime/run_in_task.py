@@ -156,7 +156,13 @@ async def _wait(effect: Wait) -> None:
 
 
 async def _delivered(process: Process, events: list[Event]) -> asyncio.CancelledError | None:
-    """Deliver events, on a thread: receivers may be slow. Return what cancelled the task meanwhile."""
+    """Deliver events; return what cancelled the task meanwhile.
+
+    On a thread if there are receivers, for they may be slow. The rest are records for the log.
+    """
+    if not any(isinstance(event, LockEvent) and process.receivers[event.name] for event in events):
+        deliver(process, events)
+        return None
     call = partial(_deliver_as, process, events, caller())
     return (await _to_its_end(process, call))[1]
 
@@ -180,7 +186,7 @@ async def _undone(process: Process, operation: Operation[Any]) -> None:
     """Run an operation that takes back what a cancelled task had begun."""
     try:
         await run(process, operation)
-    except Exception:  # noqa: BLE001 - the task is told of its cancellation, not of this
+    except Exception:  # noqa: BLE001 - what the task raises is its cancellation
         _log.exception("what a cancelled task had begun could not be taken back")
 
 

@@ -1,4 +1,4 @@
-"""The group ``app`` holds all commands; ``completion`` tells shells of them."""
+"""The group ``app`` holds all commands; ``completion`` makes shells complete them."""
 
 from __future__ import annotations
 

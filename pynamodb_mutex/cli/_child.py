@@ -249,7 +249,7 @@ class Why(Enum):
 
 
 def say(message: str) -> None:
-    """Tell people what happened: on standard error, for standard output is the command's."""
+    """Print what happened, for people: on standard error, for standard output is the command's."""
     with suppress(OSError):  # nobody reads it any more
         # click would find the stream below the one by which a line that shows a wait makes room
         print(f"pynamodb-mutex run: {message}", file=sys.stderr, flush=True)
@@ -299,13 +299,13 @@ class Overseer:
         self._lost = False
 
     def wait(self) -> int:
-        """Wait until the command has ended and, if it was told to, all of its group; return its exit code."""
+        """Wait until the command has ended and, if that was asked for, all of its group; return its exit code."""
         while True:
             self._child.look()
             code = self._child.exit_code
             if code is not None and self._rest_is_over():
                 return code
-            self._watchdog.tell(self._mutex.deadline)
+            self._watchdog.extend(self._mutex.deadline)
             for number in self._signals.next(self._next_look() - local_clock().now()):
                 self._pass_on(number)
             self._look_at_lock()
@@ -358,7 +358,7 @@ class Overseer:
         elif loss is None and not self._asked and self._mutex.remaining <= self._margin:
             self._end(Why.IN_DANGER, "the lock could not be renewed and is about to end")
 
-    def _end(self, why: Why, told: str) -> None:
+    def _end(self, why: Why, message: str) -> None:
         """Ask the command to end, unless it was asked to for another reason that is good enough."""
         if self.why is not None and why is not Why.LOST:
             return
@@ -366,6 +366,6 @@ class Overseer:
         # first of all: who reads standard error may keep us waiting
         allowed = self._child.end()
         self._expect_end()
-        say(f"{told}: ending the command")
+        say(f"{message}: ending the command")
         if not allowed:
             say("it runs as another user and cannot be ended: waiting for it")

@@ -1,4 +1,4 @@
-"""The commands ``show``, ``wait`` and ``release`` tell of a claim, wait for its end, and break it."""
+"""The commands ``show``, ``wait`` and ``release`` show a claim, wait for its end, and break it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _POLL = (0.05, 1.0)
 
 _INDENT = 16
 _LABELS = frozenset({"key", "owner", "taken over from"})
-"""Lines that may be of any length, and of which a part tells enough."""
+"""Lines that may be of any length, and of which a part says enough."""
 
 _WHOLE = reprlib.Repr()
 _WHOLE.maxdict = _WHOLE.maxstring = _WHOLE.maxother = 100
@@ -159,7 +159,7 @@ def _second(when: datetime) -> str:
 
 
 def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
-    """Return what only this command tells, as JSON has it."""
+    """Return what only this command shows, as JSON has it."""
     claim = lock.claim
     return {
         "token": claim.token,
@@ -344,7 +344,7 @@ def release(
 
     With --all-abandoned, claims are freed that ended and that nobody took; one that is renewed or
     taken meanwhile is left alone. There is seldom a need: the next taker gets such a lock at
-    once, and is told that it was abandoned, which it is not after this.
+    once, and learns that it was abandoned, which it is not after this.
 
     \b
     Examples:

@@ -88,7 +88,7 @@ _OTHERS = {
     metavar="KEY",
     default="pynamodb-mutex doctor",
     show_default=True,
-    help="The key with which permissions are tried; give one where a policy tells keys apart.",
+    help="The key with which permissions are tried; give one where a policy distinguishes keys.",
 )
 @json_option
 @click.pass_context
@@ -203,12 +203,14 @@ def _reached(asker: Asker, described: Reply) -> Iterator[Finding]:
     """Judge credentials and endpoint by the first answer."""
     if described.code == UNSENT:
         advice = "check --region, --profile and --endpoint-url, and AWS's variables and files"
-        yield problem("access", described.told, advice)
+        yield problem("access", described.described, advice)
         return
     method = asker.client._request_signer._credentials.method
     found = "credentials given by the model" if method == "explicit" else f"credentials: {method}"
     if described.code in _NOT_WHO_YOU_SAY:
-        yield problem("access", f"{found}, but {described.told}", "renew them, or use other ones")
+        yield problem(
+            "access", f"{found}, but {described.described}", "renew them, or use other ones"
+        )
     else:
         yield ok("access", found)
     meta = asker.client.meta
@@ -218,7 +220,7 @@ def _reached(asker: Asker, described: Reply) -> Iterator[Finding]:
         yield ok("endpoint", f"{where} answers within {fastest:.0f} ms")
     else:
         advice = "check the network, VPC endpoints and proxies on the way, and --endpoint-url"
-        yield problem("endpoint", f"{where}: {described.told}", advice)
+        yield problem("endpoint", f"{where}: {described.described}", advice)
 
 
 def _clocks(asker: Asker) -> Finding:
@@ -256,7 +258,7 @@ def _of_the_table(model: type[LockItem], asker: Asker, described: Reply) -> Iter
     if table:
         yield from table_findings(model, asker.client.meta.region_name, table)
     else:
-        yield unchecked("table", described.told)
+        yield unchecked("table", described.described)
     yield ttl_finding(model, table, asker.ask("DescribeTimeToLive", {"TableName": name}))
     yield from rows_seen(model, asker.ask("Scan", {"TableName": name, "Limit": SAMPLE}))
 
@@ -368,7 +370,7 @@ def ttl_finding(model: type[LockItem], table: dict[str, Any], reply: Reply) -> F
     name = model.Meta.table_name
     attribute = model.ttl.attr_name
     if reply.code is not None:
-        return unchecked("ttl", reply.told)
+        return unchecked("ttl", reply.described)
     found = reply.data["TimeToLiveDescription"]
     status, on = found["TimeToLiveStatus"], found.get("AttributeName", attribute)
     if status in ("DISABLED", "DISABLING"):
@@ -390,7 +392,7 @@ def ttl_finding(model: type[LockItem], table: dict[str, Any], reply: Reply) -> F
 def rows_seen(model: type[LockItem], reply: Reply) -> Iterator[Finding]:
     """Judge rows by the answer to a Scan."""
     if reply.code is not None:
-        yield unchecked("rows", reply.told)
+        yield unchecked("rows", reply.described)
         return
     reader = _Reader(model)
     items = reply.data["Items"]

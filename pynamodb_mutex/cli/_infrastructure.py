@@ -184,7 +184,7 @@ def _described(client: Any, name: str) -> dict[str, Any] | None:
 
 
 def _check(place: Place, table: dict[str, Any], *, force: bool) -> None:
-    """Tell what goes with the table; refuse if somebody holds a lock in it."""
+    """Say what goes with the table; refuse if somebody holds a lock in it."""
     locks = Locks(place.model())
     with progress("reading the table") as news:
         held = [lock for lock in locks.all(news) if lock.state == HELD]
@@ -453,7 +453,7 @@ class Role(NamedTuple):
 
 ROLES = {
     "locker": Role(
-        "take and give back single locks, with renewal, waiting and guarded writes",
+        "acquire and release single locks, with renewal, waiting and guarded writes",
         ("GetItem", "UpdateItem"),
     ),
     "several": Role(

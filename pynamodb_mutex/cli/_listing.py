@@ -97,7 +97,7 @@ def ls(
 
     Shown are the locks that are held, and those that are abandoned: their claim ended, and nobody took
     them since. An abandoned lock is free: the next taker gets it at once. Times are DynamoDB's, as its
-    answers tell, not this machine's. UNTIL moves with each renewal. Of the KEYs, each is shown, also if it is free.
+    answers show, not this machine's. UNTIL moves with each renewal. Of the KEYs, each is shown, also if it is free.
 
     To a terminal a table is printed: it leaves out columns, and the middle of long keys and owners, as it must to
     fit. Else there is a line for each lock, whole, with tabs between the columns.
@@ -367,7 +367,7 @@ class View(NamedTuple):
     zone: tzinfo | None
 
     def line(self, change: Change, width: int) -> Text:
-        """Tell a change, in a line of so many columns."""
+        """Print a change, in a line of so many columns."""
         now = instant(change.lock.seen_at, self.zone)
         return _line(f"{clock_time(now, now)}  {change.words(width // 3)}")
 

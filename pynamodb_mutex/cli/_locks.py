@@ -240,8 +240,8 @@ class Locks:
         """Read up to 100 locks, strongly consistent; also those that are free."""
         process = current_process()
         until = process.read_clock() + PATIENCE
-        wanted = [(self._model, row) for row in rows]
-        raws = run(process, read_rows(process, self.store, wanted, until, consistent=True))
+        keys = [(self._model, row) for row in rows]
+        raws = run(process, read_rows(process, self.store, keys, until, consistent=True))
         received = process.read_clock()
         return [self.shown(row, raw, received) for row, raw in zip(rows, raws, strict=True)]
 

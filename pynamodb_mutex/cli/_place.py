@@ -186,14 +186,14 @@ def place_options() -> list[click.Parameter]:
 
 
 class AppCommand(click.Command):
-    """A command that takes the options of place too, and tells failures in one line."""
+    """A command that takes the options of place too, and reports failures in one line."""
 
     def __init__(self, name: str | None = None, **more: Any) -> None:
         more["params"] = [*(more.get("params") or []), *place_options()]
         super().__init__(name, **more)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the command; what DynamoDB refuses is told without a traceback, as Ctrl-C is."""
+        """Run the command; what DynamoDB refuses is reported without a traceback, as Ctrl-C is."""
         try:
             return super().invoke(context)
         except (KeyboardInterrupt, click.Abort):

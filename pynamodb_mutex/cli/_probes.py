@@ -70,7 +70,7 @@ class Verdict(enum.Enum):
     PROBLEM = "problem"
     """Locks do not work, or are not safe."""
     UNCHECKED = "unchecked"
-    """It could not be told."""
+    """It could not be found out."""
 
 
 class Finding(NamedTuple):
@@ -113,7 +113,7 @@ class Reply(NamedTuple):
     """What came of one request.
 
     Attributes:
-        data: The answer; that of an error too, for what it says beside its code.
+        data: The answer; that of an error too, for what it says in addition to its code.
         code: Of the error, or None.
         message: Of the error, or empty.
     """
@@ -133,7 +133,7 @@ class Reply(NamedTuple):
         return self.code == "AccessDeniedException"
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """What failed, in a line."""
         text = {
             NOT_DYNAMODBS: "what answers is not DynamoDB: a proxy or portal on the way",
@@ -273,14 +273,14 @@ class Probes:
                 advice = f"if you use that: pynamodb-mutex policy --role {use.role}"
                 yield warning(action, f"not allowed; for {use.by}", advice)
             else:
-                yield _told(action, use.by, reply)
+                yield _unanswered(action, use.by, reply)
         reply = self._transact({"Update": self._rows.guard.fill(self._key, self._values)})
         if reply.denied:
             what = f"UpdateItem is not allowed within them; for {_TRANSACTIONS}"
             advice = "look for the condition dynamodb:EnclosingOperation in the role's policies"
             yield warning("transactions", what, advice)
         else:
-            yield _told("transactions", _TRANSACTIONS, reply)
+            yield _unanswered("transactions", _TRANSACTIONS, reply)
 
     def _send(self, action: str) -> Reply:
         table, rows, key, values = self._table, self._rows, self._key, self._values
@@ -303,7 +303,7 @@ class Probes:
 
 
 def _alone(reply: Reply) -> Reply:
-    """Return what the only statement of a batch was told, as a request by itself is told it."""
+    """Return the answer to the only statement of a batch, as that to a request by itself."""
     for statement in reply.data.get("Responses", ()):
         error = statement.get("Error", {})
         code = error.get("Code")
@@ -313,10 +313,10 @@ def _alone(reply: Reply) -> Reply:
     return reply
 
 
-def _told(check: str, by: str, reply: Reply) -> Finding:
+def _unanswered(check: str, by: str, reply: Reply) -> Finding:
     """Judge what was not denied."""
     if reply.code is None or reply.code in _REFUSED:
         return ok(check, f"allowed; for {by}")
     if reply.code in _NOT_UNDERSTOOD:
-        return warning(check, f"not understood ({reply.told}); for {by}", "do without it here")
-    return unchecked(check, reply.told)
+        return warning(check, f"not understood ({reply.described}); for {by}", "do without it here")
+    return unchecked(check, reply.described)

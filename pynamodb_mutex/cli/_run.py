@@ -91,7 +91,7 @@ class RunCommand(AppCommand):
         return rest
 
     def invoke(self, context: click.Context) -> Any:
-        """Run it; a failure of ours is told apart from the command's."""
+        """Run it; a failure of ours is kept apart from the command's."""
         try:
             return super().invoke(context)
         except Failure as failure:
@@ -201,7 +201,7 @@ def run(
 ) -> None:
     """Run a command while this process holds a lock.
 
-    The lock is renewed as long as the command runs, and given back when it has ended. If it is lost,
+    The lock is renewed as long as the command runs, and released when it has ended. If it is lost,
     or cannot be renewed, the command is ended before or as soon as another may have it. Signals are
     passed on.
 
@@ -314,7 +314,7 @@ def _under_lock(
 
 
 def _about(mutex: SeenMutex) -> dict[str, str]:
-    """Return what the command is told of its lock."""
+    """Return what the command learns of its lock."""
     return {
         "PYNAMODB_MUTEX_KEY": mutex.key,
         "PYNAMODB_MUTEX_FENCING_TOKEN": str(mutex.fencing_token),
@@ -331,7 +331,7 @@ def _give_back(mutex: SeenMutex, *, verbose: bool) -> bool:
         say(f"the lock had been lost when the command ended: {error.loss.value}")
         return True
     except (PynamoDBException, BotoCoreError) as error:
-        say(f"the lock was not given back, and ends with its lease: {one_line(error)}")
+        say(f"the lock could not be released, and expires with its lease: {one_line(error)}")
     else:
         if verbose:
             say(f"gave {shown(mutex.key)} back")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 from aio_scene import Run, async_mutex, left_behind, queue_of, run, run_once, until
@@ -17,7 +18,9 @@ from pynamodb_mutex import (
     MutexLostError,
     MutexNotHeldError,
     MutexTimeoutError,
+    signals,
 )
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex
 
 pytest_plugins = ["scene_fixtures"]
@@ -47,6 +50,35 @@ def test_two_requests_take_and_give_back(scene: Scene, run: Run) -> None:
     run(main())
     assert scene.proxy.kinds() == ["acquire", "release"]
     assert left_behind(scene) == []
+
+
+def test_only_a_request_or_a_receiver_needs_a_thread(
+    scene: Scene, run_once: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = current_process().task_workers
+    posted, post = [], workers.post
+
+    def note(call: Callable[[], object]) -> None:
+        posted.append(call)
+        post(call)
+
+    async def main() -> None:
+        async with async_mutex(scene):
+            pass
+        monkeypatch.setattr(workers, "post", note)
+        async with async_mutex(scene):
+            assert len(posted) == 1
+        assert len(posted) == 2
+        threads = []
+        with signals.acquired.connected_to(
+            lambda _, **event: threads.append(threading.get_ident())
+        ):
+            async with async_mutex(scene):
+                pass
+        assert len(posted) == 5
+        assert threads != [threading.get_ident()]
+
+    run_once(main())
 
 
 def test_every_call_does_what_it_does_for_threads(scene: Scene, run_once: Run) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._operations.effects import Open, Send, Wait
+from pynamodb_mutex._operations.events import LockEvent
 from pynamodb_mutex._runtime.callers import acting_as, caller
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.notifications import deliver

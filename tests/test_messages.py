@@ -186,7 +186,7 @@ def test_records_of_one_lock_are_harmless(spiteful: Scene, said: Said) -> None:
     with mutex:
         pass
     said.is_harmless(
-        "is held by",
+        "is waited for by",
         "not acquired by",
         ": abandoned by",
         "renewed by",

@@ -24,6 +24,7 @@ from pynamodb_mutex import (
     Semaphore,
     synchronized,
 )
+from pynamodb_mutex._operations.contender import Caller
 from pynamodb_mutex._runtime.callers import acting_as, caller
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
@@ -485,7 +486,7 @@ def test_wait_for_what_a_task_of_the_same_loop_takes_meanwhile_is_refused(
     with held_elsewhere("a"):
         assert driven.until_it_waits() is not None
         LockItem.force_release("a")
-    with acting_as(caller()._replace(number=10**9, label="a task")):
+    with acting_as(Caller(10**9, caller().thread, "a task")):
         assert mutex(owner="a task").acquire(blocking=False)
     driven.effect = None
     with pytest.raises(MutexAlreadyHeldError, match="'a task'"):

@@ -22,6 +22,7 @@ from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._dynamodb.layout import CLAIM, OWN, SLOT, slot
+from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -242,7 +243,7 @@ class Requests:
     def renew_in_batch(self) -> Statement:
         """The same, as one of several in a request."""
         layout = self._layout
-        key = (layout.model._hash_keyname, layout.model._range_keyname)
+        key = (hash_key_name(layout.model), range_key_name(layout.model))
         attributes = layout.model.get_attributes()
         return Statement(self.renew, [attributes[name].attr_name for name in key if name])
 

@@ -26,7 +26,7 @@ from pynamodb_mutex._operations import acquire
 from pynamodb_mutex._operations.guarded_write import Guard
 from pynamodb_mutex._operations.held import HeldClaim, State
 from pynamodb_mutex._operations.shared import Shared
-from pynamodb_mutex._protocol.claim import Claim, OwnClaim
+from pynamodb_mutex._protocol.claim import Claim, OwnClaim, Term
 from pynamodb_mutex._protocol.outcome import Verdict
 from pynamodb_mutex._protocol.server_time import Bounds
 from pynamodb_mutex._runtime.clock import local_clock
@@ -47,7 +47,7 @@ def lease_from_receipt() -> Patches:
 
     def late(self: OwnClaim, end: float, lease: float, sent: float, bounds: Any) -> None:
         renewed(self, end, lease, local_clock().now(), bounds)
-        self.term = self.term._replace(limit=math.inf)
+        self.term = Term(self.term.ends, math.inf)
 
     return [patch.object(OwnClaim, "renewed", late)]
 

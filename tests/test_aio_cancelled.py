@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from aio_scene import LONG, Run, async_mutex, left_behind, queue_of, run, run_once, until
-from proxy import Fault, delay, delay_answer, deny, drop_answer, drop_request
+from proxy import Fault, after, delay, delay_answer, deny, drop_answer, drop_request, throttle
 from scene import Scene
 from wire import Exchange
 
 from pynamodb_mutex import MutexLostError
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_in_task import TaskSleeper
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.exceptions import Loss
@@ -176,6 +177,48 @@ def test_cancelled_while_it_gives_back(scene: Scene, run_once: Run) -> None:
 
     run_once(main())
     assert scene.applied("release") == [True]
+
+
+def test_cancelled_while_it_waits_to_retry_a_release(
+    scene: Scene, run_once: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        mutex = async_mutex(scene)
+        await mutex.acquire()
+        process, throttled = current_process(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def uniform(low: float, high: float) -> float:
+            loop.call_soon_threadsafe(throttled.set)
+            return 0.3
+
+        monkeypatch.setattr(process, "uniform", uniform)
+        scene.proxy.next(throttle(), op="release")
+        task = asyncio.create_task(mutex.release())
+        await throttled.wait()
+        await asyncio.sleep(0)
+        await cancel(task)
+
+    run_once(main())
+    assert scene.proxy.kinds()[-2:] == ["release", "release"]
+    assert left_behind(scene) == []
+
+
+def test_cancelled_while_it_learns_that_the_lock_is_held(scene: Scene, run_once: Run) -> None:
+    scene.taken()
+    asked = threading.Event()
+
+    async def main() -> None:
+        mutex = async_mutex(scene)
+        assert not await mutex.acquire(blocking=False)
+        scene.proxy.next(after(lambda: asked.set() or time.sleep(0.3)))
+        task = asyncio.create_task(mutex.acquire(blocking=False))
+        await until(asked.is_set)
+        await cancel(task)
+        assert not mutex.held
+
+    run_once(main())
+    assert scene.row.is_held
 
 
 def test_cancelled_while_the_acquire_is_denied(scene: Scene, run_once: Run) -> None:

@@ -192,6 +192,24 @@ def test_where_batches_are_not_allowed_or_not_known_each_is_renewed_alone(
     assert requests(several.scene) == [BATCH, "renew", "renew", "renew"]
 
 
+def test_where_an_engine_fails_in_its_own_way_each_is_renewed_alone(
+    several: Several, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    original = BaseClient._make_api_call
+
+    def unknown(client, operation, kwargs):
+        if operation == BATCH:
+            raise NotImplementedError(operation)
+        return original(client, operation, kwargs)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", unknown)
+    several.renew()
+    assert "locks cannot be renewed by batches" in caplog.text
+    several.again()
+    assert all(several.held())
+    assert not store_for(several.scene.here).batches
+
+
 def edited(change) -> Fault:
     """Let the engine's answer to a batch be changed: what it says of each statement."""
 

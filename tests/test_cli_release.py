@@ -13,6 +13,7 @@ from cli import answered, run_cli, terminal
 from test_models import Elsewhere, Wire
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
+from pynamodb_mutex.cli import _claims
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
@@ -234,6 +235,32 @@ def test_all_abandoned_goes_on_after_a_row_that_dynamodb_refuses_to_write(table,
         assert "'b'  skipped: UpdateItem failed: " in done.stderr
         assert done.stderr.endswith("DynamoDB refused to free 1 of 3\n")
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("patience", [5.0, 0.0])
+def test_all_abandoned_retries_a_write_that_is_throttled(table, monkeypatch, patience):
+    monkeypatch.setattr(_claims, "PATIENCE", patience)
+    with held_elsewhere("a"):
+        expire("a")
+        original, throttled = BaseClient._make_api_call, []
+
+        def throttle(client, operation, kwargs):
+            if operation == "UpdateItem" and not throttled:
+                throttled.append(kwargs)
+                code = {"Code": "ThrottlingException", "Message": "slow down"}
+                raise ClientError({"Error": code, "ResponseMetadata": {}}, operation)
+            return original(client, operation, kwargs)
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", throttle)
+        done = run_cli("release", "--all-abandoned", "--yes", "--json")
+        monkeypatch.undo()
+        assert throttled
+        if patience:
+            assert done.exit_code == 0
+            assert [lock["key"] for lock in read(done)["freed"]] == ["a"]
+        else:
+            assert done.exit_code == 1
+            assert "slow down" in done.stderr
 
 
 def test_abandoned_lock_whose_row_is_overwritten_meanwhile_is_not_told_as_freed(table):

@@ -22,7 +22,7 @@ from scene import Scene
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, RowLockMixin
 from pynamodb_mutex._operations.renew import LONGEST_SLEEP
 from pynamodb_mutex._runtime.process import current_process, forget_everything
-from pynamodb_mutex._runtime.run_on_thread import RETRY
+from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, start_renewals
 from pynamodb_mutex._runtime.threads import LINGER
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import FakeClock
@@ -216,6 +216,30 @@ def test_refusals_of_threads_that_schedule_do_not_spin(scene: Scene, clock, refu
     time.sleep(0.3)
     # the clock stands still: nothing is due, and nothing is tried
     assert len(refusals.refused) - seen <= 2
+
+
+def test_renewal_loop_does_not_wait_for_a_thread_beyond_its_time(refusals) -> None:
+    process, ran = current_process(), threading.Event()
+    refusals.all()
+    process.threads.put("pynamodb-mutex-test", ran.set)
+    process.threads.start()
+    assert process.threads.refusing
+    _RenewalSleeper(process).sleep(process.read_clock() - 1)
+    assert process.threads.refusing
+    refusals.none()
+    process.threads.start()
+    assert ran.wait(30)
+
+
+def test_one_thread_renews_whoever_asks_for_it_last(refusals) -> None:
+    process = current_process()
+    process.schedule.is_wanted = True
+    refusals.all()
+    for _ in range(2):
+        start_renewals(process)
+    assert refusals.refused == ["pynamodb-mutex-renewer"]
+    refusals.none()
+    process.threads.start()
 
 
 # -- refusals that last ----------------------------------------------------------------------------

@@ -132,6 +132,32 @@ def test_rows_that_cannot_be_read_are_given_back(table_scene: RowScene, run_once
     assert table_scene.there.locked(table_scene.key).acquire(blocking=False)
 
 
+def test_row_of_a_lock_that_is_entered_again_is_the_same(
+    row_scene: RowScene, run_once: Run
+) -> None:
+    async def main() -> None:
+        lock = locked(row_scene.here, row_scene.key, reentrant=True)
+        async with lock as outer, lock as inner:
+            assert inner is outer
+
+    run_once(main())
+    assert row_scene.there.locked(row_scene.key).acquire(blocking=False)
+
+
+def test_row_that_cannot_be_read_is_released(table_scene: RowScene, run_once: Run) -> None:
+    lock = locked(table_scene.here, "nobody")
+
+    async def main() -> None:
+        with pytest.raises(table_scene.here.DoesNotExist):
+            async with lock:
+                pass
+
+    run_once(main())
+    assert not lock.held
+    assert not lock.lost
+    assert locked_all(table_scene.here, ["nobody", "else"]).__repr__().count("nobody") == 1
+
+
 def test_no_row_is_read_on_the_loops_thread(
     table_scene: RowScene, run_once: Run, sent_on_a_loop: list[str]
 ) -> None:

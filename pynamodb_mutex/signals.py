@@ -201,7 +201,7 @@ class HandedOver(_OfAHold):
 
 
 acquired: NamedSignal = notifications.on_acquired
-"""A lock was acquired: by a request of its own, by a hand-over from another thread, or by `attach`. See `Acquired`."""
+"""A lock was acquired, by a request of its own, by a hand-over from another thread, or by ``attach``. See `Acquired`."""
 
 contended: NamedSignal = notifications.on_contended
 """A lock that was asked for is held. Sent once for each acquisition, when that is first seen. See `Contended`."""

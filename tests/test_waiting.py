@@ -25,7 +25,7 @@ STEP = 0.125
 
 @pytest.fixture
 def queue():
-    return LocalQueue(lambda queue: None)
+    return LocalQueue({}, "k")
 
 
 def turn_of(queue, name=""):
@@ -268,17 +268,20 @@ def test_waiter_interrupted_while_it_leaves_stands_in_line_no_more(queue):
     assert turn.grant("b") is False
 
 
-def test_queue_that_is_idle_again_says_so():
-    idle = []
-    queue = LocalQueue(idle.append)
+def test_queue_is_kept_while_somebody_waits_in_it_or_holds_the_key():
+    queues = {}
+    queue = LocalQueue(queues, "k")
+    assert queues == {}
     turn, wakeup = in_line(queue), Wakeup()
     queue.watch(wakeup)
     turn.leave()
-    assert idle == []
+    assert queues == {"k": queue}
     queue.unwatch(wakeup)
+    assert queues == {}
     queue.acquired_by("a")
+    assert queues == {"k": queue}
     queue.released_by("a")
-    assert idle == [queue, queue]
+    assert queues == {}
 
 
 # -- waiting ------------------------------------------------------------------------------------

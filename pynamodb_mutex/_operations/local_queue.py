@@ -7,13 +7,11 @@ them polls. A release hands the lock over to the next in line, in one request in
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pynamodb_mutex._protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pynamodb_mutex._operations.effects import Wakeup
     from pynamodb_mutex._protocol.claim import Claim
     from pynamodb_mutex._protocol.schedule import Uniform
@@ -39,7 +37,8 @@ class LocalQueue(Generic[H, C]):
 
     __slots__ = (
         "_hand_overs",
-        "_on_idle",
+        "_place",
+        "_queues",
         "holder",
         "in_the_way",
         "rests_until",
@@ -47,13 +46,15 @@ class LocalQueue(Generic[H, C]):
         "watchers",
     )
 
-    def __init__(self, on_idle: Callable[[LocalQueue[H, C]], object]) -> None:
+    def __init__(self, queues: dict[Any, Any], place: object) -> None:
         """Make a queue.
 
         Args:
-            on_idle: Called with it when it is not needed any more.
+            queues: Where it is kept while somebody waits in it, or holds the key: who only asks leaves nothing.
+            place: Under which it is kept there.
         """
-        self._on_idle = on_idle
+        self._queues = queues
+        self._place = place
         # lists, for there is a queue for each lock that is held, and an empty deque takes 0.7 KB
         self.turns: list[Turn[H, C]] = []
         self.watchers: list[Wakeup] = []
@@ -70,7 +71,7 @@ class LocalQueue(Generic[H, C]):
     def _check_idle(self) -> None:
         """Be forgotten if it is idle."""
         if self.is_idle:
-            self._on_idle(self)
+            self._queues.pop(self._place, None)
 
     @property
     def known_taken(self) -> bool:
@@ -82,6 +83,7 @@ class LocalQueue(Generic[H, C]):
         if not self.known_taken:
             self._wake_all()
         self.holder = claim
+        self._queues[self._place] = self
 
     def saw(self, claim: Claim) -> None:
         """Note a claim of another process that somebody in line saw."""
@@ -163,6 +165,7 @@ class LocalQueue(Generic[H, C]):
     def watch(self, wakeup: Wakeup) -> None:
         """Let a wake-up ring when this process releases the key and nobody in line is next."""
         self.watchers.append(wakeup)
+        self._queues[self._place] = self
 
     def unwatch(self, wakeup: Wakeup) -> None:
         """Let it ring no more."""
@@ -219,6 +222,7 @@ class Turn(Generic[H, C]):
             self.polls_at = -math.inf
         self.asks_at = now + LONGEST_SILENCE
         queue.turns.append(self)
+        queue._queues[queue._place] = queue
 
     def leave(self) -> H | None:
         """Leave the line, if it still stands there; return the lock if it was handed over."""

@@ -109,9 +109,7 @@ class Shared:
         """
         place = (store, key)
         queue = self.queues.get(place)
-        if queue is None:
-            queue = self.queues[place] = kind(lambda _: self.queues.pop(place, None))
-        return queue
+        return kind(self.queues, place) if queue is None else queue
 
     def note_holder(self, store: Store, key: str, claim: Any) -> None:
         """Note that a key is held here by a `HeldClaim`, until `forget_holder`."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 from scene import Scene
+from stores import QueueFor
 
 from pynamodb_mutex._dynamodb.store import Request
 from pynamodb_mutex._runtime.process import current_process
@@ -77,7 +78,7 @@ async def until(condition: Any) -> None:
 
 def queue_of(scene: Scene) -> Any:
     """Return where this process's threads and tasks wait for the lock."""
-    return current_process().queue(current_process().store(scene.here), scene.key)
+    return QueueFor(scene.here, scene.key)
 
 
 def left_behind(scene: Scene) -> list[str]:

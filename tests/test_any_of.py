@@ -14,7 +14,7 @@ import pytest
 from proxy import after, apply_then_500, drop_answer, duplicate, late, no_date, throttle
 from pynamodb.exceptions import GetError, UpdateError
 from scene import Lose, Scene, lost_in_two_ways
-from stores import store_for
+from stores import QueueFor
 from worker import forked
 
 from pynamodb_mutex import (
@@ -62,7 +62,7 @@ def elsewhere(scene: Scene, *which: int) -> ExitStack:
 
 
 def queue_of(mutex: AnyOf) -> LocalQueue[Any, Any]:
-    return current_process().queue(store_for(mutex._options.model), frozenset(mutex.keys))
+    return QueueFor(mutex._options.model, frozenset(mutex.keys))
 
 
 def wait_until(condition: Any) -> None:
@@ -440,6 +440,30 @@ def test_two_that_release_at_once_hand_over_to_two(scene: Scene, pool: ThreadPoo
     assert queue.is_idle
 
 
+def test_key_that_is_handed_over_while_the_poll_acquires_another_is_released(
+    scene: Scene, pool: ThreadPoolExecutor
+) -> None:
+    holder, waiter = any_of(scene, 2), any_of(scene, 2)
+    holder.acquire()
+    (other,) = (at for at, key in enumerate(keys(scene, 2)) if key != holder.key)
+    with elsewhere(scene, other) as others:
+        waiting = pool.submit(waiter.acquire)
+        scene.proxy.wait(1, "BatchGetItem")
+
+        def release_both() -> None:
+            pool.submit(holder.release).result(30)
+            others.close()
+
+        scene.proxy.next(after(release_both), op="BatchGetItem")
+        assert waiting.result(30)
+    assert scene.applied("hand_over") == [True]
+    assert waiter.key == keys(scene)[other]
+    assert waiter.held
+    assert scene.there.get(holder.key).expires_at is None
+    waiter.release()
+    assert not [key for _, key in current_process().queues if waiter.key in key]
+
+
 def test_other_keys_are_never_handed_over(scene: Scene, pool: ThreadPoolExecutor) -> None:
     first, second = any_of(scene, 1), any_of(scene, 2)
     with elsewhere(scene, 1):
@@ -460,7 +484,7 @@ def test_who_waits_for_one_of_the_keys_alone_looks_when_it_is_given_back(
     alone = Mutex.for_key(keys(scene)[0], model=scene.here, poll=(50, 50))
     mutex.acquire()
     waiting = pool.submit(alone.acquire, timeout=100)
-    queue = current_process().queue(store_for(scene.here), keys(scene)[0])
+    queue = QueueFor(scene.here, keys(scene)[0])
     wait_until(lambda: len(queue.turns) == 1)
     started = time.monotonic()
     mutex.release()

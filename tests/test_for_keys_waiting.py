@@ -10,6 +10,7 @@ from driving import acquiring
 from group_scene import TRANSACT, Keys, kinds
 from proxy import deny
 from pynamodb.exceptions import GetError
+from stores import QueueFor
 
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._operations.local_queue import LocalQueue
@@ -22,8 +23,7 @@ pytest_plugins = ["scene_fixtures"]
 
 
 def queues(group: MutexGroup) -> list[LocalQueue]:
-    process = current_process()
-    return [process.queue(process.store(m._options.model), m.key) for m in group.members]
+    return [QueueFor(m._options.model, m.key) for m in group.members]
 
 
 def test_a_poll_is_one_request_for_what_stands_in_the_way(keys: Keys) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 from botocore.client import BaseClient
 from pynamodb.signals import pre_dynamodb_send
-from stores import store_for
+from stores import QueueFor, store_for
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, MutexTimeoutError
 from pynamodb_mutex._protocol.schedule import MOST_HAND_OVERS
@@ -36,7 +36,7 @@ class Elsewhere(LockItem):
 
 @pytest.fixture
 def queue(table):
-    return current_process().queue(store_for(table), "a")
+    return QueueFor(table, "a")
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def test_eight_threads_cost_about_one_request_for_each_section(table, shared):
 
     with one, ThreadPoolExecutor(8) as pool, requests() as sent:
         working = [pool.submit(work) for _ in range(8)]
-        wait_until(lambda: len(current_process().queue(store_for(table), "a").turns) == 8)
+        wait_until(lambda: len(QueueFor(table, "a").turns) == 8)
         one.release()
         for worker in working:
             worker.result(100)
@@ -153,7 +153,7 @@ def test_after_some_hand_overs_another_process_gets_in(table, queue):
         with Mutex.for_key("a"):
             waiting = [pool.submit(wait, LockItem, (0.5, 1.0)) for _ in range(36)]
             waiting.append(pool.submit(wait, Elsewhere, (0.02, 0.05)))
-            others = current_process().queue(store_for(Elsewhere), "a")
+            others = QueueFor(Elsewhere, "a")
             wait_until(lambda: (len(queue.turns), len(others.turns)) == (36, 1))
         for waiter in waiting:
             waiter.result(60)

@@ -13,11 +13,10 @@ from group_scene import Keys
 from proxy import answer_with, apply_then_500, deny, drop_answer, drop_request, server_error
 from pynamodb.exceptions import PynamoDBException
 from scene import Scene
-from stores import store_for
+from stores import QueueFor, store_for
 from wire import Reply
 
 from pynamodb_mutex import Mutex, MutexLostError
-from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.testing import expire
 
 pytest_plugins = ["scene_fixtures"]
@@ -95,7 +94,7 @@ def test_handing_over_is_logged(scene: Scene, records: Records) -> None:
     giver.acquire()
     waiting = threading.Thread(target=taker.acquire)
     waiting.start()
-    queue = current_process().queue(store_for(scene.here), scene.key)
+    queue = QueueFor(scene.here, scene.key)
     while not queue.turns:
         pass
     giver.release()

@@ -25,7 +25,7 @@ from pynamodb.exceptions import PynamoDBException, TransactWriteError
 from row_scene import RowScene
 from run_scene import run_here, until
 from scene import Scene
-from stores import store_for
+from stores import QueueFor
 from wire import Reply
 
 from pynamodb_mutex import LockItem, Mutex, RowLock, Semaphore, signals, synchronized
@@ -231,7 +231,7 @@ def waiting_for(scene: Scene, mutex: Mutex) -> threading.Thread:
     """Start a thread that waits in this process's queue."""
     thread = threading.Thread(target=mutex.acquire, daemon=True)
     thread.start()
-    queue = current_process().queue(store_for(scene.here), scene.key)
+    queue = QueueFor(scene.here, scene.key)
     until(lambda: queue.turns)
     return thread
 

@@ -13,7 +13,7 @@ import pytest
 from accounts import Account, Elsewhere, Ledger
 from driving import acquiring
 from pynamodb.attributes import UnicodeAttribute
-from stores import store_for
+from stores import QueueFor
 from worker import Fork
 
 from pynamodb_mutex import (
@@ -26,7 +26,6 @@ from pynamodb_mutex import (
 )
 from pynamodb_mutex._operations.contender import Caller
 from pynamodb_mutex._runtime.callers import acting_as, caller
-from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 
@@ -52,7 +51,7 @@ def semaphore(permits: int = 1, **options: Any) -> Semaphore:
 
 
 def queue_of(key: str, model: Any = LockItem) -> Any:
-    return current_process().queue(store_for(model), key)
+    return QueueFor(model, key)
 
 
 def until(condition: Callable[[], object]) -> None:

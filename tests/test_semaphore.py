@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pynamodb.signals import pre_dynamodb_send
-from stores import store_for
+from stores import QueueFor
 from worker import forked, workers
 
 import pynamodb_mutex
@@ -27,9 +27,7 @@ from pynamodb_mutex import (
     Semaphore,
     groups,
 )
-from pynamodb_mutex._operations.contender import QueueForAny
 from pynamodb_mutex._protocol.schedule import MOST_HAND_OVERS
-from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 QUICK = (0.02, 0.1)
@@ -64,7 +62,7 @@ def requests() -> Iterator[list[str]]:
 
 def queue_of(semaphore: Semaphore, model: type[LockItem] = LockItem) -> Any:
     keys = frozenset(semaphore.keys)
-    return current_process().queue(store_for(model), keys, QueueForAny)
+    return QueueFor(model, keys)
 
 
 def wait_until(condition: Any) -> None:

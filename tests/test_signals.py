@@ -16,7 +16,7 @@ from driving import send_renewal
 from group_scene import Keys
 from hearing import Heard, hearing, until
 from scene import Scene
-from stores import store_for
+from stores import QueueFor
 
 from pynamodb_mutex import (
     Loss,
@@ -26,7 +26,6 @@ from pynamodb_mutex import (
     Semaphore,
     signals,
 )
-from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 from pynamodb_mutex.testing import expire
 
@@ -263,7 +262,7 @@ def test_the_next_in_line_is_told_of_on_both_sides(scene: Scene, heard: Heard) -
     contended = heard.the("contended")
     assert (contended["holder"], contended["holder_token"]) == ("giver", giver.token)
     assert contended["expires_at"] == expires_at
-    queue = current_process().queue(store_for(scene.here), scene.key)
+    queue = QueueFor(scene.here, scene.key)
     until(lambda: queue.turns)
     giver.release()
     waiting.join(30)
@@ -377,7 +376,7 @@ def test_a_group_that_waits_for_others_tells_when_it_knows_why(
     threads = [threading.Thread(target=work) for _ in range(2)]
     threads[0].start()
     heard.wait("contended")
-    queue = current_process().queue(store_for(scene.here), keys.keys[0])
+    queue = QueueFor(scene.here, keys.keys[0])
     until(lambda: queue.watchers)
     # this one waits behind the first, and has not asked yet
     threads[1].start()

@@ -20,10 +20,10 @@ from pynamodb.attributes import (
     VersionAttribute,
 )
 from pynamodb.settings import default_settings_dict
-from stores import store_for
+from stores import QueueFor, store_for
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
-from pynamodb_mutex._runtime.process import current_process, forget_everything
+from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.models import _default_table
 from pynamodb_mutex.testing import expire, held_elsewhere
 
@@ -48,7 +48,7 @@ def exercise(model):
         assert second.acquire(blocking=False) is False
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(second.acquire, timeout=20)
-            queue = current_process().queue(store_for(model), "a")
+            queue = QueueFor(model, "a")
             deadline = time.monotonic() + 20
             while not queue.turns and time.monotonic() < deadline:
                 time.sleep(0.005)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from proxy import after, fault_proxy, through
 from pynamodb.exceptions import UpdateError
-from stores import store_for
+from stores import QueueFor
 
 from pynamodb_mutex import (
     InvalidKeyError,
@@ -279,7 +279,7 @@ def test_use_forgets_what_was_known_of_another_endpoint(engine, monkeypatch):
 def test_who_waits_for_a_lock_while_its_engine_leaves_is_told(engine, table):
     with held_elsewhere("a"), ThreadPoolExecutor() as pool:
         waiting = pool.submit(Mutex.for_key("a", poll=(0.02, 0.05)).acquire, timeout=60)
-        queue = current_process().queue(store_for(table), "a")
+        queue = QueueFor(table, "a")
         wait_until(lambda: queue.turns)
         with use(engine):
             error = waiting.exception(20)

@@ -340,9 +340,8 @@ class Waiter(Acquisition):
             self.wait = next(self.steps)
         except StopIteration as done:
             self.wait = None
-            self.result = done.value
-            if self.result is None:
-                self.result = self.turn.leave()
+            granted = self.turn.leave()
+            self.result = granted if done.value is None else done.value
 
     def run(self, seconds):
         """Let that much time pass; it is woken when it is due, or when its wake-up rings."""

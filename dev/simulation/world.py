@@ -360,7 +360,7 @@ class Thread:
             effect = resume(value)
         except StopIteration as done:
             result = done.value
-        except BaseException as error:  # noqa: BLE001 - it is for whoever started the operation
+        except BaseException as error:
             result = error
         events, process.outbox = process.outbox, []
         process.deliver(events)
@@ -416,7 +416,7 @@ class _Dispatch:
 
     outcome: Callable[[], dict[str, Any]]
 
-    def dispatch(self, operation: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+    def dispatch(self, operation: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer that has come, or raise what came instead."""
         return self.outcome()
 

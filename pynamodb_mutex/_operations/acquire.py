@@ -128,17 +128,23 @@ class Acquisition:
         # a holder in this process hands over: no request is needed before it does
         turn.enter(now, polls_first=local is None or not local.held_at(now))
         claim: HeldClaim | None = None
+        granted: HeldClaim | None = None
         try:
             claim = yield from self._wait(turn)
+            granted = yield from _leave_line(turn)
+            if granted is None:
+                return claim
             if claim is None:
-                claim = yield from _leave_line(turn)
-                if claim is not None:
-                    # whoever handed it over left this to us
-                    yield from self._is_usable(claim)
+                # whoever handed it over left this to us
+                yield from self._is_usable(granted)
+                return granted
+            # Of several keys: one was handed over while our poll acquired another.
+            yield from _release_unwanted(granted)
         except BaseException:
-            granted = claim or (yield from _leave_line(turn))
-            if granted is not None:
-                yield from release(granted)
+            granted = granted or (yield from _leave_line(turn))
+            for unwanted in (claim, granted):
+                if unwanted is not None and not unwanted.is_released:
+                    yield from _release_unwanted(unwanted)
             raise
         return claim
 
@@ -152,7 +158,6 @@ class Acquisition:
             if turn.is_due(shared.now, self._deadline):
                 claim = yield from self.poll()
                 if claim is not None:
-                    turn.leave()
                     return claim
                 if self.holder is not None:
                     queue.saw(self.holder)
@@ -362,15 +367,23 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
 def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:
     """Leave the line; wait for a hand-over that is under way, and return the lock if it was handed over.
 
-    Interrupted in that, too, it leaves all the same: then whoever hands the lock over finds it gone.
+    Interrupted in that, too, it leaves all the same: then whoever hands the lock over finds it gone, or the
+    lock was just handed over, and nobody else would release it.
     """
-    granted: HeldClaim | None = None
     try:
         while turn.promised_by is not None:
             yield Wait(wakeup=turn.wakeup)
-    finally:
+    except BaseException:
         granted = turn.leave()
-    return granted
+        if granted is not None:
+            yield from _release_unwanted(granted)
+        raise
+    return turn.leave()
+
+
+def _release_unwanted(claim: HeldClaim) -> Operation[None]:
+    with suppress(PynamoDBException):  # it is reported, and expires with its lease
+        yield from release(claim)
 
 
 def claim_in_the_way(observed: ObservedClaim, contender: Contender) -> Claim | None:

@@ -67,6 +67,9 @@ $(PEERS_VENV)/.installed: setup.cfg setup.py proof/peers/requirements.txt
 	$(call install,$(PEERS_VENV),-e . -r proof/peers/requirements.txt)
 	@touch $@
 
+simulate: $(VENV)/.installed ## the whole library in virtual time, from a seed (ARGS=... for seed, seconds, trace, teeth)
+	@$(IN_VENV) dev.simulation $(ARGS)
+
 peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## other locks under the same nemesis (ARGS=... for its options)
 	$(IN_VENV) proof.peers --python $(PEERS_VENV)/bin/python --out $(PROOF) $(ARGS)
 

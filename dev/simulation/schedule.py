@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException
 
@@ -36,6 +36,10 @@ TABLE = "locks"
 
 QUIET = 900.0
 """Seconds after the last fault within which everybody must have got on, and nothing be left."""
+
+
+MOST_STEPS = 60_000
+"""A schedule has about a thousand."""
 
 
 class Lock(LockItem):
@@ -100,10 +104,14 @@ class Schedule:
         if self._is_rough:
             for _ in range(rng.randrange(1, 6)):
                 world.after(rng.random() * self._length, self._strike)
-        world.run(self._length)
+        self._run(self._length)
         world.network.faults = Faults()
-        world.run(self._length + QUIET)
+        self._run(self._length + QUIET)
         self._check_end()
+
+    def _run(self, until: float) -> None:
+        if not self.world.run(until, most=MOST_STEPS):
+            self.judge.fail(f"more than {MOST_STEPS} steps: something goes round and round")
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -318,16 +326,40 @@ class Schedule:
                 judge.fail(f"I2: the write {written} was said not to be applied, and was")
 
 
-def play(seed: int, *, keep_trace: bool = False) -> Schedule:
-    """Play the schedule of a seed.
+class Played(NamedTuple):
+    """A schedule that was played.
 
-    Raises:
-        ViolationError: If it has one; its ``schedule`` is that which was played.
+    Attributes:
+        violation: What happened that must not happen, if something did.
+        requests: How many were sent.
+        acquisitions: How many were handed out.
+        seconds: Of virtual time.
+        counts: What the clients did, and what was done to them.
+        trace: What happened, a line each, if that was kept.
     """
+
+    violation: str | None
+    requests: int
+    acquisitions: int
+    seconds: float
+    counts: dict[str, int]
+    trace: list[str]
+
+
+def play(seed: int, *, keep_trace: bool = False) -> Played:
+    """Play the schedule of a seed."""
     schedule = Schedule(seed, keep_trace=keep_trace)
+    violation = None
     try:
         schedule.play()
     except ViolationError as error:
-        error.schedule = schedule  # type: ignore[attr-defined]
-        raise
-    return schedule
+        violation = str(error)
+    world = schedule.world
+    return Played(
+        violation,
+        world.network.requests,
+        schedule.judge.acquisitions,
+        world.now,
+        schedule.counts,
+        world.trace or [],
+    )

@@ -41,7 +41,7 @@ def pool_threads() -> set[threading.Thread]:
 # -- one task --------------------------------------------------------------------------------------
 
 
-def test_two_requests_take_and_give_back(scene: Scene, run: Run) -> None:
+def test_two_requests_acquire_and_release(scene: Scene, run: Run) -> None:
     async def main() -> None:
         async with async_mutex(scene) as mutex:
             assert mutex.held
@@ -369,7 +369,7 @@ def test_a_task_may_enter_again_and_another_may_not(scene: Scene, run: Run) -> N
     assert left_behind(scene) == []
 
 
-def test_a_reentrant_mutex_for_threads_tells_tasks_apart_as_well(
+def test_a_reentrant_mutex_for_threads_distinguishes_tasks_as_well(
     scene: Scene, run_once: Run
 ) -> None:
     async def try_to_enter() -> bool:

@@ -163,7 +163,7 @@ def test_cancelled_while_the_lock_is_handed_over_to_it(scene: Scene, run_once: R
     run_once(main())
 
 
-def test_cancelled_while_it_gives_back(scene: Scene, run_once: Run) -> None:
+def test_cancelled_while_it_releases(scene: Scene, run_once: Run) -> None:
     async def block() -> None:
         async with async_mutex(scene):
             scene.proxy.next(delay(0.3), op="release")
@@ -356,7 +356,7 @@ def test_loss_cancels_nobody_unless_asked_to(scene: Scene, run_once: Run) -> Non
     run_once(main())
 
 
-def test_loss_is_told_to_a_coroutine_function(scene: Scene, run_once: Run) -> None:
+def test_loss_is_asked_to_a_coroutine_function(scene: Scene, run_once: Run) -> None:
     told = []
 
     async def tell(mutex: Any) -> None:
@@ -436,7 +436,7 @@ def test_a_lock_that_was_lost_before_the_block_began_cancels_it(
     run_once(main())
 
 
-def test_a_body_that_blocks_the_loop_is_told_when_it_ends(scene: Scene, run_once: Run) -> None:
+def test_a_body_that_blocks_the_loop_is_reported_when_it_ends(scene: Scene, run_once: Run) -> None:
     async def main() -> None:
         with pytest.raises(MutexLostError):
             async with async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False):
@@ -445,7 +445,7 @@ def test_a_body_that_blocks_the_loop_is_told_when_it_ends(scene: Scene, run_once
     run_once(main())
 
 
-def test_giving_back_what_was_lost_is_not_interrupted_by_the_news(
+def test_releasing_what_was_lost_is_not_interrupted_by_the_news(
     scene: Scene, run_once: Run
 ) -> None:
     async def main() -> None:
@@ -458,7 +458,7 @@ def test_giving_back_what_was_lost_is_not_interrupted_by_the_news(
     run_once(main())
 
 
-def test_a_body_that_takes_no_notice_is_told_when_it_ends(scene: Scene, run_once: Run) -> None:
+def test_a_body_that_takes_no_notice_is_reported_when_it_ends(scene: Scene, run_once: Run) -> None:
     async def main() -> None:
         with pytest.raises(MutexLostError):
             async with async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False):

@@ -42,7 +42,7 @@ def free(scene: Scene, *keys: str) -> bool:
 # -- all or none -----------------------------------------------------------------------------------
 
 
-def test_several_keys_are_taken_and_given_back_together(scene: Scene, run_once: Run) -> None:
+def test_several_keys_are_acquired_and_released_together(scene: Scene, run_once: Run) -> None:
     keys = keys_of(scene)
 
     async def main() -> None:

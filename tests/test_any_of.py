@@ -237,7 +237,7 @@ def test_rows_may_be_deleted_on_release(scene: Scene) -> None:
     assert all(scene.there.count(key) == 0 for key in keys(scene))
 
 
-def test_loss_is_told(scene: Scene) -> None:
+def test_loss_is_reported(scene: Scene) -> None:
     told: list[Any] = []
     seen = threading.Event()
 
@@ -477,7 +477,7 @@ def test_other_keys_are_never_handed_over(scene: Scene, pool: ThreadPoolExecutor
         second.release()
 
 
-def test_who_waits_for_one_of_the_keys_alone_looks_when_it_is_given_back(
+def test_who_waits_for_one_of_the_keys_alone_looks_when_it_is_released(
     scene: Scene, pool: ThreadPoolExecutor
 ) -> None:
     mutex = any_of(scene, 1)
@@ -597,7 +597,7 @@ def test_after_a_fork_the_child_holds_nothing(scene: Scene) -> None:
         assert mutex.held
 
 
-def test_who_waits_when_the_engine_is_left_is_told(table: type[LockItem]) -> None:
+def test_who_waits_when_the_engine_is_left_is_reported(table: type[LockItem]) -> None:
     waiter = Mutex.any_of(["a", "b"], poll=(0.1, 0.1))
     with held_elsewhere("a"), held_elsewhere("b"), ThreadPoolExecutor() as pool:
         waiting = pool.submit(waiter.acquire)
@@ -619,7 +619,7 @@ def test_timeout_names_the_keys_and_the_holder_who_ends_first(scene: Scene) -> N
         assert error.value.key == "any of " + ", ".join(keys(scene))
 
 
-def test_who_was_not_first_in_line_is_told_a_holder_too(
+def test_who_was_not_first_in_line_learns_a_holder_too(
     scene: Scene, pool: ThreadPoolExecutor
 ) -> None:
     with any_of(scene, 1, owner="front") as holder:

@@ -167,7 +167,7 @@ def test_released_by_another_thread_while_it_is_detached(scene: Scene) -> None:
     assert scene.row.expires_at is None
 
 
-def test_what_a_write_may_have_given_back_is_not_detached(scene: Scene) -> None:
+def test_what_a_write_may_have_released_is_not_detached(scene: Scene) -> None:
     giver = scene.mutex()
     giver.acquire()
     giver._latest.belief = Belief(State.IN_DOUBT)

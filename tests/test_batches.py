@@ -240,7 +240,7 @@ def failing(code: str):
         (lambda each: each | {"Item": {"expires_at": {"N": "1"}}}, False),
     ],
 )
-def test_what_a_batch_does_not_tell_is_asked_one_by_one(
+def test_what_a_batch_does_not_show_is_asked_one_by_one(
     several: Several, change, goes_on: bool
 ) -> None:
     believed = several.believed()
@@ -319,7 +319,7 @@ def test_one_that_is_overtaken_leaves_the_later_end(several: Several) -> None:
     assert all(several.held())
 
 
-def test_those_given_back_meanwhile_are_left_out(several: Several) -> None:
+def test_those_released_meanwhile_are_left_out(several: Several) -> None:
     several.mutexes[0].release()
     several.renew()
     (batch,) = several.scene.proxy.of(BATCH)

@@ -256,7 +256,7 @@ def test_mine_is_token_and_version_and_a_claim():
         (Claim(), Loss.DELETED),
     ],
 )
-def test_the_row_tells_why_a_lock_was_lost(row, loss):
+def test_the_row_shows_why_a_lock_was_lost(row, loss):
     assert loss_of(holder(), row) is loss
 
 
@@ -273,17 +273,17 @@ def test_tokens_differ():
 
 
 @pytest.mark.parametrize("make", [new_token, forced_token])
-def test_a_token_tells_when_it_was_made(make):
+def test_a_token_shows_when_it_was_made(make):
     assert made_at(make(1763798400.123, current_process().random_bits())) == 1763798400.123
 
 
 @pytest.mark.parametrize("make", [new_token, forced_token])
-def test_token_made_before_server_time_is_known_tells_nothing(make):
+def test_token_made_before_server_time_is_known_shows_nothing(make):
     assert made_at(make(None, current_process().random_bits())) is None
 
 
 @pytest.mark.parametrize("token", [None, "", "mine", "forced-", "ab" * 16])
-def test_another_token_tells_nothing(token):
+def test_another_token_shows_nothing(token):
     assert made_at(token) is None
 
 

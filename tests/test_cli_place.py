@@ -43,7 +43,7 @@ def test_the_place_may_stand_before_or_after_the_command(table, engine):
         assert "a\t" in done.stdout
 
 
-def test_a_missing_table_is_told_with_what_makes_it(engine):
+def test_a_missing_table_is_reported_with_what_makes_it(engine):
     for args in (("ls",), ("show", "a"), ("wait", "a"), ("watch",), ("release", "a")):
         line = failure("--table", "no-such-table", *args)
         assert line == (
@@ -58,7 +58,7 @@ def test_a_missing_table_is_told_with_what_makes_it(engine):
 
 
 @pytest.mark.parametrize("engine", ["embedded"], indirect=True)
-def test_an_endpoint_that_does_not_answer_is_told_within_seconds(table):
+def test_an_endpoint_that_does_not_answer_is_reported_within_seconds(table):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -131,7 +131,7 @@ def test_region_that_there_is_not(monkeypatch, tmp_path, command):
     assert "You must specify a region. Set the region: " in failure(command)
 
 
-def test_a_mistake_of_our_own_is_not_told_as_the_users(monkeypatch):
+def test_a_mistake_of_our_own_is_not_reported_as_the_users(monkeypatch):
     monkeypatch.setattr("pynamodb_mutex.cli._listing.Locks", lambda _: int("ours"))
     with pytest.raises(ValueError, match="ours"):
         app(["ls"], standalone_mode=False)

@@ -123,7 +123,7 @@ def test_renewed_while_the_question_stood_is_the_same_claim(table):
         mutex.renew()
 
 
-def test_given_back_while_the_question_stood(table):
+def test_released_while_the_question_stood(table):
     mutex = Mutex.for_key("a", model=Elsewhere)
     mutex.acquire()
     done = while_it_asks(mutex.release, "release", "a", "--force", "--json")
@@ -263,7 +263,7 @@ def test_all_abandoned_retries_a_write_that_is_throttled(table, monkeypatch, pat
             assert "slow down" in done.stderr
 
 
-def test_abandoned_lock_whose_row_is_overwritten_meanwhile_is_not_told_as_freed(table):
+def test_abandoned_lock_whose_row_is_overwritten_meanwhile_is_not_reported_as_freed(table):
     with held_elsewhere("a"):
         expire("a")
         args = ("release", "--all-abandoned", "--json")
@@ -320,7 +320,7 @@ def test_one_that_is_renewed_or_taken_meanwhile_is_left_alone(table):
         taker.release()
 
 
-def test_what_was_done_before_ctrl_c_is_told(table, wire):
+def test_what_was_done_before_ctrl_c_is_reported(table, wire):
     with held_elsewhere("a"), held_elsewhere("b"):
         expire("a")
         expire("b")

@@ -28,7 +28,7 @@ pytest_plugins = ["run_scene_fixtures"]
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals")
 
 
-def test_the_command_has_the_lock_and_is_told_of_it(table, tmp_path):
+def test_the_command_has_the_lock_and_learns_of_it(table, tmp_path):
     seen = tmp_path / "seen"
     told = run_here("k", "--verbose", "--", "sh", "-c", f"env >{seen}; exit 7")
     assert told.exit_code == 7

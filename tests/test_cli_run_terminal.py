@@ -98,7 +98,7 @@ def test_ctrl_c_is_the_commands(embedded, typed):
     assert code(process) == 9
 
 
-def test_asked_to_end_it_tells_the_command_alone(embedded, typed, tmp_path):
+def test_asked_to_end_it_signals_the_command_alone(embedded, typed, tmp_path):
     process = typed("k", "--", "sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 60")
     text_in(tmp_path / "pid")
     process.kill(signal.SIGTERM)

@@ -153,7 +153,7 @@ def test_a_table_that_is_being_deleted_is_waited_for(table, monkeypatch):
     assert wire.sent.count("DescribeTable") >= 4
 
 
-def test_one_that_does_not_go_is_told(table, monkeypatch):
+def test_one_that_does_not_go_is_reported(table, monkeypatch):
     monkeypatch.setattr(_infrastructure, "_POLL", 0.01)
     monkeypatch.setattr(_infrastructure, "_LONGEST_WAIT", 0.03)
     wire = Wire(monkeypatch)
@@ -164,7 +164,7 @@ def test_one_that_does_not_go_is_told(table, monkeypatch):
     assert is_there(table.Meta.table_name)
 
 
-def test_what_dynamodb_refuses_is_told(table, monkeypatch):
+def test_what_dynamodb_refuses_is_reported(table, monkeypatch):
     wire = Wire(monkeypatch)
 
     def denied():

@@ -30,7 +30,7 @@ def test_it_is_the_instant_at_which_held_becomes_false(table):
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has this clock")
-def test_it_is_a_reading_of_the_clock_that_users_are_told(table):
+def test_it_is_a_reading_of_the_clock_that_users_read(table):
     with Mutex.for_key("a", lease=10, auto_renew=False) as mutex:
         assert local_time() < mutex.deadline <= local_time() + 10
         assert mutex.remaining == pytest.approx(mutex.deadline - local_time(), abs=3)

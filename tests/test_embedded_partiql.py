@@ -512,7 +512,7 @@ def test_what_is_refused_as_a_whole_writes_nothing(tables):
 
 
 @only_here
-def test_deletes_beside_an_update_are_refused(tables):
+def test_deletes_next_to_an_update_are_refused(tables):
     row, kept = tables.put(n=n(1)), tables.put()
     delete = {"Statement": f'DELETE FROM "{tables.plain}" WHERE "k"=?', "Parameters": [kept["k"]]}
     updated, deleted = tables.batch(tables.update(BY_KEY, n(2), row["k"]), delete)

@@ -249,13 +249,13 @@ def test_loss_of_one_is_loss_of_all(keys: Keys) -> None:
     other.release()
 
 
-def test_loss_is_told_at_the_end_of_a_clean_body(keys: Keys) -> None:
+def test_loss_is_reported_at_the_end_of_a_clean_body(keys: Keys) -> None:
     with pytest.raises(MutexLostError), keys.group(auto_renew=False):
         keys.force(2)
     assert all(keys.free())
 
 
-def test_noticed_at_the_same_instant_the_loss_is_told_once(keys: Keys) -> None:
+def test_noticed_at_the_same_instant_the_loss_is_reported_once(keys: Keys) -> None:
     told = Told()
     group = keys.group(lease=20, on_lost=told)
     assert group.acquire()

@@ -254,7 +254,7 @@ def test_a_hand_over_that_fails_leaves_the_waiter_to_itself(table, queue, monkey
     assert not holder.locked()
 
 
-def test_who_was_not_first_in_line_is_told_the_holder_too(table, queue):
+def test_who_was_not_first_in_line_learns_the_holder_too(table, queue):
     first = Mutex.for_key("a", poll=QUICK)
     with Mutex.for_key("a", owner="front") as holder, ThreadPoolExecutor() as pool:
         waiting = pool.submit(first.acquire, timeout=30)
@@ -311,7 +311,7 @@ def test_ctrl_c_while_waiting_leaves_nothing(table, queue, ctrl_c):
     assert waiter.acquire(timeout=0)
 
 
-def test_ctrl_c_during_a_hand_over_gives_back_what_came(table, queue, monkeypatch, ctrl_c):
+def test_ctrl_c_during_a_hand_over_releases_what_came(table, queue, monkeypatch, ctrl_c):
     gate = Gate(monkeypatch)
     holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", poll=QUICK)
 
@@ -334,7 +334,7 @@ def test_ctrl_c_during_a_hand_over_gives_back_what_came(table, queue, monkeypatc
     assert not waiter.locked()
 
 
-def test_ctrl_c_twice_during_a_hand_over_lets_the_releasing_thread_give_back_what_came(
+def test_ctrl_c_twice_during_a_hand_over_lets_the_releasing_thread_release_what_came(
     table, queue, monkeypatch, ctrl_c
 ):
     gate = Gate(monkeypatch)

@@ -106,7 +106,7 @@ def test_acquire_whose_claim_was_broken_before_the_repeat_is_made_anew(scene: Sc
     assert (scene.row.token, scene.row.version) == (mutex.token, mutex.fencing_token)
 
 
-def test_acquire_whose_claim_another_took_and_gave_back_before_the_repeat_is_made_anew(
+def test_acquire_whose_claim_another_acquired_and_released_before_the_repeat_is_made_anew(
     scene: Scene,
 ) -> None:
     others: list[int] = []
@@ -252,7 +252,7 @@ def test_background_renewals_survive_lost_answers(scene: Scene) -> None:
     assert not mutex.lost
 
 
-def test_background_renewal_tells_that_another_took_over_before_the_repeat(scene: Scene) -> None:
+def test_background_renewal_shows_that_another_took_over_before_the_repeat(scene: Scene) -> None:
     told = threading.Event()
     mutex = scene.mutex(lease=3, on_lost=lambda _: told.set())
     mutex.acquire()

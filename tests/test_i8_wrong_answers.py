@@ -86,7 +86,7 @@ def is_of(key: str):
     return lambda body: body["Key"]["key"]["S"] == key
 
 
-def test_loss_is_told_while_a_renewal_hangs(scene: Scene) -> None:
+def test_loss_is_reported_while_a_renewal_hangs(scene: Scene) -> None:
     told = threading.Event()
     with scene.fresh(read_timeout=30) as patient:
         mutex = patient.mutex(lease=1, on_lost=lambda _: told.set())

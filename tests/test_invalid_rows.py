@@ -426,7 +426,7 @@ def test_holder_learns_that_its_row_was_overwritten(table, odd, how):
 
 
 @pytest.mark.parametrize("odd", OVERWRITTEN)
-def test_background_renewal_tells_that_the_row_was_overwritten(table, odd):
+def test_background_renewal_shows_that_the_row_was_overwritten(table, odd):
     lost = threading.Event()
     mutex = Mutex.for_key("odd", lease=3, on_lost=lambda _: lost.set())
     assert mutex.acquire()
@@ -436,7 +436,7 @@ def test_background_renewal_tells_that_the_row_was_overwritten(table, odd):
 
 
 @pytest.mark.parametrize("odd", OVERWRITTEN)
-def test_renewal_in_a_batch_tells_that_the_row_was_overwritten(table, odd):
+def test_renewal_in_a_batch_shows_that_the_row_was_overwritten(table, odd):
     mutexes = [Mutex.for_key(key, lease=120) for key in ("odd", "a")]
     for mutex in mutexes:
         assert mutex.acquire()

@@ -262,7 +262,7 @@ def test_a_forced_holder_of_this_process_knows_it_at_once(table):
         mutex.release()
 
 
-def test_forcing_an_old_claim_does_not_tell_a_newer_holder_of_this_process(table, wire):
+def test_forcing_an_old_claim_does_not_show_a_newer_holder_of_this_process(table, wire):
     old, new = Mutex.for_key("a", model=Elsewhere), Mutex.for_key("a")
     old.acquire()
 

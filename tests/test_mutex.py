@@ -173,7 +173,7 @@ def test_the_timeout_error_names_a_holder_of_this_process_too(table, timeout):
         assert holder.held
 
 
-def test_an_exception_of_the_body_passes_and_the_lock_is_given_back(table):
+def test_an_exception_of_the_body_passes_and_the_lock_is_released(table):
     with pytest.raises(KeyError, match="mine"), Mutex.for_key("a"):
         raise KeyError("mine")
     assert not Mutex.for_key("a").locked()

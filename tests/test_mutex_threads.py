@@ -283,7 +283,7 @@ def test_each_thread_sees_its_own_acquisition(table, aside):
     aside(mutex.release)
 
 
-def test_leaving_a_block_never_gives_back_what_another_thread_took(table, aside):
+def test_leaving_a_block_never_releases_what_another_thread_took(table, aside):
     mutex = Mutex.for_key("a", poll=QUICK)
 
     def body():

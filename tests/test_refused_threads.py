@@ -317,7 +317,7 @@ def test_signals_of_renewals_come_once_refusals_have_passed(
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_task_takes_and_gives_back_while_threads_are_refused(
+def test_task_acquires_and_releases_while_threads_are_refused(
     scene: Scene, refusals, run_once: Run, count: int
 ) -> None:
     async def main() -> None:
@@ -349,7 +349,7 @@ def test_tasks_that_wait_get_the_lock_though_every_thread_is_refused(
     assert sorted(got) == list(range(5))
 
 
-def test_task_is_told_what_failed_though_every_thread_is_refused(
+def test_task_is_reported_what_failed_though_every_thread_is_refused(
     scene: Scene, refusals, run_once: Run
 ) -> None:
     async def main() -> None:

@@ -63,7 +63,7 @@ def row(key):
 # -- uncontended --------------------------------------------------------------------------------
 
 
-def test_taking_and_giving_back_are_two_requests_after_the_first_contact(table, sent):
+def test_acquiring_and_releasing_are_two_requests_after_the_first_contact(table, sent):
     sent.clear()
     with Mutex.for_key("first"):
         pass

@@ -38,7 +38,7 @@ def test_entering_gives_the_row_and_leaving_gives_it_back(
     assert row_scene.row.balance == before + 5
 
 
-def test_a_missing_row_is_told_and_nothing_is_held(row_scene: RowScene, run_once: Run) -> None:
+def test_a_missing_row_is_reported_and_nothing_is_held(row_scene: RowScene, run_once: Run) -> None:
     async def main() -> None:
         with pytest.raises(row_scene.here.DoesNotExist):
             async with locked(row_scene.here, "nobody"):
@@ -121,7 +121,7 @@ def test_several_rows_are_locked_and_read_together(row_scene: RowScene, run_once
     assert row_scene.there.locked(names[0]).acquire(blocking=False)
 
 
-def test_rows_that_cannot_be_read_are_given_back(table_scene: RowScene, run_once: Run) -> None:
+def test_rows_that_cannot_be_read_are_released(table_scene: RowScene, run_once: Run) -> None:
     async def main() -> None:
         # their locks stand in a lock table, so that only reading them shows that one is missing
         with pytest.raises(table_scene.here.DoesNotExist):

@@ -91,7 +91,7 @@ def test_renewed_by_one_request(rows: Rows) -> None:
             assert all(later > end for later, end in zip(after, ends, strict=True))
 
 
-def test_a_missing_row_under_a_lock_table_is_told_when_it_is_looked_at(
+def test_a_missing_row_under_a_lock_table_is_reported_when_it_is_looked_at(
     ledger: type[Ledger],
 ) -> None:
     with ledger.locked_all(["a", "missing"]) as rows:
@@ -100,7 +100,7 @@ def test_a_missing_row_under_a_lock_table_is_told_when_it_is_looked_at(
         assert rows._locks.held
 
 
-def test_ensure_held_tells_a_loss(locks: RowLocks[Account]) -> None:
+def test_ensure_held_shows_a_loss(locks: RowLocks[Account]) -> None:
     assert locks.acquire()
     assert Account.locked("b").force_release()
     with pytest.raises(MutexLostError) as raised:
@@ -119,7 +119,7 @@ def test_the_bodys_own_error_is_not_replaced(locks: RowLocks[Account]) -> None:
         assert "could not be released" in raised.value.__notes__[0]
 
 
-def test_a_loss_is_told_at_the_end_of_a_clean_body(locks: RowLocks[Account]) -> None:
+def test_a_loss_is_reported_at_the_end_of_a_clean_body(locks: RowLocks[Account]) -> None:
     with pytest.raises(MutexLostError), locks:
         assert Account.locked("b").force_release()
 
@@ -201,7 +201,7 @@ def test_claims_that_came_too_late_are_not_held(rows: Rows) -> None:
     assert all(rows.free())
 
 
-def test_who_waits_while_the_engine_is_left_is_told(rows: Rows) -> None:
+def test_who_waits_while_the_engine_is_left_is_reported(rows: Rows) -> None:
     other = rows.taken(0)
     told: list[str] = []
 

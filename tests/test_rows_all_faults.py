@@ -129,7 +129,7 @@ def test_loss_of_one_refuses_the_write_of_another(rows: Rows) -> None:
     assert rows.balances == [0, 0, 0]
 
 
-def test_loss_of_one_is_told_at_the_release(rows: Rows) -> None:
+def test_loss_of_one_is_reported_at_the_release(rows: Rows) -> None:
     locks = rows.locks(auto_renew=False)
     assert locks.acquire()
     rows.forced_and_taken(1)
@@ -183,7 +183,7 @@ def test_applied_and_one_lost_before_the_repeat(rows: Rows, lose: Lose, unlock: 
     assert rows.free() == [True, False, True]
 
 
-def test_row_that_is_gone_proves_nothing_beside_one_that_was_not_written(
+def test_row_that_is_gone_proves_nothing_next_to_one_that_was_not_written(
     row_scene: RowScene,
 ) -> None:
     any_scene = row_scene

@@ -256,7 +256,7 @@ def test_renewal_under_way_when_a_write_unlocks_is_no_loss(row_scene: RowScene) 
     assert lost == []
 
 
-def test_refused_renewal_tells_the_loss_if_the_write_that_unlocks_is_refused_too(
+def test_refused_renewal_shows_the_loss_if_the_write_that_unlocks_is_refused_too(
     row_scene: RowScene,
 ) -> None:
     lost = threading.Event()

@@ -398,7 +398,7 @@ def test_a_payload_may_be_a_map(table):
         assert mutex.data is None
 
 
-def test_subclasses_may_be_told_apart_by_a_discriminator(table):
+def test_subclasses_may_be_distinguished_by_a_discriminator(table):
     class Kind(LockItem):
         class Meta(LockItem.Meta):
             table_name = fresh()

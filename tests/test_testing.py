@@ -276,7 +276,7 @@ def test_use_forgets_what_was_known_of_another_endpoint(engine, monkeypatch):
     assert not Mutex.for_key("a").locked()
 
 
-def test_who_waits_for_a_lock_while_its_engine_leaves_is_told(engine, table):
+def test_who_waits_for_a_lock_while_its_engine_leaves_is_reported(engine, table):
     with held_elsewhere("a"), ThreadPoolExecutor() as pool:
         waiting = pool.submit(Mutex.for_key("a", poll=(0.02, 0.05)).acquire, timeout=60)
         queue = QueueFor(table, "a")

@@ -97,7 +97,5 @@ def _try_teeth(seed: int, most: int, seconds: float) -> int:
 
 
 if __name__ == "__main__":
-    # the operations of a dead process are collected unfinished
-    sys.unraisablehook = lambda _: None
     with contextlib.suppress(KeyboardInterrupt):
         sys.exit(main())

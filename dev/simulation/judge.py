@@ -73,7 +73,7 @@ class Judge:
         if request.operation in {"GetItem", "BatchGetItem", "Scan"}:
             return
         before, after = self._before, self.rows()
-        for key in before.keys() | after.keys():
+        for key in sorted(before.keys() | after.keys()):
             old, new = before.get(key, {}), after.get(key, {})
             if old != new:
                 self._changed(process, key, old, new)

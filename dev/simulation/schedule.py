@@ -355,6 +355,7 @@ def play(seed: int, *, keep_trace: bool = False) -> Played:
     except ViolationError as error:
         violation = str(error)
     world = schedule.world
+    world.end()
     return Played(
         violation,
         world.network.requests,

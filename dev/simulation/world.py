@@ -25,7 +25,7 @@ from pynamodb_mutex._operations.effects import Send, Start, Wait
 from pynamodb_mutex._operations.events import CallOnLost, LockEvent
 from pynamodb_mutex._operations.renew import renewal_loop
 from pynamodb_mutex._operations.shared import Shared
-from pynamodb_mutex._protocol.server_time import ServerTime
+from pynamodb_mutex._protocol.server_time import DRIFT, ServerTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,6 +41,8 @@ EPOCH = 1_800_000_000.0
 """Server time at the beginning."""
 
 ENDPOINT = "http://simulated"
+
+_MOST_REQUESTS_WHEN_CLOSED = 100
 
 SIGNALS = (
     "acquired",
@@ -128,8 +130,7 @@ class World:
         self.steps = 0
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._serial = 0
-        # a generator that is collected is closed, and would try to release: nothing of a dead process runs
-        self.graveyard: list[Any] = []
+        self._begun: list[Operation[Any]] = []
 
     def at(self, when: float, call: Callable[[], object]) -> None:
         """Make a call at a time."""
@@ -155,6 +156,28 @@ class World:
         self.now = max(self.now, until)
         return True
 
+    def begun(self, operation: Operation[Any]) -> None:
+        """Remember an operation, which `end` closes."""
+        self._begun.append(operation)
+
+    def end(self) -> None:
+        """Close the operations that have not ended, such as those of processes that crashed.
+
+        Closed, an operation tries to release what it may hold, and asks to send requests for that. Nobody
+        answers; the garbage collector, which would close it else, would complain about each.
+        """
+        self._queue.clear()
+        for operation in self._begun:
+            for _ in range(_MOST_REQUESTS_WHEN_CLOSED):
+                try:
+                    operation.close()
+                except RuntimeError:
+                    # it has asked for something instead of ending
+                    continue
+                except Exception:
+                    pass
+                break
+
     def note(self, who: str, what: str) -> None:
         """Keep a line of the trace."""
         if self.trace is not None:
@@ -179,7 +202,7 @@ class Process(Shared):
         self.name = name
         self.lives = True
         self.frozen_at: float | None = None
-        self._rate = 1 + rng.uniform(-0.004, 0.004)
+        self._rate = 1 + rng.uniform(-0.99, 0.99) * DRIFT
         self._begin, self._local = world.now, rng.uniform(0, 1e6)
         self._paused: list[Callable[[], object]] | None = None
         self.threads: list[Thread] = []
@@ -220,7 +243,6 @@ class Process(Shared):
         self.world.note(self.name, "CRASH")
         self.lives = False
         self.world.processes.remove(self)
-        self.world.graveyard.append(self)
 
     def stop(self, seconds: float, *, freeze: bool) -> None:
         """Stand still for a time: the clock runs on, or stands still too, as in a machine that is suspended."""
@@ -298,6 +320,7 @@ class Thread:
         self.world = process.world
         self.name = name
         self.operation = operation
+        self.world.begun(operation)
         self._done = done
         self._wait: Wait | None = None
         self._turn = 0

@@ -15,10 +15,13 @@ from contextlib import contextmanager
 
 import pytest
 from botocore.client import BaseClient
+from driving import Driven, acquiring, scheduled
 from pynamodb.signals import pre_dynamodb_send
 from stores import QueueFor, store_for
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, MutexTimeoutError
+from pynamodb_mutex._operations.effects import Send, Wait
+from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._protocol.schedule import MOST_HAND_OVERS
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
@@ -366,6 +369,24 @@ def test_ctrl_c_twice_during_a_hand_over_lets_the_releasing_thread_release_what_
     assert not waiter.held
     assert queue.is_idle
     assert not waiter.locked()
+
+
+def test_interrupted_again_just_when_the_lock_was_handed_over_it_releases_it(table, queue):
+    holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", poll=QUICK)
+    assert holder.acquire()
+    waiting = acquiring(waiter, True, 30)
+    waiting.until_it_waits()
+    releasing = Driven(release(holder._latest))
+    assert isinstance(releasing.step(), Send)
+    # it waits for the hand-over that is under way
+    assert isinstance(waiting.step(error=KeyboardInterrupt()), Wait)
+    while releasing.effect is not None:
+        releasing.go_on()
+    assert waiting.effect.wakeup.rung
+    waiting.interrupt()
+    assert not waiter.locked()
+    assert queue.is_idle
+    assert scheduled() == []
 
 
 def stands_in(function, thread):

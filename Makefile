@@ -37,9 +37,11 @@ $(VENV)/.installed: setup.cfg setup.py
 	$(call install,$(VENV),-e '.[dev]')
 	@touch $@
 
+# A variable, for a comma would end the argument of `call`.
+FOR_DEMO = -e '.[testing,signals]'
 $(DEMO_VENV)/.installed: setup.cfg setup.py
 	$(PYTHON) -m venv --clear $(DEMO_VENV)
-	$(call install,$(DEMO_VENV),-e '.[demo]')
+	$(call install,$(DEMO_VENV),$(FOR_DEMO))
 	@touch $@
 
 test: $(VENV)/.installed ## run all tests; every line and branch must be covered
@@ -51,7 +53,7 @@ test: $(VENV)/.installed ## run all tests; every line and branch must be covered
 	$(IN_VENV) pytest -m alone
 
 demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options)
-	@$(DEMO_VENV)/bin/python -m pynamodb_mutex.demo $(ARGS)
+	@$(DEMO_VENV)/bin/python examples/demo.py $(ARGS)
 
 models: ## check the formal models at small sizes (needs spin and gcc)
 	@$(PYTHON) models/run.py --small
@@ -64,6 +66,9 @@ $(PEERS_VENV)/.installed: setup.cfg setup.py proof/peers/requirements.txt
 	$(PYTHON) -m venv --clear $(PEERS_VENV)
 	$(call install,$(PEERS_VENV),-e . -r proof/peers/requirements.txt)
 	@touch $@
+
+simulate: $(VENV)/.installed ## the whole library in virtual time, from a seed (ARGS=... for seed, seconds, trace, teeth)
+	@$(IN_VENV) dev.simulation $(ARGS)
 
 peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## other locks under the same nemesis (ARGS=... for its options)
 	$(IN_VENV) proof.peers --python $(PEERS_VENV)/bin/python --out $(PROOF) $(ARGS)
@@ -90,7 +95,8 @@ $(COMPAT_VENV)/.installed: setup.cfg setup.py dev/compat/requirements.txt
 compat: $(COMPAT_VENV)/.installed ## PynamoDB's own tests, with row locks on every model (ARGS=... for its options)
 	@$(COMPAT_VENV)/bin/python -m dev.compat $(ARGS)
 
-lint: $(VENV)/.installed ## check style, format and types
+lint: $(VENV)/.installed ## check style, format, layers and types
+	$(VENV)/bin/lint-imports --no-cache
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
 	$(IN_VENV) mypy --strict pynamodb_mutex tests/typing examples

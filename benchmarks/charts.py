@@ -97,7 +97,7 @@ def _named(axes: Any, names: list[str], title: str) -> None:
 def _cycle(found: dict[str, Any]) -> Any:
     libraries = _those(found["libraries"])
     figure, panels = _panels(3)
-    _counts(panels[0], libraries, "Take and give back: requests and units")
+    _counts(panels[0], libraries, "Take and release: requests and units")
     cpu = {name: each["cpu"]["ratio"] for name, each in libraries.items()}
     _bars(panels[1], cpu, "times that of bare boto3", "CPU of the client")
     for name, each in libraries.items():
@@ -107,7 +107,7 @@ def _cycle(found: dict[str, Any]) -> Any:
     panels[2].set_xlabel("latency added to each request, ms")
     panels[2].set_ylabel("ms")
     panels[2].set_ylim(bottom=0)
-    panels[2].set_title("Time of taking and giving back", loc="left", fontsize=10)
+    panels[2].set_title("Time of taking and releasing", loc="left", fontsize=10)
     panels[2].legend(frameon=False, fontsize=8, handlelength=3.5)
     return figure
 

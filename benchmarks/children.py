@@ -14,8 +14,7 @@ from typing import Any
 import botocore.loaders
 import botocore.session
 
-from pynamodb_mutex._engines import environment
-from pynamodb_mutex.testing import Engine
+from pynamodb_mutex.testing import Engine, environment
 
 _FORK = multiprocessing.get_context("fork")
 

@@ -1,6 +1,6 @@
 """The locks that are measured, each used as its README shows, with its own defaults.
 
-One call each for take and give back, so that the same code measures all. Nothing of a library is
+One call each for take and release, so that the same code measures all. Nothing of a library is
 imported before it is made.
 """
 

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.charges import UnknownOperationError, units
-from pynamodb_mutex._engines import when_parent_ends
+from pynamodb_mutex.testing.supervisor import when_parent_ends
 
 CONTROL = b"/benchmark"
 """The path that the proxy answers itself: see `_Proxy.control`."""

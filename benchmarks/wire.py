@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.proxy import CONTROL
-from pynamodb_mutex._engines import _running
 from pynamodb_mutex.testing import Engine, use
+from pynamodb_mutex.testing.engines import run_server
 
 ROOT = Path(__file__).parent.parent
 
@@ -80,7 +80,7 @@ def wired(engine_url: str, latency: float = 0.0) -> Iterator[Wire]:
     """Run a proxy to the engine; what this process makes inside the block goes through it."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "benchmarks.proxy", engine_url]
-    with _running(command, env) as (_, url):
+    with run_server(command, env) as (_, url):
         wire = Wire(url)
         with use(wire.engine):
             wire.set(latency)

@@ -36,7 +36,7 @@ nitpick_ignore_regex = [
     ),
     (
         r"py:class",
-        r"([MNPRT]|Skipping|Waiting|P\.args|P\.kwargs|Self|(Async)?Options|pynamodb_mutex\.(testing|aio|_async_groups|_row_group|_row_lock)\.M)",
+        r"([MNPRT]|Skipping|Waiting|P\.args|P\.kwargs|Self|(Async)?Options|pynamodb_mutex\.(testing\.holders|aio|_row_locks)\.M)",
     ),
     # of blinker, prometheus_client and OpenTelemetry
     (r"py:class", r"(NamedSignal|CollectorRegistry|TracerProvider|MeterProvider)"),

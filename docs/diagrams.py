@@ -124,7 +124,7 @@ HELD, FREE = "#e8f3ec", "#f7f9fb"
 
 
 def protocol() -> Drawing:
-    """Take, be refused, renew, write, give back: each one conditional write."""
+    """Take, be refused, renew, write, release: each one conditional write."""
     draw = Sequence(672, "The requests of a lock", THREE)
     draw.state(ROW, "version 41, no end: free")
     draw.send(A, ROW, "acquire, token a: if there is no claim")

@@ -14,19 +14,22 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from pynamodb.exceptions import UpdateError
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import SetAction
 
-from pynamodb_mutex import _acquire, _transaction
-from pynamodb_mutex._answers import Answer
-from pynamodb_mutex._claim import Claim, Tenure
-from pynamodb_mutex._clock import Bounds, local_clock
-from pynamodb_mutex._expressions import ClaimRows, slot
-from pynamodb_mutex._guard import Part, Verdict
-from pynamodb_mutex._hold import Hold
-from pynamodb_mutex._store import Store
-from pynamodb_mutex._templates import seconds
+from pynamodb_mutex import _transactions
+from pynamodb_mutex._dynamodb.answers import Answer, Failure
+from pynamodb_mutex._dynamodb.layout import Layout, seconds, slot
+from pynamodb_mutex._dynamodb.requests import Requests
+from pynamodb_mutex._dynamodb.store import Request, Store
+from pynamodb_mutex._operations import acquire
+from pynamodb_mutex._operations.guarded_write import Guard
+from pynamodb_mutex._operations.held import HeldClaim, State
+from pynamodb_mutex._operations.shared import Shared
+from pynamodb_mutex._protocol.claim import Claim, OwnClaim, Term
+from pynamodb_mutex._protocol.outcome import Verdict
+from pynamodb_mutex._protocol.server_time import Bounds
+from pynamodb_mutex._runtime.clock import local_clock
 
 Patches = list[Any]
 
@@ -34,121 +37,139 @@ wall_offsets: dict[str, float] = {}
 """Seconds by which a client's time of day is off, by the address of its proxy; for one process's tests."""
 
 
-def _exists(self: ClaimRows, value: Any = None) -> Any:
+def _exists(self: Layout, value: Any = None) -> Any:
     return self._hash_key.exists()
 
 
 def lease_from_receipt() -> Patches:
     """The lease counts from when the answer was received."""
-    renewed = Tenure.renewed
+    renewed = OwnClaim.renewed
 
-    def late(self: Tenure, end: float, lease: float, sent: float, bounds: Any) -> None:
+    def late(self: OwnClaim, end: float, lease: float, sent: float, bounds: Any) -> None:
         renewed(self, end, lease, local_clock().now(), bounds)
-        self._limit = math.inf
+        self.term = Term(self.term.ends, math.inf)
 
-    return [patch.object(Tenure, "renewed", late)]
+    return [patch.object(OwnClaim, "renewed", late)]
 
 
 def release_by_key() -> Patches:
     """A release ends whatever claim there is."""
 
-    def release(self: ClaimRows) -> Any:
-        return self._template(self.ending(), self._hash_key.exists())
+    def release(self: Requests) -> Any:
+        layout = self._layout
+        return self._template(layout.ending(), layout._hash_key.exists())
 
-    return [patch.object(ClaimRows, "release", property(release))]
+    return [patch.object(Requests, "release", property(release))]
 
 
 def token_per_client() -> Patches:
     """All acquisitions of a client have the same token."""
     client = threading.local()
-    take = _acquire.Acquisition.take
+    take = acquire.Acquisition.take
 
     @functools.wraps(take)
     def named(self: Any) -> Any:
-        client.token = f"client-{self.wanted.owner}"
-        return take(self)
+        client.token = f"client-{self.contender.owner}"
+        return (yield from take(self))
 
     return [
-        patch.object(_acquire.Acquisition, "take", named),
-        patch.object(_acquire, "new_token", lambda _: client.token),
+        patch.object(acquire.Acquisition, "take", named),
+        patch.object(Shared, "new_token", lambda self, store: client.token),
     ]
 
 
 def no_own_token() -> Patches:
     """A refused acquire is another's, also when the row carries our token."""
-    acquire = Store.acquire
+    send = Request.send
 
-    def blind(self: Store, key: Any, tenure: Tenure, *args: Any, **more: Any) -> Answer:
-        answer = acquire(self, key, tenure, *args, **more)
-        if not answer.applied and answer.claim.token == tenure.token:
-            return answer._replace(claim=answer.claim._replace(token="somebody"))
-        return answer
+    def blind(self: Request) -> Answer | Failure:
+        reply = send(self)
+        mine = _acquiring_token(self)
+        if isinstance(reply, Answer) and not reply.applied and mine == reply.claim.token:
+            reply.claim = reply.claim._replace(token="somebody")
+        return reply
 
-    return [patch.object(Store, "acquire", blind)]
+    return [patch.object(Request, "send", blind)]
+
+
+def _acquiring_token(request: Request) -> str | None:
+    """Return the token of an acquiring write."""
+    text = request.kwargs.get("ConditionExpression", "")
+    if request.operation != "UpdateItem" or "<>" not in text:
+        return None
+    token = text[text.index("<>") + 2 :].split(")")[0].strip()
+    value: str = request.kwargs["ExpressionAttributeValues"][token]["S"]
+    return value
 
 
 def guard_by_token() -> Patches:
     """A guarded write needs the claim alone, and no number."""
 
-    def guarding(self: ClaimRows, value: Any = slot) -> Any:
+    def guarding(self: Layout, value: Any = slot) -> Any:
         return self.mine(value) & self.has_claim
 
-    return [patch.object(ClaimRows, "guarding", guarding)]
+    return [patch.object(Layout, "guarding", guarding)]
 
 
 def no_guard() -> Patches:
     """A guarded write needs nothing."""
-    return [patch.object(ClaimRows, "guarding", _exists)]
+    return [patch.object(Layout, "guarding", _exists)]
 
 
 def fence_at_write() -> Patches:
     """A mutex's writes only compare fencing tokens, with what the row was last written with."""
-    return [patch.object(_transaction.GuardedTransactWrite, "_commit", _transaction._plain_commit)]
+    return [
+        patch.object(_transactions.GuardedTransactWrite, "_commit", _transactions._plain_commit)
+    ]
 
 
 def counter_reset() -> Patches:
     """A release resets the fencing token."""
-    ending = ClaimRows.ending
+    ending = Layout.ending
 
-    def from_zero(self: ClaimRows, value: Any = slot) -> Any:
-        return [*ending(self, value), self._version.set(0)]
+    def from_zero(self: Layout, value: Any = slot) -> Any:
+        return [*ending(self, value), self.version.set(0)]
 
     return [
-        patch.object(ClaimRows, "ending", from_zero),
+        patch.object(Layout, "ending", from_zero),
         patch.object(Store, "next_version", lambda self, now: 0),
     ]
 
 
 def save_moves_end_back() -> Patches:
     """A save carries the end that was read with the row."""
-    values = Part.values
+    values = Guard.values
 
-    def stale(self: Part) -> Any:
+    def stale(self: Guard) -> Any:
         made = values(self)
         if self.renews:
-            stored = self.hold.item[self.hold.store.rows.expires_at.attr_name]["N"]
+            claim = self.claim
+            stored = claim.item[claim.store.layout.expires_at.attr_name]["N"]
             made["end"] = seconds(float(stored))
         return made
 
     return [
-        patch.object(Part, "values", stale),
-        patch.object(ClaimRows, "ends_before", _exists),
+        patch.object(Guard, "values", stale),
+        patch.object(Layout, "ends_before", _exists),
     ]
 
 
 def renewal_revives() -> Patches:
-    """A renewal needs only to be ours: it may bring back what was given back."""
-    return [patch.object(ClaimRows, "ends_before", _exists)]
+    """A renewal needs only to be ours: it may bring back what was released."""
+    return [patch.object(Layout, "ends_before", _exists)]
 
 
 def wall_clock() -> Patches:
     """The client's time of day stands for the server's."""
 
-    def observe(self: Store, response: Any, sent: float, received: float) -> None:
+    def learn(self: Store, reply: Any, sent: float, received: float) -> bool:
+        reply.sent, reply.received = reply.sent or sent, received
         offset = wall_offsets.get(self.model.Meta.host, 0.0)
-        self.server.observe(time.time() + offset, sent, received)
+        server = self.connection.server
+        server.answered = True
+        return server.observe(time.time() + offset, sent, received)
 
-    return [patch.object(Store, "_observe", observe)]
+    return [patch.object(Store, "learn", learn)]
 
 
 def early_taker() -> Patches:
@@ -161,72 +182,83 @@ def early_taker() -> Patches:
 
 def denied_swallowed() -> Patches:
     """An acquire that is denied counts as held."""
-    acquire = Store.acquire
+    send = Request.send
 
-    def careless(self: Store, key: Any, tenure: Tenure, *args: Any, **more: Any) -> Answer:
-        try:
-            return acquire(self, key, tenure, *args, **more)
-        except UpdateError as error:
-            if error.cause_response_code != "AccessDeniedException":
-                raise
-            now = local_clock().now()
-            claim = Claim(tenure.token, 1, tenure.proposed, tenure.lease)
-            return Answer(True, claim, {}, now, now)
+    def careless(self: Request) -> Answer | Failure:
+        reply = send(self)
+        token = _acquiring_token(self)
+        if token is None or not isinstance(reply, Failure):
+            return reply
+        code = getattr(reply.error, "cause_response_code", None)
+        if code != "AccessDeniedException":
+            return reply
+        claim = Claim(token, 1, 253370764800.0, 30.0)
+        return Answer({}, claim=claim)
 
-    return [patch.object(Store, "acquire", careless)]
+    return [patch.object(Request, "send", careless)]
 
 
 def own_write_unknown() -> Patches:
     """A guarded write that was applied, and its answer lost, is made again."""
-    judge = Part.judge
+    judge = Guard.judge
 
-    def forgetful(self: Part, raw: Any, *, maybe_applied: bool) -> Verdict:
-        verdict = judge(self, raw, maybe_applied=maybe_applied)
+    def forgetful(self: Guard, row: Any, *, maybe_applied: bool) -> Verdict:
+        verdict = judge(self, row, maybe_applied=maybe_applied)
         if verdict is Verdict.APPLIED:
-            self.hold.tenure.writes = self.claim(raw).writes
+            self.claim.own.writes = self.claim.store.layout.claim(row).writes
             return Verdict.AGAIN
         return verdict
 
-    return [patch.object(Part, "judge", forgetful)]
+    return [patch.object(Guard, "judge", forgetful)]
 
 
 def held_is_a_flag() -> Patches:
     """Who was told that it holds believes so until told otherwise."""
 
-    def remaining(self: Hold) -> float:
-        return 0.0 if self._finished or self._loss is not None else math.inf
+    def remaining(self: HeldClaim) -> float:
+        belief = self.belief
+        is_over = belief.state is State.RELEASED or belief.loss is not None
+        return 0.0 if is_over else math.inf
 
-    return [patch.object(Hold, "remaining", property(remaining))]
+    return [
+        patch.object(HeldClaim, "remaining", property(remaining)),
+        patch.object(HeldClaim, "held", property(lambda self: remaining(self) > 0)),
+    ]
 
 
 def unknown_is_no() -> Patches:
     """A write of unknown outcome is told as not applied."""
-    lost_error = Hold.lost_error
+    lost_error = HeldClaim.lost_error
 
-    def sure(self: Hold, what: str, *, applied: bool | None = False) -> Any:
+    def sure(self: HeldClaim, what: str, *, applied: bool | None = False) -> Any:
         return lost_error(self, what, applied=bool(applied))
 
-    return [patch.object(Hold, "lost_error", sure)]
+    return [patch.object(HeldClaim, "lost_error", sure)]
 
 
 def force_breaks_any() -> Patches:
     """Force breaks whatever claim stands when it arrives."""
 
-    def force(self: ClaimRows) -> Any:
-        one_more = SetAction(Path(self._version), Path(self._version) + Value({"N": "1"}))
-        actions = [self._token.set(slot("S", "token")), one_more, *self.ending()]
-        return self._template(actions, self.has_claim)
+    def force(self: Requests) -> Any:
+        layout = self._layout
+        one_more = SetAction(Path(layout.version), Path(layout.version) + Value({"N": "1"}))
+        actions = [layout.token.set(slot("S", "token")), one_more, *layout.ending()]
+        return self._template(actions, layout.has_claim)
 
-    return [patch.object(ClaimRows, "force", property(force))]
+    return [patch.object(Requests, "force", property(force))]
 
 
 def unlocking_believes() -> Patches:
     """Who unlocks by a write believes until the answer is there."""
 
-    def remaining(self: Hold) -> float:
-        return self.ends - local_clock().now() if self.stands else 0.0
+    def remaining(self: HeldClaim) -> float:
+        now = local_clock().now()
+        return self.ends - now if self.stands_at(now) else 0.0
 
-    return [patch.object(Hold, "remaining", property(remaining))]
+    return [
+        patch.object(HeldClaim, "remaining", property(remaining)),
+        patch.object(HeldClaim, "held", property(lambda self: remaining(self) > 0)),
+    ]
 
 
 BROKEN: dict[str, Callable[[], Patches]] = {

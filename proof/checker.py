@@ -138,9 +138,7 @@ class Store:
         if was is not None and end is None:
             self.ends.setdefault(before, (t, event["kind"]))
         if was is None and end is not None:
-            report.violate(
-                "P4", t, f"{lock}: {event['kind']} of {owner} revived what was given back"
-            )
+            report.violate("P4", t, f"{lock}: {event['kind']} of {owner} revived what was released")
         if end is not None and was is not None:
             report.count("P4")
             if end < was:
@@ -282,7 +280,7 @@ def _told_released(event: Event, since: int, store: Store, report: Report) -> No
             continue
         ended, _ = store.ends.get((lock, token, fence), (None, ""))
         if ended is None or ended > event["t"]:
-            report.violate("P7", event["t"], f"{lock}: told as given back, and was not")
+            report.violate("P7", event["t"], f"{lock}: told as released, and was not")
 
 
 def _fences_grow(lock: Lock, acquired: list[tuple[int, int, int]], report: Report) -> None:

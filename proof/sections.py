@@ -8,13 +8,13 @@ from typing import Any
 
 from proof.tables import SEMAPHORE, Tables, Written, twin_of
 from pynamodb_mutex import Mutex, Semaphore
-from pynamodb_mutex._process import store_for
+from pynamodb_mutex._runtime.process import current_process
 
 POLL = (0.02, 0.2)
 
 
 class Section:
-    """One time that a worker locks, reads, writes and gives back.
+    """One time that a worker locks, reads, writes and releases.
 
     Attributes:
         names: Of the rows, which the locks are called after too.
@@ -151,9 +151,9 @@ class ApartSection(MutexSection):
     lingers = 1 / 2
 
     def make_lock(self) -> Any:
-        store = store_for(self.tables.locks)
+        store = current_process().store(self.tables.locks)
         # also with a lease that one hung batch may cost, and after one was denied
-        store.hangs_for, store.batches = 0.0, True
+        store.connection.hangs_for, store.batches = 0.0, True
         self._apart = {
             name: Mutex.for_key(name, model=self.tables.locks, **self.options)
             for name in sorted(self.names)
@@ -244,7 +244,9 @@ class ManySection(Section):
         return list(self.lock._locks)
 
     def read(self) -> None:
-        self.rows = dict(zip(self.names, self.lock._rows, strict=True))
+        self.rows = dict(
+            zip(self.names, self.lock._rows_of(self.lock._current("rows")), strict=True)
+        )
         super().read()
 
     def write(self, values: dict[str, str], chance: random.Random) -> None:

@@ -13,7 +13,7 @@ PROPERTIES = {
     "P4": "one believer: no live claim taken, no end moved back, nobody else's belief overlaps",
     "P5": "the unguarded twin loses updates: the nemesis has teeth",
     "P6": "liveness: dead holders' locks are taken in time, everybody gets on",
-    "P7": "no false answers: held, given back, lost and errors are what the store says",
+    "P7": "no false answers: held, released, lost and errors are what the store says",
     "P8": "each effect on a lock lies within its call",
 }
 

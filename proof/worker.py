@@ -1,4 +1,4 @@
-"""A client: locks, reads, writes, gives back, and writes down what it was told.
+"""A client: locks, reads, writes, releases, and writes down what it was told.
 
     python -m proof.worker CONFIG.json
 

@@ -19,8 +19,8 @@ from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
 
 if TYPE_CHECKING:
-    from pynamodb_mutex._semaphore import Semaphore
     from pynamodb_mutex._synchronized import synchronized
+    from pynamodb_mutex.groups import Semaphore
     from pynamodb_mutex.rows import RowLock, RowLockMixin
 
 __all__ = [
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(rows, name)
     if name == "Semaphore":
-        from pynamodb_mutex._semaphore import Semaphore  # noqa: PLC0415 - as the docstring says
+        from pynamodb_mutex.groups import Semaphore  # noqa: PLC0415 - as the docstring says
 
         return Semaphore
     msg = f"module {__name__!r} has no attribute {name!r}"

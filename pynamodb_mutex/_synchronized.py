@@ -7,9 +7,9 @@ import inspect
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
-from pynamodb_mutex._decorated import check_function, is_async
-from pynamodb_mutex._messages import shown
-from pynamodb_mutex._terms import check_options
+from pynamodb_mutex._handles import check_function, is_async
+from pynamodb_mutex._operations.options import check_options
+from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex.exceptions import MutexTimeoutError
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from pynamodb_mutex._terms import Options
+    from pynamodb_mutex.mutex import Options
 
     P = ParamSpec("P")
 

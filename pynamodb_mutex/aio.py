@@ -10,29 +10,27 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from pynamodb_mutex._async_groups import AsyncMutexGroup, AsyncRowLocks
-from pynamodb_mutex._await import on_thread
-from pynamodb_mutex._awaited import AsyncTransaction, Awaited
-from pynamodb_mutex._row_lock import RowLock
-from pynamodb_mutex._semaphore import Semaphore
-from pynamodb_mutex._terms import check_options
-from pynamodb_mutex._ticket import parse_ticket
-from pynamodb_mutex._view import View
-from pynamodb_mutex._waiting import AT_ONCE, Alarm, all_steps
+from pynamodb.models import Model
+
+from pynamodb_mutex._async_handles import AsyncHandle, AsyncTransaction
+from pynamodb_mutex._handles import HandleOfOne, HandleOfSeveral
+from pynamodb_mutex._operations.attach import parse_ticket
+from pynamodb_mutex._operations.options import check_options
+from pynamodb_mutex._row_locks import LockedRows, RowLock, RowLocks
+from pynamodb_mutex._runtime.callers import caller, take_last
+from pynamodb_mutex.groups import Semaphore
 from pynamodb_mutex.models import LockItem
-from pynamodb_mutex.mutex import Mutex
+from pynamodb_mutex.mutex import Mutex, MutexGroup
 
 if TYPE_CHECKING:
-    from pynamodb.models import Model
     from typing_extensions import Self, Unpack
 
-    from pynamodb_mutex._hold import Hold
-    from pynamodb_mutex._terms import AsyncOptions
-    from pynamodb_mutex._waiting import Steps
-    from pynamodb_mutex.rows import RowLockMixin
+    from pynamodb_mutex._async_handles import AsyncOptions
+    from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.held import HeldClaim
 
-M = TypeVar("M", bound="RowLockMixin")
-N = TypeVar("N", bound="RowLockMixin")
+M = TypeVar("M", bound=Model)
+N = TypeVar("N", bound=Model)
 
 __all__ = [
     "AsyncMutex",
@@ -51,7 +49,7 @@ def _listed(keys: Any) -> Any:
     return list(keys) if isinstance(keys, Iterator) else keys
 
 
-class AsyncMutex(Awaited[Any], View):
+class AsyncMutex(AsyncHandle[Any], HandleOfOne):
     """A `~pynamodb_mutex.Mutex` for tasks: at most one task of one process holds it, wherever they run.
 
     Used like `asyncio.Lock`, but that ``async with`` gives the mutex. Tasks may share one: each sees
@@ -69,11 +67,7 @@ class AsyncMutex(Awaited[Any], View):
     def __init__(self, make: Callable[..., Any], on_lost: Any, *, cancel_on_loss: bool) -> None:
         """Use `for_key`."""
         super().__init__(make, on_lost, cancel_on_loss=cancel_on_loss)
-        self._terms = self._lock._terms
-
-    def _mine(self) -> Hold | None:
-        hold: Hold | None = self._lock._mine()
-        return hold
+        self._options = self._lock._options
 
     @classmethod
     def for_key(
@@ -174,13 +168,16 @@ class AsyncMutex(Awaited[Any], View):
         read = parse_ticket(ticket)
         make = functools.partial(cls._inside._for_ticket, read, model)
         mutex = cls._made(make, cancel_on_loss, options)
-        lock = mutex._lock
-        await mutex._await_steps(lambda _: lock._attaching(read), lambda _: lock.release())
-        mutex._begin()
+        lock, who = mutex._lock, caller()
+        attachment = lock._attachment(read, who, blocks=False)
+        claim: HeldClaim = await mutex._run(
+            lock._attaching(attachment, who.number), lock._releasing
+        )
+        mutex._begin(claim)
         return mutex
 
     async def __aenter__(self) -> Self:
-        """Take the lock; after `attach`, go on with what it took.
+        """Acquire the lock; after `attach`, go on with what it acquired.
 
         Raises:
             MutexTimeoutError: If it was not free within the timeout.
@@ -191,42 +188,37 @@ class AsyncMutex(Awaited[Any], View):
 
     async def _enter(self) -> Any:
         if self._lock._attached is not None:
-            # the block has a holding of its own
-            self._end_holding()
-        return await super().__aenter__()
+            # the block counts as a holder of its own
+            take_last(self._holders).end()
+        return await super()._enter()
 
     async def detach(self, lease: float | None = None) -> str:
         """End the acquisition here, and return a ticket for it: see `~pynamodb_mutex.Mutex.detach`.
 
-        Cancelled before it has returned, it gives the lock back.
+        Cancelled before it has returned, it releases the lock.
         """
-        ticket = await self._await_steps(lambda _: self._detaching(lease), self._take_back)
-        self._end_holding()
+        ticket: str = await self._run(self._lock._detaching(lease), self._taking_back)
+        if self._holders:
+            take_last(self._holders).end()
         return ticket
 
-    def _detaching(self, lease: float | None) -> Steps[str]:
-        yield AT_ONCE
-        ticket: str = self._lock.detach(lease)
-        return ticket
-
-    def _take_back(self, ticket: str) -> None:
+    def _taking_back(self, ticket: str) -> Operation[None]:
+        """Attach what was just detached, and release it."""
         read = parse_ticket(ticket)
-        model = getattr(self._lock, "_model", self._terms.model)
-        lock = self._inside._for_ticket(read, model)
-        all_steps(lock._attaching(read), Alarm())
-        lock.release()
+        model = getattr(self._lock, "_model", self._options.model)
+        lock: Any = self._inside._for_ticket(read, model)
+        who = caller()
+        claim = yield from lock._attaching(lock._attachment(read, who, blocks=False), who.number)
+        yield from lock._releasing(claim)
 
     async def save_data(self, data: Any) -> None:
         """Write the payload into the row: see `~pynamodb_mutex.Mutex.save_data`."""
-        await on_thread(functools.partial(self._lock.save_data, data))
-
-    async def locked(self) -> bool:
-        """Whether anyone holds the lock, by one consistent read: see `~pynamodb_mutex.Mutex.locked`."""
-        return await on_thread(self._lock.locked)
+        await self._run(self._lock._saving_data(data))
 
     async def force_release(self) -> bool:
         """Break whatever claim stands on this key now: see `~pynamodb_mutex.Mutex.force_release`."""
-        return await on_thread(self._lock.force_release)
+        broken: bool = await self._run(self._lock._forcing())
+        return broken
 
     def transaction(self) -> AsyncTransaction:
         """Return a TransactWrite for ``async with``, guarded by the lock: see `~pynamodb_mutex.Mutex.transaction`."""
@@ -288,8 +280,85 @@ class AsyncRowLock(AsyncMutex, Generic[M]):
             MutexTimeoutError: If it was not free within the timeout.
             pynamodb.exceptions.DoesNotExist: If there is no such row; nothing is created.
         """
-        row: M = await self._enter()
+        claim = await self._enter()
+        try:
+            lock = self._lock
+            if claim.row is None:
+                lock.bind(claim, lock._item_of(claim) or await self._run(lock._reading()))
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        row: M = claim.row
         return row
+
+
+class AsyncMutexGroup(AsyncHandle[MutexGroup], HandleOfSeveral):
+    """The locks of several keys, all or none, for tasks: see `~pynamodb_mutex.groups.MutexGroup`."""
+
+    _made_by = "AsyncMutex.for_keys([...])"
+
+    @property
+    def _names(self) -> str:
+        return self._lock._names
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, in the order in which they were given, each once."""
+        return self._lock.keys
+
+    @property
+    def members(self) -> tuple[Mutex, ...]:
+        """What each lock knows of itself: see `~pynamodb_mutex.groups.MutexGroup.members`."""
+        return self._lock.members
+
+    @property
+    def fencing_tokens(self) -> dict[str, int]:
+        """Numbers of the last acquisition by key: see `~pynamodb_mutex.groups.MutexGroup.fencing_tokens`."""
+        return self._lock.fencing_tokens
+
+    async def __aenter__(self) -> Self:
+        """Acquire the locks.
+
+        Raises:
+            MutexTimeoutError: If they were not all free within the timeout.
+        """
+        await self._enter()
+        return self
+
+    def transaction(self) -> AsyncTransaction:
+        """Return a TransactWrite for ``async with``, guarded by all the locks."""
+        return AsyncTransaction(self._lock.transaction())
+
+
+class AsyncRowLocks(AsyncHandle[RowLocks[M]], HandleOfSeveral, Generic[M]):
+    """The locks of several rows, all or none, for tasks; entering it gives the rows: see `locked_all`."""
+
+    _made_by = "pynamodb_mutex.aio.locked_all(Model, [...])"
+
+    @property
+    def _names(self) -> str:
+        return self._lock._names
+
+    async def __aenter__(self) -> LockedRows[M]:
+        """Acquire the locks, read the rows, and return them.
+
+        Raises:
+            MutexTimeoutError: If they were not all free within the timeout.
+            pynamodb.exceptions.DoesNotExist: If one of the rows is missing; nothing is created.
+        """
+        held = await self._enter()
+        try:
+            rows = self._lock._rows_of(held)
+            # asked for by a task, they must not have to be read first
+            rows.bound(await self._run(rows.reading()))
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return rows
+
+    def transaction(self, *, unlock: bool = True) -> AsyncTransaction:
+        """Return a TransactWrite for ``async with``, under all the locks: see `~pynamodb_mutex.groups.RowLocks.transaction`."""
+        return AsyncTransaction(self._lock.transaction(unlock=unlock))
 
 
 def locked(
@@ -303,7 +372,7 @@ def locked(
     """Return the lock of a row, not yet held: `~pynamodb_mutex.RowLockMixin.locked` for tasks. Sends nothing.
 
     The row's own ``save``, ``update`` and ``delete`` block: await them by ``asyncio.to_thread``. They
-    are refused once the lock is given back, whatever became of the task.
+    are refused once the lock is released, whatever became of the task.
 
     Args:
         model: Of the row.
@@ -318,7 +387,8 @@ def locked(
         ValueError: For a duration that no lock can have.
     """
     check_options("locked", options)
-    make = functools.partial(model.locked, hash_key, range_key)
+    rows: Any = model  # a RowLockMixin
+    make = functools.partial(rows.locked, hash_key, range_key)
     return AsyncRowLock._made(make, cancel_on_loss, options)
 
 
@@ -334,5 +404,6 @@ def locked_all(
     Entering it reads the rows as well, by one request more.
     """
     check_options("locked_all", options)
-    make = functools.partial(model.locked_all, _listed(keys))
+    rows: Any = model  # a RowLockMixin
+    make = functools.partial(rows.locked_all, _listed(keys))
     return AsyncRowLocks._made(make, cancel_on_loss, options)

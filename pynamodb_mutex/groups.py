@@ -3,9 +3,83 @@
 They come from `Mutex.for_keys`, `RowLockMixin.locked_all`, `Mutex.any_of` and `Semaphore.for_key`.
 """
 
-from pynamodb_mutex._any_of import AnyOf
-from pynamodb_mutex._mutex_group import MutexGroup
-from pynamodb_mutex._row_group import LockedRows, RowLocks
-from pynamodb_mutex._semaphore import Semaphore
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pynamodb_mutex._dynamodb.keys import LONGEST_KEY, check_key
+from pynamodb_mutex._operations.options import made
+from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._row_locks import LockedRows, RowLocks
+from pynamodb_mutex.exceptions import InvalidKeyError
+from pynamodb_mutex.models import LockItem
+from pynamodb_mutex.mutex import MOST_KEYS, AnyOf, MutexGroup, options_of_any
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pynamodb_mutex.mutex import Options
 
 __all__ = ["AnyOf", "LockedRows", "MutexGroup", "RowLocks", "Semaphore"]
+
+_PERMIT = "#permit-"
+
+
+class Semaphore(AnyOf):
+    """Limits the number of concurrent holders, wherever they run.
+
+    Used like `threading.Semaphore`, as a context manager, or as a decorator. Each permit is a lock of
+    its own, with a lease: that of a dead holder is free again. One object holds one permit for each
+    thread or task; for one more in the same thread make another object.
+
+    Not guaranteed: an order between permits. A fencing token grows for each permit alone, so a resource
+    that compares it must do so for each value of `permit`.
+    """
+
+    _made_by = "{}.for_key(...)"
+    _makers = frozenset({"for_key"})
+
+    @classmethod
+    def for_key(  # type: ignore[override]  # the number of permits has no default
+        cls, key: str, *, permits: int, model: type[LockItem] = LockItem, **options: Unpack[Options]
+    ) -> Semaphore:
+        """Return a semaphore for a key, not yet held. Sends nothing.
+
+        Permit 3 of ``gpu`` is the lock on the key ``gpu#permit-3``.
+
+        Clients may ask for different numbers at the same time. There are never more holders than the
+        largest of them and, once those have left that hold a permit beyond the lowest, never more than
+        the lowest as long as no client asks for more.
+
+        Args:
+            key: 1 to 2037 bytes of UTF-8.
+            permits: How many may hold it at a time, 1 to 100.
+            model: The lock table.
+            **options: Those of `Mutex.for_key`.
+
+        Raises:
+            InvalidKeyError: For a key that DynamoDB would not take.
+            TypeError: If permits is not an int, or an option is of a wrong type.
+            ValueError: If permits is below 1 or above 100, or as `Mutex.for_key` says.
+        """
+        cls._called("for_key", options)
+        if isinstance(permits, bool) or not isinstance(permits, int):
+            msg = f"permits must be an int, not {shown(permits)}"
+            raise TypeError(msg)
+        if not 1 <= permits <= MOST_KEYS:
+            msg = f"a semaphore has 1 to {MOST_KEYS} permits, not {permits}"
+            raise ValueError(msg)
+        # whatever the number is now: it may be raised later
+        longest = LONGEST_KEY - len(f"{_PERMIT}{MOST_KEYS}")
+        if len(check_key(key).encode()) > longest:
+            msg = f"a semaphore's key takes 1 to {longest} bytes of UTF-8, this one {len(key.encode())}"
+            raise InvalidKeyError(msg, key=key)
+        slots = [f"{key}{_PERMIT}{number}" for number in range(1, permits + 1)]
+        common, each = options_of_any(slots, key, model, options)
+        return made(cls, common, each)
+
+    @property
+    def permit(self) -> int | None:
+        """Number of the permit of the last acquisition, from 1; None before the first."""
+        claim = self._mine()
+        return None if claim is None else int(claim.key.rpartition(_PERMIT)[2])

@@ -17,15 +17,16 @@ from pynamodb.attributes import (
 )
 from pynamodb.models import Model
 
-from pynamodb_mutex._claim import SHORTEST_LEASE, YEAR_10000, made_at
-from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._keys import check_key, key_of
-from pynamodb_mutex._messages import one_line, shown
-from pynamodb_mutex._process import lock_models, store_for
-from pynamodb_mutex._release import force
-from pynamodb_mutex._repeat import persist
-from pynamodb_mutex._store import CONNECT_TIMEOUT, READ_TIMEOUT
-from pynamodb_mutex._terms import check_retention
+from pynamodb_mutex._dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEOUT
+from pynamodb_mutex._dynamodb.keys import check_key, key_of
+from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection
+from pynamodb_mutex._operations.options import check_retention
+from pynamodb_mutex._operations.release import force
+from pynamodb_mutex._operations.retry import learn_time, scanned_page
+from pynamodb_mutex._protocol.claim import SHORTEST_LEASE, YEAR_10000, made_at
+from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex._runtime.process import current_process, lock_models
+from pynamodb_mutex._runtime.run_on_thread import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +110,7 @@ class LockItem(Model):
             ValueError: If its retention is negative, infinite or NaN, or longer than 100 years.
         """
         # PynamoDB looks at the table's name alone and would hand over the parent's connection
-        cls._connection = None
+        forget_connection(cls)
         check_retention(cls.retention)
         lock_models.add(cls)
         meta = cls.__dict__.get("Meta")
@@ -143,9 +144,9 @@ class LockItem(Model):
             pynamodb.exceptions.TableError: If DynamoDB refuses, or an existing table has other keys
                 or another TTL attribute.
         """
-        from pynamodb_mutex import _table  # noqa: PLC0415 - seldom needed, slow to load
+        from pynamodb_mutex._dynamodb import create_table  # noqa: PLC0415 - seldom needed, slow to load
 
-        _table.create(cls, wait=wait, options=create_table_options)
+        create_table.create(cls, wait=wait, options=create_table_options)
 
     @classmethod
     def held(cls) -> Iterator[LockItem]:
@@ -158,14 +159,14 @@ class LockItem(Model):
             pynamodb.exceptions.ScanError: If DynamoDB refuses or cannot be reached.
             pynamodb.exceptions.TableDoesNotExist: If there is no table.
         """
-        store = store_for(cls)
-        for raw in filter(store.rows.is_the_models, store.scan_claims()):
-            claim = store.rows.claim(raw)
+        layout = current_process().store(cls).layout
+        for raw in filter(layout.is_the_models, cls._scanned()):
+            claim = layout.claim(raw)
             try:
                 claim.check()
                 item = cls.from_raw_data(raw)
             except Exception as error:  # noqa: BLE001 - what an attribute makes of another's value
-                key = store.rows.key(raw)
+                key = layout.key(raw)
                 _log.warning(
                     "%s left out of %s.held(): %s",
                     *(shown(key), cls.__name__, one_line(error)),
@@ -174,6 +175,19 @@ class LockItem(Model):
                 continue
             if item.is_held:
                 yield item
+
+    @classmethod
+    def _scanned(cls) -> Iterator[dict[str, dict[str, Any]]]:
+        """Read all rows that carry a claim, dead or alive."""
+        process = current_process()
+        store = process.store(cls)
+        start = None
+        while True:
+            page = run(process, scanned_page(process, store, start))
+            yield from page["Items"]
+            start = page.get("LastEvaluatedKey")
+            if start is None:
+                return
 
     @classmethod
     def force_release(cls, key: str) -> bool:
@@ -198,7 +212,9 @@ class LockItem(Model):
             InvalidRowError: If the row under the key is not a lock's.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses or cannot be reached.
         """
-        return force(store_for(cls), key_of(cls, check_key(key)), key)
+        process = current_process()
+        row = key_of(cls, check_key(key))
+        return run(process, force(process, process.store(cls), row, key))
 
     @property
     def is_held(self) -> bool:
@@ -214,10 +230,12 @@ class LockItem(Model):
         """
         if self.expires_at is None:
             return 0.0
-        store = store_for(type(self))
-        if not store.knows_time(float(self.lease or SHORTEST_LEASE)):
-            persist(lambda: store.learn_time(key_of(type(self), self.key)), 0.0)
-        bounds, now = store.server.bounds, local_clock().now()
+        process = current_process()
+        store = process.store(type(self))
+        store.connection.open()
+        if not store.knows_time(float(self.lease or SHORTEST_LEASE), process.read_clock()):
+            run(process, learn_time(process, store, key_of(type(self), self.key)))
+        bounds, now = store.bounds, process.read_clock()
         if bounds is None:
             return float(self.lease or 0.0)
         return max(0.0, bounds.passes(self.expires_at) - now)

@@ -1,52 +1,62 @@
-"""Mutex: the lock as its users see it."""
+"""Mutex: a lock on one key, on whichever of several is free first, or on several together."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pynamodb_mutex._acquire import Acquisition
-from pynamodb_mutex._blocks import Blocks
-from pynamodb_mutex._callers import this_caller
-from pynamodb_mutex._expressions import serialize_data
-from pynamodb_mutex._holder import Holder
-from pynamodb_mutex._keys import check_key, key_of, row_key, row_name
-from pynamodb_mutex._messages import shown
-from pynamodb_mutex._process import current_process
-from pynamodb_mutex._release import force
-from pynamodb_mutex._repeat import persist
-from pynamodb_mutex._terms import FOREVER, Made, Terms, made
-from pynamodb_mutex._waiting import Alarm, all_steps
-from pynamodb_mutex._wanted import Wanted
+from pynamodb_mutex._dynamodb.keys import check_key, key_of, row_key, row_name
+from pynamodb_mutex._dynamodb.layout import serialize_data
+from pynamodb_mutex._handles import HandleOfOne, LockGroup, ThreadHandle
+from pynamodb_mutex._operations.acquire import Acquisition
+from pynamodb_mutex._operations.contender import Contender
+from pynamodb_mutex._operations.options import (
+    FOREVER,
+    LockOptions,
+    check_at_least,
+    check_lease,
+    made,
+)
+from pynamodb_mutex._operations.release import force, release
+from pynamodb_mutex._operations.renew import ensure_held, renew_claim
+from pynamodb_mutex._operations.retry import retrying
+from pynamodb_mutex._protocol.messages import shown, shown_all
+from pynamodb_mutex._runtime.callers import caller
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import (
     MutexAlreadyHeldError,
+    MutexError,
     MutexTimeoutError,
     describe_holder,
 )
 from pynamodb_mutex.models import LockItem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import ParamSpec
+    from collections.abc import Callable, Sequence
 
     from pynamodb.models import Model
+    from pynamodb.transactions import TransactWrite
     from typing_extensions import Self, Unpack
 
-    from pynamodb_mutex._any_of import AnyOf
-    from pynamodb_mutex._claim import Claim
-    from pynamodb_mutex._hold import Hold
-    from pynamodb_mutex._mutex_group import MutexGroup
-    from pynamodb_mutex._terms import Options
-    from pynamodb_mutex._ticket import Ticket
-    from pynamodb_mutex._waiting import Steps
+    from pynamodb_mutex._dynamodb.keys import RawItem
+    from pynamodb_mutex._dynamodb.store import Store
+    from pynamodb_mutex._operations.acquire_several import AcquisitionOfAny, ContenderForAny
+    from pynamodb_mutex._operations.attach import Attachment, Ticket
+    from pynamodb_mutex._operations.contender import Caller
+    from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.held import Held, HeldClaim
+    from pynamodb_mutex._operations.options import CommonOptions
+    from pynamodb_mutex._operations.shared import Shared
 
-    P = ParamSpec("P")
-    OnLost = Callable[[], object] | None
+    class Options(CommonOptions, total=False):
+        """The options of `Mutex.for_key`, but for the lock table."""
 
-R = TypeVar("R")
+        on_lost: Callable[[Mutex], object] | None
 
 
-class Mutex(Holder, Blocks["Hold"], Made):
+class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     """A lock that at most one thread of one process holds, wherever they run.
 
     Used like `threading.Lock`, as a context manager, or as a decorator. A mutex may be shared by
@@ -59,11 +69,13 @@ class Mutex(Holder, Blocks["Hold"], Made):
 
     _makers = frozenset({"for_key", "for_row", "for_keys", "any_of", "attach"})
 
-    def __init__(self, terms: Terms) -> None:
+    _raw_key: RawItem | None = None
+    """Of the user's row that is locked, if it is one."""
+
+    def __init__(self, options: LockOptions) -> None:
         """Use `for_key`."""
-        super().__init__(terms)
-        self._entered: dict[int, list[Hold]] = {}
-        self._attached: Hold | None = None
+        super().__init__(options)
+        self._attached: HeldClaim | None = None
 
     @classmethod
     def for_key(
@@ -112,7 +124,7 @@ class Mutex(Holder, Blocks["Hold"], Made):
         if not (isinstance(model, type) and issubclass(model, LockItem)):
             msg = f"model must be LockItem or a subclass of it, not {model!r}"
             raise TypeError(msg)
-        terms = Terms(
+        checked = LockOptions(
             key=check_key(key),
             row=key_of(model, key),
             model=model,
@@ -127,8 +139,8 @@ class Mutex(Holder, Blocks["Hold"], Made):
             reentrant=reentrant,
             delete_on_release=delete_on_release,
         )
-        terms.check()
-        return made(cls, terms)
+        checked.check()
+        return made(cls, checked)
 
     @classmethod
     def for_row(
@@ -181,10 +193,8 @@ class Mutex(Holder, Blocks["Hold"], Made):
             ValueError: For no key, more than 100, one that comes twice with different options, or
                 tables in different regions or at different hosts; and as `for_key`.
         """
-        from pynamodb_mutex._mutex_group import mutex_group  # noqa: PLC0415 - seldom needed
-
         cls._called("for_keys", options)
-        return mutex_group(keys, {"model": model, **options})
+        return MutexGroup._of(keys, {"model": model, **options})
 
     @classmethod
     def attach(
@@ -210,12 +220,14 @@ class Mutex(Holder, Blocks["Hold"], Made):
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or cannot be
                 reached. The ticket may then be used up; not with GetError, for a read that failed.
         """
-        from pynamodb_mutex._ticket import parse_ticket  # noqa: PLC0415 - seldom needed
+        from pynamodb_mutex._operations.attach import parse_ticket  # noqa: PLC0415 - seldom needed
 
         cls._called("attach", options)
         read = parse_ticket(ticket)
         mutex = cls._for_ticket(read, model, **options)
-        all_steps(mutex._attaching(read), Alarm())
+        who = caller()
+        attachment = mutex._attachment(read, who, blocks=True)
+        run(current_process(), mutex._attaching(attachment, who.number))
         return mutex
 
     @classmethod
@@ -239,8 +251,6 @@ class Mutex(Holder, Blocks["Hold"], Made):
             TypeError: If the keys are not an iterable, or a single str.
             ValueError: If there are none, or more than 100.
         """
-        from pynamodb_mutex._any_of import AnyOf  # noqa: PLC0415 - seldom needed
-
         cls._called("any_of", options)
         return AnyOf.of(keys, model, options)
 
@@ -267,55 +277,164 @@ class Mutex(Holder, Blocks["Hold"], Made):
                 request or a poll is. Both are PynamoDBConnectionError. After 10 s, whatever the timeout, if
                 nothing has answered this process there yet.
         """
-        return self._acquire(blocking, timeout) is None
+        return self._acquire(blocking, timeout)
 
-    def _acquire(self, blocking: bool, timeout: float | None) -> Acquisition | None:
-        """Take the lock; return the failed attempt if it was not free."""
-        alarm = Alarm()
-        return all_steps(self._acquiring(blocking, timeout, alarm), alarm)
+    def _contender(self, who: Caller, *, blocks: bool) -> Contender:
+        process, options = current_process(), self._options
+        store = process.store(options.model)
+        on_lost = functools.partial(options.on_lost, self) if options.on_lost else None
+        return Contender(process, store, options, who, blocks=blocks, on_lost=on_lost)
 
-    def _acquiring(
-        self, blocking: bool, timeout: float | None, alarm: Alarm
-    ) -> Steps[Acquisition | None]:
-        waits, deadline = self._terms.patience(blocking, timeout)
-        me = this_caller()
+    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Acquisition:
+        return Acquisition(self._contender(who, blocks=blocks), patience)
+
+    def _reentered(self, attempt: Acquisition, me: int) -> HeldClaim | None:
         mine = self._holds.get(me)
-        acquisition = self._acquisition(deadline)
-        local = acquisition.wanted.queue.holder
-        if self._terms.reentrant and local is not None and local.reenters(me):
-            mine = local
-        if mine is not None and mine.stands:
-            if not (self._terms.reentrant and mine.held):
-                msg = f"{shown(self._terms.key)} is already held by this thread or task, by this mutex"
-                raise MutexAlreadyHeldError(msg, key=self._terms.key, owner=self.owner)
-            mine.depth += 1
-            self._holds[me] = self._latest = mine
+        if self._options.reentrant:
+            local = attempt.contender.local_holder
+            if local is not None and local.reenters(me):
+                mine = local
+        now = attempt.shared.now
+        if mine is None or not mine.stands_at(now):
             return None
-        hold = yield from acquisition.told(acquisition.run(alarm, blocking=waits))
-        if hold is None:
-            return acquisition
-        self._holds[me] = self._latest = hold
-        acquisition.tell(hold)
-        return None
+        if not (self._options.reentrant and mine.held_at(now)):
+            msg = (
+                f"{shown(self._options.key)} is already held by this thread or task, by this mutex"
+            )
+            raise MutexAlreadyHeldError(msg, key=self._options.key, owner=mine.contender.owner)
+        mine.depth += 1
+        return mine
 
-    def _acquisition(self, deadline: float) -> Acquisition:
-        return Acquisition(self._wanted(), deadline)
+    @staticmethod
+    def _blocks_of(held: HeldClaim) -> Held:
+        return held.together
 
-    def _wanted(self) -> Wanted:
-        process = current_process()
-        return Wanted(self._terms, process.store(self._terms.model), process, self._teller())
+    def _releasing(self, held: HeldClaim) -> Operation[None]:
+        try:
+            yield from release(held)
+        finally:
+            if not held.held_at(held.shared.now):
+                for who, other in list(self._holds.items()):
+                    if other is held:
+                        del self._holds[who]
 
-    def _teller(self) -> OnLost:
-        return functools.partial(self._terms.on_lost, self) if self._terms.on_lost else None
+    def _renewing(self, lease: float | None) -> Operation[None]:
+        if lease is not None:
+            check_lease(lease)
+        return renew_claim(self._current("renew"), lease)
 
-    def _attaching(self, ticket: Ticket) -> Steps[None]:
+    def _ensuring(self, at_least: float) -> Operation[None]:
+        check_at_least(at_least, self._options.lease)
+        return ensure_held(self._current("ensure_held"), at_least)
+
+    def _entering(self, attempt: Any, me: int) -> Operation[HeldClaim]:
+        attached, self._attached = self._attached, None
+        if attached is None or attached.is_released or attached is not self._latest:
+            return (yield from super()._entering(attempt, me))
+        # after attach: go on with what it acquired
+        attached.check("with")
+        self._holds[me] = attached
+        attached.contender.caller = attempt.contender.caller
+        return self._begin_block(attached, me)
+
+    def __enter__(self) -> Self:
+        """Acquire the lock; after `attach`, go on with what it acquired.
+
+        Raises:
+            MutexTimeoutError: If it was not free within the timeout.
+            MutexLostError: If the lock that was attached is lost already.
+        """
+        self._enter()
+        return self
+
+    def _attachment(self, ticket: Ticket, who: Caller, *, blocks: bool) -> Attachment:
+        from pynamodb_mutex._operations.attach import Attachment  # noqa: PLC0415 - seldom needed
+
+        return Attachment(self._contender(who, blocks=blocks), ticket)
+
+    def _attaching(self, attachment: Attachment, me: int) -> Operation[HeldClaim]:
         """Go on with the acquisition that a ticket names; the next ``with`` block takes it over."""
-        from pynamodb_mutex._ticket import Attachment  # noqa: PLC0415 - seldom needed
 
-        attachment = Attachment(self._wanted(), ticket)
-        hold = yield from attachment.told(attachment.attach())
-        self._holds[this_caller()] = self._latest = self._attached = hold
-        attachment.tell(hold)
+        def note(claim: HeldClaim) -> None:
+            self._attached = claim
+            self._note(me, claim)
+
+        return attachment.attach(note)
+
+    def detach(self, lease: float | None = None) -> str:
+        """End the acquisition here, and return a ticket by which another process goes on with it.
+
+        The lock stays taken: nobody renews it until `attach`, so it ends when the ticket does. From
+        the return on this mutex does not hold it. A guarded write under way is waited for.
+
+        Not guaranteed: that anybody attaches. A ticket that is lost keeps the key blocked until it
+        ends. Whoever may write to the table can use a ticket: pass it on as you would the lock.
+
+        Args:
+            lease: Seconds from now for which the ticket is good; the mutex's own by default.
+
+        Returns:
+            Compact JSON in ASCII, good for one `attach`.
+
+        Raises:
+            MutexLostError: If the lock is lost.
+            MutexNotHeldError: If it is not held here, or a write of unknown outcome may have released it.
+            MutexAlreadyHeldError: If it is entered several times, being reentrant.
+            MutexError: If it was taken together with others.
+            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached within 5 s; the lock is held
+                as before.
+        """
+        return run(current_process(), self._detaching(lease))
+
+    def _detaching(self, lease: float | None) -> Operation[str]:
+        if lease is not None:
+            check_lease(lease)
+        from pynamodb_mutex._operations.attach import detach  # noqa: PLC0415 - seldom needed
+
+        return detach(self._current("detach"), lease, self._raw_key)
+
+    def save_data(self, data: Any) -> None:
+        """Write the payload into the row, if the lock is still held in the store; None clears it.
+
+        Raises:
+            MutexLostError: If it is not; its ``applied`` says whether the payload was written.
+            MutexError: With ``delete_on_release``, for then nothing can be guarded.
+            TypeError: If the payload is not JSON; ValueError for NaN or infinity in it.
+            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached; the outcome is unknown.
+        """
+        run(current_process(), self._saving_data(data))
+
+    def _saving_data(self, data: Any) -> Operation[None]:
+        from pynamodb_mutex._operations.guarded_write import (  # noqa: PLC0415 - seldom needed
+            payload,
+            save_data,
+        )
+
+        claim = self._current("save_data")
+        return save_data(claim, payload(claim, data))
+
+    def transaction(self) -> TransactWrite:
+        """Return a TransactWrite that is applied only if the lock is still held in the store.
+
+        Its rows are written at most once, and in the order of this holder's writes. One of its 100
+        items is the guard on the lock's row.
+
+        Leaving its ``with`` block raises MutexLostError if the lock is lost; ``applied`` says whether
+        the rows were written. It raises ``pynamodb.exceptions.TransactWriteError`` if another
+        condition in it does not hold, or DynamoDB cannot be reached; then the outcome is unknown. For a
+        table that does not exist it raises ``TableDoesNotExist``, which names that table.
+
+        Raises:
+            MutexLostError: If the lock is lost already.
+            MutexNotHeldError: If it is not held here.
+            MutexError: With ``delete_on_release``, for then nothing can be guarded.
+        """
+        claim = self._current("transaction")
+        from pynamodb_mutex._transactions import (  # noqa: PLC0415 - seldom needed, slow to load
+            GuardedTransactWrite,
+        )
+
+        return GuardedTransactWrite([claim])
 
     def force_release(self) -> bool:
         """Break whatever claim stands on this key now, and no later one.
@@ -327,42 +446,14 @@ class Mutex(Holder, Blocks["Hold"], Made):
             InvalidRowError: If the row under the key is not a lock's.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses or cannot be reached.
         """
-        terms = self._terms
-        return force(current_process().store(terms.model), terms.row, terms.key)
+        return run(current_process(), self._forcing())
 
-    def __enter__(self) -> Self:
-        """Take the lock; after `attach`, go on with what it took.
-
-        Raises:
-            MutexTimeoutError: If it was not free within the timeout.
-            MutexLostError: If the lock that was attached is lost already.
-        """
-        alarm = Alarm()
-        entered: Self = all_steps(self._entering(alarm), alarm)
-        return entered
-
-    def _entering(self, alarm: Alarm) -> Steps[Any]:
-        me = this_caller()
-        attached, self._attached = self._attached, None
-        if attached is None or attached.finished or attached is not self._latest:
-            failed = yield from self._acquiring(True, None, alarm)
-            if failed is not None:
-                raise self._timeout_error(failed.holder)
-        else:
-            attached.check("with")
-            self._holds[me] = attached
-            attached.wanted.belongs_to_caller()
-        self._enters()
-        return self
-
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function: each call runs under the lock, by a mutex of its own."""
-        from pynamodb_mutex._decorated import locked_calls  # noqa: PLC0415 - seldom needed
-
-        return locked_calls(function, self._another)
+    def _forcing(self) -> Operation[bool]:
+        process, options = current_process(), self._options
+        return force(process, process.store(options.model), options.row, options.key)
 
     def _another(self) -> Mutex:
-        return made(Mutex, self._terms)
+        return made(Mutex, self._options)
 
     def locked(self) -> bool:
         """Whether anyone holds the lock, by one consistent read.
@@ -371,16 +462,269 @@ class Mutex(Holder, Blocks["Hold"], Made):
             InvalidRowError: If the row under the key is not a lock's, or its lock attributes cannot be right.
             pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
         """
-        store = current_process().store(self._terms.model)
-        answer = persist(lambda: store.read(self._terms.row, consistent=True), 0.0)
-        return answer.claim.is_held(answer.received, store.server.bounds)
+        return run(current_process(), self._asking())
 
-    def _timeout_error(self, holder: Claim | None) -> MutexTimeoutError:
+    def _asking(self) -> Operation[bool]:
+        """Ask whether anyone holds the lock."""
+        process = current_process()
+        return _is_held(process, process.store(self._options.model), self._options)
+
+    def _timeout_error(self, attempt: Acquisition) -> MutexTimeoutError:
+        holder = attempt.holder
         owner, ends = (None, None) if holder is None else (holder.owner, holder.expires_at)
         return MutexTimeoutError(
-            f"{shown(self._terms.key)} was not free within {self._terms.timeout} s: "
+            f"{shown(self._options.key)} was not free within {self._options.timeout} s: "
             f"{describe_holder(owner, ends)}",
-            key=self._terms.key,
+            key=self._options.key,
             owner=owner,
             expires_at=ends,
         )
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: an acquisition belongs to one process."""
+        msg = (
+            f"a Mutex cannot be pickled: make it where it is used, Mutex.for_key({shown(self.key)})"
+        )
+        raise TypeError(msg)
+
+
+def _is_held(shared: Shared, store: Store, options: LockOptions) -> Operation[bool]:
+    read = store.read(options.row, consistent=True)
+    answer = yield from retrying(shared, lambda: read, 0.0)
+    return answer.claim.is_held(answer.received, store.bounds)
+
+
+# -- one of several --------------------------------------------------------------------------------
+
+MOST_KEYS = 100
+"""Rows that DynamoDB reads in one request."""
+
+_MOST_SHOWN = 3
+"""Keys that a message spells out."""
+
+
+class AnyOf(Mutex):
+    """A mutex on whichever of several keys is free first.
+
+    All that `~pynamodb_mutex.Mutex` has, for the key that it got: `key` says which. Before the first acquisition `key`
+    only describes the alternatives. Fencing tokens compare within one key.
+
+    Threads of one process that wait for the same set of keys queue up, first come first served.
+    Between processes, and between different sets of keys, nobody is promised a turn.
+    """
+
+    _made_by = "Mutex.any_of([...])"
+    _makers = frozenset({"any_of"})
+
+    def __init__(self, options: LockOptions, alternatives: Sequence[LockOptions]) -> None:
+        """Use `Mutex.any_of`."""
+        super().__init__(options)
+        self._alternatives = alternatives
+
+    @classmethod
+    def of(cls, keys: Iterable[str], model: type[LockItem], options: Options) -> AnyOf:
+        """See `Mutex.any_of`."""
+        if isinstance(keys, str) or not isinstance(keys, Iterable):
+            msg = f"any_of takes several keys, as in any_of(['a', 'b']), not {shown(keys)}"
+            raise TypeError(msg)
+        unique = list(dict.fromkeys(check_key(key) for key in keys))
+        if not 1 <= len(unique) <= MOST_KEYS:
+            msg = f"any_of takes 1 to {MOST_KEYS} keys, not {len(unique)}"
+            raise ValueError(msg)
+        first = ", ".join(unique[:_MOST_SHOWN])
+        more = f", ... ({len(unique)} keys)" if len(unique) > _MOST_SHOWN else ""
+        common, each = options_of_any(unique, f"any of {first}{more}", model, options)
+        return made(cls, common, each)
+
+    @property
+    def key(self) -> str:
+        """The key of the last acquisition; before the first, a description of the alternatives."""
+        claim = self._mine()
+        return self._options.key if claim is None else claim.key
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The alternatives, each once."""
+        return tuple(each.key for each in self._alternatives)
+
+    def locked(self) -> bool:
+        """Whether all the keys are held, by whomever; one consistent BatchGetItem.
+
+        Raises:
+            InvalidRowError: If one of the rows is not a lock's, or its lock attributes cannot be right.
+            pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
+        """
+        return super().locked()
+
+    def _asking(self) -> Operation[bool]:
+        process = current_process()
+        store = process.store(self._options.model)
+        return _are_held(process, [(store, each) for each in self._alternatives], all)
+
+    def force_release(self) -> NoReturn:
+        """Refuse: which claim is to be broken is not clear.
+
+        Raises:
+            TypeError: Always. `~pynamodb_mutex.LockItem.force_release` breaks the claim on one key.
+        """
+        msg = f"which of {shown_all(self.keys)}? Use {self._options.model.__name__}.force_release(key)"
+        raise TypeError(msg)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: an acquisition belongs to one process."""
+        msg = f"a {type(self).__name__} cannot be pickled: make it where it is used"
+        raise TypeError(msg)
+
+    def _another(self) -> Mutex:
+        return made(type(self), self._options, self._alternatives)
+
+    def _contender(self, who: Caller, *, blocks: bool) -> ContenderForAny:
+        from pynamodb_mutex._operations.acquire_several import (  # noqa: PLC0415 - seldom needed
+            ContenderForAny,
+        )
+
+        process, options = current_process(), self._options
+        on_lost = functools.partial(options.on_lost, self) if options.on_lost else None
+        return ContenderForAny(
+            process,
+            process.store(options.model),
+            options,
+            self._alternatives,
+            who,
+            blocks=blocks,
+            on_lost=on_lost,
+        )
+
+    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfAny:
+        from pynamodb_mutex._operations.acquire_several import (  # noqa: PLC0415 - as above
+            AcquisitionOfAny,
+        )
+
+        return AcquisitionOfAny(self._contender(who, blocks=blocks), patience)
+
+
+def options_of_any(
+    keys: Sequence[str], name: str, model: type[LockItem], options: Options
+) -> tuple[LockOptions, list[LockOptions]]:
+    """Return the options that several keys have in common, under a name for people, and those of each."""
+    common = Mutex.for_key(keys[0], model=model, **options)._options
+    each = [common._replace(key=key, row=key_of(common.model, key)) for key in keys]
+    return common._replace(key=name), each
+
+
+def _are_held(
+    shared: Shared,
+    locks: Sequence[tuple[Store, LockOptions]],
+    judge: Callable[[Iterable[bool]], bool],
+) -> Operation[bool]:
+    """Read the rows of several locks; say whether any, or all, are held."""
+    from pynamodb_mutex._operations.acquire_several import read_rows  # noqa: PLC0415 - as above
+
+    first = locks[0][0]
+    keys = [(options.model, options.row) for _, options in locks]
+    rows = yield from read_rows(shared, first, keys, 0.0, consistent=True)
+    claims = [store.layout.claim(row) for (store, _), row in zip(locks, rows, strict=True)]
+    return judge(claim.is_held(shared.now, first.bounds) for claim in claims)
+
+
+# -- several together ------------------------------------------------------------------------------
+
+
+class MutexGroup(LockGroup):
+    """The locks of several keys, acquired, renewed and released together: all or none.
+
+    Each is one request, so there is no order of keys to keep, and no deadlock. Losing one lock is
+    losing all: ``on_lost`` is called once, and the claims that still stand are released by ``release``,
+    or expire with their leases. Used like a ``Mutex``: also as a context manager and as a decorator.
+
+    Not guaranteed: that who wants many keys is not overtaken again and again by those who want few of
+    them; and what ``Mutex`` does not guarantee.
+    """
+
+    _made_by = "Mutex.for_keys([...])"
+
+    @classmethod
+    def _of(cls, keys: Iterable[str | Mutex], options: dict[str, Any]) -> MutexGroup:
+        """See `Mutex.for_keys`."""
+        if isinstance(keys, (str, Mutex)):
+            msg = f"keys must be several, such as [{shown(keys)}], not one"
+            raise TypeError(msg)
+        members: dict[str, Mutex] = {}
+        for key in keys:
+            mutex = key if isinstance(key, Mutex) else Mutex.for_key(key, **options)
+            name = row_name(mutex._options.model, mutex._options.row)
+            if members.setdefault(name, mutex)._options != mutex._options:
+                msg = f"{shown(mutex.key)} comes twice, with different options: one lock has but one set"
+                raise ValueError(msg)
+        # of any key: it is the timeout and the poll that count
+        return made(MutexGroup, list(members.values()), Mutex.for_key("keys", **options)._options)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, in the order in which they were given, each once."""
+        return tuple(lock.key for lock in self._locks)
+
+    @property
+    def members(self) -> tuple[Mutex, ...]:
+        """What each lock knows of itself, in the order of `keys`: its ``abandoned_by``, its ``data``."""
+        return tuple(self._locks)
+
+    @property
+    def fencing_tokens(self) -> dict[str, int]:
+        """Numbers of the last acquisition by key: each greater than any before it on its key.
+
+        Raises:
+            MutexNotHeldError: If the locks were never acquired.
+            MutexError: With ``delete_on_release``, for then they may fall; or if two of the locks have
+                the same key, in two tables: then ask each of the `members`.
+        """
+        tokens = {lock.key: lock.fencing_token for lock in self._locks}
+        if len(tokens) < len(self._locks):
+            msg = f"{self._names}: a key comes from two tables; ask each of .members for its token"
+            raise MutexError(msg)
+        return tokens
+
+    def locked(self) -> bool:
+        """Whether anyone holds any of the locks, by one consistent read of all.
+
+        Raises:
+            InvalidRowError: If one of the rows is not a lock's, or its lock attributes cannot be right.
+            pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
+        """
+        return run(current_process(), self._asking())
+
+    def _asking(self) -> Operation[bool]:
+        process = current_process()
+        locks = [(process.store(lock._options.model), lock._options) for lock in self._locks]
+        return _are_held(process, locks, any)
+
+    def transaction(self) -> TransactWrite:
+        """Return a TransactWrite that is applied only if all the locks are still held in the store.
+
+        As ``Mutex.transaction``; of its 100 items each lock takes one.
+
+        Raises:
+            MutexLostError: If the locks are lost already. Leaving its ``with`` block raises it too.
+            MutexNotHeldError: If they are not held here.
+            MutexError: If one of them is used with ``delete_on_release``, for then nothing can be guarded.
+        """
+        claims = self._current("transaction").unreleased
+        from pynamodb_mutex._transactions import (  # noqa: PLC0415 - seldom needed, slow to load
+            GuardedTransactWrite,
+        )
+
+        return GuardedTransactWrite(claims)
+
+    def __enter__(self) -> Self:
+        """Acquire the locks.
+
+        Raises:
+            MutexTimeoutError: If they were not all free within the timeout; it names the key that was in
+                the way, its owner and the end of its lease.
+        """
+        self._enter()
+        return self
+
+    def _another(self) -> MutexGroup:
+        locks = [lock._another() for lock in self._locks]
+        return made(MutexGroup, locks, self._options)

@@ -10,25 +10,26 @@ from pynamodb.constants import ATTRIBUTES, TRANSACT_DELETE, TRANSACT_PUT, TRANSA
 from pynamodb.exceptions import GetError, PynamoDBException
 from pynamodb.models import BatchWrite, Model
 
-from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._keys import row_key
-from pynamodb_mutex._messages import shown
-from pynamodb_mutex._process import lock_models, store_for
-from pynamodb_mutex._repeat import persist
-from pynamodb_mutex._row_lock import RowLock, row_terms
-from pynamodb_mutex._row_writes import (
-    Guarded,
+from pynamodb_mutex._dynamodb.keys import row_key
+from pynamodb_mutex._dynamodb.pynamodb_private import connection_of, forget_connection
+from pynamodb_mutex._operations.options import check_options, made
+from pynamodb_mutex._operations.retry import retrying
+from pynamodb_mutex._operations.row_write import (
+    GuardedRow,
     GuardOnly,
     NobodyHolds,
-    Plain,
+    PlainRow,
     RowWrite,
-    Unlocked,
+    UnlockedRow,
     key_of,
     name_of,
     same,
 )
-from pynamodb_mutex._terms import check_options, made
-from pynamodb_mutex._transaction import ProtectedItem, send_alone, send_together
+from pynamodb_mutex._operations.transaction import ProtectedItem, write_alone, write_together
+from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._row_locks import RowLock, RowLocks, options_of_row
+from pynamodb_mutex._runtime.process import current_process, lock_models
+from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import MutexError, MutexNotHeldError
 from pynamodb_mutex.models import LockItem
 
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
     from typing_extensions import Self, Unpack
 
-    from pynamodb_mutex._hold import Hold
-    from pynamodb_mutex._keys import RawItem
-    from pynamodb_mutex._store import Store
-    from pynamodb_mutex._terms import Options
-    from pynamodb_mutex.groups import RowLocks
+    from pynamodb_mutex._dynamodb.keys import RawItem
+    from pynamodb_mutex._dynamodb.store import Store
+    from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.held import HeldClaim
+    from pynamodb_mutex.mutex import Options
 
 M = TypeVar("M", bound="RowLockMixin")
 V = TypeVar("V")
@@ -80,7 +81,7 @@ class RowLockMixin(Model):
     lock_abandoned_by = UnicodeAttribute(null=True)
 
     _row_lock: RowLock[Any] | None = None
-    _row_hold: Hold | None = None
+    _row_claim: HeldClaim | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Refuse attributes that would be in the lock's way.
@@ -91,7 +92,7 @@ class RowLockMixin(Model):
         super().__init_subclass__(**kwargs)
         if "Meta" in vars(cls):
             # PynamoDB looks at the table's name alone, and would hand over the parent's connection
-            cls._connection = None
+            forget_connection(cls)
         for base in cls.__mro__:
             for name in _RESERVED:
                 if isinstance(base.__dict__.get(name), Attribute):
@@ -161,7 +162,7 @@ class RowLockMixin(Model):
         """
         check_options(f"{cls.__name__}.locked", options)
         raw_key = row_key(cls, hash_key, range_key)
-        return made(RowLock, row_terms(cls, raw_key, options), cls, raw_key)
+        return made(RowLock, options_of_row(cls, raw_key, options), cls, raw_key)
 
     @classmethod
     def locked_all(cls, keys: Iterable[Any], **options: Unpack[Options]) -> RowLocks[Self]:
@@ -176,8 +177,6 @@ class RowLockMixin(Model):
             InvalidKeyError: For a key that the model cannot have.
             ValueError: For no key, more than 100, or one that comes twice.
         """
-        from pynamodb_mutex.groups import RowLocks  # noqa: PLC0415 - groups need row locks
-
         check_options(f"{cls.__name__}.locked_all", options)
         locks: list[RowLock[Any]] = []
         for key in keys:
@@ -202,14 +201,17 @@ class RowLockMixin(Model):
     @property
     def is_locked(self) -> bool:
         """Whether the row is locked, by this instance now, or else as the instance shows it. No I/O."""
-        hold = self._row_hold
-        # a claim that this instance still shows may have been given back by it
-        if hold is not None and (not hold.finished or self.lock_token == hold.tenure.token):
-            return hold.held
+        claim = self._row_claim
+        # a claim that this instance still shows may have been released by it
+        if claim is not None and (not claim.is_released or self.lock_token == claim.own.token):
+            return claim.held
         if type(self).lock_model is not None or self.lock_expires_at is None:
             return False
-        bounds = store_for(type(self)).server.bounds
-        return bounds is None or local_clock().now() < bounds.passes(self.lock_expires_at)
+        process = current_process()
+        store = process.store(type(self))
+        store.connection.open()
+        bounds = store.bounds
+        return bounds is None or process.read_clock() < bounds.passes(self.lock_expires_at)
 
     def save(
         self,
@@ -304,51 +306,56 @@ class RowLockMixin(Model):
     def _row_write(self, write: RowWrite, what: str, *, unlock: bool = False) -> dict[str, Any]:
         """Make a write; return what PynamoDB would of it."""
         members = self._row_members(write, what, unlock=unlock)
+        process = current_process()
         row: RawItem = {}
         if len(members) == 1:
-            answer = send_alone(members[0], what)
-            data, row = dict(answer.data), answer.item
+            answer = run(process, write_alone(process, members[0], what))
+            data, row = answer.data, answer.item
         else:
-            data = send_together(members, what)
+            data = run(process, write_together(process, members, what))
             if write.kind == TRANSACT_UPDATE:
-                row = self._read_again(members[0].store, what)
+                row = run(process, self._reading_again(members[0].store, what))
         write.done(row)
         return data | {ATTRIBUTES: row} if write.kind == TRANSACT_UPDATE else data
 
-    def _read_again(self, store: Store, what: str) -> RawItem:
-        """Read what a transaction wrote, for it does not tell."""
+    def _reading_again(self, store: Store, what: str) -> Operation[RawItem]:
+        """Read what a transaction wrote, for its answer does not show it."""
+        read = store.read(key_of(self), consistent=True)
         try:
-            return persist(lambda: store.read(key_of(self), consistent=True), 0.0).item
+            answer = yield from retrying(current_process(), lambda: read, 0.0)
         except PynamoDBException as error:
             msg = f"{what}: {shown(name_of(self))} was written, but could not be read again: refresh() it"
             raise GetError(msg, error) from error
+        return answer.item
 
     def _row_members(self, write: RowWrite, what: str, *, unlock: bool = False) -> list[Any]:
         """Return a write and what protects it: parts of one request, or of one transaction."""
-        hold, lock_model = self._row_hold, type(self).lock_model
-        if hold is not None and hold.loss is not None:
-            raise hold.lost_error(what)
-        if hold is not None:
-            _refuse_if_given_back(hold, what)
-        if hold is not None and not hold.finished:
+        claim, lock_model = self._row_claim, type(self).lock_model
+        process = current_process()
+        if claim is not None:
+            run(process, _checking(claim, what))
+        if claim is not None and not claim.is_released:
             if not same(key_of(self), self.row_lock._raw_key):
                 msg = f"{what}: {shown(name_of(self))} is not the row that is locked, {shown(self.row_lock.key)}"
                 raise MutexNotHeldError(msg, key=name_of(self))
-            if hold.store.rows.must_exist:
-                return [Guarded(write, hold, unlock=unlock)]
-            return [Plain(write, store_for(type(self))), GuardOnly(hold, unlock=unlock)]
+            if claim.store.layout.must_exist:
+                return [GuardedRow(write, claim, unlock=unlock)]
+            return [
+                PlainRow(write, process.store(type(self))),
+                GuardOnly(claim, unlock=unlock),
+            ]
         if unlock:
             msg = f"{what}(unlock=True): {shown(name_of(self))} is not locked here"
             raise MutexNotHeldError(msg, key=name_of(self))
         # as the model's Meta has it: patience, too
-        connection = self._get_connection().connection
-        store, enforced = store_for(type(self)).through(connection), type(self).lock_enforced
+        connection = connection_of(type(self)).connection
+        store, enforced = process.store(type(self)).through(connection), type(self).lock_enforced
         if lock_model is None:
-            return [Unlocked(write, store, enforced=enforced)]
-        plain = Plain(write, store)
+            return [UnlockedRow(write, store, enforced=enforced)]
+        plain = PlainRow(write, store)
         if not enforced:
             return [plain]
-        return [plain, NobodyHolds(self, store_for(lock_model).through(connection))]
+        return [plain, NobodyHolds(self, process.store(lock_model).through(connection))]
 
     # -- in PynamoDB's transactions and batches -------------------------------------------------
 
@@ -447,7 +454,7 @@ class RowLockMixin(Model):
         """Return what a copy, or a pickle, has of the row: not its lock."""
         state = dict(self.__dict__)
         state.pop("_row_lock", None)
-        state.pop("_row_hold", None)
+        state.pop("_row_claim", None)
         return state
 
 
@@ -462,17 +469,32 @@ class _Batch(BatchWrite[M]):
 
 
 def _refuse_in_batch(row: RowLockMixin) -> None:
-    hold = row._row_hold
-    if hold is None:
+    claim = row._row_claim
+    if claim is None:
         return
-    _refuse_if_given_back(hold, "batch_write")
-    if not (hold.finished and hold.loss is None):
+    _refuse_if_released_inside(claim, "batch_write")
+    if not (claim.is_released and claim.loss is None):
         msg = f"{shown(name_of(row))} is locked: a batch cannot be guarded, use save, update or delete"
         raise MutexError(msg, key=name_of(row))
 
 
-def _refuse_if_given_back(hold: Hold, what: str) -> None:
-    """Raise if the block under a lock goes on although the lock was given back.
+def _checking(claim: HeldClaim, what: str) -> Operation[None]:
+    """Raise if a row was lost, or its block goes on although the lock was released.
+
+    Raises:
+        MutexLostError: If it was lost.
+        MutexNotHeldError: If it was released.
+    """
+    claim.note_end()
+    if claim.belief.loss is not None:
+        raise claim.lost_error(what)
+    _refuse_if_released_inside(claim, what)
+    return
+    yield  # an operation without an effect
+
+
+def _refuse_if_released_inside(claim: HeldClaim, what: str) -> None:
+    """Raise if the block under a lock goes on although the lock was released.
 
     What is written there was read under the lock. Without a guard it would be written over what another
     holder has written since, and nobody would notice. After the block an instance is an ordinary one.
@@ -480,7 +502,6 @@ def _refuse_if_given_back(hold: Hold, what: str) -> None:
     Raises:
         MutexNotHeldError: If it does.
     """
-    if hold.given_back_inside:
-        key = hold.terms.key
-        msg = f"{what}: the lock of {shown(key)} was given back inside its block: end the block, or lock the row again"
-        raise MutexNotHeldError(msg, key=key)
+    if claim.is_released_inside:
+        msg = f"{what}: the lock of {shown(claim.key)} was released inside its block: end the block, or lock the row again"
+        raise MutexNotHeldError(msg, key=claim.key)

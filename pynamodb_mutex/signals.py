@@ -8,23 +8,23 @@ receiver is kept by a weak reference unless it is connected with ``weak=False``.
 Each acquisition is reported in the order in which things happen to it, whatever the threads do: first
 ``acquired``, then each ``lost``, and a ``renewed`` with ``won_back`` for each time that a lost lock is held
 again, and as its end one of ``released``, ``handed_over`` and ``lost``, unless the process ends before.
-Locks that are taken together are told one by one. Entering a reentrant lock again is not an acquisition.
+Locks that are acquired together are reported one by one. Entering a reentrant lock again is not an acquisition.
 
 What a receiver raises is logged under ``pynamodb_mutex`` and goes no further. A coroutine function is
 refused in the same way. No lock of the library is kept while a receiver runs: it may ask mutexes and
-take other locks. ``renewed`` and ``renewal_failed`` are told on one thread of the library's own, in
+acquire other locks. ``renewed`` and ``renewal_failed`` are sent on one thread of the library's own, in
 their order, at most 1000 of them waiting; each ``lost`` on a thread of its own; the rest, and a
 ``renewed`` by which a lost lock is held again, on the thread that calls the lock, which waits for the
 receivers. For a task of asyncio that is a worker thread, in the task's context. Where another thread is
 still reporting what came before, of the same acquisition, that one goes on with it, and nobody waits: a
 receiver that is slow, or calls the lock, delays what comes after it, and no other acquisition.
-While the system refuses a thread, what is reported on one waits. A forked child tells nothing of its parent's
+While the system refuses a thread, what is reported on one waits. A forked child reports nothing of its parent's
 locks.
 
-Without blinker nothing is told, and ``connect`` raises RuntimeError: install the extra
+Without blinker nothing is sent, and ``connect`` raises RuntimeError: install the extra
 ``pynamodb-mutex[signals]``.
 
-The classes name the arguments, for type checkers: ``def told(sender, **event: Unpack[Lost])``.
+The classes name the arguments, for type checkers: ``def receiver(sender, **event: Unpack[Lost])``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 from pynamodb.signals import signals_available
 
-from pynamodb_mutex import _events
-from pynamodb_mutex._claim import Loss
+from pynamodb_mutex._protocol.claim import Loss
+from pynamodb_mutex._runtime import notifications
 
 if TYPE_CHECKING:
     from blinker import NamedSignal
@@ -121,7 +121,7 @@ class NotAcquired(TypedDict):
         owner: Label of the one who asked.
         waited: Seconds from the call.
         attempts: As in `Acquired`.
-        error: What was raised; GeneratorExit for a task that was cancelled. None if the lock was held
+        error: What was raised; CancelledError for a task that was cancelled. None if the lock was held
             until the timeout.
     """
 
@@ -133,11 +133,11 @@ class NotAcquired(TypedDict):
 
 
 class Renewed(_OfAHold):
-    """Arguments of `renewed`, beside the first four of `Acquired`.
+    """Arguments of `renewed`, in addition to the first four of `Acquired`.
 
     Attributes:
         expires_at: The new end, in server time.
-        won_back: Whether the lock had been lost, as `lost` told, and is held again by this renewal.
+        won_back: Whether the lock had been lost, as `lost` reported, and is held again by this renewal.
     """
 
     expires_at: float
@@ -145,10 +145,10 @@ class Renewed(_OfAHold):
 
 
 class RenewalFailed(_OfAHold):
-    """Arguments of `renewal_failed`, beside the first four of `Acquired`.
+    """Arguments of `renewal_failed`, in addition to the first four of `Acquired`.
 
     Attributes:
-        expires_at: End of the claim, in server time: until then it is repeated.
+        expires_at: End of the claim, in server time: until then it is retried.
         error: What the request failed with.
     """
 
@@ -157,7 +157,7 @@ class RenewalFailed(_OfAHold):
 
 
 class Lost(_OfAHold):
-    """Arguments of `lost`, beside the first four of `Acquired`.
+    """Arguments of `lost`, in addition to the first four of `Acquired`.
 
     Attributes:
         loss: Why.
@@ -171,11 +171,11 @@ class Lost(_OfAHold):
 
 
 class Released(_OfAHold):
-    """Arguments of `released`, beside the first four of `Acquired`.
+    """Arguments of `released`, in addition to the first four of `Acquired`.
 
     Attributes:
         held_for: Seconds from the acquisition.
-        error: None as a rule. Else what kept DynamoDB from telling that it was given back: it ends with
+        error: None as a rule. Else why DynamoDB did not confirm the release: the lock expires with
             its lease at the latest.
     """
 
@@ -184,12 +184,12 @@ class Released(_OfAHold):
 
 
 class HandedOver(_OfAHold):
-    """Arguments of `handed_over`, beside the first four of `Acquired`.
+    """Arguments of `handed_over`, in addition to the first four of `Acquired`.
 
     Attributes:
         held_for: Seconds from the acquisition.
         to: Label of the next holder, a thread or task of this process; None after ``detach``, as are
-            the next two: `acquired` tells of it where the ticket is attached.
+            the next two: `acquired` reports it where the ticket is attached.
         to_token: Random id of the next holder's acquisition.
         to_fencing_token: Its number.
     """
@@ -200,29 +200,29 @@ class HandedOver(_OfAHold):
     held_for: float
 
 
-acquired: NamedSignal = _events.on_acquired
-"""A lock was acquired, be it taken, handed over by another thread, or attached. See `Acquired`."""
+acquired: NamedSignal = notifications.on_acquired
+"""A lock was acquired, by a request of its own, by a hand-over from another thread, or by ``attach``. See `Acquired`."""
 
-contended: NamedSignal = _events.on_contended
-"""A lock that was asked for is held. Told once for each acquisition, when it is first seen. See `Contended`."""
+contended: NamedSignal = notifications.on_contended
+"""A lock that was asked for is held. Sent once for each acquisition, when that is first seen. See `Contended`."""
 
-not_acquired: NamedSignal = _events.on_not_acquired
+not_acquired: NamedSignal = notifications.on_not_acquired
 """An acquisition ended without the lock, by timeout, by an error, or cancelled. See `NotAcquired`."""
 
-renewed: NamedSignal = _events.on_renewed
+renewed: NamedSignal = notifications.on_renewed
 """A lock was renewed, in the background, by ``renew``, or by a guarded ``save``. May come after its end was
-told, from another thread. See `Renewed`."""
+reported, from another thread. See `Renewed`."""
 
-renewal_failed: NamedSignal = _events.on_renewal_failed
+renewal_failed: NamedSignal = notifications.on_renewal_failed
 """A request to renew failed, and did not say that the lock is lost. See `RenewalFailed`."""
 
-lost: NamedSignal = _events.on_lost
-"""A lock was lost before it was given back. Told once; again only if it was won back in between. The
+lost: NamedSignal = notifications.on_lost
+"""A lock was lost before it was released. Sent once; again only if it was won back in between. The
 end of a lock that is acquired while somebody listens is watched in the background, also without ``auto_renew``. See
 `Lost`."""
 
-released: NamedSignal = _events.on_released
-"""A lock was given back, by ``release``, by leaving the block, or by a write with ``unlock=True``. See `Released`."""
+released: NamedSignal = notifications.on_released
+"""A lock was released, by ``release``, by leaving the block, or by a write with ``unlock=True``. See `Released`."""
 
-handed_over: NamedSignal = _events.on_handed_over
+handed_over: NamedSignal = notifications.on_handed_over
 """A lock went on to the next thread or task in line, or into a ticket by ``detach``. See `HandedOver`."""

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import uvloop
 from scene import Scene
+from stores import QueueFor
 
-from pynamodb_mutex._process import current_process
-from pynamodb_mutex._store import Store
+from pynamodb_mutex._dynamodb.store import Request
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex
 
 LONG = 60.0
@@ -51,18 +52,14 @@ def run_once(request: pytest.FixtureRequest) -> Run:
 def sent_on_a_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Operations that were sent on the thread of an event loop, which stood still meanwhile."""
     operations: list[str] = []
-    send, read_all, transact = Store.send, Store.read_all, Store.transact
+    send = Request.send
 
-    def watched(way: Any) -> Any:
-        def call(self: Store, *args: Any, **options: Any) -> Any:
-            if asyncio._get_running_loop() is not None:
-                operations.append(way.__name__)
-            return way(self, *args, **options)
+    def watched(self: Request) -> Any:
+        if asyncio._get_running_loop() is not None:
+            operations.append(self.operation)
+        return send(self)
 
-        return call
-
-    for way in (send, read_all, transact):
-        monkeypatch.setattr(Store, way.__name__, watched(way))
+    monkeypatch.setattr(Request, "send", watched)
     return operations
 
 
@@ -81,7 +78,7 @@ async def until(condition: Any) -> None:
 
 def queue_of(scene: Scene) -> Any:
     """Return where this process's threads and tasks wait for the lock."""
-    return current_process().queue(current_process().store(scene.here), scene.key)
+    return QueueFor(scene.here, scene.key)
 
 
 def left_behind(scene: Scene) -> list[str]:
@@ -90,12 +87,13 @@ def left_behind(scene: Scene) -> list[str]:
     found = []
     if not scene.gone and scene.row.expires_at is not None:
         found.append("a claim")
-    if not queue.idle:
+    if queue.holder is not None or queue.turns or queue.watchers:
         found.append("a holder or waiter of this process")
     if [
-        each
-        for each in current_process().renewer._due
-        if each.store.model is scene.here and each.terms.key == scene.key
+        claim
+        for held in list(current_process().schedule._due)
+        for claim in held.claims
+        if claim.store.model is scene.here and claim.key == scene.key
     ]:
         found.append("a renewal")
     return found

@@ -6,11 +6,12 @@ import sys
 import threading
 import uuid
 
+from stores import store_for
 from worker import Fork
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._expressions import ClaimRows
-from pynamodb_mutex._process import store_for
+from pynamodb_mutex._dynamodb.layout import Layout
+from pynamodb_mutex._dynamodb.requests import Requests
 
 
 def take_and_give_back():
@@ -21,10 +22,10 @@ def take_and_give_back():
 
 def build_requests():
     """What a thread does for its process's first lock."""
-    rows = ClaimRows(LockItem, store_for(LockItem).connection)
-    rows.acquire(watched=False, data=False)
-    assert rows.renew
-    assert rows.release
+    requests = Requests(Layout(LockItem), store_for(LockItem).connection.table)
+    requests.acquire(watched=False, data=False)
+    assert requests.renew
+    assert requests.release
 
 
 def fork_at(work):

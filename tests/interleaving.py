@@ -5,22 +5,16 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 
 class Task:
-    """One of the threads.
-
-    Attributes:
-        waits_for: The lock that it cannot have yet.
-    """
+    """One of the threads."""
 
     def __init__(self, turns: Turns, run: Callable[[], object], name: str) -> None:
         self.name = name
         self.go = threading.Semaphore(0)
         self.done = False
         self.error: BaseException | None = None
-        self.waits_for: Lock | None = None
         self._turns = turns
         self._run = run
         # one that hangs when a test fails must not keep the process
@@ -35,10 +29,6 @@ class Task:
             self.error = error
         self.done = True
         self._turns.back.release()
-
-    @property
-    def can_go_on(self) -> bool:
-        return not self.done and not (self.waits_for and self.waits_for.kept)
 
 
 class Turns:
@@ -62,57 +52,20 @@ class Turns:
         self.tasks.append(Task(self, run, name or getattr(run, "__name__", repr(run))))
 
     def run(self) -> None:
-        """Run all to their ends; raise what one of them raised.
-
-        Raises:
-            AssertionError: If they wait for each other.
-        """
+        """Run all to their ends; raise what one of them raised."""
         task: Task | None = None
         while left := [task for task in self.tasks if not task.done]:
-            able = [task for task in left if task.can_go_on]
-            assert able, f"they wait for each other: {[task.name for task in left]}"
-            if task not in able or self._random.random() > self._stays:
-                task = self._random.choice(able)
+            if task not in left or self._random.random() > self._stays:
+                task = self._random.choice(left)
             task.go.release()
             assert self.back.acquire(timeout=30), "one waits for something else than its turn"
         for task in self.tasks:
             if task.error is not None:
                 raise task.error
 
-    def turn(self, waits_for: Lock | None = None) -> None:
+    def turn(self) -> None:
         """Let others run. Nothing, on a thread that is not one of these."""
         task: Task | None = getattr(self.mine, "task", None)
         if task is not None:
-            task.waits_for = waits_for
             self.back.release()
             task.go.acquire()
-            task.waits_for = None
-
-
-class Lock:
-    """In place of a ``threading.Lock``: before it is taken, others may run."""
-
-    def __init__(self, turns: Turns) -> None:
-        self.kept = False
-        self._turns = turns
-
-    def acquire(self) -> bool:
-        self._turns.turn()
-        while self.kept:
-            self._turns.turn(self)
-        self.kept = True
-        return True
-
-    def release(self) -> None:
-        self.kept = False
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()

@@ -12,11 +12,14 @@ import threading
 from botocore.exceptions import ClientError, ReadTimeoutError
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
+from stores import store_for
 
-from pynamodb_mutex import RowLockMixin, _attempts, _process
-from pynamodb_mutex._clock import Bounds, ServerTime
-from pynamodb_mutex._process import Process, store_for
-from pynamodb_mutex._store import _Numbers
+from pynamodb_mutex import RowLockMixin
+from pynamodb_mutex._dynamodb import connection as _connection
+from pynamodb_mutex._dynamodb.store import _Numbers
+from pynamodb_mutex._protocol.server_time import Bounds, ServerTime
+from pynamodb_mutex._runtime import process as _process
+from pynamodb_mutex._runtime.process import Process
 
 SERVER_TIME = Bounds(1_700_000_000.0, 0.0, 1_700_000_001.0, 0.0)
 UNKNOWN = ReadTimeoutError(endpoint_url="model")
@@ -35,7 +38,8 @@ class Row(RowLockMixin, Model):
 def one_store():
     """Return a store whose requests stop in the network; a copy of it serves as a client's."""
     store = store_for(Row)
-    store.connection.connection.dispatch = lambda *request: threading.current_thread().ask(*request)
+    store.connection.open()
+    store.connection.pynamodb.dispatch = lambda *request: threading.current_thread().ask(*request)
     Row._get_connection().connection.dispatch = _repeated
     return store
 
@@ -46,14 +50,14 @@ def _repeated(*request):
         try:
             return threading.current_thread().ask(*request)
         except ReadTimeoutError as error:
-            _attempts._note(caught_exception=error)
+            _connection._note_failure(caught_exception=error)
 
 
 class Crash(BaseException):
     """The process ends."""
 
 
-class Tenure:
+class OwnClaim:
     """An acquisition, as the row went through it.
 
     Attributes:
@@ -74,11 +78,12 @@ class Client:
     def __init__(self):
         self.process = Process()
         store = self.process.stores[Row] = copy.copy(one_store())
-        store._server, store._numbers = ServerTime(), _Numbers()
-        store._server.bounds = SERVER_TIME
+        connection = store.connection = copy.copy(store.connection)
+        store._numbers, store._through = _Numbers(), None
+        connection.server = ServerTime()
+        connection.server.bounds = SERVER_TIME
         # the model's own connection leads there, too
-        endpoint = Row._get_connection().connection.client.meta.endpoint_url
-        store._server_times = {endpoint: store._server}
+        connection._server_times = {connection.endpoint: connection.server}
         self.dead = False
         self.calls = []  # under way: renewals, and at most one other
         self.drop()

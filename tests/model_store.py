@@ -7,7 +7,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from pynamodb_mutex._clock import LocalClock
+from pynamodb_mutex._runtime.clock import LocalClock
 
 _EXISTS = re.compile(r"attribute_(not_)?exists \((\S+)\)")
 _TYPE = re.compile(r"attribute_type \((#\d+), (:\d+)\)")

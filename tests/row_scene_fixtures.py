@@ -16,7 +16,8 @@ from proxy import fault_proxy, through
 from row_scene import Account, OldAccount, Rows, RowScene
 from scene import forget_holds
 
-from pynamodb_mutex import LockItem, _store
+from pynamodb_mutex import LockItem
+from pynamodb_mutex._dynamodb import connection as _connection
 from pynamodb_mutex.testing import use
 
 
@@ -47,7 +48,7 @@ def _stage(
             Locks.create_table()
         with fault_proxy(engine) as proxy, pytest.MonkeyPatch.context() as patch:
             # patient, for things may happen while it waits for an answer
-            patch.setattr(_store, "READ_TIMEOUT", 30.0)
+            patch.setattr(_connection, "READ_TIMEOUT", 30.0)
             here = through(proxy, There, read_timeout=30)
             if in_table:
                 here.lock_model = through(proxy, Locks, read_timeout=30)

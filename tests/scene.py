@@ -12,7 +12,7 @@ import pytest
 from proxy import Fault, FaultProxy, apply_then_500, drop_answer, fault_proxy, through
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._process import current_process
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import Engine, expire
 
@@ -131,9 +131,11 @@ class Scene:
 
 def forget_holds(*clients: type[LockItem]) -> None:
     """Let no lock that these clients left behind be renewed any more."""
-    for hold in [h for each in list(current_process().renewer._due) for h in each.holds]:
-        if hold.store.model in clients:
-            hold.forget()
+    process = current_process()
+    with process.monitor:
+        for claim in [c for held in list(process.schedule._due) for c in held.unreleased]:
+            if claim.store.model in clients:
+                claim.forget()
 
 
 losses = pytest.mark.parametrize(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from aio_scene import Run, async_mutex, left_behind, queue_of, run, run_once, until
+from botocore.client import BaseClient
 from proxy import drop_answer, drop_request
 from pynamodb.exceptions import UpdateError
 from scene import Scene
@@ -17,8 +20,11 @@ from pynamodb_mutex import (
     MutexLostError,
     MutexNotHeldError,
     MutexTimeoutError,
+    signals,
 )
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex
+from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["scene_fixtures"]
 __all__ = ["run", "run_once"]
@@ -35,7 +41,7 @@ def pool_threads() -> set[threading.Thread]:
 # -- one task --------------------------------------------------------------------------------------
 
 
-def test_two_requests_take_and_give_back(scene: Scene, run: Run) -> None:
+def test_two_requests_acquire_and_release(scene: Scene, run: Run) -> None:
     async def main() -> None:
         async with async_mutex(scene) as mutex:
             assert mutex.held
@@ -46,6 +52,96 @@ def test_two_requests_take_and_give_back(scene: Scene, run: Run) -> None:
 
     run(main())
     assert scene.proxy.kinds() == ["acquire", "release"]
+    assert left_behind(scene) == []
+
+
+def test_only_a_request_or_a_receiver_needs_a_thread(
+    scene: Scene, run_once: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = current_process().task_workers
+    posted, post = [], workers.post
+
+    def note(call: Callable[[], object]) -> None:
+        posted.append(call)
+        post(call)
+
+    async def main() -> None:
+        async with async_mutex(scene):
+            pass
+        monkeypatch.setattr(workers, "post", note)
+        async with async_mutex(scene):
+            assert len(posted) == 1
+        assert len(posted) == 2
+        threads = []
+        with signals.acquired.connected_to(
+            lambda _, **event: threads.append(threading.get_ident())
+        ):
+            async with async_mutex(scene):
+                pass
+        assert len(posted) == 5
+        assert threads != [threading.get_ident()]
+
+    run_once(main())
+
+
+def test_lock_that_was_won_back_after_its_release_failed_is_detached(
+    scene: Scene, run_once: Run
+) -> None:
+    async def main() -> str:
+        mutex = async_mutex(scene, auto_renew=False)
+        with pytest.raises(MutexNotHeldError, match="deadline"):
+            _ = mutex.deadline
+        await mutex.acquire()
+        with FakeClock() as clock:
+            clock.advance(31)
+            with pytest.raises(MutexLostError):
+                await mutex.release()
+            await mutex.renew()
+            return await mutex.detach()
+
+    Mutex.attach(run_once(main()), model=scene.here).release()
+    assert left_behind(scene) == []
+
+
+def test_receiver_sees_the_acquisition_of_the_task_that_it_is_about(
+    scene: Scene, run_once: Run
+) -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    async def main() -> None:
+        mutex = async_mutex(scene, reentrant=True)
+
+        def see(sender: object, **event: Any) -> None:
+            seen.append((mutex.held, mutex.token == event["token"]))
+
+        async def work() -> None:
+            async with mutex:
+                await asyncio.sleep(0)
+
+        with signals.acquired.connected_to(see):
+            await asyncio.gather(*(work() for _ in range(3)))
+
+    run_once(main())
+    assert seen == [(True, True)] * 3
+
+
+def test_what_is_raised_while_a_request_is_sent_ends_the_attempt(
+    scene: Scene, run_once: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = BaseClient._make_api_call
+
+    def fail(client: object, operation: str, kwargs: dict[str, Any]) -> Any:
+        monkeypatch.setattr(BaseClient, "_make_api_call", original)
+        raise NotImplementedError(operation)
+
+    async def main() -> None:
+        async with async_mutex(scene):
+            pass
+        monkeypatch.setattr(BaseClient, "_make_api_call", fail)
+        with pytest.raises(NotImplementedError):
+            await async_mutex(scene).acquire()
+
+    run_once(main())
     assert left_behind(scene) == []
 
 
@@ -129,6 +225,18 @@ def test_decorated_functions_run_under_a_lock_of_their_own(scene: Scene, run_onc
     assert (work.__name__, work.__doc__) == ("work", "Work.")
     with pytest.raises(TypeError, match="coroutine function"):
         async_mutex(scene)(lambda: None)
+
+
+def test_transaction_whose_block_fails_is_not_sent(scene: Scene, run_once: Run) -> None:
+    async def main() -> None:
+        async with async_mutex(scene) as mutex:
+            with pytest.raises(ZeroDivisionError):
+                async with mutex.transaction() as transaction:
+                    transaction.save(scene.here(f"{scene.key}.other"))
+                    raise ZeroDivisionError
+
+    run_once(main())
+    assert scene.proxy.kinds() == ["acquire", "release"]
 
 
 def test_a_transaction_is_guarded_by_the_lock(scene: Scene, run_once: Run) -> None:
@@ -261,7 +369,7 @@ def test_a_task_may_enter_again_and_another_may_not(scene: Scene, run: Run) -> N
     assert left_behind(scene) == []
 
 
-def test_a_reentrant_mutex_for_threads_tells_tasks_apart_as_well(
+def test_a_reentrant_mutex_for_threads_distinguishes_tasks_as_well(
     scene: Scene, run_once: Run
 ) -> None:
     async def try_to_enter() -> bool:

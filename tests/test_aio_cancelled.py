@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from aio_scene import LONG, Run, async_mutex, left_behind, queue_of, run, run_once, until
-from proxy import Fault, delay, delay_answer, deny, drop_answer, drop_request
+from proxy import Fault, after, delay, delay_answer, deny, drop_answer, drop_request, throttle
 from scene import Scene
 from wire import Exchange
 
 from pynamodb_mutex import MutexLostError
-from pynamodb_mutex._await import TaskAlarm
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_in_task import TaskSleeper
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.exceptions import Loss
 
@@ -70,7 +71,7 @@ def test_cancelled_at_any_moment_of_a_wait_in_line(scene: Scene, run_once: Run) 
             await asyncio.sleep(0.003)
 
     async def main() -> None:
-        # each is cancelled at another moment: waiting, handed over to, working, giving back
+        # each is cancelled at another moment: waiting, handed over to, working, releasing
         tasks = [asyncio.create_task(section()) for _ in range(30)]
         for task in tasks[::2]:
             await asyncio.sleep(0.004)
@@ -162,7 +163,7 @@ def test_cancelled_while_the_lock_is_handed_over_to_it(scene: Scene, run_once: R
     run_once(main())
 
 
-def test_cancelled_while_it_gives_back(scene: Scene, run_once: Run) -> None:
+def test_cancelled_while_it_releases(scene: Scene, run_once: Run) -> None:
     async def block() -> None:
         async with async_mutex(scene):
             scene.proxy.next(delay(0.3), op="release")
@@ -176,6 +177,48 @@ def test_cancelled_while_it_gives_back(scene: Scene, run_once: Run) -> None:
 
     run_once(main())
     assert scene.applied("release") == [True]
+
+
+def test_cancelled_while_it_waits_to_retry_a_release(
+    scene: Scene, run_once: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        mutex = async_mutex(scene)
+        await mutex.acquire()
+        process, throttled = current_process(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def uniform(low: float, high: float) -> float:
+            loop.call_soon_threadsafe(throttled.set)
+            return 0.3
+
+        monkeypatch.setattr(process, "uniform", uniform)
+        scene.proxy.next(throttle(), op="release")
+        task = asyncio.create_task(mutex.release())
+        await throttled.wait()
+        await asyncio.sleep(0)
+        await cancel(task)
+
+    run_once(main())
+    assert scene.proxy.kinds()[-2:] == ["release", "release"]
+    assert left_behind(scene) == []
+
+
+def test_cancelled_while_it_learns_that_the_lock_is_held(scene: Scene, run_once: Run) -> None:
+    scene.taken()
+    asked = threading.Event()
+
+    async def main() -> None:
+        mutex = async_mutex(scene)
+        assert not await mutex.acquire(blocking=False)
+        scene.proxy.next(after(lambda: asked.set() or time.sleep(0.3)))
+        task = asyncio.create_task(mutex.acquire(blocking=False))
+        await until(asked.is_set)
+        await cancel(task)
+        assert not mutex.held
+
+    run_once(main())
+    assert scene.row.is_held
 
 
 def test_cancelled_while_the_acquire_is_denied(scene: Scene, run_once: Run) -> None:
@@ -251,21 +294,21 @@ def test_what_cannot_be_taken_back_does_not_hide_the_cancellation(
     assert left_behind(scene) == []
 
 
-def test_an_alarm_of_a_closed_loop_rings_for_nobody() -> None:
-    async def main() -> TaskAlarm:
-        return TaskAlarm()
+def test_sleeper_of_a_closed_loop_is_woken_in_vain() -> None:
+    async def main() -> TaskSleeper:
+        return TaskSleeper()
 
-    alarm = asyncio.run(main())
-    alarm.ring()
+    sleeper = asyncio.run(main())
+    sleeper.wake()
 
 
-def test_an_alarm_rung_by_a_thread_wakes_a_loop_that_sleeps(run: Run) -> None:
+def test_sleeper_woken_by_a_thread_wakes_a_loop_that_sleeps(run: Run) -> None:
     async def main() -> None:
-        alarm = TaskAlarm()
-        threading.Timer(0.1, alarm.ring).start()
+        sleeper = TaskSleeper()
+        threading.Timer(0.1, sleeper.wake).start()
         began = time.monotonic()
         # long before anything else wakes it
-        await asyncio.wait_for(alarm.rings(math.inf), LONG / 2)
+        await asyncio.wait_for(sleeper.sleep(math.inf), LONG / 2)
         assert time.monotonic() - began < LONG / 4
 
     run(main())
@@ -313,7 +356,7 @@ def test_loss_cancels_nobody_unless_asked_to(scene: Scene, run_once: Run) -> Non
     run_once(main())
 
 
-def test_loss_is_told_to_a_coroutine_function(scene: Scene, run_once: Run) -> None:
+def test_loss_is_asked_to_a_coroutine_function(scene: Scene, run_once: Run) -> None:
     told = []
 
     async def tell(mutex: Any) -> None:
@@ -376,12 +419,12 @@ def test_a_lock_that_was_lost_before_the_block_began_cancels_it(
 ) -> None:
     begin = AsyncMutex._begin
 
-    def late(mutex: AsyncMutex) -> None:
+    def late(mutex: AsyncMutex, held: Any) -> None:
         assert scene.force()
         with pytest.raises(MutexLostError):
             mutex._lock.renew()
         time.sleep(0.2)  # so that all are told: there is nobody yet
-        begin(mutex)
+        begin(mutex, held)
 
     monkeypatch.setattr(AsyncMutex, "_begin", late)
 
@@ -393,7 +436,7 @@ def test_a_lock_that_was_lost_before_the_block_began_cancels_it(
     run_once(main())
 
 
-def test_a_body_that_blocks_the_loop_is_told_when_it_ends(scene: Scene, run_once: Run) -> None:
+def test_a_body_that_blocks_the_loop_is_reported_when_it_ends(scene: Scene, run_once: Run) -> None:
     async def main() -> None:
         with pytest.raises(MutexLostError):
             async with async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False):
@@ -402,7 +445,7 @@ def test_a_body_that_blocks_the_loop_is_told_when_it_ends(scene: Scene, run_once
     run_once(main())
 
 
-def test_giving_back_what_was_lost_is_not_interrupted_by_the_news(
+def test_releasing_what_was_lost_is_not_interrupted_by_the_news(
     scene: Scene, run_once: Run
 ) -> None:
     async def main() -> None:
@@ -415,7 +458,7 @@ def test_giving_back_what_was_lost_is_not_interrupted_by_the_news(
     run_once(main())
 
 
-def test_a_body_that_takes_no_notice_is_told_when_it_ends(scene: Scene, run_once: Run) -> None:
+def test_a_body_that_takes_no_notice_is_reported_when_it_ends(scene: Scene, run_once: Run) -> None:
     async def main() -> None:
         with pytest.raises(MutexLostError):
             async with async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False):

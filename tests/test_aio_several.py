@@ -7,20 +7,22 @@ from typing import Any
 
 import pytest
 from aio_scene import LONG, Run, async_mutex, left_behind, run_once, sent_on_a_loop, until
+from driving import acquiring
 from proxy import delay_answer, deny
 from pynamodb.exceptions import UpdateError
 from scene import Scene
+from stores import store_for
 
 from pynamodb_mutex import (
     Mutex,
     MutexLostError,
     MutexTimeoutError,
     Semaphore,
-    _waiting,
     synchronized,
 )
-from pynamodb_mutex._process import store_for
-from pynamodb_mutex._waiting import AT_ONCE, Alarm
+from pynamodb_mutex._operations import local_queue
+from pynamodb_mutex._operations.effects import Open
+from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncMutexGroup, AsyncSemaphore
 
 pytest_plugins = ["scene_fixtures"]
@@ -40,7 +42,7 @@ def free(scene: Scene, *keys: str) -> bool:
 # -- all or none -----------------------------------------------------------------------------------
 
 
-def test_several_keys_are_taken_and_given_back_together(scene: Scene, run_once: Run) -> None:
+def test_several_keys_are_acquired_and_released_together(scene: Scene, run_once: Run) -> None:
     keys = keys_of(scene)
 
     async def main() -> None:
@@ -238,7 +240,7 @@ def one_of(scene: Scene, kind: str, **options: Any) -> Any:
 @pytest.fixture
 def patient_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine, the first in line is taken to have its answer soon."""
-    monkeypatch.setattr(_waiting, "LONGEST_SILENCE", LONG)
+    monkeypatch.setattr(local_queue, "LONGEST_SILENCE", LONG)
 
 
 patient = pytest.mark.usefixtures("patient_line")
@@ -280,9 +282,10 @@ def test_tasks_of_one_tick_stand_in_line_in_the_order_of_their_calls(
             scene.proxy.next(delay_answer(0.3), op="GetItem")
             working = asyncio.gather(*map(work, range(tasks)))
             await asyncio.sleep(0)
-            turns = list(holder._lock._acquisition(0.0).wanted.queue.turns)
+            attempt = holder._lock._attempt(caller(), 0.0, blocks=False)
+            turns = list(attempt.contender.queue.turns)
         await working
-        return [turn.wants.owner for turn in turns]
+        return [turn.contender.owner for turn in turns]
 
     assert run_once(main()) == [str(number) for number in range(tasks)]
 
@@ -360,11 +363,11 @@ def test_no_client_of_boto_is_made_on_the_loops_thread(scene: Scene) -> None:
             AsyncMutex.for_keys(keys_of(scene), **options),
             AsyncSemaphore.for_key(scene.key, permits=2, **options),
         ]
-        in_line = [lock._lock._acquiring(True, None, Alarm()) for lock in locks]
-        assert [next(steps) for steps in in_line] == [AT_ONCE] * len(locks)
-        assert store_for(fresh.here)._server is None
-        for steps in in_line:
-            steps.close()
+        in_line = [acquiring(lock._lock, blocks=False) for lock in locks]
+        assert {type(driven.step()) for driven in in_line} == {Open}
+        assert not store_for(fresh.here).connection.is_open
+        for driven in in_line:
+            driven.interrupt()
 
 
 # -- decorated functions ---------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 from proxy import after, apply_then_500, drop_answer, duplicate, late, no_date, throttle
 from pynamodb.exceptions import GetError, UpdateError
 from scene import Lose, Scene, lost_in_two_ways
+from stores import QueueFor
 from worker import forked
 
 from pynamodb_mutex import (
@@ -28,8 +28,9 @@ from pynamodb_mutex import (
     MutexNotHeldError,
     MutexTimeoutError,
 )
-from pynamodb_mutex._process import current_process, forget_everything, store_for
-from pynamodb_mutex._waiting import LocalQueue
+from pynamodb_mutex._operations.acquire_several import AcquisitionOfAny
+from pynamodb_mutex._operations.local_queue import LocalQueue
+from pynamodb_mutex._runtime.process import current_process, forget_everything
 from pynamodb_mutex.groups import AnyOf
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 
@@ -41,7 +42,7 @@ QUICK = (0.02, 0.1)
 @pytest.fixture
 def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys are tried in the order in which they were given."""
-    monkeypatch.setattr(random, "sample", lambda population, k: list(population)[:k])
+    monkeypatch.setattr(AcquisitionOfAny, "_shuffled", lambda self: list(self._attempts))
 
 
 def keys(scene: Scene, count: int = 3) -> list[str]:
@@ -61,7 +62,7 @@ def elsewhere(scene: Scene, *which: int) -> ExitStack:
 
 
 def queue_of(mutex: AnyOf) -> LocalQueue[Any, Any]:
-    return current_process().queue(store_for(mutex._terms.model), frozenset(mutex.keys))
+    return QueueFor(mutex._options.model, frozenset(mutex.keys))
 
 
 def wait_until(condition: Any) -> None:
@@ -188,7 +189,7 @@ def test_a_dead_holders_key_is_taken_at_first_sight(scene: Scene) -> None:
 def test_without_server_time_a_dead_holder_is_known_by_watching(
     scene: Scene, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(random, "uniform", lambda _, longest: longest)
+    monkeypatch.setattr(current_process(), "uniform", lambda _, longest: longest)
     with elsewhere(scene, 0, 1, 2), FakeClock() as clock, scene.fresh() as fresh:
         fresh.proxy.always(no_date())
         mutex = any_of(fresh, poll=(10, 500))
@@ -196,8 +197,9 @@ def test_without_server_time_a_dead_holder_is_known_by_watching(
         queue = queue_of(mutex)
 
         def it_waits() -> bool:
-            alarms = [turn.alarm.condition for turn in queue.turns]
-            return any(condition in alarms for _, condition in clock._waiting)
+            sleepers = [turn.wakeup.sleeper for turn in queue.turns]
+            conditions = [sleeper._condition for sleeper in sleepers if sleeper is not None]
+            return any(condition in conditions for _, condition in clock._waiting)
 
         fresh.proxy.wait(1, "BatchGetItem")
         wait_until(it_waits)
@@ -235,7 +237,7 @@ def test_rows_may_be_deleted_on_release(scene: Scene) -> None:
     assert all(scene.there.count(key) == 0 for key in keys(scene))
 
 
-def test_loss_is_told(scene: Scene) -> None:
+def test_loss_is_reported(scene: Scene) -> None:
     told: list[Any] = []
     seen = threading.Event()
 
@@ -400,7 +402,7 @@ def test_hands_over_to_who_waits_for_the_same_keys_in_one_request(
         second.release()
         assert waiting_too.result(30)
         third.release()
-    assert queue_of(first).idle
+    assert queue_of(first).is_idle
 
 
 def test_two_that_release_at_once_hand_over_to_two(scene: Scene, pool: ThreadPoolExecutor) -> None:
@@ -435,7 +437,31 @@ def test_two_that_release_at_once_hand_over_to_two(scene: Scene, pool: ThreadPoo
     assert not scene.proxy.of("release")
     for waiter in waiters:
         waiter.release()
-    assert queue.idle
+    assert queue.is_idle
+
+
+def test_key_that_is_handed_over_while_the_poll_acquires_another_is_released(
+    scene: Scene, pool: ThreadPoolExecutor
+) -> None:
+    holder, waiter = any_of(scene, 2), any_of(scene, 2)
+    holder.acquire()
+    (other,) = (at for at, key in enumerate(keys(scene, 2)) if key != holder.key)
+    with elsewhere(scene, other) as others:
+        waiting = pool.submit(waiter.acquire)
+        scene.proxy.wait(1, "BatchGetItem")
+
+        def release_both() -> None:
+            pool.submit(holder.release).result(30)
+            others.close()
+
+        scene.proxy.next(after(release_both), op="BatchGetItem")
+        assert waiting.result(30)
+    assert scene.applied("hand_over") == [True]
+    assert waiter.key == keys(scene)[other]
+    assert waiter.held
+    assert scene.there.get(holder.key).expires_at is None
+    waiter.release()
+    assert not [key for _, key in current_process().queues if waiter.key in key]
 
 
 def test_other_keys_are_never_handed_over(scene: Scene, pool: ThreadPoolExecutor) -> None:
@@ -451,14 +477,14 @@ def test_other_keys_are_never_handed_over(scene: Scene, pool: ThreadPoolExecutor
         second.release()
 
 
-def test_who_waits_for_one_of_the_keys_alone_looks_when_it_is_given_back(
+def test_who_waits_for_one_of_the_keys_alone_looks_when_it_is_released(
     scene: Scene, pool: ThreadPoolExecutor
 ) -> None:
     mutex = any_of(scene, 1)
     alone = Mutex.for_key(keys(scene)[0], model=scene.here, poll=(50, 50))
     mutex.acquire()
     waiting = pool.submit(alone.acquire, timeout=100)
-    queue = current_process().queue(store_for(scene.here), keys(scene)[0])
+    queue = QueueFor(scene.here, keys(scene)[0])
     wait_until(lambda: len(queue.turns) == 1)
     started = time.monotonic()
     mutex.release()
@@ -571,7 +597,7 @@ def test_after_a_fork_the_child_holds_nothing(scene: Scene) -> None:
         assert mutex.held
 
 
-def test_who_waits_when_the_engine_is_left_is_told(table: type[LockItem]) -> None:
+def test_who_waits_when_the_engine_is_left_is_reported(table: type[LockItem]) -> None:
     waiter = Mutex.any_of(["a", "b"], poll=(0.1, 0.1))
     with held_elsewhere("a"), held_elsewhere("b"), ThreadPoolExecutor() as pool:
         waiting = pool.submit(waiter.acquire)
@@ -593,7 +619,7 @@ def test_timeout_names_the_keys_and_the_holder_who_ends_first(scene: Scene) -> N
         assert error.value.key == "any of " + ", ".join(keys(scene))
 
 
-def test_who_was_not_first_in_line_is_told_a_holder_too(
+def test_who_was_not_first_in_line_learns_a_holder_too(
     scene: Scene, pool: ThreadPoolExecutor
 ) -> None:
     with any_of(scene, 1, owner="front") as holder:

@@ -28,6 +28,9 @@ from test_hand_over import wait_until
 from test_i4_late_duplicates import arrives_in_vain
 
 from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
+from pynamodb_mutex._operations.held import Belief, State
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, expire
 
@@ -86,7 +89,7 @@ def test_detaching_that_is_refused_is_a_loss(scene: Scene) -> None:
 def test_detaching_without_dynamodb_raises_while_it_is_still_held(
     scene: Scene, fault: Lose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pynamodb_mutex._ticket._PATIENCE", 0.0)
+    monkeypatch.setattr("pynamodb_mutex._operations.attach.RELEASE_PATIENCE", 0.0)
     giver = scene.mutex()
     giver.acquire()
     scene.proxy.always(fault(), op="renew")
@@ -149,11 +152,13 @@ def test_released_by_another_thread_while_it_is_detached(scene: Scene) -> None:
     giver = scene.mutex()
     giver.acquire()
     hold = giver._latest
-    releasing = threading.Thread(target=lambda: giver._release(hold), daemon=True)
+    releasing = threading.Thread(
+        target=lambda: run(current_process(), giver._releasing(hold)), daemon=True
+    )
 
     def meanwhile() -> None:
         releasing.start()
-        wait_until(lambda: hold.finished)
+        wait_until(lambda: hold.is_released)
 
     scene.proxy.next(after(meanwhile), op="renew")
     with pytest.raises(MutexNotHeldError):
@@ -162,10 +167,10 @@ def test_released_by_another_thread_while_it_is_detached(scene: Scene) -> None:
     assert scene.row.expires_at is None
 
 
-def test_what_a_write_may_have_given_back_is_not_detached(scene: Scene) -> None:
+def test_what_a_write_may_have_released_is_not_detached(scene: Scene) -> None:
     giver = scene.mutex()
     giver.acquire()
-    giver._latest.may_have_ended = True
+    giver._latest.belief = Belief(State.IN_DOUBT)
     with pytest.raises(MutexNotHeldError, match="unknown outcome"):
         giver.detach()
     assert scene.proxy.of("renew") == []
@@ -231,12 +236,13 @@ def test_nothing_that_the_giver_could_still_send_is_applied(scene: Scene) -> Non
     taker = attach_there(scene, giver.detach())
     before = scene.everything
     sent = {seen.kind: seen for seen in scene.proxy.log}
-    write = hold.store.rows.release.fill(hold.terms.row, {**hold.mine(), "ttl": "1"})
+    store, mine = hold.store, hold.store.mine(hold.own)
+    write = store.requests.release.fill(hold.options.row, {**mine, "ttl": "1"})
     bodies = [sent["renew"].body, sent["save_data"].body, write]
-    values = hold.mine() | {"end": str(scene.row.expires_at + 60), "lease": "60", "ttl": "1"}
-    bodies.append(hold.store.rows.renew.fill(hold.terms.row, values))
-    values = hold.mine() | {"known": "1", "next": "2", "data": "{}"}
-    bodies.append(hold.store.rows.save_data.fill(hold.terms.row, values))
+    values = mine | {"end": str(scene.row.expires_at + 60), "lease": "60", "ttl": "1"}
+    bodies.append(store.requests.renew.fill(hold.options.row, values))
+    values = mine | {"known": "1", "next": "2", "data": "{}"}
+    bodies.append(store.requests.save_data.fill(hold.options.row, values))
     for body in bodies:
         reply = scene.proxy.replay(sent["renew"], **{"ExpressionAttributeValues": {}, **body})
         assert reply.error == "ConditionalCheckFailedException"

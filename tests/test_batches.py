@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 from botocore.client import BaseClient
+from driving import batch_of, send_renewal
 from proxy import (
     Fault,
     after,
@@ -24,9 +25,9 @@ from proxy import (
     through,
 )
 from scene import Scene
+from stores import store_for
 
 from pynamodb_mutex import LockItem, Loss, Mutex
-from pynamodb_mutex._process import store_for
 from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["scene_fixtures"]
@@ -53,7 +54,7 @@ class Several:
         for mutex in self.mutexes:
             assert mutex.acquire()
         store_for(scene.here).batches = True  # whatever a test before has met
-        assert len({hold.batch for hold in self.holds} - {None}) == 1
+        assert len({batch_of(hold) for hold in self.holds} - {None}) == 1
 
     @property
     def holds(self):
@@ -61,13 +62,13 @@ class Several:
 
     def renew(self) -> None:
         first, *others = self.holds
-        first.send_renewal(*others)
+        send_renewal(first, *others)
 
     def again(self) -> None:
         """Renew each by itself, as the renewer does after a batch that told nothing."""
         for hold in self.holds:
-            assert hold.batch is None
-            hold.send_renewal()
+            assert batch_of(hold) is None
+            send_renewal(hold)
 
     def ends(self) -> list[float]:
         """The ends as they stand in the rows."""
@@ -75,7 +76,7 @@ class Several:
 
     def believed(self) -> list[tuple[float, float]]:
         """The ends known to stand in the rows, and those by the local clock."""
-        return [(hold.tenure.expires_at, hold.tenure._ends) for hold in self.holds]
+        return [(hold.own.expires_at, hold.own.term.ends) for hold in self.holds]
 
     def later_than(self, believed: list[tuple[float, float]]) -> bool:
         pairs = zip(self.believed(), believed, strict=True)
@@ -108,7 +109,7 @@ def test_one_request_renews_them_all(several: Several) -> None:
 def test_it_asks_for_just_what_a_single_renewal_asks_for(several: Several) -> None:
     several.renew()
     rows = [several.scene.there.get(key, consistent_read=True) for key in several.keys]
-    several.holds[0].send_renewal()
+    send_renewal(several.holds[0])
     alone = several.scene.there.get(several.keys[0], consistent_read=True)
     changed = {
         name
@@ -143,7 +144,7 @@ def test_one_that_was_broken_or_deleted_is_lost_with_its_cause(several: Several)
     assert several.mutexes[0].loss is Loss.FORCED
     # a refusal without a row may also be an engine's that shows none: it is asked for by itself
     assert several.held() == [False, True, True]
-    several.holds[1].send_renewal()
+    send_renewal(several.holds[1])
     assert several.mutexes[1].loss is Loss.DELETED
     assert scene.there.count(several.keys[1], consistent_read=True) == 0
 
@@ -161,7 +162,7 @@ def test_an_answer_that_is_lost_is_no_loss_and_extends_no_belief(several: Severa
     assert all(new > old for new, old in zip(several.ends(), applied, strict=True))
     assert requests(several.scene) == [BATCH, "renew", "renew", "renew"]
     # and then together again
-    assert None not in {hold.batch for hold in several.holds}
+    assert None not in {batch_of(hold) for hold in several.holds}
     several.renew()
     assert requests(several.scene)[-1] == BATCH
 
@@ -170,7 +171,7 @@ def test_an_answer_that_is_lost_is_no_loss_and_extends_no_belief(several: Severa
 def test_one_that_never_arrives_is_repeated_one_by_one(several: Several, fault) -> None:
     several.scene.proxy.next(fault(), op=BATCH)
     several.renew()
-    assert all(hold.due() < hold.ends for hold in several.holds)
+    assert all(hold.together.due() < hold.ends for hold in several.holds)
     several.again()
     assert all(several.held())
     assert store_for(several.scene.here).batches
@@ -187,8 +188,26 @@ def test_where_batches_are_not_allowed_or_not_known_each_is_renewed_alone(
     several.again()
     assert all(several.held())
     assert not store_for(several.scene.here).batches
-    assert [hold.batch for hold in several.holds] == [None] * 3
+    assert [batch_of(hold) for hold in several.holds] == [None] * 3
     assert requests(several.scene) == [BATCH, "renew", "renew", "renew"]
+
+
+def test_where_an_engine_fails_in_its_own_way_each_is_renewed_alone(
+    several: Several, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    original = BaseClient._make_api_call
+
+    def unknown(client, operation, kwargs):
+        if operation == BATCH:
+            raise NotImplementedError(operation)
+        return original(client, operation, kwargs)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", unknown)
+    several.renew()
+    assert "locks cannot be renewed by batches" in caplog.text
+    several.again()
+    assert all(several.held())
+    assert not store_for(several.scene.here).batches
 
 
 def edited(change) -> Fault:
@@ -221,7 +240,7 @@ def failing(code: str):
         (lambda each: each | {"Item": {"expires_at": {"N": "1"}}}, False),
     ],
 )
-def test_what_a_batch_does_not_tell_is_asked_one_by_one(
+def test_what_a_batch_does_not_show_is_asked_one_by_one(
     several: Several, change, goes_on: bool
 ) -> None:
     believed = several.believed()
@@ -288,7 +307,7 @@ def test_one_that_meets_a_later_end_of_another_hand_goes_beyond_it(several: Seve
     with FakeClock():  # so that what failed is not repeated in the background meanwhile
         several.renew()
         assert several.ends()[0] == end
-        several.holds[0].send_renewal()
+        send_renewal(several.holds[0])
         assert several.ends()[0] == pytest.approx(end + 0.001, abs=0.0001)
     assert several.mutexes[0].remaining < LEASE + 1
 
@@ -296,11 +315,11 @@ def test_one_that_meets_a_later_end_of_another_hand_goes_beyond_it(several: Seve
 def test_one_that_is_overtaken_leaves_the_later_end(several: Several) -> None:
     several.scene.proxy.next(after(several.mutexes[0].renew), op=BATCH)
     several.renew()
-    assert several.ends()[0] == several.holds[0].tenure.expires_at
+    assert several.ends()[0] == several.holds[0].own.expires_at
     assert all(several.held())
 
 
-def test_those_given_back_meanwhile_are_left_out(several: Several) -> None:
+def test_those_released_meanwhile_are_left_out(several: Several) -> None:
     several.mutexes[0].release()
     several.renew()
     (batch,) = several.scene.proxy.of(BATCH)
@@ -353,7 +372,7 @@ def test_a_short_lease_is_renewed_alone(scene: Scene) -> None:
     here = through(scene.proxy, scene.there, read_timeout=2.0)
     for lease, together in ((8.9, False), (9.0, True)):
         with Mutex.for_key(f"{scene.key}.{lease}", model=here, lease=lease) as mutex:
-            assert (mutex._latest.batch is not None) is together
+            assert (batch_of(mutex._latest) is not None) is together
 
 
 def test_rows_with_other_names_and_a_range_key_are_renewed_by_batches(scene: Scene) -> None:
@@ -374,7 +393,7 @@ def test_rows_with_other_names_and_a_range_key_are_renewed_by_batches(scene: Sce
         mutex.acquire()
     before = [item.expires_at for item in Odd.scan()]
     first, *others = (mutex._latest for mutex in mutexes)
-    first.send_renewal(*others)
+    send_renewal(first, *others)
     assert store_for(Odd).batches
     assert min(item.expires_at for item in Odd.scan()) > max(before) - 1
     assert [item.expires_at for item in Odd.scan()] != before

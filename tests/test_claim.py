@@ -8,21 +8,34 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_clock import LATER, REQUESTS, RUNNING, World, answers, seconds, segments
 
-from pynamodb_mutex._claim import (
+from pynamodb_mutex._protocol.claim import (
+    FORCED_MARK,
     NO_SERVER_TIME,
     TICK,
     Claim,
     Loss,
-    Tenure,
-    Watch,
-    forced_token,
+    ObservedClaim,
+    OwnClaim,
     made_at,
     new_token,
 )
-from pynamodb_mutex._clock import DRIFT, HEADROOM, HOST_SKEW, WATCH_GRACE, Bounds, ServerTime
+from pynamodb_mutex._protocol.outcome import is_mine, loss_of
+from pynamodb_mutex._protocol.server_time import (
+    DRIFT,
+    HEADROOM,
+    HOST_SKEW,
+    WATCH_GRACE,
+    Bounds,
+    ServerTime,
+)
+from pynamodb_mutex._runtime.process import current_process
 
 EXACT = Bounds(1000.0, 0.0, 1001.0, 0.0)  # at local time 0, server time is from 1000 to 1001
 WATCHED = 3.0 + (10 + WATCH_GRACE) * (1 + DRIFT)  # a lease of 10 s, seen at 3 s
+
+
+def forced_token(server_now, random_bits):
+    return FORCED_MARK + new_token(server_now, random_bits)
 
 
 def claim(token="a", expires_at=1010.0, lease=10.0, version=5):
@@ -30,14 +43,14 @@ def claim(token="a", expires_at=1010.0, lease=10.0, version=5):
 
 
 def watching(*seen):
-    watch = Watch()
+    watch = ObservedClaim()
     for row, received in seen:
         watch.see(row, received)
     return watch
 
 
 def holder(lease=10.0, *, bounds=EXACT, sent=0.0):
-    tenure = Tenure("mine", lease)
+    tenure = OwnClaim("mine", lease)
     end, written = tenure.propose(sent, bounds, lease)
     tenure.acquired(claim("mine", end, written), sent, bounds)
     return tenure
@@ -70,7 +83,7 @@ def test_dead_holders_claim_is_free_in_time_however_long_the_holder_was_idle(
         server.observe(date, world.local(sent), world.local(received))
         slowest = max(slowest, received - sent)
     sent = received + idle
-    end, _ = Tenure("mine", lease).propose(world.local(sent), server.bounds, lease)
+    end, _ = OwnClaim("mine", lease).propose(world.local(sent), server.bounds, lease)
     due = sent + 1.01 * lease + 2.5 + 2 * slowest
     assert is_free_for_a_newcomer(claim(expires_at=end, lease=lease), due - trip, trip, skew)
 
@@ -116,7 +129,7 @@ def test_a_claim_that_changed_is_watched_from_the_change_on(other):
 
 
 def test_a_watch_knows_whether_the_lock_changed_hands_since_it_was_seen_before():
-    watch, held = Watch(), Claim(token="a", version=1, expires_at=5.0, lease=1.0)
+    watch, held = ObservedClaim(), Claim(token="a", version=1, expires_at=5.0, lease=1.0)
     seen = []
     for claim in (
         held,
@@ -138,7 +151,7 @@ def test_watching_frees_a_claim_whose_end_server_time_never_reaches():
 def test_a_tombstone_is_free_and_what_was_never_seen_is_not():
     assert watching((claim(expires_at=None), 3.0)).free_at(EXACT) == -math.inf
     assert watching((claim(expires_at=None), 3.0)).matures() == math.inf
-    assert Watch().free_at(EXACT) == Watch().matures() == math.inf
+    assert ObservedClaim().free_at(EXACT) == ObservedClaim().matures() == math.inf
 
 
 def test_a_claim_without_a_lease_is_freed_by_server_time_alone():
@@ -155,7 +168,7 @@ MOMENTS = st.integers(0, 30_000).map(lambda ms: ms / 1000)
 
 @given(st.lists(st.tuples(MOMENTS, LEASES, st.sampled_from([EXACT, None])), min_size=2))
 def test_proposed_ends_strictly_increase_by_what_a_row_can_show(requests):
-    tenure = Tenure("mine", 10.0)
+    tenure = OwnClaim("mine", 10.0)
     ends = [f"{tenure.propose(now, bounds, lease)[0]:.3f}" for now, lease, bounds in requests]
     assert all(float(a) < float(b) for a, b in pairwise(ends))
     assert float(ends[-1]) == tenure.proposed
@@ -205,7 +218,7 @@ def test_the_end_is_the_earlier_of_the_lease_and_of_server_time_reaching_what_th
 
 
 def test_a_lease_counts_from_before_the_first_request_was_sent():
-    tenure = Tenure("mine", 10.0)
+    tenure = OwnClaim("mine", 10.0)
     first, _ = tenure.propose(0.0, EXACT, 10.0)
     tenure.propose(4.0, EXACT, 10.0)
     tenure.acquired(claim("mine", first), 0.0, EXACT)
@@ -222,14 +235,14 @@ def test_without_server_time_the_row_shows_an_end_that_never_comes():
 
 def test_mine_is_token_and_version_and_a_claim():
     tenure = holder()
-    assert tenure.is_mine(claim("mine"))
+    assert is_mine(tenure, claim("mine"))
     for other in (
         claim("other"),
         claim("mine", version=6),
         claim("mine", expires_at=None),
         Claim(),
     ):
-        assert not tenure.is_mine(other)
+        assert not is_mine(tenure, other)
 
 
 @pytest.mark.parametrize(
@@ -238,38 +251,39 @@ def test_mine_is_token_and_version_and_a_claim():
         (claim("other"), Loss.TAKEN),
         (claim("other", expires_at=None), Loss.TAKEN),
         (claim("mine", version=9), Loss.TAKEN),
-        (claim(forced_token(1.0), expires_at=None, version=6), Loss.FORCED),
+        (claim(forced_token(1.0, "0" * 30), expires_at=None, version=6), Loss.FORCED),
         (claim("mine", expires_at=None), Loss.FORCED),  # by hand
         (Claim(), Loss.DELETED),
     ],
 )
-def test_the_row_tells_why_a_lock_was_lost(row, loss):
-    assert holder().loss(row) is loss
+def test_the_row_shows_why_a_lock_was_lost(row, loss):
+    assert loss_of(holder(), row) is loss
 
 
 def test_a_guarded_write_has_a_number_of_its_own():
-    tenure = Tenure("mine", 10.0)
+    tenure = OwnClaim("mine", 10.0)
     tenure.acquired(claim("mine")._replace(writes=7), 0.0, EXACT)
     assert [tenure.next_write() for _ in range(3)] == [8, 9, 10]
 
 
 def test_tokens_differ():
-    assert len({new_token(1000.0) for _ in range(1000)}) == 1000
+    process = current_process()
+    assert len({process.random_bits() for _ in range(1000)}) == 1000
+    assert min(len(process.random_bits()) for _ in range(100)) >= 27
 
 
 @pytest.mark.parametrize("make", [new_token, forced_token])
-def test_a_token_tells_when_it_was_made(make):
-    assert made_at(make(1763798400.123)) == 1763798400.123
+def test_a_token_shows_when_it_was_made(make):
+    assert made_at(make(1763798400.123, current_process().random_bits())) == 1763798400.123
 
 
 @pytest.mark.parametrize("make", [new_token, forced_token])
-def test_token_made_before_server_time_is_known_tells_nothing(make):
-    assert made_at(make(None)) is None
-    assert make(None) != make(None)
+def test_token_made_before_server_time_is_known_shows_nothing(make):
+    assert made_at(make(None, current_process().random_bits())) is None
 
 
 @pytest.mark.parametrize("token", [None, "", "mine", "forced-", "ab" * 16])
-def test_another_token_tells_nothing(token):
+def test_another_token_shows_nothing(token):
     assert made_at(token) is None
 
 

@@ -1,8 +1,9 @@
-"""The rules of `_claim`, all of them at once, against a model of time and of the network.
+"""The rules of `_protocol`, all of them at once, against a model of time and of the network.
 
 The steps are called as in `models/time.pml`.
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -11,8 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pynamodb_mutex._claim import TICK, Claim, Tenure, Watch, new_token
-from pynamodb_mutex._clock import DRIFT, HOST_SKEW, ServerTime
+from pynamodb_mutex._protocol.claim import TICK, Claim, ObservedClaim, OwnClaim, new_token
+from pynamodb_mutex._protocol.outcome import is_mine
+from pynamodb_mutex._protocol.server_time import DRIFT, HOST_SKEW, ServerTime
 
 EPOCH = 1_700_000_000.0
 SKEW = st.sampled_from([0.0, HOST_SKEW])
@@ -23,6 +25,9 @@ WAY = st.sampled_from([0.0, 0.0, 0.01, 0.2, 1.2])
 WAYS = st.integers(0, 5).flatmap(lambda n: st.tuples(WAY, WAY) if n else st.none())
 LEASE = st.sampled_from([0.5, 2.0, 5.0])
 CLIENT = st.integers(0, 1)
+
+
+serial = itertools.count()
 
 
 class Request(NamedTuple):
@@ -47,7 +52,7 @@ class Client:
     def __init__(self, rate):
         self.local, self.rate = 50.0, rate
         self.server = ServerTime()
-        self.watch = Watch()
+        self.watch = ObservedClaim()
         self.tenure = None
         self.first_sent = math.inf
         self.held = False
@@ -142,7 +147,7 @@ class LockMachine(RuleBasedStateMachine):
                 return
             client.tenure = None
         if request.kind == "renew" and ours:
-            if answer.applied or (tenure.is_mine(row) and row.expires_at == v["end"]):
+            if answer.applied or (is_mine(tenure, row) and row.expires_at == v["end"]):
                 tenure.renewed(v["end"], v["lease"], request.sent, client.server.bounds)
             return
         client.watch.see(row, client.local)
@@ -156,7 +161,10 @@ class LockMachine(RuleBasedStateMachine):
             if (now < client.watch.free_at(bounds)) if seen else bounds is None:
                 self.send(client, "read")
                 return
-            client.tenure, client.first_sent = Tenure(new_token(0.0), lease), math.inf
+            client.tenure, client.first_sent = (
+                OwnClaim(new_token(0.0, f"{next(serial):030x}"), lease),
+                math.inf,
+            )
             client.held = False
         tenure = client.tenure  # the same once more, if no answer came yet
         end, written = tenure.propose(now, bounds, tenure.lease)
@@ -288,7 +296,7 @@ class LockMachine(RuleBasedStateMachine):
         believers = [c for c in self.clients if c.believes and not c.astray]
         assert len(believers) <= 1
         for client in believers:
-            assert client.tenure.is_mine(self.row)
+            assert is_mine(client.tenure, self.row)
 
     @precondition(lambda self: self.dates and self.row.expires_at is not None)
     @rule(skew=SKEW, trip=st.sampled_from([0.0, 0.01, 0.2]))

@@ -23,7 +23,7 @@ from pynamodb.attributes import TTLAttribute, UnicodeAttribute
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.cli._app import app
-from pynamodb_mutex.cli._permissions import ROLES, USES
+from pynamodb_mutex.cli._infrastructure import ROLES, USES
 
 pytest_plugins = ["doctor_fixtures"]
 
@@ -98,7 +98,7 @@ def test_a_role_that_may_not_describe_it_learns_that_there_is_no_table(table, pr
 
 
 @pytest.mark.parametrize("role", ["locker", "several", "viewer", "operator", "lock-model"])
-def test_what_a_role_may_not_do_is_told_action_by_action(table, proxy, role):
+def test_what_a_role_may_not_do_is_reported_action_by_action(table, proxy, role):
     actions = ROLES[role].actions
     let_only(proxy, actions)
     found = through(proxy)

@@ -24,9 +24,10 @@ from proxy import (
     stall,
 )
 
-from pynamodb_mutex import LockItem, _clock
-from pynamodb_mutex.cli._asking import Asker
-from pynamodb_mutex.cli._permissions import USES
+from pynamodb_mutex import LockItem
+from pynamodb_mutex._runtime import clock as _clock
+from pynamodb_mutex.cli._infrastructure import USES
+from pynamodb_mutex.cli._probes import Asker
 
 pytest_plugins = ["doctor_fixtures"]
 

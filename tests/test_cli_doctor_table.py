@@ -20,7 +20,7 @@ from proxy import (
 from pynamodb.attributes import UnicodeAttribute
 
 from pynamodb_mutex import LockItem
-from pynamodb_mutex.cli import _checks
+from pynamodb_mutex.cli import _doctor
 
 pytest_plugins = ["doctor_fixtures"]
 
@@ -245,7 +245,7 @@ def test_rows_that_look_broken(table):
 
 @on_one_engine
 def test_of_many_rows_the_first_are_read(table, monkeypatch):
-    monkeypatch.setattr(_checks, "SAMPLE", 1)
+    monkeypatch.setattr(_doctor, "SAMPLE", 1)
     put(key="a", state="open")
     put(key="b", state="open")
     assert Found()["rows"] == ("ok", "the first 1 row read: 0 of locks, nothing wrong")

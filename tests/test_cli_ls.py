@@ -13,7 +13,7 @@ from cli import run_cli
 from test_models import Wire
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._claim import NO_SERVER_TIME
+from pynamodb_mutex._protocol.claim import NO_SERVER_TIME
 from pynamodb_mutex.cli._output import clock_time, cut, duration
 from pynamodb_mutex.testing import expire, held_elsewhere
 

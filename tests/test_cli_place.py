@@ -43,7 +43,7 @@ def test_the_place_may_stand_before_or_after_the_command(table, engine):
         assert "a\t" in done.stdout
 
 
-def test_a_missing_table_is_told_with_what_makes_it(engine):
+def test_a_missing_table_is_reported_with_what_makes_it(engine):
     for args in (("ls",), ("show", "a"), ("wait", "a"), ("watch",), ("release", "a")):
         line = failure("--table", "no-such-table", *args)
         assert line == (
@@ -58,7 +58,7 @@ def test_a_missing_table_is_told_with_what_makes_it(engine):
 
 
 @pytest.mark.parametrize("engine", ["embedded"], indirect=True)
-def test_an_endpoint_that_does_not_answer_is_told_within_seconds(table):
+def test_an_endpoint_that_does_not_answer_is_reported_within_seconds(table):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -131,8 +131,8 @@ def test_region_that_there_is_not(monkeypatch, tmp_path, command):
     assert "You must specify a region. Set the region: " in failure(command)
 
 
-def test_a_mistake_of_our_own_is_not_told_as_the_users(monkeypatch):
-    monkeypatch.setattr("pynamodb_mutex.cli._ls.Locks", lambda _: int("ours"))
+def test_a_mistake_of_our_own_is_not_reported_as_the_users(monkeypatch):
+    monkeypatch.setattr("pynamodb_mutex.cli._listing.Locks", lambda _: int("ours"))
     with pytest.raises(ValueError, match="ours"):
         app(["ls"], standalone_mode=False)
 
@@ -149,11 +149,6 @@ def test_amazons_own_endpoint_is_not_spelt_out(engine, monkeypatch):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_help_with_examples_and_exit_codes(name):
-    if name == "demo":
-        with pytest.raises(SystemExit) as left:
-            app(["demo", "-h"], standalone_mode=False)
-        assert left.value.code == 0
-        return
     first, second = run_cli(name, "-h"), run_cli(name, "--help")
     assert (first.exit_code, first.stdout) == (0, second.stdout)
     assert "\n  Examples:\n    " in first.stdout
@@ -190,23 +185,6 @@ def test_without_the_extra_one_line_names_it():
     assert done.stderr == (
         "pynamodb-mutex needs click and rich: pip install 'pynamodb-mutex[cli]'\n"
     )
-
-
-def test_without_its_extra_the_demo_names_it_but_shows_its_help(monkeypatch, capsys):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "matplotlib" or None)
-    assert failure("demo") == (
-        "Error: the demo needs matplotlib: pip install 'pynamodb-mutex[demo]'"
-    )
-    done = run_cli("demo", "--help")
-    assert done.exit_code == 0
-    assert "--workers" in done.stdout
-
-
-def test_the_demos_options_are_passed_through(capsys):
-    with pytest.raises(SystemExit) as left:
-        app(["demo", "--seconds", "1"], standalone_mode=False)
-    assert left.value.code == 2
-    assert "pynamodb-mutex demo: error: --seconds: at least 13" in capsys.readouterr().err
 
 
 # -- completion ---------------------------------------------------------------------------------

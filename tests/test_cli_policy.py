@@ -10,12 +10,13 @@ import pytest
 from botocore.client import BaseClient
 from cli import run_cli
 from click.testing import CliRunner
+from driving import batch_of, send_renewal
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from row_tables import LOCKABLE, created, made
 
 from pynamodb_mutex import LockItem, Mutex, Semaphore
 from pynamodb_mutex.cli._app import app
-from pynamodb_mutex.cli._permissions import ROLES, USES
+from pynamodb_mutex.cli._infrastructure import ROLES, USES
 from pynamodb_mutex.testing import held_elsewhere
 
 PAGE = Path(__file__).parent.parent / "docs/table.rst"
@@ -75,8 +76,8 @@ def on(table: type, needed: set[tuple[str, str]]) -> set[str]:
 def renew_together(*holds) -> None:
     """Send what the renewer sends when these are due."""
     first, *others = holds
-    assert first.batch is not None
-    first.send_renewal(*others)
+    assert batch_of(first) is not None
+    send_renewal(first, *others)
 
 
 def take_and_give_back() -> None:

@@ -13,6 +13,7 @@ from cli import answered, run_cli, terminal
 from test_models import Elsewhere, Wire
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
+from pynamodb_mutex.cli import _claims
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
@@ -122,7 +123,7 @@ def test_renewed_while_the_question_stood_is_the_same_claim(table):
         mutex.renew()
 
 
-def test_given_back_while_the_question_stood(table):
+def test_released_while_the_question_stood(table):
     mutex = Mutex.for_key("a", model=Elsewhere)
     mutex.acquire()
     done = while_it_asks(mutex.release, "release", "a", "--force", "--json")
@@ -236,7 +237,33 @@ def test_all_abandoned_goes_on_after_a_row_that_dynamodb_refuses_to_write(table,
         monkeypatch.undo()
 
 
-def test_abandoned_lock_whose_row_is_overwritten_meanwhile_is_not_told_as_freed(table):
+@pytest.mark.parametrize("patience", [5.0, 0.0])
+def test_all_abandoned_retries_a_write_that_is_throttled(table, monkeypatch, patience):
+    monkeypatch.setattr(_claims, "PATIENCE", patience)
+    with held_elsewhere("a"):
+        expire("a")
+        original, throttled = BaseClient._make_api_call, []
+
+        def throttle(client, operation, kwargs):
+            if operation == "UpdateItem" and not throttled:
+                throttled.append(kwargs)
+                code = {"Code": "ThrottlingException", "Message": "slow down"}
+                raise ClientError({"Error": code, "ResponseMetadata": {}}, operation)
+            return original(client, operation, kwargs)
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", throttle)
+        done = run_cli("release", "--all-abandoned", "--yes", "--json")
+        monkeypatch.undo()
+        assert throttled
+        if patience:
+            assert done.exit_code == 0
+            assert [lock["key"] for lock in read(done)["freed"]] == ["a"]
+        else:
+            assert done.exit_code == 1
+            assert "slow down" in done.stderr
+
+
+def test_abandoned_lock_whose_row_is_overwritten_meanwhile_is_not_reported_as_freed(table):
     with held_elsewhere("a"):
         expire("a")
         args = ("release", "--all-abandoned", "--json")
@@ -293,7 +320,7 @@ def test_one_that_is_renewed_or_taken_meanwhile_is_left_alone(table):
         taker.release()
 
 
-def test_what_was_done_before_ctrl_c_is_told(table, wire):
+def test_what_was_done_before_ctrl_c_is_reported(table, wire):
     with held_elsewhere("a"), held_elsewhere("b"):
         expire("a")
         expire("b")

@@ -17,17 +17,18 @@ pytest.importorskip("rich")
 from proxy import drop_request, fault_proxy, throttle
 from run_scene import RUN, free, outcome, run_here, running, text_in
 
-from pynamodb_mutex import LockItem, _repeat
-from pynamodb_mutex._claim import Claim
-from pynamodb_mutex.cli import _taking
-from pynamodb_mutex.cli._taking import describe
+from pynamodb_mutex import LockItem
+from pynamodb_mutex._protocol import schedule
+from pynamodb_mutex._protocol.claim import Claim
+from pynamodb_mutex.cli import _run
+from pynamodb_mutex.cli._run import describe
 from pynamodb_mutex.testing import held_elsewhere
 
 pytest_plugins = ["run_scene_fixtures"]
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals")
 
 
-def test_the_command_has_the_lock_and_is_told_of_it(table, tmp_path):
+def test_the_command_has_the_lock_and_learns_of_it(table, tmp_path):
     seen = tmp_path / "seen"
     told = run_here("k", "--verbose", "--", "sh", "-c", f"env >{seen}; exit 7")
     assert told.exit_code == 7
@@ -124,8 +125,8 @@ def test_long_wait_is_reported_in_one_line_where_there_is_no_terminal(embedded, 
 
 
 def test_endpoint_that_never_answers_is_reported_and_given_up(embedded, monkeypatch):
-    monkeypatch.setattr(_repeat, "STRANGER_PATIENCE", 4.0)
-    monkeypatch.setattr(_taking, "_LONG", 0.0)
+    monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 4.0)
+    monkeypatch.setattr(_run, "_LONG", 0.0)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -143,7 +144,7 @@ def test_endpoint_that_never_answers_is_reported_and_given_up(embedded, monkeypa
 
 def test_each_reason_of_a_long_wait_is_reported_once(embedded, embedded_engine, monkeypatch):
     # nothing answers until that is said; then another holds the lock, until that is said
-    monkeypatch.setattr(_repeat, "STRANGER_PATIENCE", 60.0)
+    monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 60.0)
     said = []
 
     def say(text):
@@ -152,7 +153,7 @@ def test_each_reason_of_a_long_wait_is_reported_once(embedded, embedded_engine, 
         if len(said) == 2:
             LockItem.force_release("k")
 
-    monkeypatch.setattr(_taking, "say", say)
+    monkeypatch.setattr(_run, "say", say)
     with fault_proxy(embedded_engine) as proxy, held_elsewhere("k", owner="night shift"):
         proxy.always(drop_request())
         told = run_here("k", "--endpoint-url", proxy.url, "--", "true")
@@ -171,7 +172,7 @@ def test_each_reason_of_a_long_wait_is_reported_once(embedded, embedded_engine, 
     ],
 )
 def test_long_failure_of_dynamodb_is_reported(embedded, embedded_engine, monkeypatch, op, reason):
-    monkeypatch.setattr(_taking, "_LONG", 0.0)
+    monkeypatch.setattr(_run, "_LONG", 0.0)
     with fault_proxy(embedded_engine) as proxy:
         proxy.always(throttle(), op=op)
         told = run_here("k", "--endpoint-url", proxy.url, "--timeout", "3", "--", "true")

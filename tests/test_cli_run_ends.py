@@ -48,7 +48,7 @@ def meanwhile(path, action):
 # -- signals -----------------------------------------------------------------------------------------
 
 
-def test_a_signal_is_passed_on_and_the_lock_given_back_after_the_command(table, tmp_path):
+def test_a_signal_is_passed_on_and_the_lock_released_after_the_command(table, tmp_path):
     # what it starts is told too, and the lock is there until it has cleaned up
     command = (
         f"trap 'echo hup >{tmp_path}/hup' HUP; trap 'sleep 1; echo done >{tmp_path}/done; exit 3' TERM;"
@@ -63,7 +63,7 @@ def test_a_signal_is_passed_on_and_the_lock_given_back_after_the_command(table, 
         while True:
             held = is_held()
             if (tmp_path / "done").exists():
-                break  # and the lock may have been given back since
+                break  # and the lock may have been released since
             assert held
         assert outcome(process)[0] == 3
     assert free()
@@ -204,7 +204,7 @@ def test_without_dynamodb_the_command_is_over_before_the_lease(engine, table, tm
     assert alive < ended
 
 
-def test_a_lock_that_cannot_be_given_back(engine, table, tmp_path):
+def test_a_lock_that_cannot_be_released(engine, table, tmp_path):
     command = f"echo 1 >{tmp_path}/started; read line"
     with (
         fault_proxy(engine) as proxy,
@@ -225,7 +225,7 @@ def test_a_lock_that_cannot_be_given_back(engine, table, tmp_path):
         proxy.always(stall(), op="release")
         code, error = outcome(process)
     assert code == 5
-    assert "the lock was not given back, and ends with its lease" in error
+    assert "the lock could not be released, and expires with its lease" in error
 
 
 # -- the watchdog ------------------------------------------------------------------------------------

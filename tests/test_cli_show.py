@@ -11,7 +11,7 @@ from cli import run_cli
 from test_models import Wire
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._claim import NO_SERVER_TIME
+from pynamodb_mutex._protocol.claim import NO_SERVER_TIME
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 ONE_ENGINE = True  # what engines answer is seen in test_cli_ls and test_cli_release

@@ -12,7 +12,7 @@ from cli import answered, run_cli
 from test_models import Wire
 
 from pynamodb_mutex import Mutex
-from pynamodb_mutex.cli import _tables
+from pynamodb_mutex.cli import _infrastructure
 from pynamodb_mutex.testing import expire
 
 
@@ -137,7 +137,7 @@ def test_somebody_else_deletes_it_too(table, monkeypatch):
 
 
 def test_a_table_that_is_being_deleted_is_waited_for(table, monkeypatch):
-    monkeypatch.setattr(_tables, "_POLL", 0.01)
+    monkeypatch.setattr(_infrastructure, "_POLL", 0.01)
     wire = Wire(monkeypatch)
     client = boto3.client("dynamodb")
 
@@ -153,9 +153,9 @@ def test_a_table_that_is_being_deleted_is_waited_for(table, monkeypatch):
     assert wire.sent.count("DescribeTable") >= 4
 
 
-def test_one_that_does_not_go_is_told(table, monkeypatch):
-    monkeypatch.setattr(_tables, "_POLL", 0.01)
-    monkeypatch.setattr(_tables, "_LONGEST_WAIT", 0.03)
+def test_one_that_does_not_go_is_reported(table, monkeypatch):
+    monkeypatch.setattr(_infrastructure, "_POLL", 0.01)
+    monkeypatch.setattr(_infrastructure, "_LONGEST_WAIT", 0.03)
     wire = Wire(monkeypatch)
     wire.after["DescribeTable"] = lambda answer: answer["Table"].update(TableStatus="DELETING")
     done = run_cli("delete-table", "--yes")
@@ -164,7 +164,7 @@ def test_one_that_does_not_go_is_told(table, monkeypatch):
     assert is_there(table.Meta.table_name)
 
 
-def test_what_dynamodb_refuses_is_told(table, monkeypatch):
+def test_what_dynamodb_refuses_is_reported(table, monkeypatch):
     wire = Wire(monkeypatch)
 
     def denied():

@@ -13,9 +13,9 @@ from rich.text import Text
 from test_models import Elsewhere
 
 from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex.cli._listing import View, _Watching
 from pynamodb_mutex.cli._locks import Locks
 from pynamodb_mutex.cli._place import Place
-from pynamodb_mutex.cli._watch import View, _Watching
 from pynamodb_mutex.testing import environment, expire, held_elsewhere
 
 if sys.platform == "win32":

@@ -46,7 +46,7 @@ def test_exit_code_75_when_time_is_up(table):
 
 
 @pytest.mark.parametrize("options", [[], ["--timeout", "-1"]])
-def test_waits_until_it_is_given_back_by_cheap_reads(table, wire, options):
+def test_waits_until_it_is_released_by_cheap_reads(table, wire, options):
     mutex = Mutex.for_key("a", model=Elsewhere, auto_renew=False)
     mutex.acquire()
     looked = 0
@@ -83,7 +83,7 @@ def test_a_failure_that_passes_is_waited_out(table, wire):
     assert looked >= 6
 
 
-def test_what_fails_at_the_first_look_is_told(table):
+def test_what_fails_at_the_first_look_is_reported(table):
     table.delete_table(wait=True)
     done = run_cli("wait", "a")
     assert done.exit_code == 1

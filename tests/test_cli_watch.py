@@ -22,13 +22,13 @@ def script(monkeypatch):
         rest = list(steps)
 
         class Steps:
-            def wait_until(self, _until):
+            def sleep(self, _until):
                 if not rest:
                     raise KeyboardInterrupt
                 rest.pop(0)()
 
         # in this command alone: those who acquire in a step have alarms, too
-        monkeypatch.setattr("pynamodb_mutex.cli._watch.Alarm", Steps)
+        monkeypatch.setattr("pynamodb_mutex.cli._listing.ThreadSleeper", Steps)
 
     return play
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamodb_mutex import _clock
-from pynamodb_mutex._clock import DRIFT, GRAIN, HOST_SKEW, Bounds, LocalClock, ServerTime
+from pynamodb_mutex._protocol import server_time as _clock
+from pynamodb_mutex._protocol.server_time import DRIFT, GRAIN, HOST_SKEW, Bounds, ServerTime
+from pynamodb_mutex._runtime.clock import LocalClock
 
 EPOCH = 1_700_000_000.0
 NOISE = 1e-5  # of floats of that size
@@ -233,7 +234,7 @@ def test_bounds_suffice_for_twenty_five_leases_without_an_answer(bounds):
 @pytest.mark.parametrize("counts_suspension", [True, False])
 def test_the_local_clock_runs_forward(monkeypatch, counts_suspension):
     if not counts_suspension:  # as where there is no CLOCK_BOOTTIME
-        monkeypatch.setattr(_clock, "_SUSPEND_AWARE", None)
+        monkeypatch.setattr("pynamodb_mutex._runtime.clock._SUSPEND_AWARE", None)
     clock = LocalClock()
     before = clock.now()
     time.sleep(0.01)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from botocore.client import BaseClient
@@ -14,11 +15,11 @@ from pynamodb.models import Model
 from test_import import imported
 
 from pynamodb_mutex import LockItem, Mutex, RowLockMixin
-from pynamodb_mutex._renewer import WORKERS
+from pynamodb_mutex._runtime.process import RENEWAL_WORKERS, current_process
 from pynamodb_mutex.testing import held_elsewhere
 
-MODULES = 30
-"""Of the package, for a lock that is taken and given back. More of them make each cold start longer."""
+MODULES = 38
+"""Of the package, for a lock that is taken and released. More of them make each cold start longer."""
 
 
 on_dynamodb_local = pytest.mark.parametrize("engine", ["local"], indirect=True)
@@ -176,16 +177,41 @@ def test_no_thread_for_a_lock_that_needs_none_and_few_for_many(table, cost):
     mutexes = [Mutex.for_key(f"k{number}") for number in range(100)]
     for mutex in mutexes:
         mutex.acquire()
-    assert len(own()) <= 1 + WORKERS
+    assert len(own()) <= 1 + RENEWAL_WORKERS
     assert [t.name for t in own() if t not in before] in ([], ["pynamodb-mutex-renewer"])
     assert cost.sent == {"UpdateItem": 101 + 1}
     for mutex in mutexes:
         mutex.release()
 
 
+def test_polls_of_held_locks_leave_nothing_behind(table, cost):
+    keys = [f"k{number}" for number in range(5)]
+    with ExitStack() as held:
+        for key in keys:
+            held.enter_context(held_elsewhere(key))
+        for key in keys:
+            assert not Mutex.for_key(key).acquire(blocking=False)
+        assert not Mutex.for_keys(keys).acquire(blocking=False)
+        assert not Mutex.any_of(keys).acquire(blocking=False)
+        assert [key for _, key in current_process().queues if key in keys] == []
+    assert LockItem.force_release("k0") is False
+    assert [key for _, key in current_process().queues if key in keys] == []
+
+
 def test_importing_loads_few_modules():
     loaded = imported()["loaded"]
     own = [name for name in loaded if name.partition(".")[0] == "pynamodb_mutex"]
     assert len(own) <= MODULES
-    for seldom in ("_ticket", "_decorated", "_guard", "_transaction", "_group", "rows", "aio"):
+    for seldom in (
+        "_operations.acquire_several",
+        "_operations.attach",
+        "_operations.guarded_write",
+        "_operations.row_write",
+        "_operations.transaction",
+        "_runtime.run_in_task",
+        "_synchronized",
+        "aio",
+        "groups",
+        "rows",
+    ):
         assert f"pynamodb_mutex.{seldom}" not in own

@@ -15,7 +15,8 @@ from pynamodb.exceptions import TableError
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from pynamodb.models import Model
 
-from pynamodb_mutex import LockItem, Mutex, _table
+from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex._dynamodb import create_table as _table
 
 UNDERSTOOD = ("TableName", "AttributeDefinitions", "KeySchema", "BillingMode")
 
@@ -112,7 +113,7 @@ def test_many_may_call_it_at_once(fresh):
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
-def test_errors_are_told_by_their_code(fresh, monkeypatch):
+def test_errors_are_reported_by_their_code(fresh, monkeypatch):
     """Botocore makes a client's error classes at first use, where two threads may each get their own."""
 
     def made_anew(client):
@@ -299,7 +300,9 @@ def test_a_table_with_other_keys_is_a_clear_error(fresh):
         ("ignore_update_ttl_errors", True, "TableClass"),
     ],
 )
-def test_an_unknown_option_is_refused_and_the_known_ones_are_told(fresh, wire, name, value, hint):
+def test_an_unknown_option_is_refused_and_the_known_ones_are_reported(
+    fresh, wire, name, value, hint
+):
     with pytest.raises(TypeError, match=name) as caught:
         fresh.create_table(**{name: value})
     told = str(caught.value)
@@ -356,7 +359,7 @@ def test_every_option_goes_out_under_its_name(fresh, wire):
     assert set(request) == {*OPTIONS, *UNDERSTOOD}
 
 
-def test_provisioned_throughput_needs_no_billing_mode_beside_it(fresh):
+def test_provisioned_throughput_needs_no_billing_mode_next_to_it(fresh):
     fresh.create_table(ProvisionedThroughput={"ReadCapacityUnits": 3, "WriteCapacityUnits": 2})
     throughput = described()["ProvisionedThroughput"]
     assert (throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]) == (3, 2)

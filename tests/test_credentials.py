@@ -13,10 +13,10 @@ import pytest
 from proxy import FaultProxy, fault_proxy
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
+from stores import store_for
 from wire import Seen
 
 from pynamodb_mutex import LockItem, Mutex, RowLockMixin
-from pynamodb_mutex._process import store_for
 from pynamodb_mutex.testing import Engine
 
 # what is signed with is not the engine's concern
@@ -139,22 +139,24 @@ def test_threads_make_one_connection_for_fresh_credentials(
         Mutex.for_key("a", model=model).locked()
         name(model, "second")
         store = store_for(model)
-        connected, credentials_of = store._connected, store._credentials_of
+        connection = store.connection
+        connected, is_new = connection._connected, connection._has_new_credentials
         compared, made = itertools.count(1), []
         all_compared = threading.Event()
 
-        def compare(of: type[Model]) -> Any:
-            if next(compared) == 5:  # four that see the new ones, and the first of them again
+        def compare() -> Any:
+            found = is_new()
+            if next(compared) == 4:
                 all_compared.set()
-            return credentials_of(of)
+            return found
 
         def connect(credentials: Any) -> Any:
             assert all_compared.wait(60)
             made.append(credentials)
             return connected(credentials)
 
-        monkeypatch.setattr(store, "_credentials_of", compare)
-        monkeypatch.setattr(store, "_connected", connect)
+        monkeypatch.setattr(connection, "_has_new_credentials", compare)
+        monkeypatch.setattr(connection, "_connected", connect)
         threads = [
             threading.Thread(target=Mutex.for_key("a", model=model).locked) for _ in range(4)
         ]

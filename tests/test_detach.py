@@ -60,7 +60,7 @@ def test_leaving_the_block_neither_releases_nor_raises(table, sent):
     assert mutex.locked()
 
 
-def test_a_detached_lock_is_not_renewed_and_its_end_is_not_told_as_a_loss(table, sent):
+def test_a_detached_lock_is_not_renewed_and_its_end_is_not_reported_as_a_loss(table, sent):
     told = []
     with FakeClock() as clock:
         mutex, _ = detached(on_lost=told.append)
@@ -126,7 +126,7 @@ def test_only_the_last_level_of_a_reentrant_mutex_detaches(table):
         assert Mutex.attach(mutex.detach()).held
 
 
-def test_what_was_never_taken_or_given_back_or_lost_cannot_be_detached(table):
+def test_what_was_never_taken_or_released_or_lost_cannot_be_detached(table):
     mutex = Mutex.for_key("a")
     with pytest.raises(MutexNotHeldError):
         mutex.detach()
@@ -159,7 +159,7 @@ def test_a_thread_that_waits_looks_again_at_once(table):
     waiting = Mutex.for_key("a", poll=(30, 60))
     thread = threading.Thread(target=waiting.acquire, daemon=True)
     thread.start()
-    queue = mutex._latest.wanted.queue
+    queue = mutex._latest.contender.queue
     wait_until(lambda: queue.turns)
     ticket = mutex.detach()
     # nobody of this process holds it now, as far as the queue is concerned

@@ -21,7 +21,7 @@ PUBLIC = [
     *(
         f"pynamodb_mutex.{module.name}"
         for module in pkgutil.iter_modules(pynamodb_mutex.__path__)
-        if not (module.ispkg or module.name.startswith("_"))
+        if not module.name.startswith("_")
     ),
 ]
 

@@ -25,7 +25,7 @@ class Body(io.BytesIO):
 
 def answer_here(client):
     """Have what the embedded engine runs in a process of its own run in this one, to be measured."""
-    server = pytest.importorskip("pynamodb_mutex._embedded_server")
+    server = pytest.importorskip("pynamodb_mutex.testing.embedded_server")
     from werkzeug.test import EnvironBuilder
     from werkzeug.wrappers import Response
 
@@ -512,7 +512,7 @@ def test_what_is_refused_as_a_whole_writes_nothing(tables):
 
 
 @only_here
-def test_deletes_beside_an_update_are_refused(tables):
+def test_deletes_next_to_an_update_are_refused(tables):
     row, kept = tables.put(n=n(1)), tables.put()
     delete = {"Statement": f'DELETE FROM "{tables.plain}" WHERE "k"=?', "Parameters": [kept["k"]]}
     updated, deleted = tables.batch(tables.update(BY_KEY, n(2), row["k"]), delete)

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from engines import BOTH, STARTED_HERE
 
-from pynamodb_mutex import _engines
-from pynamodb_mutex._engines import (
+from pynamodb_mutex.testing import (
     Engine,
     EngineError,
     dynamodb_local,
@@ -24,6 +23,8 @@ from pynamodb_mutex._engines import (
     use,
     why_no_dynamodb_local,
 )
+from pynamodb_mutex.testing import engines as module
+from pynamodb_mutex.testing.supervisor import answers
 
 ROOT = Path(__file__).parent.parent
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -52,8 +53,8 @@ def is_alive(pid):
 
 OWNER = """
 import os, sys, time
-from pynamodb_mutex import _engines
-with getattr(_engines, sys.argv[1])() as engine:
+from pynamodb_mutex import testing
+with getattr(testing, sys.argv[1])() as engine:
     if sys.argv[2] == "fork" and os.fork() == 0:
         os.close(1)
         time.sleep(20)
@@ -83,9 +84,9 @@ def test_engine_ends_when_its_owner_is_killed(start, child):
 def test_engine_ends_with_its_block(start):
     with start() as engine:
         assert is_alive(engine.pid)
-        assert _engines._answers(engine.endpoint_url)
+        assert answers(engine.endpoint_url)
     assert not is_alive(engine.pid)
-    assert not _engines._answers(engine.endpoint_url)
+    assert not answers(engine.endpoint_url)
 
 
 @forks
@@ -97,7 +98,7 @@ def test_forked_child_leaves_the_engine_alone():
         manager.__exit__(None, None, None)
         os._exit(0)
     os.waitpid(child, 0)
-    assert _engines._answers(engine.endpoint_url)
+    assert answers(engine.endpoint_url)
     manager.__exit__(None, None, None)
     assert not is_alive(engine.pid)
 
@@ -112,7 +113,7 @@ def test_port_that_is_taken(start):
 
 @STARTED_HERE
 def test_local_tries_another_port(monkeypatch):
-    original = _engines._reserved
+    original = module._reserved
     with socket.socket() as taken:
         taken.bind(("", 0))
         ports = [taken.getsockname()[1]]
@@ -122,7 +123,7 @@ def test_local_tries_another_port(monkeypatch):
             with original(port) as free:
                 yield ports.pop() if ports else free
 
-        monkeypatch.setattr(_engines, "_reserved", reserved)
+        monkeypatch.setattr(module, "_reserved", reserved)
         with dynamodb_local() as engine:
             assert port_of(engine) != taken.getsockname()[1]
     assert not ports
@@ -131,26 +132,26 @@ def test_local_tries_another_port(monkeypatch):
 @STARTED_HERE
 def test_local_that_does_not_start_shows_its_output(monkeypatch, tmp_path):
     (tmp_path / "DynamoDBLocal.jar").touch()
-    monkeypatch.setenv(_engines.LOCAL_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(module.LOCAL_VARIABLE, str(tmp_path))
     with pytest.raises(EngineError, match="ServerRunner"), dynamodb_local():
         pass
 
 
 def test_engine_that_does_not_stop_is_killed(monkeypatch):
-    monkeypatch.setattr(_engines, "_STOP_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_STOP_SECONDS", 0.1)
     stubborn = (
         "import signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "print('ready', flush=True)\n"
         "time.sleep(60)"
     )
-    with _engines._running([sys.executable, "-c", stubborn]) as (process, line):
+    with module.run_server([sys.executable, "-c", stubborn]) as (process, line):
         assert line == "ready"
     assert process.returncode == -signal.SIGKILL
 
 
 def test_embedded_names_what_is_missing(monkeypatch):
-    monkeypatch.setattr(_engines.importlib.util, "find_spec", lambda name: name == "flask")
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: name == "flask")
     with (
         pytest.raises(EngineError, match=r"moto and .*pip install 'pynamodb-mutex\[testing\]'"),
         embedded_dynamodb(),
@@ -163,12 +164,12 @@ def test_embedded_finds_packages_where_we_do(monkeypatch, tmp_path):
     (tmp_path / "waitress.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
     with embedded_dynamodb() as engine:
-        assert _engines._answers(engine.endpoint_url)
+        assert answers(engine.endpoint_url)
 
 
 def test_import_is_light():
     code = (
-        "import sys; import pynamodb_mutex._engines; "
+        "import sys; from pynamodb_mutex.testing import engines, supervisor; "
         "sys.exit(any(name in sys.modules for name in ('moto', 'waitress', 'flask')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
@@ -190,10 +191,10 @@ def programs(monkeypatch, tmp_path):
 
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv(_engines.LOCAL_VARIABLE, raising=False)
-    _engines._java_version.cache_clear()
+    monkeypatch.delenv(module.LOCAL_VARIABLE, raising=False)
+    module._java_version.cache_clear()
     yield add
-    _engines._java_version.cache_clear()
+    module._java_version.cache_clear()
 
 
 JAVA_17 = """echo 'openjdk version "17.0.15" 2025-04-15' >&2"""
@@ -222,7 +223,7 @@ def test_local_needs_java(programs, java, reason):
 def test_local_needs_jars_or_maven(programs, monkeypatch, tmp_path):
     programs("java", JAVA_17)
     assert "no mvn" in why_no_dynamodb_local()
-    monkeypatch.setenv(_engines.LOCAL_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(module.LOCAL_VARIABLE, str(tmp_path))
     assert "neither a URL nor a directory" in why_no_dynamodb_local()
     (tmp_path / "DynamoDBLocal.jar").touch()
     assert why_no_dynamodb_local() is None
@@ -234,8 +235,8 @@ def test_local_is_fetched_once(programs, tmp_path):
     programs("mvn", MAVEN)
     assert why_no_dynamodb_local() is None
     with ThreadPoolExecutor(2) as threads:
-        first, second = threads.map(lambda _: _engines.fetched_jars(), range(2))
-    assert first == second == _engines.fetched_jars()
+        first, second = threads.map(lambda _: module.fetched_jars(), range(2))
+    assert first == second == module.fetched_jars()
     assert [jar.name for jar in first.iterdir()] == ["DynamoDBLocal-3.jar"]
     assert list(first.parent.iterdir()) == [first]
     assert (tmp_path / "bin/mvn.log").read_text() == "run\nrun\n"
@@ -246,7 +247,7 @@ def test_local_that_cannot_be_fetched(programs):
     programs("mvn", "echo 'no such artifact'; exit 1")
     with pytest.raises(EngineError, match="no such artifact"), dynamodb_local():
         pass
-    assert not _engines.jar_cache().exists()
+    assert not module.jar_cache().exists()
 
 
 def test_local_cache_that_cannot_be_written(programs, monkeypatch):
@@ -257,12 +258,12 @@ def test_local_cache_that_cannot_be_written(programs, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", fail)
     with pytest.raises(PermissionError):
-        _engines.fetched_jars()
+        module.fetched_jars()
 
 
 def test_local_may_run_elsewhere(programs, monkeypatch):
     with embedded_dynamodb() as running:
-        monkeypatch.setenv(_engines.LOCAL_VARIABLE, running.endpoint_url + "/")
+        monkeypatch.setenv(module.LOCAL_VARIABLE, running.endpoint_url + "/")
         assert why_no_dynamodb_local() is None
         with dynamodb_local() as engine:
             assert engine == Engine("external", running.endpoint_url, None)

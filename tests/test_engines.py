@@ -15,7 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from engines import BOTH
 
-from pynamodb_mutex._engines import use
+from pynamodb_mutex.testing import use
 
 TABLE = "engine-tests"
 
@@ -236,7 +236,7 @@ def test_time_to_live_is_not_set_twice(dynamodb):
 
 
 def test_request_tokens_are_forgotten_after_ten_minutes():
-    server = pytest.importorskip("pynamodb_mutex._embedded_server")
+    server = pytest.importorskip("pynamodb_mutex.testing.embedded_server")
     now, calls = [0.0], []
 
     def moto(environ, start_response):

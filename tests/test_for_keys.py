@@ -23,7 +23,7 @@ from pynamodb_mutex import (
     MutexNotHeldError,
     MutexTimeoutError,
 )
-from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["scene_fixtures", "accounts_fixtures"]
@@ -129,7 +129,7 @@ def test_one_key_of_two_tables_is_two_locks(keys: Keys) -> None:
 # -- calls -----------------------------------------------------------------------------------------
 
 
-def test_two_requests_take_and_give_back(keys: Keys) -> None:
+def test_two_requests_acquire_and_release(keys: Keys) -> None:
     group = keys.group(lease=20, owner="me")
     assert not group.locked()
     keys.scene.proxy.start_anew()
@@ -200,7 +200,7 @@ def test_renewed_by_one_request(keys: Keys) -> None:
         assert kinds(keys.scene.proxy) == ["3 acquire", *["3 renew"] * 3]
 
 
-def test_given_back_one_by_one(keys: Keys) -> None:
+def test_released_one_by_one(keys: Keys) -> None:
     with keys.group(lease=20) as group:
         group.members[1].release()
         assert keys.free() == [False, True, False]

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from driving import Driven
 from group_scene import TRANSACT, Keys, conflict, kinds, that
 from hearing import until
 from proxy import (
@@ -26,7 +27,11 @@ from scene import Lose, lost_in_two_ways
 from worker import forked, workers
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError
-from pynamodb_mutex._group_hold import GroupHold
+from pynamodb_mutex._operations.effects import Operation, Wait
+from pynamodb_mutex._operations.held import HeldClaim
+from pynamodb_mutex._operations.renew import renew_in_background
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["scene_fixtures"]
@@ -231,7 +236,7 @@ def test_loss_of_one_is_loss_of_all(keys: Keys) -> None:
     assert {mutex.loss for mutex in group.members} == {Loss.TAKEN}
     assert not group.held
     assert "lost" in repr(group)
-    # what still stands is given back, not before
+    # what still stands is released, not before
     assert keys.free() == [False] * 3
     with pytest.raises(MutexLostError):
         group.release()
@@ -244,19 +249,27 @@ def test_loss_of_one_is_loss_of_all(keys: Keys) -> None:
     other.release()
 
 
-def test_loss_is_told_at_the_end_of_a_clean_body(keys: Keys) -> None:
+def test_loss_is_reported_at_the_end_of_a_clean_body(keys: Keys) -> None:
     with pytest.raises(MutexLostError), keys.group(auto_renew=False):
         keys.force(2)
     assert all(keys.free())
 
 
-def test_noticed_at_the_same_instant_the_loss_is_told_once(keys: Keys) -> None:
+def test_noticed_at_the_same_instant_the_loss_is_reported_once(keys: Keys) -> None:
     told = Told()
     group = keys.group(lease=20, on_lost=told)
     assert group.acquire()
-    holds = group._current("test").members
-    threads = [threading.Thread(target=hold.lose, args=(Loss.TAKEN,)) for hold in holds]
-    with group._current("test").changing:
+    process = current_process()
+
+    def losing(claim: HeldClaim) -> Operation[None]:
+        yield Wait(0.0)
+        claim.lose(Loss.TAKEN)
+
+    threads = [
+        threading.Thread(target=run, args=(process, losing(claim)))
+        for claim in group._current("test").claims
+    ]
+    with process.monitor:
         for thread in threads:
             thread.start()
     for thread in threads:
@@ -266,22 +279,16 @@ def test_noticed_at_the_same_instant_the_loss_is_told_once(keys: Keys) -> None:
     assert len(told.mutexes) == 1
 
 
-def test_renewal_that_begins_as_they_are_given_back_sends_nothing(keys: Keys, monkeypatch) -> None:
+def test_renewal_that_begins_after_their_release_sends_nothing(keys: Keys) -> None:
     group = keys.group(lease=20)
     assert group.acquire()
-    together, stands = group.members[0]._latest.group, GroupHold.stands
-
-    def then_given_back(self: GroupHold) -> bool:
-        monkeypatch.setattr(GroupHold, "stands", stands)
-        stood = self.stands
-        group.release()
-        return stood
-
-    monkeypatch.setattr(GroupHold, "stands", property(then_given_back))
+    together = group._latest
     sent = len(kinds(keys.scene.proxy))
-    together.send_renewal()
+    renewal = Driven(renew_in_background(current_process(), [together]))
+    group.release()
+    assert renewal.until_it_waits() is None
     assert kinds(keys.scene.proxy)[sent:] == ["3 release"]
-    assert together.finished
+    assert together.is_released
 
 
 def test_renewal_that_meets_a_release_is_no_loss(keys: Keys) -> None:

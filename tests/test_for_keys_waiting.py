@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
-from typing import Any
 
 import pytest
+from driving import acquiring
 from group_scene import TRANSACT, Keys, kinds
 from proxy import deny
 from pynamodb.exceptions import GetError
+from stores import QueueFor
 
 from pynamodb_mutex import Mutex
-from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._process import current_process
-from pynamodb_mutex._waiting import AT_ONCE, Alarm, LocalQueue, Steps
+from pynamodb_mutex._operations.local_queue import LocalQueue
+from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.groups import MutexGroup
 from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["scene_fixtures"]
 
 
-def in_line(steps: Steps[Any]) -> Steps[Any]:
-    """Do the first of the steps of an acquisition, in which nothing is sent."""
-    assert next(steps) == AT_ONCE
-    return steps
-
-
 def queues(group: MutexGroup) -> list[LocalQueue]:
-    process = current_process()
-    return [process.queue(process.store(m._terms.model), m.key) for m in group.members]
+    return [QueueFor(m._options.model, m.key) for m in group.members]
 
 
 def test_a_poll_is_one_request_for_what_stands_in_the_way(keys: Keys) -> None:
@@ -64,56 +57,59 @@ def test_a_release_in_the_process_wakes_who_waits(keys: Keys) -> None:
     waiting.release()
 
 
-@pytest.mark.parametrize("leaves", ["by its end", "by an error", "closed"])
-def test_who_leaves_is_not_woken_any_more_but_the_next(keys: Keys, leaves: str) -> None:
+@pytest.mark.parametrize("leaves", ["by its end", "by an error", "interrupted"])
+def test_waiter_that_leaves_is_not_woken_any_more_but_the_next(keys: Keys, leaves: str) -> None:
     other = keys.taken(0)
-    group, alarms = keys.group(), [Alarm(), Alarm()]
+    group = keys.group()
     with FakeClock() as clock:
-        first, second = (in_line(group._acquiring(True, 10, alarm)) for alarm in alarms)
-        next(first)
-        next(second)
-        assert [list(queue.watchers) for queue in queues(group)] == [alarms] * 3
-        if leaves == "closed":
-            first.close()
+        first, second = (acquiring(group, True, 10) for _ in range(2))
+        wakeups = [driven.until_it_waits().wakeup for driven in (first, second)]
+        assert [list(queue.watchers) for queue in queues(group)] == [wakeups] * 3
+        if leaves == "interrupted":
+            first.interrupt()
         elif leaves == "by an error":
             keys.scene.proxy.always(deny())
+            first.step()
             with pytest.raises(GetError):
-                next(first)
+                first.until_it_waits()
         else:
             clock.advance(11)
-            with pytest.raises(StopIteration):
-                next(first)
-        assert [list(queue.watchers) for queue in queues(group)] == [alarms[1:]] * 3
-        assert [alarm._rung for alarm in alarms] == [False, True]
-        second.close()
+            first.step()
+            assert first.until_it_waits() is None
+            assert first.result is None
+        assert [list(queue.watchers) for queue in queues(group)] == [wakeups[1:]] * 3
+        assert [wakeup.rung for wakeup in wakeups] == [False, True]
+        second.interrupt()
     assert not any(queue.watchers for queue in queues(group))
     other.release()
 
 
-def test_a_newcomer_lets_those_who_wait_go_first(keys: Keys) -> None:
+def test_newcomer_lets_older_waiters_go_first(keys: Keys) -> None:
     other = keys.taken(0)
-    older = in_line(keys.group()._acquiring(True, 20, Alarm()))
-    next(older)
+    older = acquiring(keys.group(), True, 20)
+    older.until_it_waits()
     other.release()
     keys.scene.proxy.start_anew()
-    newcomer = in_line(keys.group(0, poll=(1, 1))._acquiring(True, 20, Alarm()))
-    assert next(newcomer) > local_clock().now() + 0.5
+    newcomer = acquiring(keys.group(0, poll=(1, 1)), True, 20)
+    assert newcomer.until_it_waits().until > local_clock().now() + 0.5
     assert kinds(keys.scene.proxy) == []
     # who does not wait is not asked to
     assert keys.group(0).acquire(blocking=False)
-    older.close()
-    newcomer.close()
+    older.interrupt()
+    newcomer.interrupt()
 
 
-def test_a_lock_that_changes_hands_is_looked_at_often(
+def test_lock_that_changes_hands_is_polled_often(
     keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(random, "uniform", lambda _, most: most)
+    monkeypatch.setattr(current_process(), "uniform", lambda _, most: most)
     other = keys.taken(1)
-    steps = in_line(keys.group(poll=(1, 100))._acquiring(True, 1000, Alarm()))
+    waiter = acquiring(keys.group(poll=(1, 100)), True, 1000)
 
     def wait() -> float:
-        return next(steps) - local_clock().now()
+        if waiter.effect is not None:
+            waiter.step()
+        return waiter.until_it_waits().until - local_clock().now()
 
     assert [round(wait() / 3) for _ in range(2)] == [1, 3]
     other.release()
@@ -121,7 +117,7 @@ def test_a_lock_that_changes_hands_is_looked_at_often(
     assert wait() <= 3
     assert 3 < wait() <= 9
     again.release()
-    steps.close()
+    waiter.interrupt()
 
 
 # -- contention ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Locks taken together of which one is lost or given back by itself: what becomes of the others."""
+"""Locks taken together of which one is lost or released by itself: what becomes of the others."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from driving import scheduled
 from group_scene import Keys
 from hearing import hearing, until
 from row_scene import Rows
 from scene import Scene
 
 from pynamodb_mutex import Loss, Mutex, MutexLostError
-from pynamodb_mutex._process import current_process
-from pynamodb_mutex._release import release
-from pynamodb_mutex._renewing import Renewing
+from pynamodb_mutex._operations.held import Held
+from pynamodb_mutex._operations.release import release
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["scene_fixtures", "row_scene_fixtures"]
@@ -34,16 +36,16 @@ class Losses:
 
 @pytest.fixture
 def calls(monkeypatch) -> Callable[[object], int]:
-    """How often the renewer called each that it looks after."""
+    """How often the renewal loop handled each that is scheduled."""
     count: dict[int, int] = {}
-    tend = Renewing.tend
+    handle = Held.is_to_be_renewed
 
     def counting(self, *args):
         count[id(self)] = count.get(id(self), 0) + 1
-        return tend(self, *args)
+        return handle(self, *args)
 
-    monkeypatch.setattr(Renewing, "tend", counting)
-    return lambda renewing: count.get(id(renewing), 0)
+    monkeypatch.setattr(Held, "is_to_be_renewed", counting)
+    return lambda held: count.get(id(getattr(held, "together", held)), 0)
 
 
 lost_members = pytest.mark.parametrize("lose", [Keys.force, Keys.forced_and_taken])
@@ -65,7 +67,7 @@ def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(
         assert [mutex.lost for mutex in group.members] == [True] * 3
         assert on_lost.came.wait(30)
         held = group._latest
-        assert held not in current_process().renewer._due
+        assert held not in scheduled()
         clock.advance(100)
         assert calls(held) == 0
         assert len({mutex.loss for mutex in group.members}) == 1
@@ -105,7 +107,7 @@ def test_others_are_renewed_after_one_member_was_released(keys: Keys, calls) -> 
             before = calls(group._latest)
             clock.advance(10.5)
             proxy.wait(1 + count, "TransactWriteItems")
-            until(lambda: not group._latest.unanswered)
+            until(lambda: not group._latest.is_unanswered)
             # once for the renewal, and perhaps once more for what its answer planned
             assert calls(group._latest) - before <= 3
         assert not group.lost
@@ -120,13 +122,13 @@ def test_loss_found_by_the_release_of_one_row_is_the_loss_of_all(rows: Rows, cal
         locks = rows.locks(lease=30)
         assert locks.acquire()
         held = locks._latest
-        first, *others = held.members
+        first, *others = held.claims
         rows.force(0)
         with pytest.raises(MutexLostError):
-            release(first)
-        assert all(hold.loss is Loss.FORCED for hold in others)
+            run(current_process(), release(first))
+        assert all(claim.loss is Loss.FORCED for claim in others)
         clock.advance(100)
-        assert held not in current_process().renewer._due
+        assert held not in scheduled()
         assert calls(held) == 0
         with pytest.raises(MutexLostError):
             locks.release()
@@ -157,7 +159,7 @@ def test_lock_that_ended_is_not_called_again(scene: Scene, calls, end) -> None:
         mutex = scene.mutex(lease=30)
         assert mutex.acquire()
         end(scene, mutex)
-        assert mutex._latest not in current_process().renewer._due
+        assert mutex._latest.together not in scheduled()
         clock.advance(100)
         assert calls(mutex._latest) == 0
 
@@ -173,6 +175,6 @@ def test_lease_that_ends_after_one_member_was_released_is_the_loss_of_the_others
         clock.advance(31)
         assert on_lost.came.wait(30)
         assert [mutex.lost for mutex in group.members] == [True, False, True]
-        assert group._latest not in current_process().renewer._due
+        assert group._latest not in scheduled()
         with pytest.raises(MutexLostError):
             group.release()

@@ -15,11 +15,16 @@ from contextlib import contextmanager
 
 import pytest
 from botocore.client import BaseClient
+from driving import Driven, acquiring, scheduled
 from pynamodb.signals import pre_dynamodb_send
+from stores import QueueFor, store_for
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, MutexTimeoutError
-from pynamodb_mutex._process import current_process, store_for
-from pynamodb_mutex._waiting import MOST_HAND_OVERS
+from pynamodb_mutex._operations.effects import Send, Wait
+from pynamodb_mutex._operations.release import release
+from pynamodb_mutex._protocol.schedule import MOST_HAND_OVERS
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.testing import FakeClock
 
 QUICK = (0.02, 0.1)
@@ -34,7 +39,7 @@ class Elsewhere(LockItem):
 
 @pytest.fixture
 def queue(table):
-    return current_process().queue(store_for(table), "a")
+    return QueueFor(table, "a")
 
 
 @contextmanager
@@ -91,7 +96,7 @@ def test_eight_threads_cost_about_one_request_for_each_section(table, shared):
 
     with one, ThreadPoolExecutor(8) as pool, requests() as sent:
         working = [pool.submit(work) for _ in range(8)]
-        wait_until(lambda: len(current_process().queue(store_for(table), "a").turns) == 8)
+        wait_until(lambda: len(QueueFor(table, "a").turns) == 8)
         one.release()
         for worker in working:
             worker.result(100)
@@ -113,7 +118,7 @@ def test_threads_that_use_a_table_first_at_once_share_one_queue(table):
         return store_for(Fresh)
 
     with ThreadPoolExecutor(8) as pool:
-        with current_process()._lock:  # so that none has made it when the last one looks
+        with current_process().monitor:  # so that none has made it when the last one looks
             working = [pool.submit(look_up) for _ in range(8)]
             start.wait(30)
             time.sleep(0.1)
@@ -137,7 +142,7 @@ def test_first_come_first_served(table, queue):
         for waiter in waiting:
             waiter.result(30)
     assert order == list(range(8))
-    assert queue.idle
+    assert queue.is_idle
 
 
 def test_after_some_hand_overs_another_process_gets_in(table, queue):
@@ -151,11 +156,11 @@ def test_after_some_hand_overs_another_process_gets_in(table, queue):
         with Mutex.for_key("a"):
             waiting = [pool.submit(wait, LockItem, (0.5, 1.0)) for _ in range(36)]
             waiting.append(pool.submit(wait, Elsewhere, (0.02, 0.05)))
-            others = current_process().queue(store_for(Elsewhere), "a")
+            others = QueueFor(Elsewhere, "a")
             wait_until(lambda: (len(queue.turns), len(others.turns)) == (36, 1))
         for waiter in waiting:
             waiter.result(60)
-    # handed over to so many, then given back for real; the second time at the latest
+    # handed over to so many, then released for real; the second time at the latest
     assert order.index(Elsewhere) in (MOST_HAND_OVERS, 2 * MOST_HAND_OVERS + 1)
 
 
@@ -215,7 +220,7 @@ def test_a_deadline_during_a_hand_over_waits_for_its_outcome(table, queue, monke
         releasing.result(30)
     assert waiter.held
     waiter.release()
-    assert queue.idle
+    assert queue.is_idle
 
 
 def test_a_hand_over_that_fails_leaves_the_waiter_to_itself(table, queue, monkeypatch):
@@ -248,11 +253,11 @@ def test_a_hand_over_that_fails_leaves_the_waiter_to_itself(table, queue, monkey
             time.sleep(0.1)
         assert waiting.result() is True
     waiter.release()
-    assert queue.idle
+    assert queue.is_idle
     assert not holder.locked()
 
 
-def test_who_was_not_first_in_line_is_told_the_holder_too(table, queue):
+def test_who_was_not_first_in_line_learns_the_holder_too(table, queue):
     first = Mutex.for_key("a", poll=QUICK)
     with Mutex.for_key("a", owner="front") as holder, ThreadPoolExecutor() as pool:
         waiting = pool.submit(first.acquire, timeout=30)
@@ -266,28 +271,18 @@ def test_who_was_not_first_in_line_is_told_the_holder_too(table, queue):
         first.release()
 
 
-class Interposing(FakeClock):
-    """Lets something happen when it is asked for the time."""
-
-    meanwhile = None
-
-    def now(self):
-        meanwhile, self.meanwhile = self.meanwhile, None
-        if meanwhile is not None:
-            meanwhile()
-        return super().now()
-
-
-def test_of_two_threads_that_release_at_once_one_gives_it_back(table):
+def test_of_two_threads_that_release_at_once_one_releases_it(table):
     mutex = Mutex.for_key("a", auto_renew=False)
-    with Interposing() as clock, ThreadPoolExecutor() as pool:
-        mutex.acquire()
-        clock.meanwhile = lambda: pool.submit(mutex.release).result(30)
-        with requests() as sent, pytest.raises(MutexNotHeldError, match="released"):
-            mutex.release()
+    mutex.acquire()
+    # one has found its acquisition, and the other comes first
+    late = mutex._releasing(mutex._latest)
+    with requests() as sent, ThreadPoolExecutor() as pool:
+        pool.submit(mutex.release).result(30)
+        with pytest.raises(MutexNotHeldError, match="released"):
+            run(current_process(), late)
         assert sent == ["UpdateItem"]
-        assert not mutex.lost
-        assert not mutex.locked()
+    assert not mutex.lost
+    assert not mutex.locked()
 
 
 @pytest.fixture
@@ -315,11 +310,11 @@ def test_ctrl_c_while_waiting_leaves_nothing(table, queue, ctrl_c):
         assert not waiter.held
         pool.submit(holder.release).result(20)
     assert not waiter.locked()
-    assert queue.idle
+    assert queue.is_idle
     assert waiter.acquire(timeout=0)
 
 
-def test_ctrl_c_during_a_hand_over_gives_back_what_came(table, queue, monkeypatch, ctrl_c):
+def test_ctrl_c_during_a_hand_over_releases_what_came(table, queue, monkeypatch, ctrl_c):
     gate = Gate(monkeypatch)
     holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", poll=QUICK)
 
@@ -338,11 +333,11 @@ def test_ctrl_c_during_a_hand_over_gives_back_what_came(table, queue, monkeypatc
         working.result(30)
     assert not waiter.held
     assert not queue.turns
-    assert queue.idle
+    assert queue.is_idle
     assert not waiter.locked()
 
 
-def test_ctrl_c_twice_during_a_hand_over_lets_the_releasing_thread_give_back_what_came(
+def test_ctrl_c_twice_during_a_hand_over_lets_the_releasing_thread_release_what_came(
     table, queue, monkeypatch, ctrl_c
 ):
     gate = Gate(monkeypatch)
@@ -357,7 +352,7 @@ def test_ctrl_c_twice_during_a_hand_over_lets_the_releasing_thread_give_back_wha
         assert gate.reached.wait(30)
         os.kill(os.getpid(), signal.SIGINT)
         # it waits for the hand-over, and does not even do that any more
-        wait_until(lambda: stands_in("_settle", threading.main_thread()))
+        wait_until(lambda: stands_in("sleep", threading.main_thread()))
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
         wait_until(lambda: not queue.turns)
@@ -372,8 +367,26 @@ def test_ctrl_c_twice_during_a_hand_over_lets_the_releasing_thread_give_back_wha
         pressing.result(60)
         working.result(30)
     assert not waiter.held
-    assert queue.idle
+    assert queue.is_idle
     assert not waiter.locked()
+
+
+def test_interrupted_again_just_when_the_lock_was_handed_over_it_releases_it(table, queue):
+    holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", poll=QUICK)
+    assert holder.acquire()
+    waiting = acquiring(waiter, True, 30)
+    waiting.until_it_waits()
+    releasing = Driven(release(holder._latest))
+    assert isinstance(releasing.step(), Send)
+    # it waits for the hand-over that is under way
+    assert isinstance(waiting.step(error=KeyboardInterrupt()), Wait)
+    while releasing.effect is not None:
+        releasing.go_on()
+    assert waiting.effect.wakeup.rung
+    waiting.interrupt()
+    assert not waiter.locked()
+    assert queue.is_idle
+    assert scheduled() == []
 
 
 def stands_in(function, thread):
@@ -397,5 +410,5 @@ def test_an_exception_in_a_waiting_thread_leaves_nothing(table, queue):
         assert isinstance(waiter.exception(30), KeyboardInterrupt)
         assert not queue.turns
         assert mutex.held
-    assert queue.idle
+    assert queue.is_idle
     assert not mutex.locked()

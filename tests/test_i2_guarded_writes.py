@@ -53,7 +53,7 @@ def test_write_of_a_holder_that_slept_through_anothers_whole_cycle_is_not_applie
 
 
 @pytest.mark.parametrize("fault", [throttle, server_error])
-def test_refused_after_an_attempt_that_was_throttled_is_told_as_far_as_known(
+def test_refused_after_an_attempt_that_was_throttled_is_reported_as_far_as_known(
     scene: Scene, fault: Lose
 ) -> None:
     mutex = scene.mutex()

@@ -110,7 +110,7 @@ def test_answer_lost_is_applied_once(
 
 
 @lost_in_two_ways
-def test_applied_and_then_taken_over_before_the_repeat_is_not_told_as_not_applied(
+def test_applied_and_then_taken_over_before_the_repeat_is_not_reported_as_not_applied(
     scene: Scene, counter: Counted, lose: Lose
 ) -> None:
     mutex = scene.mutex()

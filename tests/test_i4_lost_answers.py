@@ -11,8 +11,9 @@ from proxy import apply_then_500, drop_answer, drop_request, late, no_date, thro
 from pynamodb.exceptions import UpdateError
 from scene import Acquiring, Lose, Scene, lost_in_two_ways
 
-from pynamodb_mutex import Mutex, MutexLostError, MutexTimeoutError, _repeat
-from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex import Mutex, MutexLostError, MutexTimeoutError
+from pynamodb_mutex._protocol import schedule
+from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import expire
 
@@ -24,7 +25,7 @@ patient = pytest.mark.usefixtures("longer_patience")
 @pytest.fixture
 def longer_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeats for longer than a busy machine stalls."""
-    monkeypatch.setattr(_repeat, "PATIENCE", 10.0)
+    monkeypatch.setattr(schedule, "PATIENCE", 10.0)
 
 
 # -- acquire ---------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ def test_acquire_whose_claim_was_broken_before_the_repeat_is_made_anew(scene: Sc
     assert (scene.row.token, scene.row.version) == (mutex.token, mutex.fencing_token)
 
 
-def test_acquire_whose_claim_another_took_and_gave_back_before_the_repeat_is_made_anew(
+def test_acquire_whose_claim_another_acquired_and_released_before_the_repeat_is_made_anew(
     scene: Scene,
 ) -> None:
     others: list[int] = []
@@ -251,7 +252,7 @@ def test_background_renewals_survive_lost_answers(scene: Scene) -> None:
     assert not mutex.lost
 
 
-def test_background_renewal_tells_that_another_took_over_before_the_repeat(scene: Scene) -> None:
+def test_background_renewal_shows_that_another_took_over_before_the_repeat(scene: Scene) -> None:
     told = threading.Event()
     mutex = scene.mutex(lease=3, on_lost=lambda _: told.set())
     mutex.acquire()

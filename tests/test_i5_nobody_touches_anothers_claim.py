@@ -83,7 +83,7 @@ def test_exception_of_the_body_is_not_replaced_by_the_loss(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("fault", [throttle, server_error])
-def test_release_that_was_throttled_first_still_tells_the_loss_only_if_it_knows(
+def test_release_that_was_throttled_first_still_shows_the_loss_only_if_it_knows(
     scene: Scene, fault: Lose
 ) -> None:
     mutex, before = unaware(scene, Scene.forced_and_taken)
@@ -97,7 +97,7 @@ def test_release_that_was_throttled_first_still_tells_the_loss_only_if_it_knows(
 
 
 @lost_in_two_ways
-def test_release_of_a_lock_that_was_forced_before_tells_it_even_at_a_repeat(
+def test_release_of_a_lock_that_was_forced_before_shows_it_even_at_a_repeat(
     scene: Scene, lose: Lose
 ) -> None:
     # the version shows that the force found this claim, so no release of ours came first

@@ -9,7 +9,7 @@ import pytest
 from proxy import drop_request, fault_proxy, set_date, stall, through
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
-from pynamodb_mutex._clock import local_clock
+from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, held_elsewhere
 
@@ -69,7 +69,7 @@ def broken(cause, table, proxy, key="k"):
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_each_cause_is_told_in_each_of_the_four_ways(table, proxy, here, cause):
+def test_each_cause_is_reported_in_each_of_the_four_ways(table, proxy, here, cause):
     on_lost = OnLost()
     max_hold = 0.01 if cause is Loss.EXPIRED else None
     mutex = Mutex.for_key("k", model=here, lease=LEASE, on_lost=on_lost, max_hold=max_hold)
@@ -93,7 +93,7 @@ IN_THE_STORE = [Loss.TAKEN, Loss.FORCED, Loss.DELETED]
 
 
 @pytest.mark.parametrize("cause", IN_THE_STORE)
-def test_leaving_a_clean_block_finds_a_loss_that_nobody_was_told(table, proxy, here, cause):
+def test_leaving_a_clean_block_finds_a_loss_that_nobody_was_reported(table, proxy, here, cause):
     mutex = Mutex.for_key("k", model=here, auto_renew=False)
     with ExitStack() as others:
         with pytest.raises(MutexLostError) as leaving, mutex:  # noqa: PT012 - as above
@@ -120,7 +120,7 @@ def test_a_loss_never_replaces_what_the_body_raised(table, proxy, here, cause):
         body()
 
 
-def test_the_end_of_the_lease_is_told_without_background_renewal(table):
+def test_the_end_of_the_lease_is_reported_without_background_renewal(table):
     on_lost = OnLost()
     with FakeClock() as clock:
         mutex = Mutex.for_key("k", auto_renew=False, on_lost=on_lost)
@@ -152,7 +152,7 @@ def test_on_lost_comes_in_time_when_an_answer_brought_the_end_nearer(table, prox
         on_lost.wait()
 
 
-def test_a_loss_that_a_guarded_write_finds_is_told_without_background_renewal(table, here):
+def test_a_loss_that_a_guarded_write_finds_is_reported_without_background_renewal(table, here):
     on_lost = OnLost()
     mutex = Mutex.for_key("k", model=here, auto_renew=False, on_lost=on_lost)
     assert mutex.acquire()
@@ -161,7 +161,7 @@ def test_a_loss_that_a_guarded_write_finds_is_told_without_background_renewal(ta
     assert on_lost.wait()[:2] == (mutex, Loss.TAKEN)
 
 
-def test_a_force_in_the_same_process_is_told_at_once(table):
+def test_a_force_in_the_same_process_is_reported_at_once(table):
     on_lost = OnLost()
     mutex = Mutex.for_key("k", auto_renew=False, on_lost=on_lost)
     assert mutex.acquire()
@@ -170,7 +170,7 @@ def test_a_force_in_the_same_process_is_told_at_once(table):
     assert on_lost.wait()[:2] == (mutex, Loss.FORCED)
 
 
-def test_nothing_is_told_of_a_lock_that_was_given_back(table):
+def test_nothing_is_reported_of_a_lock_that_was_released(table):
     on_lost = OnLost()
     with FakeClock() as clock:
         with Mutex.for_key("k", on_lost=on_lost) as mutex:
@@ -180,7 +180,7 @@ def test_nothing_is_told_of_a_lock_that_was_given_back(table):
         assert not on_lost.came.acquire(timeout=0.2)
 
 
-def test_ensure_held_tells_a_loss_that_its_renewal_finds(table, proxy, here):
+def test_ensure_held_shows_a_loss_that_its_renewal_finds(table, proxy, here):
     mutex = Mutex.for_key("k", model=here, auto_renew=False)
     assert mutex.acquire()
     mutex.ensure_held(5)
@@ -206,7 +206,7 @@ def test_renewals_that_hang_do_not_delay_the_news_beyond_the_local_end(table, pr
     assert proxy.of("renew")
 
 
-def test_renewals_that_hang_until_the_end_are_told_as_unreachable(table, proxy):
+def test_renewals_that_hang_until_the_end_are_reported_as_unreachable(table, proxy):
     on_lost = OnLost()
     proxy.always(stall(), op="renew")
     here = through(proxy, table, read_timeout=30.0)

@@ -8,7 +8,7 @@ from proxy import drop_answer, fault_proxy, no_date, through
 from worker import workers
 
 from pynamodb_mutex import Mutex
-from pynamodb_mutex._process import forget_everything
+from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import expire
 
 pytestmark = pytest.mark.unmeasured
@@ -95,7 +95,7 @@ def test_who_knows_the_time_takes_it_by_one_request(table, here, proxy):
     assert proxy.kinds() == ["GetItem", "acquire", "release", "acquire"]
 
 
-def test_that_it_was_abandoned_is_told_also_when_the_answer_was_lost(table, here, proxy):
+def test_that_it_was_abandoned_is_reported_also_when_the_answer_was_lost(table, here, proxy):
     dead_holder(table)
     proxy.next(drop_answer(), op="acquire")
     mutex = Mutex.for_key("k", model=here)
@@ -104,7 +104,7 @@ def test_that_it_was_abandoned_is_told_also_when_the_answer_was_lost(table, here
     assert mutex.abandoned_by == "the late"
 
 
-def test_what_was_given_back_was_not_abandoned(table, here):
+def test_what_was_released_was_not_abandoned(table, here):
     dead_holder(table)
     for abandoned in (True, False):
         with Mutex.for_key("k", model=here) as mutex:

@@ -451,12 +451,12 @@ def test_payload_too_large_for_a_row_is_raised_at_once_and_the_lock_stays(scene:
 def test_failure_of_tls_may_come_with_the_answer_but_not_that_of_connecting() -> None:
     from botocore import exceptions
 
-    from pynamodb_mutex._answers import outcome
+    from pynamodb_mutex._dynamodb.answers import may_pass
 
     endpoint = {"endpoint_url": "https://dynamodb", "error": OSError()}
-    assert outcome(exceptions.SSLError(**endpoint)) == (True, True)
-    assert outcome(exceptions.EndpointConnectionError(**endpoint)) == (True, False)
-    assert outcome(exceptions.ConnectTimeoutError(**endpoint)) == (True, False)
-    assert outcome(exceptions.ReadTimeoutError(**endpoint)) == (True, True)
-    assert outcome(exceptions.ConnectionClosedError(**endpoint)) == (True, True)
-    assert outcome(exceptions.NoCredentialsError())[0] is False
+    assert may_pass(exceptions.SSLError(**endpoint)) == (True, True)
+    assert may_pass(exceptions.EndpointConnectionError(**endpoint)) == (True, False)
+    assert may_pass(exceptions.ConnectTimeoutError(**endpoint)) == (True, False)
+    assert may_pass(exceptions.ReadTimeoutError(**endpoint)) == (True, True)
+    assert may_pass(exceptions.ConnectionClosedError(**endpoint)) == (True, True)
+    assert may_pass(exceptions.NoCredentialsError())[0] is False

@@ -25,8 +25,8 @@ from pynamodb.exceptions import UpdateError
 from scene import Acquiring, Scene
 
 from pynamodb_mutex import Mutex
-from pynamodb_mutex._clock import local_clock
-from pynamodb_mutex._process import current_process
+from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.exceptions import Loss
 
 pytest_plugins = ["scene_fixtures"]
@@ -86,7 +86,7 @@ def is_of(key: str):
     return lambda body: body["Key"]["key"]["S"] == key
 
 
-def test_loss_is_told_while_a_renewal_hangs(scene: Scene) -> None:
+def test_loss_is_reported_while_a_renewal_hangs(scene: Scene) -> None:
     told = threading.Event()
     with scene.fresh(read_timeout=30) as patient:
         mutex = patient.mutex(lease=1, on_lost=lambda _: told.set())
@@ -334,7 +334,7 @@ def test_bug_in_a_hook_of_the_caller_is_not_taken_for_a_wrong_answer(scene: Scen
         raise TypeError("a bug of the caller's")
 
     with scene.fresh() as hooked, hooked.mutex() as mutex:
-        events = current_process().store(hooked.here).connection.connection.client.meta.events
+        events = current_process().store(hooked.here).connection.pynamodb.client.meta.events
         events.register("before-send.dynamodb", hook)
         with pytest.raises(TypeError, match="a bug of the caller's"):
             mutex.renew()

@@ -42,10 +42,6 @@ HEAVY = (
     "prometheus_client",
     "pynamodb_mutex.receivers",
     "pynamodb_mutex.signals",
-    "pynamodb_mutex._engines",
-    "pynamodb_mutex._embedded_partiql",
-    "pynamodb_mutex._embedded_server",
-    "pynamodb_mutex._pytest_plugin",
     "pynamodb_mutex._synchronized",
     "pynamodb_mutex.testing",
 )

@@ -7,7 +7,9 @@ import time
 
 import pytest
 from botocore.client import BaseClient
+from driving import send_renewal
 from pynamodb.exceptions import UpdateError
+from stores import store_for
 
 from pynamodb_mutex import (
     InvalidRowError,
@@ -18,8 +20,9 @@ from pynamodb_mutex import (
     MutexLostError,
     Semaphore,
 )
-from pynamodb_mutex._process import forget_everything, store_for
-from pynamodb_mutex._repeat import Transient
+from pynamodb_mutex._dynamodb.answers import Failure
+from pynamodb_mutex._dynamodb.store import Request
+from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import held_elsewhere
 
 
@@ -205,7 +208,7 @@ def test_waiter_whose_row_turns_odd_stops_waiting(table):
 @pytest.mark.parametrize("number", ["NaN", "sNaN", "Infinity", "-Infinity", "seven", ""])
 @pytest.mark.parametrize("name", ["version", "expires_at"])
 def test_answer_that_no_dynamodb_gives_is_read_without_a_crash(table, name, number):
-    rows = store_for(table).rows
+    rows = store_for(table).layout
     for row in ({"key": {"S": "odd"}, **CLAIM}, CLAIM):
         fault = rows.claim({**row, name: {"N": number}}).fault
         assert isinstance(fault, InvalidRowError)
@@ -295,17 +298,17 @@ def test_force_breaks_the_very_row_that_was_seen(table, monkeypatch, change):
 
 def test_force_whose_answer_is_lost_is_recognised(table, monkeypatch):
     put(WRONG["end-text"][0])
-    store = store_for(table)
-    real, sent = store.put_right, []
+    real, sent = Request.send, []
 
-    def lose_the_first(*args):
-        sent.append(args)
-        answer = real(*args)
-        if len(sent) == 1:
-            raise Transient(UpdateError("lost"), maybe_applied=True)
+    def lose_the_first(request):
+        answer = real(request)
+        if request.operation == "UpdateItem":
+            sent.append(request)
+            if len(sent) == 1:
+                return Failure({}, UpdateError("lost"), transient=True, maybe_applied=True)
         return answer
 
-    monkeypatch.setattr(store, "put_right", lose_the_first)
+    monkeypatch.setattr(Request, "send", lose_the_first)
     assert table.force_release("odd")
     assert len(sent) == 2
     assert Mutex.for_key("odd").acquire(timeout=0)
@@ -423,7 +426,7 @@ def test_holder_learns_that_its_row_was_overwritten(table, odd, how):
 
 
 @pytest.mark.parametrize("odd", OVERWRITTEN)
-def test_background_renewal_tells_that_the_row_was_overwritten(table, odd):
+def test_background_renewal_shows_that_the_row_was_overwritten(table, odd):
     lost = threading.Event()
     mutex = Mutex.for_key("odd", lease=3, on_lost=lambda _: lost.set())
     assert mutex.acquire()
@@ -433,16 +436,16 @@ def test_background_renewal_tells_that_the_row_was_overwritten(table, odd):
 
 
 @pytest.mark.parametrize("odd", OVERWRITTEN)
-def test_renewal_in_a_batch_tells_that_the_row_was_overwritten(table, odd):
+def test_renewal_in_a_batch_shows_that_the_row_was_overwritten(table, odd):
     mutexes = [Mutex.for_key(key, lease=120) for key in ("odd", "a")]
     for mutex in mutexes:
         assert mutex.acquire()
     overwrite(odd)
     first, other = (mutex._latest for mutex in mutexes)
-    first.send_renewal(other)
+    send_renewal(first, other)
     if mutexes[0].loss is None:
         # refused by a row that says nothing of whose it is: asked again by itself
-        first.send_renewal()
+        send_renewal(first)
     assert [mutex.loss for mutex in mutexes] == [Loss.DELETED, None]
     mutexes[1].release()
 

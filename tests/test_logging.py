@@ -8,14 +8,15 @@ import sys
 import threading
 
 import pytest
+from driving import send_renewal
 from group_scene import Keys
 from proxy import answer_with, apply_then_500, deny, drop_answer, drop_request, server_error
 from pynamodb.exceptions import PynamoDBException
 from scene import Scene
+from stores import QueueFor, store_for
 from wire import Reply
 
 from pynamodb_mutex import Mutex, MutexLostError
-from pynamodb_mutex._process import current_process, store_for
 from pynamodb_mutex.testing import expire
 
 pytest_plugins = ["scene_fixtures"]
@@ -67,7 +68,7 @@ def test_each_record_says_which_lock_whose_and_which_acquisition(
 def test_levels(scene: Scene, records: Records) -> None:
     held = scene.taken(auto_renew=False)
     assert not scene.mutex(owner="me").acquire(timeout=0.1)
-    assert records.the("is held by 'other', and wanted by 'me'").levelname == "DEBUG"
+    assert records.the("is waited for by 'me', and held by 'other'").levelname == "DEBUG"
     assert records.the("not acquired by 'me'").levelname == "DEBUG"
     expire(scene.key, scene.there)
     mutex = scene.mutex(owner="me")
@@ -93,7 +94,7 @@ def test_handing_over_is_logged(scene: Scene, records: Records) -> None:
     giver.acquire()
     waiting = threading.Thread(target=taker.acquire)
     waiting.start()
-    queue = current_process().queue(store_for(scene.here), scene.key)
+    queue = QueueFor(scene.here, scene.key)
     while not queue.turns:
         pass
     giver.release()
@@ -114,7 +115,7 @@ def test_requests_that_are_repeated_say_for_which_lock(scene: Scene, records: Re
         scene.proxy.next(server_error(), op="renew")
         mutex.renew()
         second = mutex.fencing_token
-    repeated = [record for record in records.all if "to be repeated" in record.getMessage()]
+    repeated = [record for record in records.all if "to be retried" in record.getMessage()]
     assert [record.fencing_token for record in repeated] == [None, first, second]
 
 
@@ -124,7 +125,7 @@ def test_a_release_that_does_not_get_through_is_a_warning(scene: Scene, records:
     scene.proxy.always(drop_request(), op="release")
     with pytest.raises(PynamoDBException):
         mutex.release()
-    record = records.the("given up by 'me', and ends with its lease")
+    record = records.the("given up by 'me', and expires with its lease")
     assert record.levelname == "WARNING"
     assert record.fencing_token == mutex.fencing_token
 
@@ -159,7 +160,7 @@ def test_a_batch_that_is_not_understood_names_a_lock(scene: Scene, records: Reco
     headers = (("Content-Type", "application/x-amz-json-1.0"), ("x-amzn-RequestId", "A"))
     odd = answer_with(Reply(200, b'{"Responses": [{}]}', headers))
     scene.proxy.next(odd, op="BatchExecuteStatement")
-    mutexes[0]._latest.send_renewal(mutexes[1]._latest)
+    send_renewal(mutexes[0]._latest, mutexes[1]._latest)
     assert records.the("cannot be renewed by batches").levelname == "ERROR"
 
 

@@ -25,13 +25,15 @@ from pynamodb.exceptions import PynamoDBException, TransactWriteError
 from row_scene import RowScene
 from run_scene import run_here, until
 from scene import Scene
+from stores import QueueFor
 from wire import Reply
 
-from pynamodb_mutex import LockItem, Mutex, RowLock, Semaphore, _events, signals, synchronized
-from pynamodb_mutex._hold import Hold
-from pynamodb_mutex._messages import LONGEST, one_line, shown, shown_all, shown_owner
-from pynamodb_mutex._process import current_process, store_for
-from pynamodb_mutex.cli import _watch
+from pynamodb_mutex import LockItem, Mutex, RowLock, Semaphore, signals, synchronized
+from pynamodb_mutex._operations.held import Belief, State
+from pynamodb_mutex._protocol.messages import LONGEST, one_line, shown, shown_all, shown_owner
+from pynamodb_mutex._runtime import notifications
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex.cli import _listing
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere
 
 pytest_plugins = ["scene_fixtures", "row_scene_fixtures"]
@@ -184,7 +186,7 @@ def test_records_of_one_lock_are_harmless(spiteful: Scene, said: Said) -> None:
     with mutex:
         pass
     said.is_harmless(
-        "is held by",
+        "is waited for by",
         "not acquired by",
         ": abandoned by",
         "renewed by",
@@ -207,7 +209,7 @@ def test_records_of_failing_requests_are_harmless(spiteful: Scene, said: Said) -
     spiteful.proxy.always(drop_request(), op="release")
     said.refuses(PynamoDBException, mutex.release)
     said.is_harmless("may be held by nobody", "not acquired by", "given up by")
-    assert any("to be repeated" in text and r"\x1b" in text for text in said.texts)
+    assert any("to be retried" in text and r"\x1b" in text for text in said.texts)
 
 
 def test_record_of_a_claim_too_short_to_use_is_harmless(spiteful: Scene, said: Said) -> None:
@@ -229,7 +231,7 @@ def waiting_for(scene: Scene, mutex: Mutex) -> threading.Thread:
     """Start a thread that waits in this process's queue."""
     thread = threading.Thread(target=mutex.acquire, daemon=True)
     thread.start()
-    queue = current_process().queue(store_for(scene.here), scene.key)
+    queue = QueueFor(scene.here, scene.key)
     until(lambda: queue.turns)
     return thread
 
@@ -260,10 +262,10 @@ def test_records_of_code_that_fails_are_harmless(
     until(lambda: any("on_lost of" in text for text in said.texts))
     with monkeypatch.context() as patch, hearing(spiteful.key):
         patch.setattr(signals.acquired, "receivers_for", fails)
-        patch.setattr(_events, "MOST_UNTOLD", 0)
+        patch.setattr(notifications, "MOST_UNDELIVERED", 0)
         with mutex:
             mutex.renew()
-    said.is_harmless("on_lost of", "was not told of", "is too slow")
+    said.is_harmless("on_lost of", "was not reported", "is too slow")
 
 
 # -- exceptions ------------------------------------------------------------------------------------
@@ -314,9 +316,9 @@ def test_errors_of_one_lock_are_harmless(
         )
         said.refuses(TransactWriteError, writing.__exit__, None, None, None)
         with monkeypatch.context() as patch:
-            patch.setattr(Hold, "inherited", True)  # as in a fork
+            patch.setattr(current_process(), "inherited", True)  # as in a fork
             said.refuses(PynamoDBException, plain.renew)
-        plain._latest.may_have_ended = True  # as after a write of unknown outcome
+        plain._latest.belief = Belief(State.IN_DOUBT)  # as after a write of unknown outcome
         said.refuses(PynamoDBException, plain.ensure_held)
         said.refuses(PynamoDBException, plain.detach)
     said.is_harmless(
@@ -353,7 +355,7 @@ def test_note_of_a_release_that_fails_is_harmless(spiteful: Scene, said: Said) -
     with said.by(LookupError), spiteful.mutex(owner=OWNER):
         spiteful.proxy.next(refusal(), op="release")
         raise LookupError
-    said.is_harmless(*["could not be given back"] if sys.version_info >= (3, 11) else [])
+    said.is_harmless(*["could not be released"] if sys.version_info >= (3, 11) else [])
 
 
 def test_errors_of_several_locks_are_harmless(spiteful: Scene, keys: Keys, said: Said) -> None:
@@ -494,7 +496,7 @@ def test_what_is_said_of_rows_that_are_no_locks_is_harmless(
     said.printed(run_cli("ls"))
     said.printed(run_cli("doctor"))
     said.printed(run_cli("release", "--all-abandoned", "--yes"))
-    monkeypatch.setattr(_watch._Watching, "rest", fails_with(KeyboardInterrupt()))
+    monkeypatch.setattr(_listing._Watching, "rest", fails_with(KeyboardInterrupt()))
     said.printed(run_cli("watch"))
     said.is_harmless("left out", "the row of", "invalid: the row of")
 

@@ -8,9 +8,10 @@ from datetime import datetime, timezone
 import pytest
 from botocore.client import BaseClient
 from pynamodb.exceptions import TableDoesNotExist
+from stores import store_for
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
-from pynamodb_mutex._process import forget_everything, store_for
+from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
@@ -261,7 +262,7 @@ def test_a_forced_holder_of_this_process_knows_it_at_once(table):
         mutex.release()
 
 
-def test_forcing_an_old_claim_does_not_tell_a_newer_holder_of_this_process(table, wire):
+def test_forcing_an_old_claim_does_not_show_a_newer_holder_of_this_process(table, wire):
     old, new = Mutex.for_key("a", model=Elsewhere), Mutex.for_key("a")
     old.acquire()
 
@@ -337,5 +338,5 @@ def test_longest_lease_and_retention_leave_a_row_that_can_be_read(table, monkeyp
         assert item.ttl.year - item.expires.year in {99, 100, 101}
     # without server time the end is in the year 9999
     store = store_for(Kept)
-    monkeypatch.setattr(store.server, "bounds", None)
-    assert datetime.fromtimestamp(int(store.ttl_from_now()), tz=timezone.utc).year == 9999
+    monkeypatch.setattr(store.connection.server, "bounds", None)
+    assert datetime.fromtimestamp(int(store.ttl_from_now(0.0)), tz=timezone.utc).year == 9999

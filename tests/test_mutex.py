@@ -173,7 +173,7 @@ def test_the_timeout_error_names_a_holder_of_this_process_too(table, timeout):
         assert holder.held
 
 
-def test_an_exception_of_the_body_passes_and_the_lock_is_given_back(table):
+def test_an_exception_of_the_body_passes_and_the_lock_is_released(table):
     with pytest.raises(KeyError, match="mine"), Mutex.for_key("a"):
         raise KeyError("mine")
     assert not Mutex.for_key("a").locked()
@@ -193,7 +193,7 @@ def test_a_loss_never_replaces_the_exception_of_the_body(table):
     with pytest.raises(KeyError) as caught, Mutex.for_key("a"):
         body()
     if hasattr(caught.value, "__notes__"):
-        assert "could not be given back" in caught.value.__notes__[0]
+        assert "could not be released" in caught.value.__notes__[0]
 
 
 def test_a_body_may_give_the_lock_back_itself(table):

@@ -116,17 +116,17 @@ def test_no_timeout_is_as_if_none_were_given():
         lambda **options: Mutex.any_of(["a", "b"], **options),
         lambda **options: Semaphore.for_key("a", permits=2, **options),
     ):
-        assert make(timeout=None)._terms == make()._terms == make(timeout=-1)._terms
-    own = Mutex.for_key("a", timeout=0)._terms
-    assert own.patience(blocking=True, timeout=None)[0] is False
-    assert own.patience(blocking=True, timeout=-1) == (True, math.inf)
+        assert make(timeout=None)._options == make()._options == make(timeout=-1)._options
+    own = Mutex.for_key("a", timeout=0)._options
+    assert own.patience(blocking=True, timeout=None) == 0
+    assert own.patience(blocking=True, timeout=-1) == math.inf
 
 
 @pytest.mark.parametrize("data", [math.nan, [math.inf], {"a": -math.inf}])
 def test_data_that_json_has_no_name_for(data):
     with pytest.raises(ValueError, match="JSON"):
         Mutex.for_key("a", data=data)
-    assert Mutex.for_key("a", data={"NaN": "Infinity"})._terms.data == '{"NaN": "Infinity"}'
+    assert Mutex.for_key("a", data={"NaN": "Infinity"})._options.data == '{"NaN": "Infinity"}'
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def test_each_thread_sees_its_own_acquisition(table, aside):
     aside(mutex.release)
 
 
-def test_leaving_a_block_never_gives_back_what_another_thread_took(table, aside):
+def test_leaving_a_block_never_releases_what_another_thread_took(table, aside):
     mutex = Mutex.for_key("a", poll=QUICK)
 
     def body():
@@ -349,7 +349,7 @@ def test_a_waiter_whose_row_would_be_too_large_does_not_spoil_the_holders_releas
     holder.acquire()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(waiter.acquire, timeout=20)
-        wait_until(lambda: holder._latest.wanted.queue.turns)
+        wait_until(lambda: holder._latest.contender.queue.turns)
         try:
             holder.release()
         finally:

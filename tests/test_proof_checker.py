@@ -44,7 +44,7 @@ class History:
         self.add(op, proc, phase=phase, **more)
 
     def tenure(self, proc, token, fence, *writes, believes=True):
-        """Take, write in turn (value, what was read, count), believe and give back."""
+        """Take, write in turn (value, what was read, count), believe and release."""
         client, locks = proc.split(".")[0], {"m0": [token, fence]}
         self.told(proc, "acquire", "invoke", names=["m0"], way="mutex")
         self.claim(client, "acquire", token, fence)
@@ -130,13 +130,13 @@ def test_p2_made_from_what_was_overwritten():
     assert history.found() == {"P2"}
 
 
-def test_p2_told_as_applied_and_not_there():
+def test_p2_reported_as_applied_and_not_there():
     history = two_tenures()
     history.told("c0.0", "write", "ok", values={"m0": "v9"})
     assert history.found() == {"P2"}
 
 
-def test_p2_told_as_not_applied_and_there():
+def test_p2_reported_as_not_applied_and_there():
     history = two_tenures()
     history.told("c0.0", "write", "fail", values={"m0": "v2"})
     assert history.found() == {"P2"}
@@ -222,7 +222,7 @@ def test_p4_two_believe():
     assert two_believers().found() == {"P4"}
 
 
-def test_p4_a_thawed_client_may_believe_until_an_answer():
+def test_p4_a_resumed_client_may_believe_until_an_answer():
     assert two_believers(still=True).found() == set()
     assert two_believers(still=False).found() == {"P4"}
 
@@ -327,14 +327,14 @@ def test_p6_a_free_key_is_waited_for():
     assert history.found() == {"P6"}
 
 
-def test_p7_told_as_held_and_not():
+def test_p7_reported_as_held_and_not():
     history = two_tenures()
     history.told("c0.0", "acquire", "invoke", names=["m0"])
     history.told("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["c", 3]})
     assert history.found() == {"P7"}
 
 
-def test_p7_told_as_anothers_and_its_own():
+def test_p7_reported_as_anothers_and_its_own():
     history = two_tenures()
     history.told("c0.0", "acquire", "invoke", names=["m0"])
     history.claim("c0", "acquire", "c", 3, fault="drop_answer")
@@ -342,7 +342,7 @@ def test_p7_told_as_anothers_and_its_own():
     assert history.found() == {"P7"}
 
 
-def test_p7_told_as_anothers_and_it_is_another_threads():
+def test_p7_reported_as_anothers_and_it_is_another_threads():
     history = History()
     for proc in ("c0.0", "c0.0t1"):
         history.told(proc, "acquire", "invoke", names=["m0"])
@@ -379,14 +379,14 @@ def test_p7_a_token_comes_again_after_its_acquire_was_answered():
     assert taken_again(told_before=True, fault="late").found() == set()
 
 
-def test_p7_anothers_claim_is_given_back():
+def test_p7_anothers_claim_is_released():
     history = two_tenures()
     history.claim("c0", "acquire", "c", 3)
     history.claim("c1", "release", "c", 3, ends=None)
     assert history.found() == {"P7"}
 
 
-def test_p7_told_as_given_back_and_not():
+def test_p7_reported_as_released_and_not():
     history = History()
     history.claim("c0", "acquire", "a", 1)
     history.told("c0.0", "release", "ok", locks={"m0": ["a", 1]})

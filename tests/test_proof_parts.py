@@ -93,13 +93,14 @@ def test_a_run_of_a_broken_library_leaves_its_history_and_a_picture(tmp_path: Pa
 
 
 def test_renewals_in_a_batch_are_followed_row_by_row(table) -> None:
+    from stores import store_for
+
     from proof.network import _addressed
     from pynamodb_mutex import Mutex
-    from pynamodb_mutex._process import store_for
 
     with Mutex.for_key('where "key" = ?', model=table) as mutex:
         hold = mutex._latest
-        values = hold.mine() | hold.propose_renewal().values
-        statement = store_for(table).rows.renew_in_batch.fill(hold.terms.row, values)
-        addressed = {"TableName": table.Meta.table_name, "Key": hold.terms.row}
+        values = hold.propose_renewal().values
+        statement = store_for(table).requests.renew_in_batch.fill(hold.options.row, values)
+        addressed = {"TableName": table.Meta.table_name, "Key": hold.options.row}
         assert _addressed(statement) == addressed

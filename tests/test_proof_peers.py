@@ -83,7 +83,7 @@ def test_one_believes_after_the_other():
     assert overlapping(history.events, LEASE) == {"overlaps": [], "overlaps_excused": []}
 
 
-def test_who_was_frozen_is_excused_until_a_heartbeat_can_tell():
+def test_who_was_frozen_is_excused_until_a_heartbeat_can_show():
     history = History().frozen("c0", 1.5, 8).believe("c0.0", 1, 9).believe("c1.0", 6, 9)
     assert overlapping(history.events, LEASE) == {"overlaps": [], "overlaps_excused": [1000.0]}
     history.believe("c1.1", 9, 20).believe("c0.1", 12, 13)
@@ -109,13 +109,13 @@ def test_updates_that_were_seen_are_not_lost():
     assert history.lost() == {"acked": 2, "lost": 0, "lost_by_late": 0}
 
 
-def test_what_comes_late_is_told_apart_and_lost_once():
+def test_what_comes_late_is_distinguished_and_lost_once():
     history = History().write("c0.0", 1, "a", "start").write("c1.0", 2, "b", "a")
     history.write("c0.0", 3, "a", "start", fault="late_duplicate").write("c1.0", 4, "c", "b")
     assert history.lost() == {"acked": 3, "lost": 0, "lost_by_late": 1}
 
 
-def test_told_held_but_nothing_was_written():
+def test_reported_held_but_nothing_was_written():
     history = History().claim("c0", 1.5, "c0.0-1", applied=False).acquire("c0.0", 1, 2)
     # it emptied the row, another wrote it, and it wrote it itself, but later
     history.claim("c0", 1.4, "__empty__").claim("c1", 1.6, "c1.0-1").claim("c0", 2.5, "c0.0-1")
@@ -123,7 +123,7 @@ def test_told_held_but_nothing_was_written():
 
 
 @pytest.mark.parametrize("owner", ["c0.0", "c0.0-12"])
-def test_told_held_and_written(owner):
+def test_reported_held_and_written(owner):
     history = History().claim("c0", 1.5, owner).acquire("c0.0", 1, 2)
     history.acquire("c1.0", 1, 3, "fail").acquire("c2.0", 1, 3, "info", error="E")
     assert unwritten(history.events) == 0

@@ -20,9 +20,10 @@ from refusals import Refusals, refusing
 from scene import Scene
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, RowLockMixin
-from pynamodb_mutex._process import current_process, forget_everything
-from pynamodb_mutex._renewer import LONGEST_SLEEP, RETRY
-from pynamodb_mutex._threads import LINGER
+from pynamodb_mutex._operations.renew import LONGEST_SLEEP
+from pynamodb_mutex._runtime.process import current_process, forget_everything
+from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, start_renewals
+from pynamodb_mutex._runtime.threads import LINGER
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import FakeClock
 
@@ -147,7 +148,7 @@ def ask(mutex: Mutex) -> None:
 
 
 def acquire_another(mutex: Mutex) -> None:
-    assert Mutex.for_key(f"{mutex.key}-another", model=mutex._terms.model).acquire()
+    assert Mutex.for_key(f"{mutex.key}-another", model=mutex._options.model).acquire()
 
 
 @pytest.mark.parametrize(
@@ -210,11 +211,35 @@ def test_refusals_of_threads_that_schedule_do_not_spin(scene: Scene, clock, refu
     clock.advance(11)
     scene.proxy.wait(1, "renew")
     hold = mutex._latest
-    until(lambda: not hold.unanswered)
+    until(lambda: not hold.together.is_unanswered)
     seen = len(refusals.refused)
     time.sleep(0.3)
     # the clock stands still: nothing is due, and nothing is tried
     assert len(refusals.refused) - seen <= 2
+
+
+def test_renewal_loop_does_not_wait_for_a_thread_beyond_its_time(refusals) -> None:
+    process, ran = current_process(), threading.Event()
+    refusals.all()
+    process.threads.put("pynamodb-mutex-test", ran.set)
+    process.threads.start()
+    assert process.threads.refusing
+    _RenewalSleeper(process).sleep(process.read_clock() - 1)
+    assert process.threads.refusing
+    refusals.none()
+    process.threads.start()
+    assert ran.wait(30)
+
+
+def test_one_thread_renews_whoever_asks_for_it_last(refusals) -> None:
+    process = current_process()
+    process.schedule.is_wanted = True
+    refusals.all()
+    for _ in range(2):
+        start_renewals(process)
+    assert refusals.refused == ["pynamodb-mutex-renewer"]
+    refusals.none()
+    process.threads.start()
 
 
 # -- refusals that last ----------------------------------------------------------------------------
@@ -292,7 +317,7 @@ def test_signals_of_renewals_come_once_refusals_have_passed(
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_task_takes_and_gives_back_while_threads_are_refused(
+def test_task_acquires_and_releases_while_threads_are_refused(
     scene: Scene, refusals, run_once: Run, count: int
 ) -> None:
     async def main() -> None:
@@ -324,7 +349,7 @@ def test_tasks_that_wait_get_the_lock_though_every_thread_is_refused(
     assert sorted(got) == list(range(5))
 
 
-def test_task_is_told_what_failed_though_every_thread_is_refused(
+def test_task_is_reported_what_failed_though_every_thread_is_refused(
     scene: Scene, refusals, run_once: Run
 ) -> None:
     async def main() -> None:

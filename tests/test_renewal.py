@@ -6,11 +6,12 @@ import time
 from email.utils import formatdate
 
 import pytest
+from driving import handle
 from proxy import Fault, after, fault_proxy, late, set_date, stall, through
 from worker import workers
 
 from pynamodb_mutex import Mutex
-from pynamodb_mutex._renewer import WORKERS
+from pynamodb_mutex._runtime.process import RENEWAL_WORKERS
 from pynamodb_mutex.testing import FakeClock
 
 GENEROUS = 30.0
@@ -72,9 +73,9 @@ def test_a_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy)
     proxy.always(stall(goes_on), op="renew")
     here = through(proxy, table, read_timeout=GENEROUS)
     # the leases are long, for a claim that comes out short is renewed before it is handed out
-    for i in range(WORKERS):
+    for i in range(RENEWAL_WORKERS):
         assert Mutex.for_key(f"hangs-{i}", model=here, lease=9.0).acquire(blocking=False)
-    proxy.wait(WORKERS, "renew")
+    proxy.wait(RENEWAL_WORKERS, "renew")
     waits = Mutex.for_key("waits", model=here, lease=5.0, on_lost=lambda _: told.set())
     assert waits.acquire(blocking=False)
     assert told.wait(GENEROUS)
@@ -172,11 +173,11 @@ def test_answer_of_another_endpoint_moves_no_renewal(engine, table, here, dates,
         there = through(other_proxy, table)
         mutex = Mutex.for_key("k", model=here, lease=1.0)
         assert mutex.acquire()
-        due = mutex._latest.due()
+        due = mutex._latest.together.due()
         for _ in range(3):
             assert not Mutex.for_key("another", model=there).locked()
             other.now += 1
-        assert mutex._latest.due() == due
+        assert mutex._latest.together.due() == due
         mutex.release()
 
 
@@ -188,7 +189,7 @@ def test_lock_that_is_not_to_be_renewed_is_not_for_an_end_that_came_nearer(
     mutex = Mutex.for_key("k", model=here, lease=1.0, on_lost=lambda _: on_lost.set(), **options)
     assert mutex.acquire()
     clock.advance(0.2)
-    mutex._latest.tend(0.5)  # beyond max_hold nothing is planned any more
+    handle(mutex._latest, 0.5)  # beyond max_hold nothing is planned any more
     dates.now += 1
     assert not Mutex.for_key("another", model=here).locked()
     until(lambda: clock.advance(0.01) or on_lost.is_set())

@@ -1,462 +1,367 @@
-"""The renewer: who is called when, on which thread, and what ends its threads."""
+"""The schedule of renewals and the loop that handles it: driven by hand, in a time of its own."""
 
 from __future__ import annotations
 
 import math
-import threading
-import time
+import random
+from typing import Any
 
 import pytest
 
-from pynamodb_mutex import _threads
-from pynamodb_mutex._renewer import (
+from pynamodb_mutex._operations import renew
+from pynamodb_mutex._operations.effects import Start, Wait
+from pynamodb_mutex._operations.events import Log
+from pynamodb_mutex._operations.renew import (
     LINGER,
     LONGEST_SLEEP,
     MOST_TOGETHER,
     SHORTEST_SLEEP,
-    WORKERS,
+    renewal_loop,
 )
-from pynamodb_mutex._renewer import Renewer as RenewerOf
-from pynamodb_mutex._threads import Threads
-from pynamodb_mutex.testing import FakeClock
+from pynamodb_mutex._operations.shared import RenewalSchedule, Shared
+from pynamodb_mutex._runtime.notifications import RECEIVERS
 
 
-def Renewer():  # noqa: N802 - one with threads of its own
-    return RenewerOf(Threads())
+class Loop:
+    """The renewal loop of a process, in a time that the test moves."""
 
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.time = 1000.0
+        self.shared = Shared(lambda: self.time, random.uniform, lambda: "", RECEIVERS)
+        self.schedule = self.shared.schedule
+        self.sent: list[list[Member]] = []
+        self.wait = Wait(-math.inf)
+        self.steps: Any = None
+        monkeypatch.setattr(renew, "renew_in_background", lambda _, several: several)
+        monkeypatch.setattr(renew, "_batch_of", lambda member: member.batch)
 
-class Clock(FakeClock):
-    """A clock that also knows who sleeps by it, and until when."""
+    def add(self, *members: Member) -> None:
+        for member in members:
+            self.schedule.add(member, member.due())
+        self.settle()
 
-    def __init__(self):
-        super().__init__()
-        self.sleepers = {}
+    @property
+    def runs(self) -> bool:
+        return self.steps is not None
 
-    def wait(self, condition, timeout):
-        self.sleepers[condition] = math.inf if timeout is None else self.now() + timeout
-        try:
-            super().wait(condition, timeout)
-        finally:
-            del self.sleepers[condition]
+    def settle(self) -> None:
+        """Let the loop do what is due, until it waits or has ended."""
+        if self.schedule.is_wanted and not self.runs:
+            self.schedule.is_wanted, self.schedule.runs = False, True
+            self.shared.now = self.time
+            self.steps = renewal_loop(self.shared)
+        while self.runs and (self.time >= self.wait.until or self.schedule.wakeup.rung):
+            self.schedule.wakeup.rung = False
+            self.shared.now = self.time
+            try:
+                effect = next(self.steps)
+            except StopIteration:
+                self.steps, effect = None, Wait(-math.inf)
+            if isinstance(effect, Start):
+                self.sent.append(list(effect.operation))
+                self.wait = Wait(-math.inf)
+            else:
+                self.wait = effect
 
-    def sleeps(self, condition):
-        return self.sleepers.get(condition, -math.inf) > self.now()
+    def advance(self, seconds: float) -> None:
+        end = self.time + seconds
+        while self.runs and self.wait.until <= end:
+            self.time = max(self.time, self.wait.until)
+            self.settle()
+        self.time = end
+        self.settle()
 
 
 @pytest.fixture
-def clock():
-    with Clock() as clock:
-        yield clock
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    return Loop(monkeypatch)
 
 
 class Member:
-    """Due at one time; once tended, at the next."""
+    """Due at one time; once handled, at the next."""
 
-    def __init__(self, clock, *delays, sends=False, batch=None, early=0.0):
-        self.dues = [clock.now() + delay for delay in delays]
-        self.tended = []
-        self.sent_by = []
-        self.together = []
+    def __init__(
+        self, loop: Loop, *delays: float, sends: bool = False, batch: Any = None, early: float = 0.0
+    ) -> None:
+        self.dues = [loop.time + delay for delay in delays]
+        self.handled: list[float] = []
         self.sends = sends
         self.batch = batch
-        self.early = early
-        self._clock = clock
+        self.loop = loop
+        self._early = early
 
-    def due(self):
+    def due(self) -> float:
         return self.dues[0] if self.dues else math.inf
 
-    def tend(self, ahead=0.0):
-        if self._clock.now() + ahead < self.dues[0]:
-            return self.due(), False
-        self.tended.append(self._clock.now())
+    def early(self) -> float:
+        return self._early
+
+    def is_to_be_renewed(self, ahead: float) -> bool:
+        if self.loop.time + ahead < self.dues[0]:
+            return False
+        self.handled.append(self.loop.time)
         self.dues.pop(0)
-        return self.due(), self.sends
-
-    def send_renewal(self, *others):
-        for member in (self, *others):
-            member.together = [self, *others]
-            member.sent_by.append(threading.current_thread().name)
+        return self.sends
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.001)
+def test_member_is_handled_when_it_is_due_and_not_before(loop: Loop) -> None:
+    member, start = Member(loop, 10, 20), loop.time
+    loop.add(member)
+    loop.advance(9)
+    assert member.handled == []
+    loop.advance(1)
+    loop.advance(11)
+    assert member.handled == [start + 10, start + 20]
 
 
-def settle(renewer, clock):
-    """Wait until the scheduler sleeps, or has ended."""
-    wait_until(lambda: not renewer._schedules or clock.sleeps(renewer._changed))
+def test_members_are_handled_in_the_order_of_their_times(loop: Loop) -> None:
+    late, early, middle = (Member(loop, delay) for delay in (3, 1, 2))
+    loop.add(late, early, middle)
+    loop.advance(5)
+    assert early.handled < middle.handled < late.handled
 
 
-def test_a_member_is_called_when_it_is_due_and_not_before(clock):
-    renewer, member = Renewer(), Member(clock, 10, 20)
-    start = clock.now()
-    renewer.add(member)
-    settle(renewer, clock)
-    for _ in range(9):
-        clock.advance(1)
-        settle(renewer, clock)
-    assert member.tended == []
-    clock.advance(1)
-    wait_until(lambda: member.tended)
-    settle(renewer, clock)
-    clock.advance(11)
-    wait_until(lambda: len(member.tended) == 2)
-    assert member.tended == [start + 10, start + 21]
+def test_renewal_is_started_for_those_that_are_to_be_renewed(loop: Loop) -> None:
+    member, silent = Member(loop, 1, sends=True), Member(loop, 1)
+    loop.add(member, silent)
+    loop.advance(1)
+    assert loop.sent == [[member]]
+    assert silent.handled
 
 
-def test_members_are_called_in_the_order_of_their_times(clock):
-    order = []
-
-    class Noting(Member):
-        def tend(self, ahead=0.0):
-            order.append(self)
-            return super().tend(ahead)
-
-    renewer = Renewer()
-    late, early, middle = (Noting(clock, delay) for delay in (3, 1, 2))
-    for member in (late, early, middle):
-        renewer.add(member)
-    settle(renewer, clock)
-    clock.advance(5)
-    wait_until(lambda: len(order) == 3)
-    assert order == [early, middle, late]
+def test_removed_member_is_not_handled(loop: Loop) -> None:
+    removed, other = Member(loop, 1), Member(loop, 1)
+    loop.add(removed, other)
+    loop.schedule.remove(removed)
+    loop.schedule.remove(removed)
+    loop.advance(2)
+    assert other.handled
+    assert not removed.handled
 
 
-def test_a_renewal_is_sent_by_a_worker(clock):
-    renewer = Renewer()
-    member, silent = Member(clock, 1, sends=True), Member(clock, 1)
-    renewer.add(member)
-    renewer.add(silent)
-    settle(renewer, clock)
-    clock.advance(1)
-    wait_until(lambda: member.sent_by and silent.tended)
-    assert member.sent_by == ["pynamodb-mutex-worker"]
-    assert silent.sent_by == []
-
-
-def test_an_idle_worker_is_used_again(clock):
-    renewer, member = Renewer(), Member(clock, 1, 2, 3, sends=True)
-    renewer.add(member)
-    for number in range(3):
-        settle(renewer, clock)
-        clock.advance(1)
-        wait_until(lambda n=number: len(member.sent_by) == n + 1)
-        wait_until(lambda: renewer._workers._idle == 1)
-    assert renewer._workers._running == 1
-
-
-def test_a_removed_member_is_not_called(clock):
-    renewer = Renewer()
-    removed, other = Member(clock, 1), Member(clock, 1)
-    renewer.add(removed)
-    renewer.add(other)
-    renewer.remove(removed)
-    renewer.remove(removed)
-    settle(renewer, clock)
-    clock.advance(2)
-    wait_until(lambda: other.tended)
-    settle(renewer, clock)
-    assert removed.tended == []
-
-
-def test_a_member_that_is_never_due_is_not_looked_after(clock):
-    renewer, member = Renewer(), Member(clock)
-    renewer.add(member)
-    assert not renewer._schedules
-    member = Member(clock, 1)
-    renewer.add(member)
+def test_member_that_is_never_due_is_not_scheduled(loop: Loop) -> None:
+    loop.add(Member(loop))
+    assert not loop.runs
+    member = Member(loop, 1)
+    loop.add(member)
     member.dues = []
-    renewer.refresh(member)
-    settle(renewer, clock)
-    clock.advance(2)
-    settle(renewer, clock)
-    assert member.tended == []
+    loop.schedule.refresh(member)
+    assert loop.schedule.is_empty
+    loop.advance(2)
+    assert not member.handled
 
 
-def test_an_earlier_time_wakes_the_scheduler(clock):
-    renewer, member = Renewer(), Member(clock, 0.9)
-    renewer.add(member)
-    settle(renewer, clock)
-    urgent = Member(clock, 0)
-    renewer.add(urgent)
-    wait_until(lambda: urgent.tended)
-    member.dues = [clock.now()]
-    renewer.refresh(member)
-    wait_until(lambda: member.tended)
+def test_earlier_time_wakes_the_loop_and_a_later_one_does_not(loop: Loop) -> None:
+    member = Member(loop, 0.9)
+    loop.add(member)
+    later = Member(loop, 5)
+    loop.schedule.add(later, later.due())
+    assert not loop.schedule.wakeup.rung
+    urgent = Member(loop, 0)
+    loop.schedule.add(urgent, urgent.due())
+    assert loop.schedule.wakeup.rung
+    loop.settle()
+    assert urgent.handled
+    member.dues = [loop.time]
+    loop.schedule.refresh(member)
+    loop.settle()
+    assert member.handled
 
 
-def test_a_later_time_voids_the_entry_of_the_earlier(clock):
-    renewer, member = Renewer(), Member(clock, 1)
-    renewer.add(member)
-    member.dues = [clock.now() + 5]
-    renewer.refresh(member)
-    for _ in range(4):
-        settle(renewer, clock)
-        clock.advance(1)
-    settle(renewer, clock)
-    assert member.tended == []
-    clock.advance(1)
-    wait_until(lambda: len(member.tended) == 1)
-    settle(renewer, clock)
-    assert len(member.tended) == 1
+def test_later_time_voids_the_entry_of_the_earlier(loop: Loop) -> None:
+    member, start = Member(loop, 1), loop.time
+    loop.add(member)
+    member.dues = [start + 5]
+    loop.schedule.refresh(member)
+    loop.advance(10)
+    assert member.handled == [start + 5]
 
 
-def test_refresh_does_not_add(clock):
-    renewer, member = Renewer(), Member(clock, 0)
-    renewer.refresh(member)
-    assert not renewer._schedules
-    assert member.tended == []
+def test_refresh_does_not_add(loop: Loop) -> None:
+    loop.schedule.refresh(Member(loop, 0))
+    assert loop.schedule.is_empty
+    assert not loop.schedule.is_wanted
 
 
-def test_recheck_asks_everyone_again(clock):
-    renewer = Renewer()
-    members = [Member(clock, 100) for _ in range(5)]
-    for member in members:
-        renewer.add(member)
-    settle(renewer, clock)
+def test_refresh_all_asks_everyone_again(loop: Loop) -> None:
+    members = [Member(loop, 100) for _ in range(5)]
+    loop.add(*members)
     for member in members[:3]:
-        member.dues = [clock.now()]
-    renewer.recheck()
-    wait_until(lambda: all(member.tended for member in members[:3]))
-    settle(renewer, clock)
-    assert [len(member.tended) for member in members] == [1, 1, 1, 0, 0]
+        member.dues = [loop.time]
+    loop.schedule.refresh_all()
+    loop.settle()
+    assert [len(member.handled) for member in members] == [1, 1, 1, 0, 0]
 
 
 # -- batches ------------------------------------------------------------------------------------
 
 
-def added(clock, members):
-    """Let a renewer look after members, and the first of them be due."""
-    renewer = Renewer()
-    for member in members:
-        renewer.add(member)
-    settle(renewer, clock)
-    clock.advance(1)
-    return renewer
-
-
-def test_those_of_one_batch_that_are_due_soon_are_sent_together(clock):
-    def member(delay, **options):
-        return Member(clock, delay, 99, sends=True, **{"batch": "a", "early": 0.5, **options})
+def test_those_of_one_batch_that_are_due_soon_are_sent_together(loop: Loop) -> None:
+    def member(delay: float, **options: Any) -> Member:
+        return Member(loop, delay, 99, sends=True, **{"batch": "a", "early": 0.5, **options})
 
     first, second, alone = member(1), member(1.5), member(1.2, batch=None)
     patient, other, later = member(1.3, early=0.1), member(1.4, batch="b"), member(1.6)
-    renewer = added(clock, [first, second, alone, patient, other, later])
-    wait_until(lambda: first.sent_by and other.sent_by)
-    settle(renewer, clock)
-    assert first.together == [first, second]
-    assert other.together == [other]
-    assert [member.tended for member in (alone, patient, later)] == [[], [], []]
-    clock.advance(0.6)
-    wait_until(lambda: alone.sent_by and patient.sent_by and later.sent_by)
-    assert alone.together == [alone]
-    assert patient.together == later.together == [patient, later]
+    loop.add(first, second, alone, patient, other, later)
+    loop.advance(1)
+    assert loop.sent == [[first, second], [other]]
+    assert [each.handled for each in (alone, patient, later)] == [[], [], []]
+    loop.advance(1)
+    assert loop.sent[2:] == [[alone], [patient], [later]]
 
 
-def test_one_without_a_batch_takes_nobody_along(clock):
-    alone = Member(clock, 1, sends=True, early=1.0)
-    other = Member(clock, 1.1, sends=True, early=1.0, batch="a")
-    renewer = added(clock, [alone, other])
-    wait_until(lambda: alone.sent_by)
-    settle(renewer, clock)
-    assert alone.together == [alone]
-    assert not other.tended
+def test_one_without_a_batch_takes_nobody_along(loop: Loop) -> None:
+    alone = Member(loop, 1, sends=True, early=1.0)
+    other = Member(loop, 1.1, sends=True, early=1.0, batch="a")
+    loop.add(alone, other)
+    loop.advance(1)
+    assert loop.sent == [[alone]]
+    assert not other.handled
 
 
-def test_a_batch_has_no_more_members_than_dynamodb_takes(clock):
-    members = [Member(clock, 1, sends=True, batch="a") for _ in range(2 * MOST_TOGETHER + 1)]
-    silent = Member(clock, 1, batch="a")
-    added(clock, [silent, *members])
-    wait_until(lambda: all(member.sent_by for member in members))
-    assert sorted({len(m.together) for m in members}) == [1, MOST_TOGETHER]
-    assert silent.tended
-    assert not silent.sent_by
+def test_batch_has_no_more_members_than_dynamodb_takes(loop: Loop) -> None:
+    members = [Member(loop, 1, sends=True, batch="a") for _ in range(2 * MOST_TOGETHER + 1)]
+    silent = Member(loop, 1, batch="a")
+    loop.add(silent, *members)
+    loop.advance(1)
+    assert sorted(map(len, loop.sent)) == [1, MOST_TOGETHER, MOST_TOGETHER]
+    assert silent.handled
 
 
-def test_one_that_left_meanwhile_is_not_taken_along(clock):
-    gone, first = (Member(clock, 1 + i, 9, sends=True, batch="a", early=2.0) for i in (0.5, 0))
-    renewer = Renewer()
-    renewer.add(first)
-    renewer.add(gone)
-    settle(renewer, clock)
-    renewer.remove(gone)
-    clock.advance(1)
-    wait_until(lambda: first.sent_by)
-    assert first.together == [first]
-    assert not gone.tended
+def test_member_that_left_meanwhile_is_not_taken_along(loop: Loop) -> None:
+    gone, first = (Member(loop, 1 + i, 9, sends=True, batch="a", early=2.0) for i in (0.5, 0))
+    loop.add(first, gone)
+    loop.schedule.remove(gone)
+    loop.advance(1)
+    assert loop.sent == [[first]]
+    assert not gone.handled
 
 
-class Stuck(Member):
-    """Due in the past, whatever happens."""
-
-    def due(self):
-        return self._clock.now() - 1
-
-    def tend(self, ahead=0.0):
-        self.tended.append(self._clock.now())
-        return self.due(), False
+# -- robustness ---------------------------------------------------------------------------------
 
 
-def test_member_that_is_always_due_is_not_called_at_once_again(clock):
-    renewer, stuck, other = Renewer(), Stuck(clock), Member(clock, SHORTEST_SLEEP)
-    renewer.add(stuck)
-    for count in (1, 2, 3):
-        wait_until(lambda n=count: len(stuck.tended) == n)
-        settle(renewer, clock)
-        assert len(stuck.tended) == count
-        clock.advance(SHORTEST_SLEEP)
-        if count == 1:
-            renewer.add(other)
-    wait_until(lambda: other.tended)
-    renewer.remove(stuck)
+def test_member_that_is_always_due_is_not_handled_at_once_again(loop: Loop) -> None:
+    class Stuck(Member):
+        """Due in the past, whatever happens."""
+
+        def due(self) -> float:
+            return self.loop.time - 1
+
+        def is_to_be_renewed(self, ahead: float) -> bool:
+            self.handled.append(self.loop.time)
+            return False
+
+    stuck, other = Stuck(loop), Member(loop, SHORTEST_SLEEP)
+    loop.add(stuck, other)
+    assert len(stuck.handled) == 1
+    loop.advance(SHORTEST_SLEEP * 1.5)
+    assert len(stuck.handled) == 2
+    assert other.handled
 
 
-def test_member_that_is_asked_again_while_it_is_called_keeps_the_newer_time(clock):
+def test_member_that_is_refreshed_while_it_is_handled_keeps_the_newer_time(loop: Loop) -> None:
     """What it returns may be out of date: an answer came in between."""
 
     class Answered(Member):
-        def tend(self, ahead=0.0):
-            returned = super().tend(ahead)
-            self.dues = [self._clock.now() + 1]
-            renewer.refresh(self)
-            return returned
+        def due(self) -> float:
+            due = super().due()
+            if self.handled and not self.dues[1:]:
+                self.dues = [self.loop.time + 1, math.inf]
+                self.loop.schedule.refresh(self)
+                return 500.0 + self.loop.time
+            return due
 
-    renewer, member = Renewer(), Answered(clock, 1, 500)
-    renewer.add(member)
-    for count in (1, 2):
-        settle(renewer, clock)
-        clock.advance(1)
-        wait_until(lambda n=count: len(member.tended) == n)
-    renewer.remove(member)
+    member = Answered(loop, 1, 600)
+    loop.add(member)
+    loop.advance(1)
+    assert loop.schedule.next_due() <= loop.time + 1
 
 
-def test_member_that_is_removed_while_it_is_called_is_not_put_back(clock):
+def test_member_that_is_removed_while_it_is_handled_is_not_put_back(loop: Loop) -> None:
     class Ended(Member):
-        def tend(self, ahead=0.0):
-            renewer.remove(self)
-            return super().tend(ahead)
+        def is_to_be_renewed(self, ahead: float) -> bool:
+            self.loop.schedule.remove(self)
+            return super().is_to_be_renewed(ahead)
 
-    renewer, member = Renewer(), Ended(clock, 1, 2)
-    renewer.add(member)
-    settle(renewer, clock)
-    clock.advance(1)
-    wait_until(lambda: member.tended)
-    settle(renewer, clock)
-    clock.advance(5)
-    settle(renewer, clock)
-    assert len(member.tended) == 1
+    member = Ended(loop, 1, 2)
+    loop.add(member)
+    loop.advance(5)
+    assert len(member.handled) == 1
 
 
-def test_one_that_fails_does_not_end_the_others(clock, caplog):
+def test_member_that_fails_does_not_end_the_others(loop: Loop) -> None:
     class Failing(Member):
-        def tend(self, ahead=0.0):
-            super().tend(ahead)
+        def is_to_be_renewed(self, ahead: float) -> bool:
+            super().is_to_be_renewed(ahead)
             raise LookupError("mine")
 
-    renewer = Renewer()
-    failing, other = Failing(clock, 1, 1, 1), Member(clock, 2, sends=True)
-    renewer.add(failing)
-    renewer.add(other)
-    settle(renewer, clock)
-    clock.advance(1)
-    wait_until(lambda: failing.tended)
-    settle(renewer, clock)
-    assert len(failing.tended) == 1
-    clock.advance(1)
-    wait_until(lambda: other.sent_by)
+    failing, other = Failing(loop, 1, 1, 1), Member(loop, 2, sends=True)
+    loop.add(failing, other)
+    loop.advance(1)
+    assert len(failing.handled) == 1
+    loop.advance(1)
+    assert loop.sent == [[other]]
     # again, but not at once
-    wait_until(lambda: len(failing.tended) == 2)
-    assert "what was due could not be done" in caplog.text
-    assert "mine" in caplog.text
+    assert len(failing.handled) == 2
+    (first, *_) = loop.shared.outbox
+    assert isinstance(first, Log)
+    assert "what was due could not be done" in first.message
 
 
-def test_a_hung_renewal_delays_nobody_and_workers_are_bounded(clock):
-    under_way, most, over = [], [], threading.Event()
-
-    class Hanging(Member):
-        def send_renewal(self, *others):
-            under_way.append(self)
-            most.append(len(under_way))
-            assert over.wait(20)
-            under_way.remove(self)
-            super().send_renewal()
-
-    renewer = Renewer()
-    hung = [Hanging(clock, 1, sends=True) for _ in range(WORKERS - 1)]
-    for member in hung:
-        renewer.add(member)
-    settle(renewer, clock)
-    clock.advance(1)
-    wait_until(lambda: len(under_way) == WORKERS - 1)
-    other = Member(clock, 0, sends=True)
-    renewer.add(other)
-    wait_until(lambda: other.sent_by)
-    more = [Hanging(clock, 0, sends=True) for _ in range(2 * WORKERS)]
-    for member in more:
-        renewer.add(member)
-    wait_until(lambda: all(member.tended for member in more) and len(under_way) == WORKERS)
-    over.set()
-    wait_until(lambda: all(member.sent_by for member in [*hung, *more]))
-    assert max(most) == WORKERS
+# -- the end ------------------------------------------------------------------------------------
 
 
-def test_the_scheduler_ends_after_a_while_without_work_and_starts_again(clock):
-    before = set(threading.enumerate())
-    renewer, member = Renewer(), Member(clock, 1)
-    renewer.add(member)
-    (first,) = (each for each in set(threading.enumerate()) - before if "renewer" in each.name)
-    assert first.daemon
-    settle(renewer, clock)
-    clock.advance(1)
-    wait_until(lambda: member.tended)
-    for _ in range(int(LINGER / LONGEST_SLEEP)):
-        settle(renewer, clock)
-        assert first.is_alive()
-        clock.advance(LONGEST_SLEEP)
-    first.join(20)
-    assert not first.is_alive()
-    assert not renewer._schedules
-    again = Member(clock, 0)
-    renewer.add(again)
-    wait_until(lambda: again.tended)
+def test_loop_ends_after_a_while_without_work_and_is_wanted_again(loop: Loop) -> None:
+    member = Member(loop, 1)
+    loop.add(member)
+    loop.advance(1)
+    loop.advance(LINGER - LONGEST_SLEEP)
+    assert loop.runs
+    loop.advance(2 * LONGEST_SLEEP)
+    assert not loop.runs
+    assert not loop.schedule.runs
+    again = Member(loop, 0)
+    loop.add(again)
+    assert again.handled
 
 
-def test_it_stays_as_long_as_anybody_is_looked_after(clock):
-    renewer, member = Renewer(), Member(clock, 1000)
-    renewer.add(member)
-    for _ in range(3):
-        settle(renewer, clock)
-        clock.advance(10 * LINGER)
-    settle(renewer, clock)
-    assert renewer._schedules
-    renewer.remove(member)
+def test_loop_goes_on_as_long_as_anything_is_scheduled(loop: Loop) -> None:
+    loop.add(Member(loop, 1000))
+    loop.advance(30 * LINGER)
+    assert loop.runs
 
 
-def test_idle_workers_end(monkeypatch):
-    monkeypatch.setattr(_threads, "LINGER", 0.1)
-    with FakeClock() as clock:
-        renewer, member = Renewer(), Member(clock, 0, sends=True)
-        renewer.add(member)
-        wait_until(lambda: member.sent_by)
-        wait_until(lambda: renewer._workers._running == 0)
-        again = Member(clock, 0, sends=True)
-        renewer.add(again)
-        wait_until(lambda: again.sent_by)
+def test_loop_goes_on_as_long_as_the_system_refuses_a_thread(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop.add(Member(loop, 1))
+    monkeypatch.setattr(Shared, "waits_for_threads", True)
+    loop.advance(10 * LINGER)
+    assert loop.runs
+    monkeypatch.setattr(Shared, "waits_for_threads", False)
+    loop.advance(2 * LINGER)
+    assert not loop.runs
 
 
-def test_what_was_removed_does_not_pile_up(clock):
-    renewer = Renewer()
-    kept = [Member(clock, 100) for _ in range(3)]
-    for member in kept:
-        renewer.add(member)
+def test_what_was_removed_does_not_pile_up() -> None:
+    schedule = RenewalSchedule()
+    members = [_Plain(100.0) for _ in range(3)]
+    for member in members:
+        schedule.add(member, member.due())
     for _ in range(500):
-        member = Member(clock, 50)
-        renewer.add(member)
-        renewer.remove(member)
-    assert len(renewer._heap) < 120
-    settle(renewer, clock)
-    clock.advance(100)
-    wait_until(lambda: all(member.tended for member in kept))
+        member = _Plain(50.0)
+        schedule.add(member, member.due())
+        schedule.remove(member)
+    assert len(schedule._heap) < 120
+    assert [schedule.take_due(100.0) for _ in range(4)] == [*members, None]
+
+
+class _Plain:
+    def __init__(self, due: float) -> None:
+        self._due = due
+
+    def due(self) -> float:
+        return self._due
+
+    def early(self) -> float:
+        return 0.0

@@ -13,8 +13,10 @@ import pytest
 from botocore.client import BaseClient
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._store import Store
-from pynamodb_mutex._waiting import Alarm, all_steps
+from pynamodb_mutex._dynamodb.store import Request as SentRequest
+from pynamodb_mutex._runtime.callers import caller
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 CLAIM = {"key", "version", "token", "owner", "lease", "expires_at", "writes", "abandoned_by", "ttl"}
@@ -61,7 +63,7 @@ def row(key):
 # -- uncontended --------------------------------------------------------------------------------
 
 
-def test_taking_and_giving_back_are_two_requests_after_the_first_contact(table, sent):
+def test_acquiring_and_releasing_are_two_requests_after_the_first_contact(table, sent):
     sent.clear()
     with Mutex.for_key("first"):
         pass
@@ -236,52 +238,52 @@ def test_a_lock_that_was_taken_between_read_and_write_is_tried_by_the_write_itse
     """Between a release and the next acquire there is time for one request, not for a read and a write."""
     waiter = Mutex.for_key("a")
     with Mutex.for_key("other"):
-        acquisition = waiter._acquisition(math.inf)
+        acquisition = waiter._attempt(caller(), math.inf, blocks=True)
 
-    def look():
+    def poll():
         sent.clear()
-        assert all_steps(acquisition.look(), Alarm()) is None
+        assert run(current_process(), acquisition.poll()) is None
         return operations(sent)
 
-    def read_as_free(self, key, *, consistent):
+    def read_as_free(request):
         """Read it as free, and let it be taken before anything else is sent."""
         patch.undo()
-        answer = self.read(key, consistent=consistent)
+        answer = request.send()
         stack.enter_context(held_elsewhere("a"))
         return answer
 
     with ExitStack() as stack:
         with held_elsewhere("a"):
-            assert look() == ["UpdateItem"]  # the first try
-            assert look() == ["GetItem"]
+            assert poll() == ["UpdateItem"]  # the first try
+            assert poll() == ["GetItem"]
         with held_elsewhere("a"):
-            assert look() == ["GetItem"]  # another's, and it was never seen free
-            assert look() == ["GetItem"]
+            assert poll() == ["GetItem"]  # another's, and it was never seen free
+            assert poll() == ["GetItem"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Store, "read", read_as_free)
-            assert look()[0] == "GetItem"
+            patch.setattr(SentRequest, "send", read_as_free)
+            assert poll()[0] == "GetItem"
             assert sent[-1].operation == "UpdateItem"
-        assert look() == ["UpdateItem"]
-        assert look() == ["GetItem"]  # it is the same as before
+        assert poll() == ["UpdateItem"]
+        assert poll() == ["GetItem"]  # it is the same as before
         stack.enter_context(held_elsewhere("a"))
-        assert look() == ["GetItem"]
-        assert look() == ["UpdateItem"]
+        assert poll() == ["GetItem"]
+        assert poll() == ["UpdateItem"]
         stack.enter_context(held_elsewhere("a"))
-        assert look() == ["GetItem"]
+        assert poll() == ["GetItem"]
         stack.enter_context(held_elsewhere("a"))
-        assert look() == ["UpdateItem"]
-        assert look() == ["UpdateItem"]  # the last one saw another's token once more
-        assert look() == ["GetItem"]
+        assert poll() == ["UpdateItem"]
+        assert poll() == ["UpdateItem"]  # the last one saw another's token once more
+        assert poll() == ["GetItem"]
 
 
 def test_while_it_goes_from_hand_to_hand_in_this_process_it_is_only_read(table, sent):
     with Mutex.for_key("other"):
-        acquisition = Mutex.for_key("a")._acquisition(math.inf)
+        acquisition = Mutex.for_key("a")._attempt(caller(), math.inf, blocks=True)
     acquisition._outrun = True
     for _ in range(3):
         with Mutex.for_key("a"):
             sent.clear()
-            assert all_steps(acquisition.look(), Alarm()) is None
+            assert run(current_process(), acquisition.poll()) is None
             assert operations(sent) == ["GetItem"]
 
 

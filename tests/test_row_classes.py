@@ -64,7 +64,7 @@ def test_locking_through_the_base_gives_the_subclass(table, lock_model):
     assert stored(tom)["k"] == {"S": "cat"}
 
 
-def test_a_row_of_another_subclass_is_given_back_at_once(engine):
+def test_a_row_of_another_subclass_is_released_at_once(engine):
     animal, cat, dog = family(LOCKABLE, ())
     created(animal)
     dog("rex").save()

@@ -66,7 +66,7 @@ def test_a_row_of_a_dead_holder(accounts):
 
 
 @pytest.mark.parametrize("options", [{"auto_renew": False}, {"max_hold": 0.1}], ids=repr)
-def test_on_lost_is_told_and_given_the_lock(model, options):
+def test_on_lost_is_reported_and_given_the_lock(model, options):
     told, lost = [], threading.Event()
 
     def tell(lock):

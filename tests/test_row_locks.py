@@ -163,7 +163,7 @@ def test_is_locked_says_what_the_instance_shows(accounts):
 
 
 @pytest.mark.parametrize("write", [None, "save", "update", "refresh"])
-def test_a_row_is_not_locked_any_more_when_its_lock_was_given_back(model, write):
+def test_a_row_is_not_locked_any_more_when_its_lock_was_released(model, write):
     with model.locked("a") as row:
         if write == "update":
             changed(row)
@@ -183,7 +183,7 @@ def test_a_row_in_the_lock_table_shows_nothing_of_its_lock(ledger):
         assert not Ledger.get("a").is_locked
 
 
-def test_a_row_is_saved_without_its_lock_after_it_was_given_back(model):
+def test_a_row_is_saved_without_its_lock_after_it_was_released(model):
     with model.locked("a") as row:
         pass
     row.balance = 1
@@ -244,7 +244,7 @@ def release_by_hand(row):
 
 
 @pytest.mark.parametrize("give_back", [save_and_unlock, update_and_unlock, release_by_hand])
-def test_row_given_back_inside_its_block_is_not_written_there(model, give_back):
+def test_row_released_inside_its_block_is_not_written_there(model, give_back):
     with model.locked("a") as row:
         row.balance = 5
         give_back(row)
@@ -282,7 +282,7 @@ def test_each_of_two_blocks_of_a_reentrant_lock_must_end(model):
     row.save()
 
 
-def test_row_that_was_locked_without_a_block_is_ordinary_once_given_back(model):
+def test_row_that_was_locked_without_a_block_is_ordinary_once_released(model):
     lock = model.locked("a")
     assert lock.acquire()
     row = lock.row
@@ -292,7 +292,7 @@ def test_row_that_was_locked_without_a_block_is_ordinary_once_given_back(model):
     assert balance(model) == 3
 
 
-def test_rows_given_back_together_inside_their_block_are_not_written_there(model):
+def test_rows_released_together_inside_their_block_are_not_written_there(model):
     model("b").save()
     with model.locked_all(["a", "b"]) as rows:
         first, second = rows

@@ -38,7 +38,7 @@ def test_entering_gives_the_row_and_leaving_gives_it_back(
     assert row_scene.row.balance == before + 5
 
 
-def test_a_missing_row_is_told_and_nothing_is_held(row_scene: RowScene, run_once: Run) -> None:
+def test_a_missing_row_is_reported_and_nothing_is_held(row_scene: RowScene, run_once: Run) -> None:
     async def main() -> None:
         with pytest.raises(row_scene.here.DoesNotExist):
             async with locked(row_scene.here, "nobody"):
@@ -121,7 +121,7 @@ def test_several_rows_are_locked_and_read_together(row_scene: RowScene, run_once
     assert row_scene.there.locked(names[0]).acquire(blocking=False)
 
 
-def test_rows_that_cannot_be_read_are_given_back(table_scene: RowScene, run_once: Run) -> None:
+def test_rows_that_cannot_be_read_are_released(table_scene: RowScene, run_once: Run) -> None:
     async def main() -> None:
         # their locks stand in a lock table, so that only reading them shows that one is missing
         with pytest.raises(table_scene.here.DoesNotExist):
@@ -130,6 +130,32 @@ def test_rows_that_cannot_be_read_are_given_back(table_scene: RowScene, run_once
 
     run_once(main())
     assert table_scene.there.locked(table_scene.key).acquire(blocking=False)
+
+
+def test_row_of_a_lock_that_is_entered_again_is_the_same(
+    row_scene: RowScene, run_once: Run
+) -> None:
+    async def main() -> None:
+        lock = locked(row_scene.here, row_scene.key, reentrant=True)
+        async with lock as outer, lock as inner:
+            assert inner is outer
+
+    run_once(main())
+    assert row_scene.there.locked(row_scene.key).acquire(blocking=False)
+
+
+def test_row_that_cannot_be_read_is_released(table_scene: RowScene, run_once: Run) -> None:
+    lock = locked(table_scene.here, "nobody")
+
+    async def main() -> None:
+        with pytest.raises(table_scene.here.DoesNotExist):
+            async with lock:
+                pass
+
+    run_once(main())
+    assert not lock.held
+    assert not lock.lost
+    assert locked_all(table_scene.here, ["nobody", "else"]).__repr__().count("nobody") == 1
 
 
 def test_no_row_is_read_on_the_loops_thread(

@@ -18,7 +18,7 @@ from pynamodb.models import Model
 from row_scene import TRANSACT, Rows
 
 from pynamodb_mutex import Loss, MutexError, MutexLostError, MutexNotHeldError
-from pynamodb_mutex._process import forget_everything
+from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.groups import RowLocks
 from pynamodb_mutex.testing import FakeClock
 
@@ -91,7 +91,7 @@ def test_renewed_by_one_request(rows: Rows) -> None:
             assert all(later > end for later, end in zip(after, ends, strict=True))
 
 
-def test_a_missing_row_under_a_lock_table_is_told_when_it_is_looked_at(
+def test_a_missing_row_under_a_lock_table_is_reported_when_it_is_looked_at(
     ledger: type[Ledger],
 ) -> None:
     with ledger.locked_all(["a", "missing"]) as rows:
@@ -100,7 +100,7 @@ def test_a_missing_row_under_a_lock_table_is_told_when_it_is_looked_at(
         assert rows._locks.held
 
 
-def test_ensure_held_tells_a_loss(locks: RowLocks[Account]) -> None:
+def test_ensure_held_shows_a_loss(locks: RowLocks[Account]) -> None:
     assert locks.acquire()
     assert Account.locked("b").force_release()
     with pytest.raises(MutexLostError) as raised:
@@ -116,10 +116,10 @@ def test_the_bodys_own_error_is_not_replaced(locks: RowLocks[Account]) -> None:
         assert Account.locked("b").force_release()
         raise ZeroDivisionError
     if hasattr(raised.value, "add_note"):  # since Python 3.11
-        assert "could not be given back" in raised.value.__notes__[0]
+        assert "could not be released" in raised.value.__notes__[0]
 
 
-def test_a_loss_is_told_at_the_end_of_a_clean_body(locks: RowLocks[Account]) -> None:
+def test_a_loss_is_reported_at_the_end_of_a_clean_body(locks: RowLocks[Account]) -> None:
     with pytest.raises(MutexLostError), locks:
         assert Account.locked("b").force_release()
 
@@ -166,7 +166,7 @@ def test_without_a_date_a_dead_holder_is_watched_for_its_lease(rows: Rows) -> No
     forget_everything()
     locks = rows.locks(poll=(0.1, 0.2))
     assert locks.acquire(timeout=30)
-    assert locks._current("the second").members[1].tenure.version > dead.fencing_token
+    assert locks._current("the second").claims[1].own.version > dead.fencing_token
     locks.release()
 
 
@@ -201,7 +201,7 @@ def test_claims_that_came_too_late_are_not_held(rows: Rows) -> None:
     assert all(rows.free())
 
 
-def test_who_waits_while_the_engine_is_left_is_told(rows: Rows) -> None:
+def test_who_waits_while_the_engine_is_left_is_reported(rows: Rows) -> None:
     other = rows.taken(0)
     told: list[str] = []
 

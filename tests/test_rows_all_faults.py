@@ -109,7 +109,7 @@ def test_loss_of_one_refuses_the_whole_transaction(rows: Rows, place: int) -> No
     assert told.wait(20)
     with pytest.raises(MutexLostError):
         locks.release()
-    # its own are given back, the other's is not
+    # its own are released, the other's is not
     assert rows.free() == [at != place for at in range(3)]
     assert other.held
     time.sleep(0.1)
@@ -120,7 +120,7 @@ def test_loss_of_one_refuses_the_whole_transaction(rows: Rows, place: int) -> No
 def test_loss_of_one_refuses_the_write_of_another(rows: Rows) -> None:
     locks = rows.locks(auto_renew=False)
     assert locks.acquire()
-    first, second, _ = locks._rows
+    first, second, _ = locks._rows_of(locks._current("rows"))
     rows.forced_and_taken(1)
     # the claim of the first stands, but what belongs together would be torn apart
     for row in (second, first):
@@ -129,7 +129,7 @@ def test_loss_of_one_refuses_the_write_of_another(rows: Rows) -> None:
     assert rows.balances == [0, 0, 0]
 
 
-def test_loss_of_one_is_told_at_the_release(rows: Rows) -> None:
+def test_loss_of_one_is_reported_at_the_release(rows: Rows) -> None:
     locks = rows.locks(auto_renew=False)
     assert locks.acquire()
     rows.forced_and_taken(1)
@@ -164,7 +164,7 @@ def test_applied_and_one_lost_before_the_repeat(rows: Rows, lose: Lose, unlock: 
     locks = rows.locks()
     assert locks.acquire()
     take = (lambda: rows.taken(1)) if unlock else (lambda: rows.forced_and_taken(1))
-    first, second, third = locks._rows
+    first, second, third = locks._rows_of(locks._current("rows"))
     with locks.transaction(unlock=unlock) as transaction:
         for row in (first, second, third):
             row.balance += 1
@@ -183,7 +183,7 @@ def test_applied_and_one_lost_before_the_repeat(rows: Rows, lose: Lose, unlock: 
     assert rows.free() == [True, False, True]
 
 
-def test_row_that_is_gone_proves_nothing_beside_one_that_was_not_written(
+def test_row_that_is_gone_proves_nothing_next_to_one_that_was_not_written(
     row_scene: RowScene,
 ) -> None:
     any_scene = row_scene

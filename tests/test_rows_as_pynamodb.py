@@ -111,7 +111,7 @@ def test_write_returns_what_pynamodb_returns(row_scene: RowScene, write: Returni
 
 
 @returning
-def test_write_beside_a_lock_table_returns_what_its_transaction_used(
+def test_write_next_to_a_lock_table_returns_what_its_transaction_used(
     table_scene: RowScene, write: Returning
 ) -> None:
     without = write(table_scene.here(f"{table_scene.key}-without"))

@@ -173,7 +173,7 @@ def test_write_of_a_holder_that_slept_through_anothers_whole_cycle_is_not_applie
 
 @pytest.mark.parametrize("fault", [throttle, server_error])
 @every_write
-def test_taken_over_after_an_attempt_that_was_throttled_is_told_as_far_as_known(
+def test_taken_over_after_an_attempt_that_was_throttled_is_reported_as_far_as_known(
     any_scene: RowScene, write: Write, fault: Lose
 ) -> None:
     row = any_scene.locked()
@@ -319,7 +319,7 @@ def test_threads_that_write_under_one_lock_lose_no_update(any_scene: RowScene) -
 
         def work() -> None:
             mine = type(row)(row.name)
-            mine._row_lock, mine._row_hold = row._row_lock, row._row_hold
+            mine._row_lock, mine._row_claim = row._row_lock, row._row_claim
             try:
                 for _ in range(4):
                     update(mine)

@@ -149,7 +149,7 @@ def test_applied_and_then_taken_over_before_the_repeat_is_unknown(
 @ways
 @every_write
 @pytest.mark.parametrize(("fault", "applied"), [(drop_request, None), (throttle, False)])
-def test_not_applied_and_then_taken_over_is_told_as_far_as_known(
+def test_not_applied_and_then_taken_over_is_reported_as_far_as_known(
     any_scene: RowScene, way: Way, write: Write, fault: Lose, applied: bool | None
 ) -> None:
     row = any_scene.locked()
@@ -215,7 +215,7 @@ def test_threads_under_one_lock_lose_no_update(any_scene: RowScene, way: Way) ->
 
         def work(write: Callable[[Account], None]) -> None:
             mine = type(row)(row.name)
-            mine._row_lock, mine._row_hold = row._row_lock, row._row_hold
+            mine._row_lock, mine._row_claim = row._row_lock, row._row_claim
             try:
                 for _ in range(4):
                     write(mine)

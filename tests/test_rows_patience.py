@@ -44,7 +44,8 @@ from row_scene import (
     update,
 )
 
-from pynamodb_mutex import RowLockedError, RowLockMixin, _store
+from pynamodb_mutex import RowLockedError, RowLockMixin
+from pynamodb_mutex._dynamodb import connection as _store
 
 pytest_plugins = ["row_scene_fixtures"]
 
@@ -224,7 +225,7 @@ def test_guarded_write_has_the_patience_of_its_lock(
 # -- what is known of attempts that botocore repeats ------------------------------------------------
 
 
-def test_request_of_who_listens_to_pynamodbs_signals_is_told_apart(row_scene: RowScene) -> None:
+def test_request_of_who_listens_to_pynamodbs_signals_is_distinguished(row_scene: RowScene) -> None:
     other = f"{row_scene.key}-other"
     with new_process(row_scene) as (client, proxy):
         client(other).save()

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from driving import send_renewal
 from proxy import Fault, after, drop_answer, drop_request, late, stall
 from row_scene import RowScene, Write, arrives_in_vain, delete, every_write, save, update
 from scene import Lose, lost_in_two_ways
@@ -245,7 +246,7 @@ def test_renewal_under_way_when_a_write_unlocks_is_no_loss(row_scene: RowScene) 
     assert lock.acquire()
     row = lock.row
     row_scene.proxy.next(after(lambda: save(row, unlock=True)), op="renew")
-    renewing = threading.Thread(target=lock._latest.send_renewal)
+    renewing = threading.Thread(target=send_renewal, args=(lock._latest,))
     # the renewer's own call, whose time would else be a third of the lease away
     renewing.start()
     renewing.join(20)
@@ -255,7 +256,7 @@ def test_renewal_under_way_when_a_write_unlocks_is_no_loss(row_scene: RowScene) 
     assert lost == []
 
 
-def test_refused_renewal_tells_the_loss_if_the_write_that_unlocks_is_refused_too(
+def test_refused_renewal_shows_the_loss_if_the_write_that_unlocks_is_refused_too(
     row_scene: RowScene,
 ) -> None:
     lost = threading.Event()

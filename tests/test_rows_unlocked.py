@@ -87,7 +87,7 @@ def test_write_of_an_instance_read_before_is_refused(any_scene: RowScene, write:
 
 
 @every_write
-def test_write_after_the_lock_was_given_back_is_one_without_it(
+def test_write_after_the_lock_was_released_is_one_without_it(
     any_scene: RowScene, write: Write
 ) -> None:
     with any_scene.lock() as row:
@@ -275,7 +275,7 @@ def test_guarded_writes_need_the_claim_also_if_it_is_not_enforced(
 
 @lost_in_two_ways
 @pytest.mark.parametrize("times", [1, 3])
-def test_save_whose_answer_is_lost_is_told_as_applied(
+def test_save_whose_answer_is_lost_is_reported_as_applied(
     row_scene: RowScene, lose: Lose, times: int
 ) -> None:
     row = row_scene.here(row_scene.key)
@@ -286,7 +286,7 @@ def test_save_whose_answer_is_lost_is_told_as_applied(
 
 
 @lost_in_two_ways
-def test_save_of_a_model_with_a_version_whose_answer_is_lost_is_told_as_applied(
+def test_save_of_a_model_with_a_version_whose_answer_is_lost_is_reported_as_applied(
     row_scene: RowScene, lose: Lose
 ) -> None:
     class Versioned(row_scene.here):
@@ -303,7 +303,7 @@ def test_save_of_a_model_with_a_version_whose_answer_is_lost_is_told_as_applied(
     assert Versioned.get(row_scene.key, consistent_read=True).revision == 2
 
 
-def test_save_that_was_written_over_before_the_repeat_is_not_told_as_refused(
+def test_save_that_was_written_over_before_the_repeat_is_not_reported_as_refused(
     row_scene: RowScene,
 ) -> None:
     # without a lock the last one wins, as always
@@ -363,7 +363,7 @@ def test_failure_that_does_not_pass_is_pynamodbs_error(row_scene: RowScene) -> N
 # -- fencing tokens --------------------------------------------------------------------------------
 
 
-def test_save_beside_a_higher_token_takes_the_next_one(row_scene: RowScene) -> None:
+def test_save_next_to_a_higher_token_takes_the_next_one(row_scene: RowScene) -> None:
     # written by a host whose time is ahead
     ahead = 10**15
     row_scene.set_claim(row_scene.there.lock_version.set(ahead))

@@ -98,7 +98,7 @@ def test_save_that_is_not_enforced_still_takes_the_next_token(row_scene: RowScen
     assert row_scene.applied("PutItem") == [False, True]
 
 
-def test_conflict_beside_a_refusal_tells_nothing_yet(row_scene: RowScene) -> None:
+def test_conflict_next_to_a_refusal_shows_nothing_yet(row_scene: RowScene) -> None:
     reasons = [{"Code": "ConditionalCheckFailed"}, {"Code": "TransactionConflict"}]
     fault = refuse("TransactionCanceledException", CancellationReasons=reasons)
     with row_scene.lock() as row:
@@ -110,7 +110,7 @@ def test_conflict_beside_a_refusal_tells_nothing_yet(row_scene: RowScene) -> Non
     assert row_scene.row.balance == 1
 
 
-def test_condition_of_a_plain_write_beside_a_lock_table_is_pynamodbs_error(
+def test_condition_of_a_plain_write_next_to_a_lock_table_is_pynamodbs_error(
     table_scene: RowScene,
 ) -> None:
     class Advisory(table_scene.here):

@@ -155,7 +155,7 @@ def nemesis(engine: Engine, tmp_path: Path) -> Iterator[Nemesis]:
 
 @pytest.mark.unmeasured
 @pytest.mark.timeout(2 * LONGEST)
-def test_rows_hold_just_what_was_told_as_applied(engine: Engine, nemesis: Nemesis) -> None:
+def test_rows_hold_just_what_was_reported_as_applied(engine: Engine, nemesis: Nemesis) -> None:
     nemesis.rage()
     nemesis.end()
     account, twin = models(nemesis._table, engine.endpoint_url)

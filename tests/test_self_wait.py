@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from accounts import Account, Elsewhere, Ledger
+from driving import acquiring
 from pynamodb.attributes import UnicodeAttribute
+from stores import QueueFor
 from worker import Fork
 
 from pynamodb_mutex import (
@@ -22,9 +24,8 @@ from pynamodb_mutex import (
     Semaphore,
     synchronized,
 )
-from pynamodb_mutex._callers import acting_as
-from pynamodb_mutex._process import current_process, store_for
-from pynamodb_mutex._waiting import AT_ONCE, Alarm
+from pynamodb_mutex._operations.contender import Caller
+from pynamodb_mutex._runtime.callers import acting_as, caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 
@@ -50,7 +51,7 @@ def semaphore(permits: int = 1, **options: Any) -> Semaphore:
 
 
 def queue_of(key: str, model: Any = LockItem) -> Any:
-    return current_process().queue(store_for(model), key)
+    return QueueFor(model, key)
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -95,10 +96,9 @@ def soon(*actions: Callable[[], object]) -> threading.Thread:
 
 def waits(lock: Any) -> None:
     """Check that an acquisition without a timeout begins to wait."""
-    steps = lock._acquiring(True, -1, Alarm())
-    assert next(steps) == AT_ONCE
-    assert next(steps) > AT_ONCE
-    steps.close()
+    driven = acquiring(lock, True, -1)
+    assert driven.until_it_waits() is not None
+    driven.interrupt()
 
 
 # -- refused ---------------------------------------------------------------------------------------
@@ -227,11 +227,11 @@ def test_lock_that_was_attached_is_an_own_one() -> None:
 def test_wait_behind_a_wait_of_the_same_thread_is_refused() -> None:
     """A signal handler runs while its thread waits, and the thread waits on when it returns."""
     with held_meanwhile(mutex()):
-        interrupted = mutex(owner="outer")._acquiring(True, LONG, Alarm())
-        assert next(interrupted) == AT_ONCE
+        interrupted = acquiring(mutex(owner="outer"), True, LONG)
+        interrupted.step()
         with pytest.raises(MutexAlreadyHeldError, match="'outer'"):
             mutex().acquire()
-        interrupted.close()
+        interrupted.interrupt()
 
 
 # -- not refused -----------------------------------------------------------------------------------
@@ -259,9 +259,9 @@ def test_wait_for_what_has_ended_unnoticed_goes_on() -> None:
         clock.advance(2)
         assert queue_of("a").holder is not None
         # the wait may succeed, so it begins
-        steps = mutex()._acquiring(True, -1, Alarm())
-        assert next(steps) == AT_ONCE
-        steps.close()
+        driven = acquiring(mutex(), True, -1)
+        assert driven.step() is not None
+        driven.interrupt()
 
 
 def test_wait_for_a_lock_that_another_thread_took_goes_on() -> None:
@@ -305,21 +305,20 @@ def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_hol
     thread = threading.Thread(target=giver.acquire)
     thread.start()
     thread.join(LONG)
-    steps = taker._acquiring(True, -1, Alarm())
-    assert next(steps) == AT_ONCE
-    next(steps)
+    taking = acquiring(taker, True, -1)
+    taking.until_it_waits()
     (turn,) = queue_of("a").turns
-    behind = mutex()._acquiring(True, LONG, Alarm())
-    next(behind)
+    behind = acquiring(mutex(), True, LONG)
+    behind.step()
     giver.release()
-    assert queue_of("a").holder.wanted is turn.wants
-    assert turn.wants.held_here is None
+    assert queue_of("a").holder.contender is turn.contender
+    assert turn.contender.stalled_holder() is None
     assert queue_of("a").ahead_of(turn) == []
-    with pytest.raises(StopIteration) as done:
-        next(steps)
-    assert done.value.value is None
+    taking.step()
+    assert taking.until_it_waits() is None
+    assert taking.result is taker._latest
     assert taker.held
-    behind.close()
+    behind.interrupt()
     taker.release()
 
 
@@ -482,12 +481,12 @@ def test_wait_for_what_a_task_of_the_same_loop_takes_meanwhile_is_refused(
     asks: Callable[..., Any],
 ) -> None:
     """Its request was under way when the wait began, and blocked the loop."""
-    steps = asks()._acquiring(True, -1, Alarm())
+    driven = acquiring(asks(), True, -1)
     with held_elsewhere("a"):
-        assert next(steps) == AT_ONCE
-        assert next(steps) > AT_ONCE
+        assert driven.until_it_waits() is not None
         LockItem.force_release("a")
-    with acting_as(10**9, "a task"):
+    with acting_as(Caller(10**9, caller().thread, "a task")):
         assert mutex(owner="a task").acquire(blocking=False)
+    driven.effect = None
     with pytest.raises(MutexAlreadyHeldError, match="'a task'"):
-        next(steps)
+        driven.until_it_waits()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pynamodb.signals import pre_dynamodb_send
+from stores import QueueFor
 from worker import forked, workers
 
 import pynamodb_mutex
@@ -26,9 +27,7 @@ from pynamodb_mutex import (
     Semaphore,
     groups,
 )
-from pynamodb_mutex._any_of import AnyQueue
-from pynamodb_mutex._process import current_process, store_for
-from pynamodb_mutex._waiting import MOST_HAND_OVERS
+from pynamodb_mutex._protocol.schedule import MOST_HAND_OVERS
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 QUICK = (0.02, 0.1)
@@ -63,7 +62,7 @@ def requests() -> Iterator[list[str]]:
 
 def queue_of(semaphore: Semaphore, model: type[LockItem] = LockItem) -> Any:
     keys = frozenset(semaphore.keys)
-    return current_process().queue(store_for(model), keys, AnyQueue)
+    return QueueFor(model, keys)
 
 
 def wait_until(condition: Any) -> None:
@@ -172,7 +171,7 @@ def test_twenty_threads_cost_about_one_request_for_each_section() -> None:
     assert max(most) <= 3
     assert len(sent) <= 1.3 * 120
     assert not one.locked()
-    assert queue_of(one).idle
+    assert queue_of(one).is_idle
 
 
 def test_after_some_hand_overs_another_process_gets_in() -> None:
@@ -190,7 +189,7 @@ def test_after_some_hand_overs_another_process_gets_in() -> None:
             wait_until(lambda: [len(queue.turns) for queue in queues] == [36, 1])
         for waiter in waiting:
             waiter.result(60)
-    # handed over to so many, then given back for real; the second time at the latest
+    # handed over to so many, then released for real; the second time at the latest
     assert order.index(Elsewhere) in (MOST_HAND_OVERS, 2 * MOST_HAND_OVERS + 1)
 
 

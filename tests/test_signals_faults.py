@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from driving import send_renewal
 from group_scene import Keys
 from hearing import Heard, hearing, until
 from proxy import after, apply_then_500, deny, drop_answer, drop_request, server_error
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from scene import Scene, losses
+from stores import store_for
 
 from pynamodb_mutex import (
     LockItem,
@@ -20,11 +22,12 @@ from pynamodb_mutex import (
     Mutex,
     MutexLostError,
     MutexNotHeldError,
-    _events,
     signals,
 )
-from pynamodb_mutex._claim import Claim
-from pynamodb_mutex._process import current_process, forget_everything, store_for
+from pynamodb_mutex._operations.events import LockEvent
+from pynamodb_mutex._protocol.claim import Claim
+from pynamodb_mutex._runtime import notifications
+from pynamodb_mutex._runtime.process import current_process, forget_everything
 
 pytest_plugins = ["scene_fixtures"]
 
@@ -50,7 +53,7 @@ def test_lost_answers_are_counted_as_attempts(scene: Scene, heard: Heard) -> Non
     assert heard.names == ["acquired", "released"]
 
 
-def test_what_cannot_be_acquired_tells_why(scene: Scene, heard: Heard) -> None:
+def test_what_cannot_be_acquired_shows_why(scene: Scene, heard: Heard) -> None:
     scene.proxy.next(deny(), op="acquire")
     with pytest.raises(UpdateError) as raised:
         scene.mutex().acquire()
@@ -59,7 +62,7 @@ def test_what_cannot_be_acquired_tells_why(scene: Scene, heard: Heard) -> None:
     assert heard.the("not_acquired")["attempts"] == 1
 
 
-def test_a_group_that_cannot_be_acquired_tells_why(scene: Scene, keys: Keys, heard: Heard) -> None:
+def test_a_group_that_cannot_be_acquired_shows_why(scene: Scene, keys: Keys, heard: Heard) -> None:
     scene.proxy.next(deny(), op="TransactWriteItems")
     with pytest.raises(PynamoDBException) as raised:
         keys.group().acquire()
@@ -67,7 +70,7 @@ def test_a_group_that_cannot_be_acquired_tells_why(scene: Scene, keys: Keys, hea
     assert heard.keys("not_acquired") == keys.keys
 
 
-def test_a_release_that_does_not_get_through_is_told_with_its_error(
+def test_a_release_that_does_not_get_through_is_reported_with_its_error(
     scene: Scene, heard: Heard
 ) -> None:
     mutex = scene.mutex(lease=1)
@@ -88,7 +91,7 @@ def test_a_group_whose_release_does_not_get_through(scene: Scene, keys: Keys, he
     assert [told["error"] for told in heard.of("released")] == [raised.value] * 3
 
 
-def test_renewals_that_fail_are_told_and_then_the_one_that_succeeds(
+def test_renewals_that_fail_are_reported_and_then_the_one_that_succeeds(
     scene: Scene, heard: Heard
 ) -> None:
     scene.proxy.always(server_error(), op="renew")
@@ -96,13 +99,13 @@ def test_renewals_that_fail_are_told_and_then_the_one_that_succeeds(
         event = heard.wait("renewal_failed")
         scene.proxy.clear()
         heard.wait("renewed")
-    assert event.thread.name == "pynamodb-mutex-teller"
+    assert event.thread.name == "pynamodb-mutex-notifier"
     assert event.told["token"] == mutex.token
     assert isinstance(event.told["error"], UpdateError)
     assert event.told["expires_at"] < heard.of("renewed")[0]["expires_at"]
 
 
-def test_a_renewal_asked_for_that_fails_is_told_too(scene: Scene, heard: Heard) -> None:
+def test_a_renewal_asked_for_that_fails_is_reported_too(scene: Scene, heard: Heard) -> None:
     with scene.mutex() as mutex:
         scene.proxy.next(deny(), op="renew")
         with pytest.raises(UpdateError) as raised:
@@ -110,12 +113,12 @@ def test_a_renewal_asked_for_that_fails_is_told_too(scene: Scene, heard: Heard) 
         assert heard.the("renewal_failed")["error"] is raised.value
 
 
-def test_a_renewal_that_comes_too_late_is_not_told(scene: Scene, heard: Heard) -> None:
+def test_a_renewal_that_comes_too_late_is_not_reported(scene: Scene, heard: Heard) -> None:
     # not shorter: what is left of it by DynamoDB's time may be a second less, and would be renewed at once
     mutex = scene.mutex(lease=3, auto_renew=False)
     assert mutex.acquire()
     scene.proxy.next(after(lambda: until(lambda: mutex.lost)), op="renew")
-    mutex._latest.send_renewal()
+    send_renewal(mutex._latest)
     assert scene.applied("renew") == [True]
     heard.wait("lost")
     mutex.renew(lease=20)
@@ -123,14 +126,14 @@ def test_a_renewal_that_comes_too_late_is_not_told(scene: Scene, heard: Heard) -
     assert heard.the("renewed")["won_back"]
 
 
-def test_a_batch_that_fails_is_told_of_each(scene: Scene, heard: Heard) -> None:
+def test_a_batch_that_fails_is_reported_of_each(scene: Scene, heard: Heard) -> None:
     mutexes = [Mutex.for_key(f"{scene.key}.{n}", model=scene.here, lease=120) for n in range(3)]
     for mutex in mutexes:
         assert mutex.acquire()
     store_for(scene.here).batches = True
     scene.proxy.next(drop_answer(), op="BatchExecuteStatement")
     first, *others = [mutex._latest for mutex in mutexes]
-    first.send_renewal(*others)
+    send_renewal(first, *others)
     heard.wait("renewal_failed", 3)
     assert heard.keys("renewal_failed") == [mutex.key for mutex in mutexes]
 
@@ -139,7 +142,7 @@ def test_a_batch_that_fails_is_told_of_each(scene: Scene, heard: Heard) -> None:
 
 
 @losses
-def test_a_loss_is_told_once(scene: Scene, heard: Heard, lose_it, loss: Loss) -> None:
+def test_a_loss_is_reported_once(scene: Scene, heard: Heard, lose_it, loss: Loss) -> None:
     mutex = scene.mutex(auto_renew=False)
     assert mutex.acquire()
     token = mutex.token
@@ -160,7 +163,7 @@ def test_a_loss_is_told_once(scene: Scene, heard: Heard, lose_it, loss: Loss) ->
 
 
 @losses
-def test_a_loss_that_the_release_finds_is_told_once(
+def test_a_loss_that_the_release_finds_is_reported_once(
     scene: Scene, heard: Heard, lose_it, loss: Loss
 ) -> None:
     mutex = scene.mutex(auto_renew=False)
@@ -172,26 +175,29 @@ def test_a_loss_that_the_release_finds_is_told_once(
     assert [e.name for e in heard.events if e.sender is scene.here] == ["acquired", "lost"]
 
 
-def test_a_release_that_is_refused_tells_no_loss_that_was_told(scene: Scene, heard: Heard) -> None:
+def test_a_release_that_is_refused_shows_no_loss_that_was_reported(
+    scene: Scene, heard: Heard
+) -> None:
     mutex = scene.mutex(auto_renew=False)
     assert mutex.acquire()
     scene.force()
     with pytest.raises(MutexLostError):
         mutex.renew()
     # it may have begun before that
-    mutex._latest.lost_at_release(Claim())
+    with current_process().monitor:
+        mutex._latest.lost_at_release(Claim())
     heard.wait("lost")
     assert heard.names == ["acquired", "lost"]
 
 
-def test_a_force_in_the_same_process_is_told(scene: Scene, heard: Heard) -> None:
+def test_a_force_in_the_same_process_is_reported(scene: Scene, heard: Heard) -> None:
     mutex = scene.mutex()
     assert mutex.acquire()
     assert scene.here.force_release(scene.key)
     assert heard.the("lost")["loss"] is Loss.FORCED
 
 
-def test_locks_that_were_not_handed_out_tell_nothing(scene: Scene, heard: Heard) -> None:
+def test_locks_that_were_not_handed_out_show_nothing(scene: Scene, heard: Heard) -> None:
     mutex = scene.mutex(timeout=0)
     scene.proxy.always(drop_answer(), op="acquire")
     with pytest.raises(UpdateError):
@@ -285,7 +291,7 @@ def test_blinker_that_fails_itself_hurts_nothing(scene: Scene, heard: Heard, mon
     monkeypatch.setattr(signals.acquired, "receivers_for", changed)
     with scene.mutex():
         pass
-    assert "acquired was not told" in caplog.text
+    assert "acquired of" in caplog.text
     assert heard.names == ["released"]
 
 
@@ -350,7 +356,7 @@ def test_a_slow_receiver_of_losses_delays_no_other(scene: Scene, heard: Heard) -
 
 
 @pytest.mark.parametrize("how", ["renewed", "released", "lost"])
-def test_nothing_is_told_before_acquired_was(scene: Scene, heard: Heard, how: str) -> None:
+def test_nothing_is_reported_before_acquired_was(scene: Scene, heard: Heard, how: str) -> None:
     """Else a receiver would remember for ever what ended before it began."""
     mutex = scene.mutex()
     come, go = threading.Event(), threading.Event()
@@ -389,7 +395,7 @@ def test_nothing_is_told_before_acquired_was(scene: Scene, heard: Heard, how: st
 def test_renewals_that_nobody_takes_note_of_are_dropped_not_piled_up(
     scene: Scene, heard: Heard, monkeypatch, caplog
 ) -> None:
-    monkeypatch.setattr(_events, "MOST_UNTOLD", 2)
+    monkeypatch.setattr(notifications, "MOST_UNDELIVERED", 2)
     come, go = threading.Event(), threading.Event()
 
     def slow(sender, **fields) -> None:
@@ -407,22 +413,25 @@ def test_renewals_that_nobody_takes_note_of_are_dropped_not_piled_up(
         heard.wait("renewed", 3)
 
 
-def test_the_thread_that_tells_ends_when_there_is_nothing_to_tell(
+def test_the_thread_that_shows_ends_when_there_is_nothing_to_show(
     scene: Scene, heard: Heard, monkeypatch
 ) -> None:
-    monkeypatch.setattr(_events, "LINGER", 0.05)
-    teller = _events.Teller(current_process().threads)
-    wanted = scene.mutex()._wanted()
-    for count in (1, 2):
-        teller.put(signals.renewed, wanted, {"key": scene.key})
-        heard.wait("renewed", count)
-        until(lambda: not teller._runs)
+    monkeypatch.setattr(notifications, "LINGER", 0.05)
+    process = current_process()
+    notifier = notifications.Notifier(process.threads)
+    with scene.mutex() as mutex:
+        for count in (1, 2):
+            fields = {"expires_at": 1.0, "won_back": False}
+            event = LockEvent("renewed", mutex._latest.contender, mutex._latest, fields)
+            notifier.put(process, event)
+            heard.wait("renewed", count)
+            until(lambda: not notifier._runs)
 
 
 # -- forks -----------------------------------------------------------------------------------------
 
 
-def test_a_forked_child_tells_nothing_of_its_parents_locks(table) -> None:
+def test_a_forked_child_shows_nothing_of_its_parents_locks(table) -> None:
     told = []
 
     def receiver(sender, **_) -> None:

@@ -6,13 +6,16 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from driving import Driven
 from group_scene import Keys
 from hearing import Heard, hearing, until
 from proxy import after
 from refusals import Refusals, refusing
 from scene import Scene
 
-from pynamodb_mutex import Loss, Mutex, MutexLostError, signals
+from pynamodb_mutex import Mutex, MutexLostError, signals
+from pynamodb_mutex._operations.renew import renew
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["scene_fixtures"]
@@ -132,36 +135,21 @@ def test_end_is_reported_after_a_loss_whose_receiver_is_slow(
 
 
 def test_win_back_by_a_renewal_that_was_overtaken_is_reported(
-    scene: Scene, clock: FakeClock, heard: Heard, monkeypatch
+    scene: Scene, clock: FakeClock, heard: Heard
 ) -> None:
     mutex = scene.mutex(auto_renew=False)
     assert mutex.acquire()
-    hold = mutex._latest
-    answered, go = threading.Event(), threading.Event()
-    renew_once = hold.renew_once
-
-    def slow(lease):
-        renewed = renew_once(lease)
-        if threading.current_thread() is later:
-            answered.set()
-            assert go.wait(30)
-        return renewed
-
-    def overtake() -> None:
-        later.start()
-        assert answered.wait(30)
-
-    later = threading.Thread(target=mutex.renew)
-    monkeypatch.setattr(hold, "renew_once", slow)
     clock.advance(31)
-    assert mutex.lost
-    scene.proxy.next(after(overtake), op="renew")
-    mutex.renew()
+    heard.wait("lost")
+    held = mutex._latest.together
+    earlier, later = Driven(renew(held)), Driven(renew(held))
+    requests = [driven.step().request for driven in (earlier, later)]
+    # the later one is applied first, and refuses the earlier one
+    applied, refused = requests[1].send(), requests[0].send()
+    later.step(applied)
     assert mutex.held
+    earlier.step(refused)
     heard.wait("renewed")
-    go.set()
-    later.join(30)
-    heard.wait("renewed", 2)
     assert course(heard) == ["acquired", "lost", "won back"]
     mutex.release()
 
@@ -189,7 +177,7 @@ def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(
     clock.advance(31)
     assert mutex.lost
     heard.wait("lost")
-    until(lambda: not mutex._latest.events._reporting)
+    until(lambda: not mutex._latest.delivering)
     with signals.renewed.connected_to(interrupted):
         renewing = threading.Thread(target=renew)
         renewing.start()
@@ -238,47 +226,25 @@ def test_receiver_that_writes_under_the_lock_does_not_hang_detach(
     assert course(heard) == ["acquired", "lost", "won back", "handed_over"]
 
 
-def test_lease_that_ends_as_the_lock_is_detached_is_a_loss(
-    scene: Scene, heard: Heard, monkeypatch
+# -- an answer that comes late ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_claim_whose_lease_ends_before_it_is_handed_out_is_not_reported_as_lost(
+    scene: Scene, keys: Keys, clock: FakeClock, heard: Heard, several: bool
 ) -> None:
-    """This process stands still between the last renewal and the end of the belief."""
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
-    hold = mutex._latest
-    leave = hold.leave
-
-    def late(what):
-        hold.lose(Loss.EXPIRED)
-        return leave(what)
-
-    monkeypatch.setattr(hold, "leave", late)
-    with pytest.raises(MutexLostError):
-        mutex.detach()
-    heard.wait("lost")
-    assert course(heard) == ["acquired", "lost"]
-
-
-def test_hand_over_of_a_lock_whose_lease_ended_is_no_second_end(
-    scene: Scene, heard: Heard, monkeypatch
-) -> None:
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
-    waiter = scene.mutex()
-    waiting = threading.Thread(target=waiter.acquire)
-    waiting.start()
-    heard.wait("contended")
-    hold = mutex._latest
-    until(lambda: hold.wanted.queue.turns)
-    leave = hold.leave
-
-    def late():
-        hold.lose(Loss.EXPIRED)
-        return leave()
-
-    monkeypatch.setattr(hold, "leave", late)
-    mutex.release()
-    waiting.join(30)
-    heard.wait("lost")
-    heard.wait("acquired", 2)
-    assert "handed_over" not in heard.names
-    waiter.release()
+    calls: list[object] = []
+    make = keys.group if several else scene.mutex
+    lock = make(auto_renew=False, on_lost=calls.append)
+    assert not lock.locked()
+    scene.proxy.next(
+        after(lambda: clock.advance(31)), op="TransactWriteItems" if several else "acquire"
+    )
+    assert lock.acquire(blocking=False)
+    assert lock.held
+    assert lock.loss is None
+    lock.release()
+    until(lambda: "released" in course(heard))
+    assert set(course(heard)) == {"acquired", "released"}
+    assert calls == []
+    assert not [key for _, key in current_process()._holders if key.startswith(scene.key)]

@@ -50,7 +50,9 @@ def test_a_write_that_unlocks_and_whose_answer_is_lost_releases_once(
     assert heard.names == ["acquired", "released"]
 
 
-def test_an_unlock_of_unknown_outcome_is_told_by_the_release_after_it(row_scene: RowScene) -> None:
+def test_an_unlock_of_unknown_outcome_is_reported_by_the_release_after_it(
+    row_scene: RowScene,
+) -> None:
     with hearing(row_scene.key) as heard:
         lock = row_scene.lock()
         row_scene.proxy.next(drop_answer(), deny(), op="PutItem")
@@ -73,7 +75,7 @@ def test_a_guarded_save_renews_what_stands_in_the_row(row_scene: RowScene) -> No
         assert heard.the("renewed")["expires_at"] == row_scene.row.lock_expires_at
 
 
-def test_a_guarded_write_that_finds_a_loss_tells_it_once(any_scene: RowScene, heard: Heard) -> None:
+def test_a_guarded_write_that_finds_a_loss_shows_it_once(any_scene: RowScene, heard: Heard) -> None:
     row = any_scene.locked(auto_renew=False)
     any_scene.force()
     for _ in range(2):

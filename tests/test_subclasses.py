@@ -20,9 +20,10 @@ from pynamodb.attributes import (
     VersionAttribute,
 )
 from pynamodb.settings import default_settings_dict
+from stores import QueueFor, store_for
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
-from pynamodb_mutex._process import current_process, forget_everything, store_for
+from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.models import _default_table
 from pynamodb_mutex.testing import expire, held_elsewhere
 
@@ -47,7 +48,7 @@ def exercise(model):
         assert second.acquire(blocking=False) is False
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(second.acquire, timeout=20)
-            queue = current_process().queue(store_for(model), "a")
+            queue = QueueFor(model, "a")
             deadline = time.monotonic() + 20
             while not queue.turns and time.monotonic() < deadline:
                 time.sleep(0.005)
@@ -118,7 +119,7 @@ def test_a_meta_that_derives_from_nothing_has_tight_timeouts_all_the_same(table)
             table_name = fresh()
 
     Plain.create_table()
-    for connection in (Plain._get_connection(), store_for(Plain).connection):
+    for connection in (Plain._get_connection(), store_for(Plain).connection.table):
         assert timeouts(connection) == (1.0, 2.0, 50)
     with Mutex.for_key("a", model=Plain):
         pass
@@ -132,7 +133,7 @@ def test_a_meta_without_a_table_name_is_about_the_default_table(table):
 
     with Mutex.for_key("a", model=Plain) as mutex:
         assert table.get("a").token == mutex.token
-    assert timeouts(store_for(Plain).connection) == (1.0, 7.0, 50)
+    assert timeouts(store_for(Plain).connection.table) == (1.0, 7.0, 50)
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ def test_botocore_repeats_nothing_of_its_own(table, monkeypatch):
         retries = connection.connection.client.meta.config.retries
         return retries.get("total_max_attempts", retries.get("max_attempts", 0) + 1)
 
-    assert attempts(store_for(table).connection) == 1
+    assert attempts(store_for(table).connection.table) == 1
     assert attempts(table._get_connection()) > 1
 
 
@@ -209,7 +210,7 @@ def test_another_region(table):
 
     Abroad.create_table()
     exercise(Abroad)
-    for connection in (Abroad._get_connection(), store_for(Abroad).connection):
+    for connection in (Abroad._get_connection(), store_for(Abroad).connection.table):
         assert connection.connection.client.meta.region_name == "eu-central-1"
 
 
@@ -397,7 +398,7 @@ def test_a_payload_may_be_a_map(table):
         assert mutex.data is None
 
 
-def test_subclasses_may_be_told_apart_by_a_discriminator(table):
+def test_subclasses_may_be_distinguished_by_a_discriminator(table):
     class Kind(LockItem):
         class Meta(LockItem.Meta):
             table_name = fresh()

@@ -183,7 +183,7 @@ def test_generators_are_refused(decorate, function):
 
 @pytest.mark.parametrize("kind", [classmethod, staticmethod])
 @pytest.mark.parametrize("decorate", [synchronized("a"), Mutex.for_key("a")])
-def test_the_order_of_decorators_is_told(decorate, kind):
+def test_the_order_of_decorators_is_reported(decorate, kind):
     with pytest.raises(TypeError, match=f"@{kind.__name__} above"):
         decorate(kind(_plain))
 
@@ -237,7 +237,7 @@ def test_a_call_within_a_call_may_be_reentrant(table):
     assert keys_of(table) == []
 
 
-def test_what_the_call_raises_is_raised_and_the_lock_given_back(table):
+def test_what_the_call_raises_is_raised_and_the_lock_released(table):
     @synchronized("a", on_locked="skip")
     def work():
         raise MutexTimeoutError("of the body's own")
@@ -247,7 +247,7 @@ def test_what_the_call_raises_is_raised_and_the_lock_given_back(table):
     assert keys_of(table) == []
 
 
-def test_a_loss_is_told_after_a_clean_call(table):
+def test_a_loss_is_reported_after_a_clean_call(table):
     @synchronized("a")
     def work():
         table.force_release("a")

@@ -56,7 +56,7 @@ def test_a_held_key_is_waited_for_or_skipped(table):
     assert asyncio.run(waiting()) == asyncio.run(skipping()) == "shipped"
 
 
-def test_what_the_call_raises_is_raised_and_a_loss_is_told(table):
+def test_what_the_call_raises_is_raised_and_a_loss_is_reported(table):
     @synchronized("a", on_locked="skip")
     async def ship(error):
         if error is not None:

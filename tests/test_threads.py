@@ -10,8 +10,8 @@ import pytest
 from hearing import until
 from refusals import Refusals, refusing
 
-from pynamodb_mutex import _threads
-from pynamodb_mutex._threads import REFUSALS, Threads, Workers
+from pynamodb_mutex._runtime import threads as _threads
+from pynamodb_mutex._runtime.threads import REFUSALS, Threads, Workers
 
 NAME = "pynamodb-mutex-test"
 

@@ -34,19 +34,20 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableError
 from pynamodb.models import Model
 from scene import Scene
+from stores import store_for
 from worker import forked
 
-from pynamodb_mutex import LockItem, Mutex, RowLockMixin, Semaphore, _repeat
-from pynamodb_mutex._clock import LocalClock, local_clock, replace_local_clock
-from pynamodb_mutex._process import store_for
-from pynamodb_mutex._ticket import Ticket
+from pynamodb_mutex import LockItem, Mutex, RowLockMixin, Semaphore
+from pynamodb_mutex._operations.attach import Ticket
+from pynamodb_mutex._protocol import schedule
+from pynamodb_mutex._runtime.clock import LocalClock, local_clock, replace_local_clock
 from pynamodb_mutex.aio import AsyncMutex
 
 pytest_plugins = ["scene_fixtures"]
 # nothing of this is the engine's doing
 pytestmark = pytest.mark.parametrize("stage", ["embedded"], indirect=True)
 
-GIVEN_UP = pytest.approx(_repeat.STRANGER_PATIENCE, abs=0.01)
+GIVEN_UP = pytest.approx(schedule.UNANSWERED_PATIENCE, abs=0.01)
 
 
 class Hasty(LocalClock):
@@ -182,7 +183,7 @@ def test_table_that_cannot_be_created_is_named_with_its_place() -> None:
 
 @pytest.mark.usefixtures("scene")
 def test_task_gives_up_an_endpoint_that_never_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_repeat, "STRANGER_PATIENCE", 0.6)
+    monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 0.6)
     mutex = AsyncMutex.for_key("a", model=at(closed()))
     with pytest.raises(GetError, match="has not answered yet"):
         asyncio.run(asyncio.wait_for(mutex.acquire(), 60))
@@ -251,7 +252,7 @@ def test_connection_that_is_silent_is_no_answer(
     scene: Scene, hasty: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # each attempt takes a while of real time
-    monkeypatch.setattr(_repeat, "STRANGER_PATIENCE", 1.0)
+    monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 1.0)
     with scene.fresh(read_timeout=0.2) as first:
         first.proxy.always(stall())
         took, error = seconds_until(GetError, first.mutex().acquire)
@@ -320,7 +321,7 @@ def test_answer_of_the_service_that_gives_credentials_is_none(
 ) -> None:
     with scene.fresh() as first:
         store = store_for(first.here)
-        assert store.server.bounds is None
+        assert store.bounds is None
         sts = {
             "Error": {"Code": "ThrottlingException", "Message": "slow down"},
             "ResponseMetadata": {
@@ -332,8 +333,8 @@ def test_answer_of_the_service_that_gives_credentials_is_none(
         def assume_role(*_: object) -> None:
             raise ClientError(sts, "AssumeRole")
 
-        monkeypatch.setattr(store.connection.connection.client, "_make_api_call", assume_role)
+        monkeypatch.setattr(store.connection.pynamodb.client, "_make_api_call", assume_role)
         took, error = seconds_until(GetError, first.mutex().acquire)
         assert took == GIVEN_UP
         assert "AssumeRole" in str(error.__cause__.__cause__)
-        assert store.server.bounds is None
+        assert store.bounds is None

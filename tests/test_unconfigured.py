@@ -13,7 +13,7 @@ from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableErr
 from pynamodb.models import Model
 
 from pynamodb_mutex import InvalidTicketError, LockItem, Mutex, RowLockMixin, Semaphore
-from pynamodb_mutex._ticket import Ticket
+from pynamodb_mutex._operations.attach import Ticket
 from pynamodb_mutex.aio import AsyncMutex
 
 SET_A_REGION = "Set the region: by `region` in the model's Meta, by AWS_DEFAULT_REGION"
@@ -98,14 +98,14 @@ def failure(call, kind, caplog):
 
 
 @each_call
-def test_process_without_a_region_is_told_to_set_one(bare, caplog, call, kind):
+def test_process_without_a_region_is_asked_to_set_one(bare, caplog, call, kind):
     error = failure(call, kind, caplog)
     assert isinstance(error.cause, NoRegionError)
     assert SET_A_REGION in str(error)
 
 
 @each_call
-def test_process_without_credentials_is_told_to_give_some(bare, caplog, call, kind):
+def test_process_without_credentials_is_asked_to_give_some(bare, caplog, call, kind):
     bare.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     error = failure(call, kind, caplog)
     assert isinstance(error.cause, NoCredentialsError)

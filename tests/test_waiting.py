@@ -1,76 +1,45 @@
-"""The schedule of polls, and the queue of one process's threads, without any DynamoDB."""
+"""The schedule of polls, and the local queue with those who wait in it: no DynamoDB, and no time passes."""
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamodb_mutex._waiting import (
-    LONGEST_SILENCE,
-    MOST_HAND_OVERS,
-    Alarm,
-    LocalQueue,
-    Turn,
-    all_steps,
-    next_wait,
-)
-from pynamodb_mutex.testing import FakeClock
+from pynamodb_mutex._operations.acquire import Acquisition, _leave_line
+from pynamodb_mutex._operations.effects import Wait, Wakeup
+from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
+from pynamodb_mutex._operations.shared import Shared
+from pynamodb_mutex._protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
+from pynamodb_mutex._runtime.notifications import RECEIVERS
 
 POLL = (0.05, 1.0)
 STEP = 0.125
-UNBOUNDED = {"deadline": math.inf, "frees_at": lambda: math.inf, "rests": lambda: None}
-
-
-class Clock(FakeClock):
-    """A clock that also knows who sleeps by it, and until when."""
-
-    def __init__(self):
-        super().__init__()
-        self.sleepers = {}
-
-    def wait(self, condition, timeout):
-        self.sleepers[condition] = math.inf if timeout is None else self.now() + timeout
-        try:
-            super().wait(condition, timeout)
-        finally:
-            del self.sleepers[condition]
-
-    def sleeps(self, condition):
-        return self.sleepers.get(condition, -math.inf) > self.now()
-
-
-@pytest.fixture
-def clock():
-    with Clock() as clock:
-        yield clock
 
 
 @pytest.fixture
 def queue():
-    return LocalQueue()
+    return LocalQueue({}, "k")
 
 
-def turn_of(queue, name="", *, looks=False):
-    """Make a turn; its ``back`` collects what is given back."""
-    back = []
-    turn = Turn(queue, name, back.append, looks=looks, alarm=Alarm())
-    turn.back = back
+def turn_of(queue, name=""):
+    return Turn(queue, name, Wakeup())
+
+
+def in_line(queue, *, polls_first=False):
+    turn = turn_of(queue)
+    turn.enter(0.0, polls_first=polls_first)
     return turn
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.001)
+def next_in_line(queue, holder, now=0.0):
+    return queue.next_in_line(holder, POLL, now, random.uniform)
 
 
 # -- the schedule -------------------------------------------------------------------------------
@@ -81,19 +50,19 @@ def wait_until(condition):
     st.floats(1, 100),
     st.floats(0, 100),
 )
-def test_a_wait_is_within_its_bounds(base, times, previous):
+def test_wait_is_within_its_bounds(base, times, previous):
     cap = base * times
-    wait = next_wait(previous, (base, cap))
+    wait = next_wait(previous, (base, cap), random.uniform)
     assert base <= wait <= cap
     assert wait <= max(3 * max(base, previous), base)
 
 
 def test_waits_grow_from_the_base_and_do_not_pile_up_at_the_cap():
-    first = [next_wait(0, POLL) for _ in range(2000)]
+    first = [next_wait(0, POLL, random.uniform) for _ in range(2000)]
     assert max(first) <= 3 * POLL[0]
     wait, waits = 0.0, []
     for _ in range(4000):
-        wait = next_wait(wait, POLL)
+        wait = next_wait(wait, POLL, random.uniform)
         waits.append(wait)
     assert statistics.mean(waits) > 4 * POLL[0]
     assert sum(wait > 0.99 * POLL[1] for wait in waits) < 0.1 * len(waits)
@@ -103,479 +72,442 @@ def test_two_waiters_do_not_keep_step():
     def waits():
         wait = 0.0
         for _ in range(500):
-            wait = next_wait(wait, POLL)
+            wait = next_wait(wait, POLL, random.uniform)
             yield wait
 
     assert abs(statistics.correlation(list(waits()), list(waits()))) < 0.5
 
 
-# -- alarms -------------------------------------------------------------------------------------
-
-
-def test_an_alarm_goes_by_the_clock_in_use(clock, pool):
-    alarm = Alarm()
-    waiting = pool.submit(alarm.wait_until, clock.now() + 60)
-    wait_until(lambda: clock.sleeps(alarm.condition))
-    clock.advance(59)
-    time.sleep(0.05)
-    assert not waiting.done()
-    clock.advance(1)
-    waiting.result(20)
-    alarm.wait_until(clock.now())
-
-
-def test_an_alarm_that_rang_before_the_wait_ends_it_and_no_other(clock, pool):
-    alarm = Alarm()
-    alarm.ring()
-    alarm.wait_until(math.inf)
-    waiting = pool.submit(alarm.wait_until, math.inf)
-    wait_until(lambda: clock.sleeps(alarm.condition))
-    alarm.ring()
-    waiting.result(20)
-
-
 # -- the queue ----------------------------------------------------------------------------------
 
 
-def test_a_queue_knows_its_holder(queue):
-    assert queue.idle
-    queue.took("a")
-    assert (queue.holder, queue.idle) == ("a", False)
-    queue.left("another")
+def test_queue_knows_its_holder(queue):
+    assert queue.is_idle
+    queue.acquired_by("a")
+    assert (queue.holder, queue.is_idle) == ("a", False)
+    queue.released_by("another")
     assert queue.holder == "a"
-    queue.left("a")
-    assert queue.idle
+    queue.released_by("a")
+    assert queue.is_idle
 
 
 def test_nobody_is_next_when_nobody_waits(queue):
-    queue.took("a")
-    assert queue.next_in_line("a", POLL) is None
+    queue.acquired_by("a")
+    assert next_in_line(queue, "a") is None
 
 
-def test_only_the_first_in_line_looks(queue):
-    with turn_of(queue) as first, turn_of(queue) as second, queue.lock:
-        assert queue.leads(first)
-        assert not queue.leads(second)
-        first.looks_at = second.looks_at = 7.0
-        assert (queue.looks_at(first), queue.looks_at(second)) == (7.0, math.inf)
-    assert queue.idle
+def test_only_the_first_in_line_polls(queue):
+    first, second = in_line(queue), in_line(queue)
+    assert queue.leads(first)
+    assert not queue.leads(second)
+    first.polls_at = second.polls_at = 7.0
+    assert (queue.polls_at(first), queue.polls_at(second)) == (7.0, math.inf)
+    first.leave()
+    second.leave()
+    assert queue.is_idle
 
 
 def test_first_in_line_polls_at_once_unless_this_process_holds_the_lock(queue):
-    with turn_of(queue) as turn:
-        assert turn.looks_at == -math.inf
-        with turn_of(queue) as behind:
-            assert behind.looks_at == math.inf
-    queue.took("a")
-    with turn_of(queue) as turn:
-        assert turn.looks_at == math.inf
+    turn, behind = in_line(queue), in_line(queue)
+    assert (turn.polls_at, behind.polls_at) == (-math.inf, math.inf)
+    behind.leave()
+    turn.leave()
+    queue.acquired_by("a")
+    turn = in_line(queue)
+    assert turn.polls_at == math.inf
+    turn.leave()
     # one that is noted, but does not hold it any more
-    with turn_of(queue, looks=True) as turn:
-        assert turn.looks_at == -math.inf
+    assert in_line(queue, polls_first=True).polls_at == -math.inf
 
 
-@pytest.mark.parametrize("how", ["found", "took"])
+@pytest.mark.parametrize("how", ["saw", "acquired_by"])
 def test_all_in_line_are_woken_when_it_becomes_known_that_the_lock_is_held(queue, how):
-    with turn_of(queue) as first, turn_of(queue) as second:
-        assert not queue.known_taken
-        getattr(queue, how)("another's")
-        assert queue.known_taken
-        assert (first.alarm._rung, second.alarm._rung) == (True, True)
-        first.alarm._rung = second.alarm._rung = False
-        queue.found("a later one")
-        assert queue.in_the_way == "a later one"
-        assert (first.alarm._rung, second.alarm._rung) == (False, False)
+    turns = [in_line(queue), in_line(queue)]
+    assert not queue.known_taken
+    getattr(queue, how)("another's")
+    assert queue.known_taken
+    assert [turn.wakeup.rung for turn in turns] == [True, True]
+    for turn in turns:
+        turn.wakeup.rung = False
+    queue.saw("a later one")
+    assert queue.in_the_way == "a later one"
+    assert [turn.wakeup.rung for turn in turns] == [False, False]
 
 
-def test_what_those_in_line_found_is_forgotten_with_the_last_of_them(queue, clock):
-    with turn_of(queue) as turn:
-        queue.found("another's")
-        for _ in range(MOST_HAND_OVERS):
-            assert queue.next_in_line("a", POLL) is turn
-            turn.pass_over()
-        assert queue.next_in_line("a", POLL) is None
-        with queue.lock:
-            assert queue.looks_at(turn) > clock.now()
+def test_what_those_in_line_saw_is_forgotten_with_the_last_of_them(queue):
+    turn = in_line(queue)
+    queue.saw("another's")
+    for _ in range(MOST_HAND_OVERS):
+        assert next_in_line(queue, "a") is turn
+        turn.end_promise()
+    assert next_in_line(queue, "a") is None
+    assert queue.polls_at(turn) > 0
+    turn.leave()
     assert queue.in_the_way is None
     # nor does the process rest for the sake of others any more
-    with turn_of(queue) as turn, queue.lock:
-        assert queue.looks_at(turn) == -math.inf
+    assert queue.polls_at(in_line(queue)) == -math.inf
 
 
-def test_when_the_holder_has_left_the_first_in_line_looks_at_once(queue):
-    queue.took("a")
-    with turn_of(queue) as first, turn_of(queue) as second:
-        queue.left("a")
-        assert (first.looks_at, second.looks_at) == (-math.inf, math.inf)
+def test_first_in_line_polls_at_once_when_the_holder_has_released(queue):
+    queue.acquired_by("a")
+    first, second = in_line(queue), in_line(queue)
+    queue.released_by("a")
+    assert (first.polls_at, second.polls_at) == (-math.inf, math.inf)
 
 
-def test_a_promised_turn_does_not_look(queue):
-    with turn_of(queue) as first, turn_of(queue) as second:
-        assert queue.next_in_line("a", POLL) is first
-        with queue.lock:
-            assert not queue.leads(first)
-            assert not queue.leads(second)
-        first.pass_over()
-        with queue.lock:
-            assert queue.leads(first)
+def test_promised_turn_does_not_poll(queue):
+    first, second = in_line(queue), in_line(queue)
+    assert next_in_line(queue, "a") is first
+    assert not queue.leads(first)
+    assert not queue.leads(second)
+    first.end_promise()
+    assert queue.leads(first)
 
 
-def test_a_grant_makes_the_next_one_first(queue):
-    queue.took("a")
-    with turn_of(queue) as first, turn_of(queue) as second:
-        second.looks_at = -math.inf
-        assert queue.next_in_line("a", POLL) is first
-        assert first.grant("b") is True
-        assert queue.holder == "b"
-        assert list(queue.turns) == [second]
-        # what it looks at is another holder's claim now: it starts to wait anew
-        assert second.looks_at == math.inf
-        with queue.lock:
-            assert queue.leads(second)
-    # nobody asked for it
-    assert first.back == ["b"]
-    assert second.back == []
+def test_grant_makes_the_next_one_first(queue):
+    queue.acquired_by("a")
+    first, second = in_line(queue), in_line(queue)
+    second.polls_at = -math.inf
+    assert next_in_line(queue, "a") is first
+    assert first.grant("b") is True
+    assert queue.holder == "b"
+    assert queue.turns == [second]
+    # what it polls is another holder's claim now: it starts to wait anew
+    assert second.polls_at == math.inf
+    assert queue.leads(second)
+    assert first.leave() == "b"
+    assert second.leave() is None
 
 
-def test_a_grant_comes_too_late_for_who_has_left(queue):
-    with turn_of(queue) as turn:
-        pass
+def test_grant_comes_too_late_for_who_has_left(queue):
+    turn = in_line(queue)
+    turn.leave()
     assert turn.grant("b") is False
     assert queue.holder == "b"
 
 
-def test_next_in_line_polls_at_once_if_the_one_before_it_left_without_a_word(queue):
-    with turn_of(queue):
-        second = turn_of(queue)
-        second.__enter__()
-    assert second.looks_at == -math.inf
-    assert second.alarm._rung
-    second.__exit__(None, None, None)
+def test_next_in_line_polls_at_once_if_the_one_before_it_left_without_knowing(queue):
+    first, second = in_line(queue), in_line(queue)
+    first.leave()
+    assert second.polls_at == -math.inf
+    assert second.wakeup.rung
 
 
 def test_leaving_makes_the_next_one_first_and_only_then(queue):
-    with turn_of(queue) as first:
-        queue.found("another's")
-        second, third = turn_of(queue), turn_of(queue)
-        second.__enter__()
-        with third:
-            third.looks_at = 5.0
-        assert list(queue.turns) == [first, second]
-        second.looks_at = -math.inf
-    assert list(queue.turns) == [second]
-    assert second.looks_at == math.inf
-    second.__exit__(None, None, None)
-    assert queue.idle
+    first = in_line(queue)
+    queue.saw("another's")
+    second, third = in_line(queue), in_line(queue)
+    third.polls_at = 5.0
+    third.leave()
+    assert queue.turns == [first, second]
+    second.polls_at = -math.inf
+    first.leave()
+    assert queue.turns == [second]
+    assert second.polls_at == math.inf
+    second.leave()
+    assert queue.is_idle
 
 
-def test_after_some_hand_overs_the_process_rests(queue, clock):
-    now = clock.now()
+def test_process_rests_after_some_hand_overs(queue):
     for number in range(MOST_HAND_OVERS):
-        with turn_of(queue) as turn:
-            assert queue.next_in_line("a", POLL) is turn
-            turn.grant(f"hold {number}")
-    with turn_of(queue) as turn:
-        assert queue.next_in_line("a", POLL) is None
-        turn.looks_at = -math.inf
-        with queue.lock:
-            assert now + POLL[0] <= queue.looks_at(turn) <= now + POLL[1]
-        # and then it begins to count anew
-        assert queue.next_in_line("a", POLL) is turn
-        turn.pass_over()
+        turn = in_line(queue)
+        assert next_in_line(queue, "a") is turn
+        turn.grant(f"hold {number}")
+    turn = in_line(queue)
+    assert next_in_line(queue, "a", now=10.0) is None
+    turn.polls_at = -math.inf
+    assert 10.0 + POLL[0] <= queue.polls_at(turn) <= 10.0 + POLL[1]
+    # and then it begins to count anew
+    assert next_in_line(queue, "a") is turn
 
 
 def test_hand_overs_are_counted_only_while_somebody_waits(queue):
     for number in range(3 * MOST_HAND_OVERS):
-        assert queue.next_in_line("a", POLL) is None
+        assert next_in_line(queue, "a") is None
         if number % MOST_HAND_OVERS == 0:
-            with turn_of(queue) as turn:
-                assert queue.next_in_line("a", POLL) is turn
-                turn.pass_over()
+            turn = in_line(queue)
+            assert next_in_line(queue, "a") is turn
+            turn.end_promise()
+            turn.leave()
 
 
-def test_a_promise_ends_with_the_holder_who_made_it_and_no_other(queue):
-    queue.took("a")
-    first, second = turn_of(queue), turn_of(queue)
-    with ThreadPoolExecutor() as pool, second:
-        first.__enter__()
-        queue.turns.reverse()
-        assert queue.next_in_line("a", POLL) is first
-        assert queue.next_in_line("b", POLL) is second
-        assert queue.next_in_line("c", POLL) is None
-        leaving = pool.submit(first.__exit__, None, None, None)
-        queue.left("c")
-        assert (first.promised, second.promised) == (True, True)
-        queue.left("a")
-        leaving.result(30)
-        assert second.promised
-        queue.left("b")
-        assert not second.promised
+def test_promise_ends_with_the_holder_who_made_it_and_no_other(queue):
+    queue.acquired_by("a")
+    first, second = in_line(queue), in_line(queue)
+    queue.turns.reverse()
+    assert next_in_line(queue, "a") is second
+    assert next_in_line(queue, "b") is first
+    assert next_in_line(queue, "c") is None
+    queue.released_by("c")
+    assert (second.promised_by, first.promised_by) == ("a", "b")
+    queue.released_by("a")
+    assert (second.promised_by, first.promised_by) == (None, "b")
+    queue.released_by("b")
+    assert first.promised_by is None
 
 
-def test_who_leaves_waits_for_the_hand_over_under_way(queue):
-    turn = turn_of(queue)
-    turn.__enter__()
-    assert queue.next_in_line("a", POLL) is turn
-    with ThreadPoolExecutor() as pool:
-        leaving = pool.submit(turn.__exit__, None, None, None)
-        time.sleep(0.1)
-        assert not leaving.done()
-        turn.grant("b")
-        leaving.result(20)
-    assert turn.back == ["b"]
+def test_waiter_that_leaves_waits_for_the_hand_over_under_way(queue):
+    turn = in_line(queue)
+    assert next_in_line(queue, "a") is turn
+    leaving = _leave_line(turn)
+    assert isinstance(next(leaving), Wait)
+    turn.grant("b")
+    with pytest.raises(StopIteration) as done:
+        next(leaving)
+    assert done.value.value == "b"
+
+
+def test_waiter_interrupted_while_it_leaves_stands_in_line_no_more(queue):
+    turn = in_line(queue)
+    assert next_in_line(queue, "a") is turn
+    leaving = _leave_line(turn)
+    next(leaving)
+    with pytest.raises(KeyboardInterrupt):
+        leaving.throw(KeyboardInterrupt())
+    assert queue.turns == []
+    assert turn.grant("b") is False
+
+
+def test_queue_is_kept_while_somebody_waits_in_it_or_holds_the_key():
+    queues = {}
+    queue = LocalQueue(queues, "k")
+    assert queues == {}
+    turn, wakeup = in_line(queue), Wakeup()
+    queue.watch(wakeup)
+    turn.leave()
+    assert queues == {"k": queue}
+    queue.unwatch(wakeup)
+    assert queues == {}
+    queue.acquired_by("a")
+    assert queues == {"k": queue}
+    queue.released_by("a")
+    assert queues == {}
 
 
 # -- waiting ------------------------------------------------------------------------------------
 
 
-class Wait:
-    """A wait on a thread of its own, under a clock that the test moves."""
+class Waiter(Acquisition):
+    """A wait in line that a test drives, in a time of its own."""
 
-    def __init__(self, pool, clock, turn, *, poll=POLL, timeout=math.inf, frees_at=math.inf):
-        self.clock = clock
-        self.looked_at = []
+    def __init__(self, queue, *, poll=POLL, timeout=math.inf, frees_at=math.inf, now=0.0):
+        self.time = now
+        shared = Shared(lambda: self.time, random.uniform, lambda: "", RECEIVERS)
+        contender = SimpleNamespace(
+            shared=shared,
+            queue=queue,
+            key_queue=queue,
+            options=SimpleNamespace(poll=poll),
+            stalled_holder=lambda: None,
+            stalls=lambda other: False,
+        )
+        super().__init__(contender, timeout)
+        self.begin()
+        self._ends = frees_at
+        self.polled_at = []
         self.finds = None
         self.meanwhile = lambda: None
-        self._entered = threading.Event()
-        self._turn = turn
-        self._options = UNBOUNDED | {
-            "deadline": clock.now() + timeout,
-            "frees_at": lambda: frees_at,
-        }
-        self._poll = poll
-        self.result = pool.submit(self._run)
-        assert self._entered.wait(20)
+        self.turn = in_line(queue)
+        self.turn.asks_at = self.time + LONGEST_SILENCE
+        self.steps = self._wait(self.turn)
+        self.wait = None
+        self.result = self
 
-    def _run(self):
-        with self._turn:
-            self._entered.set()
-            steps = self._turn.wait(self._look, self._poll, **self._options)
-            return all_steps(steps, self._turn.alarm)
+    @property
+    def free_at(self):
+        return self._ends
 
-    def _look(self):
-        self.looked_at.append(self.clock.now())
+    @property
+    def holder(self):
+        return None
+
+    def poll(self):
+        self.polled_at.append(self.time)
         found = self.finds
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
         return found
-        yield  # in steps, though in none here
+        yield
+
+    @property
+    def done(self):
+        return self.result is not self
+
+    def step(self):
+        """Run it to its next wait, or to its end."""
+        self.shared.now = self.time
+        try:
+            self.wait = next(self.steps)
+        except StopIteration as done:
+            self.wait = None
+            granted = self.turn.leave()
+            self.result = granted if done.value is None else done.value
 
     def run(self, seconds):
-        """Let that much time pass, step by step, and each step take effect."""
-        end = self.clock.now() + seconds
-        while self.clock.now() < end and not self.result.done():
-            self._settle()
-            if not self.result.done():
-                self.clock.advance(STEP)
-        self._settle()
-
-    def _settle(self):
-        wait_until(lambda: self.result.done() or self.clock.sleeps(self._turn.alarm.condition))
-
-
-@pytest.fixture
-def pool(clock):
-    with ThreadPoolExecutor() as pool:
-        yield pool
-        clock.advance(math.inf)  # whoever still waits gives up
+        """Let that much time pass; it is woken when it is due, or when its wake-up rings."""
+        end = self.time + seconds
+        if self.wait is None:
+            self.step()
+        while not self.done and self.time <= end:
+            if self.turn.wakeup.rung or self.time >= self.wait.until:
+                self.turn.wakeup.rung = False
+                self.step()
+            else:
+                self.time += STEP
 
 
-def test_the_first_in_line_looks_again_and_again(queue, clock, pool):
-    start = clock.now()
-    wait = Wait(pool, clock, turn_of(queue), poll=(1.0, 4.0))
-    wait.run(60)
-    assert wait.looked_at[0] == start
-    gaps = [after - before for before, after in pairwise(wait.looked_at)]
+def test_first_in_line_polls_again_and_again(queue):
+    waiter = Waiter(queue, poll=(1.0, 4.0))
+    waiter.run(60)
+    assert waiter.polled_at[0] == 0
+    gaps = [after - before for before, after in pairwise(waiter.polled_at)]
     assert len(gaps) >= 12
     assert min(gaps) >= 1.0
     assert max(gaps) <= 4.0 + STEP
     assert len(set(gaps)) > 3
     assert 1.0 <= gaps[0] <= 3.0 + STEP
-    wait.finds = "the lock"
-    wait.run(5)
-    assert wait.result.result(20) == "the lock"
-    assert queue.idle
+    waiter.finds = "the lock"
+    waiter.run(5)
+    assert waiter.result == "the lock"
+    assert queue.is_idle
 
 
-def test_waiter_that_wakes_early_keeps_its_plan(queue, clock):
-    def look():
-        looked_at.append(clock.now())
-        return None
-        yield  # in steps, though in none here
-
-    looked_at = []
-    with turn_of(queue) as turn:
-        steps = turn.wait(look, (1.0, 4.0), **UNBOUNDED)
-        due = next(steps)
-        looked_at.clear()
-        for _ in range(20):
-            clock.advance((due - clock.now()) / 2)
-            assert next(steps) == due
-        assert looked_at == []
-        clock.advance(due - clock.now())
-        assert next(steps) >= clock.now() + 1.0
-        assert looked_at == [due]
+def test_waiter_that_wakes_early_keeps_its_plan(queue):
+    waiter = Waiter(queue, poll=(1.0, 4.0))
+    waiter.step()
+    due = waiter.wait.until
+    waiter.polled_at.clear()
+    for _ in range(20):
+        waiter.time += (due - waiter.time) / 2
+        waiter.step()
+        assert waiter.wait.until == due
+    assert waiter.polled_at == []
+    waiter.time = due
+    waiter.step()
+    assert waiter.wait.until >= due + 1.0
+    assert waiter.polled_at == [due]
 
 
-def test_waiter_that_wakes_early_goes_on_when_the_holder_has_left(queue, clock):
-    def look():
-        return "the lock"
-        yield  # in steps, though in none here
-
-    queue.took("a")
-    with turn_of(queue) as turn:
-        steps = turn.wait(look, (1.0, 4.0), **UNBOUNDED)
-        clock.advance((next(steps) - clock.now()) / 2)
-        next(steps)
-        queue.left("a")
-        assert all_steps(steps, turn.alarm) == "the lock"
-
-
-def test_it_gives_up_at_its_deadline_after_a_last_look(queue, clock, pool):
-    start = clock.now()
-    wait = Wait(pool, clock, turn_of(queue), poll=(4.0, 60.0), timeout=10)
-    wait.run(20)
-    assert wait.result.result(20) is None
-    assert clock.now() == start + 10
-    assert wait.looked_at[-1] == start + 10
-    assert queue.idle
+def test_waiter_that_wakes_early_goes_on_when_the_holder_has_released(queue):
+    queue.acquired_by(SimpleNamespace(ends=math.inf))
+    waiter = Waiter(queue, poll=(1.0, 4.0))
+    waiter.finds = "the lock"
+    waiter.step()
+    waiter.time += 0.5
+    waiter.step()
+    assert not waiter.done
+    queue.released_by(queue.holder)
+    waiter.step()
+    assert waiter.result == "the lock"
 
 
-def test_it_looks_when_the_holders_claim_ends(queue, clock, pool):
-    start = clock.now()
-    wait = Wait(pool, clock, turn_of(queue), poll=(0.5, 1000.0), frees_at=start + 40)
-    wait.run(41)
-    assert [look for look in wait.looked_at if start + 40 <= look <= start + 40.5 + STEP]
-    wait.finds = "the lock"
-    clock.advance(2000)
-    assert wait.result.result(20) == "the lock"
+def test_waiter_gives_up_at_its_deadline_after_a_last_poll(queue):
+    waiter = Waiter(queue, poll=(4.0, 60.0), timeout=10)
+    waiter.run(20)
+    assert waiter.result is None
+    assert waiter.time == 10
+    assert waiter.polled_at[-1] == 10
+    assert queue.is_idle
 
 
-def test_a_holder_of_this_process_is_looked_at_rarely(queue, clock, pool):
-    queue.took("a")
-    wait = Wait(pool, clock, turn_of(queue), poll=(0.25, 10.0))
-    wait.run(50)
-    assert 4 <= len(wait.looked_at) <= 5
-    wait.finds = "the lock"
-    queue.left("a")
-    assert wait.result.result(20) == "the lock"
+def test_waiter_polls_when_the_claim_of_the_holder_ends(queue):
+    waiter = Waiter(queue, poll=(0.5, 1000.0), frees_at=40)
+    waiter.run(41)
+    assert [at for at in waiter.polled_at if 40 <= at <= 40.5 + STEP]
 
 
-def test_who_is_not_first_does_not_look_until_it_is(queue, clock, pool):
-    turn = turn_of(queue)
-    with turn_of(queue):
-        queue.found("another's")
-        wait = Wait(pool, clock, turn, poll=(1.0, 2.0))
-        wait.run(10)
-        assert wait.looked_at == []
-    wait_until(lambda: turn.looks_at < math.inf)
-    wait.run(5)
-    assert len(wait.looked_at) >= 2
-    wait.finds = "the lock"
-    wait.run(5)
-    assert wait.result.result(20) == "the lock"
+def test_waiter_polls_seldom_while_a_holder_of_this_process_hands_over(queue):
+    holder = SimpleNamespace(ends=math.inf)
+    queue.acquired_by(holder)
+    waiter = Waiter(queue, poll=(0.25, 10.0))
+    waiter.run(50)
+    assert 4 <= len(waiter.polled_at) <= 5
+    waiter.finds = "the lock"
+    queue.released_by(holder)
+    waiter.run(1)
+    assert waiter.result == "the lock"
 
 
-def test_who_was_never_first_gives_up_without_a_look(queue, clock, pool):
-    with turn_of(queue):
-        queue.found("another's")
-        wait = Wait(pool, clock, turn_of(queue), timeout=3)
-        wait.run(4)
-        assert wait.result.result(20) is None
-        assert wait.looked_at == []
+def test_waiter_that_is_not_first_does_not_poll_until_it_is(queue):
+    first = in_line(queue)
+    queue.saw("another's")
+    waiter = Waiter(queue, poll=(1.0, 2.0))
+    waiter.run(10)
+    assert waiter.polled_at == []
+    first.leave()
+    waiter.run(5)
+    assert len(waiter.polled_at) >= 2
+
+
+def test_waiter_that_was_never_first_gives_up_without_a_poll(queue):
+    in_line(queue)
+    queue.saw("another's")
+    waiter = Waiter(queue, timeout=3)
+    waiter.run(4)
+    assert waiter.result is None
+    assert waiter.polled_at == []
 
 
 @pytest.mark.parametrize("timeout", [LONGEST_SILENCE / 2, 2 * LONGEST_SILENCE])
-def test_those_in_line_ask_when_the_first_has_no_answer_for_long(queue, clock, pool, timeout):
-    start = clock.now()
-    with turn_of(queue):
-        wait = Wait(pool, clock, turn_of(queue), timeout=timeout)
-        wait.meanwhile = lambda: queue.found("another's")
-        wait.run(3 * LONGEST_SILENCE)
-        assert wait.result.result(20) is None
-        # once: then it is known that the lock is held
-        assert wait.looked_at == [start + min(timeout, LONGEST_SILENCE)]
+def test_waiters_ask_when_the_first_has_no_answer_for_long(queue, timeout):
+    in_line(queue)
+    waiter = Waiter(queue, timeout=timeout)
+    waiter.meanwhile = lambda: queue.saw("another's")
+    waiter.run(3 * LONGEST_SILENCE)
+    assert waiter.result is None
+    # once: then it is known that the lock is held
+    assert waiter.polled_at == [min(timeout, LONGEST_SILENCE)]
 
 
-def test_who_is_promised_the_lock_does_not_look_before_it_gives_up(queue, clock, pool):
-    turn = turn_of(queue)
-    with turn_of(queue) as first:
-        wait = Wait(pool, clock, turn, timeout=3)
-        wait.run(1)
-        assert queue.next_in_line("a", POLL) is first
-        assert queue.next_in_line("b", POLL) is turn
-        clock.advance(3)
-        turn.grant("handed over")
-        assert wait.result.result(20) == "handed over"
-        assert wait.looked_at == []
-        first.pass_over()
+def test_waiter_that_is_promised_the_lock_does_not_poll_before_it_gives_up(queue):
+    first = in_line(queue)
+    waiter = Waiter(queue, timeout=3)
+    waiter.run(1)
+    assert next_in_line(queue, "a") is first
+    assert next_in_line(queue, "b") is waiter.turn
+    waiter.run(1)
+    waiter.turn.grant("handed over")
+    waiter.run(1)
+    assert waiter.result == "handed over"
+    assert waiter.polled_at == []
 
 
-def test_a_lock_that_is_handed_over_is_taken_without_a_look(queue, clock, pool):
-    queue.took("a")
-    turn = turn_of(queue)
-    wait = Wait(pool, clock, turn, poll=(5.0, 10.0))
-    assert queue.next_in_line("a", POLL) is turn
-    assert turn.grant("b") is True
-    assert wait.result.result(20) == "b"
-    assert wait.looked_at == []
-    assert turn.back == []
+def test_lock_that_is_handed_over_is_taken_without_a_poll(queue):
+    queue.acquired_by(SimpleNamespace(ends=math.inf))
+    waiter = Waiter(queue, poll=(5.0, 10.0))
+    waiter.run(1)
+    assert next_in_line(queue, "a") is waiter.turn
+    assert waiter.turn.grant("b") is True
+    waiter.run(1)
+    assert waiter.result == "b"
+    assert waiter.polled_at == []
     assert queue.holder == "b"
 
 
-def test_a_hand_over_that_comes_after_the_deadline_still_counts(queue, clock, pool):
-    queue.took("a")
-    turn = turn_of(queue)
-    wait = Wait(pool, clock, turn, poll=(5.0, 10.0), timeout=2)
-    assert queue.next_in_line("a", POLL) is turn
-    wait_until(lambda: clock.sleeps(turn.alarm.condition))
-    clock.advance(3)
-    time.sleep(0.1)
-    assert not wait.result.done()
-    assert turn.grant("b") is True
-    assert wait.result.result(20) == "b"
-
-
-def test_a_lock_that_is_handed_over_during_a_look_is_taken_without_another(queue, clock, pool):
-    queue.took("a")
-    turn = turn_of(queue)
-    wait = Wait(pool, clock, turn, poll=(1.0, 2.0))
+def test_lock_that_is_handed_over_during_a_poll_is_taken_without_another(queue):
+    waiter = Waiter(queue, poll=(1.0, 2.0))
 
     def hand_over():
-        assert queue.next_in_line("a", POLL) is turn
-        assert turn.grant("b") is True
+        assert next_in_line(queue, "a") is waiter.turn
+        assert waiter.turn.grant("b") is True
 
-    wait.meanwhile = hand_over
-    wait.run(5)
-    assert wait.result.result(20) == "b"
-    assert len(wait.looked_at) == 1
+    waiter.meanwhile = hand_over
+    waiter.run(5)
+    assert waiter.result == "b"
+    assert len(waiter.polled_at) == 1
 
 
-def test_a_holder_that_leaves_during_a_look_is_followed_by_another_at_once(queue, clock, pool):
-    queue.took("a")
-    wait = Wait(pool, clock, turn_of(queue), poll=(1.0, 2.0))
+def test_holder_that_releases_during_a_poll_is_followed_by_another_at_once(queue):
+    holder = SimpleNamespace(ends=math.inf)
+    queue.acquired_by(holder)
+    waiter = Waiter(queue, poll=(1.0, 2.0))
 
     def leave():
-        queue.left("a")
-        wait.finds = "the lock"
+        queue.released_by(holder)
+        waiter.finds = "the lock"
 
-    wait.meanwhile = leave
-    wait.run(5)
-    assert wait.result.result(20) == "the lock"
-    first, second = wait.looked_at
+    waiter.meanwhile = leave
+    waiter.run(5)
+    assert waiter.result == "the lock"
+    first, second = waiter.polled_at
     assert second == first
-
-
-def test_an_exception_while_looking_leaves_the_queue(queue, clock):
-    def look():
-        raise LookupError("mine")
-        yield  # in steps, though in none here
-
-    def wait():
-        with turn_of(queue) as turn:
-            steps = turn.wait(look, POLL, **UNBOUNDED)
-            all_steps(steps, turn.alarm)
-
-    with pytest.raises(LookupError, match="mine"):
-        wait()
-    assert queue.idle

@@ -18,15 +18,17 @@ import logging
 from decimal import Decimal
 
 import pytest
+from driving import send_renewal
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from model_clients import UNKNOWN, Call, Client, Crash, Row, Tenure, error, one_store
+from model_clients import UNKNOWN, Call, Client, Crash, OwnClaim, Row, error, one_store
 from model_store import Clock, OneRow
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex import MutexLostError, MutexNotHeldError, RowLockedError, _process
-from pynamodb_mutex._clock import replace_local_clock
+from pynamodb_mutex import MutexLostError, MutexNotHeldError, RowLockedError
+from pynamodb_mutex._runtime import process as _process
+from pynamodb_mutex._runtime.clock import replace_local_clock
 
 WRITES = ("write", "save", "write_and_unlock")
 NOBODY = "nobody"
@@ -69,7 +71,7 @@ class WriteMachine(RuleBasedStateMachine):
     # -- the row -----------------------------------------------------------------------------------
 
     def claim(self):
-        return one_store().rows.claim(self.store.raw)
+        return one_store().layout.claim(self.store.raw)
 
     def apply(self, request, *, expired):
         """Let a request reach the row; return the answer."""
@@ -98,7 +100,7 @@ class WriteMachine(RuleBasedStateMachine):
             assert after.version > self.top  # 30
             self.interrupted("taken")
             self.top, self.whose = after.version, after.token
-            self.standing = call.tenures[after.token] = Tenure(after.token)
+            self.standing = call.tenures[after.token] = OwnClaim(after.token)
         elif call.kind == "acquire":  # it disowns
             assert not stood or before.token in call.tenures  # 50
         elif call.kind == "force":
@@ -262,7 +264,7 @@ class WriteMachine(RuleBasedStateMachine):
             if by_hand:
                 call.lock.renew()
             else:  # as the threads in the background do
-                call.lock._current("renew").send_renewal()
+                send_renewal(call.lock._current("renew"))
 
         self.begin(data, "renew", act, self.renewing())
 

@@ -47,7 +47,7 @@ def falsify_wall_clock():
 
 
 def compete(key, seconds, lease):
-    """Take and give back a lock again and again; some sections last longer than the lease.
+    """Take and release a lock again and again; some sections last longer than the lease.
 
     Returns:
         From when to when each was surely held, by the clock that processes of one host share.

@@ -103,7 +103,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
 
 def _costs(libraries: dict[str, Any]) -> Table:
     columns = [
-        "Take and give back",
+        "Take and release",
         "Requests",
         "WCU",
         "RCU",
@@ -128,7 +128,7 @@ def _costs(libraries: dict[str, Any]) -> Table:
 
 def _walls(libraries: dict[str, Any]) -> Table:
     latencies = next((list(each["wall"]) for each in libraries.values() if "wall" in each), [])
-    columns = ["Take and give back"]
+    columns = ["Take and release"]
     for latency in latencies:
         columns += [f"{latency} ms: ms", "of the floor's"]
 

@@ -109,7 +109,7 @@ def _now() -> float:
 
 
 def _handed_over(pairs: list[_Pair], low: float, high: float) -> list[float]:
-    """Let each holder give back after a while; return the seconds until its waiter had the lock."""
+    """Let each holder release after a while; return the seconds until its waiter had the lock."""
     for pair in pairs:
         pair.holder.tell()
     for pair in pairs:

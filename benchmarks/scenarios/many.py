@@ -111,9 +111,9 @@ def _of(wire: Wire, child: Child) -> dict[str, Any]:
 def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dict[str, Any]:
     if name == ONE_BY_ONE:
         from pynamodb_mutex import LockItem
-        from pynamodb_mutex._process import store_for
+        from pynamodb_mutex._runtime.process import current_process
 
-        store_for(LockItem).batches = False
+        current_process().store(LockItem).batches = False
     library = made(OURS if name == ONE_BY_ONE else name)
     library.give_back(library.take(f"many-own-{name}-{count}-{latency}"))  # connects
     keys = [f"many-{name}-{count}-{latency}-{place}" for place in range(count)]

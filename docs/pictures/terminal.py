@@ -1,28 +1,21 @@
 """Makes the pictures of the terminal: python docs/pictures/terminal.py. Not run by the tests.
 
-Each shows what the command printed: ls and watch of a table with a few locks, and the demo.
+Each shows what the command printed: ls and watch of a table with a few locks.
 """
 
 from __future__ import annotations
 
 import io
 import re
-import signal
-import sys
-import tempfile
-import threading
 import time
 from pathlib import Path
 
 from rich.console import Console
 
 from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex.cli._listing import ORDERS, View, _Watching, counts_of, table_of
 from pynamodb_mutex.cli._locks import Locks
-from pynamodb_mutex.cli._ls import ORDERS, counts_of, table_of
 from pynamodb_mutex.cli._place import Place
-from pynamodb_mutex.cli._watch import View, _Watching
-from pynamodb_mutex.demo import director, screen
-from pynamodb_mutex.demo.director import Options
 from pynamodb_mutex.testing import embedded_dynamodb, use
 
 FOLDER = Path(__file__).parent
@@ -73,24 +66,6 @@ def locks() -> None:
     save(console, "watch", "pynamodb-mutex watch")
 
 
-def demo(folder: Path) -> None:
-    options = Options(seconds=20, out=folder / "chart.png")
-    console = terminal(24)
-
-    def watch(story) -> None:
-        if story.begin and time.monotonic_ns() - story.begin > 15e9 and not drawn.is_set():
-            drawn.set()
-            console.print(screen.frame(story, time.monotonic_ns(), options.seconds, console.height))
-
-    drawn = threading.Event()
-    director.play(options, watch)
-    save(console, "demo", "pynamodb-mutex demo")
-
-
 if __name__ == "__main__":
-    if not hasattr(signal, "SIGSTOP"):
-        sys.exit("the demo needs a POSIX system")
     with embedded_dynamodb(8000) as engine, use(engine):
         locks()
-    with tempfile.TemporaryDirectory() as scratch:
-        demo(Path(scratch))

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from proof.peers.adapters import Peer
-from pynamodb_mutex._engines import Artifact, fetched_jars, jar_cache
+from pynamodb_mutex.testing.engines import Artifact, fetched_jars, jar_cache
 
 LIBRARY = Artifact("dynamodb-lock-client", "com.amazonaws", "dynamodb-lock-client", "1.3.0")
 CLASSES = "PROOF_PEERS_CLASSES"

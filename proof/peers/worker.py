@@ -1,4 +1,4 @@
-"""A client of any of the libraries: locks, reads, writes, gives back, and writes down what it was told.
+"""A client of any of the libraries: locks, reads, writes, releases, and writes down what it was told.
 
     python -m proof.peers.worker CONFIG.json
 

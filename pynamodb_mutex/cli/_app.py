@@ -1,22 +1,40 @@
-"""The command line, put together."""
+"""The group ``app`` holds all commands; ``completion`` makes shells complete them."""
 
 from __future__ import annotations
 
-import click
+import os
+import sys
+from typing import Any
 
-from pynamodb_mutex.cli._completion import completion
-from pynamodb_mutex.cli._demo import demo
+import click
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
+
+from pynamodb_mutex.cli import UNREAD
+from pynamodb_mutex.cli._claims import release, show, wait
 from pynamodb_mutex.cli._doctor import doctor
-from pynamodb_mutex.cli._ls import ls
-from pynamodb_mutex.cli._place import AppGroup
-from pynamodb_mutex.cli._policy import policy
-from pynamodb_mutex.cli._release import release
+from pynamodb_mutex.cli._infrastructure import create_table, delete_table, policy, template
+from pynamodb_mutex.cli._listing import ls, watch
+from pynamodb_mutex.cli._place import AppCommand, place_options
 from pynamodb_mutex.cli._run import run
-from pynamodb_mutex.cli._show import show
-from pynamodb_mutex.cli._tables import create_table, delete_table
-from pynamodb_mutex.cli._template import template
-from pynamodb_mutex.cli._wait import wait
-from pynamodb_mutex.cli._watch import watch
+
+
+class AppGroup(click.Group):
+    """The group of all commands."""
+
+    command_class = AppCommand
+
+    def __init__(self, name: str | None = None, **more: Any) -> None:
+        more["params"] = [*(more.get("params") or []), *place_options()]
+        super().__init__(name, **more)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run a command; it ends quietly when nobody reads what it prints, as in ``ls | head -1``."""
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            # what is still buffered would fail once more when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            context.exit(UNREAD)
 
 
 @click.group(
@@ -43,16 +61,44 @@ def app() -> None:
     """
 
 
-app.add_command(run)
-app.add_command(ls)
-app.add_command(show)
-app.add_command(watch)
-app.add_command(wait)
-app.add_command(release)
-app.add_command(create_table)
-app.add_command(delete_table)
-app.add_command(doctor)
-app.add_command(policy)
-app.add_command(template)
-app.add_command(demo)
-app.add_command(completion)
+_SHELLS: dict[str, type[ShellComplete]] = {
+    "bash": BashComplete,
+    "zsh": ZshComplete,
+    "fish": FishComplete,
+}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Complete keys in a shell.
+
+    The script that is printed lets SHELL complete commands, options and keys. Keys are those of the locks that are held or abandoned, as a look at a part of the table shows them.
+
+    \b
+    Examples:
+      eval "$(pynamodb-mutex completion bash)"    # in ~/.bashrc
+      eval "$(pynamodb-mutex completion zsh)"     # in ~/.zshrc
+      pynamodb-mutex completion fish > ~/.config/fish/completions/pynamodb-mutex.fish
+    """
+    root = context.find_root()
+    kind = _SHELLS[shell]
+    click.echo(kind(root.command, {}, "pynamodb-mutex", "_PYNAMODB_MUTEX_COMPLETE").source())
+
+
+for command in (
+    run,
+    ls,
+    show,
+    watch,
+    wait,
+    release,
+    create_table,
+    delete_table,
+    doctor,
+    policy,
+    template,
+    completion,
+):
+    app.add_command(command)

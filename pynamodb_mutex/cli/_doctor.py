@@ -1,18 +1,39 @@
-"""The command ``doctor``: is everything as locks need it?"""
+"""The command ``doctor`` checks whether everything is as locks need it."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pynamodb_mutex.cli._checks import examine
-from pynamodb_mutex.cli._findings import Finding, Verdict
+from pynamodb_mutex._dynamodb.create_table import keys_needed, keys_of
+from pynamodb_mutex._protocol.claim import YEAR_10000
+from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._runtime import clock as _clock
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.cli._output import json_option, on_terminal, print_json
-from pynamodb_mutex.cli._place import FAILED, AppCommand, Place, pass_place
+from pynamodb_mutex.cli._place import FAILED, IF_NO_TABLE, AppCommand, Place, pass_place
+from pynamodb_mutex.cli._probes import (
+    MISSING,
+    UNSENT,
+    Asker,
+    Finding,
+    Probes,
+    Reply,
+    Verdict,
+    ok,
+    problem,
+    unchecked,
+    warning,
+)
+from pynamodb_mutex.exceptions import InvalidKeyError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from pynamodb_mutex._dynamodb.keys import RawItem
+    from pynamodb_mutex.models import LockItem
 
 _STYLES = {
     Verdict.OK: "green",
@@ -21,6 +42,45 @@ _STYLES = {
     Verdict.UNCHECKED: "dim",
 }
 
+SIGNED_FOR = 300
+"""Seconds for which AWS takes a signature that was made by another clock."""
+
+NOTABLE_OFFSET = 60.0
+"""Seconds between the clocks that somebody should know of."""
+
+_NOT_WHO_YOU_SAY = {
+    "ExpiredTokenException",
+    "IncompleteSignatureException",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "MissingAuthenticationTokenException",
+    "UnrecognizedClientException",
+}  # fmt: skip
+_DEPENDENT = ("table", "ttl", "rows", "permissions")
+
+LOW_CAPACITY = 5
+"""Capacity units below which somebody should know: taking a lock and giving it back are two writes."""
+
+_THROTTLED = "throttled locks are taken later, or lost for want of renewal"
+_MULTI_REGION = "see docs/howto/multi_region.rst"
+
+SAMPLE = 500
+"""Rows that are looked at, at most."""
+
+_SHOWN = 3
+
+_OTHERS = {
+    "python-dynamodb-lock": {"owner_name", "lease_duration", "record_version_number"},
+    "the DynamoDB Lock Client for Java, dynamolock (Go) or a relative": {
+        "ownerName",
+        "recordVersionNumber",
+    },
+    "dynamodblock": {"owner_id", "ttl_precise"},
+    "dyndb-mutex": {"holder", "expire_ts"},
+    "ShedLock": {"lockUntil", "lockedAt", "lockedBy"},
+}
+"""Attributes that other libraries write, whatever the key is called."""
+
 
 @click.command(cls=AppCommand)
 @click.option(
@@ -28,7 +88,7 @@ _STYLES = {
     metavar="KEY",
     default="pynamodb-mutex doctor",
     show_default=True,
-    help="The key with which permissions are tried; give one where a policy tells keys apart.",
+    help="The key with which permissions are tried; give one where a policy distinguishes keys.",
 )
 @json_option
 @click.pass_context
@@ -108,3 +168,305 @@ def _summary(findings: Sequence[Finding]) -> str:
     text = f"{problems or 'no'} problem{'' if problems == 1 else 's'}"
     text += f", {warnings or 'no'} warning{'' if warnings == 1 else 's'}"
     return text + (f", {unsure} unchecked" if unsure else "")
+
+
+def examine(model: type[LockItem], key: str) -> list[Finding]:
+    """Check everything. Changes nothing, and ends within seconds.
+
+    Args:
+        model: The lock table.
+        key: With which permissions are tried; its row need not exist.
+    """
+    asker = Asker(model)
+    described = asker.ask("DescribeTable", {"TableName": asker.table})
+    if not described.answered:
+        why = "DynamoDB was not reached"
+        rest = [unchecked(check, why) for check in ("clock", *_DEPENDENT)]
+        return [*_reached(asker, described), _local_clock(), *rest]
+    if described.code in _NOT_WHO_YOU_SAY:
+        rest = [unchecked(check, "the credentials are not valid") for check in _DEPENDENT]
+    elif described.code == MISSING:
+        what = f"there is no {asker.table} in {asker.where}"
+        rest = [problem("table", what, IF_NO_TABLE)]
+        rest += [unchecked(check, "there is no table") for check in _DEPENDENT[1:]]
+    else:
+        rest = list(_of_the_table(model, asker, described))
+        if any(each.check == "keys" and each.verdict is Verdict.PROBLEM for each in rest):
+            rest.append(unchecked("permissions", "the keys of the table are others"))
+        else:
+            rest += _permissions(model, asker, key)
+    # these after the rest, for they are judged by all the answers
+    return [*_reached(asker, described), _clocks(asker), _local_clock(), *rest]
+
+
+def _reached(asker: Asker, described: Reply) -> Iterator[Finding]:
+    """Judge credentials and endpoint by the first answer."""
+    if described.code == UNSENT:
+        advice = "check --region, --profile and --endpoint-url, and AWS's variables and files"
+        yield problem("access", described.described, advice)
+        return
+    method = asker.client._request_signer._credentials.method
+    found = "credentials given by the model" if method == "explicit" else f"credentials: {method}"
+    if described.code in _NOT_WHO_YOU_SAY:
+        yield problem(
+            "access", f"{found}, but {described.described}", "renew them, or use other ones"
+        )
+    else:
+        yield ok("access", found)
+    meta = asker.client.meta
+    where = f"{meta.endpoint_url} ({meta.region_name})"
+    if described.answered:
+        fastest = 1000 * (asker.fastest or 0.0)
+        yield ok("endpoint", f"{where} answers within {fastest:.0f} ms")
+    else:
+        advice = "check the network, VPC endpoints and proxies on the way, and --endpoint-url"
+        yield problem("endpoint", f"{where}: {described.described}", advice)
+
+
+def _clocks(asker: Asker) -> Finding:
+    if asker.offset is None:
+        advice = "without dates a dead holder's lock is free only after another whole lease"
+        return unchecked("clock", "no answer had a date", advice)
+    low, high = asker.offset
+    if low <= 0.0 <= high:
+        most = math.ceil(10 * max(-low, high)) / 10
+        return ok("clock", f"within {most:.1f} s of DynamoDB's; locks do not depend on it")
+    offset, margin = abs(low + high) / 2, (high - low) / 2
+    side = "ahead of" if low > 0.0 else "behind"
+    what = (
+        f"{offset:.1f} s {side} DynamoDB's, give or take {margin:.1f} s; "
+        "locks do not depend on it, signatures do"
+    )
+    if offset - margin > NOTABLE_OFFSET:
+        advice = f"set the clock: AWS refuses signatures that are {SIGNED_FOR} s off"
+        return warning("clock", what, advice)
+    return ok("clock", what)
+
+
+def _local_clock() -> Finding:
+    if _clock._SUSPEND_AWARE is None:
+        what = (
+            "does not count suspension: a holder that was suspended believes for as long as it was"
+        )
+        return warning("local clock", what, "hold no locks where machines are suspended")
+    return ok("local clock", "counts suspension")
+
+
+def _of_the_table(model: type[LockItem], asker: Asker, described: Reply) -> Iterator[Finding]:
+    name = asker.table
+    table = described.data.get("Table", {})
+    if table:
+        yield from table_findings(model, asker.client.meta.region_name, table)
+    else:
+        yield unchecked("table", described.described)
+    yield ttl_finding(model, table, asker.ask("DescribeTimeToLive", {"TableName": name}))
+    yield from rows_seen(model, asker.ask("Scan", {"TableName": name, "Limit": SAMPLE}))
+
+
+def _permissions(model: type[LockItem], asker: Asker, key: str) -> Iterator[Finding]:
+    try:
+        probes = Probes(model, asker, key)
+    except InvalidKeyError as error:
+        advice = "give the range key a default, or --key a key that locks can have"
+        yield problem("permissions", str(error), advice)
+        return
+    yield from probes.findings()
+
+
+def table_findings(model: type[LockItem], region: str, table: dict[str, Any]) -> Iterator[Finding]:
+    """Judge a table by its description.
+
+    Args:
+        model: Whose table it is.
+        region: From which it is described.
+        table: As DescribeTable returns it.
+    """
+    yield _status(table)
+    yield _keys(model, table)
+    yield _billing(table)
+    yield _protection(table)
+    yield _replicas(region, table)
+    yield _stream(table)
+
+
+def _status(table: dict[str, Any]) -> Finding:
+    name, status = table["TableName"], table["TableStatus"]
+    if status in ("ACTIVE", "UPDATING"):
+        return ok("table", f"{name} is {status}")
+    advice = f"aws dynamodb describe-table --table-name {name} says more; locks need it ACTIVE"
+    return problem("table", f"{name} is {status}", advice)
+
+
+def _keys(model: type[LockItem], table: dict[str, Any]) -> Finding:
+    needed, found = keys_needed(model), keys_of(table)
+    if needed == found:
+        return ok("keys", found)
+    advice = "give --model with the names in use there, or --table with another table"
+    return problem("keys", f"the table has {found}, {model.__name__} needs {needed}", advice)
+
+
+def _billing(table: dict[str, Any]) -> Finding:
+    if table.get("BillingModeSummary", {}).get("BillingMode") == "PAY_PER_REQUEST":
+        limits = table.get("OnDemandThroughput", {})
+        most = (limits.get("MaxReadRequestUnits", -1), limits.get("MaxWriteRequestUnits", -1))
+        if any(0 <= units < LOW_CAPACITY for units in most):
+            what = f"on demand, but at most {most[0]} reads and {most[1]} writes a second (-1: any number)"
+            return warning("billing", what, f"raise the limits: {_THROTTLED}")
+        return ok("billing", "on demand")
+    provisioned = table["ProvisionedThroughput"]
+    reads, writes = provisioned["ReadCapacityUnits"], provisioned["WriteCapacityUnits"]
+    what = f"{reads} read and {writes} write capacity units"
+    if min(reads, writes) < LOW_CAPACITY:
+        return warning("billing", what, f"raise them, or bill on demand: {_THROTTLED}")
+    return ok("billing", what)
+
+
+def _protection(table: dict[str, Any]) -> Finding:
+    if table.get("DeletionProtectionEnabled"):
+        return ok("deletion protection", "on")
+    name = table["TableName"]
+    advice = f"aws dynamodb update-table --table-name {name} --deletion-protection-enabled"
+    what = "off: who deletes the table ends every lock in it"
+    return warning("deletion protection", what, advice)
+
+
+def _replicas(region: str, table: dict[str, Any]) -> Finding:
+    version = table.get("GlobalTableVersion")
+    others = sorted({each["RegionName"] for each in table.get("Replicas", ())} - {region})
+    places = ", ".join(others) or "other regions"
+    if _is_strong(table):
+        what = (
+            f"a global table with {places}, strongly consistent: DynamoDB has neither transactions (for_keys, "
+            "transaction, lock_model) nor TTL there, and this library was not tried on one"
+        )
+        return warning("replicas", what, _MULTI_REGION)
+    if others or version == "2017.11.29":
+        what = f"a global table with {places}, eventually consistent: two regions can each give out the same lock"
+        advice = f"let each key be locked in one region only, or use a table without replicas; {_MULTI_REGION}"
+        return problem("replicas", what, advice)
+    return ok("replicas", "none: the table is in one region")
+
+
+def _is_strong(table: dict[str, Any]) -> bool:
+    return table.get("MultiRegionConsistency") == "STRONG"
+
+
+def _stream(table: dict[str, Any]) -> Finding:
+    stream = table.get("StreamSpecification", {})
+    if stream.get("StreamEnabled"):
+        view = stream.get("StreamViewType")
+        return ok("stream", f"on ({view}): each write of a lock, renewals too, is a record of it")
+    return ok("stream", "off")
+
+
+def ttl_finding(model: type[LockItem], table: dict[str, Any], reply: Reply) -> Finding:
+    """Judge a table's TTL.
+
+    Args:
+        model: Whose table it is.
+        table: As DescribeTable returns it; empty if it did not.
+        reply: To DescribeTimeToLive.
+    """
+    name = model.Meta.table_name
+    attribute = model.ttl.attr_name
+    if reply.code is not None:
+        return unchecked("ttl", reply.described)
+    found = reply.data["TimeToLiveDescription"]
+    status, on = found["TimeToLiveStatus"], found.get("AttributeName", attribute)
+    if status in ("DISABLED", "DISABLING"):
+        what = f"{status}: rows of keys that are not used any more stay for ever"
+        advice = "pynamodb-mutex create-table enables it, also on a table that is there"
+        if _is_strong(table):
+            advice = "DynamoDB has no TTL on such a table: delete old rows yourself"
+        return warning("ttl", what, advice)
+    if on != attribute:
+        what = f"{status} on {on!r}, not on {attribute!r}"
+        advice = (
+            f"aws dynamodb update-time-to-live --table-name {name} "
+            f"--time-to-live-specification Enabled=false,AttributeName={on}, and enable the other"
+        )
+        return problem("ttl", what, advice)
+    return ok("ttl", f"{status} on {attribute!r}")
+
+
+def rows_seen(model: type[LockItem], reply: Reply) -> Iterator[Finding]:
+    """Judge rows by the answer to a Scan."""
+    if reply.code is not None:
+        yield unchecked("rows", reply.described)
+        return
+    reader = _Reader(model)
+    items = reply.data["Items"]
+    more = "LastEvaluatedKey" in reply.data
+    seen = f"{'the first ' if more else ''}{len(items)} row{'' if len(items) == 1 else 's'}"
+    broken: dict[str, list[RawItem]] = {}
+    others: dict[str, list[RawItem]] = {}
+    shared: dict[str, list[RawItem]] = {}
+    for item in items:
+        library = next((name for name, marks in _OTHERS.items() if marks <= set(item)), None)
+        ours = reader.is_ours(item)
+        if library is not None:
+            (shared if ours else others).setdefault(library, []).append(item)
+        elif ours:
+            for fault in reader.faults(item):
+                broken.setdefault(fault, []).append(item)
+    locks = sum(map(reader.is_ours, items))
+    if not (broken or others or shared):
+        yield ok("rows", f"{seen} read: {locks} of locks, nothing wrong")
+    for library, found in shared.items():
+        what = f"{reader.count(found)} locked by {library} too: the two do not keep each other out"
+        yield problem(
+            "rows", what, "let one library lock a key, and delete the rows when neither does"
+        )
+    for library, found in others.items():
+        what = f"{reader.count(found)} in the format of {library}, which does not see our locks, nor we its"
+        advice = "use a table of their own for these locks; delete the rows if nothing writes them any more"
+        yield warning("rows", what, advice)
+    for fault, found in broken.items():
+        what = f"{reader.count(found)} {fault}"
+        yield warning(
+            "rows", what, "find what else writes them; pynamodb-mutex show KEY shows such a row"
+        )
+
+
+class _Reader:
+    """Reads rows by the names that a model stores them under."""
+
+    def __init__(self, model: type[LockItem]) -> None:
+        self._fault = current_process().store(model).layout.fault
+        self._key = model.key.attr_name
+        self._token = model.token.attr_name
+        self._version = model.version.attr_name
+        self._lease = model.lease.attr_name
+        self._ends = model.expires_at.attr_name
+        self._ttl = model.ttl.attr_name
+
+    def is_ours(self, item: RawItem) -> bool:
+        """Say whether a row carries a claim, or what is left of one, or looks as if."""
+        return (self._token in item and self._version in item) or self._ends in item
+
+    def faults(self, item: RawItem) -> Iterator[str]:
+        """Say what this library would not have written."""
+        fault = self._fault(item)
+        if fault is not None:
+            yield f"whose {fault}: no lock to this library"
+            return
+        claimed = self._ends in item
+        if claimed and self._lease not in item:
+            yield f"with a claim, but without {self._lease!r}"
+        if self._ttl not in item:
+            return
+        if "N" not in item[self._ttl]:
+            yield f"whose {self._ttl!r} is not a number"
+            return
+        ttl = float(item[self._ttl]["N"])
+        if ttl >= YEAR_10000:
+            yield f"whose {self._ttl!r} is not in seconds: it is after the year 9999"
+        elif claimed and ttl < float(item[self._ends]["N"]):
+            yield f"whose {self._ttl!r} is before {self._ends!r}: DynamoDB may delete a lock that is held"
+
+    def count(self, items: list[RawItem]) -> str:
+        """Say how many rows, and name the first few, unless the table's key is called otherwise."""
+        text = f"{len(items)} row{'' if len(items) == 1 else 's'}"
+        keys = [shown(*item[self._key].values()) for item in items[:_SHOWN] if self._key in item]
+        more = [] if len(items) <= _SHOWN else ["..."]
+        return f"{text} ({', '.join(keys + more)})" if keys else text

@@ -1,4 +1,4 @@
-"""Locks as commands see them: read from a lock table, or from rows of a user's model."""
+"""Locks as commands name them and see them, in a lock table or in rows of a user's model."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ import base64
 import binascii
 import json
 from decimal import Decimal, InvalidOperation
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from pynamodb_mutex._claim import NO_SERVER_TIME, made_at
-from pynamodb_mutex._clock import HOST_SKEW, local_clock
-from pynamodb_mutex._keys import check_key, key_of, row_name
-from pynamodb_mutex._messages import one_line, shown
-from pynamodb_mutex._process import store_for
-from pynamodb_mutex._repeat import persist
-from pynamodb_mutex._store import SCAN_PATIENCE
+from pynamodb_mutex._dynamodb.answers import Failure
+from pynamodb_mutex._dynamodb.keys import check_key, key_of
+from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
+from pynamodb_mutex._operations.acquire_several import read_rows
+from pynamodb_mutex._operations.retry import once, retrying
+from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, made_at
+from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex._protocol.schedule import SCAN_PATIENCE
+from pynamodb_mutex._protocol.server_time import HOST_SKEW
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.cli._output import instant, iso, plain
+from pynamodb_mutex.cli._place import Place, elsewhere
 from pynamodb_mutex.exceptions import InvalidKeyError, InvalidRowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import tzinfo
 
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
 
-    from pynamodb_mutex._answers import Page
-    from pynamodb_mutex._claim import Claim
-    from pynamodb_mutex._keys import RawItem
+    from pynamodb_mutex._dynamodb.answers import Answer
+    from pynamodb_mutex._dynamodb.keys import RawItem
+    from pynamodb_mutex._dynamodb.store import Request
+    from pynamodb_mutex._protocol.claim import Claim
 
 PATIENCE = 3.0
 """Seconds for which a request that fails, and may pass, is repeated."""
@@ -41,7 +46,42 @@ PAGE = 500
 MOST_READ = 100
 """Rows that one BatchGetItem takes."""
 
+MOST_KEYS = 50
+"""Keys that a shell is given to complete one."""
+
+_SECONDS = 0.5
+"""For each of connecting and reading, while somebody waits for the completion of a key."""
+
 FREE, HELD, ABANDONED, INVALID = "free", "held", "abandoned", "invalid"
+
+
+class TransientError(Exception):
+    """A request failed, and may be sent again."""
+
+
+def sent(request: Request) -> Answer:
+    """Send a request once.
+
+    Raises:
+        TransientError: If it failed, and may be sent again.
+        PynamoDBException: If it failed otherwise.
+    """
+    reply = run(current_process(), once(request))
+    if not isinstance(reply, Failure):
+        return reply
+    if reply.transient:
+        raise TransientError(str(reply.error)) from reply.error
+    raise reply.error
+
+
+def retried(request: Request, patience: float = PATIENCE) -> Answer:
+    """Send a request until it is answered, for so many seconds.
+
+    Raises:
+        PynamoDBException: If it is not.
+    """
+    process = current_process()
+    return run(process, retrying(process, lambda: request, process.read_clock() + patience))
 
 
 class Lock(NamedTuple):
@@ -117,12 +157,13 @@ class Locks:
     def __init__(self, model: type[Model]) -> None:
         self.odd: list[Lock] = []
         self.name = model.__name__
-        self.store = store_for(model)
+        self.store = current_process().store(model)
+        self.store.connection.open()
         self._model = model
-        attributes = model.get_attributes()
-        self._hash = attributes[model._hash_keyname or ""]
-        self._range = attributes[model._range_keyname] if model._range_keyname else None
-        self.in_rows = self.store.rows.must_exist
+        attributes, range_name = model.get_attributes(), range_key_name(model)
+        self._hash = attributes[hash_key_name(model)]
+        self._range = attributes[range_name] if range_name else None
+        self.in_rows = self.store.layout.must_exist
 
     def row(self, key: str, range_key: str | None = None) -> RawItem:
         """Return the primary key of a lock that was named on the command line.
@@ -148,8 +189,7 @@ class Locks:
 
     def read(self, row: RawItem) -> Lock:
         """Read one lock, strongly consistent."""
-        until = local_clock().now() + PATIENCE
-        answer = persist(lambda: self.store.read(row, consistent=True), until)
+        answer = retried(self.store.read(row, consistent=True))
         return self.shown(row, answer.item, answer.received)
 
     def all(self, progress: Callable[[str], None], prefix: str = "") -> Iterator[Lock]:
@@ -159,9 +199,9 @@ class Locks:
         """
         patience = PATIENCE
 
-        def page(start: RawItem | None) -> Page:
+        def page(start: RawItem | None) -> Answer:
             nonlocal patience
-            answer = persist(partial(self._page, start), local_clock().now() + patience)
+            answer = retried(self.store.scan(start, PAGE), patience)
             # it can be reached: from here on it is throttling that is waited for
             patience = SCAN_PATIENCE
             return answer
@@ -180,61 +220,50 @@ class Locks:
             click.echo(f"left out: {lock.claim.fault}", err=True)
 
     def standing(self) -> Iterator[Lock]:
-        """Read the same without a repeat, and with rows that cannot be a lock's.
+        """Read the same without a retry, and with rows that cannot be a lock's.
 
         Raises:
-            Transient: If it may pass.
+            TransientError: If a page may be read yet.
         """
-        return self._pages(self._page)
+        return self._pages(lambda start: sent(self.store.scan(start, PAGE)))
 
-    def _page(self, start: RawItem | None) -> Page:
-        return self.store.scan_page(start, PAGE)
-
-    def _pages(self, ask: Callable[[RawItem | None], Page]) -> Iterator[Lock]:
+    def _pages(self, ask: Callable[[RawItem | None], Answer]) -> Iterator[Lock]:
         start: RawItem | None = None
         while True:
             page = ask(start)
-            yield from self.of_page(page.items, page.received)
-            start = page.end
+            yield from self.of_page(page.data["Items"], page.received)
+            start = page.data.get("LastEvaluatedKey")
             if start is None:
                 return
 
     def read_several(self, rows: list[RawItem]) -> list[Lock]:
-        """Read up to 100 locks, strongly consistent, without a repeat; also those that are free.
-
-        Raises:
-            Transient: If it may pass.
-        """
-        table = self.store.connection.table_name
-        found = self.store.read_all({table: rows}, consistent=True)[table]
-        received = local_clock().now()
-        # a number may be written otherwise than it was asked for
-        raws = {row_name(self._model, self._row_of(raw)): raw for raw in found}
-        names = [row_name(self._model, row) for row in rows]
-        return [
-            self.shown(row, raws.get(name, {}), received)
-            for row, name in zip(rows, names, strict=True)
-        ]
+        """Read up to 100 locks, strongly consistent; also those that are free."""
+        process = current_process()
+        until = process.read_clock() + PATIENCE
+        keys = [(self._model, row) for row in rows]
+        raws = run(process, read_rows(process, self.store, keys, until, consistent=True))
+        received = process.read_clock()
+        return [self.shown(row, raw, received) for row, raw in zip(rows, raws, strict=True)]
 
     def of_page(self, items: list[RawItem], received: float) -> Iterator[Lock]:
         """Return what one page of the table shows."""
         for raw in items:
             # the key of another would name another lock
-            if self.store.rows.is_the_models(raw):
+            if self.store.layout.is_the_models(raw):
                 yield self.shown(self._row_of(raw), raw, received)
 
     def was_a_locks(self, lock: Lock) -> bool:
         """Say whether a row is a lock's, if a broken one: only then it is for a command to change."""
-        return self.store.rows.was_a_locks(lock.raw)
+        return self.store.layout.was_a_locks(lock.raw)
 
     def ttl(self, raw: RawItem) -> float | None:
         """Return when DynamoDB may delete a row."""
-        return self.store.rows.ttl(raw)
+        return self.store.layout.ttl(raw)
 
     def data(self, raw: RawItem) -> Any:
         """Return the payload in a row; if it cannot be read, as it stands there."""
         try:
-            data = self.store.rows.data(raw)
+            data = self.store.layout.data(raw)
             # Python reads NaN, which no JSON has
             json.dumps(data, default=plain, allow_nan=False)
         except (InvalidRowError, ValueError, TypeError) as error:
@@ -249,7 +278,7 @@ class Locks:
 
     def shown(self, row: RawItem, raw: RawItem, received: float) -> Lock:
         """Return what an answer shows of a lock; the state is that of when it came."""
-        claim, bounds = self.store.rows.claim(raw), self.store.server.bounds
+        claim, bounds = self.store.layout.claim(raw), self.store.bounds
         state, remaining = FREE, None
         if claim.fault is not None:
             state = INVALID
@@ -285,3 +314,49 @@ def _typed(attribute: Attribute[Any], text: str) -> RawItem:
         kind = {"N": "a number", "B": "base64"}[attribute.attr_type]
         raise click.BadParameter(f"{shown(text)} is not {kind}") from error
     return {attribute.attr_name: {attribute.attr_type: value}}
+
+
+def complete_keys(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return keys of locks that are held or abandoned; none if anything is in the way."""
+    try:
+        model = context.find_root().ensure_object(Place).model()
+        names = ("connect_timeout_seconds", "read_timeout_seconds")
+        locks = Locks(elsewhere(model, dict.fromkeys(names, _SECONDS)))
+        page = sent(locks.store.scan(limit=PAGE))  # no more: each press of the key costs
+        keys = {lock.key for lock in locks.of_page(page.data["Items"], page.received)}
+    except Exception:  # noqa: BLE001 - a traceback in the middle of a command line helps nobody
+        return []
+    # a shell would take spaces and control characters for something else
+    good = (key for key in keys if key.startswith(incomplete) and key.isprintable())
+    return sorted(key for key in good if " " not in key)[:MOST_KEYS]
+
+
+def key_argument(**more: Any) -> Callable[[Any], Any]:
+    """Return the argument KEY, completed from the table."""
+    return click.argument("key", shell_complete=complete_keys, **more)
+
+
+keys_argument = click.argument("keys", nargs=-1, shell_complete=complete_keys, metavar="[KEY]...")
+
+prefix_option = click.option(
+    "--prefix", default="", metavar="TEXT", help="Only keys that begin like this."
+)
+
+
+def rows_of(locks: Locks, keys: Iterable[str], prefix: str) -> list[RawItem]:
+    """Return the primary keys of the locks that were named, each once; none if all of a prefix are meant.
+
+    Raises:
+        click.UsageError: If both were given, or more KEYs than one request can ask for.
+    """
+    unique = list(dict.fromkeys(keys))
+    if unique and prefix:
+        raise click.UsageError("give KEYs, or --prefix")
+    if len(unique) > MOST_READ:
+        raise click.UsageError(f"up to {MOST_READ} KEYs; for more there is --prefix")
+    return [locks.row(key) for key in unique]
+
+
+range_option = click.option(
+    "--range-key", metavar="TEXT", help="Of the row, if --model is of rows that have one."
+)

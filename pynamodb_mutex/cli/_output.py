@@ -1,4 +1,4 @@
-"""What commands print: times, tables, JSON, questions, and what is shown while they wait."""
+"""Commands print times, JSON, questions and progress; they share the options that say how."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from pynamodb_mutex._messages import shown
-from pynamodb_mutex._terms import check_timeout
+from pynamodb_mutex._operations.options import check_timeout
+from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex.cli._place import Failure
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Which locks a command is about: the table, where it is, and as whom it is reached."""
+"""Options choose the table, where it is, and as whom it is reached; each command takes them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.exceptions import PynamoDBException, TableDoesNotExist
 from pynamodb.models import Model
 
-from pynamodb_mutex._answers import explained
-from pynamodb_mutex._messages import one_line, shown
-from pynamodb_mutex._process import store_for
-from pynamodb_mutex.cli import INTERRUPTED, UNREAD
+from pynamodb_mutex._dynamodb.answers import explained
+from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex.cli import INTERRUPTED
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.rows import RowLockMixin
 
@@ -93,9 +93,10 @@ class Place:
 
     def __str__(self) -> str:
         """Name the table and where it is, for people."""
-        store = store_for(self.model())
-        endpoint = store.connection.connection.client.meta.endpoint_url
-        where = f"table {store.connection.table_name} in {store.connection.connection.client.meta.region_name}"
+        connection = current_process().store(self.model()).connection
+        meta = connection.pynamodb.client.meta
+        where = f"table {connection.table_name} in {meta.region_name}"
+        endpoint: str = meta.endpoint_url
         return where if endpoint.endswith(_AWS) else f"{where} at {endpoint}"
 
     def without_table(self) -> str:
@@ -103,7 +104,9 @@ class Place:
         model = self.model()
         # the command makes lock tables alone
         advice = IF_NO_TABLE if issubclass(model, LockItem) else _WRONG_PLACE
-        return f"there is no table {model.Meta.table_name} in {store_for(model).where}: {advice}"
+        connection = current_process().store(model).connection
+        connection.open()
+        return f"there is no table {model.Meta.table_name} in {connection.where}: {advice}"
 
 
 _BEFORE_A_PROFILE = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -183,14 +186,14 @@ def place_options() -> list[click.Parameter]:
 
 
 class AppCommand(click.Command):
-    """A command that takes the options of place too, and tells failures in one line."""
+    """A command that takes the options of place too, and reports failures in one line."""
 
     def __init__(self, name: str | None = None, **more: Any) -> None:
         more["params"] = [*(more.get("params") or []), *place_options()]
         super().__init__(name, **more)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the command; what DynamoDB refuses is told without a traceback, as Ctrl-C is."""
+        """Run the command; what DynamoDB refuses is reported without a traceback, as Ctrl-C is."""
         try:
             return super().invoke(context)
         except (KeyboardInterrupt, click.Abort):
@@ -208,25 +211,6 @@ class AppCommand(click.Command):
             if not str(error).startswith("Invalid endpoint"):
                 raise
             raise Failure(one_line(error)) from error
-
-
-class AppGroup(click.Group):
-    """The group of all commands."""
-
-    command_class = AppCommand
-
-    def __init__(self, name: str | None = None, **more: Any) -> None:
-        more["params"] = [*(more.get("params") or []), *place_options()]
-        super().__init__(name, **more)
-
-    def invoke(self, context: click.Context) -> Any:
-        """Run a command; it ends quietly when nobody reads what it prints, as in ``ls | head -1``."""
-        try:
-            return super().invoke(context)
-        except BrokenPipeError:
-            # what is still buffered would fail once more when Python ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            context.exit(UNREAD)
 
 
 pass_place = click.make_pass_decorator(Place, ensure=True)

@@ -54,8 +54,8 @@ class Watchdog:
         """
         self._write(f"{target} {grace}")
 
-    def tell(self, deadline: float) -> None:
-        """Tell it until when the lock is held unless it hears more; minus infinity: it is lost."""
+    def extend(self, deadline: float) -> None:
+        """Send the time until which the lock is held unless more is sent; minus infinity: it is lost."""
         if deadline != self._told:
             self._told = deadline
             self._write(str(deadline))
@@ -79,13 +79,13 @@ class Watchdog:
 
 
 def now() -> float:
-    """Return the time by the clock of `pynamodb_mutex._clock.LocalClock`."""
+    """Return the time by the clock of `pynamodb_mutex._runtime.clock.LocalClock`."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def watch() -> None:
-    """Do what is told on standard input, until the end."""
+    """Follow the times on standard input, until its end."""
     target, grace, until = 0, 0.0, math.inf
     unread = b""
     while now() < until + _SLACK:

@@ -82,7 +82,7 @@ class Receiver:
 
 
 class Held(Generic[T]):
-    """What is remembered of locks that are held, by their tokens; each until its end is told.
+    """What is remembered of locks that are held, by their tokens; each until its end is reported.
 
     Has no lock, which a fork could leave locked: each step is one operation of a dict.
 
@@ -101,7 +101,7 @@ class Held(Generic[T]):
         self._held[token] = what
 
     def pop(self, token: str) -> T | None:
-        """Forget a lock whose end is told; None if it was not remembered."""
+        """Forget a lock whose end was reported; None if it was not remembered."""
         self._forget_parents()
         return self._held.pop(token, None)
 

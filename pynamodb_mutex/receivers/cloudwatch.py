@@ -3,14 +3,14 @@
 Needs neither a client nor a permission: CloudWatch Logs makes the metrics from the lines.
 
 ==================  ============================================================================
-``Acquired``        1 for a lock acquired; beside it ``WaitTime`` in seconds, ``Attempts``, and
+``Acquired``        1 for a lock acquired; with it ``WaitTime`` in seconds, ``Attempts``, and
                     ``Abandoned``, 1 if the holder before never gave it back
 ``Contended``       1 for an acquisition that found the lock held
-``NotAcquired``     1 for an acquisition that came to nothing; beside it ``WaitTime``
+``NotAcquired``     1 for an acquisition that failed; with it ``WaitTime``
 ``RenewalFailed``   1 for a renewal that failed
-``Lost``            1 for a lock lost; beside it ``HoldTime`` in seconds
-``Released``        1 for a lock given back; beside it ``HoldTime``
-``HandedOver``      1 for a lock handed over; beside it ``HoldTime``
+``Lost``            1 for a lock lost; with it ``HoldTime`` in seconds
+``Released``        1 for a lock released; with it ``HoldTime``
+``HandedOver``      1 for a lock handed over; with it ``HoldTime``
 ==================  ============================================================================
 
 The dimension is ``table``, with ``key_label`` also ``table`` and ``key_label`` together, and for

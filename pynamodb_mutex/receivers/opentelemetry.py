@@ -21,7 +21,7 @@ acquired, and the second has a link to the first. A loss is an error of the span
 
 Metrics have the attributes ``db.system.name`` and ``db.collection.name`` (the table), and with ``key_label``
 ``pynamodb_mutex.key_label``. The keys themselves, of which there may be any number, are attributes of spans
-only: ``pynamodb_mutex.key``, beside ``.owner``, ``.fencing_token``, ``.token``, ``.attempts``, ``.outcome``,
+only: ``pynamodb_mutex.key``, next to ``.owner``, ``.fencing_token``, ``.token``, ``.attempts``, ``.outcome``,
 ``.abandoned_by`` and ``.loss``.
 """
 
@@ -110,7 +110,7 @@ class OpenTelemetryReceiver(Receiver):
         self._abandoned = count(
             "abandoned", "Locks taken over from a holder that never gave them back"
         )
-        self._lost = count("lost", "Locks lost before they were given back")
+        self._lost = count("lost", "Locks lost before they were released")
         self._failures = count("renewal_failures", "Renewals that failed")
         self._waits = measure("wait.duration", "Time until a lock was acquired")
         self._holds = measure("hold.duration", "Time for which locks were held")

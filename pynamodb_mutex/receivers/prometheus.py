@@ -81,9 +81,7 @@ class PrometheusReceiver(Receiver):
         self._abandoned = self._metric(
             Counter, "abandoned", "Locks taken over from a holder that never gave them back"
         )
-        self._lost = self._metric(
-            Counter, "lost", "Locks lost before they were given back", "cause"
-        )
+        self._lost = self._metric(Counter, "lost", "Locks lost before they were released", "cause")
         self._failures = self._metric(Counter, "renewal_failures", "Renewals that failed")
         self._waits = self._metric(
             Histogram, "wait_seconds", "Seconds until a lock was acquired", buckets=_SECONDS

@@ -1,0 +1,263 @@
+"""What all locks for tasks have in common: each drives one for threads, with the runner for tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pynamodb_mutex._handles import Handle, ThreadHandle, note_not_released
+from pynamodb_mutex._operations.options import made
+from pynamodb_mutex._runtime.callers import caller, take_last, this_caller
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_in_task import run
+from pynamodb_mutex.exceptions import MutexLostError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import ParamSpec
+
+    from pynamodb.transactions import TransactWrite
+    from typing_extensions import Self
+
+    from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.held import Held, HeldClaim
+    from pynamodb_mutex._operations.options import CommonOptions
+    from pynamodb_mutex._protocol.claim import Loss
+    from pynamodb_mutex.exceptions import MutexNotHeldError
+
+    P = ParamSpec("P")
+
+    class AsyncOptions(CommonOptions, total=False):
+        """The options of `AsyncMutex.for_key`, but for the lock table and ``cancel_on_loss``."""
+
+        on_lost: Callable[[Any], object] | None
+
+
+L = TypeVar("L", bound="ThreadHandle[Any]")
+R = TypeVar("R")
+
+
+class AsyncHandle(Handle[Any], Generic[L]):
+    """A lock for threads, driven by tasks, and the tasks that hold it."""
+
+    def __init__(self, make: Callable[..., L], on_lost: Any, *, cancel_on_loss: bool) -> None:
+        self._make = make
+        self._on_lost = on_lost
+        self._cancel_on_loss = cancel_on_loss
+        self._holders: dict[int, list[_HoldingTask]] = {}
+        is_notified = cancel_on_loss or on_lost is not None
+        self._lock = make(on_lost=self._notify if is_notified else None)
+
+    @classmethod
+    def _made(cls, make: Callable[..., Any], cancel_on_loss: bool, options: AsyncOptions) -> Self:
+        on_lost = options.pop("on_lost", None)
+        inside = functools.partial(make, **options)
+        return made(cls, inside, on_lost, cancel_on_loss=cancel_on_loss)
+
+    def _mine(self) -> HeldClaim | Held | None:
+        held: HeldClaim | Held | None = self._lock._mine()
+        return held
+
+    def _not_held_error(self, what: str) -> MutexNotHeldError:
+        return self._lock._not_held_error(what)
+
+    def _notify(self, _: L) -> None:
+        """Pass on the report of a loss, which comes on a thread of its own."""
+        for several in list(self._holders.values()):
+            for holder in list(several):
+                holder.check_soon()
+        if self._on_lost is None:
+            return
+        result = self._on_lost(self)
+        if inspect.iscoroutine(result):
+            # an error in it is logged, as one in a function is
+            asyncio.run_coroutine_threadsafe(result, self._loop).result()
+
+    # -- calls --------------------------------------------------------------------------------------
+
+    async def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. Cancelled, it leaves nothing held."""
+        lock, who = self._lock, caller()
+        attempt = lock._attempt(who, lock._options.patience(blocking, timeout), blocks=False)
+        operation = lock._acquiring(attempt, who.number)
+        held = await self._run(
+            operation, lambda held: _nothing() if held is None else lock._releasing(held)
+        )
+        if held is None:
+            return False
+        self._begin(held)
+        return True
+
+    async def release(self) -> None:
+        """Release the lock: see `~pynamodb_mutex.Mutex.release`. Cancelled, it does so before it ends."""
+        if self._holders:
+            take_last(self._holders).end()
+        await self._run(self._lock._releasing(self._lock._current("release")))
+
+    async def renew(self, lease: float | None = None) -> None:
+        """Renew now: see `~pynamodb_mutex.Mutex.renew`."""
+        await self._run(self._lock._renewing(lease))
+
+    async def ensure_held(self, at_least: float = 0.0) -> None:
+        """Raise unless the lock is held: see `~pynamodb_mutex.Mutex.ensure_held`."""
+        await self._run(self._lock._ensuring(at_least))
+
+    async def locked(self) -> bool:
+        """Whether anyone holds the lock, by one consistent read: see `~pynamodb_mutex.Mutex.locked`."""
+        asking: Operation[bool] = self._lock._asking()  # type: ignore[attr-defined]  # of keys only
+        return await self._run(asking)
+
+    async def _enter(self) -> Any:
+        """Acquire the lock for a block; return the acquisition."""
+        lock, who = self._lock, caller()
+        attempt = lock._attempt(who, lock._options.patience(True, None), blocks=False)
+        held = await self._run(lock._entering(attempt, who.number), self._leaving)
+        self._begin(held)
+        return held
+
+    def _leaving(self, _: Any) -> Operation[None]:
+        """Leave a block that a cancelled task has entered."""
+        held = self._lock._leave_block()
+        return _nothing() if held is None else self._lock._releasing(held)
+
+    async def _run(
+        self, operation: Operation[R], undo: Callable[[R], Operation[Any]] | None = None
+    ) -> R:
+        self._loop = asyncio.get_running_loop()
+        return await run(current_process(), operation, undo)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release the lock. The body's own exception is never replaced.
+
+        Raises:
+            MutexLostError: After a clean body, or one that was cancelled for that, if the lock was
+                lost meanwhile.
+        """
+        # none if the body released the lock
+        holder = take_last(self._holders) if self._holders else None
+        left_by = error if holder is None else holder.leave(error)
+        held = self._lock._leave_block()
+        if held is not None:
+            try:
+                await self._run(self._lock._releasing(held))
+            except Exception as failure:
+                if left_by is None:
+                    raise
+                note_not_released(left_by, failure)
+        loss = None if holder is None else holder.cancelled_for
+        if loss is not None and left_by is None and error is not None:
+            # it was won back after the task had been cancelled: the body was interrupted all the same
+            raise MutexLostError(f"{self._lock!r} had been lost: {loss.value}", loss=loss)
+
+    def _begin(self, held: HeldClaim | Held) -> None:
+        holder = _HoldingTask(held, cancel_on_loss=self._cancel_on_loss)
+        self._holders.setdefault(this_caller(), []).append(holder)
+        # it may have been lost, and reported, before
+        holder.check_soon()
+
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> Callable[P, Coroutine[Any, Any, R]]:
+        """Decorate a coroutine function: each call runs under the lock, by an object of its own."""
+        if not inspect.iscoroutinefunction(function):
+            msg = f"{function!r} is no coroutine function: an async lock cannot be taken in it"
+            raise TypeError(msg)
+
+        @functools.wraps(function)
+        async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+            cancels = self._cancel_on_loss
+            another: Any = made(type(self), self._make, self._on_lost, cancel_on_loss=cancels)
+            async with another:
+                return await function(*args, **kwargs)
+
+        return locked
+
+
+def _nothing() -> Operation[None]:
+    """Return an operation that does nothing."""
+    return
+    yield
+
+
+class _HoldingTask:
+    """A task that holds a lock, and is cancelled when it loses it.
+
+    Attributes:
+        cancelled_for: The loss for which the task was cancelled.
+    """
+
+    def __init__(self, held: HeldClaim | Held, *, cancel_on_loss: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._held = held
+        # there is always one where something is awaited
+        self._task: Any = asyncio.current_task()
+        self._cancels_on_loss = cancel_on_loss
+        self.cancelled_for: Loss | None = None
+        self._other_cancels = self._cancels()
+        self._ended = False
+
+    def _cancels(self) -> int:
+        # Python 3.10 does not count them: then each is taken for ours, once there was one of ours
+        count: int = getattr(self._task, "cancelling", int)()
+        return count
+
+    def check_soon(self) -> None:
+        """Cancel the task if it has lost the lock; called on any thread."""
+        with suppress(RuntimeError):  # its loop is closed, and the task ended
+            self._loop.call_soon_threadsafe(self._check)
+
+    def _check(self) -> None:
+        # on the loop, so that the task stands at an await, and is cancelled there
+        if self._ended or self.cancelled_for is not None or not self._cancels_on_loss:
+            return
+        self.cancelled_for = self._held.loss
+        if self.cancelled_for is not None:
+            self._task.cancel(f"a lock was lost: {self.cancelled_for.value}")
+
+    def end(self) -> None:
+        """Cancel nobody any more."""
+        self._ended = True
+
+    def leave(self, error: BaseException | None) -> BaseException | None:
+        """Note that the task leaves the block; return the error with which it does.
+
+        That is none in place of a cancellation that was this object's and nobody else's.
+        """
+        self.end()
+        if self.cancelled_for is None:
+            return error
+        getattr(self._task, "uncancel", int)()
+        ours = self._cancels() <= self._other_cancels
+        return None if ours and isinstance(error, asyncio.CancelledError) else error
+
+
+class AsyncTransaction:
+    """A TransactWrite that is sent when its ``async with`` block ends without an exception."""
+
+    def __init__(self, transaction: TransactWrite) -> None:
+        self._transaction: Any = transaction
+
+    async def __aenter__(self) -> TransactWrite:
+        """Return PynamoDB's, to put writes into; they are not awaited."""
+        entered: TransactWrite = self._transaction.__enter__()
+        return entered
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Send it: see `~pynamodb_mutex.Mutex.transaction` for what it raises. Cancelled, it is sent all the same."""
+        if kind is None:
+            await run(current_process(), self._transaction.committing())
+            self._transaction.committed()

@@ -1,0 +1,198 @@
+"""Creates the lock table. Safe to repeat."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.validate import ParamValidator
+from pynamodb.exceptions import TableError
+
+from pynamodb_mutex._dynamodb.answers import explained
+from pynamodb_mutex._dynamodb.pynamodb_private import connection_of, schema_of
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+
+_SHORTEST_POLL = 0.1
+_LONGEST_POLL = 2.0
+_LONGEST_WAIT = 300.0
+
+_USABLE = ("ACTIVE", "UPDATING")
+
+_SETTINGS = {
+    # PynamoDB's names, as one may expect them here, and boto3's
+    "billing_mode": "BillingMode",
+    "read_capacity_units": "ProvisionedThroughput",
+    "write_capacity_units": "ProvisionedThroughput",
+    "tags": "Tags",
+    "stream_view_type": "StreamSpecification",
+}
+
+
+_INDEXES = {
+    "global_secondary_indexes": "GlobalSecondaryIndexes",
+    "local_secondary_indexes": "LocalSecondaryIndexes",
+}
+
+
+def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
+    """Create a model's table if there is none, and enable its TTL if it is not.
+
+    Returns:
+        Whether this made it; a repeat of a request whose answer was lost finds it there.
+    """
+    name: str = model.Meta.table_name
+    try:
+        client: Any = connection_of(model).connection.client
+    except (BotoCoreError, ValueError) as error:
+        raise _failed(f"table {name}", error) from error
+    request = _request(model, client, options)
+    created = True
+    try:
+        try:
+            client.create_table(**request)
+        except ClientError as error:
+            # in use: it exists, or somebody else is just creating it
+            if not is_code(error, "ResourceInUseException"):
+                raise
+            created = False
+        table = _described(client, name, wait=wait)
+        found, needed = keys_of(table), keys_of(request)
+        if found != needed:
+            msg = f"table {name} exists with other keys: {found}, not {needed}"
+            raise TableError(msg)
+        if table["TableStatus"] in _USABLE:
+            _enable_ttl(client, name, model.get_attributes()["ttl"].attr_name)
+    except (BotoCoreError, ClientError) as error:
+        where = f"{client.meta.region_name} at {client.meta.endpoint_url}"
+        raise _failed(f"table {name} in {where}", error) from error
+    return created
+
+
+def _failed(table: str, error: Exception) -> TableError:
+    return TableError(f"{table} could not be created: {explained(error)}", error)
+
+
+def keys_of(table: dict[str, Any]) -> str:
+    """Return names and types of a table's keys, in words; those of equal keys are equal.
+
+    Args:
+        table: As CreateTable is asked for it, or DescribeTable returns it.
+    """
+    definitions = table["AttributeDefinitions"]
+    kinds = {each["AttributeName"]: each["AttributeType"] for each in definitions}
+    names = {each["KeyType"]: each["AttributeName"] for each in table["KeySchema"]}
+    return ", ".join(
+        f"{role.lower()} key {names[role]!r} ({kinds[names[role]]})"
+        for role in ("HASH", "RANGE")
+        if role in names
+    )
+
+
+def keys_needed(model: type[Model]) -> str:
+    """Return the same of the table that a model needs."""
+    schema = schema_of(model)
+    return keys_of(
+        {
+            "AttributeDefinitions": schema["attribute_definitions"],
+            "KeySchema": schema["key_schema"],
+        }
+    )
+
+
+def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return CreateTable's parameters: the model's keys and settings, then the caller's options."""
+    shape = client.meta.service_model.operation_model("CreateTable").input_shape
+    own = {"TableName", "KeySchema", "AttributeDefinitions"}
+    for name in options:
+        if name in own or name not in shape.members:
+            hint = f"; boto3 calls it {_SETTINGS[name]}" if name in _SETTINGS else ""
+            known = ", ".join(sorted(set(shape.members) - own))
+            msg = f"create_table has no option {name!r}{hint}. Its options: {known}"
+            raise TypeError(msg)
+    schema = schema_of(model)
+    meta: Any = model.Meta
+    request: dict[str, Any] = {
+        "TableName": meta.table_name,
+        "AttributeDefinitions": schema["attribute_definitions"],
+        "KeySchema": sorted(schema["key_schema"], key=lambda key: key["KeyType"]),
+        "BillingMode": meta.billing_mode,
+    }
+    if getattr(meta, "tags", None):
+        request["Tags"] = [{"Key": key, "Value": value} for key, value in meta.tags.items()]
+    if getattr(meta, "stream_view_type", None):
+        request["StreamSpecification"] = {
+            "StreamEnabled": True,
+            "StreamViewType": meta.stream_view_type,
+        }
+    for kind, option in _INDEXES.items():
+        if schema[kind]:
+            request[option] = [
+                {
+                    "IndexName": index["index_name"],
+                    "KeySchema": sorted(index["key_schema"], key=lambda key: key["KeyType"]),
+                    "Projection": index["projection"],
+                }
+                for index in schema[kind]
+            ]
+    if "ProvisionedThroughput" in options:
+        request["BillingMode"] = "PROVISIONED"
+    elif meta.billing_mode == "PROVISIONED":
+        request["ProvisionedThroughput"] = {
+            "ReadCapacityUnits": meta.read_capacity_units,
+            "WriteCapacityUnits": meta.write_capacity_units,
+        }
+    request |= options
+    # PynamoDB's client does not validate parameters, and would drop a misspelt one
+    report = ParamValidator().validate(request, shape)
+    if report.has_errors():
+        msg = f"create_table: {report.generate_report()}"
+        raise ValueError(msg)
+    return request
+
+
+def _described(client: Any, name: str, *, wait: bool) -> dict[str, Any]:
+    """Return the table's description, once it is active if that is waited for."""
+    pause, waited = _SHORTEST_POLL, 0.0
+    while True:
+        try:
+            table: dict[str, Any] = client.describe_table(TableName=name)["Table"]
+        except ClientError as error:
+            # DescribeTable is eventually consistent
+            if not is_code(error, "ResourceNotFoundException") or waited > _LONGEST_WAIT:
+                raise
+        else:
+            if not wait or table["TableStatus"] in _USABLE:
+                return table
+            if waited > _LONGEST_WAIT:
+                msg = f"table {name} is still {table['TableStatus']} after {waited:.0f} s"
+                raise TableError(msg)
+        time.sleep(pause)
+        waited += pause
+        pause = min(2 * pause, _LONGEST_POLL)
+
+
+def is_code(error: ClientError, code: str) -> bool:
+    """Recognise an error by its code: two threads may each get error classes of their own from botocore."""
+    return error.response["Error"]["Code"] == code
+
+
+def _enable_ttl(client: Any, name: str, attribute: str) -> None:
+    """Enable TTL: DynamoDB refuses to enable what is enabled already."""
+    found = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
+    if found["TimeToLiveStatus"] in ("ENABLED", "ENABLING"):
+        if found["AttributeName"] != attribute:
+            msg = f"table {name} has its TTL on {found['AttributeName']!r}, not on {attribute!r}"
+            raise TableError(msg)
+        return
+    try:
+        client.update_time_to_live(
+            TableName=name,
+            TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute},
+        )
+    except ClientError as error:
+        # enabled by somebody else meanwhile
+        if "already enabled" not in str(error):
+            raise

@@ -1,0 +1,135 @@
+"""Keys: what a caller may name a lock, and how the row of that lock is addressed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from decimal import Context, Decimal
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
+from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex.exceptions import InvalidKeyError
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+
+LONGEST_KEY = 2048
+"""Bytes of UTF-8 that DynamoDB takes in a hash key."""
+
+LONGEST_RANGE_KEY = 1024
+"""Bytes that DynamoDB takes in a range key."""
+
+RawItem = dict[str, dict[str, Any]]
+"""Attribute values by stored name, as botocore has them."""
+
+
+def check_key(key: object) -> str:
+    """Return the key, if a lock can have it.
+
+    Raises:
+        InvalidKeyError: If it is not a string, is empty, has lone surrogates, or is too long.
+    """
+    if not isinstance(key, str):
+        msg = f"a key must be a str, not {type(key).__name__}"
+        raise InvalidKeyError(msg)
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        msg = f"the key {shown(key)} cannot be written in UTF-8: {error.reason}"
+        raise InvalidKeyError(msg, error, key=key) from error
+    if not 1 <= size <= LONGEST_KEY:
+        msg = f"a key takes 1 to {LONGEST_KEY} bytes of UTF-8, this one {size}"
+        raise InvalidKeyError(msg, key=key)
+    return key
+
+
+def key_of(model: type[Model], key: str) -> RawItem:
+    """Return the primary key of a lock's row.
+
+    Raises:
+        InvalidKeyError: If the model has a range key without a default.
+    """
+    attributes = model.get_attributes()
+    hash_attribute = attributes[hash_key_name(model)]
+    raw: RawItem = {
+        hash_attribute.attr_name: {hash_attribute.attr_type: hash_attribute.serialize(key)}
+    }
+    range_name = range_key_name(model)
+    if range_name is not None:
+        range_attribute = attributes[range_name]
+        value = model(key).attribute_values.get(range_name)
+        if value is None:
+            msg = f"{model.__name__}.{range_name} is a range key: give it a default"
+            raise InvalidKeyError(msg, key=key)
+        raw[range_attribute.attr_name] = {
+            range_attribute.attr_type: range_attribute.serialize(value)
+        }
+    return raw
+
+
+def row_key(model: type[Model], hash_key: object, range_key: object = None) -> RawItem:
+    """Return the primary key of a row in a user's table.
+
+    Raises:
+        InvalidKeyError: If the model cannot have such a key.
+    """
+    raw: RawItem = {}
+    range_name = range_key_name(model)
+    parts: list[tuple[str | None, object, int]] = [(hash_key_name(model), hash_key, LONGEST_KEY)]
+    if range_name is not None or range_key is not None:
+        parts.append((range_name, range_key, LONGEST_RANGE_KEY))
+    for name, value, longest in parts:
+        if name is None:
+            msg = f"{model.__name__} has no range key, but one was given: {shown(value)}"
+            raise InvalidKeyError(msg)
+        attribute = model.get_attributes()[name]
+        try:
+            serialized = None if value is None else attribute.serialize(value)
+            size = _size(attribute.attr_type, serialized)
+        except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            msg = f"{model.__name__}.{name} cannot be {shown(value)}: {one_line(error)}"
+            raise InvalidKeyError(msg) from error
+        if not 1 <= size <= longest:
+            msg = f"{model.__name__}.{name} takes 1 to {longest} bytes, not the {size} of {shown(value)}"
+            raise InvalidKeyError(msg)
+        raw[attribute.attr_name] = {attribute.attr_type: serialized}
+    return raw
+
+
+def _size(kind: str, serialized: object) -> int:
+    if kind == "S" and isinstance(serialized, str):
+        return len(serialized.encode())
+    if kind == "N" and isinstance(serialized, str) and Decimal(serialized).is_finite():
+        return len(serialized)
+    if kind == "B" and isinstance(serialized, bytes):
+        return len(serialized)
+    raise TypeError(f"not a key of type {kind}")
+
+
+def row_name(model: type[Model], raw_key: RawItem) -> str:
+    """Return the name of a user's row: the key of the lock that stands for it, and what messages call it.
+
+    Different rows have different names, and one row has one however its number is written.
+    """
+    parts = [model.Meta.table_name, *(_text(kind, value) for kind, value in _pairs(raw_key))]
+    name = "/".join(quote(part, safe=" :@+=,;!*'()[]") for part in parts)
+    if len(name.encode()) > LONGEST_KEY:
+        # two slashes, for the name of a short key never has them
+        return f"{parts[0]}//sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+    return name
+
+
+def _pairs(raw_key: RawItem) -> list[tuple[str, Any]]:
+    return [pair for typed in raw_key.values() for pair in typed.items()]
+
+
+def _text(kind: str, value: Any) -> str:
+    if kind == "N":
+        number = Decimal(value)
+        # a negative zero is the same row, and the usual 28 digits are fewer than a key may have
+        return str(Context(prec=LONGEST_KEY).normalize(number)) if number else "0"
+    if kind == "B":
+        return base64.urlsafe_b64encode(value).decode()
+    return str(value)

@@ -1,0 +1,350 @@
+"""The conditional requests of the protocol, prebuilt from the layout of a row.
+
+PynamoDB builds an expression in about 50 µs; a lock sends the same few again and again. Each is
+built once with slots for the values, and filled in for each attempt.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pynamodb.constants import (
+    CONDITION_EXPRESSION,
+    EXPRESSION_ATTRIBUTE_NAMES,
+    EXPRESSION_ATTRIBUTE_VALUES,
+    KEY,
+    RETURN_VALUES_ON_CONDITION_FAILURE,
+    TABLE_NAME,
+    UPDATE_EXPRESSION,
+)
+from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.update import SetAction
+
+from pynamodb_mutex._dynamodb.layout import CLAIM, OWN, SLOT, slot
+from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pynamodb.connection.table import TableConnection
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamodb_mutex._dynamodb.keys import RawItem
+    from pynamodb_mutex._dynamodb.layout import Layout
+
+T = TypeVar("T")
+
+# -- templates -------------------------------------------------------------------------------------
+
+
+class Template:
+    """A request with slots for its key and values."""
+
+    def __init__(self, connection: TableConnection, **parts: Any) -> None:
+        kwargs = connection.get_operation_kwargs(
+            "", **parts, return_values_on_condition_failure="ALL_OLD"
+        )
+        values = kwargs.pop(EXPRESSION_ATTRIBUTE_VALUES, {})
+        del kwargs[KEY]
+        self._fixed = kwargs
+        self._constants: RawItem = {}
+        self._slots: list[tuple[str, str, str]] = []
+        for placeholder, ((kind, value),) in ((p, v.items()) for p, v in values.items()):
+            if isinstance(value, str) and value.startswith(SLOT):
+                self._slots.append((placeholder, kind, value[len(SLOT) :]))
+            else:
+                self._constants[placeholder] = {kind: value}
+
+    def fill(self, key: RawItem, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the request for one key, each slot filled with its serialised value."""
+        filled = {placeholder: {kind: values[name]} for placeholder, kind, name in self._slots}
+        request = {**self._fixed, KEY: key}
+        if self._constants or filled:
+            request[EXPRESSION_ATTRIBUTE_VALUES] = {**self._constants, **filled}
+        return request
+
+
+class Statement:
+    """An update in PartiQL, as it stands in a batch: the same change, on the same condition.
+
+    Args:
+        update: Sets attributes to values, on comparisons that are all joined by AND.
+        key: Stored names of the attributes of the primary key.
+    """
+
+    def __init__(self, update: Template, key: Sequence[str]) -> None:
+        fixed = update._fixed
+        names: dict[str, str] = fixed[EXPRESSION_ATTRIBUTE_NAMES]
+        slots = {placeholder: (kind, name) for placeholder, kind, name in update._slots}
+        order: list[tuple[str, str]] = []
+
+        def spelled(placeholder: re.Match[str]) -> str:
+            if placeholder[0] in names:
+                return _quoted(names[placeholder[0]])
+            order.append(slots[placeholder[0]])
+            return "?"
+
+        changes = re.sub(r"[#:]\w+", spelled, fixed[UPDATE_EXPRESSION].replace(", ", " SET "))
+        self._changes = len(order)
+        condition = re.sub(r"[#:]\w+", spelled, re.sub("[()]", "", fixed[CONDITION_EXPRESSION]))
+        where = " AND ".join([*(f"{_quoted(name)} = ?" for name in key), condition])
+        table = _quoted(fixed[TABLE_NAME])
+        self._text = f"UPDATE {table} {changes} WHERE {where} RETURNING MODIFIED NEW *"
+        self._key = key
+        self._order = order
+
+    def fill(self, key: RawItem, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the statement for one key, with its serialised values."""
+        filled = [{kind: values[name]} for kind, name in self._order]
+        filled[self._changes : self._changes] = [key[name] for name in self._key]
+        return {
+            "Statement": self._text,
+            "Parameters": filled,
+            RETURN_VALUES_ON_CONDITION_FAILURE: "ALL_OLD",
+        }
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Once(Generic[T]):
+    """A property that is computed at its first use.
+
+    Not `functools.cached_property`: before Python 3.12 that takes a lock, and a child that is forked
+    while another thread holds it waits for ever.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> T:
+        value = instance.__dict__[self._compute.__name__] = self._compute(instance)
+        return value
+
+
+# -- the requests ----------------------------------------------------------------------------------
+
+
+class Requests:
+    """The requests that change the claims in the rows of one model."""
+
+    def __init__(self, layout: Layout, connection: TableConnection) -> None:
+        self._layout = layout
+        self._connection = connection
+
+    def _template(self, actions: Sequence[Action], condition: Condition, **parts: Any) -> Template:
+        return Template(self._connection, actions=actions, condition=condition, **parts)
+
+    def acquire(self, *, watched: bool, data: bool) -> Template:
+        """Take a row that is free, whose claim ended, or whose watched claim is dead."""
+        return self._acquires[watched, data]
+
+    @Once
+    def _acquires(self) -> dict[tuple[bool, bool], Template]:
+        return {
+            (watched, data): self._acquire(watched=watched, data=data)
+            for watched in (False, True)
+            for data in (False, True)
+        }
+
+    def _acquire(self, *, watched: bool, data: bool, exactly: bool = False) -> Template:
+        layout = self._layout
+        takeable = layout.not_held()
+        if watched:
+            takeable |= (layout.token == slot("S", "seen")) & (
+                layout.expires_at == slot("N", "seen_until")
+            )
+        fresh = layout.token.does_not_exist() | (layout.token != slot("S", "token"))
+        condition = takeable & fresh & layout.is_a_locks()
+        if exactly:
+            condition &= layout.version_below()
+            version: Any = slot("N", "new_version")
+        else:
+            version = (Path(layout.version) | slot("N", "seed")) + Value({"N": "1"})
+        actions: list[Action] = [
+            # before the owner is set: an engine may evaluate in order
+            layout.abandoned_by.set(Path(layout.owner) | Value({"S": ""})),
+            *layout.claiming(data=data),
+            SetAction(Path(layout.version), version),
+            *(
+                attribute.set(Path(attribute) | slot(attribute.attr_type, OWN + name))
+                for name, attribute in layout.initial
+            ),
+        ]
+        return self._template(actions, condition, return_values="ALL_NEW")
+
+    @Once
+    def _exact_acquires(self) -> dict[tuple[bool, bool], Template]:
+        return {
+            (watched, data): self._acquire(watched=watched, data=data, exactly=True)
+            for watched in (False, True)
+            for data in (False, True)
+        }
+
+    def acquire_exactly(self, *, watched: bool, data: bool) -> Template:
+        """Take a row under a fencing token that is chosen beforehand.
+
+        For transactions, whose answer does not show which one it became.
+        """
+        return self._exact_acquires[watched, data]
+
+    def hand_over(self, *, data: bool) -> Template:
+        """Give our claim to another acquisition, in place of release, poll and acquire."""
+        return self._hand_overs[data]
+
+    @Once
+    def _hand_overs(self) -> dict[bool, Template]:
+        layout = self._layout
+        # without "exists" a late one would revive what was released
+        return self._passed_on(layout.mine() & layout.has_claim)
+
+    def attach(self, *, data: bool) -> Template:
+        """Take over the claim that a ticket names, unless its end has surely passed."""
+        return self._attaches[data]
+
+    @Once
+    def _attaches(self) -> dict[bool, Template]:
+        layout = self._layout
+        # nor does it exist where it has no end
+        return self._passed_on(layout.mine() & (layout.expires_at >= slot("N", "now_low")))
+
+    def _passed_on(self, condition: Condition) -> dict[bool, Template]:
+        layout = self._layout
+        one_more = Path(layout.version) + Value({"N": "1"})
+        return {
+            data: self._template(
+                [
+                    *layout.claiming(data=data),
+                    layout.abandoned_by.set(Value({"S": ""})),
+                    SetAction(Path(layout.version), one_more),
+                ],
+                condition,
+                return_values="ALL_NEW",
+            )
+            for data in (False, True)
+        }
+
+    @Once
+    def renew(self) -> Template:
+        """Move the end of our claim, only ever later."""
+        layout = self._layout
+        actions = [
+            layout.expires_at.set(slot("N", "end")),
+            layout.lease.set(slot("N", "lease")),
+            *layout.dated(),
+        ]
+        return self._template(actions, layout.mine() & layout.ends_before())
+
+    @Once
+    def renew_in_batch(self) -> Statement:
+        """The same, as one of several in a request."""
+        layout = self._layout
+        key = (hash_key_name(layout.model), range_key_name(layout.model))
+        attributes = layout.model.get_attributes()
+        return Statement(self.renew, [attributes[name].attr_name for name in key if name])
+
+    @Once
+    def release(self) -> Template:
+        """End our claim, and keep the tombstone. Refused if it has ended: nothing need be returned."""
+        layout = self._layout
+        return self._template(layout.ending(), layout.mine() & layout.has_claim)
+
+    @Once
+    def delete(self) -> Template:
+        """End our claim and the row with it. Refused if it has ended."""
+        layout = self._layout
+        return Template(self._connection, condition=layout.mine() & layout.has_claim)
+
+    @Once
+    def disown(self) -> Template:
+        """End the claim of an acquisition whose outcome, and so its version, is unknown."""
+        layout = self._layout
+        return self._template(layout.ending(), layout.token == slot("S", "mine"))
+
+    @Once
+    def force(self) -> Template:
+        """Break the claim that was seen, and no later one."""
+        layout = self._layout
+        condition = (layout.token == slot("S", "seen")) & layout.has_claim
+        actions = [
+            layout.token.set(slot("S", "token")),
+            SetAction(Path(layout.version), Path(layout.version) + Value({"N": "1"})),
+            *layout.ending(),
+        ]
+        return self._template(actions, condition)
+
+    def put_right(self, seen: RawItem) -> tuple[Template, dict[str, Any]]:
+        """Make a tombstone of a row whose attributes cannot be right, if they still are as they were seen.
+
+        Returns:
+            The request, and the values in it that were seen.
+        """
+        layout = self._layout
+        attributes = layout.model.get_attributes()
+        prefix: str = getattr(layout.model, "_claim_prefix", "")
+        condition: Any = None
+        values: dict[str, Any] = {}
+        for name in CLAIM:
+            attribute = attributes[prefix + name]
+            path = Path(attribute)
+            same: Condition = path.does_not_exist()
+            for kind, value in seen.get(attribute.attr_name, {}).items():
+                # slots, for what is seen is not ours to read
+                values[f"seen {name}"] = value
+                same = path == slot(kind, f"seen {name}")
+            condition = same if condition is None else condition & same
+        actions = [
+            layout.token.set(slot("S", "token")),
+            layout.version.set(slot("N", "new_version")),
+            *layout.ending(),
+            layout.writes.remove(),
+            layout.abandoned_by.remove(),
+        ]
+        return self._template(actions, condition), values
+
+    @Once
+    def guard(self) -> Template:
+        """Count a guarded write: only under our claim, and only after the one before it."""
+        layout = self._layout
+        return self._template([layout.counted()], layout.guarding())
+
+    @Once
+    def guard_and_end(self) -> Template:
+        """Count a guarded write that is the last one under our claim."""
+        layout = self._layout
+        return self._template([layout.counted(), *layout.ending()], layout.guarding())
+
+    @Once
+    def free(self) -> Template:
+        """Check that there is no claim, dead or alive."""
+        layout = self._layout
+        return Template(self._connection, condition=layout.expires_at.does_not_exist())
+
+    @Once
+    def end_dead(self) -> Template:
+        """End a claim that was seen, and whose end has passed."""
+        layout = self._layout
+        seen = layout.token == slot("S", "mine")
+        return self._template(layout.ending(), seen & (layout.expires_at < slot("N", "now_low")))
+
+    @Once
+    def save_data(self) -> Template:
+        """Write the caller's payload, guarded."""
+        layout = self._layout
+        return self._template(
+            [
+                layout.counted(),
+                layout.data_attribute.set(slot(layout.data_attribute.attr_type, "data")),
+            ],
+            layout.guarding(),
+        )
+
+    @Once
+    def clear_data(self) -> Template:
+        """Take the caller's payload out, guarded."""
+        layout = self._layout
+        return self._template([layout.counted(), layout.data_attribute.remove()], layout.guarding())

@@ -1,0 +1,608 @@
+"""What all locks have in common, as their users see them: on one key or several, for threads or for tasks.
+
+A handle may be shared by threads and tasks. Each sees its own acquisition, and one that has none sees the
+latest: so a holder that lost the lock does not see `held` as True because another acquired it by the
+same object.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from pynamodb_mutex._operations.contender import Contender
+from pynamodb_mutex._operations.options import Made, check_at_least, check_lease
+from pynamodb_mutex._operations.release import release_several
+from pynamodb_mutex._operations.renew import ensure_all_held, renew
+from pynamodb_mutex._protocol.messages import one_line, shown, shown_all
+from pynamodb_mutex._runtime.callers import caller, take_last, this_caller
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex.exceptions import (
+    MutexAlreadyHeldError,
+    MutexError,
+    MutexNotHeldError,
+    MutexTimeoutError,
+    add_note,
+    describe_holder,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+    from typing import ParamSpec, Protocol
+
+    from pynamodb_mutex._operations.acquire_several import AcquisitionOfSeveral
+    from pynamodb_mutex._operations.contender import Caller
+    from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.held import Held, HeldClaim
+    from pynamodb_mutex._operations.options import LockOptions
+    from pynamodb_mutex._protocol.claim import Loss
+
+    P = ParamSpec("P")
+
+    class Attempt(Protocol):
+        """An attempt to acquire a lock."""
+
+        def run(self, note: Callable[[Any], object]) -> Operation[Any]: ...
+
+
+R = TypeVar("R")
+H = TypeVar("H", bound="HeldClaim | Held")
+"""What the handle's acquisitions are."""
+
+
+class Handle(Made, Generic[H]):
+    """A lock as its users see it: what is known of it, without asking DynamoDB."""
+
+    @abstractmethod
+    def _mine(self) -> H | None:
+        """Return the acquisition of this thread or task, or else the latest."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock is held here, now, by the local clock; of several, whether all are. No I/O."""
+        held = self._mine()
+        return held is not None and held.held
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends, by the local clock; of several, until the first one does. 0 if not held."""
+        held = self._mine()
+        return 0.0 if held is None else held.remaining
+
+    @property
+    def deadline(self) -> float:
+        """When the protected work must be over: the instant at which `held` becomes False.
+
+        A reading of ``time.clock_gettime(time.CLOCK_BOOTTIME)`` on Linux, of ``time.monotonic()``
+        elsewhere; of no other clock, and of no other machine. Each renewal moves it; beyond
+        ``max_hold`` it stands still. It may also move nearer, when DynamoDB's answers show that the
+        local clock stood still. Minus infinity if the lock is not held any more, or was acquired by the
+        parent of this forked process.
+
+        Raises:
+            MutexNotHeldError: If there never was an acquisition.
+        """
+        held = self._mine()
+        if held is None:
+            raise self._not_held_error("deadline")
+        return held.ends if held.held else -math.inf
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock was held here and lost before it was released. No I/O."""
+        return self.loss is not None
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why the lock was lost; None if it was not."""
+        held = self._mine()
+        return None if held is None else held.loss
+
+    @abstractmethod
+    def _not_held_error(self, what: str) -> MutexNotHeldError:
+        """Return the error for a call that needs an acquisition."""
+
+    def _state(self) -> str:
+        """Say how the lock fares, for people."""
+        held = self._mine()
+        if held is not None and held.held:
+            return f"held, {held.remaining:.1f} s left"
+        if held is not None and held.loss is not None:
+            return f"lost: {held.why}"
+        return "not held"
+
+    def __bool__(self) -> NoReturn:
+        """Refuse: what would be asked is not clear."""
+        msg = f"a {type(self).__name__} has no truth value: use .held, or the result of .acquire()"
+        raise TypeError(msg)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: an acquisition belongs to one process."""
+        msg = f"a {type(self).__name__} cannot be pickled: make it where it is used"
+        raise TypeError(msg)
+
+
+class HandleOfOne(Handle["HeldClaim"]):
+    """A lock on one key."""
+
+    _options: LockOptions
+
+    @property
+    def key(self) -> str:
+        """The key."""
+        return self._options.key
+
+    @property
+    def token(self) -> str:
+        """Random id of the last acquisition.
+
+        Raises:
+            MutexNotHeldError: If there was none.
+        """
+        return self._last("token").own.token
+
+    @property
+    def fencing_token(self) -> int:
+        """Number of the last acquisition: greater than that of each one before it, on this key.
+
+        Raises:
+            MutexNotHeldError: If there was none.
+            MutexError: With ``delete_on_release``, for then it may fall.
+        """
+        if self._options.delete_on_release:
+            msg = "no fencing token with delete_on_release: it could fall when the row is new"
+            raise MutexError(msg, key=self._options.key)
+        return self._last("fencing_token").own.version
+
+    def _last(self, what: str) -> HeldClaim:
+        claim = self._mine()
+        if claim is None:
+            raise self._not_held_error(what)
+        return claim
+
+    @property
+    def owner(self) -> str:
+        """The label under which the lock is held, or would be."""
+        claim = self._mine()
+        return self._options.owner or caller().label if claim is None else claim.contender.owner
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the holder before never released the lock."""
+        return bool(self.abandoned_by)
+
+    @property
+    def abandoned_by(self) -> str | None:
+        """Label of the holder that never released the lock, or None."""
+        claim = self._mine()
+        return claim.abandoned_by or None if claim is not None else None
+
+    @property
+    def data(self) -> Any:
+        """The payload in the row, as of the acquisition or the last `save_data`.
+
+        Raises:
+            InvalidRowError: If what another program wrote there is not JSON.
+        """
+        claim = self._mine()
+        return None if claim is None else claim.data
+
+    def _not_held_error(self, what: str) -> MutexNotHeldError:
+        return MutexNotHeldError(f"{what}: {shown(self.key)} is not held", key=self.key)
+
+    def _state(self) -> str:
+        claim = self._mine()
+        if claim is not None and claim.held:
+            return f"held, fencing token {claim.own.version}, {claim.remaining:.1f} s left"
+        return super()._state()
+
+    def __repr__(self) -> str:
+        """Say what is known, without asking."""
+        table = self._options.model.Meta.table_name
+        return f"<{type(self).__name__} {shown(self.key)} in {table}: {self._state()}>"
+
+
+class HandleOfSeveral(Handle["Held"]):
+    """A lock on several keys, or rows."""
+
+    @property
+    @abstractmethod
+    def _names(self) -> str:
+        """The keys, for messages."""
+
+    def __repr__(self) -> str:
+        """Say what is known, without asking."""
+        return f"<{type(self).__name__} {self._names}: {self._state()}>"
+
+
+class ThreadHandle(Handle[H]):
+    """A lock for threads: what is done with it, by operations that tasks run as well."""
+
+    _options: LockOptions
+
+    def __init__(self, options: LockOptions) -> None:
+        self._options = options
+        self._holds: dict[int, H] = {}
+        self._latest: H | None = None
+        self._entered: dict[int, list[H]] = {}
+
+    def _mine(self) -> H | None:
+        # The one exception to "no property starts a thread": while no thread of ours lives, and the system
+        # refuses one, the user's are all there is.
+        threads = current_process().threads
+        if threads.refusing:
+            threads.start()
+        return self._holds.get(this_caller()) or self._latest
+
+    def _current(self, what: str) -> H:
+        """Return the acquisition that a call is about."""
+        held = self._mine()
+        if held is None:
+            raise self._not_held_error(what)
+        return held
+
+    # -- operations ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Any:
+        """Return an attempt to acquire the lock."""
+
+    @abstractmethod
+    def _reentered(self, attempt: Any, me: int) -> H | None:
+        """Enter the acquisition that this thread or task has already, if it has one.
+
+        Raises:
+            MutexAlreadyHeldError: If it may not.
+        """
+
+    @abstractmethod
+    def _timeout_error(self, attempt: Any) -> MutexTimeoutError:
+        """Return the error for a lock that was not free in time."""
+
+    def _note(self, me: int, held: H) -> None:
+        """Note that a thread or task holds the lock."""
+        self._holds[me] = self._latest = held
+
+    def _acquiring(self, attempt: Attempt, me: int) -> Operation[H | None]:
+        """Acquire the lock; None if it was not free in time."""
+        held = self._reentered(attempt, me)
+        if held is None:
+            acquired: H | None = yield from attempt.run(functools.partial(self._note, me))
+            return acquired
+        self._note(me, held)
+        return held
+
+    def _entering(self, attempt: Attempt, me: int) -> Operation[H]:
+        """Acquire the lock for a ``with`` block."""
+        held = yield from self._acquiring(attempt, me)
+        if held is None:
+            raise self._timeout_error(attempt)
+        return self._begin_block(held, me)
+
+    def _begin_block(self, held: H, me: int) -> H:
+        self._blocks_of(held).blocks += 1
+        self._entered.setdefault(me, []).append(held)
+        return held
+
+    @staticmethod
+    @abstractmethod
+    def _blocks_of(held: H) -> Held:
+        """Return what counts the blocks."""
+
+    @abstractmethod
+    def _releasing(self, held: H) -> Operation[None]:
+        """Release the lock."""
+
+    @abstractmethod
+    def _renewing(self, lease: float | None) -> Operation[None]:
+        """Renew it."""
+
+    @abstractmethod
+    def _ensuring(self, at_least: float) -> Operation[None]:
+        """Raise unless it is held, and renew it if less is left."""
+
+    def _leave_block(self) -> H | None:
+        """Leave a ``with`` block; return what is to be released."""
+        entered = take_last(self._entered)
+        self._blocks_of(entered).blocks -= 1
+        # the body may have released it, or lost it, and acquired it again
+        held = self._holds.get(this_caller(), entered)
+        return None if held.is_released else held
+
+    # -- calls --------------------------------------------------------------------------------------
+
+    def _acquire(self, blocking: bool, timeout: float | None) -> bool:
+        who = caller()
+        attempt = self._attempt(who, self._options.patience(blocking, timeout), blocks=True)
+        return run(current_process(), self._acquiring(attempt, who.number)) is not None
+
+    def release(self) -> None:
+        """Release the lock; of several, all.
+
+        In a signal handler, or a finaliser, that has interrupted this library on its thread, it is released right
+        after that, and what goes wrong is logged.
+
+        Raises:
+            MutexLostError: If it had been lost; of several, if one had been: the others are released.
+            MutexNotHeldError: If it is not held here: never acquired, released already, or held by
+                the parent of this forked process.
+            pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached; the lock then expires with
+                its lease. UpdateError for one lock, DeleteError with ``delete_on_release``,
+                TransactWriteError for several.
+        """
+        held = self._current("release")
+        run(current_process(), self._releasing(held), may_be_deferred=True)
+
+    def renew(self, lease: float | None = None) -> None:
+        """Renew now, by one request. The new end counts from now and never comes before the old one.
+
+        A lease that has ended is won back if nobody acquired the lock meanwhile.
+
+        Args:
+            lease: Seconds, for this renewal alone; each lock's own by default.
+
+        Raises:
+            MutexLostError: If the lock is lost.
+            MutexNotHeldError: If it is not held here.
+            pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached until the lease ends:
+                UpdateError for one lock, TransactWriteError for several.
+        """
+        run(current_process(), self._renewing(lease))
+
+    def ensure_held(self, at_least: float = 0.0) -> None:
+        """Raise unless the lock is held, and renew it first if less of its lease is left.
+
+        Args:
+            at_least: Seconds that must be left; more than the lease is never left.
+
+        Raises:
+            MutexLostError: If it is lost.
+            MutexNotHeldError: If it is not held here.
+        """
+        run(current_process(), self._ensuring(at_least))
+
+    def _enter(self) -> H:
+        who = caller()
+        attempt = self._attempt(who, self._options.patience(True, None), blocks=True)
+        return run(current_process(), self._entering(attempt, who.number))
+
+    @abstractmethod
+    def __enter__(self) -> Any:
+        """Acquire the lock; of several, all."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release the lock. The body's own exception is never replaced.
+
+        Raises:
+            MutexLostError: After a clean body, if the lock was lost meanwhile.
+        """
+        held = self._leave_block()
+        if held is None:
+            return
+        try:
+            run(current_process(), self._releasing(held), may_be_deferred=True)
+        except Exception as failure:
+            if error is None:
+                raise
+            note_not_released(error, failure)
+
+    @abstractmethod
+    def _another(self) -> ThreadHandle[Any]:
+        """Return another handle on the same lock."""
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function: each call runs under the lock, by a handle of its own."""
+        return locked_calls(function, self._another)
+
+
+def note_not_released(error: BaseException, failure: Exception) -> None:
+    """Add to the exception of a block that its lock could not be released."""
+    add_note(error, f"and the lock could not be released: {one_line(failure)}")
+
+
+# -- decorated functions ---------------------------------------------------------------------------
+
+
+def locked_calls(
+    function: Callable[P, R], lock: Callable[[], AbstractContextManager[Any]]
+) -> Callable[P, R]:
+    """Return a function that calls another under a lock, one for each call."""
+    check_function(function)
+    if is_async(function):
+        msg = "an async function cannot run under a Mutex: it would block the event loop"
+        raise TypeError(msg)
+
+    @functools.wraps(function)
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        with lock():
+            return function(*args, **kwargs)
+
+    return locked
+
+
+def check_function(function: Callable[..., object]) -> None:
+    """Refuse what would not run under the lock, though it is called under it.
+
+    Raises:
+        TypeError: If it is a generator, or what classmethod or staticmethod return.
+    """
+    if isinstance(function, (classmethod, staticmethod)):
+        kind = type(function).__name__
+        msg = f"write @{kind} above the lock's decorator, not below it"
+        raise TypeError(msg)
+    if _is(function, inspect.isgeneratorfunction) or _is(function, inspect.isasyncgenfunction):
+        msg = (
+            "a generator would run after the lock is released, an async one on the event loop: "
+            "take the lock inside the generator"
+        )
+        raise TypeError(msg)
+
+
+def is_async(function: Callable[..., object]) -> bool:
+    """Say whether calling it gives something to be awaited."""
+    return _is(function, inspect.iscoroutinefunction)
+
+
+def _is(function: Callable[..., object], kind: Callable[[object], bool]) -> bool:
+    """Ask also of an object with ``__call__``."""
+    return kind(function) or kind(type(function).__call__)
+
+
+# -- several together ------------------------------------------------------------------------------
+
+MOST = 100
+"""Operations that DynamoDB takes in one transaction."""
+
+
+class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
+    """Several locks, acquired, renewed and released together: all or none, in one request each.
+
+    Nobody holds some of them while waiting for others. Losing one lock is losing all. May be shared
+    by threads, as a Mutex: each sees its own acquisition, and one that has none sees the latest.
+    """
+
+    def __init__(self, locks: list[Any], options: LockOptions | None = None) -> None:
+        """Use `Mutex.for_keys` or `RowLockMixin.locked_all`."""
+        if not 1 <= len(locks) <= MOST:
+            msg = f"1 to {MOST} locks can be taken at once, not {len(locks)}"
+            raise ValueError(msg)
+        metas = [lock._options.model.Meta for lock in locks]
+        for what in ("region", "host"):
+            # where a table names none, the environment does
+            named = {getattr(meta, what): meta.table_name for meta in metas if getattr(meta, what)}
+            if len(named) > 1:
+                places = ", ".join(f"{table} in {place}" for place, table in named.items())
+                msg = f"one transaction reaches the tables of one {what} only, not {places}"
+                raise ValueError(msg)
+        super().__init__(options or locks[0]._options)
+        self._locks = locks
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Acquire all the locks, or none.
+
+        Args:
+            blocking: Wait for them.
+            timeout: Seconds to wait, -1 for ever. None is as if it were not given: the one that was given
+                with the keys.
+
+        Returns:
+            Whether they were acquired; False only if the store said that another holds one.
+
+        Raises:
+            MutexAlreadyHeldError: If this thread holds them by this object, and they are not
+                reentrant; or if they are, and it holds some of them otherwise; or if the wait would never
+                end, as `Mutex.acquire <pynamodb_mutex.Mutex.acquire>` says.
+            ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
+            InvalidRowError: If one of the rows is not a lock's, or its lock attributes cannot be right.
+            pynamodb.exceptions.DoesNotExist: If one of the rows to lock is missing.
+            pynamodb.exceptions.TableDoesNotExist: If a table is.
+            pynamodb.exceptions.TransactWriteError: If DynamoDB refuses the request at all, or could
+                not be reached, or was throttling, until the timeout; GetError if that was a read, as a
+                first request or a poll is.
+        """
+        return self._acquire(blocking, timeout)
+
+    def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> AcquisitionOfSeveral:
+        from pynamodb_mutex._operations.acquire_several import (  # noqa: PLC0415 - seldom needed
+            AcquisitionOfSeveral,
+        )
+
+        process = current_process()
+        contenders = []
+        for lock in self._locks:
+            options = lock._options
+            on_lost = functools.partial(options.on_lost, lock) if options.on_lost else None
+            store = process.store(options.model)
+            contenders.append(
+                Contender(process, store, options, who, blocks=blocks, on_lost=on_lost)
+            )
+        return AcquisitionOfSeveral(contenders, patience, self._options.poll)
+
+    def _note(self, me: int, held: Held) -> None:
+        super()._note(me, held)
+        for lock, claim in zip(self._locks, self._in_order(held), strict=True):
+            lock._note(me, claim)
+
+    def _in_order(self, held: Held) -> list[HeldClaim]:
+        """Return the acquisitions in the order of the locks: another object may have made them."""
+        found = {(claim.options.model, claim.key): claim for claim in held.claims}
+        return [found[lock._options.model, lock._options.key] for lock in self._locks]
+
+    def _reentered(self, attempt: AcquisitionOfSeveral, me: int) -> Held | None:
+        holders = [contender.local_holder for contender in attempt.contenders]
+        own = [claim for claim in holders if claim is not None and claim.reenters(me)]
+        if own and all(contender.options.reentrant for contender in attempt.contenders):
+            held: Held = own[0].together
+            if held.is_group and set(held.claims) == set(holders):
+                for claim in held.claims:
+                    claim.depth += 1
+                return held
+            key = own[0].key
+            msg = f"{shown(key)} is held by this thread otherwise: locks are entered again only all together"
+            raise MutexAlreadyHeldError(msg, key=key, owner=own[0].contender.owner)
+        for lock in self._locks:
+            mine = lock._holds.get(me)
+            if mine is not None and mine.stands_at(attempt.shared.now):
+                msg = f"{shown(lock.key)} is already held by this thread or task"
+                raise MutexAlreadyHeldError(msg, key=lock.key, owner=mine.contender.owner)
+        return None
+
+    @staticmethod
+    def _blocks_of(held: Held) -> Held:
+        return held
+
+    def _current(self, what: str) -> Held:
+        held = super()._current(what)
+        if held.is_released:
+            raise self._not_held_error(what)
+        return held
+
+    def _releasing(self, held: Held) -> Operation[None]:
+        try:
+            yield from release_several(held)
+        finally:
+            if held.is_released:
+                callers = [who for who, other in self._holds.items() if other is held]
+                for who in callers:
+                    self._holds.pop(who, None)
+                    for lock in self._locks:
+                        lock._holds.pop(who, None)
+
+    def _renewing(self, lease: float | None) -> Operation[None]:
+        if lease is not None:
+            check_lease(lease)
+        return renew(self._current("renew"), lease)
+
+    def _ensuring(self, at_least: float) -> Operation[None]:
+        claims = self._current("ensure_held").unreleased
+        for claim in claims:
+            check_at_least(at_least, claim.lease)
+        return ensure_all_held(claims, at_least)
+
+    def _not_held_error(self, what: str) -> MutexNotHeldError:
+        return MutexNotHeldError(f"{what}: {self._names} are not held", key=self._locks[0].key)
+
+    @property
+    def _names(self) -> str:
+        return shown_all([lock._options.key for lock in self._locks])
+
+    def _timeout_error(self, attempt: AcquisitionOfSeveral) -> MutexTimeoutError:
+        key, claim = attempt.in_the_way
+        return MutexTimeoutError(
+            f"{self._names} were not all free within {self._options.timeout} s: "
+            f"{shown(key)} is {describe_holder(claim.owner, claim.expires_at)}",
+            key=key,
+            owner=claim.owner,
+            expires_at=claim.expires_at,
+        )

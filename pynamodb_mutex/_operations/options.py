@@ -1,0 +1,232 @@
+"""Validated options of a mutex, and the calls that take them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+from pynamodb_mutex._protocol.claim import SHORTEST_LEASE
+from pynamodb_mutex._protocol.messages import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import ParamSpec, TypedDict
+
+    from pynamodb.models import Model
+    from typing_extensions import Self
+
+    from pynamodb_mutex._dynamodb.keys import RawItem
+
+    P = ParamSpec("P")
+
+    class CommonOptions(TypedDict, total=False):
+        """The options of `Mutex.for_key`, but for the lock table and ``on_lost``."""
+
+        lease: float
+        timeout: float | None
+        auto_renew: bool
+        max_hold: float | None
+        owner: str | None
+        data: Any
+        poll: tuple[float, float]
+        reentrant: bool
+        delete_on_release: bool
+
+
+K = TypeVar("K")
+
+FOREVER = -1.0
+"""A timeout that never comes, as in `threading`."""
+
+LONGEST = 100 * 365.25 * 86400.0
+"""Seconds of the longest duration: 100 years.
+
+An end that lies so far ahead, and the TTL of a row that is kept for as long after it, are dates before the year
+10000, which Python can show; and a thread can wait for it (`threading.TIMEOUT_MAX` is 292 years).
+"""
+
+
+class LockOptions(NamedTuple):
+    """The options of `Mutex.for_key`, checked, and the row they are about."""
+
+    key: str
+    row: RawItem
+    model: type[Model]
+    lease: float
+    timeout: float
+    auto_renew: bool
+    max_hold: float | None
+    owner: str | None
+    on_lost: Callable[[Any], object] | None
+    data: str | None
+    poll: tuple[float, float]
+    reentrant: bool
+    delete_on_release: bool
+
+    def check(self) -> None:
+        """Refuse what cannot work.
+
+        Raises:
+            TypeError: For an option of a wrong type.
+            ValueError: For a value that no lock can have.
+        """
+        check_lease(self.lease)
+        check_timeout(self.timeout)
+        if self.max_hold is not None and check_duration("max_hold", self.max_hold) <= 0:
+            msg = f"max_hold must be above 0 seconds, or None, not {self.max_hold}"
+            raise ValueError(msg)
+        if self.owner is not None:
+            check_owner(self.owner)
+        if self.on_lost is not None and not callable(self.on_lost):
+            msg = f"on_lost must be callable, not {self.on_lost!r}"
+            raise TypeError(msg)
+        if not isinstance(self.poll, tuple) or len(self.poll) != 2:  # noqa: PLR2004 - a pair
+            msg = f"poll is a tuple of the shortest and the longest wait, not {shown(self.poll)}"
+            raise TypeError(msg)
+        shortest, longest = (check_duration("poll", wait) for wait in self.poll)
+        if not 0 < shortest <= longest:
+            msg = f"poll needs 0 < shortest <= longest seconds, not {shown(self.poll)}"
+            raise ValueError(msg)
+
+    def patience(self, blocking: bool, timeout: float | None) -> float:
+        """Return the seconds for which a call of `Mutex.acquire` waits: 0 if not at all, infinity for ever.
+
+        Raises:
+            TypeError: For a timeout that is not a number.
+            ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
+        """
+        if not blocking and timeout is not None and timeout != FOREVER:
+            msg = "can't specify a timeout for a non-blocking call"
+            raise ValueError(msg)
+        seconds = self.timeout if timeout is None else check_timeout(timeout)
+        if not blocking:
+            return 0.0
+        return math.inf if seconds == FOREVER else seconds
+
+
+_OPTIONS = frozenset(LockOptions._fields) - {"key", "row", "model"}
+
+
+def check_options(called: str, options: Iterable[str]) -> None:
+    """Refuse an option that no lock has, as Python refuses an unknown argument.
+
+    Args:
+        called: The function that the user called, who knows no other.
+        options: Names of the options that were given.
+
+    Raises:
+        TypeError: If there is an unknown one.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            msg = f"{called}() got an unexpected keyword argument {name!r}"
+            raise TypeError(msg)
+
+
+class Made:
+    """An object that is not made by calling its class."""
+
+    _made_by: ClassVar[str] = "{}.for_key(...)"
+    """What to call instead; the braces stand for the class."""
+
+    _makers: ClassVar[frozenset[str]] = frozenset()
+    """The methods that make an object of this very class, or of its kind. Others are inherited only."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Refuse: what the class itself is made from is the library's own matter.
+
+        Raises:
+            TypeError: Always; it names what to call.
+        """
+        msg = f"{cls.__name__}(...) makes no lock: call {cls._made_by.format(cls.__name__)}"
+        raise TypeError(msg)
+
+    @classmethod
+    def _called(cls, name: str, options: Iterable[str]) -> None:
+        """Refuse a call of a method that makes no object of this class, or an unknown option.
+
+        Raises:
+            TypeError: If it is one. It names the method that was called, not one that this calls.
+        """
+        if name not in cls._makers:
+            other = next(
+                each for each in cls.__mro__[::-1] if name in vars(each).get("_makers", ())
+            )
+            msg = (
+                f"{cls.__name__}.{name}() makes no {cls.__name__}: "
+                f"call {cls._made_by.format(cls.__name__)} for one, or {other.__name__}.{name}(...)"
+            )
+            raise TypeError(msg)
+        check_options(f"{cls.__name__}.{name}", options)
+
+
+def made(kind: Callable[P, K], *args: P.args, **kwargs: P.kwargs) -> K:
+    """Return an object of such a class: the library's own way to make one."""
+    maker: Any = kind
+    new: K = object.__new__(maker)
+    maker.__init__(new, *args, **kwargs)
+    return new
+
+
+def check_owner(owner: object) -> None:
+    """Refuse an owner that cannot stand in a row."""
+    if not isinstance(owner, str):
+        msg = f"owner must be a str, or None, not {shown(owner)}"
+        raise TypeError(msg)
+    if not owner or any("\ud800" <= character <= "\udfff" for character in owner):
+        msg = f"owner must be a label of at least one character, in UTF-8, not {shown(owner)}"
+        raise ValueError(msg)
+
+
+def check_number(name: str, value: object) -> float:
+    """Return a number of seconds, if it is finite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        msg = f"{name} must be a number of seconds, not {shown(value)}"
+        raise TypeError(msg)
+    if isinstance(value, float) and not math.isfinite(value):
+        msg = f"{name} must be a finite number of seconds, not {shown(value)}"
+        raise ValueError(msg)
+    return value
+
+
+def check_duration(name: str, value: object) -> float:
+    """Return a duration, if it is not longer than any is."""
+    seconds = check_number(name, value)
+    if abs(seconds) > LONGEST:
+        msg = (
+            f"{name} must be at most {LONGEST:.0f} seconds, which are 100 years, not {shown(value)}"
+        )
+        raise ValueError(msg)
+    return seconds
+
+
+def check_retention(retention: object) -> None:
+    """Refuse what no row can be kept for."""
+    if check_duration("retention", retention) < 0:
+        msg = f"retention must not be negative, got {retention}"
+        raise ValueError(msg)
+
+
+def check_lease(lease: object) -> float:
+    """Return a lease, if it can be renewed in time."""
+    value = check_duration("lease", lease)
+    if value < SHORTEST_LEASE:
+        msg = f"a lease under {SHORTEST_LEASE} s cannot be renewed in time, got {lease}"
+        raise ValueError(msg)
+    return value
+
+
+def check_timeout(timeout: object) -> float:
+    """Return a timeout, if `threading.Lock.acquire` would take it."""
+    value = check_duration("timeout", timeout)
+    if value < 0 and value != FOREVER:
+        msg = f"timeout must be -1 (wait for ever), or not negative, got {timeout}"
+        raise ValueError(msg)
+    return value
+
+
+def check_at_least(at_least: object, lease: float) -> None:
+    """Refuse what never is left of a lease."""
+    if not 0 <= check_number("at_least", at_least) < lease:
+        msg = f"at_least must be from 0 to below the lease, {lease}, not {at_least}"
+        raise ValueError(msg)

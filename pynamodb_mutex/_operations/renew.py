@@ -1,0 +1,413 @@
+"""Renewal: of one claim, of claims that are held together, of many by one request; and the loop that does it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_UPDATE
+from pynamodb.exceptions import PynamoDBException, UpdateError
+
+from pynamodb_mutex._dynamodb.answers import Failure
+from pynamodb_mutex._operations.effects import Send, Start, Wait
+from pynamodb_mutex._operations.events import Log
+from pynamodb_mutex._operations.held import Change, State
+from pynamodb_mutex._operations.retry import retrying
+from pynamodb_mutex._protocol import outcome
+from pynamodb_mutex._protocol.claim import TOO_SHORT, Claim
+from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex._protocol.outcome import Renewal
+from pynamodb_mutex._protocol.schedule import MOST_TOGETHER, RENEWALS_PER_LEASE
+from pynamodb_mutex.exceptions import MutexNotHeldError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb_mutex._dynamodb.answers import Answer
+    from pynamodb_mutex._dynamodb.store import Request, Store
+    from pynamodb_mutex._operations.effects import Effect, Operation
+    from pynamodb_mutex._operations.held import Held, HeldClaim, Proposal
+    from pynamodb_mutex._operations.shared import Shared
+
+# -- by the holder ---------------------------------------------------------------------------------
+
+
+def renew(held: Held, lease: float | None = None) -> Operation[None]:
+    """Renew now, and report it; a lease that has ended is won back if nobody took the lock meanwhile.
+
+    Raises:
+        MutexNotHeldError: If it is not held here; MutexLostError if it is lost.
+        PynamoDBException: If DynamoDB cannot be reached until the lease ends.
+    """
+    renewed, won_back = yield from renew_quietly(held, lease)
+    held.emit_renewed([claim for claim in renewed if claim not in won_back])
+
+
+def renew_claim(claim: HeldClaim, lease: float | None) -> Operation[None]:
+    """Renew a claim, and what is held together with it.
+
+    Raises:
+        MutexNotHeldError: If it is not held here; MutexLostError if it is lost.
+        PynamoDBException: As `renew`.
+    """
+    # one that was released alone is no more in what is held together
+    claim.check_renewable()
+    yield from renew(claim.together, lease)
+
+
+def renew_quietly(
+    held: Held, lease: float | None = None, patience: float = math.inf
+) -> Operation[tuple[Sequence[HeldClaim], Sequence[HeldClaim]]]:
+    """Do so, and report only what was won back; return what was renewed, and what was won back.
+
+    Not always the same: a renewal that a later one has overtaken wins back what that one renewed.
+    """
+    shared = held.shared
+    for claim in held.unreleased:
+        # a lease that has ended is a loss, also if it is won back now
+        claim.note_end()
+        claim.check_renewable()
+    until = min(max(held.ends, shared.now), shared.now + patience)
+    try:
+        renewed = yield from _renew_once(held, lease, until)
+        if renewed and held.ends - shared.now < TOO_SHORT * (lease or held.lease):
+            # After an idle time, or one for which the local clock stood still, the end was proposed
+            # from bounds far behind. They are not any more.
+            renewed = yield from _renew_once(held, lease, until)
+    except PynamoDBException as error:
+        _emit_failed(held, error)
+        raise
+    lost = [claim for claim in held.unreleased if claim.is_over]
+    can_win = held.ends > shared.now
+    for claim in lost:
+        claim_loss = claim.belief.loss
+        can_win = can_win and claim_loss is not None and claim_loss.can_be_won_back
+    won_back = [claim for claim in lost if can_win and claim.change(Change.WON_BACK)]
+    for claim in won_back:
+        claim.emit_renewed(won_back=True)
+        claim.begin()
+    if lost:
+        held.start(shared.now)
+    shared.schedule.refresh(held)
+    for claim in held.unreleased:
+        claim.note_end()
+        if claim.belief.loss is not None:
+            raise claim.lost_error("renew")
+    return renewed, won_back
+
+
+def ensure_held(claim: HeldClaim, at_least: float) -> Operation[None]:
+    """Raise unless a claim is held, and renew it first if less is left of its lease."""
+    claim.check("ensure_held")
+    if claim.belief.state is not State.HELD:
+        msg = f"ensure_held: {shown(claim.key)} may have been released by a write without an answer yet"
+        raise MutexNotHeldError(msg, key=claim.key)
+    if claim.ends - claim.shared.now < at_least:
+        yield from renew(claim.together)
+
+
+def ensure_all_held(claims: Sequence[HeldClaim], at_least: float) -> Operation[None]:
+    """Raise unless all claims are held, and renew them first if less is left of a lease."""
+    for claim in claims:
+        yield from ensure_held(claim, at_least)
+
+
+def _renew_once(
+    held: Held, lease: float | None, until: float | None
+) -> Operation[Sequence[HeldClaim]]:
+    """Send a renewal, again at once only if it met a later end; a refusal is a loss.
+
+    Args:
+        held: What to renew.
+        lease: Seconds; by default each lock's own.
+        until: Local time until which a failure is retried; None for not at all.
+
+    Returns:
+        What was renewed by it.
+
+    Raises:
+        PynamoDBException: If there was no answer that shows what became of it.
+    """
+    while True:
+        claims = held.unreleased
+        if held.is_group:
+            # a write under way that releases one shows what becomes of it
+            claims = [claim for claim in claims if claim.belief.state is not State.ENDING]
+        if not claims:
+            return ()
+        proposals: list[Proposal] = []
+
+        def build() -> Request:
+            proposals[:] = [  # noqa: B023 - as below
+                claim.propose_renewal(claim.lease if lease is None else lease)
+                for claim in claims  # noqa: B023 - built before the next round
+            ]
+            return _request(held, claims, proposals)  # noqa: B023 - as above
+
+        if until is None:
+            answer: Answer | Failure = yield Send(build())
+            if type(answer) is Failure:
+                raise answer.error
+        else:
+            answer = yield from retrying(held.shared, build, until, about=claims[0])
+        held.is_unreachable = False
+        renewal = _outcome(held, claims, proposals, answer)
+        if renewal is Renewal.APPLIED:
+            return claims
+        if renewal is not Renewal.AGAIN:
+            return ()
+
+
+def _request(held: Held, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:
+    updates = [
+        claim.store.update(claim.store.requests.renew, claim.options.row, proposal.values)
+        for claim, proposal in zip(claims, proposals, strict=True)
+    ]
+    if not held.is_group:
+        return updates[0]
+    items = [{TRANSACT_UPDATE: update.kwargs} for update in updates]
+    return claims[0].store.transact(items, {CLIENT_REQUEST_TOKEN: held.shared.new_request_token()})
+
+
+def _outcome(
+    held: Held, claims: Sequence[HeldClaim], proposals: Sequence[Proposal], answer: Answer
+) -> Renewal:
+    """Note what a renewal brought."""
+    if not held.is_group:
+        return note_renewal(claims[0], proposals[0], answer.claim, applied=answer.applied)
+    shown_claims = {at: claims[at].store.layout.claim(item) for at, item in answer.refused.items()}
+    renewals = {
+        at: outcome.renewal(claims[at].own, proposals[at].end, claim, applied=False)
+        for at, claim in shown_claims.items()
+    }
+    # an end that only this request proposed shows that it was applied, and so as a whole
+    if answer.applied or Renewal.APPLIED in renewals.values():
+        for claim, proposal in zip(claims, proposals, strict=True):
+            claim.extend(proposal)
+        return Renewal.APPLIED
+    for at, renewal in renewals.items():
+        if renewal is Renewal.LOST:
+            _note_refusal(claims[at], shown_claims[at])
+        else:
+            claims[at].own.saw(shown_claims[at].expires_at)
+    return Renewal.LOST if held.is_over else Renewal.AGAIN
+
+
+def note_renewal(claim: HeldClaim, proposal: Proposal, row: Claim, *, applied: bool) -> Renewal:
+    """Note what became of the renewal of one claim."""
+    renewal = outcome.renewal(claim.own, proposal.end, row, applied=applied)
+    if renewal is Renewal.APPLIED:
+        claim.extend(proposal)
+    elif renewal is Renewal.LOST:
+        _note_refusal(claim, row)
+    elif renewal is Renewal.AGAIN:
+        claim.own.saw(row.expires_at)
+    return renewal
+
+
+def _note_refusal(claim: HeldClaim, row: Claim) -> None:
+    """Note a row that is not ours, unless a write of ours is just releasing it."""
+    if claim.belief.state is not State.ENDING:
+        claim.lose(outcome.loss_of(claim.own, row), row)
+
+
+def _emit_failed(held: Held, error: BaseException) -> None:
+    for claim in held.unreleased:
+        claim.emit("renewal_failed", expires_at=claim.own.expires_at, error=error)
+
+
+# -- in the background -----------------------------------------------------------------------------
+
+
+LINGER = 5.0
+"""Seconds without work after which the loop ends. It will probably be needed again."""
+
+LONGEST_SLEEP = 1.0
+"""Seconds: a thread's wait does not count a suspension of the machine, the leases do."""
+
+SHORTEST_SLEEP = 0.01
+"""Seconds from one handling of a member to the next, unless something happens to it in between.
+
+Whatever time a member returns: one that is due again at once, and again, would take a whole core.
+"""
+
+
+def renewal_loop(shared: Shared) -> Operation[None]:
+    """Handle what is due, one member after the other; renewals are sent in the background.
+
+    It never waits for the network: a slow or hung request delays neither another lock's renewal nor the
+    report of a loss.
+    """
+    schedule = shared.schedule
+    idle_since = shared.now
+    try:
+        while True:
+            if not schedule.is_empty or shared.waits_for_threads:
+                idle_since = shared.now
+            elif shared.now - idle_since >= LINGER:
+                return
+            first: Any = schedule.take_due(shared.now)
+            if first is None:
+                schedule.wakes_at = min(schedule.next_due(), shared.now + LONGEST_SLEEP)
+                yield Wait(schedule.wakes_at, schedule.wakeup)
+                schedule.wakes_at = -math.inf
+                continue
+            members = [first]
+            if _batch_of(first) is not None:
+                members += schedule.take_soon_due(first, shared.now)
+            yield from _handle(shared, members)
+    finally:
+        schedule.runs = False
+
+
+def _handle(shared: Shared, members: Sequence[Held]) -> list[Effect]:
+    """Handle members that are due together; return what starts their renewals, in as few requests as it takes."""
+    batches: dict[object, list[Held]] = {}
+    for held in members:
+        # of one that fails: not at once, and not never
+        due = shared.now + LONGEST_SLEEP
+        try:
+            batch = _batch_of(held) if len(members) > 1 else None
+            is_to_be_renewed = held.is_to_be_renewed(0.0 if batch is None else held.early())
+            due = held.due()
+        except Exception as error:  # noqa: BLE001 - the loop serves all locks, and must not end for one
+            shared.emit(Log("exception", "what was due could not be done: %r", (error,)))
+        else:
+            if is_to_be_renewed:
+                batches.setdefault(held if batch is None else batch, []).append(held)
+        shared.schedule.put_back(held, max(due, shared.now + SHORTEST_SLEEP))
+    return [
+        Start(renew_in_background(shared, together[start : start + MOST_TOGETHER]))
+        for together in batches.values()
+        for start in range(0, len(together), MOST_TOGETHER)
+    ]
+
+
+def _batch_of(held: Held) -> Store | None:
+    """Return the store, if locks of it may be renewed by one request.
+
+    Not one whose lease is so short that nothing of it may be left when a batch was not answered.
+    """
+    store = held.claims[0].store
+    if held.is_group or held.is_alone or not store.batches:
+        return None
+    return store if held.lease >= RENEWALS_PER_LEASE * store.connection.hangs_for else None
+
+
+def renew_in_background(shared: Shared, several: Sequence[Held]) -> Operation[None]:
+    """Send one renewal for one or more, and plan the next; one that fails is due again soon."""
+    for held in several:
+        held.is_queued = False
+        held.renewals_under_way += 1
+    try:
+        standing = [held for held in several if held.stands_at(shared.now)]
+        if len(standing) == 1:
+            yield from _renew_alone(standing[0])
+        elif standing:
+            yield from _renew_by_batch(standing)
+    finally:
+        for held in several:
+            held.renewals_under_way -= 1
+            shared.schedule.refresh(held)
+
+
+def _renew_alone(held: Held) -> Operation[None]:
+    sent = held.shared.now
+    try:
+        renewed = yield from _renew_once(held, None, None)
+    except PynamoDBException as error:
+        _note_failure(held, error)
+    else:
+        held.is_alone = False
+        held.plan_renewal(sent, held.ends)
+        held.emit_renewed(renewed)
+
+
+def _note_failure(held: Held, error: BaseException) -> None:
+    """Let a renewal be retried soon: only a row that is not ours, or the lease's end, is a loss."""
+    held.plan_after_failure()
+    _emit_failed(held, error)
+
+
+def _renew_by_batch(several: Sequence[Held]) -> Operation[None]:
+    """Send one BatchExecuteStatement, and note the outcome of each statement.
+
+    It carries up to 25 statements in PartiQL, each with a condition and an outcome of its own: what holds
+    for single renewals holds for these. One costs the client little more than one update. An outcome counts
+    only if it shows the end that was proposed, or the row that refused it. Whatever else comes of it,
+    such as an engine that knows no PartiQL, or a role that may not use it, is met by renewing each by itself.
+    """
+    # DynamoDB takes a row once: of two acquisitions of one lock, the first is lost
+    last = {held.claims[0].key: held for held in several}
+    yield from _renew_rows(list(last.values()))
+    for held in several:
+        if held is not last[held.claims[0].key]:
+            yield from _renew_alone(held)
+
+
+def _renew_rows(several: Sequence[Held]) -> Operation[None]:
+    store = several[0].claims[0].store
+    claims = [held.claims[0] for held in several]
+    proposals = [claim.propose_renewal(claim.lease) for claim in claims]
+    try:
+        answer: Answer | Failure = yield Send(_batch(store, claims, proposals))
+    except Exception as error:  # noqa: BLE001 - engines that know no PartiQL fail in their own ways
+        _log_unknown_batch(claims[0], one_line(error))
+        answer = Failure({}, error)
+    if type(answer) is Failure:
+        store.batches = store.batches and answer.transient
+        for held in several:
+            _note_failure(held, answer.error)
+        return
+    responses = answer.data.get("Responses", [])
+    if len(responses) != len(several):
+        _log_unknown_batch(claims[0], "it was answered in another shape")
+        store.batches = False
+        responses = [{}] * len(several)
+    for held, proposal, response in zip(several, proposals, responses, strict=True):
+        _note_statement(store, held, proposal, response)
+
+
+def _log_unknown_batch(claim: HeldClaim, why: str) -> None:
+    text = "locks cannot be renewed by batches: %s"
+    claim.shared.emit(Log("exception", text, (why,), claim.log_fields))
+
+
+def _batch(store: Store, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:
+    statement = store.requests.renew_in_batch
+    return store.execute([
+        statement.fill(claim.options.row, proposal.values)
+        for claim, proposal in zip(claims, proposals, strict=True)
+    ])  # fmt: skip
+
+
+_REFUSED = "ConditionalCheckFailed"
+_TRANSIENT = frozenset({
+    "InternalServerError",
+    "ProvisionedThroughputExceeded",
+    "RequestLimitExceeded",
+    "ThrottlingError",
+    "TransactionConflict",
+})  # fmt: skip
+
+
+def _note_statement(store: Store, held: Held, proposal: Proposal, response: Any) -> None:
+    """Note what became of one statement of a batch."""
+    error: dict[str, Any] = response.get("Error", {})
+    code, item = error.get("Code"), error.get("Item") or response.get("Item") or {}
+    # an applied statement shows what it changed, and not the row
+    refused = code == _REFUSED
+    row = store.layout.claim(item) if refused else Claim(expires_at=store.layout.end(item))
+    is_shown = row.token is not None if refused else row.expires_at == proposal.end
+    if not is_shown and code not in {*_TRANSIENT, _REFUSED}:
+        store.batches = False
+    held.is_unreachable = False
+    renewal = Renewal.AGAIN
+    if is_shown:
+        renewal = note_renewal(held.claims[0], proposal, row, applied=code is None)
+    if renewal is Renewal.AGAIN:
+        _note_failure(held, UpdateError("a batch did not show what became of a renewal"))
+        return
+    held.plan_renewal(proposal.sent, held.ends)
+    if renewal is Renewal.APPLIED:
+        held.emit_renewed(held.claims)

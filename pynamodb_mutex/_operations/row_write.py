@@ -1,0 +1,393 @@
+"""Writes of users' rows: guarded under the row's lock, or without it, unless another holds it.
+
+A write is built anew for each attempt, from what the caller asked for and what the protocol adds.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.constants import (
+    ALL_NEW,
+    ITEM,
+    KEY,
+    TRANSACT_CONDITION_CHECK,
+    TRANSACT_DELETE,
+    TRANSACT_PUT,
+    TRANSACT_UPDATE,
+)
+from pynamodb.exceptions import GetError
+
+from pynamodb_mutex._dynamodb.keys import key_of as lock_key_of
+from pynamodb_mutex._dynamodb.keys import row_key, row_name
+from pynamodb_mutex._dynamodb.layout import given, slot
+from pynamodb_mutex._dynamodb.pynamodb_private import (
+    connection_of,
+    hash_key_name,
+    range_key_name,
+    serialized_key,
+    version_condition,
+)
+from pynamodb_mutex._operations.guarded_write import Guard
+from pynamodb_mutex._operations.retry import learn_time
+from pynamodb_mutex._protocol.claim import TICK
+from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._protocol.outcome import Verdict
+from pynamodb_mutex.exceptions import RowLockedError, describe_holder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb.exceptions import PynamoDBException
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+    from pynamodb.models import Model
+
+    from pynamodb_mutex._dynamodb.keys import RawItem
+    from pynamodb_mutex._dynamodb.store import Store
+    from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.held import HeldClaim
+    from pynamodb_mutex._operations.shared import Shared
+    from pynamodb_mutex._protocol.claim import Claim
+
+_OPERATIONS = {
+    TRANSACT_PUT: "PutItem",
+    TRANSACT_UPDATE: "UpdateItem",
+    TRANSACT_DELETE: "DeleteItem",
+}
+
+
+class RowWrite:
+    """What a caller wants written to one row.
+
+    Attributes:
+        row: The model's instance.
+        kind: What it is called in a transaction.
+        operation: What it is called alone.
+    """
+
+    def __init__(
+        self,
+        row: Model,
+        kind: str,
+        condition: Condition | None,
+        *,
+        actions: Sequence[Action] | None = None,
+        add_version_condition: bool = True,
+    ) -> None:
+        self.row = row
+        self.kind = kind
+        self.operation = _OPERATIONS[kind]
+        attributes: RawItem | None = None
+        own_actions = None if actions is None else list(actions)
+        if kind == TRANSACT_PUT:
+            attributes = row.serialize(null_check=True)
+        version = version_condition(row, attributes, own_actions)
+        if add_version_condition and version is not None:
+            condition = condition & version if condition is not None else version
+        self._condition = condition
+        self._attributes = attributes
+        self._actions = own_actions
+
+    def request(
+        self,
+        also: Condition | None,
+        *,
+        attributes: RawItem | None = None,
+        actions: Sequence[Action] = (),
+    ) -> dict[str, Any]:
+        """Return the request, with what the protocol adds to it.
+
+        Args:
+            also: A condition in addition to the caller's.
+            attributes: What a put carries in addition to the row's own.
+            actions: What an update does in addition to the caller's.
+        """
+        conditions = [each for each in (self._condition, also) if each is not None]
+        condition = None
+        for each in conditions:
+            condition = each if condition is None else condition & each
+        connection = connection_of(type(self.row))
+        hash_key, range_key = serialized_key(self.row)
+        parts: dict[str, Any] = {"key": KEY}
+        if self._attributes is not None:
+            parts = {"key": ITEM, "attributes": {**self._attributes, **(attributes or {})}}
+        if self._actions is not None:
+            parts |= {"actions": [*self._actions, *actions], "return_values": ALL_NEW}
+        return connection.get_operation_kwargs(
+            hash_key,
+            range_key=range_key,
+            condition=condition,
+            return_values_on_condition_failure=None if condition is None else "ALL_OLD",
+            **parts,
+        )
+
+    def done(self, raw: RawItem | None) -> None:
+        """Bring the instance up to date.
+
+        Args:
+            raw: The row after the write, if it is known.
+        """
+        if self.kind == TRANSACT_UPDATE and raw:
+            self.row.deserialize(raw)
+        if self.kind == TRANSACT_PUT:
+            self.row.update_local_version_attribute()  # type: ignore[no-untyped-call]  # PynamoDB's
+
+
+class GuardedRow:
+    """A row's write under a lock whose claim is in that row."""
+
+    def __init__(self, write: RowWrite, claim: HeldClaim, *, unlock: bool = False) -> None:
+        self.kind = write.kind
+        self.write = write
+        self.store = claim.store
+        self.guard = Guard(
+            claim,
+            ends=unlock,
+            carries=write.kind == TRANSACT_PUT,
+            deletes=write.kind == TRANSACT_DELETE,
+        )
+
+    def request(self, _: float) -> dict[str, Any]:
+        """Return the request for an attempt that is about to be sent."""
+        guard, layout = self.guard, self.store.layout
+        values = guard.values()
+        value = given(values)
+        condition = layout.guarding(value)
+        if self.write.kind == TRANSACT_PUT:
+            if guard.renews:
+                condition &= layout.ends_before(value)
+            carried = layout.carried(values, ended=guard.ends)
+            return self.write.request(condition, attributes=carried)
+        if self.write.kind == TRANSACT_UPDATE:
+            actions = [layout.counted(value), *(layout.ending(value) if guard.ends else [])]
+            return self.write.request(condition, actions=actions)
+        return self.write.request(condition)
+
+
+class UnlockedRow:
+    """A row's write without its lock: only if nobody else holds it, or the model does not enforce locks.
+
+    A put carries no claim, but a fencing token no lower than the stored one.
+    """
+
+    def __init__(self, write: RowWrite, store: Store, *, enforced: bool) -> None:
+        self.kind = write.kind
+        self.write = write
+        self.store = store
+        self._enforced = enforced
+        self._version = 0
+        self._low = "0"
+        self._sent: RawItem = {}
+
+    def learn_time(self, shared: Shared, failure: type[PynamoDBException]) -> Operation[None]:
+        """Read the row if server time is not known yet, and the write may make a fencing token from it.
+
+        Without it the token would start from 1, below those of a row that was deleted. An update or a
+        delete makes none.
+
+        Args:
+            shared: What the locks of the process share.
+            failure: What to raise if it cannot be read.
+        """
+        if self.kind != TRANSACT_PUT or self.store.bounds is not None:
+            return
+        try:
+            yield from learn_time(shared, self.store, key_of(self.write.row))
+        except GetError as error:
+            # to the caller it is the write that failed
+            raise failure(error.msg, error.cause) from error.cause
+
+    def request(self, now: float) -> dict[str, Any]:
+        """Return the request for an attempt that is about to be sent."""
+        layout = self.store.layout
+        if not self._version:
+            known = int(getattr(self.write.row, "lock_version", None) or 0)
+            self._version = max(self.store.next_version(now), known + 1)
+        self._low = self.store.now_low(now)
+        value = given({"now_low": self._low, "new_version": str(self._version)})
+        also = layout.not_held(value) if self._enforced else None
+        if self.kind == TRANSACT_PUT:
+            below = layout.version_below(value)
+            also = below if also is None else also & below
+            request = self.write.request(also, attributes=layout.tombstone(self._version))
+            self._sent = request[ITEM]
+            return request
+        if self.kind == TRANSACT_UPDATE and self._enforced:
+            # a dead holder that comes back must not write over it
+            return self.write.request(also, actions=layout.ending(slot))
+        return self.write.request(also)
+
+    def judge(
+        self, raw: RawItem, error: PynamoDBException, now: float, *, maybe_applied: bool
+    ) -> Verdict:
+        """Say what the row shows whose write was refused.
+
+        Raises:
+            RowLockedError: If another holds it.
+            InvalidRowError: If the attributes of its lock cannot be right.
+            PynamoDBException: ``error``, if it was refused for something else.
+        """
+        claim = self.store.layout.claim(raw)
+        is_put = self.kind == TRANSACT_PUT
+        if is_put and same(raw, self._sent):
+            return Verdict.APPLIED
+        if is_put or self._enforced:
+            # these alone have a condition on the lock
+            claim.check()
+        if self._enforced:
+            refuse_if_alive(claim, self.store, self.write.row, now, maybe_applied=maybe_applied)
+            if claim.expires_at is not None and float(self._low) <= claim.expires_at:
+                # dead, as is known now
+                return Verdict.AGAIN
+        if is_put and claim.version >= self._version:
+            self._version = claim.version + 1
+            return Verdict.AGAIN
+        raise error
+
+
+class PlainRow:
+    """A row's write as the caller wants it: what protects it is in the same transaction."""
+
+    def __init__(self, write: RowWrite, store: Store) -> None:
+        self.kind = write.kind
+        self.write = write
+        self.store = store
+
+    def request(self, _: float) -> dict[str, Any]:
+        """Return the request."""
+        return self.write.request(None)
+
+
+class GuardOnly:
+    """The guard of a write, on a row that is not written otherwise."""
+
+    kind = TRANSACT_UPDATE
+
+    def __init__(self, claim: HeldClaim, *, unlock: bool = False) -> None:
+        self.store = claim.store
+        self.row = claim.options.row
+        self.guard = Guard(claim, ends=unlock)
+
+    def request(self, _: float) -> dict[str, Any]:
+        """Return the request for an attempt that is about to be sent."""
+        requests = self.store.requests
+        template = requests.guard_and_end if self.guard.ends else requests.guard
+        return template.fill(self.row, self.guard.values())
+
+
+class NobodyHolds:
+    """A check, next to a row's write, that nobody holds its lock in the lock table.
+
+    A dead claim that is found there is ended, or its holder might come back and write.
+    """
+
+    def __init__(self, row: Model, store: Store) -> None:
+        self.store = store
+        self._protected = row
+        self.row = lock_key_of(store.model, name_of(row))
+        self._dead: Claim | None = None
+
+    @property
+    def kind(self) -> str:
+        """What it is called in a transaction."""
+        return TRANSACT_CONDITION_CHECK if self._dead is None else TRANSACT_UPDATE
+
+    def request(self, now: float) -> dict[str, Any]:
+        """Return the request for an attempt that is about to be sent."""
+        requests = self.store.requests
+        if self._dead is None:
+            # never an update of a row that may not exist: that would make it
+            return requests.free.fill(self.row, {})
+        values = {
+            "mine": self._dead.token,
+            "now_low": self.store.now_low(now),
+            "ttl": self.store.ttl(self._dead.expires_at or 0.0),
+        }
+        return requests.end_dead.fill(self.row, values)
+
+    def judge(
+        self,
+        raw: RawItem,
+        error: PynamoDBException,  # noqa: ARG002 - a Condition
+        now: float,
+        *,
+        maybe_applied: bool,
+    ) -> Verdict:
+        """Say what the lock's row shows whose check was refused.
+
+        Raises:
+            RowLockedError: If another holds the lock.
+            InvalidRowError: If it cannot be a lock's row.
+        """
+        claim = self.store.layout.claim(raw)
+        claim.check()
+        refuse_if_alive(claim, self.store, self._protected, now, maybe_applied=maybe_applied)
+        self._dead = None if claim.expires_at is None else claim
+        return Verdict.AGAIN
+
+
+Member = GuardedRow | UnlockedRow | PlainRow | GuardOnly | NobodyHolds
+"""A part of a write."""
+
+
+def refuse_if_alive(
+    claim: Claim, store: Store, row: Model, now: float, *, maybe_applied: bool
+) -> None:
+    """Raise if somebody holds a row.
+
+    Raises:
+        RowLockedError: Unless there is no claim, or it is surely dead.
+    """
+    bounds = store.bounds
+    if claim.expires_at is not None and (
+        bounds is None or now < bounds.passes(claim.expires_at + TICK)
+    ):
+        raise _locked_error(row, claim, maybe_applied=maybe_applied)
+
+
+def _locked_error(row: Model, claim: Claim, *, maybe_applied: bool) -> RowLockedError:
+    """Return the error for a write without the lock that another holds."""
+    key = name_of(row)
+    before = ", and may have been, by an attempt whose answer was lost" if maybe_applied else ""
+    return RowLockedError(
+        f"{shown(key)} cannot be written without its lock{before}: "
+        f"{describe_holder(claim.owner, claim.expires_at)}",
+        applied=None if maybe_applied else False,
+        key=key,
+        owner=claim.owner,
+        expires_at=claim.expires_at,
+    )
+
+
+def key_of(row: Model) -> RawItem:
+    """Return the primary key of an instance."""
+    names = (hash_key_name(type(row)), range_key_name(type(row)))
+    return row_key(type(row), *(getattr(row, name) for name in names if name is not None))
+
+
+def name_of(row: Model) -> str:
+    """Return the name of an instance's row."""
+    return row_name(type(row), key_of(row))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare attribute values as DynamoDB does: a number by its value, a set without its order."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return bool(one == other)
+    if one.keys() != other.keys():
+        return False
+    return all(_same_typed(kind, one[kind], other[kind]) for kind in one)
+
+
+def _same_typed(kind: str, one: Any, other: Any) -> bool:
+    if kind == "N" and isinstance(one, str):
+        return Decimal(one) == Decimal(other)
+    if kind in {"SS", "BS"} and isinstance(one, list):
+        return set(one) == set(other)
+    if kind == "NS" and isinstance(one, list):
+        return set(map(Decimal, one)) == set(map(Decimal, other))
+    if kind == "L" and isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return same(one, other)

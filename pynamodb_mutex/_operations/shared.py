@@ -1,0 +1,239 @@
+"""What the locks of one process share, as plain data: the state that the process's monitor guards."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+from pynamodb_mutex._dynamodb.store import Store
+from pynamodb_mutex._operations.effects import Wakeup
+from pynamodb_mutex._operations.local_queue import LocalQueue
+from pynamodb_mutex._protocol.claim import FORCED_MARK, new_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Protocol
+
+    from pynamodb.models import Model
+
+    from pynamodb_mutex._operations.events import Event
+    from pynamodb_mutex._protocol.schedule import Uniform
+    from pynamodb_mutex._protocol.server_time import ServerTime
+
+    class Scheduled(Protocol):
+        """What is renewed, or at least loses its lease in time."""
+
+        def due(self) -> float:
+            """Return the local time at which something is to be done; infinity for never again."""
+
+        def early(self) -> float:
+            """Return the seconds by which it may be renewed before it is due, if that saves a request."""
+
+
+Queue = LocalQueue[Any, Any]
+
+
+class Shared:
+    """Connections, knowledge of server time, local queues, and the schedule of renewals of one process.
+
+    Attributes:
+        now: Local time at which the present step of an operation began: the one reading of the clock in it.
+        read_clock: Reads the local clock, outside of a step.
+        uniform: The source of randomness.
+        random_bits: Returns 80 random bits or more, in hexadecimal digits, never the same in two processes.
+        receivers: By name of a signal, those who receive it.
+        inherited: Whether this is the state of a parent process, seen from its forked child.
+        outbox: Events that the runner is to deliver when it has left the monitor.
+        schedule: Of renewals.
+        queues: Those in which somebody waits, or of whose keys somebody holds one.
+    """
+
+    def __init__(
+        self,
+        read_clock: Callable[[], float],
+        uniform: Uniform,
+        random_bits: Callable[[], str],
+        receivers: Mapping[str, Mapping[Any, Any]],
+    ) -> None:
+        self.now = read_clock()
+        self.read_clock = read_clock
+        self.uniform = uniform
+        self.random_bits = random_bits
+        self.receivers = receivers
+        self.inherited = False
+        self.outbox: list[Event] = []
+        self.schedule = RenewalSchedule()
+        self.stores: dict[type[Model], Store] = {}
+        self.server_times: dict[str, ServerTime] = {}
+        self.queues: dict[tuple[Store, str | frozenset[str]], Queue] = {}
+        self._holders: dict[tuple[str, str], list[Any]] = {}
+
+    def emit(self, event: Event) -> None:
+        """Let the runner deliver an event after this step."""
+        self.outbox.append(event)
+
+    def new_token(self, store: Store) -> str:
+        """Return a token that no other acquisition has."""
+        return new_token(store.server_now(self.now), self.random_bits())
+
+    def forced_token(self, store: Store) -> str:
+        """Return a token for a row whose claim is broken by force."""
+        return FORCED_MARK + self.new_token(store)
+
+    def new_request_token(self) -> str:
+        """Return a ClientRequestToken: up to 36 characters."""
+        return self.random_bits()[:36]
+
+    @property
+    def waits_for_threads(self) -> bool:
+        """Whether something waits for a thread that the system refuses."""
+        return False
+
+    # -- stores ---------------------------------------------------------------------------------
+
+    def known_store(self, model: type[Model]) -> Store | None:
+        """Return the store of a model, if there is one for the table that its Meta names now."""
+        store = self.stores.get(model)
+        return store if store is not None and store.address == Store.address_of(model) else None
+
+    # -- local queues and holders ---------------------------------------------------------------
+
+    def queue(
+        self, store: Store, key: str | frozenset[str], kind: type[Queue] = LocalQueue
+    ) -> Queue:
+        """Return the queue in which the waiters of this process wait for a key, or for any of several.
+
+        It is kept as long as somebody waits in it, or holds the key. Ask for it again in each step.
+        """
+        place = (store, key)
+        queue = self.queues.get(place)
+        return kind(self.queues, place) if queue is None else queue
+
+    def note_holder(self, store: Store, key: str, claim: Any) -> None:
+        """Note that a key is held here by a `HeldClaim`, until `forget_holder`."""
+        self._holders.setdefault((store.connection.table_name, key), []).append(claim)
+
+    def forget_holder(self, store: Store, key: str, claim: Any) -> None:
+        """Note that it is not held by that any more."""
+        place = (store.connection.table_name, key)
+        claims = self._holders.get(place, [])
+        if claim in claims:
+            claims.remove(claim)
+            if not claims:
+                del self._holders[place]
+
+    def holders(self, store: Store, key: str) -> Sequence[Any]:
+        """Return each `HeldClaim` on a key that is held here, by whatever model of the table."""
+        claims = self._holders.get((store.connection.table_name, key))
+        if claims is None:
+            return ()
+        return [
+            claim
+            for claim in claims
+            if claim.store is store or claim.store.connection.shares_table_with(store.connection)
+        ]
+
+
+# -- renewals --------------------------------------------------------------------------------------
+
+
+_TAKEN_OUT = -math.inf
+"""In place of the due time of a member that is being handled."""
+
+
+class RenewalSchedule:
+    """Members by the time at which they are due.
+
+    Attributes:
+        runs: Whether the renewal loop runs, or is about to.
+        is_wanted: Whether it is needed, and does not run.
+        wakes_at: Local time until which it waits. To wake it for every short lock would cost a tenth of what a
+            cycle of acquire and release costs.
+        wakeup: Ends its wait.
+    """
+
+    def __init__(self) -> None:
+        self.runs = False
+        self.is_wanted = False
+        self.wakes_at = -math.inf
+        self.wakeup = Wakeup()
+        self._due: dict[Scheduled, float] = {}
+        # an entry whose time is not its member's in _due is void
+        self._heap: list[tuple[float, int, Scheduled]] = []
+        self._serial = itertools.count()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is scheduled."""
+        return not self._due
+
+    def add(self, member: Scheduled, due: float) -> None:
+        """Schedule a member from now on."""
+        self._push(member, due)
+
+    def remove(self, member: Scheduled) -> None:
+        """Forget a member; what is under way for it goes on."""
+        self._due.pop(member, None)
+        # Most locks are released long before they are due: cut them out of the heap soon, for what
+        # lives longer makes each garbage collection slower.
+        if len(self._heap) > 2 * len(self._due) + 8:
+            self._heap = [entry for entry in self._heap if self._is_valid(entry)]
+            heapq.heapify(self._heap)
+
+    def refresh(self, member: Scheduled) -> None:
+        """Ask a member again when it is due, if it is still scheduled."""
+        if member in self._due:
+            self._push(member, member.due())
+
+    def refresh_all(self) -> None:
+        """Ask every member again when it is due: an answer has moved ends of leases nearer."""
+        for member in list(self._due):
+            self._push(member, member.due())
+
+    def next_due(self) -> float:
+        """Return the local time at which the next member is due, or before."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def take_due(self, now: float) -> Scheduled | None:
+        """Take out a member that is due; None if none is. Give it back by `put_back`."""
+        return self._take_before(now)
+
+    def take_soon_due(self, first: Scheduled, now: float) -> list[Scheduled]:
+        """Take out those that are due soon after the first, and so may share a request with it."""
+        until = now + first.early()
+        soon: list[Scheduled] = []
+        while (member := self._take_before(until)) is not None:
+            soon.append(member)
+        return soon
+
+    def put_back(self, member: Scheduled, due: float) -> None:
+        """Put back a member that was taken out, at the time at which it is due next."""
+        # else it was removed, or asked again since: then the time at hand may be out of date
+        if self._due.get(member) == _TAKEN_OUT:
+            self._push(member, due)
+
+    def _take_before(self, until: float) -> Scheduled | None:
+        while self._heap and self._heap[0][0] <= until:
+            entry = heapq.heappop(self._heap)
+            if self._is_valid(entry):
+                # so that the next push is not mistaken for this entry
+                self._due[entry[2]] = _TAKEN_OUT
+                return entry[2]
+        return None
+
+    def _is_valid(self, entry: tuple[float, int, Scheduled]) -> bool:
+        return self._due.get(entry[2]) == entry[0]
+
+    def _push(self, member: Scheduled, due: float) -> None:
+        if due == self._due.get(member):
+            return
+        if due == math.inf:
+            self._due.pop(member, None)
+            return
+        if due < self.wakes_at:
+            self.wakeup.ring()
+        self._due[member] = due
+        heapq.heappush(self._heap, (due, next(self._serial), member))
+        self.is_wanted = not self.runs

@@ -1,0 +1,317 @@
+"""The locks of rows, one or several, as their users see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+
+from pynamodb.models import Model
+
+from pynamodb_mutex._dynamodb.keys import row_name
+from pynamodb_mutex._handles import LockGroup
+from pynamodb_mutex._operations.acquire_several import read_rows
+from pynamodb_mutex._operations.attach import parse_ticket
+from pynamodb_mutex._operations.options import made
+from pynamodb_mutex._operations.retry import retrying
+from pynamodb_mutex._operations.row_write import key_of, same
+from pynamodb_mutex._protocol.messages import shown, shown_all
+from pynamodb_mutex._runtime.callers import caller
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._transactions import GuardedTransactWrite
+from pynamodb_mutex.mutex import Mutex
+
+if TYPE_CHECKING:
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+    from pynamodb.transactions import TransactWrite
+    from typing_extensions import Unpack
+
+    from pynamodb_mutex._dynamodb.keys import RawItem
+    from pynamodb_mutex._operations.attach import Ticket
+    from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.held import Held, HeldClaim
+    from pynamodb_mutex._operations.options import LockOptions
+    from pynamodb_mutex.mutex import Options
+
+M = TypeVar("M", bound=Model)
+N = TypeVar("N", bound=Model)
+
+
+class RowLock(Mutex, Generic[M]):
+    """The lock of one row; entering it gives the row, as it stood when it was locked.
+
+    All that `Mutex` has; ``data`` and ``save_data`` only if the lock stands in a lock table, for else
+    they are the row's own matter.
+    """
+
+    _made_by = "locked(...) of the row's model"
+    _makers = frozenset({"attach"})
+
+    def __init__(self, options: LockOptions, model: type[M], raw_key: RawItem) -> None:
+        """Use `RowLockMixin.locked`."""
+        super().__init__(options)
+        self._model = model
+        self._raw_key: RawItem = raw_key
+
+    @property
+    def row(self) -> M:
+        """The row under the lock, as the locking request read it.
+
+        Raises:
+            MutexNotHeldError: If the lock was never taken.
+            pynamodb.exceptions.DoesNotExist: If the lock stands in the lock table, and the row is
+                missing.
+        """
+        return self._row_of(self._current("row"))
+
+    def _row_of(self, claim: HeldClaim) -> M:
+        if claim.row is None:
+            self.bind(claim, self._item_of(claim) or run(current_process(), self._reading()))
+        row: M = claim.row
+        return row
+
+    @staticmethod
+    def _item_of(claim: HeldClaim) -> RawItem | None:
+        """Return the row, if the locking request has read it: the lock is in it."""
+        return claim.item if claim.store.layout.must_exist and claim.item else None
+
+    def bind(self, claim: HeldClaim, item: RawItem) -> None:
+        """Make the instance that stands for the row as long as it is locked."""
+        row: Any = self._model.from_raw_data(item)
+        row._row_lock, row._row_claim = self, claim
+        claim.row = row
+
+    @classmethod
+    def attach(  # type: ignore[override]  # a row lock is of the row's model
+        cls, ticket: str, *, model: type[N], **options: Unpack[Options]
+    ) -> RowLock[N]:
+        """Go on with the lock of a row that another process detached: see `Mutex.attach`.
+
+        The first ``with`` gives the row as the attaching request read it.
+
+        Args:
+            ticket: What `Mutex.detach` returned. It is good once.
+            model: That of the row.
+            **options: Those of `RowLockMixin.locked`.
+
+        Raises:
+            InvalidTicketError: If it is no ticket, or one for another model.
+            MutexLostError: If it was used already, or has ended, or the lock was broken or taken
+                meanwhile: ``loss`` says which.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or cannot be
+                reached. The ticket may then be used up; not with GetError, for a read that failed.
+        """
+        cls._called("attach", options)
+        read = parse_ticket(ticket)
+        lock: RowLock[N] = cls._for_ticket(read, model, **options)
+        who = caller()
+        attachment = lock._attachment(read, who, blocks=True)
+        run(current_process(), lock._attaching(attachment, who.number))
+        return lock
+
+    @classmethod
+    def _for_ticket(cls, ticket: Ticket, model: Any, **options: Unpack[Options]) -> RowLock[Any]:
+        raw_key = ticket.row_key(model)
+        own: Options = {"lease": ticket.lease, **options}
+        return made(RowLock, options_of_row(model, raw_key, own), model, raw_key)
+
+    def _reading(self) -> Operation[RawItem]:
+        """Read the row, whose lock is in the lock table."""
+        process = current_process()
+        read = process.store(self._model).read(self._raw_key, consistent=True)
+        answer = yield from retrying(process, lambda: read, 0.0)
+        if not answer.item:
+            raise self._model.DoesNotExist(f"{shown(self.key)}: there is no such row")
+        return answer.item
+
+    def __enter__(self) -> M:  # type: ignore[override]  # the row is what one wants; .row_lock is this
+        """Acquire the lock and return the row.
+
+        Raises:
+            MutexTimeoutError: If it was not free within the timeout.
+            pynamodb.exceptions.DoesNotExist: If there is no such row; nothing is created.
+        """
+        claim = self._enter()
+        try:
+            return self._row_of(claim)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: an acquisition belongs to one process."""
+        msg = f"a RowLock cannot be pickled: make it where it is used, {self._model.__name__}.locked()"
+        raise TypeError(msg)
+
+    def _another(self) -> Mutex:
+        return made(type(self), self._options, self._model, self._raw_key)
+
+
+class RowLocks(LockGroup, Generic[M]):
+    """The locks of several rows, acquired, renewed and released together: all or none.
+
+    Entering it gives the rows, read when the first is asked for. Losing one lock is losing all.
+    """
+
+    _made_by = "locked_all([...]) of the rows' model"
+
+    _locks: list[RowLock[Any]]
+
+    def __init__(self, locks: list[RowLock[Any]]) -> None:
+        """Use `RowLockMixin.locked_all`."""
+        names = [lock.key for lock in locks]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            msg = f"rows can be locked but once at a time: {shown_all(sorted(twice))}"
+            raise ValueError(msg)
+        super().__init__(locks)
+
+    def __enter__(self) -> LockedRows[M]:
+        """Acquire the locks and return the rows.
+
+        Raises:
+            MutexTimeoutError: If they were not free within the timeout.
+            pynamodb.exceptions.DoesNotExist: If one of the rows is missing; nothing is created.
+        """
+        return self._rows_of(self._enter())
+
+    def transaction(self, *, unlock: bool = True) -> TransactWrite:
+        """Return a TransactWrite that is applied only while all the locks are held.
+
+        What is written in it of the locked rows need not be the instances that were read: any of
+        the same key will do.
+
+        Args:
+            unlock: Release the locks in the same request.
+
+        Raises:
+            MutexLostError: If they are lost already. Leaving its ``with`` block raises it too.
+            MutexNotHeldError: If they are not held here.
+            MutexError: If one of them is used with ``delete_on_release``, for then nothing can be guarded.
+        """
+        held = self._current("transaction")
+        return _RowsTransactWrite(self._rows_of(held), held.unreleased, unlock=unlock)
+
+    def _rows_of(self, held: Held) -> LockedRows[M]:
+        if held.rows is None:
+            held.rows = {}
+        rows: LockedRows[M] | None = held.rows.get(self)
+        if rows is None:
+            rows = held.rows[self] = LockedRows(self, self._locks, self._in_order(held))
+        return rows
+
+
+class LockedRows(Sequence[M]):
+    """The rows under several locks, read by one request when the first of them is asked for."""
+
+    def __init__(
+        self, locks: RowLocks[M], members: Sequence[RowLock[Any]], claims: Sequence[HeldClaim]
+    ) -> None:
+        self._locks = locks
+        self._members = members
+        self._claims = claims
+
+    def transaction(self, *, unlock: bool = True) -> TransactWrite:
+        """Return a TransactWrite under all the locks: see `RowLocks.transaction`."""
+        return self._locks.transaction(unlock=unlock)
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(self._members)
+
+    @overload
+    def __getitem__(self, place: int) -> M: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[M]: ...
+    def __getitem__(self, place: int | slice) -> M | Sequence[M]:
+        """Return a row, in the order of the keys.
+
+        Raises:
+            pynamodb.exceptions.DoesNotExist: If it is missing, under a lock in a lock table.
+        """
+        items = run(current_process(), self.reading())
+        return self.bound(items)[place]
+
+    def bind(self, row: Any) -> None:
+        """Let an instance that was made by hand stand for the locked row of its key."""
+        for member, claim in self._pairs():
+            of_one_table = member._model.Meta.table_name == type(row).Meta.table_name
+            if of_one_table and same(member._raw_key, key_of(row)) and row._row_claim is None:
+                row._row_lock, row._row_claim = member, claim
+
+    def _pairs(self) -> Iterable[tuple[RowLock[Any], HeldClaim]]:
+        return zip(self._members, self._claims, strict=True)
+
+    def reading(self) -> Operation[dict[HeldClaim, RawItem]]:
+        """Read all the rows at once that were not read before."""
+        unread = [(member, claim) for member, claim in self._pairs() if claim.row is None]
+        if not unread:
+            return {}
+        process = current_process()
+        keys = [(member._model, member._raw_key) for member, _ in unread]
+        store = process.store(unread[0][0]._model)
+        items = yield from read_rows(process, store, keys, 0.0, consistent=True)
+        return {claim: item for (_, claim), item in zip(unread, items, strict=True) if item}
+
+    def bound(self, items: dict[HeldClaim, RawItem]) -> list[M]:
+        """Return all the rows, those that were just read among them."""
+        for member, claim in self._pairs():
+            if claim in items and claim.row is None:
+                member.bind(claim, items[claim])
+        return [member._row_of(claim) for member, claim in self._pairs()]
+
+
+class _RowsTransactWrite(GuardedTransactWrite):
+    """A transaction under the locks of rows, to which the instances that are put into it are bound."""
+
+    def __init__(self, rows: LockedRows[Any], claims: Sequence[HeldClaim], *, unlock: bool) -> None:
+        super().__init__(claims, unlock=unlock)
+        self._locked_rows = rows
+
+    def save(
+        self, model: Model, condition: Condition | None = None, return_values: str | None = None
+    ) -> None:
+        self._bind(model)
+        super().save(model, condition, return_values)
+
+    def update(
+        self,
+        model: Model,
+        actions: list[Action],
+        condition: Condition | None = None,
+        return_values: str | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> None:
+        self._bind(model)
+        version = add_version_condition
+        super().update(model, actions, condition, return_values, add_version_condition=version)
+
+    def delete(
+        self,
+        model: Model,
+        condition: Condition | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> None:
+        self._bind(model)
+        super().delete(model, condition, add_version_condition=add_version_condition)
+
+    def _bind(self, model: Model) -> None:
+        if hasattr(model, "_row_claim"):
+            self._locked_rows.bind(model)
+
+
+def options_of_row(model: type[Model], raw_key: RawItem, options: Options) -> LockOptions:
+    """Return the options of a row's lock: in the row itself, or in the lock table."""
+    name = row_name(model, raw_key)
+    lock_model = model.lock_model  # type: ignore[attr-defined]  # it is a RowLockMixin
+    if lock_model is not None:
+        return Mutex.for_key(name, model=lock_model, **options)._options
+    for option in ("data", "delete_on_release"):
+        if options.get(option):
+            msg = f"{option} needs a lock_model: the lock of {name} stands in the row itself"
+            raise TypeError(msg)
+    checked = Mutex.for_key(name[:64], **options)._options
+    return checked._replace(key=name, row=raw_key, model=model)

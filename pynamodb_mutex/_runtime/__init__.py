@@ -1,0 +1,1 @@
+"""What executes operations: runners, threads, the state of the process, the delivery of events."""

@@ -1,0 +1,483 @@
+"""The commands ``show``, ``wait`` and ``release`` show a claim, wait for its end, and break it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import reprlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+from pynamodb.exceptions import PynamoDBException
+from rich.console import Console
+
+from pynamodb_mutex._operations.options import FOREVER
+from pynamodb_mutex._operations.release import break_seen
+from pynamodb_mutex._protocol.claim import FORCED_MARK, Claim, ObservedClaim
+from pynamodb_mutex._protocol.messages import escaped, one_line, shown, shown_owner
+from pynamodb_mutex._protocol.schedule import next_wait, poll_at_end
+from pynamodb_mutex._runtime.clock import read_clock
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper, run
+from pynamodb_mutex.cli._locks import (
+    ABANDONED,
+    FREE,
+    HELD,
+    INVALID,
+    PATIENCE,
+    Lock,
+    Locks,
+    TransientError,
+    key_argument,
+    range_option,
+    retried,
+    sent,
+)
+from pynamodb_mutex.cli._output import (
+    clock_time,
+    confirm,
+    cut,
+    duration,
+    instant,
+    iso,
+    json_option,
+    on_terminal,
+    plain,
+    print_json,
+    progress,
+    wait_time,
+    zone_option,
+)
+from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime, tzinfo
+
+    from pynamodb_mutex._dynamodb.answers import Answer
+    from pynamodb_mutex._dynamodb.keys import RawItem
+
+NOT_FREE = 75
+"""Exit code: EX_TEMPFAIL, time was up."""
+
+_POLL = (0.05, 1.0)
+"""Seconds between two looks: as a mutex waits."""
+
+_INDENT = 16
+_LABELS = frozenset({"key", "owner", "taken over from"})
+"""Lines that may be of any length, and of which a part says enough."""
+
+_WHOLE = reprlib.Repr()
+_WHOLE.maxdict = _WHOLE.maxstring = _WHOLE.maxother = 100
+"""Shows what somebody else wrote, but for what is very long."""
+
+_STATES = {
+    FREE: "free",
+    HELD: "held",
+    ABANDONED: "abandoned: its claim has ended, the next taker gets it at once",
+    INVALID: "invalid: no mutex takes this row",
+}
+
+_PAUSE = 0.2
+"""Seconds from one attempt at a request to the next."""
+
+
+@click.command(cls=AppCommand)
+@key_argument()
+@range_option
+@zone_option
+@json_option
+@pass_place
+def show(
+    place: Place, *, key: str, range_key: str | None, zone: tzinfo | None, as_json: bool
+) -> None:
+    """Show one lock.
+
+    All that is known of the lock KEY: of its holder, or of what the last one left. It is one strongly consistent read.
+
+    \b
+    Examples:
+      pynamodb-mutex show invoice-42
+      pynamodb-mutex show invoice-42 --json | jq .owner
+      pynamodb-mutex --model shop.models:Account show alice
+
+    \b
+    Exit codes:
+      0  done, whatever the lock's state
+      1  it could not be read
+    """
+    locks = Locks(place.model())
+    lock = locks.read(locks.row(key, range_key))
+    more = _more(lock, locks, zone)
+    if as_json:
+        print_json({**lock.document(zone), **more})
+        return
+    print_lines([*about(lock, zone), *_rest(lock, locks, more)])
+
+
+def print_lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
+    """Print what is known of a lock; on a terminal, its key and its owners are cut to fit."""
+    room = Console(stderr=err).width - _INDENT if on_terminal(err=err) else None
+    for name, value in lines:
+        text = escaped(value)
+        if room is not None and name in _LABELS:
+            text = cut(text, room)
+        click.echo(f"{name + ':':{_INDENT}}{text}", err=err)
+
+
+def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
+    """Return what people ask of a lock first."""
+    claim = lock.claim
+    lines = [("key", lock.name), ("state", _STATES[lock.state])]
+    if lock.state == INVALID:
+        return [*lines, ("problem", str(claim.fault)), ("row", _WHOLE.repr(lock.raw))]
+    if lock.state != FREE:
+        since, until = instant(lock.since, zone), instant(lock.until, zone)
+        lines.append(("owner", claim.owner or "-"))
+        if since is not None:
+            ago = "" if lock.seen_at is None else f" ({_ago(lock, lock.since)})"
+            lines.append(("since", _second(since) + ago))
+        if until is not None:
+            end = _ago(lock, lock.until)
+            if lock.state == HELD:
+                end = f"in {duration(lock.remaining or 0.0)}, unless renewed"
+            lines.append(("until", f"{_second(until)} ({end})"))
+        lines.append(("lease", f"{round(claim.lease, 1):g} s"))
+    if lock.fencing_token is not None:
+        lines.append(("fencing token", str(lock.fencing_token)))
+    return lines
+
+
+def _ago(lock: Lock, instant: float | None) -> str:
+    return f"{duration(max(0.0, (lock.seen_at or 0.0) - (instant or 0.0)))} ago"
+
+
+def _second(when: datetime) -> str:
+    return when.isoformat(sep=" ", timespec="seconds")
+
+
+def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
+    """Return what only this command shows, as JSON has it."""
+    claim = lock.claim
+    return {
+        "token": claim.token,
+        "forced": (claim.token or "").startswith(FORCED_MARK),
+        "guarded_writes": claim.writes,
+        "row_kept_until": iso(instant(locks.ttl(lock.raw), zone), "seconds"),
+        "data": locks.data(lock.raw),
+    }
+
+
+def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the same for people, and what it means."""
+    claim = lock.claim
+    if lock.state == INVALID:
+        return []
+    if not lock.raw:
+        return [
+            (
+                "row",
+                "none: "
+                + ("there is no such row" if locks.in_rows else "never taken, or long ago"),
+            )
+        ]
+    if claim.token is None:
+        return [("lock", "never taken")]
+    lines = [("token", claim.token), ("guarded writes", str(claim.writes))]
+    if more["forced"]:
+        lines.append(("broken", "the last claim was broken by force"))
+    if claim.abandoned_by:
+        lines.append(("taken over from", f"{claim.abandoned_by}, which never gave it back"))
+    if more["row_kept_until"] is not None:
+        lines.append(("row kept until", more["row_kept_until"]))
+    if more["data"] is not None:
+        lines.append(("data", json.dumps(more["data"], default=plain, ensure_ascii=False)))
+    return lines
+
+
+@click.command(cls=AppCommand)
+@key_argument()
+@range_option
+@click.option(
+    "--timeout",
+    type=float,
+    callback=wait_time,
+    default=FOREVER,
+    metavar="SECONDS",
+    help="How long to wait, at most; -1 for ever, the default.",
+)
+@zone_option
+@pass_place
+def wait(
+    place: Place, *, key: str, range_key: str | None, timeout: float, zone: tzinfo | None
+) -> None:
+    """Wait until a lock is free.
+
+    Nothing is taken: somebody else may have it at once. To do something under the lock, let it be taken: see
+    pynamodb-mutex run. The lock of a holder that died counts as free when its claim has ended.
+
+    A look costs half a read unit; there are two or three in a second.
+
+    \b
+    Examples:
+      pynamodb-mutex wait deploy && echo "free"
+      pynamodb-mutex wait deploy --timeout 60 || echo "still held"
+
+    \b
+    Exit codes:
+      0    it is free
+      1    DynamoDB refused, or could not be reached at the first look
+      75   the timeout passed, and it was still held
+      130  interrupted by Ctrl-C
+    """
+    locks = Locks(place.model())
+    row = locks.row(key, range_key)
+    begun = read_clock()
+    deadline = math.inf if timeout == FOREVER else begun + timeout
+    waiter = _Waiter(locks, row)
+    waiter.begin()
+    with progress(f"waiting for {shown(key)}") as news:
+        while not waiter.free():
+            now = read_clock()
+            if now >= deadline:
+                click.echo(f"{shown(key)} is still {waiter.holder(zone)}", err=True)
+                click.get_current_context().exit(NOT_FREE)
+            waited = f"waited {duration(now - begun)}"
+            news(f"{waited} for {shown(key)}, {waiter.holder(zone)}{waiter.trouble}")
+            waiter.rest(deadline)
+
+
+class _Waiter:
+    """Polls a row, as those do who wait for the lock.
+
+    Attributes:
+        trouble: What went wrong at the last poll, and may pass.
+    """
+
+    def __init__(self, locks: Locks, row: RawItem) -> None:
+        self.trouble = ""
+        self._claim = Claim()
+        self._locks = locks
+        self._row = row
+        self._observed = ObservedClaim()
+        self._waited = 0.0
+        self._sleeper = ThreadSleeper()
+
+    def begin(self) -> None:
+        """Poll for the first time: what is wrong from the start is reported at once."""
+        self._see(retried(self._locks.store.read(self._row, consistent=False)))
+
+    def _poll(self, *, consistent: bool = False) -> None:
+        try:
+            self._see(sent(self._locks.store.read(self._row, consistent=consistent)))
+        except TransientError as failure:
+            self.trouble = f" ({one_line(failure)})"
+        else:
+            self.trouble = ""
+
+    def _see(self, answer: Answer) -> None:
+        self._claim = answer.claim
+        self._observed.see(answer.claim, answer.received)
+
+    def _seems_free(self) -> bool:
+        return read_clock() >= self._observed.free_at(self._locks.store.bounds)
+
+    def free(self) -> bool:
+        """Say whether the lock is free, by a read that misses nothing."""
+        if not self._seems_free():
+            return False
+        self._poll(consistent=True)
+        return not self.trouble and self._seems_free()
+
+    def rest(self, deadline: float) -> None:
+        """Wait a while, and poll again."""
+        now = read_clock()
+        self._waited = next_wait(self._waited, _POLL, random.uniform)
+        frees_at = self._observed.free_at(self._locks.store.bounds)
+        end = poll_at_end(now, frees_at, _POLL, random.uniform)
+        self._sleeper.sleep(min(now + self._waited, end, deadline))
+        self._poll()
+
+    def holder(self, zone: tzinfo | None) -> str:
+        """Say who holds it, for people."""
+        now = instant(self._locks.store.server_now(read_clock()), zone)
+        until = clock_time(instant(self._claim.expires_at, zone), now)
+        return f"held by {shown_owner(self._claim.owner)} until {until}"
+
+
+@click.command(cls=AppCommand)
+@key_argument(required=False)
+@range_option
+@click.option(
+    "--force", is_flag=True, allow_from_autoenv=False, help="Break the claim of KEY's holder."
+)
+@click.option("--all-abandoned", is_flag=True, help="Free each lock whose claim has ended.")
+@click.option(
+    "--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask, for scripts."
+)
+@zone_option
+@json_option
+@pass_place
+def release(
+    place: Place,
+    *,
+    key: str | None,
+    range_key: str | None,
+    force: bool,
+    all_abandoned: bool,
+    yes: bool,
+    zone: tzinfo | None,
+    as_json: bool,
+) -> None:
+    """Free a lock by force.
+
+    The lock KEY, or all that are abandoned. The holder is shown, and broken only if you say so: that very claim, also if it was renewed
+    meanwhile, and no later one. If the lock changed hands meanwhile, nothing is broken.
+
+    A holder that is alive goes on until it next asks DynamoDB. Its guarded writes are refused from this
+    moment on; anything else it does is not.
+
+    A row whose lock attributes cannot be right, so that no mutex takes it, is put right; one that is no
+    lock's is never changed.
+
+    With --all-abandoned, claims are freed that ended and that nobody took; one that is renewed or
+    taken meanwhile is left alone. There is seldom a need: the next taker gets such a lock at
+    once, and learns that it was abandoned, which it is not after this.
+
+    \b
+    Examples:
+      pynamodb-mutex release invoice-42 --force
+      pynamodb-mutex release invoice-42 --force --yes --json
+      pynamodb-mutex release --all-abandoned
+
+    \b
+    Exit codes:
+      0    the lock is free: broken, or it was free already
+      1    it was not freed: no --force, not confirmed, changed hands, not a lock's row, or DynamoDB refused
+      130  interrupted by Ctrl-C
+    """
+    if (key is None) != all_abandoned:
+        raise click.UsageError("give KEY, or --all-abandoned")
+    locks = Locks(place.model())
+    if key is None:
+        _release_abandoned(locks, place, yes=yes, zone=zone, as_json=as_json)
+        return
+    row = locks.row(key, range_key)
+    seen = locks.read(row)
+    if seen.state == FREE:
+        if as_json:
+            print_json({"freed": False, "lock": seen.document(zone), "now": None})
+        click.echo(f"{shown(seen.name)} is free: nothing to release", err=True)
+        return
+    print_lines(about(seen, zone), err=True)
+    _check(locks, seen, force=force)
+    confirm(
+        f"{'Put this row right' if seen.state == INVALID else 'Break this claim'} in {place}?",
+        yes=yes,
+    )
+    now = _broken(locks, seen, key)
+    if as_json:
+        after = None if now is None else now.document(zone)
+        print_json({"freed": now is None, "lock": seen.document(zone), "now": after})
+    if now is None:
+        click.echo(f"{shown(seen.name)} is free", err=True)
+    elif now.state == FREE:
+        click.echo(f"{shown(seen.name)} is free: that claim had ended meanwhile", err=True)
+    elif now.state == INVALID:
+        raise Failure(f"nothing was broken, for it has changed meanwhile: {now.claim.fault}")
+    else:
+        raise Failure(
+            f"that claim is over, and nothing else was broken: {shown(seen.name)} is now {now.state}, "
+            f"by {shown_owner(now.claim.owner)}, fencing token {now.claim.version}"
+        )
+
+
+def _check(locks: Locks, seen: Lock, *, force: bool) -> None:
+    """Check that a lock may be freed by force.
+
+    Raises:
+        Failure: If not; it says what else there is.
+    """
+    if not locks.was_a_locks(seen):
+        raise Failure("nothing was done: the row is not a lock's")
+    if force:
+        return
+    raise Failure(
+        {
+            ABANDONED: "nothing was done. The next taker gets this lock at once; --force frees it now",
+            INVALID: "nothing was done. Find out what wrote this; --force puts the row right, and frees the lock",
+            HELD: "nothing was done: only its holder gives a lock back. If that one is dead, the lock frees "
+            "itself at its end; --force breaks its claim now",
+        }[seen.state]
+    )
+
+
+def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:
+    """Break a claim; return what stands there instead if it is over otherwise."""
+    process = current_process()
+    instead = run(process, break_seen(process, locks.store, seen.row, key, seen.raw))
+    return None if instead is None else locks.shown(seen.row, instead.item, instead.received)
+
+
+def _release_abandoned(
+    locks: Locks, place: Place, *, yes: bool, zone: tzinfo | None, as_json: bool
+) -> None:
+    with progress("reading the table") as news:
+        found = [lock for lock in locks.all(news) if lock.state == ABANDONED]
+    locks.warn()
+    results: dict[str, list[dict[str, Any]]] = {"freed": [], "skipped": []}
+    try:
+        if not found:
+            click.echo(f"no lock is abandoned in {place}", err=True)
+            return
+        for lock in found:
+            owner = shown_owner(lock.claim.owner)
+            click.echo(f"{shown(lock.name)}  abandoned by {owner}", err=True)
+        confirm(f"Free these {len(found)} in {place}?", yes=yes)
+        refused = 0
+        for lock in found:
+            instead = _freed(locks, lock)
+            results["skipped" if instead else "freed"].append(lock.document(zone))
+            refused += isinstance(instead, PynamoDBException)
+            said = f"skipped: {one_line(instead)}" if instead else "freed"
+            click.echo(f"{shown(lock.name)}  {said}", err=True)
+        if refused:
+            raise Failure(f"DynamoDB refused to free {refused} of {len(found)}")
+    finally:
+        # also what was done before Ctrl-C, or before DynamoDB refused
+        if as_json:
+            print_json(results)
+
+
+def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
+    """End a claim that has ended by server time, and nothing else.
+
+    Returns:
+        None if the lock is free now; else why it is not, in words or as an error that says so for good.
+    """
+    store = locks.store
+    now = read_clock()
+    values = {
+        "mine": lock.claim.token,
+        "now_low": store.now_low(now),
+        "ttl": store.ttl_from_now(now),
+    }
+    request = store.update(store.requests.end_dead, lock.row, values)
+    answer: Answer | None = None
+    while answer is None:
+        try:
+            answer = sent(request)
+        except TransientError as failure:
+            if read_clock() >= now + PATIENCE:
+                raise failure.__cause__ or failure from None
+            time.sleep(_PAUSE)
+        except PynamoDBException as error:
+            # about this row, such as a policy that leaves it out: the others are not given up for it
+            return error
+    claim = answer.claim
+    if claim.fault is not None:
+        return str(claim.fault)
+    ended = answer.applied or claim.expires_at is None
+    return None if ended else "renewed or taken meanwhile"

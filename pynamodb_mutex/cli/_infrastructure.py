@@ -1,0 +1,582 @@
+"""The commands ``create-table``, ``delete-table``, ``template`` and ``policy`` provide a table and permissions."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import botocore.session
+import click
+from botocore.exceptions import ClientError, UnknownRegionError
+
+from pynamodb_mutex._dynamodb import create_table as _table
+from pynamodb_mutex._dynamodb.create_table import is_code, keys_needed, keys_of
+from pynamodb_mutex._dynamodb.pynamodb_private import connection_of, schema_of
+from pynamodb_mutex._protocol.messages import shown, shown_owner
+from pynamodb_mutex.cli._locks import HELD, Locks
+from pynamodb_mutex.cli._output import check_terminal, json_option, print_json, progress
+from pynamodb_mutex.cli._place import AppCommand, Failure, Place, pass_place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamodb_mutex.models import LockItem
+
+_POLL = 0.5
+_LONGEST_WAIT = 600.0
+"""Seconds between two looks at a table that is being deleted, and in which it must be gone."""
+
+_SHOWN = 5
+"""Locks that are named before they go with their table."""
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_NOT_STRINGS = {"y", "n", "yes", "no", "true", "false", "on", "off", "null"}
+_TYPES = {"S": "STRING", "N": "NUMBER", "B": "BINARY"}
+
+_ACCOUNT = re.compile(r"\d{12}")
+
+
+def _tags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[dict[str, str]]:
+    tags = []
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"{shown(value)} is not as in team=payments")
+        tags.append({"Key": name, "Value": text})
+    return tags
+
+
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of how a table is made; it reads the first two by `capacity_of`."""
+    for option in (
+        click.option("--deletion-protection", is_flag=True, help="Refuse to delete the table."),
+        click.option(
+            "--write-capacity", type=click.IntRange(min=1), metavar="UNITS", help="Provisioned."
+        ),
+        click.option(
+            "--read-capacity",
+            type=click.IntRange(min=1),
+            metavar="UNITS",
+            help="Provisioned; with --write-capacity, in place of on-demand billing.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def capacity_of(reading: int | None, writing: int | None) -> tuple[int, int] | None:
+    """Return the units of reading and writing; None for billing on demand.
+
+    Raises:
+        click.UsageError: If there is but one of them.
+    """
+    if reading is None and writing is None:
+        return None
+    if reading is None or writing is None:
+        raise click.UsageError("--read-capacity and --write-capacity go together")
+    return reading, writing
+
+
+@click.command(cls=AppCommand)
+@settings_options
+@click.option("--tag", "tags", multiple=True, callback=_tags, metavar="KEY=VALUE", help="A tag.")
+@json_option
+@pass_place
+def create_table(
+    place: Place,
+    *,
+    read_capacity: int | None,
+    write_capacity: int | None,
+    deletion_protection: bool,
+    tags: list[dict[str, str]],
+    as_json: bool,
+) -> None:
+    """Create the lock table.
+
+    It waits until the table can be used. It is made on-demand, with TTL enabled. It is safe to run again: a table that is there stays as it is,
+    but for its TTL, which is enabled if it is not.
+
+    \b
+    Examples:
+      pynamodb-mutex create-table
+      pynamodb-mutex create-table --deletion-protection --tag team=payments
+
+    \b
+    Exit codes:
+      0    the table is there, and active
+      1    it is not: DynamoDB refused, or a table of that name has other keys
+    """
+    capacity = capacity_of(read_capacity, write_capacity)
+    model = place.lock_model()
+    options: dict[str, Any] = {}
+    if capacity is not None:
+        options["ProvisionedThroughput"] = {
+            "ReadCapacityUnits": capacity[0],
+            "WriteCapacityUnits": capacity[1],
+        }
+    if deletion_protection:
+        options["DeletionProtectionEnabled"] = True
+    if tags:
+        options["Tags"] = tags
+    with progress(f"creating {place}"):
+        created = _table.create(model, wait=True, options=options)
+    if as_json:
+        print_json({"table": model.Meta.table_name, "created": created})
+        return
+    note = "" if created or not options else "; its settings are left as they are"
+    click.echo(f"{place} is created" if created else f"{place} was there{note}")
+
+
+@click.command(cls=AppCommand)
+@click.option(
+    "--force", is_flag=True, allow_from_autoenv=False, help="Also while locks are held in it."
+)
+@click.option(
+    "--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask, for scripts."
+)
+@pass_place
+def delete_table(place: Place, *, force: bool, yes: bool) -> None:
+    """Delete the lock table.
+
+    It waits until the table is gone. You are shown what is in it, and asked for its name. While locks are held it is refused without
+    --force; who holds one then learns that it is lost from its next request. Fencing tokens of a
+    table that is made anew are higher than those before, for they count from the time.
+
+    \b
+    Examples:
+      pynamodb-mutex --table locks-of-a-test delete-table
+      pynamodb-mutex --table locks-of-a-test delete-table --yes --force
+
+    \b
+    Exit codes:
+      0    it is gone
+      1    it is not: locks are held, not confirmed, protected, or DynamoDB refused; or it never was there
+      130  interrupted by Ctrl-C
+    """
+    model = place.lock_model()
+    name = model.Meta.table_name
+    client: Any = connection_of(model).connection.client
+    table = _described(client, name)
+    if table is None:
+        raise Failure(f"there is no {place}: wrong region or profile?")
+    found = keys_of(table)
+    if found != keys_needed(model):
+        raise Failure(f"{place} is no lock table: it has {found}")
+    if table["TableStatus"] != "DELETING":
+        _check(place, table, force=force)
+        if not yes:
+            _typed(name)
+        _delete(client, name)
+    _gone(client, name, place)
+    click.echo(f"{place} is gone")
+
+
+def _described(client: Any, name: str) -> dict[str, Any] | None:
+    try:
+        table: dict[str, Any] = client.describe_table(TableName=name)["Table"]
+    except ClientError as error:
+        if not is_code(error, "ResourceNotFoundException"):
+            raise
+        return None
+    return table
+
+
+def _check(place: Place, table: dict[str, Any], *, force: bool) -> None:
+    """Say what goes with the table; refuse if somebody holds a lock in it."""
+    locks = Locks(place.model())
+    with progress("reading the table") as news:
+        held = [lock for lock in locks.all(news) if lock.state == HELD]
+    locks.warn()
+    click.echo(f"{place}", err=True)
+    click.echo(f"  rows:        {table['ItemCount']}, as DynamoDB last counted", err=True)
+    click.echo(f"  locks held:  {len(held)}", err=True)
+    for lock in held[:_SHOWN]:
+        owner = shown_owner(lock.claim.owner)
+        click.echo(f"    {shown(lock.name)} by {owner}", err=True)
+    if held and not force:
+        raise Failure(
+            f"{len(held)} locks are held: nothing was done; --force deletes it all the same"
+        )
+
+
+def _typed(name: str) -> None:
+    check_terminal()
+    if (
+        click.prompt("Type the table's name to delete it", err=True, default="", show_default=False)
+        != name
+    ):
+        raise Failure("that is not its name: nothing was done")
+
+
+def _delete(client: Any, name: str) -> None:
+    try:
+        client.delete_table(TableName=name)
+    except ClientError as error:
+        if "deletion" in str(error).lower() and is_code(error, "ValidationException"):
+            raise Failure(
+                f"table {name} is protected against deletion; to end that: aws dynamodb update-table "
+                f"--table-name {name} --no-deletion-protection-enabled"
+            ) from error
+        # gone, or going: somebody else deletes it too
+        if not (
+            is_code(error, "ResourceNotFoundException") or is_code(error, "ResourceInUseException")
+        ):
+            raise
+
+
+def _gone(client: Any, name: str, place: Place) -> None:
+    waited = 0.0
+    with progress(f"waiting until {place} is gone"):
+        while (table := _described(client, name)) is not None:
+            if waited >= _LONGEST_WAIT:
+                raise Failure(f"{place} is still {table['TableStatus']} after {waited:.0f} s")
+            time.sleep(_POLL)
+            waited += _POLL
+
+
+class Key(NamedTuple):
+    """An attribute of the primary key, as it is stored."""
+
+    name: str
+    kind: str
+    """S, N or B."""
+    role: str
+    """HASH or RANGE."""
+
+
+class Table(NamedTuple):
+    """What a snippet says of the table."""
+
+    name: str
+    keys: list[Key]
+    ttl: str
+    capacity: tuple[int, int] | None
+    """Units of reading and writing; None: on demand."""
+    protected: bool
+
+
+def table_of(model: type[LockItem], capacity: tuple[int, int] | None, *, protected: bool) -> Table:
+    """Return a model's table as `LockItem.create_table` would make it.
+
+    Raises:
+        Failure: If the model asks for more than keys, billing and TTL.
+    """
+    meta = model.Meta
+    more = [name for name in ("tags", "stream_view_type") if getattr(meta, name, None)]
+    schema = schema_of(model)
+    if more or schema["global_secondary_indexes"] or schema["local_secondary_indexes"]:
+        raise Failure(
+            f"{model.__name__} has {more[0] if more else 'indexes'}: the snippet would lack that. "
+            "Put its keys and TTL into a template of yours"
+        )
+    kinds = {
+        each["AttributeName"]: each["AttributeType"] for each in schema["attribute_definitions"]
+    }
+    keys = [
+        Key(each["AttributeName"], kinds[each["AttributeName"]], each["KeyType"])
+        for each in sorted(schema["key_schema"], key=lambda key: key["KeyType"])
+    ]
+    if capacity is None and meta.billing_mode == "PROVISIONED":
+        capacity = meta.read_capacity_units, meta.write_capacity_units  # type: ignore[attr-defined]  # PynamoDB's, of such a table
+    return Table(meta.table_name, keys, model.ttl.attr_name, capacity, protected)
+
+
+def cloudformation(table: Table) -> str:
+    """Return a CloudFormation template in YAML."""
+    billing = "PAY_PER_REQUEST" if table.capacity is None else "PROVISIONED"
+    lines = [
+        "Resources:",
+        "  LockTable:",
+        "    Type: AWS::DynamoDB::Table",
+        "    Properties:",
+        f"      TableName: {_yaml(table.name)}",
+        f"      BillingMode: {billing}",
+    ]
+    if table.capacity is not None:
+        lines += [
+            "      ProvisionedThroughput:",
+            f"        ReadCapacityUnits: {table.capacity[0]}",
+            f"        WriteCapacityUnits: {table.capacity[1]}",
+        ]
+    if table.protected:
+        lines.append("      DeletionProtectionEnabled: true")
+    lines.append("      AttributeDefinitions:")
+    for key in table.keys:
+        lines.append(f"        - AttributeName: {_yaml(key.name)}")
+        lines.append(f"          AttributeType: {_yaml(key.kind)}")
+    lines.append("      KeySchema:")
+    for key in table.keys:
+        lines.append(f"        - AttributeName: {_yaml(key.name)}")
+        lines.append(f"          KeyType: {key.role}")
+    lines += [
+        "      TimeToLiveSpecification:",
+        f"        AttributeName: {_yaml(table.ttl)}",
+        "        Enabled: true",
+    ]
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    """Return a literal in double quotes, as JSON, YAML and Python have them."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _yaml(text: str) -> str:
+    """Quote what YAML would take for something else than this string."""
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_STRINGS
+    return text if plain else _quoted(text)
+
+
+def terraform(table: Table) -> str:
+    """Return a resource of Terraform's AWS provider."""
+    settings = [("name", _hcl(table.name))]
+    if table.capacity is None:
+        settings.append(("billing_mode", '"PAY_PER_REQUEST"'))
+    else:
+        settings.append(("billing_mode", '"PROVISIONED"'))
+        settings.append(("read_capacity", str(table.capacity[0])))
+        settings.append(("write_capacity", str(table.capacity[1])))
+    settings += [(f"{key.role.lower()}_key", _hcl(key.name)) for key in table.keys]
+    if table.protected:
+        settings.append(("deletion_protection_enabled", "true"))
+    width = max(len(name) for name, _ in settings)
+    lines = ['resource "aws_dynamodb_table" "locks" {']
+    lines += [f"  {name:{width}} = {value}" for name, value in settings]
+    for key in table.keys:
+        lines += [
+            "",
+            "  attribute {",
+            f"    name = {_hcl(key.name)}",
+            f"    type = {_hcl(key.kind)}",
+            "  }",
+        ]
+    lines += [
+        "",
+        "  ttl {",
+        f"    attribute_name = {_hcl(table.ttl)}",
+        "    enabled        = true",
+        "  }",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def _hcl(text: str) -> str:
+    return _quoted(text).replace("${", "$${").replace("%{", "%%{")
+
+
+def cdk(table: Table) -> str:
+    """Return a stack for the CDK, in Python."""
+    settings = [("table_name", _quoted(table.name))]
+    for key in table.keys:
+        name = "partition_key" if key.role == "HASH" else "sort_key"
+        kind = f"dynamodb.AttributeType.{_TYPES[key.kind]}"
+        settings.append((name, f"dynamodb.Attribute(name={_quoted(key.name)}, type={kind})"))
+    if table.capacity is None:
+        settings.append(("billing_mode", "dynamodb.BillingMode.PAY_PER_REQUEST"))
+    else:
+        settings.append(("billing_mode", "dynamodb.BillingMode.PROVISIONED"))
+        settings.append(("read_capacity", str(table.capacity[0])))
+        settings.append(("write_capacity", str(table.capacity[1])))
+    settings.append(("time_to_live_attribute", _quoted(table.ttl)))
+    if table.protected:
+        settings.append(("deletion_protection", "True"))
+    return "\n".join(
+        [
+            "from aws_cdk import Stack, aws_dynamodb as dynamodb",
+            "",
+            "",
+            "class LockStack(Stack):",
+            "    def __init__(self, scope, construct_id, **options):",
+            "        super().__init__(scope, construct_id, **options)",
+            "        self.table = dynamodb.Table(",
+            "            self,",
+            '            "LockTable",',
+            *(f"            {name}={value}," for name, value in settings),
+            "        )",
+        ]
+    )
+
+
+_LANGUAGES: dict[str, Callable[[Table], str]] = {
+    "cloudformation": cloudformation,
+    "terraform": terraform,
+    "cdk": cdk,
+}
+
+
+@click.command(cls=AppCommand)
+@click.argument("language", type=click.Choice(list(_LANGUAGES)))
+@settings_options
+@pass_place
+def template(
+    place: Place,
+    *,
+    language: str,
+    read_capacity: int | None,
+    write_capacity: int | None,
+    deletion_protection: bool,
+) -> None:
+    """Print the table for CloudFormation (YAML), Terraform or the CDK (Python).
+
+    It is the table that LockItem.create_table() makes, of --table or of --model with its stored names and its
+    range key. Nothing is sent to AWS.
+
+    \b
+    Examples:
+      pynamodb-mutex template cloudformation > locks.yaml
+      pynamodb-mutex template terraform --deletion-protection
+
+    \b
+    Exit codes:
+      0    printed
+      2    wrong usage
+    """
+    capacity = capacity_of(read_capacity, write_capacity)
+    table = table_of(place.lock_model(), capacity, protected=deletion_protection)
+    click.echo(_LANGUAGES[language](table))
+
+
+class Role(NamedTuple):
+    """What somebody does with a table, and the actions of IAM that it takes.
+
+    Attributes:
+        does: In a line.
+        actions: Without the ``dynamodb:`` before them. A transaction takes those of what it is made of.
+    """
+
+    does: str
+    actions: tuple[str, ...]
+
+
+ROLES = {
+    "locker": Role(
+        "acquire and release single locks, with renewal, waiting and guarded writes",
+        ("GetItem", "UpdateItem"),
+    ),
+    "several": Role(
+        "the same with for_keys, any_of and Semaphore, and with many locks renewed by one request",
+        ("BatchGetItem", "GetItem", "PartiQLUpdate", "UpdateItem"),
+    ),
+    "deleter": Role(
+        "as locker, with delete_on_release=True",
+        ("DeleteItem", "GetItem", "UpdateItem"),
+    ),
+    "rows": Role(
+        "lock, read and write the rows of a RowLockMixin model in --table",
+        ("BatchGetItem", "DeleteItem", "GetItem", "PartiQLUpdate", "PutItem", "UpdateItem"),
+    ),
+    "lock-model": Role(
+        "the same rows, where --table is their lock_model: the permissions on it",
+        ("BatchGetItem", "ConditionCheckItem", "GetItem", "PartiQLUpdate", "UpdateItem"),
+    ),
+    "viewer": Role("look at locks", ("BatchGetItem", "GetItem", "Scan")),
+    "operator": Role(
+        "look at locks and the table, and break locks",
+        ("BatchGetItem", "DescribeTable", "DescribeTimeToLive", "GetItem", "Scan", "UpdateItem"),
+    ),
+    "admin": Role(
+        "create the table and delete it",
+        ("CreateTable", "DeleteTable", "DescribeTable", "DescribeTimeToLive", "UpdateTimeToLive"),
+    ),
+}
+
+
+class Use(NamedTuple):
+    """What in the library takes an action on the lock table.
+
+    Attributes:
+        by: What does not work without it.
+        role: The least role that has it.
+        vital: Whether no lock can be taken without it.
+    """
+
+    by: str
+    role: str
+    vital: bool = False
+
+
+USES = {
+    "GetItem": Use("every lock", "locker", vital=True),
+    "UpdateItem": Use("every lock", "locker", vital=True),
+    "PartiQLUpdate": Use(
+        "renewing many locks by one request; without it each is renewed by its own", "several"
+    ),
+    "BatchGetItem": Use("Mutex.for_keys, Mutex.any_of and Semaphore", "several"),
+    "ConditionCheckItem": Use("rows whose lock_model is this table", "lock-model"),
+    "DeleteItem": Use("delete_on_release=True", "deleter"),
+    "Scan": Use("LockItem.held(), and the look at the table's rows here", "viewer"),
+    "DescribeTable": Use("LockItem.create_table(), and half of the checks here", "operator"),
+    "DescribeTimeToLive": Use("LockItem.create_table(), and a check here", "operator"),
+}
+"""The actions that `doctor` tries. Those that create, change and delete tables cannot be tried harmlessly."""
+
+
+def _account(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is not None and _ACCOUNT.fullmatch(value) is None:
+        raise click.BadParameter("twelve digits")
+    return value
+
+
+_EPILOG = "\b\nROLE is one of:\n" + "\n".join(
+    f"  {name:11} {role.does}" for name, role in ROLES.items()
+)
+
+
+@click.command(cls=AppCommand, epilog=_EPILOG)
+@click.option(
+    "--role",
+    "roles",
+    type=click.Choice(list(ROLES)),
+    metavar="ROLE",
+    multiple=True,
+    default=("locker",),
+    help="What the policy is for; locker by default. Several together if given more than once.",
+)
+@click.option("--account", callback=_account, metavar="ID", help="AWS account; any by default.")
+@pass_place
+def policy(place: Place, roles: tuple[str, ...], account: str | None) -> None:
+    """Print the least IAM policy for the table.
+
+    The region is that of --region, of the model or of boto3's settings; without any of them the policy holds
+    in each region. Nothing is sent to AWS.
+
+    \b
+    Examples:
+      pynamodb-mutex policy --region eu-central-1 --account 123456789012
+      pynamodb-mutex policy --role several --role admin
+
+    \b
+    Exit codes:
+      0    printed
+      2    wrong usage
+    """
+    resource = table_arn(place, account)
+    actions = sorted({action for role in roles for action in ROLES[role].actions})
+    document = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Action": [f"dynamodb:{action}" for action in actions],
+                "Resource": resource,
+            }
+        ],
+    }
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def table_arn(place: Place, account: str | None) -> str:
+    """Return the ARN of the lock table, with an asterisk for what is not known."""
+    meta: Any = place.lock_model().Meta
+    session = botocore.session.get_session()
+    region = meta.region or session.get_config_variable("region")
+    partition = "aws"
+    if region:
+        try:
+            partition = session.get_partition_for_region(region)
+        except UnknownRegionError as error:
+            raise click.BadParameter(f"no AWS region: {region}", param_hint="--region") from error
+    return f"arn:{partition}:dynamodb:{region or '*'}:{account or '*'}:table/{meta.table_name}"

@@ -1,0 +1,404 @@
+"""The commands ``ls`` and ``watch`` list locks: once, and as they change."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pynamodb_mutex._protocol.messages import escaped, one_line, shown
+from pynamodb_mutex._runtime.clock import read_clock
+from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper
+from pynamodb_mutex.cli._locks import (
+    ABANDONED,
+    FREE,
+    HELD,
+    INVALID,
+    Lock,
+    Locks,
+    TransientError,
+    keys_argument,
+    prefix_option,
+    rows_of,
+)
+from pynamodb_mutex.cli._output import (
+    clock_time,
+    cut,
+    duration,
+    finite,
+    instant,
+    iso,
+    json_option,
+    on_terminal,
+    print_json,
+    progress,
+    zone_option,
+)
+from pynamodb_mutex.cli._place import AppCommand, Place, pass_place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from datetime import tzinfo
+
+COLUMNS = ("KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "TOKEN", "STATE")
+
+_NEEDS = {"OWNER": 30, "REMAINING": 48, "UNTIL": 60, "SINCE": 72, "TOKEN": 100}
+"""Columns that a terminal must have for those of the table that are left out first: never KEY and STATE."""
+
+_GAP = 2
+"""Columns between those of the table."""
+
+_NEWS = 6
+"""Changes that stay on the screen."""
+
+ORDERS = {
+    "key": lambda lock: (lock.key, lock.range_key or ""),
+    "owner": lambda lock: (lock.claim.owner or "", lock.key, lock.range_key or ""),
+    "expiry": lambda lock: (math.inf if lock.until is None else lock.until, lock.key),
+}
+
+sort_option = click.option(
+    "--sort",
+    type=click.Choice(list(ORDERS)),
+    default="key",
+    show_default=True,
+    help="What the locks are sorted by.",
+)
+
+
+@click.command(cls=AppCommand)
+@keys_argument
+@prefix_option
+@click.option("--held", "only", flag_value=HELD, help="Only those that are held.")
+@click.option("--abandoned", "only", flag_value=ABANDONED, help="Only those that are abandoned.")
+@click.option("--count", is_flag=True, help="Print how many there are, and nothing else.")
+@sort_option
+@zone_option
+@json_option
+@pass_place
+def ls(
+    place: Place,
+    *,
+    keys: tuple[str, ...],
+    prefix: str,
+    only: str | None,
+    count: bool,
+    sort: str,
+    zone: tzinfo | None,
+    as_json: bool,
+) -> None:
+    """List who holds what.
+
+    Shown are the locks that are held, and those that are abandoned: their claim ended, and nobody took
+    them since. An abandoned lock is free: the next taker gets it at once. Times are DynamoDB's, as its
+    answers show, not this machine's. UNTIL moves with each renewal. Of the KEYs, each is shown, also if it is free.
+
+    To a terminal a table is printed: it leaves out columns, and the middle of long keys and owners, as it must to
+    fit. Else there is a line for each lock, whole, with tabs between the columns.
+
+    It reads the whole table, also with --prefix: 1 read unit for each 4 KB. With KEYs, up to 100, it is 1 read
+    unit for each.
+
+    \b
+    Examples:
+      pynamodb-mutex ls
+      pynamodb-mutex ls deploy nightly-report
+      pynamodb-mutex ls --prefix invoice- --held --count
+      pynamodb-mutex ls --abandoned --sort expiry
+      pynamodb-mutex ls --json | jq -r '.[] | select(.remaining > 600) | .key'
+
+    \b
+    Exit codes:
+      0  done, also if there are none
+      1  the table could not be read
+    """
+    locks = Locks(place.model())
+    rows = rows_of(locks, keys, prefix)
+    with progress("reading the table") as news:
+        seen = locks.read_several(rows) if rows else list(locks.all(news, prefix))
+    found = [lock for lock in seen if only in (None, lock.state)]
+    locks.warn()
+    found.sort(key=ORDERS[sort])
+    if count:
+        click.echo(len(found))
+    elif as_json:
+        print_json([lock.document(zone) for lock in found])
+    elif not found:
+        which = "of these " if rows else f"with the prefix {shown(prefix)} " if prefix else ""
+        click.echo(f"no lock {which}is {only or 'held or abandoned'} in {place}", err=True)
+    elif on_terminal():
+        console = Console()
+        console.print(table_of(found, zone, console.width))
+        console.print(counts_of(found), highlight=False)
+    else:
+        click.echo("\t".join(COLUMNS))
+        for lock in found:
+            click.echo("\t".join(line_of(lock, zone)))
+
+
+def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
+    """Return a lock's columns for programs."""
+    return [
+        escaped(lock.name),
+        escaped(lock.claim.owner or "-"),
+        iso(instant(lock.since, zone), "seconds") or "-",
+        iso(instant(lock.until, zone), "seconds") or "-",
+        "-" if lock.remaining is None else f"{lock.remaining:.1f}",
+        str(lock.fencing_token or "-"),
+        lock.state,
+    ]
+
+
+def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
+    """Return locks as a table for people, on a terminal of so many columns: a line for each."""
+    names = [name for name in COLUMNS if width >= _NEEDS.get(name, 0)]
+    rows = [_cells(lock, zone) for lock in locks]
+    widths = {name: max(map(cell_len, [name, *(row[name] for row in rows)])) for name in names}
+    _shorten(widths, width - _GAP * (len(names) - 1))
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
+    for name in names:
+        right = name in ("REMAINING", "TOKEN")
+        table.add_column(name, no_wrap=True, justify="right" if right else "left")
+    for lock, row in zip(locks, rows, strict=True):
+        style = "yellow" if lock.state == ABANDONED else ""
+        table.add_row(*(Text(cut(row[name], widths[name])) for name in names), style=style)
+    return table
+
+
+def counts_of(locks: Sequence[Lock]) -> str:
+    """Say how many are held, and how many abandoned."""
+    held, abandoned = (sum(lock.state == state for lock in locks) for state in (HELD, ABANDONED))
+    return f"held: {held}   abandoned: {abandoned}"
+
+
+def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
+    now = instant(lock.seen_at, zone)
+    return {
+        "KEY": escaped(lock.name),
+        "OWNER": escaped(lock.claim.owner or "-"),
+        "SINCE": clock_time(instant(lock.since, zone), now),
+        "UNTIL": clock_time(instant(lock.until, zone), now),
+        "REMAINING": duration(lock.remaining) if lock.remaining else "-",
+        "TOKEN": str(lock.fencing_token or "-"),
+        "STATE": lock.state,
+    }
+
+
+def _shorten(widths: dict[str, int], room: int) -> None:
+    """Let the columns fit: keys, which are to be copied, give way only where owners have two fifths already."""
+    shared = room - sum(width for name, width in widths.items() if name not in ("KEY", "OWNER"))
+    if "OWNER" in widths:
+        widths["OWNER"] = min(widths["OWNER"], max(shared - widths["KEY"], shared * 2 // 5))
+    widths["KEY"] = min(widths["KEY"], shared - widths.get("OWNER", 0))
+
+
+class Change(NamedTuple):
+    """What became of a lock between two looks."""
+
+    event: str
+    lock: Lock
+    before: Lock | None
+
+    def words(self, longest: int | None = None) -> str:
+        """Say it, for people; of keys and owners at most so many columns."""
+
+        def name(text: str) -> str:
+            return escaped(text) if longest is None else cut(escaped(text), longest)
+
+        owner = name(self.lock.claim.owner or "an unnamed owner")
+        said = {
+            HELD: f"held by {owner}, fencing token {self.lock.claim.version}",
+            FREE: "free",
+            "taken": f"taken by {owner}, fencing token {self.lock.claim.version}",
+            "renewed": f"renewed late by {owner}",
+            ABANDONED: f"abandoned by {owner}",
+            "freed": "freed",
+            INVALID: f"invalid: {self.lock.claim.fault}",
+        }
+        words = said[self.event]
+        former = self.before
+        if self.event == "taken" and former is not None and former.state != FREE:
+            words += f"; before: {name(former.claim.owner or 'an unnamed owner')}"
+        return f"{name(self.lock.name)}  {words}"
+
+
+@click.command(cls=AppCommand)
+@keys_argument
+@prefix_option
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1, max=3600),
+    callback=finite,
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks.",
+)
+@sort_option
+@zone_option
+@json_option
+@pass_place
+def watch(
+    place: Place,
+    *,
+    keys: tuple[str, ...],
+    prefix: str,
+    interval: float,
+    sort: str,
+    zone: tzinfo | None,
+    as_json: bool,
+) -> None:
+    """Watch locks change.
+
+    All locks, or those of the KEYs, as they are taken, freed and abandoned. On a terminal it is a live view; else a line is printed for each change, with what there is to
+    begin with. Renewals are no change. What comes and goes between two looks is not seen.
+
+    What a look costs: without KEYs the whole table is read, 1 read unit for each 4 KB, also with
+    --prefix; with KEYs, up to 100, 1 read unit for each.
+
+    Throttling and failures of the network that pass do not end it; Ctrl-C does.
+
+    \b
+    Examples:
+      pynamodb-mutex watch
+      pynamodb-mutex watch deploy nightly-report --interval 5
+      pynamodb-mutex watch --json | jq -r 'select(.event == "abandoned") | .key'
+
+    \b
+    Exit codes:
+      0  ended by Ctrl-C
+      1  DynamoDB refused
+    """
+    locks = Locks(place.model())
+    look = _looker(locks, keys, prefix)
+    try:
+        if on_terminal() and not as_json:
+            _live(_Watching(look, interval), View(place, sort, zone))
+        else:
+            _lines(_Watching(look, interval), zone, as_json=as_json)
+    except KeyboardInterrupt:
+        return
+
+
+def _looker(locks: Locks, keys: Iterable[str], prefix: str) -> Callable[[], list[Lock]]:
+    """Return what looks once at the locks that are watched."""
+    rows = rows_of(locks, keys, prefix)
+    if rows:
+        return lambda: locks.read_several(rows)
+    return lambda: [lock for lock in locks.standing() if lock.key.startswith(prefix)]
+
+
+class _Watching:
+    """The locks as they were seen last, and what went wrong if the latest look failed."""
+
+    def __init__(self, look: Callable[[], list[Lock]], interval: float) -> None:
+        self.locks: dict[tuple[Any, ...], Lock] = {}
+        self.trouble: str | None = None
+        self.begun = False
+        self._look = look
+        self._interval = interval
+        self._due = read_clock()
+
+    def look(self) -> list[Change]:
+        """Look again, and return what has changed."""
+        try:
+            seen = {(lock.key, lock.range_key): lock for lock in self._look()}
+        except TransientError as failure:
+            self.trouble = one_line(failure)
+            return []
+        self.trouble = None
+        gone = {name: lock for name, lock in self.locks.items() if name not in seen}
+        changes = [_change(self.locks.get(name), lock) for name, lock in seen.items()]
+        changes += [Change("freed", lock, lock) for lock in gone.values() if lock.state != FREE]
+        self.locks = seen
+        if not self.begun:
+            self.begun = True
+            return [Change(lock.state, lock, None) for lock in seen.values()]
+        return [change for change in changes if change is not None]
+
+    def rest(self) -> None:
+        """Wait until it is time for the next look."""
+        # a slow look is not followed by a hurry
+        self._due = max(self._due + self._interval, read_clock())
+        ThreadSleeper().sleep(self._due)
+
+
+def _change(before: Lock | None, now: Lock) -> Change | None:
+    state = FREE if before is None else before.state
+    same = before is not None and before.claim.token == now.claim.token
+    if now.state == state and (same or now.state == FREE):
+        return None
+    if now.state == HELD:
+        return Change("renewed" if same else "taken", now, before)
+    if now.state in (ABANDONED, INVALID):
+        return Change(now.state, now, before)
+    return Change("freed", now, before)
+
+
+def _lines(watching: _Watching, zone: tzinfo | None, *, as_json: bool) -> None:
+    """Print a line for each change."""
+    trouble = None
+    while True:
+        for change in watching.look():
+            at = instant(change.lock.seen_at, zone)
+            if as_json:
+                print_json(
+                    {"at": iso(at), "event": change.event, **change.lock.document(zone)}, line=True
+                )
+            else:
+                click.echo(f"{iso(at, 'seconds') or '-'}  {change.words()}")
+        if watching.trouble != trouble:
+            trouble = watching.trouble
+            click.echo(f"{trouble}; repeated" if trouble else "DynamoDB answers again", err=True)
+        watching.rest()
+
+
+class View(NamedTuple):
+    """How the live view shows locks."""
+
+    place: Place
+    order: str
+    zone: tzinfo | None
+
+    def line(self, change: Change, width: int) -> Text:
+        """Print a change, in a line of so many columns."""
+        now = instant(change.lock.seen_at, self.zone)
+        return _line(f"{clock_time(now, now)}  {change.words(width // 3)}")
+
+    def frame(self, watching: _Watching, news: list[Text], console: Console) -> Group:
+        """Draw what is known, to fit a terminal."""
+        locks = sorted(watching.locks.values(), key=ORDERS[self.order])
+        room = max(3, console.height - _NEWS - 8)
+        parts: list[Any] = [_line(str(self.place), "bold"), _line(counts_of(locks))]
+        if watching.trouble is not None:
+            parts.append(_line(f"{watching.trouble}; repeated", "red"))
+        parts.append(Text())
+        if locks:
+            parts.append(table_of(locks[:room], self.zone, console.width))
+        if len(locks) > room:
+            parts.append(Text(f"and {len(locks) - room} more", style="dim"))
+        return Group(*parts, Text(), *news)
+
+
+def _line(text: str, style: str = "") -> Text:
+    """Return a text that takes one line of the terminal, whatever its width."""
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def _live(watching: _Watching, view: View) -> None:
+    """Show the locks, and what changed last."""
+    news: list[Text] = []
+    console = Console()
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        watching.look()
+        while True:
+            live.update(view.frame(watching, news, console), refresh=True)
+            watching.rest()
+            news.extend(view.line(change, console.width) for change in watching.look())
+            del news[:-_NEWS]

@@ -1,0 +1,47 @@
+"""For tests and examples: an embedded DynamoDB, a clock that stands until it is moved, claims of others.
+
+Needs the extra ``testing``. Its pytest fixtures (``dynamodb``, ``lock_table``, ``fake_clock``) are
+there as soon as the package is installed.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pynamodb_mutex.testing.engines import (
+        Engine,
+        EngineError,
+        dynamodb_local,
+        embedded_dynamodb,
+        environment,
+        use,
+        why_no_dynamodb_local,
+    )
+    from pynamodb_mutex.testing.fake_clock import FakeClock
+    from pynamodb_mutex.testing.holders import expire, held_elsewhere
+
+__all__ = [
+    "Engine",
+    "EngineError",
+    "FakeClock",
+    "dynamodb_local",
+    "embedded_dynamodb",
+    "environment",
+    "expire",
+    "held_elsewhere",
+    "use",
+    "why_no_dynamodb_local",
+]
+
+_HOMES = {"FakeClock": "fake_clock", "expire": "holders", "held_elsewhere": "holders"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name's module when the name is first used.
+
+    Every start of pytest loads this package, for its plugin is inside: that must cost no time in
+    projects whose tests use no lock.
+    """
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'engines')}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,61 @@
+"""A local clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING
+
+from pynamodb_mutex._runtime import clock
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class FakeClock(clock.LocalClock):
+    """A local clock that stands still until it is moved, as a context manager.
+
+    Every lock of the process goes by it inside the block; waiting threads wake when it is moved far
+    enough. It is the local clock alone: the engine's own time goes on, so `advance` plays a process
+    that was suspended, or slow, and standing still one whose clock stood.
+    """
+
+    def __init__(self) -> None:
+        """Start at the time of the real clock."""
+        self._now = clock.LocalClock().now()
+        self._moved = threading.Condition()
+        self._waiting: list[tuple[float, threading.Condition]] = []
+
+    def __enter__(self) -> Self:
+        self._before = clock.replace_local_clock(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        clock.replace_local_clock(self._before)
+        self.advance(math.inf)
+
+    def now(self) -> float:
+        """Return seconds since an arbitrary start."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock, and wake the threads that wait for that."""
+        with self._moved:
+            self._now += seconds
+            due = [condition for end, condition in self._waiting if end <= self._now]
+        for condition in due:
+            with condition:
+                condition.notify_all()
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+        """Wait on a condition that is held, until it is notified or the clock is moved far enough."""
+        with self._moved:
+            end = math.inf if timeout is None else self._now + timeout
+            if self._now >= end:
+                return
+            self._waiting.append((end, condition))
+        try:
+            condition.wait()
+        finally:
+            with self._moved:
+                self._waiting.remove((end, condition))

@@ -1,0 +1,47 @@
+"""pytest fixtures for projects that use the library, as a plugin.
+
+Every start of pytest loads this module, so what a fixture needs is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamodb_mutex.models import LockItem
+    from pynamodb_mutex.testing.engines import Engine
+    from pynamodb_mutex.testing.fake_clock import FakeClock
+
+
+@pytest.fixture(scope="session")
+def dynamodb() -> Iterator[Engine]:
+    """An embedded DynamoDB for the session; boto3 and PynamoDB find it by the environment."""
+    from pynamodb_mutex.testing.engines import embedded_dynamodb, use  # noqa: PLC0415 - see above
+
+    with embedded_dynamodb() as engine, use(engine):
+        yield engine
+
+
+@pytest.fixture
+def lock_table(dynamodb: Engine) -> Iterator[type[LockItem]]:  # noqa: ARG001 - in use meanwhile
+    """LockItem with an empty table on the embedded DynamoDB."""
+    from pynamodb_mutex._runtime.process import forget_everything  # noqa: PLC0415 - see above
+    from pynamodb_mutex.models import LockItem  # noqa: PLC0415 - see above
+
+    LockItem.create_table()
+    yield LockItem
+    forget_everything()  # a lock that the test did not release
+    LockItem.delete_table(wait=True)
+
+
+@pytest.fixture
+def fake_clock() -> Iterator[FakeClock]:
+    """The local clock, standing still until `FakeClock.advance`."""
+    from pynamodb_mutex.testing.fake_clock import FakeClock  # noqa: PLC0415 - see above
+
+    with FakeClock() as clock:
+        yield clock

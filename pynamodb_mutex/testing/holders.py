@@ -1,0 +1,120 @@
+"""Holders that a test makes up: one that died long ago, and one in another process."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from pynamodb.models import Model
+
+from pynamodb_mutex._dynamodb.requests import Template
+from pynamodb_mutex._operations.acquire import Acquisition
+from pynamodb_mutex._operations.contender import Contender
+from pynamodb_mutex._operations.release import release
+from pynamodb_mutex._operations.retry import retrying
+from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._runtime.callers import caller
+from pynamodb_mutex._runtime.process import Process, current_process
+from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex.exceptions import MutexLostError, MutexTimeoutError
+from pynamodb_mutex.models import LockItem
+from pynamodb_mutex.mutex import Mutex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamodb_mutex._dynamodb.store import Store
+    from pynamodb_mutex._operations.effects import Operation
+    from pynamodb_mutex._operations.options import LockOptions
+
+M = TypeVar("M", bound=Model)
+
+
+def expire(key: Any, model: type[Model] = LockItem) -> None:
+    """Move the end of a key's claim into the past, as if its holder had died long ago.
+
+    A holder in this process goes on as it may after a pause: it finds out at its next request, or at the
+    end of its lease. Others here do not count on it any more.
+
+    Args:
+        key: The lock's key; of a row, its hash key, or a tuple of hash and range key.
+        model: The lock table, or the model of the row.
+
+    Raises:
+        pynamodb.exceptions.UpdateError: If nobody holds it.
+    """
+    process, options = current_process(), _lock_of(key, model)._options
+    run(process, _expiring(process, process.store(options.model), options))
+
+
+def _expiring(process: Process, store: Store, options: LockOptions) -> Operation[None]:
+    end = store.layout.expires_at
+    outdate = Template(store.connection.table, actions=[end.set(1.0)], condition=end.exists())
+    answer = yield from retrying(process, lambda: store.update(outdate, options.row, {}), 0.0)
+    if answer.error is not None:
+        raise answer.error
+    for claim in list(process.holders(store, options.key)):
+        claim.leave_queue()
+
+
+@overload
+def held_elsewhere(
+    key: str, *, owner: str = ..., lease: float = ...
+) -> AbstractContextManager[LockItem]: ...
+@overload
+def held_elsewhere(
+    key: Any, *, owner: str = ..., lease: float = ..., model: type[M]
+) -> AbstractContextManager[M]: ...
+def held_elsewhere(
+    key: Any,
+    *,
+    owner: str = "elsewhere",
+    lease: float = 30.0,
+    model: type[Model] = LockItem,
+) -> AbstractContextManager[Model]:
+    """Let somebody else hold a key, or a row, inside a block, whoever held it before.
+
+    Args:
+        key: The lock's key; of a row, its hash key, or a tuple of hash and range key.
+        owner: The label of the holder.
+        lease: Seconds; not renewed.
+        model: The lock table, or the model of the row.
+
+    Returns:
+        A context manager that gives the item, or the row, as it stands in the table.
+    """
+    return _held(_lock_of(key, model, owner=owner, lease=lease, auto_renew=False), model)
+
+
+@contextmanager
+def _held(lock: Any, model: type[M]) -> Iterator[M]:
+    lock.force_release()
+    # With a connection and a local queue of its own, as another process has.
+    elsewhere = Process()
+    store = elsewhere.store(lock._options.model)
+    acquisition = Acquisition(Contender(elsewhere, store, lock._options, caller()), 0.0)
+    acquisition.begin()
+    claim = run(elsewhere, acquisition.poll())
+    if claim is None:
+        msg = f"{shown(lock.key)} was taken before it could be held elsewhere"
+        raise MutexTimeoutError(msg, key=lock.key)
+    try:
+        # The claim of a row may stand in a lock table: then the row itself has to be read.
+        stands_in_row = lock._options.model is model
+        item = claim.item if stands_in_row else run(current_process(), lock._reading())
+        yield model.from_raw_data(item)
+    finally:
+        with suppress(MutexLostError):  # the test may have broken the lock, or let it expire
+            run(elsewhere, release(claim))
+
+
+def _lock_of(key: Any, model: type[Model], **options: Any) -> Mutex:
+    """Return the lock that a key, or that of a row, stands for."""
+    if issubclass(model, LockItem):
+        return Mutex.for_key(key, model=model, **options)
+    if not hasattr(model, "locked"):
+        raise TypeError(f"{model.__name__} has no locks: neither a LockItem nor a RowLockMixin")
+    lock: Mutex = model.locked(  # type: ignore[attr-defined]  # a RowLockMixin
+        *(key if isinstance(key, tuple) else (key,)), **options
+    )
+    return lock

@@ -1,0 +1,230 @@
+"""Each private name of PynamoDB in use still means what the library takes it for."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
+from pynamodb.connection import Connection, TableConnection
+from pynamodb.constants import (
+    TRANSACT_CONDITION_CHECK,
+    TRANSACT_DELETE,
+    TRANSACT_PUT,
+    TRANSACT_UPDATE,
+)
+from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite
+
+from pynamodb_mutex._dynamodb import pynamodb_private as private
+
+
+class Order(Model):
+    class Meta:
+        table_name = "orders"
+        region = "eu-west-1"
+        host = "http://127.0.0.1:9"  # nothing is sent
+        aws_access_key_id = "model's"
+        aws_secret_access_key = "x"
+
+    shop = UnicodeAttribute(hash_key=True, attr_name="s")
+    number = NumberAttribute(range_key=True, attr_name="n")
+    version = VersionAttribute(attr_name="v")
+    note = UnicodeAttribute(null=True)
+
+
+class Shop(Model):
+    class Meta:
+        table_name = "shops"
+        region = "eu-west-1"
+
+    name = UnicodeAttribute(hash_key=True)
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection(region="eu-west-1", host="http://127.0.0.1:9")
+
+
+def test_key_names_are_those_of_the_attributes() -> None:
+    assert (private.hash_key_name(Order), private.range_key_name(Order)) == ("shop", "number")
+    assert (private.hash_key_name(Shop), private.range_key_name(Shop)) == ("name", None)
+
+
+def test_schema_is_what_create_table_is_asked_for() -> None:
+    schema = private.schema_of(Order)
+    keys = {each["AttributeName"]: each["KeyType"] for each in schema["key_schema"]}
+    assert keys == {"s": "HASH", "n": "RANGE"}
+    assert {
+        each["AttributeName"]: each["AttributeType"] for each in schema["attribute_definitions"]
+    } == {
+        "s": "S",
+        "n": "N",
+    }
+
+
+def test_connection_is_the_models_own_until_it_is_forgotten() -> None:
+    own = private.connection_of(Order)
+    assert own is private.connection_of(Order)
+    assert own.table_name == "orders"
+    assert own.connection.host == "http://127.0.0.1:9"
+    private.forget_connection(Order)
+    assert private.connection_of(Order) is not own
+
+
+def test_subclass_gets_a_connection_of_its_own_only_when_its_parents_is_forgotten() -> None:
+    private.connection_of(Order)
+
+    class Copy(Order):
+        class Meta:
+            table_name = "orders"
+            region = "us-east-1"
+            host = None
+
+    private.forget_connection(Copy)
+    assert private.connection_of(Copy).connection.region == "us-east-1"
+    assert private.connection_of(Order).connection.region == "eu-west-1"
+
+
+@pytest.mark.parametrize(("is_left_alone", "attempts"), [(False, 1), (True, 4)])
+def test_client_makes_one_attempt_whatever_the_settings_say(
+    monkeypatch: pytest.MonkeyPatch, is_left_alone: bool, attempts: int
+) -> None:
+    monkeypatch.setattr("pynamodb.connection.base.get_settings_value", _standard_retries)
+    table = TableConnection("orders", region="eu-west-1", max_retry_attempts=0)
+    if not is_left_alone:
+        private.without_retry_modes(table)
+    config = table.connection.client.meta.config  # type: ignore[attr-defined]  # botocore's
+    assert config.retries["total_max_attempts"] == attempts
+
+
+def _standard_retries(name: str) -> Any:
+    from pynamodb.settings import default_settings_dict
+
+    if name == "retry_configuration":
+        return {"max_attempts": 3, "mode": "standard"}
+    return default_settings_dict[name]
+
+
+def test_access_key_is_the_models() -> None:
+    assert private.access_key_of(private.connection_of(Order).connection) == "model's"
+    assert private.access_key_of(Connection(region="eu-west-1")) is None
+
+
+def test_version_condition_adds_the_next_version_to_a_put_and_to_an_update() -> None:
+    row = Order("a", 1, version=3)
+    attributes: dict[str, Any] = {}
+    condition = private.version_condition(row, attributes, None)
+    assert str(condition) == "v = {'N': '3'}"
+    assert attributes == {"v": {"N": "4"}}
+    actions: list[Any] = []
+    private.version_condition(row, None, actions)
+    assert [str(action) for action in actions] == ["v {'N': '1'}"]
+    assert str(private.version_condition(Order("a", 1), {}, None)) == "attribute_not_exists (v)"
+    assert private.version_condition(Shop("a"), {}, None) is None
+
+
+def test_serialized_key_is_that_of_a_request() -> None:
+    assert private.serialized_key(Order("a", 1)) == ("a", "1")
+    assert private.serialized_key(Shop("a")) == ("a", None)
+
+
+def test_transaction_knows_its_connection_token_and_items(connection: Connection) -> None:
+    transaction = TransactWrite(connection=connection, client_request_token="t")
+    assert private.connection_of_transaction(transaction) is connection
+    assert private.request_token_of(transaction) == "t"
+    assert private.request_token_of(TransactWrite(connection=connection)) is None
+    transaction.update(Order("a", 1, version=1), [Order.note.set("x")])
+    transaction.save(Order("a", 2))
+    transaction.delete(Order("a", 3, version=1))
+    transaction.condition_check(Order, "a", 4, Order.note.exists())
+    items = private.items_of(transaction)
+    assert [kind for kind, _ in items] == [
+        TRANSACT_CONDITION_CHECK,
+        TRANSACT_DELETE,
+        TRANSACT_PUT,
+        TRANSACT_UPDATE,
+    ]
+    numbers = [(item.get("Key") or item["Item"])["n"]["N"] for _, item in items]
+    assert numbers == ["4", "3", "2", "1"]
+
+
+def test_items_stand_in_the_order_in_which_they_are_sent(connection: Connection) -> None:
+    """A reason of a cancellation has no more than its place to say which item it is about."""
+    sent: list[dict[str, Any]] = []
+    connection.dispatch = lambda _, kwargs: sent.append(kwargs) or {}  # type: ignore[method-assign, assignment]
+    with TransactWrite(connection=connection) as transaction:
+        transaction.save(Order("a", 2))
+        transaction.condition_check(Order, "a", 4, Order.note.exists())
+        transaction.delete(Order("a", 3, version=1))
+        transaction.update(Order("a", 1, version=1), [Order.note.set("x")])
+        items = [(kind, item) for kind, item in private.items_of(transaction)]
+    assert [next(iter(each.items())) for each in sent[0]["TransactItems"]] == items
+
+
+def test_options_are_what_the_caller_asked_to_be_shown(connection: Connection) -> None:
+    assert private.options_of(TransactWrite(connection=connection)) == {}
+    asking = TransactWrite(
+        connection=connection,
+        return_consumed_capacity="TOTAL",
+        return_item_collection_metrics="SIZE",
+    )
+    assert private.options_of(asking) == {
+        "ReturnConsumedCapacity": "TOTAL",
+        "ReturnItemCollectionMetrics": "SIZE",
+    }
+
+
+def test_versions_of_instances_follow_an_applied_transaction(connection: Connection) -> None:
+    transaction = TransactWrite(connection=connection)
+    new, old = Order("a", 1), Order("a", 2, version=5)
+    transaction.save(new)
+    transaction.save(old)
+    private.update_local_versions(transaction)
+    assert (new.version, old.version) == (1, 6)
+
+
+def test_commit_that_is_put_in_place_commits_each_transaction(connection: Connection) -> None:
+    committed: list[TransactWrite] = []
+
+    def commit(transaction: TransactWrite) -> None:
+        committed.append(transaction)
+
+    before = private.replace_commit(TransactWrite, commit)
+    try:
+        with TransactWrite(connection=connection) as transaction:
+            transaction.save(Order("a", 1))
+        assert committed == [transaction]
+    finally:
+        assert private.replace_commit(TransactWrite, before) is commit
+
+
+def test_each_function_has_a_test() -> None:
+    functions = {name for name, _ in inspect.getmembers(private, inspect.isfunction)}
+    own = {name for name in functions if getattr(private, name).__module__ == private.__name__}
+    tree = ast.parse(Path(__file__).read_text())
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert own - used == set()
+
+
+def test_private_names_of_pynamodb_are_in_that_module_alone() -> None:
+    names = {
+        node.attr
+        for node in ast.walk(ast.parse(inspect.getsource(private)))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_")
+    }
+    # our own modules have connections too
+    names -= {"_connection"}
+    assert len(names) >= 14
+    package = Path(inspect.getfile(private)).parents[1]
+    elsewhere = [
+        f"{path.relative_to(package)}: {node.attr}"
+        for path in package.rglob("*.py")
+        if path != Path(inspect.getfile(private))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in names
+    ]
+    assert elsewhere == []

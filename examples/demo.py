@@ -1,6 +1,6 @@
 """Several processes compete for one lock. One of them is killed while it holds the lock, another one is stopped.
 
-Each process takes the lock again and again, and adds 1 to a counter before it gives the lock back. In the end this
+Each process takes the lock again and again, and adds 1 to a counter before it releases the lock. In the end this
 program shows who held the lock when, and checks that no two held it at once and that no addition was lost. Run it:
 python examples/demo.py
 """
@@ -36,7 +36,7 @@ PATIENCE = 30.0
 INTRODUCTION = f"""\
 Processes {{}} compete for one lock. Who has it adds 1 to a counter, which takes a moment.
 If its holder dies, others can take it after its lease of {LEASE:g} s. They may wait up to 2.5 s more, to be sure:
-DynamoDB tells the time in whole seconds.
+DynamoDB shows the time in whole seconds.
 """
 
 
@@ -179,22 +179,22 @@ class Show:
         self.processes[KILLED].kill()
         self.processes[KILLED].join()
         self.note(KILLED, "kills", fence)
-        self.tell(f"{KILLED} holds the lock, and is killed (SIGKILL): it cannot give the lock back")
+        self.say(f"{KILLED} holds the lock, and is killed (SIGKILL): it cannot release the lock")
         self.wait_for_heir(KILLED, fence)
 
         self.listen(until=0.5 * seconds)
         self.order("stop", STOPPED)
         fence = self.expect("stops", who=STOPPED).fence
-        self.tell(
+        self.say(
             f"{STOPPED} holds the lock, and is stopped (SIGSTOP) right before it sends a write"
         )
         self.wait_for_heir(STOPPED, fence)
         self.note(STOPPED, "continues", fence)
         os.kill(self.processes[STOPPED].pid or 0, signal.SIGCONT)
-        self.tell(f"{STOPPED} is continued (SIGCONT), and sends its write, too late")
+        self.say(f"{STOPPED} is continued (SIGCONT), and sends its write, too late")
         answer = self.expect("refused", "writes", who=STOPPED, above=fence - 1)
         outcome = f"refused: {answer.text}" if answer.what == "refused" else "applied"
-        self.tell(f"{STOPPED} is told that its write was {outcome}")
+        self.say(f"{STOPPED} learns that its write was {outcome}")
 
         self.listen(until=seconds)
         self.order("end", *self.talks)
@@ -205,11 +205,11 @@ class Show:
         since = time.monotonic()
         heir = self.expect("holds", above=fence)
         gap = heir.t - since
-        self.tell(
+        self.say(
             f"{heir.who} takes the lock over {gap:.1f} s later, as the lease of {name} is over"
         )
 
-    def tell(self, text: str) -> None:
+    def say(self, text: str) -> None:
         print(f"{time.monotonic() - self.begin:5.1f} s  {text}", flush=True)
 
     def note(self, who: str, what: str, fence: int = 0, value: int = 0) -> None:

@@ -22,7 +22,7 @@ from pynamodb_mutex import LockItem, Mutex
 
 TIMEOUT = 4.0  # seconds: the function's timeout
 WORK = 1.0  # for which the work may last
-RESERVED = 1.0  # kept back to give the lock back and to answer
+RESERVED = 1.0  # kept back to release the lock and to answer
 PAUSE = 1.0  # before a failed event comes again
 TRIES = 8
 HANGS = 2  # the invoice whose answer never comes

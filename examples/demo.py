@@ -203,10 +203,10 @@ class Show:
 
     def wait_for_heir(self, name: str, fence: int) -> None:
         since = time.monotonic()
-        heir = self.expect("holds", above=fence)
-        gap = heir.t - since
+        next_holder = self.expect("holds", above=fence)
+        gap = next_holder.t - since
         self.say(
-            f"{heir.who} takes the lock over {gap:.1f} s later, as the lease of {name} is over"
+            f"{next_holder.who} takes the lock over {gap:.1f} s later, as the lease of {name} is over"
         )
 
     def say(self, text: str) -> None:

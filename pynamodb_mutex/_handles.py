@@ -540,7 +540,7 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
         return [found[lock._options.model, lock._options.key] for lock in self._locks]
 
     def _reentered(self, attempt: AcquisitionOfSeveral, me: int) -> Held | None:
-        holders = [contender.local_holder for contender in attempt.contenders]
+        holders = [contender.key_queue.holder for contender in attempt.contenders]
         own = [claim for claim in holders if claim is not None and claim.reenters(me)]
         if own and all(contender.options.reentrant for contender in attempt.contenders):
             held: Held = own[0].together

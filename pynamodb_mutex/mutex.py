@@ -291,7 +291,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     def _reentered(self, attempt: Acquisition, me: int) -> HeldClaim | None:
         mine = self._holds.get(me)
         if self._options.reentrant:
-            local = attempt.contender.local_holder
+            local = attempt.contender.key_queue.holder
             if local is not None and local.reenters(me):
                 mine = local
         now = attempt.shared.now

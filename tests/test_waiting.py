@@ -401,6 +401,21 @@ def test_waiter_that_wakes_early_goes_on_when_the_holder_has_released(queue):
     assert waiter.result == "the lock"
 
 
+def test_waiter_never_waits_for_an_instant_that_has_passed(queue):
+    holder = SimpleNamespace(ends=math.inf)
+    queue.acquired_by(holder)
+    waiter = Waiter(queue, poll=(4.0, 60.0))
+    waiter.step()
+    waiter.time = 2 * LONGEST_SILENCE
+    for _ in range(MOST_HAND_OVERS):
+        next_in_line(queue, holder, now=waiter.time).end_promise()
+    # others are due a chance: it has waited for long, and is to pause
+    assert next_in_line(queue, holder, now=waiter.time) is None
+    queue.released_by(holder)
+    waiter.step()
+    assert waiter.wait.until > waiter.time
+
+
 def test_waiter_gives_up_at_its_deadline_after_a_last_poll(queue):
     waiter = Waiter(queue, poll=(4.0, 60.0), timeout=10)
     waiter.run(20)

@@ -40,7 +40,7 @@ class Judge:
         self._frozen: dict[Process, int] = {}
         self._versions: dict[str, int] = {}
         self._broken: set[str] = set()
-        self._before: dict[str, dict[str, Any]] = {}
+        self._rows: dict[str, dict[str, Any]] = {}
         self._ours: dict[str, Process] = {}
         self.detached: set[str] = set()
         self.acquisitions = 0
@@ -63,25 +63,22 @@ class Judge:
         items = self._world.tables.apply("Scan", {"TableName": self._table, "ConsistentRead": True})
         return {item["key"]["S"]: item for item in items["Items"]}
 
-    def about_to_apply(self, process: Process, request: Request) -> None:
-        """Remember the rows as they are before a request."""
-        if request.operation not in {"GetItem", "BatchGetItem", "Scan"}:
-            self._before = self.rows()
-
     def applied(self, process: Process, request: Request) -> None:
         """Compare the rows with what they were before a request of a process."""
         if request.operation in {"GetItem", "BatchGetItem", "Scan"}:
             return
-        before, after = self._before, self.rows()
+        before, after = self._rows, self.rows()
+        self._rows = after
         for key in sorted(before.keys() | after.keys()):
             old, new = before.get(key, {}), after.get(key, {})
             if old != new:
                 self._changed(process, key, old, new)
 
     def changed_by_hand(self, key: str) -> None:
-        """Excuse whoever holds a key whose row somebody changes, and the fencing token that begins anew."""
-        self._broken.add(self.rows().get(key, {}).get("token", {}).get("S", ""))
+        """Excuse whoever held a key whose row somebody has changed, and the fencing token that begins anew."""
+        self._broken.add(self._rows.get(key, {}).get("token", {}).get("S", ""))
         self._versions.pop(key, None)
+        self._rows = self.rows()
 
     def _changed(
         self, process: Process, key: str, old: dict[str, Any], new: dict[str, Any]
@@ -122,12 +119,13 @@ class Judge:
         if end is None or handed_over or detached:
             return
         now = EPOCH + self._world.now
-        if now < end - HOST_SKEW and not self._was_watched(process, key):
+        if now < end - HOST_SKEW and not self._was_watched(end):
             self.fail(f"I1: {process.name} took {key} {end - now:.3f} s before its end")
 
-    def _was_watched(self, process: Process, key: str) -> bool:
+    @staticmethod
+    def _was_watched(end: float) -> bool:
         """Say whether a claim may be dead by observation alone: its end was proposed without server time."""
-        return (_number(self._before.get(key, {}), "expires_at") or 0.0) > EPOCH + 1e8
+        return end > EPOCH + 1e8
 
     # -- belief -------------------------------------------------------------------------------------
 

@@ -164,8 +164,8 @@ class Schedule:
         if expired_only and EPOCH + self.world.now < ttl:
             return
         self.world.note("", f"deletes {key}")
-        self.judge.changed_by_hand(key)
         self.world.tables.apply("DeleteItem", {"TableName": TABLE, "Key": {"key": {"S": key}}})
+        self.judge.changed_by_hand(key)
 
     # -- clients ------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from pynamodb_mutex._operations.events import CallOnLost, LockEvent
 from pynamodb_mutex._operations.renew import renewal_loop
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._protocol.server_time import DRIFT, ServerTime
+from pynamodb_mutex._runtime.notifications import RECEIVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,17 +44,6 @@ EPOCH = 1_800_000_000.0
 ENDPOINT = "http://simulated"
 
 _MOST_REQUESTS_WHEN_CLOSED = 100
-
-SIGNALS = (
-    "acquired",
-    "contended",
-    "not_acquired",
-    "renewed",
-    "renewal_failed",
-    "lost",
-    "released",
-    "handed_over",
-)
 
 
 class Faults:
@@ -208,7 +198,7 @@ class Process(Shared):
         self.threads: list[Thread] = []
         self.requests_answered = 0
         self.resumed_at = -math.inf
-        super().__init__(self.clock, rng.uniform, self._bits, {name: {} for name in SIGNALS})
+        super().__init__(self.clock, rng.uniform, self._bits, {name: {} for name in RECEIVERS})
         world.processes.append(self)
 
     def _bits(self) -> str:
@@ -515,8 +505,6 @@ class Network:
             # a read that is not consistent may be late by some writes
             as_of = max(0, world.tables.writes - world.rng.randrange(3))
         date = _date(math.floor(EPOCH + world.now + world.rng.uniform(-0.05, 0.05)))
-        if judge is not None:
-            judge.about_to_apply(thread.process, request)
         try:
             data = world.tables.apply(request.operation, kwargs, as_of)
         except Refusal as refusal:

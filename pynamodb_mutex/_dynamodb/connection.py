@@ -236,8 +236,8 @@ class Connection:
     def _prepare(self) -> None:
         """Make the client, if there is none yet; sign with what the model's Meta names now.
 
-        Temporary credentials are replaced in time. It stays the same connection: who holds a lock goes on under
-        the new credentials, and who waits stays in the same queue.
+        Temporary credentials are replaced in time. It stays the same connection: a holder
+        keeps its lock under the new credentials, and a waiter keeps its place in the queue.
 
         Raises:
             BotoCoreError: If there can be no client, as without a region.

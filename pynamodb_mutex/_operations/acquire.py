@@ -225,7 +225,7 @@ class Acquisition:
         learns_time = not seen and not contender.store.knows_time(
             contender.options.lease, shared.now
         )
-        local = contender.local_holder
+        local = contender.key_queue.holder
         held_here = local is not None and local.held_at(shared.now)
         waits = not seen or shared.now < self.free_at
         # free for moments only: taken again before a write could follow the read that saw it
@@ -390,9 +390,7 @@ def claim_in_the_way(observed: ObservedClaim, contender: Contender) -> Claim | N
     """Return the claim that was seen last on a key, or that of a holder in this process."""
     if observed.claim is not None:
         return observed.claim
-    queue = contender.shared.queues.get((contender.store, contender.key))
-    if queue is None:
-        return None
+    queue = contender.key_queue
     return queue.in_the_way if queue.holder is None else queue.holder.claim
 
 

@@ -513,5 +513,5 @@ class AcquisitionOfAny(Acquisition):
         return sorted(self._attempts, key=lambda _: uniform(0, 1))
 
     def _is_held_here(self, attempt: Acquisition) -> bool:
-        local = attempt.contender.local_holder
+        local = attempt.contender.key_queue.holder
         return local is not None and local.held_at(self.shared.now)

@@ -120,12 +120,6 @@ class Contender:
         return self.shared.queue(self.store, self.options.key)
 
     @property
-    def local_holder(self) -> Any:
-        """The `HeldClaim` on this very key in this process, if there is one. Makes no queue to find out."""
-        queue = self.shared.queues.get((self.store, self.options.key))
-        return None if queue is None else queue.holder
-
-    @property
     def log_fields(self) -> dict[str, Any]:
         """What a record in the log says of the lock."""
         return {"lock_key": self.key, "lock_owner": self.owner, "fencing_token": None}

@@ -249,15 +249,20 @@ class Turn(Generic[H, C]):
 
     def is_due(self, now: float, deadline: float) -> bool:
         """Say whether to poll now. If so, the next poll is not planned yet."""
-        if self.queue.leads(self):
-            # a last poll at the deadline, for what a local holder cannot know: that it was broken
-            polls_at = min(max(self.queue.rests_until, self.polls_at), deadline)
-        else:
-            polls_at = self._asks_in_silence(deadline)
-        if now < polls_at:
+        if now < self._due(deadline):
             return False
         self.polls_at = self.asks_at = math.inf
         return True
+
+    def _due(self, deadline: float) -> float:
+        """Return the local time at which to poll, as far as it is planned.
+
+        The one place for it. Were it later here than where the wait ends, a waiter would wake, find
+        nothing to do, and wait for the same past instant again and again.
+        """
+        due = min(self.queue.polls_at(self), self._asks_in_silence(deadline))
+        # the first in line makes a last poll, for what a local holder cannot know: that it was broken
+        return min(due, deadline) if self.queue.leads(self) else due
 
     def _asks_in_silence(self, deadline: float) -> float:
         """Return when to poll though it is not this turn that leads.
@@ -294,4 +299,4 @@ class Turn(Generic[H, C]):
             # a holder in this process hands over: polling only serves to see a forced release
             wait = self._waited if queue.holder is None else poll[1]
             self.polls_at = min(now + wait, end)
-        return min(queue.polls_at(self), self._asks_in_silence(deadline), deadline)
+        return min(self._due(deadline), deadline)

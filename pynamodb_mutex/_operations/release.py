@@ -282,8 +282,7 @@ def break_seen(
     answer = yield from retrying(shared, build, shared.now + RELEASE_PATIENCE)
     if not answer.applied and answer.claim.token != broken_by:
         return answer
-    queue = shared.queues.get((store, key))
-    claim: HeldClaim | None = None if queue is None else queue.holder
+    claim: HeldClaim | None = shared.queue(store, key).holder
     if claim is not None and claim.own.token == seen.token:
         claim.lose(Loss.FORCED)
     return None

@@ -1,162 +1,205 @@
 """Judges a simulated world: the invariants of the protocol at every step, and what callers were promised.
 
-It sees each write as DynamoDB applies it, with the row before and after, and each step of each process. What
-it knows of a lock it takes from the rows, not from the library: the library is what is judged.
+It sees each row as DynamoDB changes it, and each step of each process. What it knows of a lock it takes from the
+rows and from what a holder believes, not from what the library says about it: the library is what is judged.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dev.simulation.world import EPOCH
+from dev.simulation.network import EPOCH, HOST_SKEW
 from pynamodb_mutex._protocol.claim import FORCED_MARK
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dev.simulation.world import Process, World
-    from pynamodb_mutex._dynamodb.store import Request
-    from pynamodb_mutex._operations.held import HeldClaim
 
-HOST_SKEW = 0.1
-"""Seconds by which the clocks of DynamoDB's hosts may differ."""
+    Place = tuple[str, Any]
+    """A row: its table and its key."""
 
 
-class ViolationError(AssertionError):
-    """Something happened that must not happen."""
+@dataclass(frozen=True)
+class Watched:
+    """What the judge knows of a table.
+
+    Attributes:
+        prefix: Of the attributes of claims in it; None if there are none.
+        locks: In which table the locks of its rows stand, and what their keys begin with.
+    """
+
+    prefix: str | None
+    locks: tuple[str, str] | None = None
 
 
 class Judge:
-    """Watches one lock table.
+    """Watches the tables of a world.
+
+    Args:
+        world: The world, which it joins.
+        tables: What is watched.
 
     Attributes:
         acquisitions: How many were believed in.
-        guarded: Guarded writes by their payload: how often each was applied.
+        writes: Guarded writes by their number: how often each was applied.
         detached: Tokens of acquisitions for which there is a ticket.
+        by_hand: Whether a person, or the TTL, changes rows now.
     """
 
-    def __init__(self, world: World, table: str) -> None:
+    def __init__(self, world: World, tables: Mapping[str, Watched]) -> None:
         self._world = world
-        self._table = table
-        self._believed: dict[str, list[tuple[Process, HeldClaim]]] = {}
+        self._tables = tables
+        self._believed: dict[tuple[str, str], list[tuple[Process, Any]]] = {}
+        self._contested: set[tuple[str, str]] = set()
         self._frozen: dict[Process, int] = {}
-        self._versions: dict[str, int] = {}
+        self._versions: dict[Place, int] = {}
         self._broken: set[str] = set()
-        self._rows: dict[str, dict[str, Any]] = {}
-        self._ours: dict[str, Process] = {}
+        self._owners: dict[str, Process] = {}
         self.detached: set[str] = set()
         self.acquisitions = 0
-        self.guarded: dict[str, int] = {}
+        self.writes: dict[str, int] = {}
+        self.by_hand = False
         world.judge = self
+        world.tables.watch = self._changed
 
     def fail(self, what: str) -> None:
-        """Report a violation.
-
-        Raises:
-            ViolationError: Always.
-        """
-        self._world.note("JUDGE", what)
-        raise ViolationError(f"seed {self._world.seed}, {self._world.now:.6f} s: {what}")
+        """Report a violation: it is raised where the world runs, whatever the thread does that is judged."""
+        self._world.fail(what)
 
     # -- rows ---------------------------------------------------------------------------------------
 
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """Return all rows of the lock table by their keys."""
-        items = self._world.tables.apply("Scan", {"TableName": self._table, "ConsistentRead": True})
-        return {item["key"]["S"]: item for item in items["Items"]}
-
-    def applied(self, process: Process, request: Request) -> None:
-        """Compare the rows with what they were before a request of a process."""
-        if request.operation in {"GetItem", "BatchGetItem", "Scan"}:
+    def _changed(self, table: str, key: Any, old: dict[str, Any], new: dict[str, Any]) -> None:
+        watched = self._tables.get(table)
+        if watched is None:
             return
-        before, after = self._rows, self.rows()
-        self._rows = after
-        for key in sorted(before.keys() | after.keys()):
-            old, new = before.get(key, {}), after.get(key, {})
-            if old != new:
-                self._changed(process, key, old, new)
-
-    def changed_by_hand(self, key: str) -> None:
-        """Excuse whoever held a key whose row somebody has changed, and the fencing token that begins anew."""
-        self._broken.add(self._rows.get(key, {}).get("token", {}).get("S", ""))
-        self._versions.pop(key, None)
-        self._rows = self.rows()
-
-    def _changed(
-        self, process: Process, key: str, old: dict[str, Any], new: dict[str, Any]
-    ) -> None:
-        old_token, new_token = (row.get("token", {}).get("S") for row in (old, new))
-        old_end, new_end = (_number(row, "expires_at") for row in (old, new))
-        if (new_token or "").startswith(FORCED_MARK) and old_token is not None:
-            self._broken.add(old_token)
+        place = (table, key)
+        if self.by_hand:
+            # whoever held it is excused, and a fencing token that begins anew
+            prefix = watched.prefix or ""
+            self._broken.add(old.get(f"{prefix}token", {}).get("S", ""))
+            self._versions.pop(place, None)
             return
-        if new_token != old_token and new_end is not None:
-            self._acquired(process, key, old, new)
-        elif new_end is not None and old_end is None and old:
-            self.fail(f"I5: the ended claim of {old_token} on {key} stands again")
-        elif old_end is not None and new_end is not None and new_end < old_end:
-            self.fail(f"I1: the end of {new_token} on {key} moved back")
-        owner = self._ours.get(old_token or "")
-        if old_end is not None and new_end is None and owner not in {None, process}:
-            self.fail(f"I5: {process.name} ended the claim of {owner.name} on {key}")
-        old_data, new_data = (row.get("data", {}).get("S") for row in (old, new))
-        if new_data != old_data and new_data is not None and new_token == old_token:
-            self.guarded[new_data] = self.guarded.get(new_data, 0) + 1
-            if self.guarded[new_data] > 1:
-                self.fail(f"I2: the write {new_data} on {key} was applied twice")
-            if owner not in {None, process}:
-                self.fail(f"I2: {process.name} wrote under the claim of {owner.name} on {key}")
+        exchange = self._world.network.applying
+        assert exchange is not None
+        process = exchange.thread.process
+        if watched.prefix is not None:
+            self._check_claim(
+                process, place, _Claim(old, watched.prefix), _Claim(new, watched.prefix)
+            )
+        self._check_write(process, place, watched, old, new)
 
-    def _acquired(
-        self, process: Process, key: str, old: dict[str, Any], new: dict[str, Any]
-    ) -> None:
-        self._ours[new["token"]["S"]] = process
-        version = int(new["version"]["N"])
-        if version <= self._versions.get(key, 0):
-            self.fail(f"I3: the fencing token of {key} did not grow: {version}")
-        self._versions[key] = version
-        end = _number(old, "expires_at")
-        handed_over = self._ours.get(old.get("token", {}).get("S")) is process
-        detached = old.get("token", {}).get("S") in self.detached
-        if end is None or handed_over or detached:
+    def _check_claim(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
+        if (new.token or "").startswith(FORCED_MARK) and old.token is not None:
+            if new.token != old.token:
+                self._broken.add(old.token)
+            return
+        if new.token != old.token and new.end is not None:
+            self._acquired(process, place, old, new)
+        elif new.end is not None and old.end is None and old.token is not None:
+            self.fail(f"I5: the ended claim of {old.token} on {place} stands again")
+        elif old.end is not None and new.end is not None and new.end < old.end:
+            self.fail(f"I1: the end of {new.token} on {place} moved back")
+        owner = self._owners.get(old.token or "")
+        if old.end is not None and new.end is None and owner not in {None, process}:
+            self.fail(f"I5: {process.name} ended the claim of {owner.name} on {place}")
+
+    def _acquired(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
+        assert new.token is not None
+        self._owners[new.token] = process
+        if new.version <= self._versions.get(place, 0):
+            self.fail(f"I3: the fencing token of {place} did not grow: {new.version}")
+        self._versions[place] = new.version
+        is_handed_over = self._owners.get(old.token or "") is process
+        if old.end is None or is_handed_over or old.token in self.detached:
             return
         now = EPOCH + self._world.now
-        if now < end - HOST_SKEW and not self._was_watched(end):
-            self.fail(f"I1: {process.name} took {key} {end - now:.3f} s before its end")
+        # without server time an end far in the future is proposed, and the claim dies by observation alone
+        was_watched = old.end > EPOCH + 1e8
+        if now < old.end - HOST_SKEW and not was_watched:
+            self.fail(f"I1: {process.name} took {place} {old.end - now:.3f} s before its end")
 
-    @staticmethod
-    def _was_watched(end: float) -> bool:
-        """Say whether a claim may be dead by observation alone: its end was proposed without server time."""
-        return end > EPOCH + 1e8
+    def _check_write(
+        self,
+        process: Process,
+        place: Place,
+        watched: Watched,
+        old: dict[str, Any],
+        new: dict[str, Any],
+    ) -> None:
+        """Check a write of a user's, if this is one: its number is new."""
+        number = _number_of(new)
+        if number is None or number == _number_of(old):
+            return
+        prefix = watched.prefix or ""
+        if new.get(f"{prefix}token") != old.get(f"{prefix}token") and "count" not in new:
+            return  # what an acquisition carries is no guarded write
+        self.writes[number] = self.writes.get(number, 0) + 1
+        if self.writes[number] > 1:
+            self.fail(f"I2: the write {number} of {place} was applied twice")
+        claim = self._claim_of(place, watched, old)
+        owner = self._owners.get(claim.token or "")
+        if claim.end is not None and owner not in {None, process}:
+            now = EPOCH + self._world.now
+            if now < claim.end - HOST_SKEW:
+                self.fail(f"I2: {process.name} wrote {place} under the claim of {owner.name}")
+        if "count" in new:
+            before = int(old.get("count", {"N": "0"})["N"])
+            if int(new["count"]["N"]) != before + 1:
+                self.fail(f"I2: the write {number} of {place} loses an update")
+
+    def _claim_of(self, place: Place, watched: Watched, old: dict[str, Any]) -> _Claim:
+        if watched.locks is None:
+            return _Claim(old, watched.prefix or "")
+        table, prefix = watched.locks
+        return _Claim(self.row(table, f"{prefix}{place[1][0]}"), "")
+
+    def row(self, table: str, key: str) -> dict[str, Any]:
+        """Return a row with a hash key alone, as it stands."""
+        return self._world.tables.row(table, (key,)) or {}
 
     # -- belief -------------------------------------------------------------------------------------
 
-    def believes(self, process: Process, claim: HeldClaim) -> None:
-        """Note an acquisition that was handed out."""
+    def believes(self, process: Process, claim: Any) -> None:
+        """Note a claim that a process may believe in from now on."""
         self.acquisitions += 1
-        self._believed.setdefault(claim.key, []).append((process, claim))
+        place = (claim.store.connection.table_name, claim.key)
+        claims = self._believed.setdefault(place, [])
+        if (process, claim) not in claims:
+            claims.append((process, claim))
+        if len(claims) > 1:
+            self._contested.add(place)
 
     def froze(self, process: Process) -> None:
         """Excuse what a process believes until it has had an answer: its clock stood still."""
-        self._frozen[process] = process.requests_answered
+        self._frozen[process] = process.answered
 
-    def stepped(self, process: Process) -> None:
-        """Check that nobody else believes in what this process believes in."""
-        for key, claims in self._believed.items():
-            if len(claims) > 1:
-                self._check(key, claims)
+    def stepped(self, _: Process) -> None:
+        """Check that nobody else believes in what a process believes in."""
+        if self._contested:
+            for place in sorted(self._contested):
+                self._check_belief(place)
 
-    def _check(self, key: str, claims: list[tuple[Process, HeldClaim]]) -> None:
-        alive = [(process, claim) for process, claim in claims if self._may_believe(process, claim)]
-        self._believed[key] = alive
-        believers = [
-            (process, claim)
-            for process, claim in alive
-            if claim.held_at(process.clock()) and not self._is_excused(process)
-        ]
+    def _check_belief(self, place: tuple[str, str]) -> None:
+        world = self._world
+        running = world.process
+        alive, believers = [], []
+        for process, claim in self._believed[place]:
+            world.enter(process)
+            if self._may_believe(process, claim):
+                alive.append((process, claim))
+                if claim.held and not self._is_excused(process):
+                    believers.append((process, claim))
+        world.enter(running)
+        self._believed[place] = alive
+        if len(alive) < 2:
+            self._contested.discard(place)
         if len(believers) > 1:
             names = ", ".join(f"{p.name} ({c.own.version})" for p, c in believers)
-            self.fail(f"I1: {names} believe that they hold {key}")
+            self.fail(f"I1: {names} believe that they hold {place}")
 
-    def _may_believe(self, process: Process, claim: HeldClaim) -> bool:
+    def _may_believe(self, process: Process, claim: Any) -> bool:
         if not process.lives or claim.is_released or claim.own.token in self._broken:
             return False
         return not claim.is_over or claim.loss is None or claim.loss.can_be_won_back
@@ -165,12 +208,31 @@ class Judge:
         if process.frozen_at is not None:
             return True
         answered = self._frozen.get(process)
-        if answered is not None and process.requests_answered > answered:
+        if answered is not None and process.answered > answered:
             del self._frozen[process]
             return False
         return answered is not None
 
 
-def _number(row: dict[str, Any], name: str) -> float | None:
-    value = row.get(name)
-    return None if value is None else float(value["N"])
+def _number_of(row: dict[str, Any]) -> str | None:
+    """Return the number of a user's write that a row carries; a payload of a lock is JSON."""
+    data: str | None = row.get("data", {}).get("S")
+    return None if data is None else data.strip('"')
+
+
+class _Claim:
+    """The claim in a row.
+
+    Attributes:
+        token: Its token.
+        end: When it ends; None if it has ended.
+        version: Its fencing token.
+    """
+
+    __slots__ = ("end", "token", "version")
+
+    def __init__(self, row: dict[str, Any], prefix: str) -> None:
+        self.token: str | None = row.get(f"{prefix}token", {}).get("S")
+        end = row.get(f"{prefix}expires_at")
+        self.end = None if end is None else float(end["N"])
+        self.version = int(row.get(f"{prefix}version", {"N": "0"})["N"])

@@ -1,56 +1,99 @@
-"""One schedule: processes that lock at random, and what goes wrong meanwhile. All of it from one seed."""
+"""One schedule: processes whose threads and tasks lock at random, and what goes wrong meanwhile. All from one seed."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.connection import Connection
 from pynamodb.exceptions import PynamoDBException
+from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite
 
-from dev.simulation.judge import Judge, ViolationError
-from dev.simulation.world import EPOCH, Faults, Process, World
-from pynamodb_mutex import LockItem, Mutex, MutexLostError
-from pynamodb_mutex._operations.acquire import Acquisition
-from pynamodb_mutex._operations.acquire_several import (
-    AcquisitionOfAny,
-    AcquisitionOfSeveral,
-    ContenderForAny,
+from dev.simulation.judge import Judge, Watched
+from dev.simulation.network import EPOCH, Faults
+from dev.simulation.threads import installed, run_tasks
+from dev.simulation.world import Process, ViolationError, World
+from pynamodb_mutex import (
+    LockItem,
+    Mutex,
+    MutexLostError,
+    MutexNotHeldError,
+    MutexTimeoutError,
+    RowLockedError,
+    RowLockMixin,
+    Semaphore,
 )
-from pynamodb_mutex._operations.attach import Attachment, detach, parse_ticket
-from pynamodb_mutex._operations.contender import Caller, Contender
-from pynamodb_mutex._operations.effects import Wait
-from pynamodb_mutex._operations.guarded_write import payload, save_data
-from pynamodb_mutex._operations.release import force, release, release_several
-from pynamodb_mutex._operations.renew import ensure_held, renew_claim
-from pynamodb_mutex.mutex import options_of_any
+from pynamodb_mutex.aio import AsyncMutex
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pynamodb_mutex._operations.effects import Operation
-    from pynamodb_mutex._operations.held import HeldClaim
-    from pynamodb_mutex._operations.options import LockOptions
-
-TABLE = "locks"
+    from collections.abc import Callable, Iterator
 
 QUIET = 900.0
 """Seconds after the last fault within which everybody must have got on, and nothing be left."""
 
 
-MOST_STEPS = 60_000
-"""A schedule has about a thousand."""
+class _Meta:
+    region = "simulated"
+    host = "http://simulated"
 
 
 class Lock(LockItem):
     """The lock table of the simulated processes."""
 
-    class Meta:
+    class Meta(_Meta):
         """Nothing is sent."""
 
-        table_name = TABLE
-        region = "simulated"
-        host = "http://simulated"
+        table_name = "locks"
+
+
+class Account(RowLockMixin, Model):
+    """Rows with the claim in them."""
+
+    class Meta(_Meta):
+        """Nothing is sent."""
+
+        table_name = "accounts"
+
+    name = UnicodeAttribute(hash_key=True)
+    count = NumberAttribute(default=0)
+    data = UnicodeAttribute(null=True)
+
+
+class Ledger(RowLockMixin, Model):
+    """Rows whose claims are in the lock table."""
+
+    class Meta(_Meta):
+        """Nothing is sent."""
+
+        table_name = "ledger"
+
+    lock_model = Lock
+
+    name = UnicodeAttribute(hash_key=True)
+    count = NumberAttribute(default=0)
+    data = UnicodeAttribute(null=True)
+
+
+class Order(Model):
+    """Rows that know nothing of locks; they are written in transactions with a guard."""
+
+    class Meta(_Meta):
+        """Nothing is sent."""
+
+        table_name = "orders"
+
+    name = UnicodeAttribute(hash_key=True)
+    count = NumberAttribute(default=0)
+    data = UnicodeAttribute(null=True)
+
+
+ROWS = 2
+"""Rows of each of the users' tables."""
 
 
 class Schedule:
@@ -69,27 +112,44 @@ class Schedule:
     def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
         self.world = World(seed, keep_trace=keep_trace)
         rng = self._rng = self.world.rng
-        self.world.tables.apply(
-            "CreateTable",
+        for model in (Lock, Account, Ledger, Order):
+            schema = {
+                "KeySchema": [{"AttributeName": _key_of(model), "KeyType": "HASH"}],
+                "AttributeDefinitions": [
+                    {"AttributeName": _key_of(model), "AttributeType": "S"},
+                ],
+            }
+            self.world.tables.apply(
+                "CreateTable", {"TableName": model.Meta.table_name, **schema}
+            )
+        for model, number in itertools.product((Account, Ledger, Order), range(ROWS)):
+            item = {_key_of(model): {"S": f"r{number}"}, "count": {"N": "0"}}
+            self.world.tables.apply(
+                "PutItem", {"TableName": model.Meta.table_name, "Item": item}
+            )
+        self.judge = Judge(
+            self.world,
             {
-                "TableName": TABLE,
-                "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}],
-                "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],
-                "BillingMode": "PAY_PER_REQUEST",
+                "locks": Watched(""),
+                "accounts": Watched("lock_"),
+                "ledger": Watched(None, ("locks", "ledger/")),
+                "orders": Watched(None, ("locks", "order-")),
             },
         )
-        self.judge = Judge(self.world, TABLE)
         self.counts: dict[str, int] = {}
         self._numbers = itertools.count(1)
         self._names = itertools.count()
         self._tickets: list[str] = []
-        self._told: dict[str, bool | None] = {}
-        self._unfinished = 0
+        self._reported: dict[str, bool | None] = {}
         self._keys = [f"k{number}" for number in range(rng.choice((1, 1, 2, 4)))]
+        self._rows = [f"r{number}" for number in range(rng.choice((1, 2)))]
         self._sections = rng.randrange(2, 8)
         self._length = rng.choice((20.0, 60.0, 200.0))
         self._faults = Faults.at_random(rng)
         self._is_rough = rng.random() < 0.7
+        ways = [name for name in vars(Client) if name.startswith("lock_")]
+        # often all clients do the same, so that they meet
+        self._chosen = rng.sample(ways, rng.choice((1, 2, len(ways))))
 
     def play(self) -> None:
         """Play it to the end.
@@ -104,14 +164,13 @@ class Schedule:
         if self._is_rough:
             for _ in range(rng.randrange(1, 6)):
                 world.after(rng.random() * self._length, self._strike)
-        self._run(self._length)
+        self.world.run(self._length)
         world.network.faults = Faults()
-        self._run(self._length + QUIET)
+        world.network.partitioned.clear()
+        for process in world.processes:
+            process.refuses_threads = False
+        self.world.run(self._length + QUIET)
         self._check_end()
-
-    def _run(self, until: float) -> None:
-        if not self.world.run(until, most=MOST_STEPS):
-            self.judge.fail(f"more than {MOST_STEPS} steps: something goes round and round")
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -122,208 +181,373 @@ class Schedule:
         process = Process(self.world, f"p{next(self._names)}")
         self.world.note(process.name, "starts")
         for number in range(self._rng.choice((1, 1, 2, 3))):
-            self._unfinished += 1
-            process.start(
-                f"t{number}", self._client(process, number), partial(self._ended, process)
-            )
+            client = Client(self, process)
+            call = client.run_tasks if self._rng.random() < 0.2 else client.run
+            process.start_thread(f"t{number}", partial(self._guarded, call))
 
-    def _ended(self, process: Process, result: Any) -> None:
-        self._unfinished -= 1
-        if isinstance(result, BaseException):
-            self.judge.fail(f"a client of {process.name} ended by {result!r}")
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self.judge.fail(f"{self.world.running} ended by {error!r}")
 
     def _strike(self) -> None:
         world, rng = self.world, self._rng
         if not world.processes:
             return
         process = rng.choice(world.processes)
-        what = rng.choice(
-            ("crash", "stop", "stop", "freeze", "interrupt", "force", "delete", "expire")
-        )
+        what = rng.choice(tuple(self._strikes))
         self._count(what)
-        if what == "crash":
-            self._unfinished -= sum(".t" in thread.name for thread in process.threads)
-            process.crash()
-            world.after(rng.random() * 10, self._start_process)
-        elif what in {"stop", "freeze"}:
-            process.stop(rng.choice((0.5, 5.0, 40.0)) * rng.random(), freeze=what == "freeze")
-        elif what == "interrupt":
-            clients = [thread for thread in process.threads if ".t" in thread.name]
-            if clients:
-                rng.choice(clients).interrupt()
-        elif what == "force":
-            key = rng.choice(self._keys)
-            operation = force(process, process.store(Lock), {"key": {"S": key}}, key)
-            process.start("operator", operation)
-        else:
-            self._delete(rng.choice(self._keys), expired_only=what == "expire")
+        self._strikes[what](self, process)
 
-    def _delete(self, key: str, *, expired_only: bool) -> None:
-        row = self.judge.rows().get(key, {})
-        ttl = float(row.get("ttl", {"N": "inf"})["N"])
-        if expired_only and EPOCH + self.world.now < ttl:
-            return
+    def _crash(self, process: Process) -> None:
+        process.crash()
+        self.world.after(self._rng.random() * 10, self._start_process)
+
+    def _stop(self, process: Process, *, freeze: bool = False) -> None:
+        process.stop(self._rng.choice((0.5, 5.0, 40.0)) * self._rng.random(), freeze=freeze)
+
+    def _interrupt(self, process: Process) -> None:
+        clients = [thread for thread in process.threads_running if ".t" in thread.name]
+        if clients:
+            self._rng.choice(clients).interrupt(KeyboardInterrupt())
+
+    def _force(self, process: Process) -> None:
+        key = self._rng.choice(self._keys)
+        process.start_thread("operator", partial(_quietly, partial(Lock.force_release, key)))
+
+    def _delete(self, _: Process) -> None:
+        self._delete_row(self._rng.choice(self._keys))
+
+    def _expire(self, _: Process) -> None:
+        """Let the TTL delete a row, at once or late."""
+        key = self._rng.choice(self._keys)
+        ttl = float(self.judge.row("locks", key).get("ttl", {"N": "inf"})["N"])
+        if EPOCH + self.world.now >= ttl:
+            self._delete_row(key)
+
+    def _delete_row(self, key: str) -> None:
         self.world.note("", f"deletes {key}")
-        self.world.tables.apply("DeleteItem", {"TableName": TABLE, "Key": {"key": {"S": key}}})
-        self.judge.changed_by_hand(key)
+        self.judge.by_hand = True
+        self.world.tables.apply("DeleteItem", {"TableName": "locks", "Key": {"key": {"S": key}}})
+        self.judge.by_hand = False
 
-    # -- clients ------------------------------------------------------------------------------------
+    def _cut_off(self, process: Process) -> None:
+        cut_off = self.world.network.partitioned
+        cut_off.add(process)
+        self.world.after(self._rng.random() * 30, partial(cut_off.discard, process))
 
-    def _client(self, process: Process, number: int) -> Operation[None]:
-        """Lock and release, some times, in every way there is."""
-        rng = self._rng
-        caller = Caller(number, number, f"{process.name}.t{number}")
-        for _ in range(self._sections):
-            try:
-                yield Wait(process.now + rng.random() * 2)
-                way = rng.choice(
-                    (self._one, self._one, self._one, self._several, self._any, self._attach)
-                )
-                yield from way(process, caller)
-            except KeyboardInterrupt:
-                self._count("interrupted")
-            except MutexLostError:
-                self._count("lost")
-            except PynamoDBException:
-                self._count("failed")
+    def _refuse_threads(self, process: Process) -> None:
+        process.refuses_threads = True
+        self.world.after(self._rng.random() * 30, partial(setattr, process, "refuses_threads", False))
 
-    def _options(self, key: str) -> LockOptions:
-        rng = self._rng
-        return Mutex.for_key(
-            key,
-            model=Lock,
-            lease=rng.choice((1.0, 3.0, 10.0, 30.0)),
-            timeout=rng.choice((0, 2.0, 30.0, 300.0)),
-            auto_renew=rng.random() < 0.7,
-            max_hold=rng.choice((None, None, None, 20.0)),
-            poll=rng.choice(((0.05, 1.0), (0.2, 5.0))),
-        )._options
-
-    def _one(self, process: Process, caller: Caller) -> Operation[None]:
-        options = self._options(self._rng.choice(self._keys))
-        contender = self._contender(process, options, caller)
-        patience = options.patience(blocking=True, timeout=None)
-        attempt = Acquisition(contender, patience)
-        claim = yield from attempt.run(partial(self.judge.believes, process))
-        if claim is not None:
-            yield from self._section(process, claim)
-
-    def _contender(self, process: Process, options: LockOptions, caller: Caller) -> Contender:
-        on_lost = (lambda: self._count("on_lost")) if self._rng.random() < 0.5 else None
-        return Contender(process, process.store(Lock), options, caller, on_lost=on_lost)
-
-    def _several(self, process: Process, caller: Caller) -> Operation[None]:
-        each = [self._options(key) for key in self._keys]
-        contenders = [self._contender(process, options, caller) for options in each]
-        attempt = AcquisitionOfSeveral(contenders, self._rng.choice((0.0, 30.0)), (0.05, 1.0))
-
-        def note(held: Any) -> None:
-            for claim in held.claims:
-                self.judge.believes(process, claim)
-
-        held = yield from attempt.run(note)
-        if held is None:
-            return
-        try:
-            yield from self._work(process, held.claims)
-        finally:
-            if not held.is_released:
-                yield from release_several(held)
-
-    def _any(self, process: Process, caller: Caller) -> Operation[None]:
-        common, each = options_of_any(self._keys, "any", Lock, {"lease": 10.0})
-        contender = ContenderForAny(process, process.store(Lock), common, each, caller)
-        attempt = AcquisitionOfAny(contender, self._rng.choice((0.0, 30.0)))
-        claim = yield from attempt.run(partial(self.judge.believes, process))
-        if claim is not None:
-            yield from self._section(process, claim)
-
-    def _attach(self, process: Process, caller: Caller) -> Operation[None]:
-        if not self._tickets:
-            return
-        ticket = parse_ticket(self._tickets.pop(self._rng.randrange(len(self._tickets))))
-        options = self._options(ticket.key)
-        attachment = Attachment(self._contender(process, options, caller), ticket)
-        claim = yield from attachment.attach(partial(self.judge.believes, process))
-        self._count("attached")
-        yield from self._section(process, claim)
-
-    def _section(self, process: Process, claim: HeldClaim) -> Operation[None]:
-        """Do something under a lock, and end it."""
-        try:
-            yield from self._work(process, [claim])
-            if self._rng.random() < 0.15:
-                self.judge.detached.add(claim.own.token)
-                ticket = yield from detach(claim, None, None)
-                self._tickets.append(ticket)
-        finally:
-            if not claim.is_released:
-                yield from release(claim)
-                self._check_released(claim)
-
-    def _work(self, process: Process, claims: Sequence[HeldClaim]) -> Operation[None]:
-        rng = self._rng
-        for _ in range(rng.randrange(4)):
-            claim = rng.choice(claims)
-            what = rng.choice(("wait", "wait", "save", "renew", "ensure"))
-            if what == "wait":
-                yield Wait(process.now + rng.choice((0.05, 1.0, claim.lease)) * rng.random() * 1.5)
-            elif what == "save":
-                yield from self._save(claim)
-            elif what == "renew":
-                yield from renew_claim(claim, None)
-            else:
-                yield from ensure_held(claim, claim.lease * rng.random() * 0.9)
-
-    def _save(self, claim: HeldClaim) -> Operation[None]:
-        """Make a guarded write, and remember what was said of it."""
-        serialized = payload(claim, next(self._numbers))
-        assert serialized is not None
-        self._told[serialized] = None
-        try:
-            yield from save_data(claim, serialized)
-        except MutexLostError as error:
-            self._told[serialized] = error.applied
-            raise
-        self._told[serialized] = True
-        self._count("saved")
+    _strikes: dict[str, Callable[[Schedule, Process], None]] = {  # noqa: RUF012 - never changed
+        "crash": _crash,
+        "stop": _stop,
+        "freeze": partial(_stop, freeze=True),  # type: ignore[dict-item]
+        "interrupt": _interrupt,
+        "force": _force,
+        "delete": _delete,
+        "expire": _expire,
+        "cut off": _cut_off,
+        "refuse threads": _refuse_threads,
+    }
 
     # -- promises -----------------------------------------------------------------------------------
-
-    def _check_released(self, claim: HeldClaim) -> None:
-        """A release that returned has ended the claim in the row."""
-        self._count("released")
-        row = self.judge.rows().get(claim.key, {})
-        # a late copy of the acquiring write may have made it anew, by the next number: nobody believes in that
-        is_ours = row.get("token", {}).get("S") == claim.own.token
-        if is_ours and int(row["version"]["N"]) == claim.own.version and "expires_at" in row:
-            self.judge.fail(f"I4: {claim.key} was released, and its row carries the claim")
 
     def _check_end(self) -> None:
         """Everybody got on, nothing is left, and what was said of the writes is true."""
         world, judge = self.world, self.judge
-        if self._unfinished:
-            waiting = [thread.name for process in world.processes for thread in process.threads]
-            judge.fail(f"{self._unfinished} clients never ended: {waiting}")
         for process in world.processes:
             left = {
+                "threads": [thread.name for thread in process.threads_running],
                 "queues": [
                     (key, queue.holder, queue.turns, queue.watchers)
                     for (_, key), queue in process.queues.items()
                 ],
                 "holders": process._holders,
-                "schedule": [] if process.schedule.is_empty else ["renewals"],
-                "threads": [thread.name for thread in process.threads],
+                "renewals": [] if process.schedule.is_empty else [process.schedule._due],
             }
             for what, kept in left.items():
                 if kept:
                     judge.fail(f"{process.name} has {what} left: {kept}")
-        for written, applied in self._told.items():
-            times = judge.guarded.get(written, 0)
+        for number, applied in self._reported.items():
+            times = judge.writes.get(number, 0)
             if applied is True and times != 1:
-                judge.fail(f"I2: the write {written} was said to be applied, and was not")
+                judge.fail(f"I2: the write {number} was reported as applied, and was not")
             if applied is False and times:
-                judge.fail(f"I2: the write {written} was said not to be applied, and was")
+                judge.fail(f"I2: the write {number} was reported as not applied, and was")
+        world.run(world.now)
+
+
+class Client:
+    """A thread, or several tasks, of a process that lock some times, in the ways of the schedule."""
+
+    def __init__(self, schedule: Schedule, process: Process) -> None:
+        self._schedule = schedule
+        self._process = process
+        self._world = schedule.world
+        self._rng = schedule._rng
+        self._kept: list[Mutex] = []
+
+    # -- running ------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Lock some times, as a thread."""
+        for _ in range(self._schedule._sections):
+            with self._failures():
+                self._world.sleep(self._rng.random() * 2)
+                way = self._rng.choice(self._schedule._chosen)
+                getattr(self, way)()
+
+    def run_tasks(self) -> None:
+        """Lock some times, as tasks of an event loop."""
+        with self._failures():
+            run_tasks(self._world, self._gather())
+
+    async def _gather(self) -> None:
+        tasks = [asyncio.ensure_future(self._task()) for _ in range(self._rng.choice((1, 2, 3)))]
+        for task in tasks:
+            if self._rng.random() < 0.2:
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._rng.random() * 20, task.cancel)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            if task.cancelled():
+                self._schedule._count("cancelled")
+            elif (error := task.exception()) is not None:
+                raise error
+
+    async def _task(self) -> None:
+        for _ in range(self._schedule._sections):
+            with self._failures():
+                await asyncio.sleep(self._rng.random() * 2)
+                options = self._options()
+                options.pop("on_lost", None)
+                mutex = AsyncMutex.for_key(self._key(), model=Lock, **options)
+                if not await mutex.acquire():
+                    continue
+                try:
+                    await asyncio.sleep(self._rng.random() * 3)
+                    if self._rng.random() < 0.5:
+                        number = self._number()
+                        with self._reporting(number):
+                            await mutex.save_data(number)
+                finally:
+                    await mutex.release()
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        count = self._schedule._count
+        try:
+            yield
+        except KeyboardInterrupt:
+            count("interrupted")
+        except MutexLostError:
+            count("lost")
+        except (MutexTimeoutError, RowLockedError):
+            count("held by others")
+        except PynamoDBException:
+            count("failed")
+
+    # -- what they lock -----------------------------------------------------------------------------
+
+    def _key(self) -> str:
+        return self._rng.choice(self._schedule._keys)
+
+    def _row(self) -> str:
+        return self._rng.choice(self._schedule._rows)
+
+    def _options(self) -> dict[str, Any]:
+        rng = self._rng
+        options: dict[str, Any] = {
+            "lease": rng.choice((1.0, 3.0, 10.0, 30.0)),
+            "timeout": rng.choice((0, 2.0, 30.0, 300.0)),
+            "auto_renew": rng.random() < 0.7,
+            "max_hold": rng.choice((None, None, None, 40.0)),
+            "poll": rng.choice(((0.05, 1.0), (0.2, 5.0))),
+        }
+        if rng.random() < 0.3:
+            options["on_lost"] = lambda _: self._schedule._count("on_lost")
+        return options
+
+    def lock_one(self) -> None:
+        """One key; now and then entered again, deleted by its release, or by a handle that others share."""
+        rng = self._rng
+        if self._kept and rng.random() < 0.3:
+            mutex = rng.choice(self._kept)
+        else:
+            special = rng.choice(({}, {}, {"reentrant": True}, {"delete_on_release": True}))
+            mutex = Mutex.for_key(self._key(), model=Lock, **self._options(), **special)
+            self._kept.append(mutex)
+        with mutex:
+            if mutex._options.reentrant:
+                with mutex:
+                    self._work(mutex)
+            self._work(mutex, guarded=not mutex._options.delete_on_release)
+            if rng.random() < 0.15:
+                self._detach(mutex)
+
+    def _detach(self, mutex: Mutex) -> None:
+        claim: Any = mutex._mine()
+        self._schedule.judge.detached.add(claim.own.token)
+        self._schedule._tickets.append(mutex.detach())
+
+    def lock_attached(self) -> None:
+        """A key that another process, or this one, has acquired and given a ticket for."""
+        tickets = self._schedule._tickets
+        if tickets:
+            ticket = tickets.pop(self._rng.randrange(len(tickets)))
+            with Mutex.attach(ticket, model=Lock) as mutex:
+                self._schedule._count("attached")
+                self._work(mutex)
+        else:
+            self.lock_one()
+
+    def lock_several(self) -> None:
+        """All keys at once."""
+        with Mutex.for_keys(self._schedule._keys, model=Lock, **self._options()) as group:
+            self._work(self._rng.choice(group.members))
+            if self._rng.random() < 0.3:
+                self._order(group.transaction, self._rng.choice(self._schedule._rows), None)
+
+    def lock_any(self) -> None:
+        """Whichever key is free."""
+        with Mutex.any_of(self._schedule._keys, model=Lock, **self._options()) as mutex:
+            self._work(mutex)
+
+    def lock_semaphore(self) -> None:
+        """One of two permits."""
+        with Semaphore.for_key("s", permits=2, model=Lock, **self._options()) as permit:
+            self._work(permit)
+
+    def lock_row(self) -> None:
+        """A row with the claim in it, or in the lock table."""
+        model: Any = self._rng.choice((Account, Ledger))
+        with model.locked(self._row(), **self._options()) as row:
+            self._pause()
+            if self._rng.random() < 0.8:
+                self._write(row)
+                if self._rng.random() < 0.5 and row.row_lock.held:
+                    self._write(row)
+
+    def lock_rows(self) -> None:
+        """Several rows at once, and a transaction that writes them all."""
+        model: Any = self._rng.choice((Account, Ledger))
+        with model.locked_all(self._schedule._rows, **self._options()) as rows:
+            self._pause()
+            numbers = [self._number() for _ in rows]
+            with self._reporting(*numbers), TransactWrite(connection=_connection()) as transaction:
+                for row, number in zip(rows, numbers, strict=True):
+                    row.count, row.data = int(row.count) + 1, number
+                    transaction.save(row)
+
+    def lock_none(self) -> None:
+        """A row without its lock: refused while another holds it."""
+        row = self._rng.choice((Account, Ledger))(self._row())
+        number = self._number()
+        with self._reporting(number):
+            row.update([type(row).data.set(number), type(row).count.add(1)])
+
+    def lock_order(self) -> None:
+        """A key, and under it a row that knows nothing of locks."""
+        name = self._row()
+        with Mutex.for_key(f"order-{name}", model=Lock, **self._options()) as mutex:
+            self._order(mutex.transaction, name, Order)
+
+    def _order(self, transaction: Callable[[], Any], name: str, model: Any) -> None:
+        """Read a row, and write it in a transaction that the lock guards."""
+        if model is None:
+            # the locks are not those of the row: only its guard counts
+            with transaction():
+                self._pause()
+            return
+        row = model.get(name, consistent_read=True)
+        self._pause()
+        number = self._number()
+        with self._reporting(number), transaction() as writes:
+            row.count, row.data = int(row.count) + 1, number
+            writes.save(row)
+
+    def lock_in_child(self) -> None:
+        """A key that a forked child must not take for its own."""
+        with Mutex.for_key(self._key(), model=Lock, **self._options()) as mutex:
+            child = Process(self._world, f"{self._process.name}'")
+            child.start_thread("child", partial(_as_a_child, self._schedule.judge, mutex))
+            self._work(mutex)
+
+    # -- what they do under a lock ------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        self._world.sleep(self._rng.choice((0.0, 0.05, 1.0, 10.0)) * self._rng.random())
+
+    def _work(self, mutex: Mutex, *, guarded: bool = True) -> None:
+        rng = self._rng
+        for _ in range(rng.randrange(4)):
+            what = rng.choice(("wait", "wait", "save", "renew", "ensure"))
+            if what == "wait":
+                longest = rng.choice((0.05, 1.0, mutex._options.lease))
+                self._world.sleep(longest * rng.random() * 1.5)
+            elif what == "renew":
+                mutex.renew()
+            elif what == "ensure":
+                mutex.ensure_held(mutex._options.lease * rng.random() * 0.9)
+            elif guarded:
+                number = self._number()
+                with self._reporting(number):
+                    mutex.save_data(number)
+
+    def _write(self, row: Any) -> None:
+        number = self._number()
+        unlock = self._rng.random() < 0.3
+        with self._reporting(number):
+            if self._rng.random() < 0.5:
+                row.count, row.data = int(row.count) + 1, number
+                row.save(unlock=unlock)
+            else:
+                model = type(row)
+                row.update([model.data.set(number), model.count.add(1)], unlock=unlock)
+
+    def _number(self) -> str:
+        return str(next(self._schedule._numbers))
+
+    @contextmanager
+    def _reporting(self, *numbers: str) -> Iterator[None]:
+        """Remember what is said of writes: applied, not applied, or unknown."""
+        reported = self._schedule._reported
+        reported.update(dict.fromkeys(numbers))
+        try:
+            yield
+        except (MutexLostError, RowLockedError) as error:
+            reported.update(dict.fromkeys(numbers, error.applied))
+            raise
+        reported.update(dict.fromkeys(numbers, True))
+        self._schedule._count("written")
+
+
+def _key_of(model: type[Model]) -> str:
+    return "key" if model is Lock else "name"
+
+
+def _connection() -> Connection:
+    return Connection(region="simulated", host="http://simulated")
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except PynamoDBException:
+        pass
+
+
+def _as_a_child(judge: Judge, mutex: Mutex) -> None:
+    if mutex.held:
+        judge.fail("I1: a forked child believes that it holds its parent's lock")
+    try:
+        mutex.release()
+    except MutexNotHeldError:
+        return
+    judge.fail("I5: a forked child released its parent's lock")
 
 
 class Played(NamedTuple):
@@ -349,18 +573,19 @@ class Played(NamedTuple):
 def play(seed: int, *, keep_trace: bool = False) -> Played:
     """Play the schedule of a seed."""
     schedule = Schedule(seed, keep_trace=keep_trace)
-    violation = None
-    try:
-        schedule.play()
-    except ViolationError as error:
-        violation = str(error)
     world = schedule.world
-    world.end()
+    trace = [] if world.trace is None else world.trace
+    violation = None
+    with installed(world):
+        try:
+            schedule.play()
+        except ViolationError as error:
+            violation = str(error)
     return Played(
         violation,
         world.network.requests,
         schedule.judge.acquisitions,
         world.now,
         schedule.counts,
-        world.trace or [],
+        trace,
     )

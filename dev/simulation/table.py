@@ -242,10 +242,12 @@ class Tables:
     Attributes:
         writes: How many writes were applied so far, over all tables. A read that is not consistent may be
             answered as of any of these numbers: see `apply`.
+        watch: Called for each row that changes: with its table and key, and what it was before and is now.
     """
 
     def __init__(self, *, versions: int = 16) -> None:
         self.writes = 0
+        self.watch: Callable[[str, _Key, Item, Item], object] = lambda *_: None
         self._kept = versions
         self._tables: dict[str, _Table] = {}
         self._transactions: dict[str, str] = {}
@@ -286,6 +288,10 @@ class Tables:
         if operation not in self._writes:
             raise NotImplementedError(f"{operation} is not known")
         return self._writes[operation](kwargs)
+
+    def row(self, table: str, key: _Key) -> Item | None:
+        """Return a row as it stands; not to be changed."""
+        return self._table(table).read(key)
 
     def forget(self, request_token: str) -> None:
         """Forget a transaction's token, as DynamoDB does ten minutes after it was applied."""
@@ -442,6 +448,7 @@ class Tables:
             # the delete of a row that is not there changes nothing, nor does a check
             if change.new is not change.old:
                 change.table.write(change.key, change.new, self.writes)
+                self.watch(change.table.name, change.key, change.old or {}, change.new or {})
 
     def _transact(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Write several rows, all or none."""

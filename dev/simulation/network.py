@@ -1,0 +1,345 @@
+"""The network of a simulated world: botocore's client, what goes wrong with requests, and DynamoDB's answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from email.utils import formatdate
+from functools import lru_cache, partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
+
+from dev.simulation.table import Refusal
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from pynamodb.connection import Connection
+
+    from dev.simulation.world import Process, Thread, World
+
+    Outcome = Callable[[], dict[str, Any]]
+
+EPOCH = 1_800_000_000.0
+"""Server time at the beginning of a world."""
+
+HOST_SKEW = 0.1
+"""Seconds by which the clocks of DynamoDB's hosts differ, at most."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong with one request.
+
+    Attributes:
+        kind: One of `KINDS`.
+        seconds: What the kind says.
+        answer: In place of DynamoDB's, for the kind "answered".
+    """
+
+    kind: str
+    seconds: float | None = None
+    answer: Callable[[Outcome], Outcome] | None = None
+
+
+KINDS = {
+    "lost_request": "not delivered; the client waits for its timeout",
+    "lost_answer": "applied, and the answer is lost",
+    "late": "the client gives up; applied so many seconds later",
+    "duplicated": "applied, and once more so many seconds later",
+    "failed_before": "answered by a 500, and not applied",
+    "failed_after": "answered by a 500, and applied",
+    "throttled": "refused for now",
+    "denied": "refused by a policy",
+    "nonsense": "answered by something that is not DynamoDB",
+    "undated": "answered without a Date",
+    "slow": "takes so many seconds on its way there",
+    "slow_answer": "its answer takes so many seconds",
+    "partial": "of a batch only a part is done",
+}
+"""Kinds of faults, and what they mean."""
+
+_AT_RANDOM = [kind for kind in KINDS if kind not in {"slow", "slow_answer"}]
+
+
+class Faults:
+    """How often what goes wrong, as shares of all requests."""
+
+    def __init__(self, **shares: float) -> None:
+        self.shares = shares
+
+    @classmethod
+    def at_random(cls, rng: random.Random) -> Faults:
+        """Return some kinds of faults, each rare or frequent; often none."""
+        level = rng.choice((0.0, 0.01, 0.05, 0.2))
+        shares = {kind: rng.random() * level for kind in _AT_RANDOM if rng.random() < 0.5}
+        shares["denied"] = shares.get("denied", 0.0) / 10
+        return cls(**shares)
+
+    def draw(self, rng: random.Random) -> Fault | None:
+        """Return what goes wrong with one request; None if nothing does."""
+        at = rng.random()
+        for kind, share in self.shares.items():
+            at -= share
+            if at < 0:
+                return Fault(kind)
+        return None
+
+
+@dataclass
+class Exchange:
+    """A request, and what became of it.
+
+    Attributes:
+        thread: By which it is sent.
+        client: Of which connection.
+        operation: DynamoDB's name.
+        kwargs: As botocore's client takes them.
+        fault: What goes wrong with it.
+        times_applied: How often it reached DynamoDB so far, refused or not.
+        was_refused: Whether DynamoDB refused it when it reached it last.
+    """
+
+    thread: Thread
+    client: Client
+    operation: str
+    kwargs: dict[str, Any]
+    fault: Fault | None = None
+    times_applied: int = 0
+    was_refused: bool = False
+
+
+class Client:
+    """Stands for botocore's client, under PynamoDB's connection."""
+
+    _request_signer = None
+
+    def __init__(self, connection: Connection) -> None:
+        self.hangs_for = connection._connect_timeout_seconds + connection._read_timeout_seconds
+        region = connection.region or "simulated"
+        self.meta = SimpleNamespace(
+            region_name=region,
+            endpoint_url=connection.host or f"http://{region}.simulated",
+            events=SimpleNamespace(register=lambda *_, **__: None),
+            service_model=SimpleNamespace(
+                service_id=SimpleNamespace(hyphenize=lambda: "dynamodb"),
+            ),
+        )
+
+    def _make_api_call(self, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return worlds[-1].network.exchange(self, operation, kwargs)
+
+
+worlds: list[World] = []
+"""Those that are installed, see `threads.installed`. PynamoDB keeps the client of a model from one to the next."""
+
+
+class Network:
+    """Carries requests to DynamoDB and answers back, or does not.
+
+    Attributes:
+        faults: What goes wrong at random.
+        script: Decides what goes wrong with a request, before chance does; None leaves it to chance.
+        partitioned: Processes that reach nothing.
+        requests: How many were sent.
+        log: What was sent, in the order in which it was sent.
+        applying: What DynamoDB evaluates now.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.faults = Faults()
+        self.script: Callable[[Exchange], Fault | None] = lambda _: None
+        self.partitioned: set[Process] = set()
+        self.requests = 0
+        self.log: list[Exchange] = []
+        self.applying: Exchange | None = None
+
+    def exchange(self, client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Carry a request for the thread that runs; return DynamoDB's answer, or raise what botocore would."""
+        world = self._world
+        thread = world.running
+        self.requests += 1
+        exchange = Exchange(thread, client, operation, kwargs)
+        self.log.append(exchange)
+        world.note(thread.name, f"sends {operation}")
+        self._carry(exchange)
+        outcome: Outcome = thread.park()
+        data = outcome()
+        if data and "date" in data["ResponseMetadata"]["HTTPHeaders"]:
+            thread.process.answered += 1
+        return data
+
+    def _carry(self, exchange: Exchange) -> None:
+        world, rng = self._world, self._world.rng
+        fault = exchange.fault = self.script(exchange) or self.faults.draw(rng)
+        there, back = (min(rng.expovariate(1 / 0.004), 2.0) + 0.001 for _ in range(2))
+        if exchange.thread.process in self.partitioned:
+            fault = exchange.fault = Fault("lost_request")
+        if fault is None:
+            world.after(there, partial(self._apply_and_answer, exchange, back))
+            return
+        world.note(exchange.thread.name, f"  {fault.kind}")
+        wake, apply = exchange.thread.waker(), partial(self._apply, exchange)
+        seconds = fault.seconds
+        hangs = rng.choice((0.05, 0.5, exchange.client.hangs_for)) if seconds is None else seconds
+        kind = fault.kind
+        if kind == "lost_request":
+            world.after(hangs, partial(wake, _timed_out(connected=False)))
+        elif kind == "lost_answer":
+            world.after(there, apply)
+            world.after(max(there + back, hangs), partial(wake, _timed_out(connected=True)))
+        elif kind == "late":
+            hangs = exchange.client.hangs_for
+            world.after(hangs, partial(wake, _timed_out(connected=True)))
+            world.after(hangs + rng.random() * 20 if seconds is None else seconds, apply)
+        elif kind == "duplicated":
+            world.after(there, partial(self._apply_and_answer, exchange, back))
+            world.after(there + (rng.random() * 10 if seconds is None else seconds), apply)
+        elif kind in _FAILURES:
+            code, status = _FAILURES[kind]
+            if kind == "failed_after":
+                world.after(there, apply)
+            world.after(there + back, partial(wake, _failed(code, status, exchange.operation)))
+        elif kind == "nonsense":
+            if rng.random() < 0.5:
+                world.after(there, apply)
+            world.after(there + back, partial(wake, dict))
+        else:
+            there += seconds or 0.0 if kind == "slow" else 0.0
+            back += seconds or 0.0 if kind == "slow_answer" else 0.0
+            world.after(there, partial(self._apply_and_answer, exchange, back))
+
+    def _apply(self, exchange: Exchange) -> Outcome:
+        """Apply a request; return what DynamoDB answers."""
+        world = self._world
+        kwargs = {
+            name: value
+            for name, value in exchange.kwargs.items()
+            if name != "ReturnConsumedCapacity"
+        }
+        as_of = None
+        if world.rng.random() < 0.1:
+            # a read that is not consistent may be late by some writes
+            as_of = max(0, world.tables.writes - world.rng.randrange(3))
+        date = _date(math.floor(EPOCH + world.now + world.rng.uniform(-0.5, 0.5) * HOST_SKEW))
+        operation, name = exchange.operation, exchange.thread.name
+        exchange.times_applied += 1
+        exchange.was_refused = False
+        self.applying = exchange
+        try:
+            if exchange.fault is not None and exchange.fault.kind == "partial":
+                data = self._apply_in_part(operation, kwargs, as_of)
+            else:
+                data = world.tables.apply(operation, kwargs, as_of)
+        except Refusal as refusal:
+            exchange.was_refused = True
+            world.note(name, f"  {operation} refused: {refusal.code}")
+            return _refused(refusal, operation, date)
+        finally:
+            self.applying = None
+        world.note(name, f"  {operation} applied")
+        return partial(dict, data, ResponseMetadata=_metadata(date))
+
+    def _apply_in_part(
+        self, operation: str, kwargs: dict[str, Any], as_of: int | None
+    ) -> dict[str, Any]:
+        """Apply a part of a batch, and leave the rest out as a busy table does; all of any other request."""
+        rng, apply = self._world.rng, self._world.tables.apply
+        if operation == "BatchGetItem":
+            done, left = {}, {}
+            for table, asked in kwargs["RequestItems"].items():
+                keys = [(key, rng.random() < 0.5) for key in asked["Keys"]]
+                for part, chosen in ((done, True), (left, False)):
+                    some = [key for key, is_done in keys if is_done is chosen]
+                    if some:
+                        part[table] = {**asked, "Keys": some}
+            data = apply(operation, {"RequestItems": done}, as_of) if done else {"Responses": {}}
+            return {**data, "UnprocessedKeys": left}
+        if operation == "BatchExecuteStatement":
+            statements = kwargs["Statements"]
+            chosen = [rng.random() < 0.5 for _ in statements]
+            some = [each for each, is_done in zip(statements, chosen, strict=True) if is_done]
+            answers = iter(apply(operation, {"Statements": some})["Responses"] if some else ())
+            busy = {"Error": {"Code": "ThrottlingError", "Message": "simulated"}}
+            return {"Responses": [next(answers) if is_done else busy for is_done in chosen]}
+        return apply(operation, kwargs, as_of)
+
+    def _apply_and_answer(self, exchange: Exchange, back: float) -> None:
+        wake = exchange.thread.waker()
+        outcome = self._apply(exchange)
+        fault = exchange.fault
+        if fault is not None and fault.kind == "undated":
+            outcome = _undated(outcome)
+        if fault is not None and fault.answer is not None:
+            outcome = fault.answer(outcome)
+        self._world.after(back, partial(wake, outcome))
+
+
+_FAILURES = {
+    "failed_before": ("InternalServerError", 500),
+    "failed_after": ("InternalServerError", 500),
+    "throttled": ("ThrottlingException", 400),
+    "denied": ("AccessDeniedException", 400),
+}
+
+
+@lru_cache(maxsize=64)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
+
+
+def _metadata(date: str | None) -> dict[str, Any]:
+    headers = {"x-amzn-requestid": "SIMULATED"}
+    if date is not None:
+        headers["date"] = date
+    return {"HTTPHeaders": headers, "HTTPStatusCode": 200}
+
+
+def _raiser(error: Exception) -> Outcome:
+    def raise_it() -> dict[str, Any]:
+        raise error
+
+    return raise_it
+
+
+def _timed_out(*, connected: bool) -> Outcome:
+    kind = ReadTimeoutError if connected else ConnectTimeoutError
+    return _raiser(kind(endpoint_url="simulated"))
+
+
+def _failed(code: str, status: int, operation: str) -> Outcome:
+    response: Any = {
+        "Error": {"Code": code, "Message": "simulated"},
+        "ResponseMetadata": {**_metadata(None), "HTTPStatusCode": status},
+    }
+    return _raiser(ClientError(response, operation))
+
+
+def _refused(refusal: Refusal, operation: str, date: str) -> Outcome:
+    response: Any = {
+        "Error": {"Code": refusal.code, "Message": str(refusal)},
+        "ResponseMetadata": {**_metadata(date), "HTTPStatusCode": 400},
+    }
+    if refusal.item is not None:
+        response["Item"] = refusal.item
+    if refusal.reasons is not None:
+        response["CancellationReasons"] = refusal.reasons
+    return _raiser(ClientError(response, operation))
+
+
+def _undated(outcome: Outcome) -> Outcome:
+    def undated() -> dict[str, Any]:
+        try:
+            data = outcome()
+        except ClientError as error:
+            response: Any = error.response
+            response["ResponseMetadata"]["HTTPHeaders"].pop("date", None)
+            raise
+        data["ResponseMetadata"]["HTTPHeaders"].pop("date", None)
+        return data
+
+    return undated

@@ -110,11 +110,11 @@ docs: $(VENV)/.installed ## build the documentation into build/docs; a warning i
 	fi
 
 # The tests of the wheel run isolated and outside the checkout: the package they find is the installed one.
-newest: WHEEL_TESTS = mutex
-lowest: WHEEL_TESTS = mutex batches create_table
+newest: WHEEL_TESTS = api/locks/test_mutex
+lowest: WHEEL_TESTS = api/locks/test_mutex operations/test_renewal_batches dynamodb/test_create_table
 IN_WHEEL = cd build/wheel && ../$@/bin/python -I
-TEST_WHEEL = $(IN_WHEEL) -m pytest -q -c ../../pyproject.toml --rootdir ../../tests -o pythonpath= -p no:cacheprovider \
-	-m 'not (local or alone)' $(WHEEL_TESTS:%=../../tests/test_%.py)
+TEST_WHEEL = $(IN_WHEEL) -m pytest -q -c ../../pyproject.toml --rootdir ../../tests -o pythonpath=tests/support -p no:cacheprovider \
+	-m 'not (local or alone)' $(WHEEL_TESTS:%=../../tests/%.py)
 FOR_TESTS = pytest pytest-timeout hypothesis
 
 dist: newest lowest ## build sdist and wheel, check them, try the wheel in clean environments

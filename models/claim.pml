@@ -129,7 +129,7 @@
 #define FORCED 100    /* token of a force */
 #define NOBODY 101    /* whose doing a save without the lock is */
 #define MUST(number,c) assert((c) || number==0)
-#define STEP(name)    /* what a step is called, here and in tests/test_write_model.py: nothing to Spin */
+#define STEP(name)    /* what a step is called, here and in tests/protocol/test_write_model.py: nothing to Spin */
 #define CLIENT(t) ((t-1)/ROUNDS)
 
 typedef Req {

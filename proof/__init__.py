@@ -9,7 +9,7 @@ The proxy that spoils the network is that of the tests.
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parent.parent / "tests"
+TESTS = Path(__file__).parent.parent / "tests" / "support"
 
 if str(TESTS) not in sys.path:
     sys.path.append(str(TESTS))

@@ -101,7 +101,7 @@ class Client:
         }  # fmt: skip
 
     def environment(self) -> dict[str, str]:
-        here = [str(TESTS.parent), str(TESTS), *filter(None, sys.path)]
+        here = [str(TESTS.parents[1]), str(TESTS), *filter(None, sys.path)]
         return os.environ | {"PYTHONPATH": os.pathsep.join(here)}
 
     @property

@@ -64,7 +64,7 @@ class PeerClient(Client):
         return super().config() | {"library": options.library, "calm": options.kills > 0}
 
     def environment(self) -> dict[str, str]:
-        here = [str(TESTS.parent), str(TESTS)]
+        here = [str(TESTS.parents[1]), str(TESTS)]
         return environment(Engine("proxy", self.wire.url)) | {
             "PYTHONPATH": os.pathsep.join(here),
             CLASSES: self.run.options.classes,

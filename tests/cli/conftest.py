@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from proxy import fault_proxy
 
+from dev.faultproxy import fault_proxy
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.testing import use
 

@@ -11,7 +11,9 @@ import boto3
 import pytest
 from click.testing import CliRunner
 from doctor_scene import Found, on_one_engine, through
-from proxy import (
+from pynamodb.attributes import TTLAttribute, UnicodeAttribute
+
+from dev.faultproxy import (
     DYNAMODBS,
     Reply,
     answer_with,
@@ -19,8 +21,6 @@ from proxy import (
     refuse,
     throttle,
 )
-from pynamodb.attributes import TTLAttribute, UnicodeAttribute
-
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.cli._infrastructure import ROLES, USES

@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from doctor_scene import ON_TABLES, Found, on_one_engine, through
-from proxy import (
+
+from dev.faultproxy import (
     DYNAMODBS,
     Fault,
     Reply,
@@ -23,7 +24,6 @@ from proxy import (
     set_date,
     stall,
 )
-
 from pynamodb_mutex import LockItem
 from pynamodb_mutex._runtime import clock as _clock
 from pynamodb_mutex.cli._infrastructure import USES

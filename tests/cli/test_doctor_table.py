@@ -9,7 +9,9 @@ from dataclasses import replace
 import boto3
 import pytest
 from doctor_scene import ON_TABLES, Found, create, on_one_engine, through
-from proxy import (
+from pynamodb.attributes import UnicodeAttribute
+
+from dev.faultproxy import (
     DYNAMODBS,
     Fault,
     Reply,
@@ -17,8 +19,6 @@ from proxy import (
     pass_on,
     refuse,
 )
-from pynamodb.attributes import UnicodeAttribute
-
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.cli import _doctor
 

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
-from proxy import drop_request, fault_proxy, throttle
 from run_scene import RUN, free, outcome, run_here, running, text_in
 
+from dev.faultproxy import drop_request, fault_proxy, throttle
 from pynamodb_mutex import LockItem
 from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._protocol.claim import Claim

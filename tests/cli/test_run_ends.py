@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
-from proxy import fault_proxy, stall
 from run_scene import free, is_there, outcome, run_here, running, text_in, until, watched
 
+from dev.faultproxy import fault_proxy, stall
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.cli._child import Child
 from pynamodb_mutex.testing import held_elsewhere

@@ -13,9 +13,9 @@ pytest.importorskip("rich")
 pytest.importorskip("pexpect")
 
 import pexpect
-from proxy import fault_proxy, server_error
 from run_scene import GENEROUS, RUN, is_there, text_in, until, watched
 
+from dev.faultproxy import fault_proxy, server_error
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.testing import held_elsewhere
 

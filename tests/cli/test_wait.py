@@ -11,7 +11,7 @@ from lock_items import Elsewhere, Wire
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-ONE_ENGINE = True  # what engines answer is seen in test_cli_ls and test_cli_release
+ONE_ENGINE = True  # what engines answer is seen in test_ls and test_release
 
 
 @pytest.fixture

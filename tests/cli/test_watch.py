@@ -1,4 +1,4 @@
-"""``watch``: what changes, line by line; the live view is in test_cli_terminal."""
+"""``watch``: what changes, line by line; the live view is in test_terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lock_items import Elsewhere, Wire
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-ONE_ENGINE = True  # what engines answer is seen in test_cli_ls and test_cli_release
+ONE_ENGINE = True  # what engines answer is seen in test_ls and test_release
 
 
 @pytest.fixture

@@ -19,15 +19,14 @@ from cli import run_cli
 from click.testing import Result
 from group_scene import Keys
 from hearing import hearing
-from proxy import Fault, after, answer_with, drop_answer, drop_request, fault_proxy
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
 from row_scene import RowScene
 from run_scene import run_here, until
 from scene import Scene
 from stores import QueueFor
-from wire import Reply
 
+from dev.faultproxy import Fault, Reply, after, answer_with, drop_answer, drop_request, fault_proxy
 from pynamodb_mutex import LockItem, Mutex, RowLock, Semaphore, signals, synchronized
 from pynamodb_mutex._operations.held import Belief, State
 from pynamodb_mutex._protocol.messages import LONGEST, one_line, shown, shown_all, shown_owner

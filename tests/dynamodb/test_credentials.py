@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from proxy import FaultProxy, fault_proxy
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 from stores import store_for
-from wire import Seen
 
+from dev.faultproxy import FaultProxy, Seen, fault_proxy
 from pynamodb_mutex import LockItem, Mutex, RowLockMixin
 from pynamodb_mutex.testing import Engine
 

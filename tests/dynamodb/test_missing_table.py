@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from proxy import Fault, deny, fault_proxy, page, throttle, through
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import TableDoesNotExist
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
+from dev.faultproxy import Fault, deny, fault_proxy, page, throttle, through
 from pynamodb_mutex import LockItem, Mutex, RowLockMixin
 from pynamodb_mutex.testing import Engine
 

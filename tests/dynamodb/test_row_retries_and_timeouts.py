@@ -8,18 +8,6 @@ from contextlib import contextmanager
 
 import botocore.endpoint
 import pytest
-from proxy import (
-    FaultProxy,
-    delay_answer,
-    drop_answer,
-    drop_request,
-    fault_proxy,
-    page,
-    refuse,
-    server_error,
-    throttle,
-    through,
-)
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import (
@@ -44,6 +32,18 @@ from row_scene import (
     update,
 )
 
+from dev.faultproxy import (
+    FaultProxy,
+    delay_answer,
+    drop_answer,
+    drop_request,
+    fault_proxy,
+    page,
+    refuse,
+    server_error,
+    throttle,
+    through,
+)
 from pynamodb_mutex import RowLockedError, RowLockMixin
 from pynamodb_mutex._dynamodb import connection as _store
 

@@ -10,7 +10,11 @@ import threading
 
 import pytest
 from hearing import until
-from proxy import (
+from pynamodb.exceptions import GetError, UpdateError
+from scene import Lose, Scene, losses, lost_in_two_ways
+from test_late_duplicates import arrives_in_vain
+
+from dev.faultproxy import (
     after,
     answer_with,
     deny,
@@ -23,10 +27,6 @@ from proxy import (
     stall,
     throttle,
 )
-from pynamodb.exceptions import GetError, UpdateError
-from scene import Lose, Scene, losses, lost_in_two_ways
-from test_late_duplicates import arrives_in_vain
-
 from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex._operations.held import Belief, State
 from pynamodb_mutex._runtime.process import current_process

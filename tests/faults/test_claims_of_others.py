@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from proxy import after, drop_answer, drop_request, late, server_error, throttle
 from pynamodb.exceptions import UpdateError
 from scene import Lose, Scene, losses, lost_in_two_ways
 
+from dev.faultproxy import after, drop_answer, drop_request, late, server_error, throttle
 from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import expire

@@ -4,9 +4,9 @@ import threading
 import time
 
 import pytest
-from proxy import drop_answer, fault_proxy, no_date, through
 from worker import workers
 
+from dev.faultproxy import drop_answer, fault_proxy, no_date, through
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import expire

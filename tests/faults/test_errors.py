@@ -11,17 +11,6 @@ from itertools import product
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
-from proxy import (
-    Fault,
-    deny,
-    drop_answer,
-    drop_request,
-    page,
-    refuse,
-    server_error,
-    throttle,
-    unavailable,
-)
 from pynamodb.exceptions import (
     DeleteError,
     GetError,
@@ -32,6 +21,17 @@ from pynamodb.exceptions import (
 )
 from scene import Scene
 
+from dev.faultproxy import (
+    Fault,
+    deny,
+    drop_answer,
+    drop_request,
+    page,
+    refuse,
+    server_error,
+    throttle,
+    unavailable,
+)
 from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 

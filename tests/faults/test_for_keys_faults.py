@@ -10,7 +10,11 @@ import pytest
 from driving import Driven
 from group_scene import TRANSACT, Keys, conflict, kinds, that
 from hearing import until
-from proxy import (
+from pynamodb.exceptions import TransactWriteError
+from scene import Lose, lost_in_two_ways
+from worker import forked, workers
+
+from dev.faultproxy import (
     Exchange,
     Fault,
     after,
@@ -22,10 +26,6 @@ from proxy import (
     server_error,
     throttle,
 )
-from pynamodb.exceptions import TransactWriteError
-from scene import Lose, lost_in_two_ways
-from worker import forked, workers
-
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex._operations.effects import Operation, Wait
 from pynamodb_mutex._operations.held import HeldClaim

@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from proxy import Fault, after, drop_request, late, refuse, throttle
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 from scene import Lose, Scene, losses, lost_in_two_ways
 
+from dev.faultproxy import Fault, after, drop_request, late, refuse, throttle
 from pynamodb_mutex import Mutex, MutexLostError
 from pynamodb_mutex.exceptions import Loss
 

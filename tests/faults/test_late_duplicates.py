@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from proxy import Late, Reply, deny, drop_request, duplicate, late
 from pynamodb.exceptions import UpdateError
 from scene import Scene
 
+from dev.faultproxy import Late, Reply, deny, drop_request, duplicate, late
 from pynamodb_mutex import LockItem, Mutex, MutexError, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import expire

@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from email.utils import formatdate
 
 import pytest
-from proxy import drop_request, fault_proxy, set_date, stall, through
 
+from dev.faultproxy import drop_request, fault_proxy, set_date, stall, through
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.exceptions import Loss

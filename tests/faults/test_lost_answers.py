@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from proxy import apply_then_500, drop_answer, drop_request, late, no_date, throttle
 from pynamodb.exceptions import UpdateError
 from scene import Acquiring, Lose, Scene, lost_in_two_ways
 
+from dev.faultproxy import apply_then_500, drop_answer, drop_request, late, no_date, throttle
 from pynamodb_mutex import Mutex, MutexLostError, MutexTimeoutError
 from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._runtime.clock import local_clock

@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from proxy import after, delay_answer, deny, fault_proxy, through
 from worker import Fork, forked, workers
 
+from dev.faultproxy import after, delay_answer, deny, fault_proxy, through
 from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from proxy import Late, deny, drop_answer, late
 from pynamodb.exceptions import PynamoDBException
 from row_scene import (
     TRANSACT,
@@ -23,6 +22,7 @@ from row_scene import (
     update,
 )
 
+from dev.faultproxy import Late, deny, drop_answer, late
 from pynamodb_mutex import MutexLostError
 
 pytestmark = pytest.mark.unmeasured

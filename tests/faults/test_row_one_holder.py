@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 import pytest
-from proxy import deny, drop_answer, drop_request, late, stall
 from pynamodb.exceptions import PynamoDBException
 from row_scene import (
     TRANSACT,
@@ -24,6 +23,7 @@ from row_scene import (
     update,
 )
 
+from dev.faultproxy import deny, drop_answer, drop_request, late, stall
 from pynamodb_mutex import MutexAlreadyHeldError, MutexLostError, MutexNotHeldError
 
 

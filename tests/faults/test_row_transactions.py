@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from proxy import after, deny, drop_request, late, throttle
 from pynamodb.attributes import VersionAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import TransactWriteError
@@ -29,6 +28,7 @@ from row_scene import (
 )
 from scene import Lose, lost_in_two_ways
 
+from dev.faultproxy import after, deny, drop_request, late, throttle
 from pynamodb_mutex import MutexError, MutexLostError
 from pynamodb_mutex.exceptions import Loss
 

@@ -19,7 +19,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from proxy import (
+from teller import LEASE, ROWS, models
+
+from dev.faultproxy import (
+    Exchange,
     Fault,
     FaultProxy,
     apply_then_500,
@@ -33,9 +36,6 @@ from proxy import (
     server_error,
     throttle,
 )
-from teller import LEASE, ROWS, models
-from wire import Exchange
-
 from pynamodb_mutex.testing import Engine
 
 TELLERS = 4

@@ -6,17 +6,6 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from proxy import (
-    Fault,
-    Late,
-    after,
-    deny,
-    drop_answer,
-    drop_request,
-    late,
-    server_error,
-    throttle,
-)
 from pynamodb.attributes import VersionAttribute
 from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, UpdateError
 from row_scene import (
@@ -32,6 +21,17 @@ from row_scene import (
 )
 from scene import Lose, lost_in_two_ways
 
+from dev.faultproxy import (
+    Fault,
+    Late,
+    after,
+    deny,
+    drop_answer,
+    drop_request,
+    late,
+    server_error,
+    throttle,
+)
 from pynamodb_mutex import MutexLostError
 from pynamodb_mutex.exceptions import Loss
 

@@ -8,7 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from proxy import (
+from pynamodb.exceptions import GetError, TransactWriteError
+from row_scene import TRANSACT, Account, Rows, RowScene, add_to_all, add_unread, update
+from scene import Lose, lost_in_two_ways
+
+from dev.faultproxy import (
     FaultProxy,
     after,
     deny,
@@ -19,10 +23,6 @@ from proxy import (
     throttle,
     through,
 )
-from pynamodb.exceptions import GetError, TransactWriteError
-from row_scene import TRANSACT, Account, Rows, RowScene, add_to_all, add_unread, update
-from scene import Lose, lost_in_two_ways
-
 from pynamodb_mutex import MutexLostError
 from pynamodb_mutex.exceptions import Loss
 

@@ -11,11 +11,11 @@ import pytest
 from driving import send_renewal
 from group_scene import Keys
 from hearing import Heard, hearing, until
-from proxy import after, apply_then_500, deny, drop_answer, drop_request, server_error
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from scene import Scene, losses
 from stores import store_for
 
+from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request, server_error
 from pynamodb_mutex import (
     LockItem,
     Loss,

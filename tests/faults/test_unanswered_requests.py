@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 import urllib3.util.connection
 from botocore.exceptions import ClientError
-from proxy import (
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableError
+from pynamodb.models import Model
+from scene import Scene
+from stores import store_for
+from worker import forked
+
+from dev.faultproxy import (
     Fault,
     FaultProxy,
     deny,
@@ -30,13 +37,6 @@ from proxy import (
     throttle,
     through,
 )
-from pynamodb.attributes import UnicodeAttribute
-from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableError
-from pynamodb.models import Model
-from scene import Scene
-from stores import store_for
-from worker import forked
-
 from pynamodb_mutex import LockItem, Mutex, RowLockMixin, Semaphore
 from pynamodb_mutex._operations.attach import Ticket
 from pynamodb_mutex._protocol import schedule

@@ -9,7 +9,10 @@ from functools import partial
 from itertools import product
 
 import pytest
-from proxy import (
+from pynamodb.exceptions import UpdateError
+from scene import Acquiring, Scene
+
+from dev.faultproxy import (
     DYNAMODBS,
     Fault,
     Reply,
@@ -21,9 +24,6 @@ from proxy import (
     stall,
     through,
 )
-from pynamodb.exceptions import UpdateError
-from scene import Acquiring, Scene
-
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.process import current_process

@@ -4,9 +4,9 @@ import threading
 import time
 
 import pytest
-from proxy import fault_proxy, through
 from worker import workers
 
+from dev.faultproxy import fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex, MutexError
 from pynamodb_mutex.testing import expire
 

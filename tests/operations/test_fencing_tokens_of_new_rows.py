@@ -9,7 +9,13 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
-from proxy import (
+from pynamodb.connection import Connection
+from pynamodb.exceptions import PutError, TransactWriteError
+from pynamodb.transactions import TransactWrite
+from row_scene import Account, RowScene
+from scene import Scene
+
+from dev.faultproxy import (
     Fault,
     FaultProxy,
     deny,
@@ -20,12 +26,6 @@ from proxy import (
     throttle,
     through,
 )
-from pynamodb.connection import Connection
-from pynamodb.exceptions import PutError, TransactWriteError
-from pynamodb.transactions import TransactWrite
-from row_scene import Account, RowScene
-from scene import Scene
-
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import FakeClock
 

@@ -8,10 +8,10 @@ import time
 import pytest
 from driving import acquiring
 from group_scene import TRANSACT, Keys, kinds
-from proxy import deny
 from pynamodb.exceptions import GetError
 from stores import QueueFor
 
+from dev.faultproxy import deny
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._operations.local_queue import LocalQueue
 from pynamodb_mutex._runtime.clock import local_clock

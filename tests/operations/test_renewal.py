@@ -7,9 +7,9 @@ from email.utils import formatdate
 
 import pytest
 from driving import handle
-from proxy import Fault, after, fault_proxy, late, set_date, stall, through
 from worker import workers
 
+from dev.faultproxy import Fault, after, fault_proxy, late, set_date, stall, through
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._runtime.process import RENEWAL_WORKERS
 from pynamodb_mutex.testing import FakeClock

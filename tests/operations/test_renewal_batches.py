@@ -12,7 +12,10 @@ from dataclasses import replace
 import pytest
 from botocore.client import BaseClient
 from driving import batch_of, send_renewal
-from proxy import (
+from scene import Scene
+from stores import store_for
+
+from dev.faultproxy import (
     Fault,
     after,
     apply_then_500,
@@ -24,9 +27,6 @@ from proxy import (
     throttle,
     through,
 )
-from scene import Scene
-from stores import store_for
-
 from pynamodb_mutex import LockItem, Loss, Mutex
 from pynamodb_mutex.testing import FakeClock
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from driving import send_renewal
-from proxy import Fault, after, drop_answer, drop_request, late, stall
 from row_scene import RowScene, Write, arrives_in_vain, delete, every_write, save, update
 from scene import Lose, lost_in_two_ways
 
+from dev.faultproxy import Fault, after, drop_answer, drop_request, late, stall
 from pynamodb_mutex.testing import FakeClock
 
 

@@ -1,6 +1,6 @@
 """The rules of `_protocol`, all of them at once, against a model of time and of the network.
 
-The steps are called as in `models/time.pml`.
+The steps are called as in `dev/models/time.pml`.
 """
 
 import itertools

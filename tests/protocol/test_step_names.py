@@ -8,7 +8,7 @@ from hypothesis.stateful import RULE_MARKER
 from test_claim_model import LockMachine
 from test_write_model import WriteMachine
 
-MODELS = Path(__file__).parents[2] / "models"
+MODELS = Path(__file__).parents[2] / "dev" / "models"
 
 ONLY_IN_THE_MODEL = {
     "time": {

@@ -8,7 +8,7 @@ network that loses a request or its answer, or lets it land later, or twice.
 
 Each call runs on a thread, and stops at each request until a rule says what becomes of that; only
 one thread runs at a time. The clock stands, so no lease ends by itself; instead another may find a
-claim expired at ANY moment, as in `models/claim.pml`. So are the names of the steps, and the numbers
+claim expired at ANY moment, as in `dev/models/claim.pml`. So are the names of the steps, and the numbers
 of the properties.
 
 Not here: background threads, hand-over, transactions, deletes, and locks of several rows.

@@ -8,9 +8,9 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
-from proxy import FaultProxy, fault_proxy, set_date, through
 from scene import Scene
 
+from dev.faultproxy import FaultProxy, fault_proxy, set_date, through
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import FakeClock
 

@@ -10,12 +10,19 @@ import threading
 import pytest
 from driving import send_renewal
 from group_scene import Keys
-from proxy import answer_with, apply_then_500, deny, drop_answer, drop_request, server_error
 from pynamodb.exceptions import PynamoDBException
 from scene import Scene
 from stores import QueueFor, store_for
-from wire import Reply
 
+from dev.faultproxy import (
+    Reply,
+    answer_with,
+    apply_then_500,
+    deny,
+    drop_answer,
+    drop_request,
+    server_error,
+)
 from pynamodb_mutex import Mutex, MutexLostError
 from pynamodb_mutex.testing import expire
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from driving import Driven
 from hearing import Heard, hearing, until
-from proxy import drop_answer
 from scene import Scene
 from worker import Fork
 
+from dev.faultproxy import drop_answer
 from pynamodb_mutex import Loss, Mutex, MutexError, MutexLostError, MutexNotHeldError, signals
 from pynamodb_mutex._operations.effects import Operation, Wait
 from pynamodb_mutex._operations.held import TRANSITIONS, Belief, Change, State

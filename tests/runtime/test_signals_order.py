@@ -9,10 +9,10 @@ import pytest
 from driving import Driven
 from group_scene import Keys
 from hearing import Heard, hearing, until
-from proxy import after
 from refusals import Refusals, refusing
 from scene import Scene
 
+from dev.faultproxy import after
 from pynamodb_mutex import Mutex, MutexLostError, signals
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._runtime.process import current_process

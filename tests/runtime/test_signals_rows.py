@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from hearing import Heard, hearing
-from proxy import deny, drop_answer
 from pynamodb.exceptions import PutError
 from row_scene import Rows, RowScene, Write, add_to_all, save, save_or_update
 
+from dev.faultproxy import deny, drop_answer
 from pynamodb_mutex import Loss, MutexLostError, signals
 
 

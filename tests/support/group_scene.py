@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy import Fault, FaultProxy, kind_of, refuse
 from scene import Scene
-from wire import Body, When
 
+from dev.faultproxy import Body, Fault, FaultProxy, When, kind_of, refuse
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.groups import MutexGroup
 

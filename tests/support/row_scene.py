@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from proxy import FaultProxy, Late, Reply
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
+from dev.faultproxy import FaultProxy, Late, Reply
 from pynamodb_mutex import LockItem, RowLock, RowLockMixin
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.groups import RowLocks

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from proxy import fault_proxy, through
 from row_scene import Account, OldAccount, Rows, RowScene
 from scene import forget_holds
 
+from dev.faultproxy import fault_proxy, through
 from pynamodb_mutex import LockItem
 from pynamodb_mutex._dynamodb import connection as _connection
 from pynamodb_mutex.testing import use

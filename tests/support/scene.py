@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from proxy import Fault, FaultProxy, apply_then_500, drop_answer, fault_proxy, through
 
+from dev.faultproxy import Fault, FaultProxy, apply_then_500, drop_answer, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.exceptions import Loss

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 from group_scene import Keys
-from proxy import fault_proxy, through
 from scene import Scene, forget_holds
 
+from dev.faultproxy import fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import use
 

@@ -11,10 +11,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from proxy import after, fault_proxy, through
 from pynamodb.exceptions import UpdateError
 from stores import QueueFor
 
+from dev.faultproxy import after, fault_proxy, through
 from pynamodb_mutex import (
     InvalidKeyError,
     LockItem,

@@ -11,16 +11,16 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from docutils.core import publish_doctree
-from proxy import fault_proxy
 
-import benchmarks.__main__ as command
-from benchmarks import FLOOR, OURS, Setting, failure
-from benchmarks.charges import UnknownOperationError, units
-from benchmarks.floor import Floor
-from benchmarks.libraries import Ours, keys_of, table_of
-from benchmarks.scenarios import cycle, row, start
-from benchmarks.tables import Table, as_rst, as_text, number, rows_of
-from benchmarks.wire import ROOT, Counts, wired
+import dev.bench.__main__ as command
+from dev.bench import FLOOR, OURS, Setting, failure
+from dev.bench.charges import UnknownOperationError, units
+from dev.bench.floor import Floor
+from dev.bench.libraries import Ours, keys_of, table_of
+from dev.bench.scenarios import cycle, row, start
+from dev.bench.tables import Table, as_rst, as_text, number, rows_of
+from dev.bench.wire import ROOT, Counts, wired
+from dev.faultproxy import fault_proxy
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.testing import Engine, use
 
@@ -243,7 +243,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path, capsys):
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "benchmarks", *arguments],
+        [sys.executable, "-m", "dev.bench", *arguments],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

@@ -1,20 +1,20 @@
-"""The proof harness notices when a rule of the library is broken, and holds its peace when none is."""
+"""The chaos harness notices when a rule of the library is broken, and holds its peace when none is."""
 
 import uuid
 from pathlib import Path
 
 import pytest
 
-from proof.broken import BROKEN, broken
-from proof.scenarios import CASES, Case, judged, scene
-from proof.verdicts import Report
+from dev.chaos.broken import BROKEN, broken
+from dev.chaos.scenarios import CASES, Case, judged, scene
+from dev.chaos.verdicts import Report
 from pynamodb_mutex.testing import Engine
 
 pytestmark = pytest.mark.unmeasured
 
 
 def play(case: Case, engine: Engine, folder: Path) -> Report:
-    with scene(engine, folder, f"proof-{uuid.uuid4().hex}") as stage:
+    with scene(engine, folder, f"chaos-{uuid.uuid4().hex}") as stage:
         case.schedule(stage)
     return judged(folder)
 

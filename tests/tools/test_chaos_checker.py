@@ -1,9 +1,9 @@
-"""The checker of the proof harness, on histories made by hand."""
+"""The checker of the chaos harness, on histories made by hand."""
 
-from proof.beliefs import Belief, overlaps
-from proof.checker import check
-from proof.history import SECOND
-from proof.verdicts import in_all
+from dev.chaos.beliefs import Belief, overlaps
+from dev.chaos.checker import check
+from dev.chaos.history import SECOND
+from dev.chaos.verdicts import in_all
 
 FACTS = {"lease": 1.5, "nemesis": True}
 WALL = 1_000_000.0

@@ -1,4 +1,4 @@
-"""The report page of the proof harness."""
+"""The report page of the chaos harness."""
 
 import json
 import random
@@ -8,10 +8,10 @@ import pytest
 from test_chaos_checker import two_believers, two_tenures
 from test_peers import figures
 
-from proof.__main__ import ENGINES, chosen_engines
-from proof.figures import DEEDS
-from proof.network import faults
-from proof.page import INJECTED, main
+from dev.chaos.__main__ import ENGINES, chosen_engines
+from dev.chaos.figures import DEEDS
+from dev.chaos.network import faults
+from dev.chaos.page import INJECTED, main
 
 pytestmark = pytest.mark.unmeasured
 
@@ -92,9 +92,9 @@ def test_page_shows_the_peers(tmp_path: Path) -> None:
 
 def test_runs_take_turns_on_thechosen_engines(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.delenv("PYNAMODB_MUTEX_REQUIRE_LOCAL", raising=False)
-    monkeypatch.setattr("proof.__main__.why_no_dynamodb_local", lambda: None)
+    monkeypatch.setattr("dev.chaos.__main__.why_no_dynamodb_local", lambda: None)
     assert chosen_engines("both") == ENGINES
-    monkeypatch.setattr("proof.__main__.why_no_dynamodb_local", lambda: "there is no Java")
+    monkeypatch.setattr("dev.chaos.__main__.why_no_dynamodb_local", lambda: "there is no Java")
     assert chosen_engines("both") == ("embedded",)
     assert "there is no Java" in capsys.readouterr().out
     assert chosen_engines("local") == ("local",)

@@ -1,4 +1,4 @@
-"""The parts of the proof harness: falsified clocks, the picture, a whole run."""
+"""The parts of the chaos harness: falsified clocks, the picture, a whole run."""
 
 import os
 import shutil
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from test_chaos_checker import FACTS, two_believers
 
-from proof.__main__ import main
-from proof.checker import check
-from proof.history import SECOND, Recorder, read
-from proof.shim import Shim
-from proof.timeline import draw
+from dev.chaos.__main__ import main
+from dev.chaos.checker import check
+from dev.chaos.history import SECOND, Recorder, read
+from dev.chaos.shim import Shim
+from dev.chaos.timeline import draw
 
 CLOCKS = """
 import threading, time
@@ -95,7 +95,7 @@ def test_a_run_of_a_broken_library_leaves_its_history_and_a_picture(tmp_path: Pa
 def test_renewals_in_a_batch_are_followed_row_by_row(table) -> None:
     from stores import store_for
 
-    from proof.network import _addressed
+    from dev.chaos.network import _addressed
     from pynamodb_mutex import Mutex
 
     with Mutex.for_key('where "key" = ?', model=table) as mutex:

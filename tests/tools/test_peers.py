@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from proof.history import SECOND, read
-from proof.peers import OURS, java
-from proof.peers.judge import (
+from dev.chaos.history import SECOND, read
+from dev.peers import OURS, java
+from dev.peers.judge import (
     blocked,
     errors,
     hand_overs,
@@ -19,10 +19,10 @@ from proof.peers.judge import (
     takeovers,
     unwritten,
 )
-from proof.peers.picture import draw
-from proof.peers.run import PeerOptions, PeerRun
-from proof.peers.spans import length, union, without
-from proof.peers.table import lines
+from dev.peers.picture import draw
+from dev.peers.run import PeerOptions, PeerRun
+from dev.peers.spans import length, union, without
+from dev.peers.table import lines
 
 LEASE = 4.0
 

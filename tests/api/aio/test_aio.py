@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from aio_scene import Run, async_mutex, left_behind, queue_of, run, run_once, until
 from botocore.client import BaseClient
-from proxy import drop_answer, drop_request
 from pynamodb.exceptions import UpdateError
 from scene import Scene
 
+from dev.faultproxy import drop_answer, drop_request
 from pynamodb_mutex import (
     Mutex,
     MutexAlreadyHeldError,

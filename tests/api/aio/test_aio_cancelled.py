@@ -11,10 +11,19 @@ from typing import Any
 
 import pytest
 from aio_scene import LONG, Run, async_mutex, left_behind, queue_of, run, run_once, until
-from proxy import Fault, after, delay, delay_answer, deny, drop_answer, drop_request, throttle
 from scene import Scene
-from wire import Exchange
 
+from dev.faultproxy import (
+    Exchange,
+    Fault,
+    after,
+    delay,
+    delay_answer,
+    deny,
+    drop_answer,
+    drop_request,
+    throttle,
+)
 from pynamodb_mutex import MutexLostError
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_in_task import TaskSleeper

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from aio_scene import LONG, Run, async_mutex, left_behind, run_once, sent_on_a_loop, until
 from driving import acquiring
-from proxy import delay_answer, deny
 from pynamodb.exceptions import UpdateError
 from scene import Scene
 from stores import store_for
 
+from dev.faultproxy import delay_answer, deny
 from pynamodb_mutex import (
     Mutex,
     MutexLostError,

@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from proxy import after, apply_then_500, drop_answer, duplicate, late, no_date, throttle
 from pynamodb.exceptions import GetError, UpdateError
 from scene import Lose, Scene, lost_in_two_ways
 from stores import QueueFor
 from worker import forked
 
+from dev.faultproxy import after, apply_then_500, drop_answer, duplicate, late, no_date, throttle
 from pynamodb_mutex import (
     InvalidKeyError,
     LockItem,

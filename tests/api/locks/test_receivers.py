@@ -19,10 +19,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
-from proxy import deny
 from pynamodb.exceptions import PynamoDBException
 from scene import Scene
 
+from dev.faultproxy import deny
 from pynamodb_mutex import Mutex, MutexLostError
 from pynamodb_mutex.receivers import cloudwatch, opentelemetry, prometheus
 from pynamodb_mutex.testing import expire

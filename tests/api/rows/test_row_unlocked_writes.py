@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from proxy import Exchange, Fault, after, deny, drop_answer, drop_request, throttle
 from pynamodb.attributes import VersionAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, PutError, TransactWriteError, UpdateError
@@ -16,6 +15,7 @@ from pynamodb.transactions import TransactWrite
 from row_scene import Account, RowScene, Write, delete, every_write, save, save_or_update, update
 from scene import Lose, lost_in_two_ways
 
+from dev.faultproxy import Exchange, Fault, after, deny, drop_answer, drop_request, throttle
 from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError, RowLockedError
 
 

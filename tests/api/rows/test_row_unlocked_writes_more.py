@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from proxy import drop_answer, fault_proxy, refuse, through
 from pynamodb.attributes import (
     ListAttribute,
     NumberAttribute,
@@ -17,6 +16,8 @@ from pynamodb.connection import Connection
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite
 from row_scene import TRANSACT, Account, RowScene, save, update
+
+from dev.faultproxy import drop_answer, fault_proxy, refuse, through
 
 
 def test_own_save_is_recognised_by_all_that_it_wrote(row_scene: RowScene) -> None:

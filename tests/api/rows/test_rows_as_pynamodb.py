@@ -8,13 +8,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from proxy import drop_answer
 from pynamodb.attributes import BinaryAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.models import Model
 from row_scene import RowScene
 from row_tables import LOCKABLE, created, hashed, lock_names, made
 
+from dev.faultproxy import drop_answer
 from pynamodb_mutex import LockItem, RowLockMixin
 
 # -- what an instance shows of itself -------------------------------------------------------------

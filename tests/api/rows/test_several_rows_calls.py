@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 from accounts import Account, Ledger
 from group_scene import that
-from proxy import Exchange, Fault, deny, drop_answer, no_date, server_error
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 from row_scene import TRANSACT, Rows
 
+from dev.faultproxy import Exchange, Fault, deny, drop_answer, no_date, server_error
 from pynamodb_mutex import Loss, MutexError, MutexLostError, MutexNotHeldError
 from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.groups import RowLocks

@@ -56,22 +56,22 @@ demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options
 	@$(DEMO_VENV)/bin/python examples/demo.py $(ARGS)
 
 models: ## check the formal models at small sizes (needs spin and gcc)
-	@$(PYTHON) models/run.py --small
+	@$(PYTHON) dev/models/run.py --small
 
 trial: $(VENV)/.installed ## attack the library, and judge what happened (ARGS=... for seed, time, engine)
-	@$(IN_VENV) proof $(ARGS)
+	@$(IN_VENV) dev.chaos $(ARGS)
 
 # Other libraries for the same purpose, which nothing of ours may come to need.
-$(PEERS_VENV)/.installed: setup.cfg setup.py proof/peers/requirements.txt
+$(PEERS_VENV)/.installed: setup.cfg setup.py dev/peers/requirements.txt
 	$(PYTHON) -m venv --clear $(PEERS_VENV)
-	$(call install,$(PEERS_VENV),-e . -r proof/peers/requirements.txt)
+	$(call install,$(PEERS_VENV),-e . -r dev/peers/requirements.txt)
 	@touch $@
 
 simulate: $(VENV)/.installed ## the whole library in virtual time, from a seed (ARGS=... for seed, seconds, trace, teeth)
 	@$(IN_VENV) dev.simulation $(ARGS)
 
 peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## other locks under the same nemesis (ARGS=... for its options)
-	$(IN_VENV) proof.peers --python $(PEERS_VENV)/bin/python --out $(PROOF) $(ARGS)
+	$(IN_VENV) dev.peers --python $(PEERS_VENV)/bin/python --out $(PROOF) $(ARGS)
 
 # Goes on after a violation, so that the page has it all; fails in the end.
 proof: $(VENV)/.installed ## the whole proof: trial (ARGS=...), peers, large models, and a page of it
@@ -79,13 +79,13 @@ proof: $(VENV)/.installed ## the whole proof: trial (ARGS=...), peers, large mod
 	@failed=0; \
 	$(MAKE) --no-print-directory trial ARGS='--runs 2 --seconds 60 --keep $(PROOF)/runs $(ARGS)' || failed=1; \
 	$(MAKE) --no-print-directory peers ARGS= || failed=1; \
-	PYNAMODB_MUTEX_REQUIRE_SPIN=1 $(PYTHON) models/run.py >$(PROOF)/models.txt || failed=1; \
+	PYNAMODB_MUTEX_REQUIRE_SPIN=1 $(PYTHON) dev/models/run.py >$(PROOF)/models.txt || failed=1; \
 	tail -n 1 $(PROOF)/models.txt; \
-	$(IN_VENV) proof.page $(PROOF) $(PROOF)/runs || failed=1; \
+	$(IN_VENV) dev.chaos.page $(PROOF) $(PROOF)/runs || failed=1; \
 	exit $$failed
 
 bench: $(VENV)/.installed $(PEERS_VENV)/.installed ## what locks cost, beside other locks (ARGS=... for its options)
-	$(IN_VENV) benchmarks --python $(PEERS_VENV)/bin/python $(ARGS)
+	$(IN_VENV) dev.bench --python $(PEERS_VENV)/bin/python $(ARGS)
 
 $(COMPAT_VENV)/.installed: setup.cfg setup.py dev/compat/requirements.txt
 	$(PYTHON) -m venv --clear $(COMPAT_VENV)
@@ -109,18 +109,19 @@ docs: $(VENV)/.installed ## build the documentation into build/docs; a warning i
 		echo "no docs/conf.py: nothing to build"; \
 	fi
 
-# The tests of the wheel run isolated and outside the checkout: the package they find is the installed one.
-newest: WHEEL_TESTS = mutex
-lowest: WHEEL_TESTS = mutex batches create_table
+# The tests of the wheel run isolated and outside the checkout: the package they find is the installed one. Of the
+# checkout they find dev/ alone, by a link.
+newest: WHEEL_TESTS = api/locks/test_mutex
+lowest: WHEEL_TESTS = api/locks/test_mutex operations/test_renewal_batches dynamodb/test_create_table
 IN_WHEEL = cd build/wheel && ../$@/bin/python -I
-TEST_WHEEL = $(IN_WHEEL) -m pytest -q -c ../../pyproject.toml --rootdir ../../tests -o pythonpath= -p no:cacheprovider \
-	-m 'not (local or alone)' $(WHEEL_TESTS:%=../../tests/test_%.py)
+TEST_WHEEL = $(IN_WHEEL) -m pytest -q -c ../../pyproject.toml --rootdir ../../tests -o pythonpath='build/wheel tests/support' -p no:cacheprovider \
+	-m 'not (local or alone)' $(WHEEL_TESTS:%=../../tests/%.py)
 FOR_TESTS = pytest pytest-timeout hypothesis
 
 dist: newest lowest ## build sdist and wheel, check them, try the wheel in clean environments
 
 wheel: $(VENV)/.installed
-	rm -rf dist build/wheel build/lib && mkdir -p build/wheel
+	rm -rf dist build/wheel build/lib && mkdir -p build/wheel && ln -s ../../dev build/wheel/dev
 	$(IN_VENV) build --quiet --outdir dist .
 	$(IN_VENV) twine check --strict dist/*
 

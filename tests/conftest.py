@@ -25,6 +25,8 @@ from pynamodb_mutex.testing import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# Fixtures that several folders need; those of one folder are in its conftest.py.
+pytest_plugins = ["accounts_fixtures", "row_scene_fixtures", "scene_fixtures"]
 
 # A suite started in the background of a shell ignores Ctrl-C, under nohup a hangup, and so would all
 # that it starts.

@@ -10,8 +10,8 @@ import sys
 import time
 from collections import Counter
 
+from dev.chaos.broken import BROKEN, broken
 from dev.simulation.schedule import Played, play
-from proof.broken import BROKEN, broken
 
 _SHOWN = 80
 """Lines of the trace that are shown of a schedule with a violation."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dev.chaos.broken import broken
 from dev.simulation.schedule import play
-from proof.broken import broken
 
 ROOT = Path(__file__).parents[2]
 

@@ -27,8 +27,6 @@ from pynamodb_mutex import (
 )
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-pytest_plugins = ["accounts_fixtures"]
-
 ABOUT_TABLES = {"CreateTable", "DescribeTable", "DescribeTimeToLive", "UpdateTimeToLive"}
 
 

@@ -1,0 +1,199 @@
+"""The command line: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+import dev.bench
+from dev.bench import OURS, PEERS, Setting, engine_title
+from dev.bench.libraries import keys_of, table_of, versions
+from dev.bench.scenarios import NAMES
+from dev.bench.scenarios.row import TABLE as ROWS_TABLE
+from dev.bench.tables import Table, as_rst, as_text
+from dev.bench.wire import ROOT
+from dev.peers import create_table
+from pynamodb_mutex.testing import (
+    Engine,
+    EngineError,
+    dynamodb_local,
+    embedded_dynamodb,
+    use,
+    why_no_dynamodb_local,
+)
+
+SCENARIO_SECONDS = 900.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print tables, write figures and pictures; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        try:
+            options.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {options.out}: {error.strerror}") from None
+        found = _versions(options.python)
+        with _engine(options.engine) as engine:
+            return _run(options, engine, found)
+    except (EngineError, UsageError) as error:
+        print(f"dev.bench: {error}", file=sys.stderr)
+        return 2
+
+
+class UsageError(Exception):
+    """Something that was asked for cannot be."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("dev.bench", description=dev.bench.__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--engine", choices=("embedded", "local"), help="local is taken if it can be had"
+    )
+    parser.add_argument("--only", choices=NAMES, action="append", help="one scenario, or several")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: to see whether it runs")
+    parser.add_argument(
+        "--python", help="of the environment with the peers; they are left out without"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/bench"), help="folder for figures and pictures"
+    )
+    return parser
+
+
+def _engine(name: str | None) -> AbstractContextManager[Engine]:
+    reason = why_no_dynamodb_local()
+    if name == "embedded" or (name is None and reason):
+        if reason and name is None:
+            print(f"embedded engine, not DynamoDB Local: {reason}")
+        return embedded_dynamodb()
+    return dynamodb_local()
+
+
+def _versions(python: str | None) -> dict[str, str | None]:
+    """Return the libraries that are there, and their versions."""
+    if python is None:
+        print(f"without --python, these are left out: {', '.join(PEERS)}")
+        return {name: found for name, found in versions().items() if name not in PEERS}
+    code = "import json; from dev.bench.libraries import versions; print(json.dumps(versions()))"
+    try:
+        asked = subprocess.run(
+            [python, "-c", code], env=_environment(), capture_output=True, text=True, check=True
+        )
+    except OSError as error:
+        raise UsageError(f"--python {python}: {error}") from None
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UsageError(f"--python {python} cannot be used: {last}") from None
+    found: dict[str, str | None] = json.loads(asked.stdout)
+    missing = [name for name in PEERS if found[name] is None]
+    if missing:
+        raise UsageError(f"--python {python} has no {', '.join(missing)}: see make bench")
+    return found
+
+
+def _environment() -> dict[str, str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYNAMODB_MUTEX_TABLE": table_of(OURS)}
+    # an import is to find what was compiled before, as it does elsewhere
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
+
+
+def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | None]) -> int:
+    libraries = tuple(found)
+    results: dict[str, Any] = {
+        "engine": engine.name, "quick": options.quick, "cpus": os.cpu_count(), "versions": found,
+        "scenarios": {},
+    }  # fmt: skip
+    setting = Setting(engine.endpoint_url, libraries, options.quick)
+    with use(engine):
+        _make_tables(libraries)
+        for name in options.only or NAMES:
+            since = time.monotonic()
+            measured = _measured(name, options.python or sys.executable, setting)
+            measured["took_s"] = time.monotonic() - since
+            results["scenarios"][name] = measured
+            (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+            made = _tables(name, measured)
+            (options.out / f"{name}.rst").write_text("\n\n".join(map(as_rst, made)))
+            print("\n".join(map(as_text, made)), flush=True)
+    circumstances = _circumstances(results)
+    (options.out / "circumstances.rst").write_text(circumstances)
+    pictures = importlib.import_module("dev.bench.charts").draw(results, options.out)
+    print(circumstances)
+    print(f"results.json, tables and {len(pictures)} pictures are in {options.out}")
+    failed = list(_failures(results["scenarios"]))
+    for where, why in failed:
+        print(f"failed: {where}: {why}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _circumstances(results: dict[str, Any]) -> str:
+    """Say on what it was measured."""
+    listed = ", ".join(f"{name} {found}" for name, found in results["versions"].items())
+    quick = ", at tiny sizes, which tell nothing" * results["quick"]
+    return f"Measured on {engine_title(results['engine'])} with {results['cpus']} processors{quick}: {listed}.\n"
+
+
+def _make_tables(libraries: tuple[str, ...]) -> None:
+    client = boto3.client("dynamodb")
+    wanted = {table_of(name): keys_of(name) for name in libraries} | {ROWS_TABLE: ("pk",)}
+    for table, keys in wanted.items():
+        with suppress(client.exceptions.ResourceNotFoundException):
+            client.delete_table(TableName=table)  # of an engine that was running before
+        create_table(client, table, keys)
+
+
+def _measured(name: str, python: str, setting: Setting) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        command = [python, "-m", "dev.bench.worker", name, json.dumps(setting), str(result)]
+        # a session of its own, so that nothing of it is left
+        process = subprocess.Popen(command, env=_environment(), start_new_session=True)
+        try:
+            process.wait(SCENARIO_SECONDS)
+        except subprocess.TimeoutExpired:
+            return {"failed": f"not done within {SCENARIO_SECONDS:g} s"}
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode or not result.exists():
+            return {"failed": f"its process ended with {process.returncode}: see above"}
+        found: dict[str, Any] = json.loads(result.read_text())
+        return found
+
+
+def _tables(name: str, found: dict[str, Any]) -> list[Table]:
+    if "failed" in found:
+        return [Table(name, ["Failed"], [[found["failed"]]])]
+    made: list[Table] = importlib.import_module(f"dev.bench.scenarios.{name}").tables(found)
+    return made
+
+
+def _failures(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """Find what failed, however deep it stands."""
+    if isinstance(found, list):
+        found = dict(enumerate(found))
+    if not isinstance(found, dict):
+        return
+    if "failed" in found:
+        yield where, found["failed"]
+    for name, each in found.items():
+        yield from _failures(each, f"{where}/{name}" if where else str(name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The floor: what a lock cannot do without, written by hand.
+
+The same two conditional writes as ours, the same attributes and conditions, by boto3's client as it
+is; no renewal, no wait, no repeat.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import boto3
+
+from dev.bench import FLOOR
+from dev.bench.libraries import Library, table_of
+
+_DAY = 86_400
+_TAKE = {
+    "ConditionExpression": (
+        "(((attribute_not_exists (#0) OR #0 < :0) AND (attribute_not_exists (#1) OR #1 <> :1)) AND"
+        " (((attribute_not_exists (#2) OR (attribute_type (#1, :2) AND #3 BETWEEN :3 AND :4)) AND"
+        " attribute_not_exists (#4)) AND (attribute_not_exists (#5) OR attribute_type (#5, :5))))"
+    ),
+    "UpdateExpression": (
+        "SET #6 = if_not_exists (#5, :6), #1 = :7, #5 = :8, #7 = :9, #0 = :10, #8 = :11, #9 = :12,"
+        " #3 = if_not_exists (#3, :13) + :14"
+    ),
+    "ExpressionAttributeNames": {
+        "#0": "expires_at", "#1": "token", "#2": "key", "#3": "version",
+        "#4": "recordVersionNumber", "#5": "owner", "#6": "abandoned_by", "#7": "lease",
+        "#8": "ttl", "#9": "writes",
+    },
+    "ReturnValues": "ALL_NEW",
+    "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+}  # fmt: skip
+_GIVE_BACK = {
+    "ConditionExpression": "((#0 = :0 AND #1 = :1) AND attribute_exists (#2))",
+    "UpdateExpression": "SET #3 = :2 REMOVE #2, #4, #5",
+    "ExpressionAttributeNames": {
+        "#0": "token", "#1": "version", "#2": "expires_at", "#3": "ttl", "#4": "owner",
+        "#5": "lease",
+    },
+    "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+}  # fmt: skip
+
+
+class Floor(Library):
+    """Two requests with boto3."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        self._lease = lease or 30.0
+        self._client = boto3.client("dynamodb")
+
+    def take(self, key: str) -> Any:
+        now = time.time()
+        token = uuid.uuid4().hex
+        item = self._client.update_item(
+            TableName=table_of(FLOOR),
+            Key={"key": {"S": key}},
+            ExpressionAttributeValues={
+                ":0": {"N": f"{now:.3f}"},
+                ":1": {"S": token},
+                ":2": {"S": "S"},
+                ":3": {"N": "0"},
+                ":4": {"N": str(2**63 - 1)},
+                ":5": {"S": "S"},
+                ":6": {"S": ""},
+                ":7": {"S": token},
+                ":8": {"S": "bench:1:MainThread"},
+                ":9": {"N": f"{self._lease:.3f}"},
+                ":10": {"N": f"{now + self._lease:.3f}"},
+                ":11": {"N": str(int(now + 7 * _DAY))},
+                ":12": {"N": "0"},
+                ":13": {"N": str(int(now * 1000))},
+                ":14": {"N": "1"},
+            },
+            **_TAKE,
+        )["Attributes"]
+        return key, token, item["version"]
+
+    def give_back(self, lock: Any) -> None:
+        key, token, version = lock
+        self._client.update_item(
+            TableName=table_of(FLOOR),
+            Key={"key": {"S": key}},
+            ExpressionAttributeValues={
+                ":0": {"S": token},
+                ":1": version,
+                ":2": {"N": str(int(time.time() + 7 * _DAY))},
+            },
+            **_GIVE_BACK,
+        )

@@ -1,0 +1,167 @@
+"""The locks that are measured, each used as its README shows, with its own defaults.
+
+One call each for take and release, so that the same code measures all. Nothing of a library is
+imported before it is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol
+
+from dev.bench import BLOCK_LOCK, DYNDB_MUTEX, FLOOR, OURS, PEERS, PYTHON_CLIENT
+from dev.peers import LIBRARIES
+
+PATIENT = 3600.0
+"""Seconds: nobody who waits here shall give up."""
+
+
+def table_of(name: str) -> str:
+    """Return the name of a library's table; ours finds it in its environment."""
+    return f"bench-{name.replace(' ', '-')}"
+
+
+def keys_of(name: str) -> tuple[str, ...]:
+    """Return the key attributes of a library's table, all strings."""
+    return ("key",) if name == FLOOR else LIBRARIES[name].keys
+
+
+class Library(Protocol):
+    """A lock library in one process; with a lease in seconds, or with its own."""
+
+    def __init__(self, lease: float | None = None) -> None: ...
+
+    def take(self, key: str) -> Any:
+        """Wait for a lock, and return what gives it back; None if it was not had."""
+        ...
+
+    def give_back(self, lock: Any) -> None: ...
+
+    def held(self, lock: Any) -> bool:
+        """Say whether the library believes to hold a lock."""
+        ...
+
+    def close(self) -> None:
+        """End its threads."""
+
+
+class Ours(Library):
+    """This library."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        from pynamodb_mutex import Mutex
+
+        self._for_key = Mutex.for_key
+        self._options: Any = {} if lease is None else {"lease": lease}
+
+    def take(self, key: str) -> Any:
+        mutex = self._for_key(key, **self._options)
+        return mutex if mutex.acquire() else None
+
+    def give_back(self, lock: Any) -> None:
+        lock.release()
+
+    def held(self, lock: Any) -> bool:
+        return lock.held and not lock.lost
+
+
+class PythonClient(Library):
+    """python-dynamodb-lock: one client for the process; for another lease the proportions it advises."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        import boto3
+        from python_dynamodb_lock.python_dynamodb_lock import DynamoDBLockClient
+
+        options: Any = {}
+        if lease is not None:
+            options = {
+                "heartbeat_period": timedelta(seconds=lease / 4),
+                "safe_period": timedelta(seconds=lease * 2 / 3),
+                "lease_duration": timedelta(seconds=lease),
+            }
+        resource = boto3.resource("dynamodb")
+        self._client = DynamoDBLockClient(resource, table_name=table_of(PYTHON_CLIENT), **options)
+
+    def take(self, key: str) -> Any:
+        return self._client.acquire_lock(key, retry_timeout=timedelta(seconds=PATIENT))
+
+    def give_back(self, lock: Any) -> None:
+        lock.release()
+
+    def held(self, lock: Any) -> bool:
+        return lock.status == lock.LOCKED
+
+    def close(self) -> None:
+        # as its close() does, but that would wait until its sleeping threads have noticed
+        self._client._shutting_down = True
+
+
+class BlockLock(Library):
+    """dynamodblock: an object for each acquisition, since one works once."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        import boto3
+        from dynamodblock import DynamoDBLock
+
+        self._make = DynamoDBLock
+        self._options = {} if lease is None else {"lock_ttl": int(lease)}
+        self._table = boto3.resource("dynamodb").Table(table_of(BLOCK_LOCK))
+
+    def take(self, key: str) -> Any:
+        lock = self._make(key, self._table, retry_timeout=PATIENT, **self._options)
+        lock.acquire()
+        return lock
+
+    def give_back(self, lock: Any) -> None:
+        lock.release()
+
+
+class DyndbMutex(Library):
+    """dyndbmutex: never waits. One object for a key, in its favour: each makes two clients."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        from dyndbmutex.dyndbmutex import DynamoDbMutex
+
+        os.environ["DD_MUTEX_TABLE_NAME"] = table_of(DYNDB_MUTEX)
+        self._make = DynamoDbMutex
+        self._options = {} if lease is None else {"timeoutms": int(lease * 1000)}
+        self._made: dict[str, Any] = {}
+
+    def take(self, key: str) -> Any:
+        mutex = self._made.get(key)
+        if mutex is None:
+            region = os.environ["AWS_DEFAULT_REGION"]
+            mutex = self._made[key] = self._make(key, region_name=region, **self._options)
+        return mutex if mutex.lock() else None
+
+    def give_back(self, lock: Any) -> None:
+        lock.release()
+
+
+def made(name: str, lease: float | None = None) -> Library:
+    """Return a library by its name."""
+    if name == FLOOR:
+        return importlib.import_module("dev.bench.floor").Floor(lease)
+    return _LIBRARIES[name](lease)
+
+
+_LIBRARIES: dict[str, type[Library]] = {
+    OURS: Ours,
+    PYTHON_CLIENT: PythonClient,
+    BLOCK_LOCK: BlockLock,
+    DYNDB_MUTEX: DyndbMutex,
+}
+
+
+def versions() -> dict[str, str | None]:
+    """Return the version of each library in this interpreter; None if it has none."""
+    found: dict[str, str | None] = {}
+    for name in (FLOOR, OURS, *PEERS):
+        try:
+            found[name] = version("boto3" if name == FLOOR else name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found

@@ -1,0 +1,152 @@
+"""One process holds many locks and renews them: whether it keeps them all, and what it costs.
+
+Each run is a process with a proxy of its own; small ones go at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from dev.bench import OURS, PYTHON_CLIENT, Setting, failure
+from dev.bench.children import Child, preload
+from dev.bench.libraries import made
+from dev.bench.tables import Table, number
+from dev.bench.wire import Wire, wired
+
+ONE_BY_ONE = f"{OURS}, one by one"
+"""With renewals of several locks by one request switched off."""
+
+TAKERS = 32
+LOOK_SECONDS = 0.25
+
+
+class Run(NamedTuple):
+    """One process: whose locks, how many, at which latency in ms."""
+
+    library: str
+    locks: int
+    latency: int
+
+
+class Sizes(NamedTuple):
+    """What is tried.
+
+    Attributes:
+        groups: Runs that go at the same time.
+        settle: Seconds from when the last was taken until it is counted.
+        count: Seconds; a multiple of the time between two renewals. Both are more than a lease.
+    """
+
+    groups: list[list[Run]]
+    settle: float
+    count: float
+
+
+FULL = Sizes(
+    [
+        [Run(OURS, locks, latency) for locks in (10, 100) for latency in (5, 20)],
+        [Run(OURS, 1000, 5), Run(OURS, 1000, 20), Run(ONE_BY_ONE, 1000, 5)],
+        [Run(OURS, 5000, 5)],
+        [Run(OURS, 5000, 20)],
+        [Run(ONE_BY_ONE, 5000, 5)],
+        [Run(PYTHON_CLIENT, 1000, latency) for latency in (5, 20)],
+    ],
+    settle=5.0,
+    count=30.0,
+)
+# each is renewed once in this time
+QUICK = Sizes([[Run(OURS, 10, 5), Run(ONE_BY_ONE, 10, 5)]], settle=5.0, count=6.0)
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    sizes = QUICK if setting.quick else FULL
+    preload()
+    found = []
+    for group in sizes.groups:
+        runs = [run for run in group if run.library in {ONE_BY_ONE, *setting.libraries}]
+        if runs:
+            found += _group(runs, setting.engine_url, sizes)
+    return {"runs": found, "held_s": sizes.settle + sizes.count, "counted_s": sizes.count}
+
+
+def _group(runs: list[Run], engine_url: str, sizes: Sizes) -> list[dict[str, Any]]:
+    with ExitStack() as stack:
+        wires = [stack.enter_context(wired(engine_url, run.latency / 1000)) for run in runs]
+        children = []
+        for wire, run in zip(wires, runs, strict=True):
+            child = Child(wire.engine, _hold, run.library, run.locks, run.latency, sizes.count)
+            stack.callback(child.kill)
+            children.append(child)
+        found = [run._asdict() for run in runs]
+        for one, child in zip(found, children, strict=True):
+            _add(one, child.hear)
+        time.sleep(sizes.settle)
+        for one, wire, child in zip(found, wires, children, strict=True):
+            wire.counted()
+            _add(one, child.tell)
+        for one, wire, child in zip(found, wires, children, strict=True):
+            _add(one, lambda wire=wire, child=child: _of(wire, child))
+        return found
+
+
+def _add(found: dict[str, Any], more: Callable[[], Any]) -> None:
+    """Add what is told of a run; or why there is nothing, and then no more."""
+    if "failed" not in found:
+        try:
+            found |= more() or {}
+        except Exception as error:
+            found |= failure(error)
+
+
+def _of(wire: Wire, child: Child) -> dict[str, Any]:
+    measured = child.hear()
+    return measured | wire.counted().per(measured["wall"])
+
+
+def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dict[str, Any]:
+    if name == ONE_BY_ONE:
+        from pynamodb_mutex import LockItem
+        from pynamodb_mutex._runtime.process import current_process
+
+        current_process().store(LockItem).batches = False
+    library = made(OURS if name == ONE_BY_ONE else name)
+    library.give_back(library.take(f"many-own-{name}-{count}-{latency}"))  # connects
+    keys = [f"many-{name}-{count}-{latency}-{place}" for place in range(count)]
+    with ThreadPoolExecutor(TAKERS) as takers:
+        locks = list(takers.map(library.take, keys))
+    pipe.say()
+    pipe.wait()
+    cpu, since = time.process_time(), time.monotonic()
+    most = 0
+    while time.monotonic() < since + seconds:
+        time.sleep(LOOK_SECONDS)
+        most = max(most, threading.active_count())
+    cpu, wall = time.process_time() - cpu, time.monotonic() - since
+    lost = sum(not library.held(lock) for lock in locks)
+    return {"lost": lost, "threads": most, "cpu_share": cpu / wall, "wall": wall}
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    columns = [
+        "Library", "Locks", "Latency, ms", "Lost", "Threads at most", "CPU", "Requests a second",
+        "WCU a second",
+    ]  # fmt: skip
+    rows = []
+    for run in found["runs"]:
+        start = [run["library"], f"{run['locks']:,}", str(run["latency"])]
+        if "failed" in run:
+            rows.append([*start, f"failed: {run['failed']}", "", "", "", ""])
+            continue
+        counts = [number(run[what]) for what in ("requests", "wcu")]
+        cpu = f"{run['cpu_share']:.1%}"
+        rows.append([*start, f"{run['lost']:,}", str(run["threads"]), cpu, *counts])
+    note = (
+        f"Default settings, a lease of 30 s, held for {found['held_s']:g} s after the last was taken, and"
+        f" counted in the last {found['counted_s']:g} s. CPU is that of the process, of one processor."
+    )
+    return [Table("Locks that one process holds and renews", columns, rows, note)]

@@ -1,0 +1,131 @@
+"""Lock a row, read it, change it, write it, unlock.
+
+Ours locks the row itself; a peer's lock stands beside a read and a write by boto3.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any, NamedTuple
+
+import boto3
+
+from dev.bench import FLOOR, OURS, Setting, failure
+from dev.bench.libraries import Library, made
+from dev.bench.tables import Table, number, rows_of, times
+from dev.bench.wire import Wire, wired
+
+UNLOCKED = "boto3, no lock at all"
+LATENCY = 0.005
+TABLE = "bench-rows"
+
+
+class Sizes(NamedTuple):
+    """How often: rounds, and turns in each."""
+
+    rounds: int
+    turns: int
+
+
+FULL = Sizes(8, 12)
+QUICK = Sizes(2, 2)
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    sizes = QUICK if setting.quick else FULL
+    blocks: dict[str, list[dict[str, Any]]] = {}
+    failed: dict[str, Any] = {}
+    names = [UNLOCKED, *(name for name in setting.libraries if name != FLOOR)]
+    with wired(setting.engine_url, LATENCY) as wire:
+        rows = boto3.resource("dynamodb").Table(TABLE)
+        for name in names * sizes.rounds:
+            if name in failed:
+                continue
+            try:
+                rows.put_item(Item={"pk": name, "balance": 100})
+                blocks.setdefault(name, []).append(_block(name, rows, wire, sizes.turns))
+            except Exception as error:
+                failed[name] = failure(error)
+    return {
+        "libraries": {
+            name: failed.get(name) or _summary(blocks[name], blocks[UNLOCKED]) for name in names
+        },
+        "latency_ms": 1000 * LATENCY,
+    }
+
+
+def _ours(pk: str) -> Callable[[], None]:
+    from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+    from pynamodb.models import Model
+
+    from pynamodb_mutex import RowLockMixin
+
+    class Account(RowLockMixin, Model):
+        class Meta:
+            table_name = TABLE
+
+        pk = UnicodeAttribute(hash_key=True)
+        balance = NumberAttribute()
+
+    def turn() -> None:
+        with Account.locked(pk) as account:
+            account.balance -= 1
+            account.save(unlock=True)
+
+    return turn
+
+
+def _theirs(pk: str, library: Library | None, rows: Any) -> Callable[[], None]:
+    def work() -> None:
+        item = rows.get_item(Key={"pk": pk}, ConsistentRead=True)["Item"]
+        item["balance"] -= 1
+        rows.put_item(Item=item)
+
+    def locked() -> None:
+        lock = library.take("row")
+        work()
+        library.give_back(lock)
+
+    return work if library is None else locked
+
+
+def _block(name: str, rows: Any, wire: Wire, turns: int) -> dict[str, Any]:
+    library = None if name == UNLOCKED else made(name)
+    try:
+        turn = _ours(name) if name == OURS else _theirs(name, library, rows)
+        turn()  # connects
+        wire.counted()
+        wall = time.perf_counter()
+        for _ in range(turns):
+            turn()
+        wall = time.perf_counter() - wall
+        return {"wall": wall / turns, **wire.counted().per(turns)}
+    finally:
+        if library is not None:
+            library.close()
+
+
+def _summary(own: list[dict[str, Any]], floor: list[dict[str, Any]]) -> dict[str, Any]:
+    ratios = [mine["wall"] / least["wall"] for mine, least in zip(own, floor, strict=True)]
+    return {
+        **{key: own[-1][key] for key in ("requests", "wcu", "rcu", "operations")},
+        "ms": 1000 * median(each["wall"] for each in own),
+        "ratio": median(ratios),
+    }
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    columns = ["Lock, read, write, unlock", "Requests", "WCU", "RCU", "Wall, ms", "Of no lock's"]
+
+    def cells(each: dict[str, Any]) -> list[str]:
+        counts = [number(each[what]) for what in ("requests", "wcu", "rcu", "ms")]
+        return [*counts, times(each["ratio"])]
+
+    note = (
+        f"For a row of less than 1 KB, at {found['latency_ms']:g} ms. Ours is the lock of the row itself;"
+        " the others take their lock, read and write the row with boto3, and give it back."
+    )
+    rows = rows_of(found["libraries"], cells, len(columns))
+    return [Table("A row that is read and written under its lock", columns, rows, note)]

@@ -1,0 +1,129 @@
+"""Somebody holds the lock, and more and more wait for it: what they send.
+
+Each waiter is a process of its own, or, of ours, a thread of one process. Counted in the steady
+state; each number of waiters has a key and a proxy of its own, so that small ones go at once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from dev.bench import BLOCK_LOCK, OURS, PYTHON_CLIENT, Setting, failure
+from dev.bench.children import Child, preload
+from dev.bench.libraries import made
+from dev.bench.tables import Table, number
+from dev.bench.wire import wired
+
+LATENCY = 0.005
+THREADS = f"{OURS}, threads"
+
+
+class Sizes(NamedTuple):
+    """How many wait, for how long.
+
+    Attributes:
+        ours: Numbers of waiters, in groups that are measured at the same time.
+        others: The same, of other libraries, and of threads.
+        settle: Seconds until the steady state.
+        count: Seconds of it; two periods of the library with the longest.
+    """
+
+    ours: list[list[int]]
+    others: list[list[int]]
+    settle: float
+    count: float
+
+
+FULL = Sizes([[1, 2, 4, 8, 16], [32], [64]], [[1, 4, 16], [64]], settle=4.0, count=10.0)
+QUICK = Sizes([[1, 8]], [[1, 8]], settle=1.0, count=2.0)
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    sizes = QUICK if setting.quick else FULL
+    preload()
+    found: dict[str, Any] = {}
+    for name in (OURS, THREADS, *setting.those(PYTHON_CLIENT, BLOCK_LOCK)):
+        try:
+            found[name] = {"waiters": {}}
+            for group in sizes.ours if name == OURS else sizes.others:
+                found[name]["waiters"] |= _group(name, group, setting.engine_url, sizes)
+        except Exception as error:
+            found[name] = failure(error)
+    return {"libraries": found, "latency_ms": 1000 * LATENCY, "counted_s": sizes.count}
+
+
+def _group(name: str, group: list[int], engine_url: str, sizes: Sizes) -> dict[str, Any]:
+    with ExitStack() as stack:
+        wires = [stack.enter_context(wired(engine_url, LATENCY)) for _ in group]
+        children: list[Child] = []
+        stack.callback(lambda: [child.kill() for child in children])
+        for wire, count in zip(wires, group, strict=True):
+            key = f"{name}-{count}"
+            holder = Child(wire.engine, _hold, _library(name), key)
+            children.append(holder)
+            holder.hear()
+            processes, threads = (1, count) if name == THREADS else (count, 1)
+            waiters = [
+                Child(wire.engine, _wait, _library(name), key, threads) for _ in range(processes)
+            ]
+            children += waiters
+            for waiter in waiters:
+                waiter.hear()
+        for waiter in children:
+            waiter.tell()
+        time.sleep(sizes.settle)
+        for wire in wires:
+            wire.counted()
+        since = time.monotonic()
+        time.sleep(sizes.count)
+        minutes = (time.monotonic() - since) / 60
+        found = [wire.counted() for wire in wires]
+    return {
+        str(count): counts.per(count * minutes) | {"total": counts.requests / minutes}
+        for count, counts in zip(group, found, strict=True)
+    }
+
+
+def _library(name: str) -> str:
+    return OURS if name == THREADS else name
+
+
+def _hold(pipe: Any, name: str, key: str) -> None:
+    library = made(name)
+    library.take(key)
+    pipe.say()
+    threading.Event().wait()
+
+
+def _wait(pipe: Any, name: str, key: str, threads: int) -> None:
+    library = made(name)
+    library.give_back(library.take(f"{key}-own-{os.getpid()}"))  # connects
+    pipe.say()
+    pipe.wait()
+    for _ in range(threads):
+        threading.Thread(target=library.take, args=(key,), daemon=True).start()
+    threading.Event().wait()
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    libraries = found["libraries"]
+    columns = [
+        "Library", "Waiters", "Requests each, a minute", "WCU each", "RCU each", "All requests a minute",
+    ]  # fmt: skip
+    rows = []
+    for name, each in libraries.items():
+        if "failed" in each:
+            rows.append([name, "", f"failed: {each['failed']}", "", "", ""])
+            continue
+        for count, counts in each["waiters"].items():
+            shown = [number(counts[what]) for what in ("requests", "wcu", "rcu", "total")]
+            rows.append([name, count, *shown])
+    note = (
+        f"Default settings, {found['latency_ms']:g} ms, counted for {found['counted_s']:g} s in the steady"
+        " state, the holder's renewals with them. Each waiter is a process, or a thread of one process."
+    )
+    return [Table("What those cost who wait for one lock", columns, rows, note)]

@@ -1,0 +1,87 @@
+"""The way to the engine: a proxy for a block, and what passed through it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from dev.bench.proxy import CONTROL
+from pynamodb_mutex.testing import Engine, use
+from pynamodb_mutex.testing.engines import run_server
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What passed.
+
+    Attributes:
+        by_operation: Requests.
+        wcu: Write units.
+        rcu: Read units.
+    """
+
+    by_operation: dict[str, int]
+    wcu: float
+    rcu: float
+
+    @property
+    def requests(self) -> int:
+        return sum(self.by_operation.values())
+
+    def per(self, count: float) -> dict[str, Any]:
+        """Return what that is for each of so many."""
+        return {
+            "requests": self.requests / count,
+            "wcu": self.wcu / count,
+            "rcu": self.rcu / count,
+            "operations": {name: n / count for name, n in self.by_operation.items()},
+        }
+
+
+class Wire:
+    """A proxy, seen from the process that measures."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = Engine("proxy", url)
+        self._address = urlsplit(url)
+
+    def set(self, latency: float) -> None:
+        """Let every request take so many seconds more from now on, and count anew."""
+        self._ask(latency=latency, reset=True)
+
+    def counted(self) -> Counts:
+        """Return what passed since the last call of this, or of `set`."""
+        told = self._ask(reset=True)
+        if told["unknown"]:
+            raise ValueError(f"no price is known for {sorted(set(told['unknown']))}")
+        return Counts(told["requests"], told["wcu"], told["rcu"])
+
+    def _ask(self, **wanted: Any) -> Any:
+        proxy = http.client.HTTPConnection(self._address.hostname or "", self._address.port)
+        try:
+            proxy.request("POST", CONTROL.decode(), json.dumps(wanted))
+            return json.loads(proxy.getresponse().read())
+        finally:
+            proxy.close()
+
+
+@contextmanager
+def wired(engine_url: str, latency: float = 0.0) -> Iterator[Wire]:
+    """Run a proxy to the engine; what this process makes inside the block goes through it."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "dev.bench.proxy", engine_url]
+    with run_server(command, env) as (_, url):
+        wire = Wire(url)
+        with use(wire.engine):
+            wire.set(latency)
+            yield wire

@@ -1,0 +1,145 @@
+"""P4: who believed to hold a lock, and when; and P5, what the unguarded twins lost."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from typing import NamedTuple
+
+from dev.chaos.figures import Counts, Samples
+from dev.chaos.history import SECOND, Event
+from dev.chaos.verdicts import Report
+
+THAWED = 0.5
+"""Seconds in which a client that was frozen must make use of the first answer after it."""
+
+
+EARLIEST = SECOND // 20
+"""Nanoseconds after a thaw before which a request may have been under way already."""
+
+
+class Belief(NamedTuple):
+    """From when to when a client believed that it holds a lock."""
+
+    since: int
+    until: int
+    proc: str
+    token: str
+    fence: int
+
+
+def beliefs(events: list[Event]) -> dict[str, list[Belief]]:
+    """Return the beliefs in each lock, in order."""
+    spans: dict[tuple[str, str, str, int], tuple[int, int]] = {}
+    for event in events:
+        if event["op"] == "belief":
+            for lock, (token, fence) in event["locks"].items():
+                key = lock, event["proc"], token, fence
+                since, until = spans.get(key, (event["since"], event["until"]))
+                spans[key] = min(since, event["since"]), max(until, event["until"])
+    found: dict[str, list[Belief]] = defaultdict(list)
+    for (lock, proc, token, fence), (since, until) in spans.items():
+        found[lock].append(Belief(since, until, proc, token, fence))
+    return {lock: sorted(each) for lock, each in found.items()}
+
+
+def overlaps(found: list[Belief]) -> list[tuple[Belief, Belief]]:
+    """Return the pairs of beliefs in one lock that overlap, by a sweep."""
+    pairs: list[tuple[Belief, Belief]] = []
+    standing: list[tuple[int, Belief]] = []
+    for belief in sorted(found):
+        while standing and standing[0][0] <= belief.since:
+            heapq.heappop(standing)
+        pairs += [(other, belief) for _, other in standing]
+        heapq.heappush(standing, (belief.until, belief))
+    return pairs
+
+
+def check_beliefs(
+    events: list[Event],
+    taken: dict[tuple[str, str, int], int],
+    ends: dict[tuple[str, str, int], str],
+    report: Report,
+) -> None:
+    """Judge overlaps: of a claim broken by force, and of a thawed client, they are excused.
+
+    A thawed client may believe until the library has the answer to a request that it sent since.
+
+    Args:
+        events: The history.
+        taken: When each acquisition appeared in the store, by lock, token and version.
+        ends: By what its claim ended there.
+        report: To add to.
+    """
+    excused = _thaws(events)
+    lengths = {kind: Samples() for kind in ("violating", "of forced", "of thawed")}
+    for lock, found in beliefs(events).items():
+        report.count("P4", len(found))
+        for one, other in overlaps(found):
+            start, end = other.since, min(one.until, other.until)
+            length = (end - start) / SECOND
+            if any(ends.get((lock, each.token, each.fence)) == "force" for each in (one, other)):
+                lengths["of forced"].append(length)
+                continue
+            if any(
+                taken.get((lock, each.token, each.fence), each.since) < thawed and end <= until
+                for each in (one, other)
+                for thawed, until in excused.get(each.proc.split(".")[0], [])
+            ):
+                lengths["of thawed"].append(length)
+                continue
+            lengths["violating"].append(length)
+            text = f"{lock}: {one.proc} and {other.proc} both believed for {length * 1000:.1f} ms"
+            report.violate("P4", start, text)
+    for kind, each in lengths.items():
+        report.figures[f"beliefs overlapping, {kind}, s"] = each
+
+
+def _thaws(events: list[Event]) -> dict[str, list[tuple[int, int]]]:
+    """Return for each client when it was thawed, and until when it need not know."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    thawed: dict[str, int] = {}
+    for event in events:
+        if event["op"] == "resume" and event["still"]:
+            thawed.setdefault(event["client"], event["t"])
+        since = thawed.get(event["proc"])
+        if since is not None and _tells_time(event) and event["t"] - since > EARLIEST:
+            found[event["proc"]].append((since, event["t"] + int(THAWED * SECOND)))
+            del thawed[event["proc"]]
+    for client, since in thawed.items():
+        found[client].append((since, 1 << 62))
+    return found
+
+
+def _tells_time(event: Event) -> bool:
+    """Whether the library learned the store's time from a request: those of plain models it never sees."""
+    return (
+        event["op"] == "wire"
+        and event.get("fault") is None
+        and event["status"] is not None
+        and any(key.startswith(("locks/", "rows/r")) for key in event["keys"])
+    )
+
+
+def lost_by_twins(events: list[Event]) -> Counts:
+    """Count what was told as applied to the twins, and what of it was overwritten unseen."""
+    told = {
+        (row, value)
+        for event in events
+        if event["op"] == "twin" and event["phase"] == "ok"
+        for row, value in event["values"].items()
+    }
+    last: dict[str, str] = {}
+    lost = 0
+    for event in events:
+        if event["op"] != "wire":
+            continue
+        for row in event["rows"]:
+            name = row["key"].removeprefix("twin-")
+            if name == row["key"] or row.get("last") == last.get(name):
+                continue
+            before = last.get(name)
+            if before is not None and row.get("read") != before and (name, before) in told:
+                lost += 1
+            last[name] = row.get("last", "")
+    return Counts({"kept": len(told) - lost, "lost": lost})

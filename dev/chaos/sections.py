@@ -1,0 +1,270 @@
+"""What a worker does under a lock, in each way of locking."""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+from typing import Any
+
+from dev.chaos.tables import SEMAPHORE, Tables, Written, twin_of
+from pynamodb_mutex import Mutex, Semaphore
+from pynamodb_mutex._runtime.process import current_process
+
+POLL = (0.02, 0.2)
+
+
+class Section:
+    """One time that a worker locks, reads, writes and releases.
+
+    Attributes:
+        names: Of the rows, which the locks are called after too.
+        lingers: Chance of a wait of up to a lease before a write.
+        twins: What the unguarded twins said when the rows were read.
+    """
+
+    way = ""
+    lingers = 1 / 16
+
+    def __init__(self, tables: Tables, names: list[str], **options: Any) -> None:
+        self.tables, self.names = tables, names
+        self.options = {"poll": POLL, **options}
+        self.locks: dict[str, tuple[str, int]] = {}
+        self.rows: dict[str, Any] = {}
+        self.twins: dict[str, Written] = {}
+        self.released = False
+
+    def acquire(self) -> bool:
+        self.lock = self.make_lock()
+        taken = self.lock.acquire()
+        if taken:
+            self.names = self.names_held
+            holds = zip(self.names, self.single_locks, strict=True)
+            self.locks = {name: (lock.token, lock.fencing_token) for name, lock in holds}
+        return taken
+
+    def make_lock(self) -> Any:
+        raise NotImplementedError
+
+    @property
+    def names_held(self) -> list[str]:
+        """Of those that were wanted, the ones that were got."""
+        return self.names
+
+    @property
+    def single_locks(self) -> list[Any]:
+        """The lock of each name that is held."""
+        return [self.lock]
+
+    def read(self) -> None:
+        """Read the rows, and their twins."""
+        self.twins = {
+            name: self.tables.plain.get(twin_of(name), consistent_read=True) for name in self.names
+        }
+
+    def write(self, values: dict[str, str], chance: random.Random) -> None:
+        raise NotImplementedError
+
+    def release(self) -> None:
+        self.lock.release()
+
+    @property
+    def held(self) -> bool:
+        return not self.released and self.lock.held
+
+    def write_twins(self, values: dict[str, str]) -> None:
+        """Write the rows that nothing guards, as one does who trusts in a lock alone."""
+        for name, value in values.items():
+            twin = self.twins[name]
+            twin.read, twin.last = twin.last, value
+            twin.count, twin.ticks = twin.count + 1, twin.ticks + 1
+            twin.by, twin.fence = self.locks[name]
+            twin.save()
+
+    def changes(self, name: str, value: str) -> list[Any]:
+        """What a guarded write does to a row, as an update."""
+        row, made = self.rows[name], type(self.rows[name])
+        token, fence = self.locks[name]
+        return [
+            made.last.set(value),
+            made.read.set(row.last),
+            made.count.set(row.count + 1),
+            made.ticks.add(1),
+            made.by.set(token),
+            made.fence.set(fence),
+        ]
+
+    def change(self, name: str, value: str) -> None:
+        """The same, to the instance."""
+        row = self.rows[name]
+        row.read, row.last = row.last, value
+        row.count, row.ticks = row.count + 1, row.ticks + 1
+        row.by, row.fence = self.locks[name]
+
+
+class KeysSection(Section):
+    """Several keys at once beside plain rows, which are written in one transaction."""
+
+    way = "keys"
+
+    def make_lock(self) -> Any:
+        return Mutex.for_keys(self.names, model=self.tables.locks, **self.options)
+
+    @property
+    def single_locks(self) -> list[Any]:
+        return list(self.lock.members)
+
+    def read(self) -> None:
+        self.rows = {name: self.tables.plain.get(name, consistent_read=True) for name in self.names}
+        super().read()
+
+    def write(self, values: dict[str, str], chance: random.Random) -> None:
+        with self.lock.transaction() as transaction:
+            for name, value in values.items():
+                row, fence = self.rows[name], self.locks[name][1]
+                # what one writes who compares the fencing token at the write: it is not enough
+                newer = type(row).fence <= fence
+                transaction.update(row, self.changes(name, value), condition=newer)
+        for name, value in values.items():
+            self.change(name, value)
+
+
+class MutexSection(KeysSection):
+    """A Mutex beside a plain row, which is written in the mutex's transaction."""
+
+    way = "mutex"
+
+    def make_lock(self) -> Any:
+        return Mutex.for_key(self.names[0], model=self.tables.locks, **self.options)
+
+    @property
+    def single_locks(self) -> list[Any]:
+        return [self.lock]
+
+
+class ApartSection(MutexSection):
+    """Two mutexes, taken one after the other and held for a while: their renewals come together.
+
+    The row of one is written. Where both are wanted, all take them in the same order.
+    """
+
+    way = "apart"
+    lingers = 1 / 2
+
+    def make_lock(self) -> Any:
+        store = current_process().store(self.tables.locks)
+        # also with a lease that one hung batch may cost, and after one was denied
+        store.connection.hangs_for, store.batches = 0.0, True
+        self._apart = {
+            name: Mutex.for_key(name, model=self.tables.locks, **self.options)
+            for name in sorted(self.names)
+        }
+        return self._apart[self.names[0]]
+
+    def acquire(self) -> bool:
+        self.lock = self.make_lock()
+        with ExitStack() as stack:
+            for mutex in self._apart.values():
+                if not mutex.acquire():
+                    return False
+                stack.callback(mutex.release)
+            stack.pop_all()
+        self.locks = {
+            name: (mutex.token, mutex.fencing_token) for name, mutex in self._apart.items()
+        }
+        self.names = self.names[:1]
+        return True
+
+    def release(self) -> None:
+        with ExitStack() as stack:
+            for mutex in self._apart.values():
+                stack.callback(mutex.release)
+
+    @property
+    def held(self) -> bool:
+        return not self.released and all(mutex.held for mutex in self._apart.values())
+
+
+class PermitSection(MutexSection):
+    """A permit of a semaphore, and the row of the permit that it got."""
+
+    way = "permit"
+
+    def make_lock(self) -> Any:
+        permits = len(self.names)
+        return Semaphore.for_key(
+            SEMAPHORE, permits=permits, model=self.tables.locks, **self.options
+        )
+
+    @property
+    def names_held(self) -> list[str]:
+        return [self.lock.key]
+
+
+class RowSection(Section):
+    """A row lock, and the ways to write a locked row."""
+
+    way = "row"
+
+    def make_lock(self) -> Any:
+        return self.tables.row.locked(self.names[0], **self.options)
+
+    def read(self) -> None:
+        self.rows = {self.names[0]: self.lock.row}
+        super().read()
+
+    def write(self, values: dict[str, str], chance: random.Random) -> None:
+        ((name, value),) = values.items()
+        row, way = self.rows[name], chance.randrange(4)
+        if way == 0:
+            row.update(self.changes(name, value))
+            return
+        before = dict(row.attribute_values)
+        self.change(name, value)
+        try:
+            if way == 1:
+                with self.lock.transaction() as transaction:
+                    transaction.save(row)
+            else:
+                row.save(unlock=way == 2)
+        except BaseException:
+            row.attribute_values.update(before)
+            raise
+
+
+class ManySection(Section):
+    """Several row locks at once, and writes of all the rows in one transaction."""
+
+    way = "many"
+
+    def make_lock(self) -> Any:
+        return self.tables.row.locked_all(self.names, **self.options)
+
+    @property
+    def single_locks(self) -> list[Any]:
+        return list(self.lock._locks)
+
+    def read(self) -> None:
+        self.rows = dict(
+            zip(self.names, self.lock._rows_of(self.lock._current("rows")), strict=True)
+        )
+        super().read()
+
+    def write(self, values: dict[str, str], chance: random.Random) -> None:
+        with self.lock.transaction(unlock=chance.random() < 1 / 3) as transaction:
+            for name, value in values.items():
+                transaction.update(self.rows[name], self.changes(name, value))
+        for name, value in values.items():
+            self.change(name, value)
+
+
+WAYS: dict[str, type[Section]] = {
+    each.way: each
+    for each in (
+        MutexSection,
+        ApartSection,
+        KeysSection,
+        PermitSection,
+        RowSection,
+        ManySection,
+    )
+}

@@ -1,0 +1,287 @@
+"""A client: locks, reads, writes, releases, and writes down what it was told.
+
+    python -m dev.chaos.worker CONFIG.json
+
+Several threads of it may do so, which then wait for each other as well as for other clients.
+Ends at the end of its standard input, at once; or after the section it is in, when told to stop there.
+SIGUSR1 lets it fork within a section.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pynamodb.exceptions import PynamoDBException
+
+from dev.chaos.history import Recorder, now
+from dev.chaos.sections import WAYS, Section
+from dev.chaos.tables import MUTEXES, PERMITS, ROWS, Tables, tables
+from pynamodb_mutex import MutexLostError, MutexNotHeldError, MutexTimeoutError
+
+LOOK_SECONDS = 0.008
+TELL_SECONDS = 0.1
+
+
+class Beliefs:
+    """Asks a section again and again whether it believes to hold its locks, and writes that down."""
+
+    def __init__(self, record: Recorder) -> None:
+        self._record = record
+        self.section: Section | None = None
+        self._changed = threading.Lock()
+        self._since = self._until = 0
+        self._over = threading.Event()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def end(self) -> None:
+        self._over.set()
+
+    def start(self, section: Section) -> None:
+        with self._changed:
+            self.section, self._since, self._until = section, 0, 0
+
+    def stop(self) -> None:
+        with self._changed:
+            self._ask()
+            self._tell()
+            self.section = None
+
+    def _ask(self) -> None:
+        if self.section is None:
+            return
+        at = now()  # before the question: it was held then, if it is by now
+        if self.section.held:
+            self._since, self._until = self._since or at, at
+
+    def _tell(self) -> None:
+        if self.section is not None and self._until > self._since:
+            locks = self.section.locks
+            self._record("belief", locks=locks, since=self._since, until=self._until)
+
+    def _look(self) -> None:
+        for turn in itertools.count():
+            if self._over.wait(LOOK_SECONDS):
+                return
+            with self._changed:
+                self._ask()
+                if turn % int(TELL_SECONDS / LOOK_SECONDS) == 0:
+                    self._tell()
+
+
+class Worker:
+    """One thread that works until it is told to stop."""
+
+    def __init__(self, config: dict[str, Any], made: Tables | None = None) -> None:
+        self.folder, self.proc = Path(config["folder"]), config["proc"]
+        self.record = Recorder(self.folder / f"{self.proc}.jsonl", self.proc)
+        self.tables = made or tables(
+            config["prefix"], config["url"], read_timeout=config.get("read_timeout", 1.0)
+        )
+        self.lease = config["lease"]
+        self.chance = random.Random(config["seed"])
+        self.stopping = threading.Event()
+        self.forks = 0
+        self.beliefs = Beliefs(self.record)
+        self._numbers = itertools.count(1)
+
+    def run(self) -> None:
+        self.record("start", pid=os.getpid())
+        while not self.stopping.is_set():
+            self._section()
+            time.sleep(self.chance.uniform(0, 0.02))
+        self.record("end")
+
+    def _section(self) -> None:
+        chance = self.chance
+        way = chance.choice(
+            ["mutex", "mutex", "apart", "keys", "permit", "permit", "row", "row", "many"]
+        )
+        wanted = {"mutex": MUTEXES, "apart": MUTEXES, "keys": MUTEXES, "permit": PERMITS}.get(
+            way, ROWS
+        )
+        names = chance.sample(wanted, 1 if way in {"mutex", "row"} else 2)
+        section = self.take(way, names, timeout=15, auto_renew=chance.random() < 0.8)
+        if section is None:
+            time.sleep(0.05)
+            return
+        try:
+            self._work(section)
+        finally:
+            self.give_back(section)
+
+    def take(self, way: str, names: list[str], **options: Any) -> Section | None:
+        """Take locks; None if they were not to be had."""
+        options = {"lease": self.lease, "owner": self.proc, **options}
+        section = WAYS[way](self.tables, names, **options)
+        call = {"way": way, "names": names}
+        self.record("acquire", phase="invoke", **call)
+        try:
+            taken = section.acquire()
+        except Exception as error:
+            self._failed("acquire", error, call, unknown=True)
+            return None
+        if not taken:
+            self.record("acquire", phase="fail", **call)
+            return None
+        self.record("acquire", phase="ok", locks=section.locks, **call)
+        self.beliefs.start(section)
+        return section
+
+    def _work(self, section: Section) -> None:
+        chance = self.chance
+        if not self.read(section):
+            return
+        for _ in range(chance.randrange(1, 4)):
+            longest = self.lease if chance.random() < section.lingers else 0.06
+            time.sleep(chance.uniform(0, longest))
+            if self.forks:
+                self.forks -= 1
+                self._fork(section)
+            values = {name: f"{self.proc}-{next(self._numbers)}" for name in section.names}
+            if not self._twins(section, values):
+                return
+            if not self.write(section, values) or not section.held:
+                return
+
+    def read(self, section: Section) -> bool:
+        """Read the rows; say whether that worked."""
+        try:
+            section.read()
+        except Exception as error:
+            self._failed("read", error, {"locks": section.locks}, unknown=False)
+            return False
+        return True
+
+    def write(self, section: Section, values: dict[str, str] | None = None) -> bool:
+        """Write the rows, guarded; say whether that was told to have worked."""
+        if values is None:
+            values = {name: f"{self.proc}-{next(self._numbers)}" for name in section.names}
+        call = {"locks": section.locks}
+        self.record("write", phase="invoke", values=values, **call)
+        try:
+            section.write(values, self.chance)
+        except MutexLostError as error:
+            self._failed("write", error, call | {"values": values}, unknown=error.applied is None)
+        except MutexNotHeldError as error:
+            self._failed("write", error, call | {"values": values}, unknown=False)
+        except Exception as error:
+            self._failed("write", error, call | {"values": values}, unknown=True)
+        else:
+            self.record("write", phase="ok", values=values, **call)
+            return True
+        return False
+
+    def _twins(self, section: Section, values: dict[str, str]) -> bool:
+        self.record("twin", phase="invoke", values=values)
+        try:
+            section.write_twins(values)
+        except PynamoDBException as error:
+            self._failed("twin", error, {"values": values}, unknown=True)
+            return False
+        self.record("twin", phase="ok", values=values)
+        return True
+
+    def give_back(self, section: Section) -> None:
+        """Release the locks, and stop believing."""
+        self._release(section)
+        self.beliefs.stop()
+
+    def _release(self, section: Section) -> None:
+        call = {"locks": section.locks}
+        self.record("release", phase="invoke", **call)
+        try:
+            section.release()
+        except MutexLostError as error:
+            self._failed("release", error, call, unknown=False)
+        except MutexNotHeldError:
+            # a write gave it back
+            self.record("release", phase="ok", before=True, **call)
+        except Exception as error:
+            self._failed("release", error, call, unknown=True)
+        else:
+            self.record("release", phase="ok", **call)
+
+    def _failed(self, op: str, error: Exception, call: dict[str, Any], *, unknown: bool) -> None:
+        loss = getattr(error, "loss", None)
+        typed = isinstance(error, PynamoDBException)
+        if isinstance(error, MutexTimeoutError):
+            unknown = False
+        self.record(
+            op, phase="info" if unknown else "fail", error=type(error).__name__, typed=typed,
+            loss=loss and loss.name, text=str(error)[:300], **call,
+        )  # fmt: skip
+
+    def _fork(self, section: Section) -> None:
+        """Let a child try what only the holder may."""
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid:
+            os.waitpid(pid, 0)
+            return
+        status = 1
+        try:
+            record = Recorder(self.folder / f"{self.proc}-fork{now()}.jsonl", f"{self.proc}-fork")
+            held, refused = section.held, {}
+            for what, call in (("release", section.release), ("ensure", section.lock.ensure_held)):
+                try:
+                    call()
+                except Exception as error:
+                    refused[what] = type(error).__name__
+            record("fork", held=held, refused=refused, locks=section.locks)
+            status = 0
+        finally:
+            os._exit(status)
+
+
+def main(path: str) -> None:
+    config = json.loads(Path(path).read_text())
+    with ExitStack() as stack:
+        if config.get("break"):
+            from dev.chaos.broken import broken
+
+            stack.enter_context(broken(config["break"]))
+        _work(config)
+
+
+def _work(config: dict[str, Any]) -> None:
+    """Run the workers of a process: they share its models, and with them the queue for each key."""
+    first = Worker(config)
+    workers = [first]
+    for number in range(1, config["threads"]):
+        more = {"proc": f"{first.proc}t{number}", "seed": config["seed"] * 10 + number}
+        workers.append(Worker(config | more, first.tables))
+
+    def fork_soon(*_: object) -> None:
+        first.chance.choice(workers).forks += 1
+
+    def listen() -> None:
+        if sys.stdin.readline():
+            for worker in workers:
+                worker.stopping.set()
+            sys.stdin.readline()
+        os._exit(0)
+
+    signal.signal(signal.SIGUSR1, fork_soon)
+    threading.Thread(target=listen, daemon=True).start()
+    pool = ThreadPoolExecutor(len(workers))
+    done, _ = wait([pool.submit(worker.run) for worker in workers], return_when=FIRST_EXCEPTION)
+    for each in done:
+        if each.exception() is not None:  # all go, so that it is seen
+            traceback.print_exception(each.exception())
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

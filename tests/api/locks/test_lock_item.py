@@ -1,0 +1,307 @@
+"""LockItem: what items and the table say of who holds what, and breaking a claim."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+
+import pytest
+from botocore.client import BaseClient
+from lock_items import Elsewhere, Wire
+from pynamodb.exceptions import TableDoesNotExist
+from stores import store_for
+
+from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
+from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex.testing import expire, held_elsewhere
+
+
+@pytest.fixture
+def wire(monkeypatch):
+    return Wire(monkeypatch)
+
+
+def keys(items):
+    return sorted(item.key for item in items)
+
+
+# -- items --------------------------------------------------------------------------------------
+
+
+def test_an_item_says_whether_it_is_held_and_until_when(table):
+    with Mutex.for_key("a", lease=20, owner="me") as mutex:
+        item = table.get("a")
+        assert item.is_held
+        assert item.owner == "me"
+        # until it may be taken over: somewhat later than its holder stops to believe
+        assert mutex.remaining <= item.remaining <= 20 + 3
+        assert item.expires == datetime.fromtimestamp(item.expires_at, tz=timezone.utc)
+        assert item.expires.utcoffset().total_seconds() == 0
+        # by the engine's clock, which is this machine's
+        assert abs(time.time() - item.since.timestamp()) < 60
+        assert item.since.utcoffset().total_seconds() == 0
+        mutex.renew()
+        assert table.get("a").since == item.since
+    item.refresh()
+    assert (item.is_held, item.remaining, item.expires, item.since) == (False, 0.0, None, None)
+    assert item.owner is None
+
+
+def test_an_item_whose_claim_has_ended_is_not_held(table):
+    with held_elsewhere("a"):
+        expire("a")
+        item = table.get("a")
+        assert (item.is_held, item.remaining) == (False, 0.0)
+        assert item.expires == datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
+
+
+def test_a_claim_runs_out_by_itself(table):
+    Mutex.for_key("a", lease=2, auto_renew=False).acquire()
+    item = table.get("a")
+    assert item.is_held
+    before = item.remaining
+    time.sleep(0.3)
+    assert item.remaining <= before - 0.25
+    deadline = time.monotonic() + 20
+    while item.is_held:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_claim_of_another_library_does_not_say_since_when(table):
+    item = table("a", token="theirs", expires_at=time.time() + 20)
+    assert item.since is None
+
+
+def test_an_item_that_never_carried_a_claim_is_not_held(table):
+    item = table("a")
+    assert (item.is_held, item.remaining, item.expires) == (False, 0.0, None)
+
+
+def test_a_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
+    with held_elsewhere("a", lease=20):
+        item = table.get("a")
+        forget_everything()
+        wire.sent.clear()
+        assert 10 < item.remaining < 25
+        assert item.is_held
+        assert wire.sent == ["GetItem"]
+        expire("a")
+        item = table.get("a")
+        forget_everything()
+        assert not item.is_held
+
+
+def test_without_server_time_the_lease_is_what_is_known(table, wire):
+    with held_elsewhere("a", lease=20):
+        item = table.get("a")
+        forget_everything()
+        wire.after["GetItem"] = lambda answer: answer["ResponseMetadata"]["HTTPHeaders"].pop("date")
+        assert item.remaining == pytest.approx(20, abs=0.1)
+        assert item.is_held
+
+
+# -- the table ----------------------------------------------------------------------------------
+
+
+def test_held_gives_what_is_held_now(table):
+    assert list(table.held()) == []
+    with Mutex.for_key("free"):
+        pass
+    with Mutex.for_key("a", owner="me"), held_elsewhere("b", owner="they"), held_elsewhere("c"):
+        expire("c")
+        items = list(table.held())
+        assert keys(items) == ["a", "b"]
+        assert {item.owner for item in items} == {"me", "they"}
+        assert all(isinstance(item, table) and item.is_held for item in items)
+    assert list(table.held()) == []
+
+
+def test_held_in_a_process_without_any_answer_yet(table):
+    with held_elsewhere("a"):
+        forget_everything()
+        assert keys(table.held()) == ["a"]
+
+
+def test_held_reads_page_after_page(table, monkeypatch):
+    original = BaseClient._make_api_call
+    pages = []
+
+    def by_two(client, operation, kwargs):
+        if operation == "Scan":
+            pages.append(kwargs)
+            kwargs = {**kwargs, "Limit": 2}
+        return original(client, operation, kwargs)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", by_two)
+    mutexes = [Mutex.for_key(f"k{number}") for number in range(5)]
+    for mutex in mutexes:
+        mutex.acquire()
+    assert keys(table.held()) == [mutex.key for mutex in mutexes]
+    assert len(pages) >= 3
+
+
+def test_held_is_lazy(table, wire):
+    items = table.held()
+    assert wire.sent == []
+    assert list(items) == []
+    assert wire.sent == ["Scan"]
+
+
+def test_without_a_table_the_error_names_the_call_that_creates_it(table):
+    table.delete_table(wait=True)
+    for call in (
+        Mutex.for_key("a").acquire,
+        Mutex.for_key("a").locked,
+        lambda: table.force_release("a"),
+        lambda: list(table.held()),
+    ):
+        with pytest.raises(TableDoesNotExist, match=r"LockItem\.create_table\(\)"):
+            call()
+
+
+# -- force --------------------------------------------------------------------------------------
+
+
+def test_force_release_says_whether_it_broke_a_claim(table):
+    assert table.force_release("a") is False
+    assert list(table.scan()) == []
+    with Mutex.for_key("a"):
+        pass
+    tombstone = table.get("a")
+    assert table.force_release("a") is False
+    assert table.get("a").attribute_values == tombstone.attribute_values
+    with held_elsewhere("a"):
+        assert table.force_release("a") is True
+        assert table.force_release("a") is False
+
+
+def test_force_release_breaks_a_dead_claim_too(table):
+    with held_elsewhere("a"):
+        expire("a")
+        assert table.force_release("a") is True
+        assert table.get("a").expires_at is None
+
+
+def test_force_release_keeps_payload_and_fencing(table):
+    holder = Mutex.for_key("a", data={"page": 3})
+    holder.acquire()
+    assert table.force_release("a")
+    item = table.get("a")
+    assert item.data == {"page": 3}
+    assert item.version == holder.fencing_token + 1
+    assert item.ttl.timestamp() > time.time() + 3600
+    with Mutex.for_key("a") as after:
+        assert after.fencing_token == holder.fencing_token + 2
+
+
+def test_force_release_leaves_a_later_claim_alone(table, wire):
+    first, second = (Mutex.for_key("a", model=Elsewhere) for _ in range(2))
+    first.acquire()
+
+    def changes_hands():
+        first.release()
+        second.acquire()
+
+    wire.before["UpdateItem"] = changes_hands
+    assert table.force_release("a") is False
+    assert second.locked()
+    second.renew()
+    second.release()
+
+
+def test_force_release_leaves_a_tombstone_alone_that_came_meanwhile(table, wire):
+    holder = Mutex.for_key("a", model=Elsewhere)
+    holder.acquire()
+    wire.before["UpdateItem"] = holder.release
+    assert table.force_release("a") is False
+    assert table.get("a").version == holder.fencing_token
+
+
+def test_a_forced_holder_of_this_process_knows_it_at_once(table):
+    mutex = Mutex.for_key("a")
+    mutex.acquire()
+    table.force_release("a")
+    assert (mutex.held, mutex.loss) == (False, Loss.FORCED)
+    with pytest.raises(MutexLostError, match="force"):
+        mutex.release()
+
+
+def test_forcing_an_old_claim_does_not_show_a_newer_holder_of_this_process(table, wire):
+    old, new = Mutex.for_key("a", model=Elsewhere), Mutex.for_key("a")
+    old.acquire()
+
+    def taken_over():
+        expire("a")
+        new.acquire(blocking=False)
+
+    wire.before["UpdateItem"] = taken_over
+    assert table.force_release("a") is False
+    assert new.held
+    new.renew()
+
+
+# -- rows that others wrote ---------------------------------------------------------------------
+
+FAR = {"N": "4102444800"}  # the year 2100
+CLAIM = {"token": {"S": "theirs"}, "version": {"N": "7"}, "expires_at": FAR, "lease": {"N": "30"}}
+ODD = {
+    "session": {"user": {"S": "Ann"}, "expires_at": FAR},
+    "end": {**CLAIM, "expires_at": {"S": "soon"}},
+    "fraction": {**CLAIM, "version": {"N": "7.5"}},
+    "data": {**CLAIM, "data": {"S": "{no"}},
+    "map": {**CLAIM, "data": {"M": {}}},
+    "ttl": {**CLAIM, "ttl": {"N": "1" + "0" * 30}},
+}
+
+
+def put(table, key, attributes):
+    client = table._get_connection().connection.client
+    client.put_item(TableName=table.Meta.table_name, Item={"key": {"S": key}, **attributes})
+
+
+def test_held_leaves_out_odd_rows_with_a_warning(table, caplog):
+    for key, attributes in ODD.items():
+        put(table, key, attributes)
+    put(table, "theirs", CLAIM)
+    with Mutex.for_key("a"):
+        assert keys(table.held()) == ["a", "theirs"]
+    warnings = [each for each in caplog.records if "left out of LockItem.held()" in each.message]
+    assert sorted(record.lock_key for record in warnings) == sorted(ODD)
+    for record in warnings:
+        assert record.levelname == "WARNING"
+        assert repr(record.lock_key) in record.message
+
+
+@pytest.mark.parametrize("end", [-1e15, -1.0, 253402300800.0, 4102444800e3, 1e30])
+def test_item_whose_end_is_no_date_does_not_show_one(table, end):
+    put(table, "a", {**CLAIM, "expires_at": {"N": repr(end)}})
+    item = table.get("a")
+    assert item.expires is None
+    assert item.is_held == (end > 0)
+
+
+def test_item_whose_token_was_made_at_no_date_does_not_show_since_when(table):
+    put(table, "a", {**CLAIM, "token": {"S": "f" * 12 + "7" + "0" * 20}})
+    item = table.get("a")
+    assert item.since is None
+    assert item.expires.year == 2100
+
+
+def test_longest_lease_and_retention_leave_a_row_that_can_be_read(table, monkeypatch):
+    century = 100 * 365.25 * 86400
+
+    class Kept(LockItem):
+        class Meta(LockItem.Meta):
+            pass
+
+        retention = century
+
+    with Mutex.for_key("a", model=Kept, lease=century):
+        item = Kept.get("a")
+        assert item.expires.year - datetime.now(timezone.utc).year in {99, 100, 101}
+        assert item.ttl.year - item.expires.year in {99, 100, 101}
+    # without server time the end is in the year 9999
+    store = store_for(Kept)
+    monkeypatch.setattr(store.connection.server, "bounds", None)
+    assert datetime.fromtimestamp(int(store.ttl_from_now(0.0)), tz=timezone.utc).year == 9999

@@ -1,0 +1,318 @@
+"""What the documentation shows runs, and prints what it says.
+
+A page's Python is run from top to bottom in one namespace. ``.. hidden: python`` is a comment to
+everyone but this file: set-up and assertions that readers need not see. ``.. code-block:: output``
+is what the snippet above it prints, with ``...`` for what varies. A snippet with ``def test_`` is a
+test module, and pytest runs it. Other languages are parsed; what JSON says is ``shown`` to the Python
+below it. A block that nothing here understands is a failure.
+"""
+
+from __future__ import annotations
+
+import ast
+import code
+import contextlib
+import doctest
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import boto3
+import pytest
+import yaml
+from snippets import read_hcl, stand_ins
+
+from pynamodb_mutex import LockItem
+from pynamodb_mutex.testing import Engine, use
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.unmeasured
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.rst",
+    *sorted(page for page in (ROOT / "docs").rglob("*.rst") if page.parent.name != "speed"),
+]
+
+_START = re.compile(
+    r"(?P<indent> *)\.\. (?:(?P<hidden>hidden: )|(?P<directive>[\w-]+):: ?)(?P<language>\S*)"
+)
+_CODE = {"code-block", "code", "sourcecode"}
+_OTHER_CODE = {"literalinclude", "doctest", "testcode", "parsed-literal", "raw", "highlight"}
+_AS_PRINTED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class Block(NamedTuple):
+    page: Path
+    line: int  # of its first line of text, from 1
+    language: str
+    hidden: bool
+    text: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    blocks = []
+    at = 0
+    while at < len(lines):
+        start = _START.fullmatch(lines[at])
+        at += 1
+        if start is None:
+            continue
+        assert start["directive"] not in _OTHER_CODE, f"{page}:{at}: not run by this test"
+        if start["directive"] not in _CODE and not start["hidden"]:
+            continue
+        while at < len(lines) and re.match(r" +:[\w-]+:", lines[at]):
+            at += 1  # options
+        first = at
+        indent = len(start["indent"])
+        while at < len(lines) and (
+            not lines[at].strip() or len(lines[at]) - len(lines[at].lstrip()) > indent
+        ):
+            at += 1
+        body = lines[first:at]
+        skipped = next((n for n, line in enumerate(body) if line.strip()), 0)
+        text = textwrap.dedent("\n".join(body[skipped:])).rstrip() + "\n"
+        hidden = bool(start["hidden"])
+        blocks.append(Block(page, first + skipped + 1, start["language"], hidden, text))
+    return blocks
+
+
+# -- running -------------------------------------------------------------------------------------
+
+
+class Page:
+    """One page's namespace, and what its last snippet printed."""
+
+    def __init__(self, path: Path, tmp_path: Path) -> None:
+        self.path = path
+        self.tmp_path = tmp_path
+        self.namespace: dict[str, Any] = {"__name__": f"docs_{path.stem}"}
+        self.printed = ""
+        self.ran: list[Block] = []
+
+    def run(self) -> None:
+        try:
+            self.run_blocks()
+        finally:
+            # what a broken page leaves open must not be closed in the middle of another test
+            for value in self.namespace.values():
+                if isinstance(value, contextlib.ExitStack):
+                    value.close()
+
+    def run_blocks(self) -> None:
+        for block in blocks_of(self.path):
+            step = _STEPS.get(block.language)
+            assert step is not None, f"{block.where}: what is {block.language!r}?"
+            try:
+                step(self, block)
+            except Exception as error:
+                raise AssertionError(f"{block.where}: {type(error).__name__}: {error}") from error
+        # counted by other means, so that a snippet cannot slip through the parser
+        written = self.path.read_text(encoding="utf-8")
+        expected = len(re.findall(r":: *python\d? *$|^ *\.\. hidden: ", written, re.MULTILINE))
+        assert len(self.ran) == expected
+
+    def python(self, block: Block) -> None:
+        self.ran.append(block)
+        if re.search(r"^def test_", block.text, re.MULTILINE):
+            self.pytest(block)
+            return
+        # blank lines in front: tracebacks then show the line in the page
+        source = "\n" * (block.line - 1) + block.text
+        code = compile(source, str(self.path), "exec", dont_inherit=True)
+        output = io.StringIO()
+        modules = stand_ins() if "aws_cdk" in block.text else {}
+        with contextlib.redirect_stdout(output), pytest.MonkeyPatch.context() as patch:
+            for name, module in modules.items():
+                patch.setitem(sys.modules, name, module)
+            exec(code, self.namespace)
+        if not block.hidden:
+            self.printed = output.getvalue()
+
+    def pytest(self, block: Block) -> None:
+        module = self.tmp_path / f"test_line_{block.line}.py"
+        module.write_text(block.text, encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += ["--rootdir", str(self.tmp_path), str(module)]
+        done = subprocess.run(
+            command,
+            cwd=self.tmp_path,
+            env=os.environ | {"PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        tests = len(re.findall(r"^def test_", block.text, re.MULTILINE))
+        assert f"\n{tests} passed in " in done.stdout, done.stdout + done.stderr
+        self.printed = ""
+
+    def output(self, block: Block) -> None:
+        expected = block.text
+        checker = doctest.OutputChecker()
+        if not checker.check_output(expected, self.printed, _AS_PRINTED):
+            raise AssertionError(f"shown:\n{expected}\nprinted:\n{self.printed}")
+        self.printed = ""  # each output belongs to one snippet
+
+    def yaml(self, block: Block) -> None:
+        assert yaml.safe_load(block.text)
+
+    def json(self, block: Block) -> None:
+        self.namespace["shown"] = json.loads(block.text)
+        assert self.namespace["shown"]
+
+    def terraform(self, block: Block) -> None:
+        assert read_hcl(block.text)
+
+    def console(self, block: Block) -> None:
+        """Our command runs; of others what they name is there."""
+        if re.search("^pynamodb-mutex ", block.text, re.MULTILINE):
+            self.shell(block)
+            return
+        known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        extras = set(re.findall(r"^([a-z]+) =$", (ROOT / "setup.cfg").read_text(), re.MULTILINE))
+        for line in block.text.splitlines():
+            if make := re.match(r"make (\w+)", line):
+                assert make[1] in known, line
+            else:
+                package = r"'?pynamodb-mutex(?:\[(\w+)\])?'?"
+                pip = re.fullmatch(f"pip install {package}(?: opentelemetry-sdk)?", line)
+                assert pip is not None, f"{line}: a command this test knows nothing of"
+                assert pip[1] is None or pip[1] in extras, line
+
+    def shell(self, block: Block) -> None:
+        scripts = Path(sys.executable).parent
+        done = subprocess.run(
+            ["bash", "-euc", block.text],
+            cwd=self.tmp_path,
+            env=os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        self.printed = done.stdout
+
+    def other(self, block: Block) -> None:
+        """Python for other libraries, which are not installed here."""
+        ast.parse(block.text)
+        theirs = r"^from (python_dynamodb_lock|dynamodblock|dyndbmutex)\b"
+        assert re.search(theirs, block.text, re.MULTILINE), "this could run"
+
+    def text(self, block: Block) -> None:
+        """Drawings and the like; Python does not hide there."""
+        with pytest.raises(SyntaxError):
+            ast.parse(block.text)
+
+
+_STEPS = {
+    "python": Page.python,
+    "output": Page.output,
+    "yaml": Page.yaml,
+    "json": Page.json,
+    "terraform": Page.terraform,
+    "console": Page.console,
+    "py": Page.other,
+    "text": Page.text,
+}
+
+
+@pytest.fixture
+def embedded(embedded_engine: Engine) -> Iterator[Engine]:
+    """The embedded engine in use, with no table of the default name on it."""
+    with use(embedded_engine) as engine:
+        client = boto3.client("dynamodb")
+
+        def clean() -> None:
+            # PynamoDB keeps a connection, also to an engine that has gone
+            LockItem._connection = None
+            # there may be more than one answer has room for
+            for page in client.get_paginator("list_tables").paginate():
+                for table in page["TableNames"]:
+                    if not table.startswith("locks-"):  # those of conftest's
+                        client.delete_table(TableName=table)
+
+        clean()
+        yield engine
+        clean()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_page_runs(path, tmp_path, embedded):
+    Page(path, tmp_path).run()
+
+
+class Prompt(code.InteractiveConsole):
+    """Python's prompt as it is up to 3.12: it reads line by line, and a blank line ends a block."""
+
+    def write(self, data: str) -> None:
+        raise AssertionError(data)
+
+
+def test_tutorial_can_be_pasted_into_a_prompt(embedded):
+    prompt, output = Prompt({"__name__": "__main__"}), io.StringIO()
+    for block in blocks_of(ROOT / "docs" / "tutorial.rst"):
+        if block.language == "python":
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                for line in [*block.text.splitlines(), ""]:
+                    unfinished = prompt.push(line)
+            assert not unfinished, block.where
+        if block.language == "output":
+            # among the values that a prompt shows of itself
+            assert set(block.text.splitlines()) <= set(output.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_no_code_outside_code_blocks(path):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        assert not line.lstrip().startswith(">>>"), f"{path.name}:{number}: a doctest"
+        ends_paragraph = line.rstrip().endswith("::") and not line.lstrip().startswith(".. ")
+        assert not ends_paragraph, f"{path.name}:{number}: a literal block; say what it is"
+
+
+def test_readme_starts_with_a_short_example():
+    first = next(block for block in blocks_of(ROOT / "README.rst") if not block.hidden)
+    assert first.language == "python"
+    assert len(first.text.splitlines()) <= 12
+
+
+def test_a_broken_page_is_noticed(tmp_path):
+    page = tmp_path / "page.rst"
+    for text, message in (
+        (".. code-block:: python\n\n   1 / 0\n", "division by zero"),
+        (".. code-block:: python\n\n   print(1)\n\n.. code-block:: output\n\n   2\n", "printed:"),
+        (".. code-block:: ruby\n\n   puts 1\n", "what is 'ruby'"),
+        (".. code-block::\n\n   print(1)\n", "what is ''"),
+        (".. code-block:: text\n\n   x = 1\n", "DID NOT RAISE"),
+        (".. code-block:: py\n\n   1 / 0\n", "this could run"),
+        (".. code-block:: console\n\n   make love\n", "make love"),
+        (".. code-block:: console\n\n   pynamodb-mutex --nothing\n", "No such option"),
+        ("* nested\n\n  .. code-block:: python\n\n     1 / 0\n", "division by zero"),
+        (".. literalinclude:: x.py\n", "not run"),
+        (".. code-block:: json\n\n   {'a': 1}\n", "JSONDecodeError"),
+        (".. code-block:: terraform\n\n   a = [\n", "not understood"),
+        (".. code-block:: python\n\n   def test_x(): assert 0\n", "1 failed"),
+        # where the parser does not see it
+        (".. code-block::  python\n\n   1 / 0\n", "assert 0 == 1"),
+    ):
+        page.write_text(text)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+            (tmp_path / "Makefile").write_text("test:\n")
+            (tmp_path / "setup.cfg").write_text("")
+            with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(message)):
+                Page(page, tmp_path).run()

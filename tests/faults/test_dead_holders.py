@@ -1,0 +1,166 @@
+"""I7: a dead holder's lock is free in time, also for who never saw it before."""
+
+import threading
+import time
+
+import pytest
+from worker import workers
+
+from dev.faultproxy import drop_answer, fault_proxy, no_date, through
+from pynamodb_mutex import Mutex
+from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex.testing import expire
+
+pytestmark = pytest.mark.unmeasured
+
+GENEROUS = 4.0  # for two busy cores
+LEASE = 3.0
+BOUND = 1.01 * LEASE + 2.5
+
+
+@pytest.fixture
+def proxy(engine):
+    with fault_proxy(engine) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def here(proxy, table):
+    return through(proxy, table)
+
+
+def dead_holder(table, **options):
+    """Let a process that is gone have held the key until long ago."""
+    mutex = Mutex.for_key("k", model=table, owner="the late", auto_renew=False, **options)
+    assert mutex.acquire(blocking=False)
+    forget_everything()
+    expire("k", table)
+
+
+# -- just died -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("comes", ["before its death", "after it"])
+def test_the_lock_of_a_killed_process_is_free_in_time(table, comes):
+    with workers(0.0, 0.0) as (dies, waits):
+        dies.ask(f"m = Mutex.for_key('k', lease={LEASE}, owner='the late')")
+        assert dies.ask("m.acquire()")
+        waits.ask("m = Mutex.for_key('k')")
+        if comes == "before its death":
+            waits.send("m.acquire(timeout=60)")
+        time.sleep(1.0)  # it is renewed meanwhile
+        dies.kill()
+        killed = time.monotonic()
+        if comes == "after it":
+            waits.send("m.acquire(timeout=60)")
+        assert waits.answer()
+        assert time.monotonic() - killed < BOUND + GENEROUS
+        assert waits.ask("m.abandoned_by") == "the late"
+
+
+def test_who_first_comes_when_the_time_is_over_does_not_wait(table, here, proxy):
+    with workers(0.0) as (dies,):
+        dies.ask(f"m = Mutex.for_key('k', lease={LEASE})")
+        assert dies.ask("m.acquire()")
+        time.sleep(1.0)
+        dies.kill()
+        time.sleep(BOUND)
+    assert Mutex.for_key("k", model=here).acquire(blocking=False)
+    assert proxy.kinds() == ["GetItem", "acquire"]
+
+
+def test_a_live_holders_lock_is_not_free_however_long_one_waits(table, here):
+    with Mutex.for_key("k", model=table, lease=LEASE) as mutex:
+        assert not Mutex.for_key("k", model=here).acquire(timeout=BOUND + 1)
+        assert mutex.held
+
+
+# -- died long ago ---------------------------------------------------------------------------------
+
+
+def test_the_lock_of_a_holder_long_dead_is_taken_at_first_sight(table, here, proxy):
+    dead_holder(table)
+    mutex = Mutex.for_key("k", model=here)
+    assert mutex.acquire(blocking=False)
+    assert proxy.kinds() == ["GetItem", "acquire"]
+    assert mutex.abandoned
+    assert mutex.abandoned_by == "the late"
+
+
+def test_who_knows_the_time_takes_it_by_one_request(table, here, proxy):
+    dead_holder(table)
+    with Mutex.for_key("another", model=here):
+        pass
+    assert Mutex.for_key("k", model=here).acquire(blocking=False)
+    assert proxy.kinds() == ["GetItem", "acquire", "release", "acquire"]
+
+
+def test_that_it_was_abandoned_is_reported_also_when_the_answer_was_lost(table, here, proxy):
+    dead_holder(table)
+    proxy.next(drop_answer(), op="acquire")
+    mutex = Mutex.for_key("k", model=here)
+    assert mutex.acquire(blocking=False)
+    assert [seen.applied for seen in proxy.of("acquire")] == [True, False]
+    assert mutex.abandoned_by == "the late"
+
+
+def test_what_was_released_was_not_abandoned(table, here):
+    dead_holder(table)
+    for abandoned in (True, False):
+        with Mutex.for_key("k", model=here) as mutex:
+            assert mutex.abandoned is abandoned
+
+
+# -- free ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delete_on_release", [False, True])
+def test_an_unlocked_key_is_never_waited_for(table, here, proxy, delete_on_release):
+    with Mutex.for_key("k", lease=60, delete_on_release=delete_on_release):
+        pass
+    forget_everything()
+    assert Mutex.for_key("k", model=here).acquire(blocking=False)
+    assert proxy.kinds() == ["GetItem", "acquire"]
+    assert Mutex.for_key("new", model=here).acquire(blocking=False)
+    assert proxy.kinds() == ["GetItem", "acquire", "acquire"]
+
+
+def test_who_waits_gets_it_soon_after_a_release_long_before_the_lease_ends(table, here, proxy):
+    mutex, got = Mutex.for_key("k", lease=600), threading.Event()
+    assert mutex.acquire()
+
+    def wait():
+        with Mutex.for_key("k", model=here):
+            got.set()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    proxy.wait(2, "GetItem")
+    mutex.release()
+    assert got.wait(1 + GENEROUS)  # the longest pause between two looks
+    waiter.join()
+
+
+# -- an endpoint that does not tell its time -------------------------------------------------------
+
+
+def test_without_a_date_a_dead_holders_lock_is_free_after_its_lease_unchanged(table, here, proxy):
+    proxy.always(no_date())
+    dead = Mutex.for_key("k", model=here, lease=LEASE, auto_renew=False)
+    assert dead.acquire()
+    forget_everything()
+    since = time.monotonic()
+    mutex = Mutex.for_key("k", model=here)
+    assert not mutex.acquire(blocking=False)
+    assert mutex.acquire(timeout=BOUND + GENEROUS)
+    assert time.monotonic() - since >= LEASE
+    assert mutex.abandoned
+
+
+def test_without_a_date_a_live_holders_lock_is_not_free(table, proxy):
+    proxy.always(no_date())
+    here, there = through(proxy, table), through(proxy, table)
+    with Mutex.for_key("k", model=here, lease=LEASE) as mutex:
+        assert not Mutex.for_key("k", model=there).acquire(timeout=2 * LEASE)
+        assert mutex.held
+        assert proxy.of("renew")

@@ -1,0 +1,325 @@
+"""I6: a loss is told with its cause, by four ways, and nothing that hangs delays it."""
+
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from email.utils import formatdate
+
+import pytest
+
+from dev.faultproxy import drop_request, fault_proxy, set_date, stall, through
+from pynamodb_mutex import LockItem, Mutex, MutexLostError
+from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex.exceptions import Loss
+from pynamodb_mutex.testing import FakeClock, held_elsewhere
+
+pytestmark = pytest.mark.unmeasured
+
+CAUSES = list(Loss)
+GENEROUS = 15.0
+LEASE = 3.0
+
+
+class OnLost:
+    """What on_lost was told, and on which thread."""
+
+    def __init__(self):
+        self.came = threading.Semaphore(0)
+        self.calls = []
+
+    def __call__(self, mutex):
+        self.calls.append((mutex, mutex.loss, threading.current_thread(), local_clock().now()))
+        self.came.release()
+
+    def wait(self):
+        assert self.came.acquire(timeout=GENEROUS), "on_lost was not called"
+        return self.calls[-1]
+
+
+@pytest.fixture
+def proxy(engine):
+    with fault_proxy(engine) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def here(proxy, table):
+    return through(proxy, table)
+
+
+@contextmanager
+def broken(cause, table, proxy, key="k"):
+    """Let a holder lose its lock in the store, or never reach it again."""
+    with ExitStack() as stack:
+        if cause is Loss.TAKEN:
+            # a renewal that comes between the end of its claim and the other's would find it broken
+            proxy.always(drop_request())
+            stack.enter_context(held_elsewhere(key, model=table))
+            proxy.clear()
+        if cause is Loss.FORCED:
+            assert table.force_release(key)  # not the holder's model: as from another process
+        if cause is Loss.DELETED:
+            table(key).delete(add_version_condition=False)
+        if cause is Loss.UNREACHABLE:
+            proxy.always(drop_request())
+        yield
+
+
+# -- the four ways ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_each_cause_is_reported_in_each_of_the_four_ways(table, proxy, here, cause):
+    on_lost = OnLost()
+    max_hold = 0.01 if cause is Loss.EXPIRED else None
+    mutex = Mutex.for_key("k", model=here, lease=LEASE, on_lost=on_lost, max_hold=max_hold)
+    with pytest.raises(MutexLostError) as leaving, mutex:  # noqa: PT012 - the block is what is left
+        with broken(cause, table, proxy):
+            told_of, told, thread, _ = on_lost.wait()
+        assert (told_of, told) == (mutex, cause)
+        assert thread is not threading.current_thread()
+        assert mutex.lost
+        assert mutex.loss is cause
+        assert not mutex.held
+        with pytest.raises(MutexLostError) as asking:
+            mutex.ensure_held()
+        assert asking.value.loss is cause
+    assert leaving.value.loss is cause
+    assert leaving.value.key == "k"
+    assert len(on_lost.calls) == 1
+
+
+IN_THE_STORE = [Loss.TAKEN, Loss.FORCED, Loss.DELETED]
+
+
+@pytest.mark.parametrize("cause", IN_THE_STORE)
+def test_leaving_a_clean_block_finds_a_loss_that_nobody_was_reported(table, proxy, here, cause):
+    mutex = Mutex.for_key("k", model=here, auto_renew=False)
+    with ExitStack() as others:
+        with pytest.raises(MutexLostError) as leaving, mutex:  # noqa: PT012 - as above
+            others.enter_context(broken(cause, table, proxy))
+            assert mutex.held
+        assert leaving.value.loss is cause
+        assert mutex.loss is cause
+        assert leaving.value.owner == ("elsewhere" if cause is Loss.TAKEN else None)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_loss_never_replaces_what_the_body_raised(table, proxy, here, cause):
+    class OwnError(Exception):
+        pass
+
+    def body():
+        others.enter_context(broken(cause, table, proxy))
+        if cause is Loss.EXPIRED:
+            time.sleep(1.0)
+        raise OwnError
+
+    mutex = Mutex.for_key("k", model=here, lease=1.0, auto_renew=False)
+    with ExitStack() as others, pytest.raises(OwnError), mutex:
+        body()
+
+
+def test_the_end_of_the_lease_is_reported_without_background_renewal(table):
+    on_lost = OnLost()
+    with FakeClock() as clock:
+        mutex = Mutex.for_key("k", auto_renew=False, on_lost=on_lost)
+        assert mutex.acquire()
+        clock.advance(25)  # and DynamoDB's clock may run on for seconds while the machine stalls
+        assert mutex.held
+        assert not on_lost.came.acquire(timeout=0.2)
+        clock.advance(4.8)
+        assert not mutex.held  # asked first, before any thread could tell
+        told_of, told, thread, _ = on_lost.wait()
+        assert (told_of, told) == (mutex, Loss.EXPIRED)
+        assert thread is not threading.current_thread()
+        with pytest.raises(MutexLostError):
+            mutex.ensure_held()
+
+
+def test_on_lost_comes_in_time_when_an_answer_brought_the_end_nearer(table, proxy, here):
+    on_lost, date = OnLost(), time.time()
+    proxy.always(set_date(lambda _: formatdate(date, usegmt=True)))
+    with FakeClock() as clock:
+        mutex = Mutex.for_key("k", model=here, lease=3.0, auto_renew=False, on_lost=on_lost)
+        assert mutex.acquire()
+        assert mutex.remaining > 2.9
+        date += 1  # the first answers came at the end of a second
+        assert not Mutex.for_key("another", model=here).locked()
+        assert 2 < mutex.remaining < 2.5
+        clock.advance(mutex.remaining + 0.001)
+        assert not mutex.held
+        on_lost.wait()
+
+
+def test_a_loss_that_a_guarded_write_finds_is_reported_without_background_renewal(table, here):
+    on_lost = OnLost()
+    mutex = Mutex.for_key("k", model=here, auto_renew=False, on_lost=on_lost)
+    assert mutex.acquire()
+    with held_elsewhere("k"), pytest.raises(MutexLostError):
+        mutex.save_data("late")
+    assert on_lost.wait()[:2] == (mutex, Loss.TAKEN)
+
+
+def test_a_force_in_the_same_process_is_reported_at_once(table):
+    on_lost = OnLost()
+    mutex = Mutex.for_key("k", auto_renew=False, on_lost=on_lost)
+    assert mutex.acquire()
+    assert LockItem.force_release("k")
+    assert not mutex.held
+    assert on_lost.wait()[:2] == (mutex, Loss.FORCED)
+
+
+def test_nothing_is_reported_of_a_lock_that_was_released(table):
+    on_lost = OnLost()
+    with FakeClock() as clock:
+        with Mutex.for_key("k", on_lost=on_lost) as mutex:
+            pass
+        clock.advance(100)
+        assert not mutex.lost
+        assert not on_lost.came.acquire(timeout=0.2)
+
+
+def test_ensure_held_shows_a_loss_that_its_renewal_finds(table, proxy, here):
+    mutex = Mutex.for_key("k", model=here, auto_renew=False)
+    assert mutex.acquire()
+    mutex.ensure_held(5)
+    assert proxy.of("renew") == []
+    with held_elsewhere("k"), pytest.raises(MutexLostError) as caught:
+        mutex.ensure_held(29.9)
+    assert caught.value.loss is Loss.TAKEN
+
+
+# -- what hangs ------------------------------------------------------------------------------------
+
+
+def test_renewals_that_hang_do_not_delay_the_news_beyond_the_local_end(table, proxy):
+    on_lost = OnLost()
+    proxy.always(stall(), op="renew")
+    here = through(proxy, table, read_timeout=30.0)
+    mutex = Mutex.for_key("k", model=here, lease=2.0, on_lost=on_lost)
+    assert mutex.acquire()
+    ends = local_clock().now() + mutex.remaining
+    at = on_lost.wait()[-1]
+    assert ends - 0.01 <= at < ends + 2
+    assert not mutex.held
+    assert proxy.of("renew")
+
+
+def test_renewals_that_hang_until_the_end_are_reported_as_unreachable(table, proxy):
+    on_lost = OnLost()
+    proxy.always(stall(), op="renew")
+    here = through(proxy, table, read_timeout=30.0)
+    mutex = Mutex.for_key("k", model=here, lease=2.0, on_lost=on_lost)
+    assert mutex.acquire()
+    assert on_lost.wait()[1] is Loss.UNREACHABLE
+
+
+def key_is(key):
+    return lambda body: body["Key"]["key"]["S"] == key
+
+
+def test_a_hanging_renewal_delays_neither_renewal_nor_loss_of_another_lock(table, proxy):
+    on_lost = OnLost()
+    proxy.always(stall(), op="renew", when=key_is("hangs"))
+    here = through(proxy, table, read_timeout=30.0)
+    hangs = Mutex.for_key("hangs", model=here, lease=LEASE)
+    lives = Mutex.for_key("lives", model=here, lease=LEASE)
+    dies = Mutex.for_key("dies", model=here, lease=LEASE, on_lost=on_lost)
+    for mutex in (hangs, lives, dies):
+        assert mutex.acquire()
+    proxy.wait(1, "renew")
+    table("dies").delete(add_version_condition=False)
+    assert on_lost.wait()[1] is Loss.DELETED
+    deadline = time.monotonic() + GENEROUS
+    while not hangs.lost and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert hangs.lost
+    assert lives.held
+    lives.release()
+
+
+def test_an_on_lost_that_blocks_or_raises_hurts_nothing(table, caplog):
+    blocks, on_lost = threading.Event(), OnLost()
+
+    def fail(_):
+        raise ZeroDivisionError
+
+    lives = Mutex.for_key("lives", lease=LEASE)
+    assert lives.acquire()
+    for name, callback in (
+        ("blocks", lambda _: blocks.wait(GENEROUS)),
+        ("fails", fail),
+        ("dies", on_lost),
+    ):
+        mutex = Mutex.for_key(name, lease=0.5, max_hold=0.01, on_lost=callback)
+        assert mutex.acquire()
+    assert on_lost.wait()[1] is Loss.EXPIRED
+    time.sleep(LEASE)
+    assert lives.held
+    assert "on_lost of 'fails' failed" in caplog.text
+    blocks.set()
+    lives.release()
+
+
+# -- ends of renewal, and winning back -------------------------------------------------------------
+
+
+def test_max_hold_ends_renewal_and_then_the_lock_is_free(table, proxy, here, caplog):
+    on_lost = OnLost()
+    with FakeClock() as clock:
+        mutex = Mutex.for_key("k", model=here, max_hold=25, on_lost=on_lost)
+        assert mutex.acquire()
+        for count in (1, 2):  # each third of the lease
+            clock.advance(10.1)
+            proxy.wait(count, "renew")
+            time.sleep(0.2)
+        clock.advance(10.1)
+        time.sleep(0.2)
+        assert mutex.held
+        clock.advance(20)
+        assert on_lost.wait()[1] is Loss.EXPIRED
+        assert len(proxy.of("renew")) == 2
+        # nobody shall look for a network that was slow
+        assert "lost by" in caplog.text
+        assert "its lease ended, for it was held for longer than max_hold, 25 s" in caplog.text
+        assert "held for longer than max_hold, 25 s" in repr(mutex)
+        with pytest.raises(MutexLostError, match="held for longer than max_hold, 25 s"):
+            mutex.release()
+
+
+def test_renew_wins_back_a_lease_that_ended_if_nobody_took_it(table):
+    on_lost = OnLost()
+    with FakeClock() as clock:
+        mutex = Mutex.for_key("k", auto_renew=False, on_lost=on_lost)
+        assert mutex.acquire()
+        fence = mutex.fencing_token
+        for losses in (1, 2):
+            clock.advance(31)
+            on_lost.wait()
+            assert mutex.lost
+            assert not mutex.held
+            mutex.renew()
+            assert mutex.held
+            assert not mutex.lost
+            assert len(on_lost.calls) == losses  # the next loss is told again
+        assert mutex.fencing_token == fence
+        mutex.release()
+        assert table.get("k", consistent_read=True).expires_at is None
+
+
+@pytest.mark.parametrize("cause", IN_THE_STORE)
+def test_renew_does_not_win_back_what_is_gone(table, proxy, here, cause):
+    on_lost = OnLost()
+    with FakeClock() as clock:
+        mutex = Mutex.for_key("k", model=here, auto_renew=False, on_lost=on_lost)
+        assert mutex.acquire()
+        clock.advance(31)
+        assert on_lost.wait()[1] is Loss.EXPIRED
+        with broken(cause, table, proxy):
+            for _ in range(2):
+                with pytest.raises(MutexLostError) as caught:
+                    mutex.renew()
+                assert caught.value.loss is cause
+            assert not mutex.held
+        assert not on_lost.came.acquire(timeout=0.2)  # it was told already

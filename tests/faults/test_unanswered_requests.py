@@ -1,0 +1,339 @@
+"""An endpoint that has never answered, as one of a mistyped region, is given up after some seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import urllib3.util.connection
+from botocore.exceptions import ClientError
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableError
+from pynamodb.models import Model
+from scene import Scene
+from stores import store_for
+from worker import forked
+
+from dev.faultproxy import (
+    Fault,
+    FaultProxy,
+    deny,
+    drop_request,
+    fault_proxy,
+    no_date,
+    page,
+    pass_on,
+    server_error,
+    stall,
+    throttle,
+    through,
+)
+from pynamodb_mutex import LockItem, Mutex, RowLockMixin, Semaphore
+from pynamodb_mutex._operations.attach import Ticket
+from pynamodb_mutex._protocol import schedule
+from pynamodb_mutex._runtime.clock import LocalClock, local_clock, replace_local_clock
+from pynamodb_mutex.aio import AsyncMutex
+
+# nothing of this is the engine's doing
+pytestmark = pytest.mark.parametrize("stage", ["embedded"], indirect=True)
+
+GIVEN_UP = pytest.approx(schedule.UNANSWERED_PATIENCE, abs=0.01)
+
+
+class Hasty(LocalClock):
+    """A clock on which only this thread's waiting takes time, and none of anybody's."""
+
+    def __init__(self) -> None:
+        self._now = LocalClock().now()
+        self._thread = threading.current_thread()
+
+    def now(self) -> float:
+        return self._now
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+        if threading.current_thread() is not self._thread:
+            super().wait(condition, timeout)  # such as the renewer's
+            return
+        assert timeout is not None
+        self._now += timeout
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    before = replace_local_clock(Hasty())
+    yield
+    replace_local_clock(before)
+
+
+def at(host: str) -> type[LockItem]:
+    """A lock table there, of which nothing is known yet."""
+
+    class Strange(LockItem):
+        class Meta:
+            table_name = f"locks-{uuid.uuid4().hex}"
+            region = "eu-wst-1"
+
+    Strange.Meta.host = host
+    return Strange
+
+
+def closed() -> str:
+    """Where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def seconds_until(kind: type[PynamoDBException], call: Callable[[], object]) -> tuple[float, Any]:
+    """Return how long a call took on the clock in use until it raised, and what."""
+    began = local_clock().now()
+    with pytest.raises(kind) as raised:
+        call()
+    assert type(raised.value) is kind
+    return local_clock().now() - began, raised.value
+
+
+# -- for how long ----------------------------------------------------------------------------------
+
+
+class Row(RowLockMixin, Model):
+    class Meta:
+        table_name = "rows"
+        region = "eu-wst-1"
+
+    name = UnicodeAttribute(hash_key=True)
+
+
+def rows_at(host: str) -> type[Row]:
+    class There(Row):
+        class Meta(Row.Meta):
+            pass
+
+    There.Meta.host = host
+    There._connection = None
+    return There
+
+
+def ticket(host: str) -> tuple[str, type[LockItem]]:
+    model = at(host)
+    held = Ticket(model.Meta.table_name, "eu-wst-1", "a", "token", 1, 1.0, 30.0, None)
+    return held.write(), model
+
+
+def attach(host: str, **options: float) -> None:
+    text, model = ticket(host)
+    Mutex.attach(text, model=model, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "seconds"),
+    [
+        (lambda host: Mutex.for_key("a", model=at(host)).acquire(), GetError, 10),
+        (lambda host: Mutex.for_key("a", model=at(host)).__enter__(), GetError, 10),
+        (lambda host: Mutex.for_key("a", model=at(host)).acquire(timeout=60), GetError, 10),
+        (lambda host: Mutex.for_key("a", model=at(host)).acquire(timeout=3), GetError, 3),
+        (lambda host: Mutex.for_key("a", model=at(host)).acquire(blocking=False), GetError, 0.5),
+        (lambda host: Mutex.for_keys(["a", "b"], model=at(host)).acquire(), GetError, 10),
+        (lambda host: Mutex.for_keys(["a", "b"], model=at(host), timeout=2).acquire(), GetError, 2),
+        (lambda host: Mutex.any_of(["a", "b"], model=at(host)).acquire(), GetError, 10),
+        (lambda host: Semaphore.for_key("a", permits=2, model=at(host)).acquire(), GetError, 10),
+        (attach, GetError, 10),
+        (partial(attach, timeout=4), GetError, 4),
+        (lambda host: rows_at(host).locked("a").acquire(), GetError, 10),
+        (lambda host: rows_at(host).locked_all(["a", "b"]).acquire(), GetError, 10),
+        (lambda host: Mutex.for_key("a", model=at(host)).locked(), GetError, 0.5),
+        (lambda host: at(host).force_release("a"), GetError, 5),
+        (lambda host: list(at(host).held()), ScanError, 10),
+        (lambda host: at(host)("a", expires_at=1.0).remaining, GetError, 0.5),
+    ],
+)
+@pytest.mark.usefixtures("hasty", "scene")
+def test_endpoint_that_never_answered_is_given_up(
+    call: Callable[[str], object], kind: type[PynamoDBException], seconds: float
+) -> None:
+    host = closed()
+    took, error = seconds_until(kind, lambda: call(host))
+    assert took == pytest.approx(seconds, abs=0.01)
+    assert f" in eu-wst-1 at {host} (wrong region or endpoint?): Could not connect" in str(error)
+    assert str(error.cause) in str(error)
+
+
+@pytest.mark.usefixtures("scene")
+def test_table_that_cannot_be_created_is_named_with_its_place() -> None:
+    host = closed()
+    model = at(host)
+    model.Meta.max_retry_attempts = 0
+    with pytest.raises(TableError) as raised:
+        model.create_table()
+    name = model.Meta.table_name
+    assert str(raised.value).startswith(
+        f"table {name} in eu-wst-1 at {host} could not be created: Could not connect"
+    )
+
+
+@pytest.mark.usefixtures("scene")
+def test_task_gives_up_an_endpoint_that_never_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 0.6)
+    mutex = AsyncMutex.for_key("a", model=at(closed()))
+    with pytest.raises(GetError, match="has not answered yet"):
+        asyncio.run(asyncio.wait_for(mutex.acquire(), 60))
+
+
+# -- what counts as an answer ----------------------------------------------------------------------
+
+
+def unresolvable(monkeypatch: pytest.MonkeyPatch, _: FaultProxy) -> str:
+    def fail(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    return "http://dynamodb.eu-wst-1.invalid"
+
+
+def black_hole(monkeypatch: pytest.MonkeyPatch, _: FaultProxy) -> str:
+    def fail(*_: object, **__: object) -> None:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(urllib3.util.connection, "create_connection", fail)
+    return "http://192.0.2.1"
+
+
+def not_tls(_: pytest.MonkeyPatch, proxy: FaultProxy) -> str:
+    return proxy.url.replace("http:", "https:")
+
+
+def spoilt(fault: Callable[[], Fault]) -> Callable[[pytest.MonkeyPatch, FaultProxy], str]:
+    def always(_: pytest.MonkeyPatch, proxy: FaultProxy) -> str:
+        proxy.always(fault())
+        return proxy.url
+
+    return always
+
+
+@pytest.mark.parametrize(
+    ("nowhere", "cause"),
+    [
+        (unresolvable, "Could not connect"),
+        (black_hole, "Connect timeout"),
+        (not_tls, "SSL validation failed"),
+        (spoilt(drop_request), "Connection was closed"),
+        (spoilt(lambda: page(200)), "the answer is not DynamoDB's"),
+        (spoilt(lambda: page(502)), "(502)"),
+        (spoilt(lambda: page(200, content=b"null")), "the answer is not DynamoDB's"),
+    ],
+)
+def test_what_is_not_dynamodbs_is_no_answer(
+    scene: Scene,
+    hasty: None,
+    monkeypatch: pytest.MonkeyPatch,
+    nowhere: Callable[[pytest.MonkeyPatch, FaultProxy], str],
+    cause: str,
+) -> None:
+    with fault_proxy(scene.engine) as proxy:
+        host = nowhere(monkeypatch, proxy)
+        mutex = Mutex.for_key("a", model=at(host))
+        took, error = seconds_until(GetError, mutex.acquire)
+    assert took == GIVEN_UP
+    assert f"has not answered yet in eu-wst-1 at {host} (wrong region or endpoint?)" in str(error)
+    assert cause in str(error)
+
+
+def test_connection_that_is_silent_is_no_answer(
+    scene: Scene, hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # each attempt takes a while of real time
+    monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 1.0)
+    with scene.fresh(read_timeout=0.2) as first:
+        first.proxy.always(stall())
+        took, error = seconds_until(GetError, first.mutex().acquire)
+    assert took == pytest.approx(1.0, abs=0.01)
+    assert "Read timeout" in str(error)
+
+
+def asked_for(scene: Scene, seconds: float) -> float:
+    """Return for how long an acquire goes on, and see that it says nothing of a strange endpoint."""
+    began = local_clock().now()
+    with pytest.raises(PynamoDBException) as raised:
+        scene.mutex().acquire(timeout=seconds)
+    assert "has not answered" not in str(raised.value)
+    return local_clock().now() - began
+
+
+@pytest.mark.parametrize("answer", [throttle, server_error, deny, pass_on])
+@pytest.mark.parametrize("dated", [True, False])
+def test_endpoint_that_has_answered_is_asked_until_the_timeout(
+    scene: Scene, hasty: None, answer: Callable[[], Fault], dated: bool
+) -> None:
+    with scene.fresh() as first:
+        first.proxy.next(answer())
+        if not dated:
+            first.proxy.always(no_date())
+        first.proxy.always(drop_request())
+        with suppress(PynamoDBException):  # the one answer
+            first.mutex().acquire(blocking=False)
+        assert asked_for(first, 45) >= 45
+        # by whatever model it is asked
+        other = replace(first, here=through(first.proxy, first.there))
+        assert asked_for(other, 45) >= 45
+
+
+def test_answer_while_an_endpoint_is_asked_again_counts(scene: Scene, hasty: None) -> None:
+    with scene.fresh() as first:
+        began = local_clock().now()
+
+        def since() -> float:
+            return local_clock().now() - began
+
+        # it comes up after 8 s, refuses to work until 9 s, and is away until 40 s
+        first.proxy.always(throttle(), when=lambda _: 8 <= since() < 9)
+        first.proxy.always(drop_request(), when=lambda _: since() < 40)
+        with first.mutex(timeout=90) as mutex:
+            assert mutex.held
+        assert since() >= 40
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_forked_child_knows_no_endpoint(scene: Scene, hasty: None) -> None:
+    with scene.fresh() as first:
+        with first.mutex():
+            pass
+        first.proxy.always(drop_request())
+
+        def child() -> float:
+            return seconds_until(GetError, lambda: first.mutex().acquire(timeout=45))[0]
+
+        assert forked(child) == GIVEN_UP
+        assert asked_for(first, 45) >= 45
+
+
+def test_answer_of_the_service_that_gives_credentials_is_none(
+    scene: Scene, hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scene.fresh() as first:
+        store = store_for(first.here)
+        assert store.bounds is None
+        sts = {
+            "Error": {"Code": "ThrottlingException", "Message": "slow down"},
+            "ResponseMetadata": {
+                "HTTPStatusCode": 400,
+                "HTTPHeaders": {"x-amzn-requestid": "sts", "date": "Fri, 31 Dec 2049 00:00:00 GMT"},
+            },
+        }
+
+        def assume_role(*_: object) -> None:
+            raise ClientError(sts, "AssumeRole")
+
+        monkeypatch.setattr(store.connection.pynamodb.client, "_make_api_call", assume_role)
+        took, error = seconds_until(GetError, first.mutex().acquire)
+        assert took == GIVEN_UP
+        assert "AssumeRole" in str(error.__cause__.__cause__)
+        assert store.bounds is None

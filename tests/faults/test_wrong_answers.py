@@ -1,0 +1,342 @@
+"""I8: answers that hang, that come without a Date, or that are not DynamoDB's, never mean "held"."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
+import pytest
+from pynamodb.exceptions import UpdateError
+from scene import Acquiring, Scene
+
+from dev.faultproxy import (
+    DYNAMODBS,
+    Fault,
+    Reply,
+    after,
+    answer_with,
+    no_date,
+    page,
+    set_date,
+    stall,
+    through,
+)
+from pynamodb_mutex import Mutex
+from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex.exceptions import Loss
+
+# the answers are the proxy's: what stands behind it makes no difference
+pytestmark = pytest.mark.parametrize("stage", ["embedded"], indirect=True)
+
+
+# -- answers that hang -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "apply"),
+    [
+        ("acquire", False),
+        ("acquire", True),
+        ("renew", True),
+        ("save_data", True),
+        ("release", True),
+    ],
+)
+def test_request_that_hangs_is_repeated(scene: Scene, kind: str, apply: bool) -> None:
+    with scene.fresh(read_timeout=0.5) as hasty:
+        hasty.proxy.next(stall(apply=apply), op=kind)
+        with hasty.mutex(timeout=60) as mutex:
+            mutex.renew()
+            mutex.save_data("mine")
+            assert mutex.held
+            assert scene.row.token == mutex.token
+        assert hasty.proxy.kinds().count(kind) == 2
+        assert (scene.row.expires_at, scene.row.data) == (None, "mine")
+
+
+@pytest.mark.parametrize("apply", [False, True])
+def test_acquire_that_hangs_to_the_end_is_not_held(scene: Scene, apply: bool) -> None:
+    with scene.fresh(read_timeout=0.5) as hasty:
+        hasty.proxy.always(stall(apply=apply), op="acquire")
+        mutex = hasty.mutex()
+        with pytest.raises(UpdateError):
+            mutex.acquire(timeout=0.1)
+        assert not mutex.held
+        assert hasty.applied("disown") == [apply]
+        assert scene.gone or scene.row.expires_at is None
+
+
+def test_renewal_that_hangs_delays_neither_its_successor_nor_another_lock(scene: Scene) -> None:
+    # it hangs for longer than the lease: one that was waited for would lose the lock
+    with scene.fresh(read_timeout=30) as patient:
+        other = Mutex.for_key(f"{scene.key}-2", model=patient.here, lease=4)
+        with patient.mutex(lease=4) as mutex, other:
+            patient.proxy.next(stall(), op="renew", when=is_of(scene.key))
+            patient.proxy.wait(8, "renew")
+            assert mutex.held
+            assert other.held
+
+
+def is_of(key: str):
+    return lambda body: body["Key"]["key"]["S"] == key
+
+
+def test_loss_is_reported_while_a_renewal_hangs(scene: Scene) -> None:
+    told = threading.Event()
+    with scene.fresh(read_timeout=30) as patient:
+        mutex = patient.mutex(lease=1, on_lost=lambda _: told.set())
+        mutex.acquire()
+        patient.proxy.always(stall(), op="renew")
+        assert told.wait(15)  # long before the requests time out
+        assert not mutex.held
+        assert mutex.loss in (Loss.EXPIRED, Loss.UNREACHABLE)
+
+
+# -- no Date ---------------------------------------------------------------------------------------
+
+
+def test_without_date_a_live_lock_is_never_taken(scene: Scene) -> None:
+    with scene.fresh() as a, scene.fresh() as b:
+        a.proxy.always(no_date())
+        b.proxy.always(no_date())
+        mutex, waiter = a.mutex(lease=3), b.mutex()
+        with mutex:
+            assert not waiter.acquire(blocking=False)
+            assert not waiter.acquire(timeout=1.6)
+            assert mutex.held
+            assert not waiter.held
+        assert waiter.acquire(timeout=30)
+        assert waiter.abandoned_by is None
+        assert waiter.fencing_token > mutex.fencing_token
+
+
+@pytest.mark.parametrize("dateless", ["holder", "taker", "both"])
+def test_without_date_a_dead_lock_is_taken_after_it_was_watched_for_its_lease(
+    scene: Scene, dateless: str
+) -> None:
+    with scene.fresh() as a, scene.fresh() as b:
+        if dateless != "taker":
+            a.proxy.always(no_date())
+        if dateless != "holder":
+            b.proxy.always(no_date())
+        dead = a.mutex(lease=0.6, auto_renew=False, owner="dead")
+        dead.acquire()
+        started = local_clock().now()
+        taker = b.mutex()
+        assert taker.acquire(timeout=60)
+        assert not dead.held
+        # its first look came after that, and the watch lasts as long as the lease
+        assert local_clock().now() - started >= 0.6
+        assert taker.abandoned_by == "dead"
+        assert taker.fencing_token == dead.fencing_token + 1
+
+
+def test_without_date_a_claim_that_changes_is_watched_anew(scene: Scene) -> None:
+    with scene.fresh() as a, scene.fresh() as b:
+        a.proxy.always(no_date())
+        b.proxy.always(no_date())
+        holder = a.mutex(lease=3, auto_renew=False)
+        holder.acquire()
+        waiter = Acquiring(b.mutex(poll=(0.02, 0.05)))
+        b.proxy.wait(3, "GetItem")
+        holder.renew()
+        renewed = local_clock().now()
+        waiter.join(60)
+        assert waiter.acquired
+        assert local_clock().now() - renewed >= 3
+        assert not holder.held
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "0", "Sun, 99 Foo 2026 99:99:99 GMT"])
+def test_date_that_cannot_be_read_is_none(scene: Scene, date: str) -> None:
+    with scene.fresh() as odd:
+        odd.proxy.always(set_date(lambda _: date))
+        with odd.mutex() as mutex:
+            mutex.renew()
+            assert mutex.held
+            assert not scene.other().acquire(blocking=False)
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="needs time zones of processes")
+@pytest.mark.parametrize("zone", ["-0000", "+0000", "GMT", ""])
+def test_date_is_that_of_utc_whatever_the_zone_here(
+    scene: Scene, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # "-0000" says that nothing is known of the sender's zone; this process's is another matter
+    monkeypatch.setenv("TZ", "XXX-5")
+    time.tzset()
+    try:
+        with scene.fresh() as far:
+            far.proxy.always(set_date(lambda date: date.replace("GMT", zone)))
+            with far.mutex(lease=60):
+                assert 55 < scene.row.expires_at - time.time() < 65
+                assert not scene.other().acquire(blocking=False)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+# -- answers that are not DynamoDB's ---------------------------------------------------------------
+
+FEW_WRONG = [
+    partial(page, 200),
+    partial(page, 200, apply=True),
+    partial(page, 200, content=b"null", apply=True),
+]
+WRONG = [
+    *FEW_WRONG,
+    partial(page, 200, content=b"", apply=True),
+    partial(page, 200, content=b"[]"),
+    partial(page, 502, content=b"[]", apply=True),
+    partial(page, 502, content=b"<!DOCTYPE html><p>D\xe9sol\xe9", apply=True),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [*product(["acquire"], WRONG), *product(["renew", "save_data", "release"], FEW_WRONG)],
+)
+def test_wrong_answer_is_no_answer(scene: Scene, kind: str, wrong: Callable[[], Fault]) -> None:
+    scene.proxy.next(wrong(), op=kind)
+    with scene.mutex(timeout=5) as mutex:
+        assert scene.row.token == mutex.token
+        end = scene.row.expires_at
+        mutex.renew()
+        assert scene.row.expires_at > end
+        mutex.save_data("mine")
+        assert scene.row.data == "mine"
+    assert scene.row.expires_at is None
+    assert scene.proxy.kinds().count(kind) == 2
+
+
+def test_wrong_answer_to_a_read_is_no_answer(scene: Scene) -> None:
+    scene.taken()
+    scene.proxy.next(page(200), op="GetItem")
+    assert scene.mutex().locked()
+
+
+def test_date_of_a_wrong_answer_is_not_dynamodbs(scene: Scene) -> None:
+    # believed, it would show the holder's lease long over
+    scene.taken()
+    with scene.fresh() as first:
+        ahead = "Fri, 31 Dec 2049 00:00:00 GMT"
+        first.proxy.next(page(502, date=ahead), op="GetItem")
+        mutex = first.mutex()
+        assert not mutex.acquire(blocking=False)
+        first.proxy.next(page(502, date=ahead), op="acquire")
+        assert not mutex.acquire(timeout=3)
+
+
+def test_wrong_answers_to_the_end_are_never_held(scene: Scene) -> None:
+    scene.proxy.always(page(200), op="acquire")
+    mutex = scene.mutex()
+    with pytest.raises(UpdateError):
+        mutex.acquire(blocking=False)
+    assert not mutex.held
+    assert scene.gone
+
+
+def test_wrong_answers_to_renewals_extend_no_belief(scene: Scene) -> None:
+    told = threading.Event()
+    mutex = scene.mutex(lease=1, on_lost=lambda _: told.set())
+    mutex.acquire()
+    scene.proxy.always(page(200), op="renew")
+    assert told.wait(20)
+    assert mutex.loss is Loss.UNREACHABLE
+    assert scene.other().acquire(timeout=30)
+
+
+def test_wrong_answer_to_force_release_is_no_success(scene: Scene) -> None:
+    other = scene.taken()
+    scene.proxy.next(page(200), op="force")
+    assert scene.here.force_release(scene.key)
+    assert scene.applied("force") == [False, True]
+    assert scene.row.token != other.token
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"{}",
+        b'{"Attributes": {}}',
+        b"[]",
+        b"null",
+        b'"held"',
+        b"\xff\xfe",
+        b'{"Attributes": []}',
+        b'{"Attributes": {"token": 5}}',
+        b'{"Attributes": {"token": {"B": 5}}}',
+    ],
+)
+def test_success_in_no_shape_of_dynamodbs_is_a_failure_that_may_pass(
+    scene: Scene, body: bytes
+) -> None:
+    scene.proxy.always(answer_with(Reply(200, body, DYNAMODBS)), op="acquire")
+    mutex = scene.mutex()
+    with pytest.raises(UpdateError) as raised:
+        mutex.acquire(blocking=False)
+    assert raised.value.cause is not None or "not DynamoDB's" in str(raised.value)
+    assert not mutex.held
+    assert len(scene.proxy.of("acquire")) > 1
+    assert len(scene.proxy.of("disown")) == 1  # it may have been applied
+    scene.proxy.clear()
+    assert mutex.acquire(blocking=False)
+
+
+def test_answer_that_breaks_off_is_no_answer(scene: Scene) -> None:
+    scene.proxy.next(broken_off(), op="acquire")
+    with scene.mutex(timeout=30) as mutex:
+        assert scene.row.token == mutex.token
+    assert scene.applied("acquire") == [True, False]
+
+
+def broken_off() -> Fault:
+    """Half of the answer, then a reset."""
+
+    def meet(exchange) -> None:
+        reply = exchange.apply("broken_off")
+        handler = exchange._handler
+        length = str(len(reply.content)).encode()
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n")
+        handler.wfile.write(reply.content[: len(reply.content) // 2])
+        handler.wfile.flush()
+        exchange.reset()
+
+    return Fault("broken_off", meet)
+
+
+def test_second_client_sees_only_what_dynamodb_did(scene: Scene) -> None:
+    # a page in place of the answer, while another takes the lock before the repeat
+    others: list[Mutex] = []
+    wrong = page(200, apply=True)
+    scene.proxy.next(wrong, op="acquire")
+    scene.proxy.next(after(lambda: others.append(scene.forced_and_taken())), op="acquire")
+    mutex = scene.mutex()
+    assert not mutex.acquire(timeout=3)
+    assert not mutex.held
+    assert others[0].held
+    assert through(scene.proxy, scene.there).get(scene.key).owner == "other"
+    others[0].release()
+
+
+def test_bug_in_a_hook_of_the_caller_is_not_taken_for_a_wrong_answer(scene: Scene) -> None:
+    met = []
+
+    def hook(**_) -> None:
+        met.append(True)
+        raise TypeError("a bug of the caller's")
+
+    with scene.fresh() as hooked, hooked.mutex() as mutex:
+        events = current_process().store(hooked.here).connection.pynamodb.client.meta.events
+        events.register("before-send.dynamodb", hook)
+        with pytest.raises(TypeError, match="a bug of the caller's"):
+            mutex.renew()
+        events.unregister("before-send.dynamodb", hook)
+        assert met == [True]
+        assert mutex.held

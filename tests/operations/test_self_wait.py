@@ -1,0 +1,490 @@
+"""Waits for oneself: refused where they would never end, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from accounts import Account, Elsewhere, Ledger
+from driving import acquiring
+from pynamodb.attributes import UnicodeAttribute
+from stores import QueueFor
+from worker import Fork
+
+from pynamodb_mutex import (
+    LockItem,
+    Mutex,
+    MutexAlreadyHeldError,
+    MutexTimeoutError,
+    Semaphore,
+    synchronized,
+)
+from pynamodb_mutex._operations.contender import Caller
+from pynamodb_mutex._runtime.callers import acting_as, caller
+from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
+from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
+
+ONE_ENGINE = True
+"""What is known in the process alone decides."""
+
+LONG = 60.0
+
+
+@pytest.fixture(autouse=True)
+def tables(accounts: type[Account], ledger: type[Ledger]) -> None:
+    """A fresh lock table, and two tables with a row a each."""
+
+
+def mutex(**options: Any) -> Mutex:
+    return Mutex.for_key("a", **options)
+
+
+def semaphore(permits: int = 1, **options: Any) -> Semaphore:
+    return Semaphore.for_key("a", permits=permits, **options)
+
+
+def queue_of(key: str, model: Any = LockItem) -> Any:
+    return QueueFor(model, key)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.002)
+
+
+@contextmanager
+def held_meanwhile(lock: Any) -> Iterator[threading.Event]:
+    """Let another thread hold a lock inside the block, until it ends or the event is set."""
+    taken, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            taken.set()
+            assert leave.wait(LONG)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert taken.wait(LONG)
+    try:
+        yield leave
+    finally:
+        leave.set()
+        thread.join(LONG)
+
+
+def soon(*actions: Callable[[], object]) -> threading.Thread:
+    """Let another thread act as soon as this one waits for the lock on the key a."""
+
+    def act() -> None:
+        until(lambda: queue_of("a").turns)
+        for action in actions:
+            action()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def waits(lock: Any) -> None:
+    """Check that an acquisition without a timeout begins to wait."""
+    driven = acquiring(lock, True, -1)
+    assert driven.until_it_waits() is not None
+    driven.interrupt()
+
+
+# -- refused ---------------------------------------------------------------------------------------
+
+PAIRS = {
+    "two mutexes": (mutex, mutex, "a"),
+    "one may be entered again, the other not": (lambda **o: mutex(reentrant=True, **o), mutex, "a"),
+    "one may not be entered again": (mutex, lambda **o: mutex(reentrant=True, **o), "a"),
+    "a group with the key": (mutex, lambda **o: Mutex.for_keys(["b", "a"], **o), "a"),
+    "a key of a group": (lambda **o: Mutex.for_keys(["a", "b"], **o), mutex, "a"),
+    "two groups": (
+        lambda **o: Mutex.for_keys(["a", "b"], **o),
+        lambda **o: Mutex.for_keys(["c", "b"], **o),
+        "b",
+    ),
+    "any of one key": (mutex, lambda **o: Mutex.any_of(["a"], **o), "a"),
+    "the key of any": (lambda **o: Mutex.any_of(["a"], **o), mutex, "a"),
+    "any of the keys of a group": (
+        lambda **o: Mutex.for_keys(["a", "b"], **o),
+        lambda **o: Mutex.any_of(["a", "b"], **o),
+        None,
+    ),
+    "a semaphore's last permit": (semaphore, semaphore, "a#permit-1"),
+    "any, which only the same object enters again": (
+        lambda **o: Mutex.any_of(["a"], reentrant=True, **o),
+        lambda **o: Mutex.any_of(["a"], reentrant=True, **o),
+        "a",
+    ),
+    "a row": (
+        lambda **o: Account.locked("a", **o),
+        lambda **o: Account.locked("a", **o),
+        None,
+    ),
+    "a row by another model of its table": (
+        lambda **o: Account.locked("a", **o),
+        lambda **o: Elsewhere.locked("a", **o),
+        None,
+    ),
+    "a row among several": (
+        lambda **o: Account.locked("a", **o),
+        lambda **o: Account.locked_all(["a"], **o),
+        None,
+    ),
+    "several rows": (
+        lambda **o: Account.locked_all(["a"], **o),
+        lambda **o: Account.locked("a", **o),
+        None,
+    ),
+    "a row in the lock table, and by its name": (
+        lambda **o: Ledger.locked("a", **o),
+        lambda **o: Mutex.for_row(Ledger, "a", **o),
+        None,
+    ),
+    "a row by its name": (
+        lambda **o: Mutex.for_row(Ledger, "a", **o),
+        lambda **o: Ledger.locked("a", **o),
+        None,
+    ),
+}
+
+
+pairs = pytest.mark.parametrize(("holds", "asks", "key"), PAIRS.values(), ids=PAIRS)
+
+
+@pairs
+def test_wait_for_an_own_lock_is_refused_without_a_request(
+    sent: list[str], holds: Callable[..., Any], asks: Callable[..., Any], key: str | None
+) -> None:
+    holder, waiter = holds(owner="outer"), asks(owner="inner")
+    assert waiter.acquire()
+    waiter.release()
+    with holder:
+        sent.clear()
+        for call in (waiter.acquire, waiter.__enter__, lambda: waiter.acquire(timeout=-1)):
+            with pytest.raises(MutexAlreadyHeldError, match="this thread or task") as raised:
+                call()
+            assert raised.value.owner == "outer"
+            assert key in (None, raised.value.key)
+            # both are named
+            assert "owner 'outer'" in str(raised.value)
+            assert "owner 'inner'" in str(raised.value)
+        assert sent == []
+        assert holder.held
+        assert not waiter.held
+    with waiter:
+        assert not holder.held
+
+
+@pairs
+def test_wait_with_a_timeout_ends_by_it(
+    holds: Callable[..., Any], asks: Callable[..., Any], key: str | None
+) -> None:
+    with holds():
+        waiter = asks(timeout=0.05)
+        assert waiter.acquire() is False
+        assert waiter.acquire(timeout=0.05) is False
+        assert waiter.acquire(blocking=False) is False
+        with pytest.raises(MutexTimeoutError):
+            waiter.__enter__()
+
+
+def test_function_that_calls_itself_under_its_lock_is_refused() -> None:
+    @synchronized("a-{depth}")
+    def by_key(depth: int) -> None:
+        by_key(depth)
+
+    @mutex()
+    def by_mutex() -> None:
+        by_mutex()
+
+    for function in (lambda: by_key(1), by_mutex):
+        with pytest.raises(MutexAlreadyHeldError):
+            function()
+    assert not mutex().locked()
+
+
+def test_lock_that_was_attached_is_an_own_one() -> None:
+    giver = mutex()
+    giver.acquire()
+    attached = Mutex.attach(giver.detach(), owner="attached")
+    with pytest.raises(MutexAlreadyHeldError, match="owner 'attached'"):
+        mutex().acquire()
+    attached.release()
+
+
+def test_wait_behind_a_wait_of_the_same_thread_is_refused() -> None:
+    """A signal handler runs while its thread waits, and the thread waits on when it returns."""
+    with held_meanwhile(mutex()):
+        interrupted = acquiring(mutex(owner="outer"), True, LONG)
+        interrupted.step()
+        with pytest.raises(MutexAlreadyHeldError, match="'outer'"):
+            mutex().acquire()
+        interrupted.interrupt()
+
+
+# -- not refused -----------------------------------------------------------------------------------
+
+
+def test_wait_for_what_was_released_or_lost_goes_on() -> None:
+    for end in (
+        Mutex.release,
+        Mutex.detach,
+        lambda _: LockItem.force_release("a"),
+        lambda _: expire("a"),
+    ):
+        holder = mutex(lease=1, auto_renew=False)
+        assert holder.acquire()
+        end(holder)
+        waiter = mutex()
+        assert waiter.acquire()
+        waiter.release()
+
+
+def test_wait_for_what_has_ended_unnoticed_goes_on() -> None:
+    with FakeClock() as clock:
+        holder = mutex(lease=1, auto_renew=False)
+        assert holder.acquire()
+        clock.advance(2)
+        assert queue_of("a").holder is not None
+        # the wait may succeed, so it begins
+        driven = acquiring(mutex(), True, -1)
+        assert driven.step() is not None
+        driven.interrupt()
+
+
+def test_wait_for_a_lock_that_another_thread_took_goes_on() -> None:
+    """Though this one may release it, as any may."""
+    taken = mutex()
+    thread = threading.Thread(target=taken.acquire)
+    thread.start()
+    thread.join(LONG)
+    helper = soon(taken.release)
+    waiter = mutex()
+    assert waiter.acquire()
+    helper.join(LONG)
+
+
+def test_lock_that_another_thread_attached_is_an_own_one_once_this_one_enters_it() -> None:
+    giver, made = mutex(), []
+    giver.acquire()
+    ticket = giver.detach()
+    attaching = threading.Thread(target=lambda: made.append(Mutex.attach(ticket)))
+    attaching.start()
+    attaching.join(LONG)
+    (attached,) = made
+    waits(mutex())
+    with attached, pytest.raises(MutexAlreadyHeldError):
+        mutex().acquire()
+
+
+def test_wait_for_any_of_several_goes_on_if_others_hold_one_of_them() -> None:
+    with mutex(), held_meanwhile(Mutex.for_key("b")) as leave:
+        waiter = Mutex.any_of(["a", "b"])
+        helper = threading.Timer(0.1, leave.set)
+        helper.start()
+        assert waiter.acquire()
+        assert waiter.key == "b"
+        waiter.release()
+
+
+def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_holds() -> None:
+    """It may come at any instant, also just before the wait is checked."""
+    giver, taker = mutex(), mutex()
+    thread = threading.Thread(target=giver.acquire)
+    thread.start()
+    thread.join(LONG)
+    taking = acquiring(taker, True, -1)
+    taking.until_it_waits()
+    (turn,) = queue_of("a").turns
+    behind = acquiring(mutex(), True, LONG)
+    behind.step()
+    giver.release()
+    assert queue_of("a").holder.contender is turn.contender
+    assert turn.contender.stalled_holder() is None
+    assert queue_of("a").ahead_of(turn) == []
+    taking.step()
+    assert taking.until_it_waits() is None
+    assert taking.result is taker._latest
+    assert taker.held
+    behind.interrupt()
+    taker.release()
+
+
+def test_wait_in_a_forked_child_for_its_parents_lock_goes_on() -> None:
+    def child() -> bool:
+        return mutex().acquire()
+
+    with mutex():
+        fork = Fork(child)
+        time.sleep(0.2)
+    assert fork.value() is True
+
+
+def test_rows_that_differ_in_the_range_key_alone_are_different_locks() -> None:
+    def lock_model(sort_key: str) -> type[LockItem]:
+        class Ranged(LockItem):
+            class Meta(LockItem.Meta):
+                table_name = "ranged"
+
+            kind = UnicodeAttribute(range_key=True, default=sort_key)
+
+        return Ranged
+
+    one, other = lock_model("one"), lock_model("other")
+    one.create_table()
+    for model in (one, other):
+        with Mutex.for_key("a", model=model):
+            pass
+    with Mutex.for_key("a", model=one), Mutex.for_key("a", model=other) as both:
+        with pytest.raises(MutexAlreadyHeldError):
+            Mutex.for_key("a", model=other).acquire()
+        assert both.held
+
+
+# -- tasks, and the threads of event loops ---------------------------------------------------------
+
+
+def block(lock: Any) -> bool:
+    """Take a lock as a thread does, wherever this is called."""
+    taken: bool = lock.acquire()
+    return taken
+
+
+async def block_in_a_task(lock: Any) -> bool:
+    return block(lock)
+
+
+def test_task_that_waits_for_itself_is_refused() -> None:
+    async def main() -> None:
+        for holder in (AsyncMutex.for_key("a"), AsyncSemaphore.for_key("a", permits=1)):
+            permit = "a" if type(holder) is AsyncMutex else "a#permit-1"
+            async with holder:
+                for waiter in (
+                    AsyncMutex.for_key(permit),
+                    AsyncMutex.for_keys(["b", permit]),
+                    AsyncMutex.any_of([permit]),
+                ):
+                    with pytest.raises(MutexAlreadyHeldError, match="this thread or task"):
+                        await waiter.acquire()
+                    assert not await waiter.acquire(timeout=0.05)
+                with pytest.raises(MutexAlreadyHeldError, match="this thread or task"):
+                    block(Mutex.for_key(permit))
+        with mutex(), pytest.raises(MutexAlreadyHeldError, match="this thread or task"):
+            await AsyncMutex.for_key("a").acquire()
+
+    asyncio.run(main())
+
+
+def test_tasks_wait_for_each_other() -> None:
+    async def main() -> None:
+        async with AsyncMutex.for_key("a"):
+            waiting = asyncio.create_task(AsyncMutex.for_key("a").acquire())
+            in_a_thread = asyncio.create_task(asyncio.to_thread(block, mutex()))
+            while len(queue_of("a").turns) < 2:
+                await asyncio.sleep(0.01)
+        done, _ = await asyncio.wait(
+            {waiting, in_a_thread}, return_when=asyncio.FIRST_COMPLETED, timeout=LONG
+        )
+        assert {task.result() for task in done} == {True}
+        await asyncio.to_thread(LockItem.force_release, "a")
+        assert await waiting
+        await asyncio.to_thread(LockItem.force_release, "a")
+        assert await in_a_thread
+
+    asyncio.run(main())
+
+
+ways = pytest.mark.parametrize(
+    "asks",
+    [
+        mutex,
+        lambda **options: Mutex.for_keys(["b", "a"], **options),
+        lambda **options: Mutex.any_of(["a"], **options),
+    ],
+    ids=["a mutex", "a group", "any of some keys"],
+)
+
+
+@ways
+@pytest.mark.parametrize("holds", [mutex, lambda **o: AsyncMutex.for_key("a", **o)])
+def test_wait_that_blocks_the_loop_of_the_holder_is_refused(
+    asks: Callable[..., Any], holds: Callable[..., Any]
+) -> None:
+    async def hold(lock: Any) -> None:
+        taken = lock.acquire()
+        assert taken is True or await taken
+
+    async def main() -> None:
+        await asyncio.create_task(hold(holds(owner="outer")))
+        with pytest.raises(MutexAlreadyHeldError, match=r"aio\.AsyncMutex") as raised:
+            asks(owner="inner").acquire()
+        assert raised.value.owner == "outer"
+        with pytest.warns(RuntimeWarning) as warned, pytest.raises(MutexTimeoutError):
+            asks(owner="inner", timeout=0.05).__enter__()
+        (warning,) = warned
+        assert warning.filename == __file__
+        for message in (str(raised.value), str(warning.message)):
+            assert all(part in message for part in ("'a'", "'outer'", "'inner'", "AsyncMutex"))
+        # who does not wait blocks nobody
+        assert not asks().acquire(blocking=False)
+
+    asyncio.run(main())
+
+
+def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refused() -> None:
+    with mutex(), pytest.raises(MutexAlreadyHeldError, match="AsyncMutex"):
+        asyncio.run(block_in_a_task(mutex()))
+
+
+def test_wait_on_a_loops_thread_for_another_thread_goes_on() -> None:
+    async def main(leave: threading.Event) -> None:
+        helper = soon(leave.set)
+        waiter = mutex()
+        assert block(waiter)
+        waiter.release()
+        helper.join(LONG)
+
+    with held_meanwhile(mutex()) as leave:
+        asyncio.run(main(leave))
+
+
+def test_wait_behind_a_task_of_the_same_loop_is_refused() -> None:
+    """A hand-over to that task would come to one who never runs again."""
+
+    async def main() -> None:
+        first = asyncio.create_task(AsyncMutex.for_key("a").acquire())
+        await asyncio.sleep(0)
+        assert len(queue_of("a").turns) == 1
+        with pytest.raises(MutexAlreadyHeldError, match="AsyncMutex"):
+            block(mutex())
+        first.cancel()
+        await asyncio.wait({first})
+
+    with held_meanwhile(mutex()):
+        asyncio.run(main())
+
+
+@ways
+def test_wait_for_what_a_task_of_the_same_loop_takes_meanwhile_is_refused(
+    asks: Callable[..., Any],
+) -> None:
+    """Its request was under way when the wait began, and blocked the loop."""
+    driven = acquiring(asks(), True, -1)
+    with held_elsewhere("a"):
+        assert driven.until_it_waits() is not None
+        LockItem.force_release("a")
+    with acting_as(Caller(10**9, caller().thread, "a task")):
+        assert mutex(owner="a task").acquire(blocking=False)
+    driven.effect = None
+    with pytest.raises(MutexAlreadyHeldError, match="'a task'"):
+        driven.until_it_waits()

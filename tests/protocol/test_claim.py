@@ -1,0 +1,301 @@
+"""Whose the lock is, and until when: the rules, one by one."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from test_server_time import LATER, REQUESTS, RUNNING, World, answers, seconds, segments
+
+from pynamodb_mutex._protocol.claim import (
+    FORCED_MARK,
+    NO_SERVER_TIME,
+    TICK,
+    Claim,
+    Loss,
+    ObservedClaim,
+    OwnClaim,
+    made_at,
+    new_token,
+)
+from pynamodb_mutex._protocol.outcome import is_mine, loss_of
+from pynamodb_mutex._protocol.server_time import (
+    DRIFT,
+    HEADROOM,
+    HOST_SKEW,
+    WATCH_GRACE,
+    Bounds,
+    ServerTime,
+)
+from pynamodb_mutex._runtime.process import current_process
+
+EXACT = Bounds(1000.0, 0.0, 1001.0, 0.0)  # at local time 0, server time is from 1000 to 1001
+WATCHED = 3.0 + (10 + WATCH_GRACE) * (1 + DRIFT)  # a lease of 10 s, seen at 3 s
+
+
+def forced_token(server_now, random_bits):
+    return FORCED_MARK + new_token(server_now, random_bits)
+
+
+def claim(token="a", expires_at=1010.0, lease=10.0, version=5):
+    return Claim(token=token, version=version, expires_at=expires_at, lease=lease)
+
+
+def watching(*seen):
+    watch = ObservedClaim()
+    for row, received in seen:
+        watch.see(row, received)
+    return watch
+
+
+def holder(lease=10.0, *, bounds=EXACT, sent=0.0):
+    tenure = OwnClaim("mine", lease)
+    end, written = tenure.propose(sent, bounds, lease)
+    tenure.acquired(claim("mine", end, written), sent, bounds)
+    return tenure
+
+
+# -- a dead holder's claim -------------------------------------------------------------------------
+
+
+def is_free_for_a_newcomer(row, read_at, trip, skew):
+    """Say whether a process that has had no answer yet, and reads the row, may take it over."""
+    server = ServerTime()
+    server.observe(float(math.floor(World.server(read_at, skew))), read_at, read_at + trip)
+    return watching((row, read_at + trip)).free_at(server.bounds) <= read_at + trip
+
+
+@given(
+    segments(RUNNING),
+    REQUESTS,
+    LATER,
+    st.sampled_from([0.5, 1.0, 30.0, 600.0]),
+    st.tuples(seconds(3), st.sampled_from([0.0, HOST_SKEW])),
+)
+def test_dead_holders_claim_is_free_in_time_however_long_the_holder_was_idle(
+    parts, requests, idle, lease, newcomer
+):
+    world, server = World(parts), ServerTime()
+    trip, skew = newcomer
+    received, slowest = 0.0, trip
+    for received, sent, date in answers(requests):
+        server.observe(date, world.local(sent), world.local(received))
+        slowest = max(slowest, received - sent)
+    sent = received + idle
+    end, _ = OwnClaim("mine", lease).propose(world.local(sent), server.bounds, lease)
+    due = sent + 1.01 * lease + 2.5 + 2 * slowest
+    assert is_free_for_a_newcomer(claim(expires_at=end, lease=lease), due - trip, trip, skew)
+
+
+@pytest.mark.parametrize("lasts", [0.99, 0.9999, 1.0, 1.0001, 1.01])
+def test_end_does_not_creep_ahead_in_a_hundred_hours_of_renewals(lasts):
+    """A second of the holder's clock lasts so many true ones."""
+    world, server = World([(0.0, 1 / lasts)]), ServerTime()
+    server.observe(World.server(0.0), world.local(0.0), world.local(0.0))
+    tenure = holder(30.0, bounds=server.bounds, sent=world.local(0.0))
+    for number in range(1, 36_001):
+        sent, received = 10.0 * number + 0.123, 10.0 * number + 0.133
+        end, lease = tenure.propose(world.local(sent), server.bounds, 30.0)
+        assert 0.0 < end - World.server(sent) - lease <= HEADROOM + TICK
+        date = float(math.floor(World.server(sent)))
+        server.observe(date, world.local(sent), world.local(received))
+        tenure.renewed(end, lease, world.local(sent), server.bounds)
+        assert tenure.ends(server.bounds) - world.local(received) > 0.9 * lease
+
+
+# -- a claim of somebody else's --------------------------------------------------------------------
+
+
+def test_a_claim_is_free_once_server_time_is_surely_past_its_end():
+    free_at = watching((claim(), 0.0)).free_at(
+        Bounds(1000.0, 0.0, 1001.0, 0.0)._replace(lower=1009.5)
+    )
+    assert free_at == pytest.approx((0.5 + HOST_SKEW + TICK) / (1 - DRIFT))
+
+
+def test_a_claim_that_ended_long_ago_is_free_at_first_sight():
+    assert watching((claim(expires_at=900.0), 0.0)).free_at(EXACT) < 0.0
+
+
+def test_without_server_time_a_claim_is_free_after_its_whole_lease_unchanged():
+    watch = watching((claim(), 3.0), (claim(), 12.0))
+    assert watch.matures() == watch.free_at(None) == pytest.approx(WATCHED)
+
+
+@pytest.mark.parametrize("other", [claim(expires_at=1010.001), claim(token="b")])
+def test_a_claim_that_changed_is_watched_from_the_change_on(other):
+    assert watching((claim(), 3.0), (other, 12.0)).matures() == pytest.approx(9.0 + WATCHED)
+
+
+def test_a_watch_knows_whether_the_lock_changed_hands_since_it_was_seen_before():
+    watch, held = ObservedClaim(), Claim(token="a", version=1, expires_at=5.0, lease=1.0)
+    seen = []
+    for claim in (
+        held,
+        held._replace(expires_at=6.0),
+        held._replace(token="b", version=2),
+        held._replace(token="b", version=2),
+        Claim(token="b", version=2),
+    ):
+        watch.see(claim, 0.0)
+        seen.append(watch.changed_hands)
+    assert seen == [False, False, True, False, False]
+
+
+def test_watching_frees_a_claim_whose_end_server_time_never_reaches():
+    watch = watching((claim(expires_at=NO_SERVER_TIME), 3.0))
+    assert watch.free_at(EXACT) == pytest.approx(WATCHED)
+
+
+def test_a_tombstone_is_free_and_what_was_never_seen_is_not():
+    assert watching((claim(expires_at=None), 3.0)).free_at(EXACT) == -math.inf
+    assert watching((claim(expires_at=None), 3.0)).matures() == math.inf
+    assert ObservedClaim().free_at(EXACT) == ObservedClaim().matures() == math.inf
+
+
+def test_a_claim_without_a_lease_is_freed_by_server_time_alone():
+    watch = watching((claim(lease=0.0), 3.0))
+    assert watch.matures() == math.inf
+    assert watch.free_at(EXACT) < math.inf
+
+
+# -- our own ---------------------------------------------------------------------------------------
+
+LEASES = st.integers(500, 60_000).map(lambda ms: ms / 1000)
+MOMENTS = st.integers(0, 30_000).map(lambda ms: ms / 1000)
+
+
+@given(st.lists(st.tuples(MOMENTS, LEASES, st.sampled_from([EXACT, None])), min_size=2))
+def test_proposed_ends_strictly_increase_by_what_a_row_can_show(requests):
+    tenure = OwnClaim("mine", 10.0)
+    ends = [f"{tenure.propose(now, bounds, lease)[0]:.3f}" for now, lease, bounds in requests]
+    assert all(float(a) < float(b) for a, b in pairwise(ends))
+    assert float(ends[-1]) == tenure.proposed
+
+
+@given(LEASES, st.lists(st.tuples(MOMENTS, LEASES), min_size=1))
+def test_a_renewal_never_shortens(lease, renewals):
+    tenure, now = holder(lease), 0.0
+    for later, wanted in renewals:
+        now += later
+        bounds = Bounds(1000.0 + now, now, 1001.0 + now, now)
+        before = tenure.ends(bounds), tenure.expires_at
+        end, granted = tenure.propose(now, bounds, wanted)
+        tenure.renewed(end, granted, now, bounds)
+        assert tenure.ends(bounds) >= before[0] - 1e-9
+        assert tenure.expires_at > before[1]
+        # answers in another order change nothing
+        after = tenure.ends(bounds), tenure.expires_at
+        tenure.renewed(before[1], lease, 0.0, bounds)
+        assert (tenure.ends(bounds), tenure.expires_at) == after
+
+
+@given(LEASES, st.lists(st.tuples(MOMENTS, LEASES), min_size=1), st.data())
+def test_a_shorter_renewal_lets_no_watcher_take_over_before_the_holder_stops(lease, renewals, data):
+    """The row shows one request's lease, the holder believes the longest whose answer came."""
+    tenure, now = holder(lease, bounds=None), 0.0
+    for later, wanted in renewals:
+        now += later
+        end, granted = tenure.propose(now, None, wanted)
+        shown = claim("mine", end, granted)
+        # this one is applied; its answer may be lost, and so may those before or not
+        if data.draw(st.booleans()):
+            tenure.renewed(end, granted, now, None)
+        matures = watching((shown, now)).matures()  # seen at once: the worst case
+        # the watcher's clock is fast, the holder's slow
+        assert (matures - now) * (1 - DRIFT) >= (tenure.ends(None) - now) * (1 + DRIFT) * 0.9999
+        assume(now < 1000)
+
+
+def test_the_end_is_the_earlier_of_the_lease_and_of_server_time_reaching_what_the_row_says():
+    tenure = holder(10.0)
+    assert tenure.ends(None) == pytest.approx(9.9)
+    assert tenure.ends(EXACT) == pytest.approx(9.9)
+    # an answer shows that the clock missed four seconds
+    assert tenure.ends(Bounds(1005.0, 1.0, 1006.0, 1.0)) < 6.5
+    assert tenure.ends(Bounds(1020.0, 1.0, 1021.0, 1.0)) < 1.0
+
+
+def test_a_lease_counts_from_before_the_first_request_was_sent():
+    tenure = OwnClaim("mine", 10.0)
+    first, _ = tenure.propose(0.0, EXACT, 10.0)
+    tenure.propose(4.0, EXACT, 10.0)
+    tenure.acquired(claim("mine", first), 0.0, EXACT)
+    assert tenure.ends(None) == pytest.approx(9.9)
+    assert tenure.expires_at == first
+
+
+def test_without_server_time_the_row_shows_an_end_that_never_comes():
+    tenure = holder(10.0, bounds=None)
+    assert tenure.expires_at == NO_SERVER_TIME
+    assert tenure.propose(1.0, None, 10.0)[0] == NO_SERVER_TIME + TICK
+    assert tenure.ends(None) == tenure.ends(EXACT) == pytest.approx(9.9)
+
+
+def test_mine_is_token_and_version_and_a_claim():
+    tenure = holder()
+    assert is_mine(tenure, claim("mine"))
+    for other in (
+        claim("other"),
+        claim("mine", version=6),
+        claim("mine", expires_at=None),
+        Claim(),
+    ):
+        assert not is_mine(tenure, other)
+
+
+@pytest.mark.parametrize(
+    ("row", "loss"),
+    [
+        (claim("other"), Loss.TAKEN),
+        (claim("other", expires_at=None), Loss.TAKEN),
+        (claim("mine", version=9), Loss.TAKEN),
+        (claim(forced_token(1.0, "0" * 30), expires_at=None, version=6), Loss.FORCED),
+        (claim("mine", expires_at=None), Loss.FORCED),  # by hand
+        (Claim(), Loss.DELETED),
+    ],
+)
+def test_the_row_shows_why_a_lock_was_lost(row, loss):
+    assert loss_of(holder(), row) is loss
+
+
+def test_a_guarded_write_has_a_number_of_its_own():
+    tenure = OwnClaim("mine", 10.0)
+    tenure.acquired(claim("mine")._replace(writes=7), 0.0, EXACT)
+    assert [tenure.next_write() for _ in range(3)] == [8, 9, 10]
+
+
+def test_tokens_differ():
+    process = current_process()
+    assert len({process.random_bits() for _ in range(1000)}) == 1000
+    assert min(len(process.random_bits()) for _ in range(100)) >= 27
+
+
+@pytest.mark.parametrize("make", [new_token, forced_token])
+def test_a_token_shows_when_it_was_made(make):
+    assert made_at(make(1763798400.123, current_process().random_bits())) == 1763798400.123
+
+
+@pytest.mark.parametrize("make", [new_token, forced_token])
+def test_token_made_before_server_time_is_known_shows_nothing(make):
+    assert made_at(make(None, current_process().random_bits())) is None
+
+
+@pytest.mark.parametrize("token", [None, "", "mine", "forced-", "ab" * 16])
+def test_another_token_shows_nothing(token):
+    assert made_at(token) is None
+
+
+def test_one_answer_after_a_freeze_ends_a_belief_that_a_watcher_need_not_share_any_more():
+    """The holder's clock stands while a watcher waits out the lease; any answer must tell it."""
+    tenure = holder(1.0)  # server time is 1000.0
+    row = claim("mine", tenure.expires_at, 1.0)
+    watcher, watch = ServerTime(), watching((row, 70.0))
+    watcher.observe(1000.0, 70.0, 70.0)
+    takes_over = watch.free_at(watcher.bounds) - 70.0  # seconds of true time after the acquisition
+    holders = ServerTime()
+    holders.observe(1000.0, 0.0, 0.0)
+    thawed = 0.01  # by the holder's clock, when the watcher has just taken over
+    holders.observe(float(math.floor(1000.0 + takes_over)), thawed, thawed)
+    assert tenure.ends(holders.bounds) <= thawed

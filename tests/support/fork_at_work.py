@@ -1,0 +1,55 @@
+"""Fork while threads are at work; test_one_holder.py runs it. A child that hangs is an error."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import uuid
+
+from stores import store_for
+from worker import Fork
+
+from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex._dynamodb.layout import Layout
+from pynamodb_mutex._dynamodb.requests import Requests
+
+
+def take_and_give_back():
+    with Mutex.for_key(uuid.uuid4().hex, lease=5.0, on_lost=print):
+        pass
+    return True
+
+
+def build_requests():
+    """What a thread does for its process's first lock."""
+    requests = Requests(Layout(LockItem), store_for(LockItem).connection.table)
+    requests.acquire(watched=False, data=False)
+    assert requests.renew
+    assert requests.release
+
+
+def fork_at(work):
+    # a fork while another thread imports leaves a child that cannot: that is Python's to solve
+    take_and_give_back()
+    work()
+    until = threading.Event()
+
+    def keep_at_it():
+        while not until.is_set():
+            work()
+
+    threads = [threading.Thread(target=keep_at_it) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(4):
+            children = [Fork(take_and_give_back), Fork(take_and_give_back)]
+            assert [child.value(20) for child in children] == [True, True]
+    finally:
+        until.set()
+        for thread in threads:
+            thread.join()
+
+
+if __name__ == "__main__":
+    fork_at({"take": take_and_give_back, "build": build_requests}[sys.argv[1]])

@@ -1,0 +1,321 @@
+"""How engines start and end, where they come from, and how processes find them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from engines import BOTH, STARTED_HERE
+
+from pynamodb_mutex.testing import (
+    Engine,
+    EngineError,
+    dynamodb_local,
+    embedded_dynamodb,
+    environment,
+    use,
+    why_no_dynamodb_local,
+)
+from pynamodb_mutex.testing import engines as module
+from pynamodb_mutex.testing.supervisor import answers
+
+ROOT = Path(__file__).parents[2]
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def port_of(engine):
+    return urlsplit(engine.endpoint_url).port
+
+
+def eventually(check, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_alive(pid):
+    """Whether the process runs; one that only waits for its parent to look has ended."""
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return bool(state) and not state.startswith("Z")
+
+
+# How engines start and end
+
+OWNER = """
+import os, sys, time
+from pynamodb_mutex import testing
+with getattr(testing, sys.argv[1])() as engine:
+    if sys.argv[2] == "fork" and os.fork() == 0:
+        os.close(1)
+        time.sleep(20)
+        os._exit(0)
+    print(engine.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@forks
+@pytest.mark.parametrize("child", ["fork", "alone"])
+@pytest.mark.parametrize("start", BOTH)
+def test_engine_ends_when_its_owner_is_killed(start, child):
+    """Also while a forked child of the owner keeps the pipe to the engine open."""
+    command = [sys.executable, "-c", OWNER, start.__name__, child]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True)
+    pid = int(owner.stdout.readline())
+    assert is_alive(pid)
+    owner.kill()
+    eventually(lambda: not is_alive(pid), seconds=5)
+    with owner:
+        if child == "fork":
+            os.killpg(owner.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("start", BOTH)
+def test_engine_ends_with_its_block(start):
+    with start() as engine:
+        assert is_alive(engine.pid)
+        assert answers(engine.endpoint_url)
+    assert not is_alive(engine.pid)
+    assert not answers(engine.endpoint_url)
+
+
+@forks
+def test_forked_child_leaves_the_engine_alone():
+    manager = embedded_dynamodb()
+    engine = manager.__enter__()
+    child = os.fork()
+    if not child:
+        manager.__exit__(None, None, None)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert answers(engine.endpoint_url)
+    manager.__exit__(None, None, None)
+    assert not is_alive(engine.pid)
+
+
+@pytest.mark.parametrize("start", BOTH)
+def test_port_that_is_taken(start):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(EngineError, match="Address already in use"), start(port):
+            pass
+
+
+@STARTED_HERE
+def test_local_tries_another_port(monkeypatch):
+    original = module._reserved
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        ports = [taken.getsockname()[1]]
+
+        @contextmanager
+        def reserved(port):
+            with original(port) as free:
+                yield ports.pop() if ports else free
+
+        monkeypatch.setattr(module, "_reserved", reserved)
+        with dynamodb_local() as engine:
+            assert port_of(engine) != taken.getsockname()[1]
+    assert not ports
+
+
+@STARTED_HERE
+def test_local_that_does_not_start_shows_its_output(monkeypatch, tmp_path):
+    (tmp_path / "DynamoDBLocal.jar").touch()
+    monkeypatch.setenv(module.LOCAL_VARIABLE, str(tmp_path))
+    with pytest.raises(EngineError, match="ServerRunner"), dynamodb_local():
+        pass
+
+
+def test_engine_that_does_not_stop_is_killed(monkeypatch):
+    monkeypatch.setattr(module, "_STOP_SECONDS", 0.1)
+    stubborn = (
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)"
+    )
+    with module.run_server([sys.executable, "-c", stubborn]) as (process, line):
+        assert line == "ready"
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_embedded_names_what_is_missing(monkeypatch):
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: name == "flask")
+    with (
+        pytest.raises(EngineError, match=r"moto and .*pip install 'pynamodb-mutex\[testing\]'"),
+        embedded_dynamodb(),
+    ):
+        pass
+
+
+def test_embedded_finds_packages_where_we_do(monkeypatch, tmp_path):
+    """And not in the working directory."""
+    (tmp_path / "waitress.py").write_text("raise SystemExit")
+    monkeypatch.chdir(tmp_path)
+    with embedded_dynamodb() as engine:
+        assert answers(engine.endpoint_url)
+
+
+def test_import_is_light():
+    code = (
+        "import sys; from pynamodb_mutex.testing import engines, supervisor; "
+        "sys.exit(any(name in sys.modules for name in ('moto', 'waitress', 'flask')))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+# Where DynamoDB Local comes from
+
+
+@pytest.fixture
+def programs(monkeypatch, tmp_path):
+    """A PATH of its own, to which a test adds programs; no jars anywhere."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def add(name, script):
+        program = folder / name
+        program.write_text(f"#!/bin/sh\nPATH={os.defpath}\n{script}\n")
+        program.chmod(0o755)
+
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(module.LOCAL_VARIABLE, raising=False)
+    module._java_version.cache_clear()
+    yield add
+    module._java_version.cache_clear()
+
+
+JAVA_17 = """echo 'openjdk version "17.0.15" 2025-04-15' >&2"""
+MAVEN = """
+for argument; do case $argument in -DoutputDirectory=*) jars=${argument#*=};; esac; done
+mkdir "$jars" && sleep 0.3 && touch "$jars/DynamoDBLocal-3.jar" && echo run >> "$0.log"
+"""
+
+
+@pytest.mark.parametrize(
+    ("java", "reason"),
+    [
+        (None, "there is no Java on the PATH"),
+        ("echo no runtime >&2; exit 1", "there is no Java on the PATH"),
+        ("""echo 'java version "1.8.0_392"' >&2""", "Java 8 is too old on the PATH"),
+    ],
+)
+def test_local_needs_java(programs, java, reason):
+    if java:
+        programs("java", java)
+    assert reason in why_no_dynamodb_local()
+    with pytest.raises(EngineError, match=reason), dynamodb_local():
+        pass
+
+
+def test_local_needs_jars_or_maven(programs, monkeypatch, tmp_path):
+    programs("java", JAVA_17)
+    assert "no mvn" in why_no_dynamodb_local()
+    monkeypatch.setenv(module.LOCAL_VARIABLE, str(tmp_path))
+    assert "neither a URL nor a directory" in why_no_dynamodb_local()
+    (tmp_path / "DynamoDBLocal.jar").touch()
+    assert why_no_dynamodb_local() is None
+
+
+def test_local_is_fetched_once(programs, tmp_path):
+    """By two processes at once: both fetch, one folder stays, and none that is half full."""
+    programs("java", JAVA_17)
+    programs("mvn", MAVEN)
+    assert why_no_dynamodb_local() is None
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(lambda _: module.fetched_jars(), range(2))
+    assert first == second == module.fetched_jars()
+    assert [jar.name for jar in first.iterdir()] == ["DynamoDBLocal-3.jar"]
+    assert list(first.parent.iterdir()) == [first]
+    assert (tmp_path / "bin/mvn.log").read_text() == "run\nrun\n"
+
+
+def test_local_that_cannot_be_fetched(programs):
+    programs("java", JAVA_17)
+    programs("mvn", "echo 'no such artifact'; exit 1")
+    with pytest.raises(EngineError, match="no such artifact"), dynamodb_local():
+        pass
+    assert not module.jar_cache().exists()
+
+
+def test_local_cache_that_cannot_be_written(programs, monkeypatch):
+    programs("mvn", MAVEN)
+
+    def fail(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(PermissionError):
+        module.fetched_jars()
+
+
+def test_local_may_run_elsewhere(programs, monkeypatch):
+    with embedded_dynamodb() as running:
+        monkeypatch.setenv(module.LOCAL_VARIABLE, running.endpoint_url + "/")
+        assert why_no_dynamodb_local() is None
+        with dynamodb_local() as engine:
+            assert engine == Engine("external", running.endpoint_url, None)
+    with pytest.raises(EngineError, match="nothing answers"), dynamodb_local():
+        pass
+
+
+# How processes find the engine
+
+ENGINE = Engine("external", "http://127.0.0.1:8000")
+
+
+def test_environment_leads_nowhere_else(monkeypatch):
+    for name in ("PROFILE", "SESSION_TOKEN", "IGNORE_CONFIGURED_ENDPOINT_URLS", "ROLE_ARN"):
+        monkeypatch.setenv(f"AWS_{name}", "real")
+    monkeypatch.setenv("NO_PROXY", "intranet")
+    monkeypatch.delenv("no_proxy", raising=False)
+    found = environment(ENGINE)
+    assert found["PATH"] == os.environ["PATH"]
+    assert "real" not in found.values()
+    assert found["AWS_ENDPOINT_URL_DYNAMODB"] == found["AWS_ENDPOINT_URL"] == ENGINE.endpoint_url
+    assert found["AWS_REGION"] == found["AWS_DEFAULT_REGION"]
+    assert found["AWS_ACCESS_KEY_ID"].isalnum()  # DynamoDB Local refuses others
+    assert found["AWS_SECRET_ACCESS_KEY"]
+    assert found["AWS_EC2_METADATA_DISABLED"] == "true"
+    assert (found["NO_PROXY"], found["no_proxy"]) == ("intranet,127.0.0.1", "127.0.0.1")
+
+
+def test_environment_is_enough_for_a_subprocess(monkeypatch, tmp_path):
+    config = tmp_path / "config"
+    config.write_text("[default]\nignore_configured_endpoint_urls = true\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    code = "import boto3; print(boto3.client('dynamodb').list_tables()['TableNames'])"
+    with embedded_dynamodb() as engine:
+        answer = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment(engine),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert answer.stdout == "[]\n"
+
+
+def test_use_puts_everything_back(monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    before = dict(os.environ)
+    with use(ENGINE) as same:
+        assert same is ENGINE
+        assert dict(os.environ) == environment(ENGINE)
+        monkeypatch.setenv("SET_MEANWHILE", "stays")
+    assert dict(os.environ) == {**before, "SET_MEANWHILE": "stays"}

@@ -1,0 +1,377 @@
+"""What the library offers for its users' own tests: clock, foreign claims, engines, fixtures."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pynamodb.exceptions import UpdateError
+from stores import QueueFor
+
+from dev.faultproxy import after, fault_proxy, through
+from pynamodb_mutex import (
+    InvalidKeyError,
+    LockItem,
+    Loss,
+    Mutex,
+    MutexError,
+    MutexLostError,
+    MutexTimeoutError,
+)
+from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper
+from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere, use
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.001)
+
+
+# -- the clock ----------------------------------------------------------------------------------
+
+
+def test_a_fake_clock_stands_until_it_is_moved():
+    with FakeClock() as clock:
+        start = local_clock().now()
+        time.sleep(0.02)
+        assert local_clock().now() == start
+        clock.advance(7.5)
+        assert local_clock().now() == start + 7.5
+        assert local_clock() is clock
+    assert local_clock() is not clock
+    assert local_clock().now() < start + 7
+
+
+def test_fake_clocks_nest():
+    with FakeClock() as outer:
+        with FakeClock() as inner:
+            assert local_clock() is inner
+        assert local_clock() is outer
+
+
+def test_a_sleeper_wakes_when_the_clock_is_moved_far_enough(table):
+    with FakeClock() as clock, ThreadPoolExecutor() as pool:
+        sleeping = pool.submit(ThreadSleeper().sleep, clock.now() + 10)
+        wait_until(lambda: clock._waiting)
+        clock.advance(9)
+        time.sleep(0.05)
+        assert not sleeping.done()
+        clock.advance(1)
+        sleeping.result(20)
+
+
+def test_a_wait_whose_time_has_come_ends_at_once():
+    condition = threading.Condition()
+    with FakeClock() as clock, condition:
+        clock.wait(condition, 0)
+        clock.wait(condition, -1)
+
+
+def test_a_sleeper_wakes_when_it_is_notified_and_at_the_end_of_the_clock():
+    condition = threading.Condition()
+
+    def wait(timeout):
+        with condition:
+            local_clock().wait(condition, timeout)
+
+    with ThreadPoolExecutor() as pool:
+        with FakeClock() as clock:
+            waiting = pool.submit(wait, None)
+            wait_until(lambda: clock._waiting)
+            with condition:
+                condition.notify_all()
+            waiting.result(20)
+            forever = pool.submit(wait, None)
+            wait_until(lambda: clock._waiting)
+            clock.advance(1e6)
+            time.sleep(0.05)
+            assert not forever.done()
+        forever.result(20)
+
+
+def test_a_lease_runs_by_the_fake_clock(table, fake_clock):
+    with Mutex.for_key("a", lease=600, auto_renew=False) as mutex:
+        fake_clock.advance(300)
+        assert mutex.held
+        mutex.renew()
+        fake_clock.advance(300)
+        assert mutex.held
+        fake_clock.advance(301)
+        assert not mutex.held
+        assert mutex.loss is Loss.EXPIRED
+        mutex.renew()
+
+
+def test_renewals_come_by_the_fake_clock(table, fake_clock):
+    with Mutex.for_key("a", lease=30) as mutex:
+        end = table.get("a").expires_at
+        for _ in range(12):
+            fake_clock.advance(10)
+            wait_until(lambda: mutex.remaining > 25)
+        assert mutex.held
+        # the engine's own time went on for real
+        assert table.get("a").expires_at < end + 60
+
+
+def test_waiting_goes_by_the_fake_clock(table, fake_clock):
+    # no lease that ends before the clock, which is moved as long as an answer takes
+    with held_elsewhere("a", lease=1e8), ThreadPoolExecutor() as pool:
+        waiting = pool.submit(Mutex.for_key("a").acquire, timeout=3600)
+        wait_until(lambda: fake_clock._waiting)
+        time.sleep(0.1)
+        assert not waiting.done()
+        wait_until(lambda: fake_clock.advance(60) or waiting.done())
+        assert waiting.result(20) is False
+
+
+# -- claims of others ---------------------------------------------------------------------------
+
+
+def test_held_elsewhere_is_held_as_if_by_another_process(table):
+    mutex = Mutex.for_key("a", timeout=0)
+    with held_elsewhere("a", owner="cron", lease=12) as item:
+        assert (item.key, item.owner) == ("a", "cron")
+        assert item.lease == pytest.approx(12, abs=0.01)
+        assert item.is_held
+        assert mutex.locked()
+        with pytest.raises(MutexTimeoutError, match="cron"), mutex:
+            pass
+        stored = table.get("a")
+        assert stored.attribute_values == item.attribute_values
+    assert not mutex.locked()
+    with mutex:
+        assert mutex.fencing_token == stored.version + 1
+        assert not mutex.abandoned
+
+
+def test_held_elsewhere_takes_from_whoever_held_it(table):
+    mutex = Mutex.for_key("a")
+    mutex.acquire()
+    before = mutex.fencing_token
+    with held_elsewhere("a") as item:
+        assert item.version > before
+        assert not mutex.held
+        with pytest.raises(MutexLostError):
+            mutex.release()
+    assert mutex.acquire(blocking=False)
+
+
+def test_held_elsewhere_says_when_somebody_was_faster(engine, table):
+    fast = Mutex.for_key("a")
+    with fault_proxy(engine) as proxy:
+        proxy.next(after(fast.acquire), op="acquire")
+        with (
+            pytest.raises(MutexTimeoutError, match="'a' was taken before"),
+            held_elsewhere("a", model=through(proxy, table)),
+        ):
+            pass
+    assert fast.held
+    fast.release()
+
+
+def test_held_elsewhere_keeps_the_payload(table):
+    with Mutex.for_key("a", data={"page": 1}):
+        pass
+    with held_elsewhere("a") as item:
+        assert item.data == {"page": 1}
+
+
+def test_a_test_may_break_or_end_or_delete_what_is_held_elsewhere(table):
+    with held_elsewhere("a"):
+        table.force_release("a")
+    with held_elsewhere("b"):
+        expire("b")
+        with Mutex.for_key("b") as mutex:
+            assert mutex.abandoned_by == "elsewhere"
+    with held_elsewhere("c") as item:
+        item.delete(add_version_condition=False)
+    with held_elsewhere("d"):
+        expire("d")
+        heir = Mutex.for_key("d")
+        heir.acquire()
+    assert heir.locked()
+    heir.release()
+
+
+def test_held_elsewhere_frees_the_key_when_the_test_fails(table):
+    with pytest.raises(LookupError), held_elsewhere("a"):
+        raise LookupError
+    assert not Mutex.for_key("a").locked()
+
+
+def test_expire_lets_the_next_one_in_at_once(table):
+    with held_elsewhere("a", lease=3600, owner="dead"):
+        before = table.get("a")
+        expire("a")
+        after = table.get("a")
+        changed = {
+            name
+            for name, value in after.attribute_values.items()
+            if value != before.attribute_values[name]
+        }
+        assert changed == {"expires_at"}
+        heir = Mutex.for_key("a", timeout=0)
+        assert heir.acquire()
+        assert heir.abandoned_by == "dead"
+
+
+def test_expire_needs_somebody_who_holds_it(table):
+    with Mutex.for_key("free"):
+        pass
+    for key in ("unknown", "free"):
+        with pytest.raises(UpdateError):
+            expire(key)
+    assert [item.key for item in table.scan()] == ["free"]
+    assert not table.get("free").is_held
+    for wrong in ("", 7):
+        with pytest.raises(InvalidKeyError):
+            expire(wrong)
+        with pytest.raises(InvalidKeyError), held_elsewhere(wrong):
+            pass
+
+
+def test_expire_and_held_elsewhere_take_another_table(table):
+    class Other(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = f"{table.Meta.table_name}-other"
+
+    Other.create_table()
+    with held_elsewhere("a", model=Other):
+        assert Mutex.for_key("a", model=Other).locked()
+        assert not Mutex.for_key("a").locked()
+        expire("a", Other)
+        assert not Mutex.for_key("a", model=Other).locked()
+
+
+# -- engines ------------------------------------------------------------------------------------
+
+
+def test_use_forgets_what_was_known_of_another_endpoint(engine, monkeypatch):
+    monkeypatch.setattr(LockItem.Meta, "table_name", f"used-{time.monotonic_ns()}")
+    nowhere = Engine("external", "http://127.0.0.1:9")
+    LockItem.create_table()
+    with Mutex.for_key("a") as mutex:
+        before = current_process()
+        with use(nowhere) as used:
+            assert used is nowhere
+            assert os.environ["AWS_ENDPOINT_URL_DYNAMODB"] == nowhere.endpoint_url
+            assert current_process() is not before
+            assert not mutex.held
+            assert LockItem._get_connection().connection.client.meta.endpoint_url == (
+                nowhere.endpoint_url
+            )
+        assert os.environ["AWS_ENDPOINT_URL_DYNAMODB"] == engine.endpoint_url
+        LockItem.force_release("a")
+        mutex.acquire()
+    assert not Mutex.for_key("a").locked()
+
+
+def test_who_waits_for_a_lock_while_its_engine_leaves_is_reported(engine, table):
+    with held_elsewhere("a"), ThreadPoolExecutor() as pool:
+        waiting = pool.submit(Mutex.for_key("a", poll=(0.02, 0.05)).acquire, timeout=60)
+        queue = QueueFor(table, "a")
+        wait_until(lambda: queue.turns)
+        with use(engine):
+            error = waiting.exception(20)
+        assert isinstance(error, MutexError)
+        assert "its engine left" in str(error)
+
+
+# -- fixtures -----------------------------------------------------------------------------------
+
+SUITE = """
+import os
+import pytest
+from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex.testing import Engine, FakeClock, held_elsewhere
+
+
+def test_engine(dynamodb):
+    assert isinstance(dynamodb, Engine)
+    assert dynamodb.name == "embedded"
+    assert os.environ["AWS_ENDPOINT_URL_DYNAMODB"] == dynamodb.endpoint_url
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_each_test_has_an_empty_table(lock_table, turn):
+    assert lock_table is LockItem
+    assert list(LockItem.scan()) == []
+    with Mutex.for_key("a") as mutex:
+        assert mutex.held
+    Mutex.for_key("left behind").acquire()
+
+
+def test_clock(lock_table, fake_clock):
+    assert isinstance(fake_clock, FakeClock)
+    assert local_clock() is fake_clock
+    with Mutex.for_key("a", lease=10, auto_renew=False) as mutex:
+        fake_clock.advance(11)
+        assert not mutex.held
+        mutex.renew()
+
+
+def test_clock_is_real_again():
+    assert not isinstance(local_clock(), FakeClock)
+    assert "AWS_ENDPOINT_URL_DYNAMODB" in os.environ
+"""
+
+
+def test_the_fixtures_are_there_as_soon_as_the_package_is_installed(tmp_path):
+    (tmp_path / "test_theirs.py").write_text(SUITE)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
+    command += ["-W", "ignore:unclosed <socket:ResourceWarning", "test_theirs.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert "5 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+def test_an_unused_plugin_starts_nothing_and_loads_little(tmp_path):
+    (tmp_path / "test_theirs.py").write_text(
+        "import sys, threading\n"
+        "def test_light():\n"
+        "    ours = {name for name in sys.modules if name.startswith('pynamodb_mutex.testing')}\n"
+        "    assert ours == {'pynamodb_mutex.testing', 'pynamodb_mutex.testing.fixtures'}\n"
+        "    assert 'moto' not in sys.modules\n"
+        "    assert threading.active_count() == 1\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert math.isfinite(done.returncode)
+
+
+@pytest.mark.unmeasured
+def test_conftest_can_name_the_table(tmp_path) -> None:
+    """The plugin has imported the package by then."""
+    (tmp_path / "conftest.py").write_text(
+        "import os, sys\n"
+        "assert 'pynamodb_mutex.models' in sys.modules\n"
+        "os.environ['PYNAMODB_MUTEX_TABLE'] = 'mine'\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(lock_table):\n"
+        "    assert lock_table.Meta.table_name == 'mine'\n"
+        "    assert lock_table._get_connection().describe_table()['TableName'] == 'mine'\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "PYNAMODB_MUTEX_TABLE"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        check=False, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout

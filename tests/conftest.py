@@ -13,6 +13,8 @@ import botocore.session
 import hypothesis
 import pytest
 
+from simulated import simulated_engine
+
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.testing import (
     Engine,
@@ -92,11 +94,23 @@ def local_engine() -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture(params=["embedded", "local"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Each engine in turn, in use."""
-    with use(request.getfixturevalue(f"{request.param}_engine")) as engine:
-        yield engine
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test of locks the simulated engine, or the real ones if it is marked ``real``."""
+    if "engine_name" in metafunc.fixturenames:
+        mark = next(metafunc.definition.iter_markers("real"), None)
+        names = ["simulated"] if mark is None else mark.args or ("embedded", "local")
+        metafunc.parametrize("engine_name", names)
+
+
+@pytest.fixture
+def engine(engine_name: str, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """The simulated engine, or for a test that is marked ``real`` each of the real ones, in use."""
+    if engine_name == "simulated":
+        with simulated_engine() as engine:
+            yield engine
+    else:
+        with use(request.getfixturevalue(f"{engine_name}_engine")) as engine:
+            yield engine
 
 
 @pytest.fixture

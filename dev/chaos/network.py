@@ -34,7 +34,6 @@ from dev.faultproxy import (
     late_by,
     pass_on,
     server_error,
-    serving,
     stall,
     throttle,
 )
@@ -204,7 +203,7 @@ def store(
         ledger = stack.enter_context(closing(Ledger(engine, prefix, wire_record)))
         wires = [Wire(engine, ledger, client) for client in clients]
         for wire in wires:
-            stack.enter_context(serving(wire))
+            stack.enter_context(wire.serving())
         yield ledger, wires
     record("final", rows=as_they_stand(made, rows))
 

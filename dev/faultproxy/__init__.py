@@ -27,7 +27,7 @@ from dev.faultproxy.faults import (
     throttle,
     unavailable,
 )
-from dev.faultproxy.proxy import FaultProxy, fault_proxy, serving, through
+from dev.faultproxy.proxy import FaultProxy, fault_proxy, through
 from dev.faultproxy.wire import Body, Exchange, Reply, Seen, When, kind_of
 
 __all__ = [
@@ -60,7 +60,6 @@ __all__ = [
     "pass_on",
     "refuse",
     "server_error",
-    "serving",
     "set_date",
     "stall",
     "throttle",

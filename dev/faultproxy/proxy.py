@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pynamodb.models import Model
+from typing_extensions import Self
 
 from dev.faultproxy.faults import Fault, pass_on
 from dev.faultproxy.wire import Exchange, Reply, Seen, When
@@ -58,6 +59,24 @@ class FaultProxy:
         self._rules = threading.Lock()
         self._forwarding = threading.Lock()
         self._logged = threading.Condition()
+
+    @contextmanager
+    def serving(self) -> Iterator[Self]:
+        """Listen. A fault that raised fails the test on leaving."""
+        with _Server(self) as server:
+            self.url = f"http://127.0.0.1:{server.server_address[1]}"
+            thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+            thread.start()
+            try:
+                yield self
+            finally:
+                self.closing.set()
+                server.shutdown()
+                thread.join()
+                for connection in list(server.connections):
+                    with suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
+        self.check()
 
     def next(self, *faults: Fault, op: str | None = None, when: When | None = None) -> None:
         """Let the next requests meet one of the faults each.
@@ -250,28 +269,9 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def serving(proxy: FaultProxy) -> Iterator[FaultProxy]:
-    """Let a proxy listen. A fault that raised fails the test on leaving."""
-    with _Server(proxy) as server:
-        proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            proxy.closing.set()
-            server.shutdown()
-            thread.join()
-            for connection in list(server.connections):
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-    proxy.check()
-
-
-@contextmanager
 def fault_proxy(engine: Engine) -> Iterator[FaultProxy]:
     """Run a proxy to an engine. A fault that raised fails the test on leaving."""
-    with serving(FaultProxy(engine.endpoint_url)) as proxy:
+    with FaultProxy(engine.endpoint_url).serving() as proxy:
         yield proxy
 
 

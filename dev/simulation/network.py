@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Outcome = Callable[[], dict[str, Any]]
 
 EPOCH = 1_800_000_000.0
-"""Server time at the beginning of a world."""
+"""Server time at the beginning of a world, if it does not matter."""
 
 HOST_SKEW = 0.1
 """Seconds by which the clocks of DynamoDB's hosts differ, at most."""
@@ -118,7 +118,8 @@ class Client:
     _request_signer = None
 
     def __init__(self, connection: Connection) -> None:
-        self.hangs_for = connection._connect_timeout_seconds + connection._read_timeout_seconds
+        self.reads_for = connection._read_timeout_seconds
+        self.hangs_for = connection._connect_timeout_seconds + self.reads_for
         region = connection.region or "simulated"
         self.meta = SimpleNamespace(
             region_name=region,
@@ -147,10 +148,18 @@ class Network:
         requests: How many were sent.
         log: What was sent, in the order in which it was sent.
         applying: What DynamoDB evaluates now.
+        proxies: What carries requests in its place, by the URL of the endpoint.
+        epoch: Server time at the beginning of the world.
+        latency: Seconds that a request takes on its way, and an answer, in the mean.
+        late_reads: The share of reads that do not see the latest writes, unless they are consistent.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, epoch: float) -> None:
         self._world = world
+        self.epoch = epoch
+        self.latency = 0.004
+        self.late_reads = 0.1
+        self.proxies: dict[str, Any] = {}
         self.faults = Faults()
         self.script: Callable[[Exchange], Fault | None] = lambda _: None
         self.partitioned: set[Process] = set()
@@ -161,6 +170,10 @@ class Network:
     def exchange(self, client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Carry a request for the thread that runs; return DynamoDB's answer, or raise what botocore would."""
         world = self._world
+        proxy = self.proxies.get(client.meta.endpoint_url)
+        if proxy is not None:
+            answer: dict[str, Any] = proxy.carry(client, operation, kwargs)
+            return answer
         thread = world.running
         self.requests += 1
         exchange = Exchange(thread, client, operation, kwargs)
@@ -176,7 +189,7 @@ class Network:
     def _carry(self, exchange: Exchange) -> None:
         world, rng = self._world, self._world.rng
         fault = exchange.fault = self.script(exchange) or self.faults.draw(rng)
-        there, back = (min(rng.expovariate(1 / 0.004), 2.0) + 0.001 for _ in range(2))
+        there, back = self._takes(), self._takes()
         if exchange.thread.process in self.partitioned:
             fault = exchange.fault = Fault("lost_request")
         if fault is None:
@@ -207,11 +220,17 @@ class Network:
         elif kind == "nonsense":
             if rng.random() < 0.5:
                 world.after(there, apply)
-            world.after(there + back, partial(wake, dict))
+            world.after(there + back, partial(wake, _page))
         else:
             there += seconds or 0.0 if kind == "slow" else 0.0
             back += seconds or 0.0 if kind == "slow_answer" else 0.0
             world.after(there, partial(self._apply_and_answer, exchange, back))
+
+    def _takes(self) -> float:
+        """Return for how long a request, or an answer, is under way."""
+        if not self.latency:
+            return 0.0
+        return min(self._world.rng.expovariate(1 / self.latency), 2.0) + 0.001
 
     def _apply(self, exchange: Exchange) -> Outcome:
         """Apply a request; return what DynamoDB answers."""
@@ -222,10 +241,11 @@ class Network:
             if name != "ReturnConsumedCapacity"
         }
         as_of = None
-        if world.rng.random() < 0.1:
+        if world.rng.random() < self.late_reads:
             # a read that is not consistent may be late by some writes
             as_of = max(0, world.tables.writes - world.rng.randrange(3))
-        date = _date(math.floor(EPOCH + world.now + world.rng.uniform(-0.5, 0.5) * HOST_SKEW))
+        skew = world.rng.uniform(-0.5, 0.5) * HOST_SKEW if self.latency else 0.0
+        date = _date(math.floor(self.epoch + world.now + skew))
         operation, name = exchange.operation, exchange.thread.name
         exchange.times_applied += 1
         exchange.was_refused = False
@@ -329,6 +349,12 @@ def _refused(refusal: Refusal, operation: str, date: str) -> Outcome:
     if refusal.reasons is not None:
         response["CancellationReasons"] = refusal.reasons
     return _raiser(ClientError(response, operation))
+
+
+def _page() -> dict[str, Any]:
+    """Return what botocore makes of a page of HTML."""
+    headers = {"content-type": "text/html"}
+    return {"ResponseMetadata": {"HTTPHeaders": headers, "HTTPStatusCode": 200}}
 
 
 def _undated(outcome: Outcome) -> Outcome:

@@ -1,17 +1,16 @@
 """What stands for `threading` and asyncio's loop in a simulated world, and putting it in their place.
 
-Only what the library uses of them, and only while it is `installed`. Locks stay real ones: a thread of a world
-is never exchanged for another while it holds one, and `Condition` sees to that.
+Only what the library and its tests use of them. The library gets it while a world is `installed`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-import threading
 import types
+from concurrent import futures
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 @contextmanager
 def installed(world: World) -> Iterator[None]:
     """Let the library run in a world."""
-    stand_in = _threading(world)
+    stand_in = threading_of(world)
     with ExitStack() as stack:
         process = of_runtime.current_process()
         clock = replace_local_clock(Clock(world))
@@ -71,50 +70,101 @@ def acting_as(world: World, process: Process) -> Iterator[MainThread]:
         world.thread = before
 
 
-def _threading(world: World) -> Any:
-    class Started(_Started):
-        _world = world
+def threading_of(world: World) -> Any:
+    """Return what stands for the module `threading` in a world."""
 
-    def condition() -> Condition:
-        return Condition(world)
+    def inside(kind: type[Any]) -> Any:
+        # the library, and tests, name them without a world
+        return type(kind.__name__, (kind,), {"_world": world})
 
     return types.SimpleNamespace(
-        Thread=Started,
-        Condition=condition,
-        Lock=threading.Lock,
-        RLock=threading.RLock,
+        Thread=inside(StartedThread),
+        Timer=inside(Timer),
+        Condition=inside(Condition),
+        Event=inside(Event),
+        Lock=inside(Lock),
+        RLock=inside(Lock),
         current_thread=lambda: world.running,
+        get_ident=lambda: id(world.running),
     )
 
 
-class Condition:
-    """Stands for `threading.Condition`."""
+class Lock:
+    """Stands for `threading.Lock` and `threading.RLock`."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    _world: World
+
+    def __init__(self) -> None:
+        self._holder: Thread | None = None
+        self._depth = 0
         self._waiting: list[Callable[..., None]] = []
-        self._is_held = False
 
-    def __enter__(self) -> None:
-        assert not self._is_held, "a thread blocked inside a condition"
-        self._is_held = True
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - as there
+        """Acquire it, as the same thread may do again."""
+        thread = self._world.thread
+        until = math.inf if timeout < 0 or thread is None else thread.process.clock() + timeout
+        while self._holder is not None and self._holder is not thread:
+            if not blocking or thread is None or thread.process.clock() >= until:
+                return False
+            self._waiting.append(thread.waker())
+            thread.park(until)
+        self._holder = thread
+        self._depth += 1
+        return True
+
+    def release(self) -> None:
+        """Release it."""
+        self._depth -= 1
+        if self._depth == 0:
+            self._holder = None
+            waiting, self._waiting = self._waiting, []
+            for wake in waiting:
+                wake()
+
+    def locked(self) -> bool:
+        """Say whether it is held."""
+        return self._depth > 0
+
+    def __enter__(self) -> bool:
+        return self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._is_held = False
+        self.release()
+
+
+class Condition:
+    """Stands for `threading.Condition`. It needs no lock: threads are exchanged only where they block."""
+
+    _world: World
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[..., None]] = []
+
+    def __enter__(self) -> None:
+        """There is nothing to do."""
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to do."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is notified, or so many seconds are over."""
         thread = self._world.running
         wake = thread.waker()
         self._waiting.append(wake)
-        self._is_held = False
         try:
             until = math.inf if timeout is None else thread.process.clock() + timeout
             return bool(thread.park(until))
         finally:
-            self._is_held = True
             if wake in self._waiting:
                 self._waiting.remove(wake)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until a predicate holds, or so many seconds are over."""
+        clock = self._world.running.process.clock
+        until = math.inf if timeout is None else clock() + timeout
+        while not predicate() and clock() < until:
+            self.wait(None if until == math.inf else until - clock())
+        return predicate()
 
     def notify(self, count: int = 1) -> None:
         """Let some of those that wait go on."""
@@ -127,24 +177,153 @@ class Condition:
         self.notify(len(self._waiting))
 
 
-class _Started:
-    """Stands for `threading.Thread`, as the library starts its own."""
+class Event:
+    """Stands for `threading.Event`."""
+
+    _world: World
+
+    def __init__(self) -> None:
+        self._condition = type("Condition", (Condition,), {"_world": self._world})()
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Say whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it."""
+        self._is_set = True
+        self._condition.notify_all()
+
+    def clear(self) -> None:
+        """Make it unset."""
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, or so many seconds are over."""
+        return bool(self._condition.wait_for(self.is_set, timeout))
+
+
+class StartedThread:
+    """Stands for `threading.Thread`."""
 
     _world: World
 
     def __init__(
-        self, *, target: Callable[..., object], args: Any = (), name: str, daemon: bool
+        self,
+        group: None = None,
+        target: Callable[..., object] | None = None,
+        name: str | None = None,
+        args: Any = (),
+        kwargs: Any = None,
+        *,
+        daemon: bool | None = None,
     ) -> None:
-        assert daemon, "a program would never end"
-        self._call = lambda: target(*args)
-        self._name = name
+        self._call = partial(target, *args, **(kwargs or {})) if target is not None else None
+        self.name = name or "thread"
+        self.daemon = daemon
+        self._thread: Thread | None = None
+
+    def run(self) -> None:
+        """Make the call."""
+        if self._call is not None:
+            self._call()
 
     def start(self) -> None:
         """Start it, if the system lets it."""
         process = self._world.running.process
         if process.refuses_threads:
             raise RuntimeError("can't start new thread")
-        process.start_thread(self._name.removeprefix("pynamodb-mutex-"), self._call)
+        self._thread = process.start_thread(self.name.removeprefix("pynamodb-mutex-"), self._run)
+
+    def _run(self) -> None:
+        try:
+            self.run()
+        except Exception as error:
+            self._world.fail(f"the thread {self.name} ended by {error!r}")
+            raise
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, or so many seconds are over."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def is_alive(self) -> bool:
+        """Say whether it was started, and has not ended."""
+        return self._thread is not None and not self._thread.ended
+
+
+class Timer(StartedThread):
+    """Stands for `threading.Timer`."""
+
+    def __init__(self, interval: float, function: Callable[..., object], args: Any = ()) -> None:
+        super().__init__(target=function, args=args)
+        self._interval = interval
+        self._cancelled = False
+
+    def run(self) -> None:
+        """Make the call after the interval, unless it is cancelled."""
+        self._world.sleep(self._interval)
+        if not self._cancelled:
+            super().run()
+
+    def cancel(self) -> None:
+        """Do not make the call."""
+        self._cancelled = True
+
+
+class Executor(futures.Executor):
+    """Stands for `concurrent.futures.ThreadPoolExecutor`: each call gets a thread of its own."""
+
+    _world: World
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._threads: list[Thread] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Make a call on a thread."""
+        future = Future(self._world)
+        call = partial(future.settle, partial(fn, *args, **kwargs))
+        self._threads.append(self._world.running.process.start_thread("pool", call))
+        return future
+
+    def map(self, fn: Callable[..., Any], *iterables: Any, **_: Any) -> Any:
+        """Make a call for each; return what they return, in order."""
+        made = [self.submit(fn, *args) for args in zip(*iterables, strict=False)]
+        return (future.result() for future in made)
+
+    def shutdown(self, *_: object, **__: object) -> None:
+        """Wait for all calls."""
+        for thread in self._threads:
+            thread.join()
+
+
+class Future(futures.Future[Any]):
+    """A future on which a simulated thread can wait."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._done = type("Event", (Event,), {"_world": world})()
+
+    def settle(self, call: Callable[[], Any]) -> None:
+        """Make a call, and note what came of it."""
+        try:
+            self.set_result(call())
+        except Exception as error:  # noqa: BLE001 - it is for who asks
+            self.set_exception(error)
+        self._done.set()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return what came of it."""
+        if not self._done.wait(timeout):
+            raise TimeoutError
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what it raised."""
+        if not self._done.wait(timeout):
+            raise TimeoutError
+        return super().exception(0)
 
 
 class _ThreadLocal:
@@ -220,7 +399,11 @@ def run_tasks(world: World, main: Coroutine[Any, Any, Any]) -> Any:
     loop = Loop(world)
     loop.set_task_factory(_make_task)
     try:
-        return loop.run_until_complete(main)
+        try:
+            return loop.run_until_complete(main)
+        finally:
+            # after Ctrl-C, or an error
+            loop.run_until_complete(_cancelled(asyncio.all_tasks(loop)))
     finally:
         for task in asyncio.all_tasks(loop):
             # the world has ended: the garbage collector would do it at any time
@@ -228,6 +411,12 @@ def run_tasks(world: World, main: Coroutine[Any, Any, Any]) -> Any:
                 task.get_coro().close()
         loop._ready.clear()
         loop.close()
+
+
+async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _make_task(loop: Any, main: Any, **options: Any) -> asyncio.Task[Any]:

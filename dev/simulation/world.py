@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from dev.simulation.network import Network
+from dev.simulation.network import EPOCH, Network
 from dev.simulation.table import Tables
 from pynamodb_mutex._protocol.server_time import DRIFT
 from pynamodb_mutex._runtime import process as of_runtime
@@ -56,16 +56,20 @@ class World:
         processes: Those that live.
         process: The one that runs now.
         thread: The one that runs now; None between two.
+        jitter: Seconds within which a thread begins, and goes on after its process stood still.
         judge: Sees what is applied, and each step; None if nobody judges.
         trace: What happened, a line each, if it is kept.
     """
 
-    def __init__(self, seed: int = 0, *, keep_trace: bool = False) -> None:
+    def __init__(
+        self, seed: int = 0, *, keep_trace: bool = False, epoch: float = EPOCH
+    ) -> None:
         self.seed = seed
         self.now = 0.0
         self.rng = random.Random(seed)
         self.tables = Tables()
-        self.network = Network(self)
+        self.network = Network(self, epoch)
+        self.jitter = 0.001
         self.processes: list[Process] = []
         self.process: Process | None = None
         self.thread: Thread | None = None
@@ -273,8 +277,14 @@ class Process(of_runtime.Process):
     def note_holder(self, store: Store, key: str, claim: Any) -> None:
         """Note that a key is held here."""
         super().note_holder(store, key, claim)
+        self.world.note(str(self.world.thread), f"  HOLDS {key} by {claim.fencing_token}")
         if self.world.judge is not None:
             self.world.judge.believes(self, claim)
+
+    def forget_holder(self, store: Store, key: str, claim: Any) -> None:
+        """Note that a key is not held here any more."""
+        super().forget_holder(store, key, claim)
+        self.world.note(str(self.world.thread), f"  holds {key} no more: {claim.belief.state.name}")
 
     # -- what happens to it -------------------------------------------------------------------------
 
@@ -305,7 +315,16 @@ class Process(of_runtime.Process):
                 self.world.judge.froze(self)
         self.world.note(self.name, "goes on")
         for call in paused:
-            self.world.after(self.world.rng.random() * 0.001, partial(self.when_it_runs, call))
+            self.world.after(
+                self.world.rng.random() * self.world.jitter, partial(self.when_it_runs, call)
+            )
+
+    def jump(self, seconds: float) -> None:
+        """Let the clock jump forward; what waits for a time that is over then goes on."""
+        self._local += seconds
+        for thread in [*self.threads_running, self.world.thread]:
+            if thread is not None:
+                thread.clock_has_jumped()
 
     def when_it_runs(self, call: Callable[[], object]) -> None:
         """Make a call now or, while the process stands still, when it goes on; never if it is dead."""
@@ -323,7 +342,7 @@ class Process(of_runtime.Process):
         thread = Thread(self, f"{self.name}.{name}", call)
         self.threads_running.append(thread)
         self.world.started(thread)
-        self.world.after(self.world.rng.random() * 0.001, thread.waker())
+        self.world.after(self.world.rng.random() * self.world.jitter, thread.waker())
         return thread
 
 
@@ -348,8 +367,9 @@ class Thread:
         self.locals: dict[str, Any] = {}
         self.loop: Any = None
         self._call = call
+        self._joining: list[Callable[..., None]] = []
         self._turn = 0
-        self._parked = True
+        self._parked, self._until = True, math.inf
         self._value: Any = None
         self._thrown: BaseException | None = None
         self._greenlet = greenlet(self._run, parent=process.world.hub)
@@ -371,6 +391,8 @@ class Thread:
             self.error = error
         self.ended = True
         self.process.threads_running.remove(self)
+        for wake in self._joining:
+            wake()
 
     def park(self, until: float = math.inf) -> Any:
         """Block until a local time, or until it is woken; return the value that it is woken with.
@@ -382,9 +404,8 @@ class Thread:
         if world.has_ended:
             raise GreenletExit
         assert not self.process._is_stepping, "a step of an operation blocks"
-        self._parked = True
-        if until < math.inf:
-            self._set_timer(until, self._turn)
+        self._parked, self._until = True, until
+        self.clock_has_jumped()
         self._block()
         if world.has_ended:
             raise GreenletExit
@@ -393,12 +414,25 @@ class Thread:
             raise thrown
         return self._value
 
+    def clock_has_jumped(self) -> None:
+        """Set the timer by the clock as it is now."""
+        if self._parked and self._until < math.inf:
+            self._set_timer(self._until, self._turn)
+
     def _block(self) -> None:
         self.process.world.hub.switch()
 
     def go_on(self) -> None:
         """Let it run until it blocks. For the world."""
         self._greenlet.switch()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Let the thread that runs wait until this one has ended, or so many seconds are over."""
+        waiting = self.process.world.running
+        until = math.inf if timeout is None else waiting.process.clock() + timeout
+        while not self.ended and waiting.process.clock() < until:
+            self._joining.append(waiting.waker())
+            waiting.park(until)
 
     def waker(self) -> Callable[..., None]:
         """Return what ends the present block, or the next one, unless something else ends it before."""
@@ -433,6 +467,7 @@ class Thread:
         """Throw an error into it where it blocks, as a signal handler does."""
         if self.ended or not self._parked:
             return
+        self.process.world.note(self.name, f"interrupted by {error!r}")
         self._thrown = error
         self._turn += 1
         self.process.world.after(0.0, self.waker())

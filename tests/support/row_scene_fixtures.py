@@ -18,13 +18,11 @@ from scene import forget_holds
 from dev.faultproxy import fault_proxy, through
 from pynamodb_mutex import LockItem
 from pynamodb_mutex._dynamodb import connection as _connection
-from pynamodb_mutex.testing import use
+from pynamodb_mutex.testing import Engine
 
 
 @contextmanager
-def _stage(
-    request: pytest.FixtureRequest, engine_name: str, *, in_table: bool
-) -> Iterator[RowScene]:
+def _stage(engine: Engine, *, in_table: bool) -> Iterator[RowScene]:
     name = f"accounts-{uuid.uuid4().hex}"
 
     class Locks(LockItem):
@@ -42,53 +40,43 @@ def _stage(
         class Meta:
             table_name = name
 
-    with use(request.getfixturevalue(f"{engine_name}_engine")) as engine:
-        There.create_table(wait=True)
+    There.create_table(wait=True)
+    if in_table:
+        Locks.create_table()
+    with fault_proxy(engine) as proxy, pytest.MonkeyPatch.context() as patch:
+        # patient, for things may happen while it waits for an answer
+        patch.setattr(_connection, "READ_TIMEOUT", 30.0)
+        here = through(proxy, There, read_timeout=30)
         if in_table:
-            Locks.create_table()
-        with fault_proxy(engine) as proxy, pytest.MonkeyPatch.context() as patch:
-            # patient, for things may happen while it waits for an answer
-            patch.setattr(_connection, "READ_TIMEOUT", 30.0)
-            here = through(proxy, There, read_timeout=30)
-            if in_table:
-                here.lock_model = through(proxy, Locks, read_timeout=30)
-            Old("warm").save()
-            for client in (here, There):
-                with client.locked("warm") as row:
-                    row.save()
+            here.lock_model = through(proxy, Locks, read_timeout=30)
+        Old("warm").save()
+        for client in (here, There):
+            with client.locked("warm") as row:
                 row.save()
-            yield RowScene(engine, proxy, here, There, Old, in_table)
+            row.save()
+        yield RowScene(engine, proxy, here, There, Old, in_table)
 
 
 _serial = itertools.count(1)
 
-ENGINES = ["embedded", "local"]
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def stage_in_row(request: pytest.FixtureRequest) -> Iterator[RowScene]:
-    """Each engine in turn, with locks in the rows."""
-    with _stage(request, request.param, in_table=False) as stage:
+@pytest.fixture
+def stage_in_row(engine: Engine) -> Iterator[RowScene]:
+    """An engine, with locks in the rows."""
+    with _stage(engine, in_table=False) as stage:
         yield stage
 
 
-@pytest.fixture(
-    scope="module",
-    # with a lock table it is the reference's transactions that matter
-    params=[("embedded", "row"), ("local", "row"), ("local", "table")],
-    ids="-".join,
-)
-def stage_anywhere(request: pytest.FixtureRequest) -> Iterator[RowScene]:
-    """Each engine in turn, with locks in the rows, and one with locks in a lock table."""
-    engine, place = request.param
-    with _stage(request, engine, in_table=place == "table") as stage:
+@pytest.fixture(params=["row", "table"])
+def stage_anywhere(request: pytest.FixtureRequest, engine: Engine) -> Iterator[RowScene]:
+    """An engine, with locks in the rows, and with locks in a lock table."""
+    with _stage(engine, in_table=request.param == "table") as stage:
         yield stage
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def stage_in_table(request: pytest.FixtureRequest) -> Iterator[RowScene]:
-    """Each engine in turn, with locks in a lock table."""
-    with _stage(request, request.param, in_table=True) as stage:
+@pytest.fixture
+def stage_in_table(engine: Engine) -> Iterator[RowScene]:
+    """An engine, with locks in a lock table."""
+    with _stage(engine, in_table=True) as stage:
         yield stage
 
 

@@ -23,17 +23,23 @@ lost_in_two_ways = pytest.mark.parametrize("lose", [drop_answer, apply_then_500]
 _serial = itertools.count(1)
 
 
-class Acquiring(threading.Thread):
+class Acquiring:
     """A thread that acquires."""
 
     def __init__(self, mutex: Mutex) -> None:
-        super().__init__(daemon=True)
         self.mutex = mutex
         self.acquired: bool | None = None
-        self.start()
+        self._thread = threading.Thread(target=self._acquire, daemon=True)
+        self._thread.start()
 
-    def run(self) -> None:
+    def _acquire(self) -> None:
         self.acquired = self.mutex.acquire(timeout=60)
+
+    def join(self, timeout: float | None = None) -> None:
+        self._thread.join(timeout)
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
 
 @dataclass

@@ -1,7 +1,6 @@
 """The fixtures `scene` and `keys`.
 
-The table and its clients are made once for a test file and each test has a key of its own, for a
-botocore client costs more than most of these tests.
+Each test has a key of its own: on a real engine what an earlier test left behind may still come.
 """
 
 from __future__ import annotations
@@ -15,26 +14,25 @@ from scene import Scene, forget_holds
 
 from dev.faultproxy import fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex.testing import use
+from pynamodb_mutex.testing import Engine
 
 
-@pytest.fixture(scope="module", params=["embedded", "local"])
-def stage(request: pytest.FixtureRequest) -> Iterator[Scene]:
-    """Each engine in turn, with a table and two clients for all tests of a file."""
+@pytest.fixture
+def stage(engine: Engine) -> Iterator[Scene]:
+    """An engine with a table and two clients."""
 
     class There(LockItem):
         class Meta:
             table_name = f"locks-{uuid.uuid4().hex}"
 
-    with use(request.getfixturevalue(f"{request.param}_engine")) as engine:
-        There.create_table()
-        with fault_proxy(engine) as proxy:
-            # patient, for things may happen while it waits for an answer
-            here = through(proxy, There, read_timeout=30)
-            for client in (here, There):
-                with Mutex.for_key("warm", model=client):
-                    pass
-            yield Scene(engine, proxy, here, There)
+    There.create_table()
+    with fault_proxy(engine) as proxy:
+        # patient, for things may happen while it waits for an answer
+        here = through(proxy, There, read_timeout=30)
+        for client in (here, There):
+            with Mutex.for_key("warm", model=client):
+                pass
+        yield Scene(engine, proxy, here, There)
 
 
 @pytest.fixture

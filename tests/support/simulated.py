@@ -1,0 +1,287 @@
+"""The engine "simulated": DynamoDB, the network, time and threads of a test, all in virtual time.
+
+A test on it is the same code as one on a real engine: names such as ``threading`` and ``time`` in the modules of
+the tests stand for those of a simulated world while it runs. So nothing in it takes time, and nothing in it can
+happen in another order from one run to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import itertools
+import json
+import math
+import sys
+import time
+import types
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import botocore.parsers
+import botocore.session
+from botocore.awsrequest import HeadersDict
+from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
+
+from dev.faultproxy import proxy as of_proxy
+from dev.faultproxy.proxy import FaultProxy
+from dev.faultproxy.wire import Reply, kind_of
+from dev.simulation.network import Client
+from dev.simulation.table import Refusal
+from dev.simulation.threads import Executor, acting_as, installed, run_tasks, threading_of
+from dev.simulation.world import Process, World
+from pynamodb_mutex.testing import Engine
+
+ROOT = Path(__file__).parents[2]
+_OURS = (ROOT / "tests", ROOT / "dev" / "faultproxy", ROOT / "pynamodb_mutex" / "testing")
+_serial = itertools.count(1)
+
+
+@contextmanager
+def simulated_engine() -> Iterator[Engine]:
+    """Let the calling test be the main thread of a process in a world of its own."""
+    world = World(epoch=time.time())
+    world.network.latency = world.network.late_reads = world.jitter = 0.0
+    with installed(world):
+        process = Process(world, "test", rate=1.0)
+        with acting_as(world, process), _stand_ins(world):
+            yield Engine("simulated", f"http://{next(_serial)}.simulated")
+
+
+@contextmanager
+def _stand_ins(world: World) -> Iterator[None]:
+    threading = threading_of(world)
+    stand_ins = {
+        "threading": threading,
+        "time": _Time(world),
+        "asyncio": _Asyncio(world),
+        "ThreadPoolExecutor": type("Executor", (Executor,), {"_world": world}),
+        "FakeClock": functools.partial(VirtualClock, world),
+    }
+    names = [
+        (module, name)
+        for module in list(sys.modules.values())
+        if _is_ours(module)
+        for name in stand_ins.keys() & vars(module).keys()
+        if name != "FakeClock" or not module.__name__.startswith("pynamodb_mutex")
+    ]
+    before = [(module, name, getattr(module, name)) for module, name in names]
+    for module, name in names:
+        setattr(module, name, stand_ins[name])
+    try:
+        with patch.object(of_proxy, "FaultProxy", functools.partial(SimulatedProxy, world)):
+            yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def _is_ours(module: Any) -> bool:
+    file = getattr(module, "__file__", None)
+    if file is None or module.__name__ in {__name__, "conftest"}:
+        return False
+    return any(Path(file).is_relative_to(folder) for folder in _OURS)
+
+
+class _Time:
+    """Stands for the module `time`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.sleep = world.sleep
+
+    def time(self) -> float:
+        return self._world.network.epoch + self._world.now
+
+    def monotonic(self) -> float:
+        assert self._world.process is not None
+        return self._world.process.clock()
+
+    perf_counter = monotonic
+
+    def clock_gettime(self, _: int) -> float:
+        return self.monotonic()
+
+    def gmtime(self, seconds: float | None = None) -> time.struct_time:
+        return time.gmtime(self.time() if seconds is None else seconds)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+class _Asyncio:
+    """Stands for the module `asyncio`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def run(self, main: Any) -> Any:
+        return run_tasks(self._world, main)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+
+class VirtualClock:
+    """Stands for `FakeClock`: moves the local clock of the test's process, and nothing else."""
+
+    def __init__(self, world: World) -> None:
+        assert world.process is not None
+        self._process = world.process
+
+    def __enter__(self) -> VirtualClock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to do."""
+
+    def now(self) -> float:
+        return self._process.clock()
+
+    def advance(self, seconds: float) -> None:
+        if seconds < math.inf:
+            self._process.jump(seconds)
+
+
+# -- the proxy -------------------------------------------------------------------------------------
+
+
+class SimulatedProxy(FaultProxy):
+    """A fault proxy without sockets: each request is met on a simulated thread of its own."""
+
+    def __init__(self, world: World, engine_url: str) -> None:
+        super().__init__(engine_url)
+        self._world = world
+        threading = threading_of(world)
+        self.closing = threading.Event()
+        self._rules, self._forwarding = threading.Lock(), threading.Lock()
+        self._logged = threading.Condition()
+
+    @contextmanager
+    def serving(self) -> Iterator[SimulatedProxy]:
+        """Listen."""
+        self.url = f"http://proxy{next(_serial)}.simulated"
+        proxies = self._world.network.proxies
+        proxies[self.url] = self
+        yield self
+        del proxies[self.url]
+        self.closing.set()
+        self.check()
+
+    def carry(self, client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Carry a request of the thread that runs."""
+        thread = self._world.running
+        exchange = _Exchange(self, operation, kwargs, thread.waker())
+        thread.process.start_thread("wire", functools.partial(self._met, exchange))
+        outcome = thread.park(thread.process.clock() + client.reads_for)
+        if outcome is None:
+            raise ReadTimeoutError(endpoint_url=self.url)
+        data: dict[str, Any] = outcome()
+        return data
+
+    def _met(self, exchange: _Exchange) -> None:
+        try:
+            self.meet(exchange)  # type: ignore[arg-type]  # it has what faults need
+        except Exception as error:
+            self.errors.append(error)
+            exchange.reset()
+
+    def _ask(self, headers: dict[str, str], raw: bytes) -> Reply:
+        operation = headers["X-Amz-Target"].rpartition(".")[2]
+        network = self._world.network
+        kwargs = _with_bytes(json.loads(raw))
+        kwargs.pop("ReturnConsumedCapacity", None)
+        date = formatdate(network.epoch + self._world.now, usegmt=True)
+        shared = (
+            ("Content-Type", "application/x-amz-json-1.0"),
+            ("x-amzn-RequestId", "SIMULATED"),
+            ("Date", date),
+        )
+        try:
+            body, status = self._world.tables.apply(operation, kwargs), 200
+        except Refusal as refusal:
+            status = 400
+            body = {
+                "__type": f"com.amazonaws.dynamodb.v20120810#{refusal.code}",
+                "message": str(refusal),
+            }
+            if refusal.item is not None:
+                body["Item"] = refusal.item
+            if refusal.reasons is not None:
+                body["CancellationReasons"] = refusal.reasons
+        return Reply(status, json.dumps(body, default=_encoded).encode(), shared)
+
+
+class _Exchange:
+    """One request under way, as a fault sees it."""
+
+    def __init__(self, proxy: SimulatedProxy, op: str, kwargs: dict[str, Any], wake: Any) -> None:
+        self.op = op
+        self.raw = json.dumps(kwargs, default=_encoded).encode()
+        self.body = json.loads(self.raw)
+        self.kind = kind_of(op, self.body)
+        self.headers = {"X-Amz-Target": f"DynamoDB_20120810.{op}"}
+        self.proxy = proxy
+        self.edits: list[Any] = []
+        self._wake = wake
+
+    def apply(self, fault: str | None) -> Reply:
+        return self.proxy.forward(self, fault)  # type: ignore[arg-type]
+
+    def keep_from_engine(self, fault: str) -> None:
+        self.proxy.note(self, fault, None)  # type: ignore[arg-type]
+
+    def answer(self, reply: Reply) -> None:
+        for edit in self.edits:
+            reply = edit(reply)
+        self._wake(functools.partial(_received, self.op, reply))
+
+    def reset(self) -> None:
+        self._wake(self._raise_reset)
+
+    def _raise_reset(self) -> None:
+        raise ConnectionClosedError(endpoint_url=self.proxy.url)
+
+
+def _encoded(value: Any) -> Any:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value.value
+
+
+def _with_bytes(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_bytes(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"B"} and isinstance(value["B"], str):
+        return {"B": base64.b64decode(value["B"])}
+    return {name: _with_bytes(each) for name, each in value.items()}
+
+
+@functools.cache
+def _service() -> tuple[Any, Any]:
+    model = botocore.session.get_session().get_service_model("dynamodb")
+    return model, botocore.parsers.create_parser(model.metadata["protocol"])
+
+
+def _received(operation: str, reply: Reply) -> dict[str, Any]:
+    """Return what botocore makes of an answer, or raise it."""
+    model, parser = _service()
+    response = {
+        "headers": HeadersDict(reply.headers),
+        "body": reply.content,
+        "status_code": reply.status,
+    }
+    parsed: dict[str, Any] = parser.parse(response, model.operation_model(operation).output_shape)
+    if reply.status >= 400:
+        shape = model.shape_for_error_code(parsed.get("Error", {}).get("Code"))
+        if shape is not None:
+            parsed.update(parser.parse(response, shape))
+    if reply.status >= 300:
+        raise ClientError(parsed, operation)
+    return parsed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dev.simulation.expressions import canonical_item
+from dev.simulation.values import canonical_item
 from dev.simulation.table import Refusal, Tables
 
 # what an answer says besides: texts for people, and what it cost

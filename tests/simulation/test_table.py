@@ -484,7 +484,10 @@ def test_transactions_are_applied_once_for_each_token(store: Store) -> None:
     assert get(store, {"kk": s("a")}) == {"kk": s("a")}
 
 
-def test_transaction_tokens_are_forgotten_when_asked(memory: InMemory) -> None:
+def test_transaction_tokens_are_forgotten_after_ten_minutes(memory: InMemory) -> None:
+    now = 0.0
+    memory.tables = Tables(clock=lambda: now)
+    created(memory)
     adding = part(
         memory,
         "Update",
@@ -492,10 +495,9 @@ def test_transaction_tokens_are_forgotten_when_asked(memory: InMemory) -> None:
         UpdateExpression="ADD nn :v",
         ExpressionAttributeValues={":v": n(1)},
     )
-    for _ in range(3):
+    for now in (0.0, 600.0, 601.0):
         assert memory("TransactWriteItems", TransactItems=[adding], ClientRequestToken="t") == {}
-        memory.tables.forget("t")
-    assert get(memory)["nn"] == n(4.5)
+    assert get(memory)["nn"] == n(3.5)
 
 
 def test_updates_that_do_not_fit_cancel_a_transaction(memory: InMemory) -> None:
@@ -670,11 +672,14 @@ def test_answers_and_requests_are_no_doors_to_the_rows(memory: InMemory) -> None
 @pytest.mark.parametrize(
     ("operation", "kwargs"),
     [
-        ("Query", {}),
-        ("GetItem", {"TableName": "table", "Key": KEY, "ProjectionExpression": "kk"}),
+        ("ExecuteStatement", {}),
+        ("Query", {"TableName": "table", "KeyConditions": {}}),
+        ("Scan", {"TableName": "table", "ScanFilter": {}}),
+        ("GetItem", {"TableName": "table", "Key": KEY, "AttributesToGet": ["kk"]}),
         ("UpdateItem", {"TableName": "table", "Key": KEY, "AttributeUpdates": {}}),
         ("BatchGetItem", {"RequestItems": {"table": {"Keys": [KEY], "AttributesToGet": ["kk"]}}}),
         ("BatchExecuteStatement", {"Statements": [{"Statement": "DELETE FROM x"}]}),
+        ("BatchExecuteStatement", {"Statements": [{"Statement": "UPDATE x SET a = 'b' WHERE c = ?"}]}),
     ],
 )
 def test_what_is_not_known_is_no_refusal_of_dynamodbs(

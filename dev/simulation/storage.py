@@ -110,7 +110,10 @@ class Table:
                 )
             if kind == "N":
                 content = canonical_number(content)
-            elif len(content.encode() if kind == "S" else content) > longest:
+            elif len(content) > longest or (
+                # a character has up to four bytes
+                kind == "S" and 4 * len(content) > longest and len(content.encode()) > longest
+            ):
                 raise invalid(
                     f"Hash primary key values must be under {_LONGEST_HASH} bytes, and range primary "
                     f"key values must be under {_LONGEST_RANGE} bytes"

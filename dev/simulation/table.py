@@ -17,7 +17,6 @@ limited in size, requests and answers but for pages are not; see `expressions` f
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -127,6 +126,13 @@ def _check_understood(operation: str, request: Mapping[str, Any]) -> None:
     check_known(operation, request, _UNDERSTOOD[operation])
 
 
+def _copied(part: Any) -> Any:
+    """Copy the dicts and lists of a request, of which the caller may make another one."""
+    if isinstance(part, dict):
+        return {name: _copied(each) for name, each in part.items()}
+    return [_copied(each) for each in part] if isinstance(part, list) else part
+
+
 class Tables:
     """The tables of one account in one region.
 
@@ -149,7 +155,7 @@ class Tables:
         self._kept = versions
         self._clock = clock
         self._tables: dict[str, Table] = {}
-        self._transactions: dict[str, tuple[str, float]] = {}
+        self._transactions: dict[str, tuple[Any, float]] = {}
         self._reads: dict[str, Callable[[Any, int | None], dict[str, Any]]] = {
             "BatchGetItem": self._batch_get,
             "GetItem": self._get,
@@ -376,12 +382,11 @@ class Tables:
         items = request["TransactItems"]
         if not 0 < len(items) <= _MOST_IN_TRANSACTION:
             raise invalid("Member must have length less than or equal to 100, and not be empty")
-        token, content = request.get("ClientRequestToken"), ""
-        if token is not None:
-            content = json.dumps(items, sort_keys=True, default=repr)
-            applied, at = self._transactions.get(token, ("", 0.0))
-            if applied and self._clock() - at <= _REQUEST_TOKENS_LAST:
-                if applied != content:
+        token = request.get("ClientRequestToken")
+        if token in self._transactions:
+            applied, at = self._transactions[token]
+            if self._clock() - at <= _REQUEST_TOKENS_LAST:
+                if applied != items:
                     raise Refusal("IdempotentParameterMismatchException", "")
                 # it has been applied: that is the answer, whatever has become of the rows since
                 return {}
@@ -390,7 +395,7 @@ class Tables:
         self._apply(self._evaluate_together(parts))
         if token is not None:
             # a transaction that was cancelled leaves no token: its repetition is looked at anew
-            self._transactions[token] = content, self._clock()
+            self._transactions[token] = _copied(items), self._clock()
         return {}
 
     def _evaluate_together(self, parts: list[tuple[str, Mapping[str, Any]]]) -> list[_Change]:

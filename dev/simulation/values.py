@@ -111,17 +111,22 @@ def canonical(value: Value) -> Value:
     """Return a copy of a value in the form in which equal values are equal dicts."""
     if len(value) != 1:
         raise invalid("Supplied AttributeValue must contain exactly one of the supported datatypes")
-    ((kind, content),) = value.items()
+    [(kind, content)] = value.items()
+    # the most frequent ones first
+    if kind == "S":
+        return {"S": content}
     if kind == "N":
         return {"N": canonical_number(content)}
-    if kind in {"S", "BOOL", "NULL"}:
-        return {kind: content}
-    if kind == "B":
-        return {"B": bytes(content)}
+    if kind in {"B", "BOOL", "NULL"}:
+        return {kind: bytes(content) if kind == "B" else content}
     if kind == "L":
         return {"L": [canonical(each) for each in content]}
     if kind == "M":
         return {"M": canonical_item(content)}
+    return _canonical_set(kind, content)
+
+
+def _canonical_set(kind: str, content: Any) -> Value:
     if kind not in SETS:
         raise invalid(f"Supplied AttributeValue has an unknown datatype {kind}")
     if not content:
@@ -208,7 +213,10 @@ def size_of(value: Value) -> int:
 
 
 def size_of_item(item: Mapping[str, Value]) -> int:
-    return sum(len(name.encode()) + size_of(value) for name, value in item.items())
+    size = 0
+    for name, value in item.items():
+        size += (len(name) if name.isascii() else len(name.encode())) + size_of(value)
+    return size
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -143,6 +143,7 @@ class Tables:
         clock: Seconds of the server's time, by which the tokens of transactions are forgotten.
 
     Attributes:
+        clock: The same.
         writes: How many writes were applied so far, over all tables. A read that is not consistent may be
             answered as of any of these numbers: see `apply`.
         batch_limit: How many rows a batch reads or writes before it leaves the others unprocessed, as
@@ -153,7 +154,7 @@ class Tables:
         self.writes = 0
         self.batch_limit: int | None = None
         self._kept = versions
-        self._clock = clock
+        self.clock = clock
         self._tables: dict[str, Table] = {}
         self._transactions: dict[str, tuple[Any, float]] = {}
         self._reads: dict[str, Callable[[Any, int | None], dict[str, Any]]] = {
@@ -385,7 +386,7 @@ class Tables:
         token = request.get("ClientRequestToken")
         if token in self._transactions:
             applied, at = self._transactions[token]
-            if self._clock() - at <= _REQUEST_TOKENS_LAST:
+            if self.clock() - at <= _REQUEST_TOKENS_LAST:
                 if applied != items:
                     raise Refusal("IdempotentParameterMismatchException", "")
                 # it has been applied: that is the answer, whatever has become of the rows since
@@ -395,7 +396,7 @@ class Tables:
         self._apply(self._evaluate_together(parts))
         if token is not None:
             # a transaction that was cancelled leaves no token: its repetition is looked at anew
-            self._transactions[token] = _copied(items), self._clock()
+            self._transactions[token] = _copied(items), self.clock()
         return {}
 
     def _evaluate_together(self, parts: list[tuple[str, Mapping[str, Any]]]) -> list[_Change]:

@@ -485,9 +485,6 @@ def test_transactions_are_applied_once_for_each_token(store: Store) -> None:
 
 
 def test_transaction_tokens_are_forgotten_after_ten_minutes(memory: InMemory) -> None:
-    now = 0.0
-    memory.tables = Tables(clock=lambda: now)
-    created(memory)
     adding = part(
         memory,
         "Update",
@@ -495,9 +492,13 @@ def test_transaction_tokens_are_forgotten_after_ten_minutes(memory: InMemory) ->
         UpdateExpression="ADD nn :v",
         ExpressionAttributeValues={":v": n(1)},
     )
-    for now in (0.0, 600.0, 601.0):
+    now = 0.0
+    memory.tables = Tables(clock=lambda: now)
+    created(memory)
+    for minute, number in ((0, 2.5), (10, 2.5), (11, 3.5)):
+        now = 60.0 * minute
         assert memory("TransactWriteItems", TransactItems=[adding], ClientRequestToken="t") == {}
-    assert get(memory)["nn"] == n(3.5)
+        assert get(memory)["nn"] == n(number)
 
 
 def test_updates_that_do_not_fit_cancel_a_transaction(memory: InMemory) -> None:
@@ -679,7 +680,10 @@ def test_answers_and_requests_are_no_doors_to_the_rows(memory: InMemory) -> None
         ("UpdateItem", {"TableName": "table", "Key": KEY, "AttributeUpdates": {}}),
         ("BatchGetItem", {"RequestItems": {"table": {"Keys": [KEY], "AttributesToGet": ["kk"]}}}),
         ("BatchExecuteStatement", {"Statements": [{"Statement": "DELETE FROM x"}]}),
-        ("BatchExecuteStatement", {"Statements": [{"Statement": "UPDATE x SET a = 'b' WHERE c = ?"}]}),
+        (
+            "BatchExecuteStatement",
+            {"Statements": [{"Statement": "UPDATE x SET a = 'b' WHERE c = ?"}]},
+        ),
     ],
 )
 def test_what_is_not_known_is_no_refusal_of_dynamodbs(

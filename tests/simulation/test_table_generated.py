@@ -13,10 +13,9 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from table_answers import answer_of, comparable
+from table_answers import answer_of, answer_of_engine, documented
 
 from dev.simulation.table import Tables
 from pynamodb_mutex.testing import Engine, use
@@ -268,22 +267,7 @@ def renamed(request: Any, table: str, number: int) -> Any:
     return request.replace("TABLE", table) if isinstance(request, str) else request
 
 
-def answer_of_engine(client: Any, operation: str, kwargs: dict[str, Any]) -> Any:
-    try:
-        return comparable(client._make_api_call(operation, kwargs))
-    except ClientError as error:
-        return comparable(error.response)
-
-
-def documented(answer: Any) -> Any:
-    """Let an update that does not fit its row in a transaction be refused as DynamoDB Local does it.
-
-    As documented such a transaction is cancelled, with a reason for each part.
-    """
-    codes = [reason["Code"] for reason in answer.get("CancellationReasons", ())]
-    return {"Error": {"Code": "ValidationException"}} if "ValidationError" in codes else answer
-
-
+@pytest.mark.local
 @settings(max_examples=300)
 @given(full, st.lists(requests(), min_size=1, max_size=6))
 def test_generated_requests_are_answered_as_by_dynamodb_local(asked, item, sequence) -> None:

@@ -16,6 +16,7 @@ class Applied(NamedTuple):
     """A request that was evaluated.
 
     Attributes:
+        tables: Which were asked.
         operation: Such as UpdateItem.
         kwargs: Its parameters.
         as_of: After how many writes it was answered, for a read that was late.
@@ -23,6 +24,7 @@ class Applied(NamedTuple):
         outcome: The answer, or the refusal.
     """
 
+    tables: Tables
     operation: str
     kwargs: dict[str, Any]
     as_of: int | None
@@ -44,9 +46,9 @@ def recorded() -> Iterator[list[Applied]]:
         try:
             answer = apply(self, operation, kwargs, as_of)
         except Refusal as refusal:
-            requests.append(Applied(operation, sent, as_of, self.clock(), refusal))
+            requests.append(Applied(self, operation, sent, as_of, self.clock(), refusal))
             raise
-        requests.append(Applied(operation, sent, as_of, self.clock(), copy.deepcopy(answer)))
+        requests.append(Applied(self, operation, sent, as_of, self.clock(), copy.deepcopy(answer)))
         return answer
 
     with patch.object(Tables, "apply", record):

@@ -242,6 +242,12 @@ def _all_of(parts: Sequence[Test]) -> Test:
     return hold
 
 
+def _written(path: Path) -> str:
+    """Write a path as DynamoDB does."""
+    steps = [f"[{step}]" if isinstance(step, int) else step for step in path]
+    return f"[{', '.join(steps)}]"
+
+
 class _Operand(NamedTuple):
     read: Reading
     path: Path | None = None
@@ -440,7 +446,7 @@ class Parser:
         if first.path is not None and any(first.path == other.path for other in others):
             self._refuse(
                 "The first operand must be distinct from the remaining operands for this operator "
-                f"or function; operator: {operator}, first operand: {[*first.path]}"
+                f"or function; operator: {operator}, first operand: {_written(first.path)}"
             )
         self._operators.append(operator)
         paths = [each.path for each in (first, *others) if each.path is not None]
@@ -622,7 +628,7 @@ class Parser:
                 trouble = "conflict with each other; "
             if trouble:
                 self._refuse(
-                    f"Two document paths {trouble}path one: {[*one]}, path two: {[*other]}"
+                    f"Two document paths {trouble}path one: {_written(one)}, path two: {_written(other)}"
                 )
 
 

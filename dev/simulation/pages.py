@@ -133,6 +133,11 @@ class _Page:
         limit, filtering = self._request.get("Limit"), expressions.filter
         if limit is not None and limit < 1:
             raise invalid("Limit must be greater than or equal to 1")
+        counts = self._request.get("Select") == "COUNT"
+        if counts and expressions.projection is not None:
+            raise invalid(
+                "Cannot specify the ProjectionExpression when choosing to get only the Count"
+            )
         ends = {**self._table.key, **self._index.key}
         start = self._request.get("ExclusiveStartKey")
         if start is not None:
@@ -154,7 +159,7 @@ class _Page:
             if scanned == limit or size >= _LARGEST:
                 answer["LastEvaluatedKey"] = {name: {**item[name]} for name in ends}
                 break
-        if self._request.get("Select") != "COUNT":
+        if not counts:
             answer["Items"] = items
         if self._request.get("ReturnConsumedCapacity", "NONE") != "NONE":
             units = max(1, -(-size // _READ_UNIT)) * (

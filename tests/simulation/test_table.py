@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
-import boto3
 import pytest
-from botocore.exceptions import ClientError
-from table_answers import BYWAYS, comparable
+from table_answers import comparable
+from table_stores import INVALID, REFUSED, InMemory, Local, Store, n, s
 
 from dev.simulation.table import Refusal, Tables
 from pynamodb_mutex.testing import Engine, use
@@ -40,57 +39,6 @@ ITEM = {
     "ll": {"L": [{"N": "1"}, {"S": "two"}, {"M": {"xx": {"N": "3"}}}]},
     "mm": {"M": {"xx": {"N": "1"}, "ll": {"L": [{"S": "in"}]}}},
 }
-REFUSED = "ConditionalCheckFailedException"
-INVALID = "ValidationException"
-
-
-def n(value: object) -> dict[str, str]:
-    return {"N": str(value)}
-
-
-def s(text: str) -> dict[str, str]:
-    return {"S": text}
-
-
-class Store(Protocol):
-    name: str
-
-    def __call__(self, operation: str, **kwargs: Any) -> Any: ...
-
-
-class InMemory:
-    """The table in memory; refusals are returned as (code, message, more)."""
-
-    name = "table"
-
-    def __init__(self) -> None:
-        self.tables = Tables()
-
-    def __call__(self, operation: str, **kwargs: Any) -> Any:
-        try:
-            return self.tables.apply(operation, kwargs)
-        except Refusal as refusal:
-            if refusal.reasons is not None:
-                return refusal.code, [reason["Code"] for reason in refusal.reasons]
-            return refusal.code, refusal.item
-
-
-class Local:
-    """DynamoDB Local."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.name = f"cases-{uuid.uuid4().hex}"
-        self.client = boto3.client("dynamodb", endpoint_url=endpoint)
-
-    def __call__(self, operation: str, **kwargs: Any) -> Any:
-        try:
-            answer = self.client._make_api_call(operation, kwargs)
-            return {name: answer[name] for name in answer if name not in BYWAYS}
-        except ClientError as error:
-            code, response = error.response["Error"]["Code"], error.response
-            if "CancellationReasons" in response:
-                return code, [reason["Code"] for reason in response["CancellationReasons"]]
-            return code, response.get("Item")
 
 
 @pytest.fixture(params=["memory", "local"])

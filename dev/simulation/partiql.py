@@ -10,7 +10,8 @@ from dev.simulation.expressions import Condition, Parser, Placeholders, Update
 from dev.simulation.values import Refusal, invalid
 
 _TOKEN = re.compile(r'"((?:[^"]|"")+)"|(\?)')
-_LITERAL = re.compile(r"'|\bIS\b|[\[{]", re.IGNORECASE)
+# also what begins with IS, and indexes
+_LITERAL = re.compile(r"'|[\[{]|(?<![#:\w])\d|\b(?:IS|TRUE|FALSE|NULL)\b", re.IGNORECASE)
 _UPDATE = re.compile(
     r"""\s* UPDATE \s+ (?P<table>\S+) \s+
     (?P<changes>(?:SET|REMOVE) \b .*?) \s+

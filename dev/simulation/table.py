@@ -147,7 +147,7 @@ class Tables:
         writes: How many writes were applied so far, over all tables. A read that is not consistent may be
             answered as of any of these numbers: see `apply`.
         batch_limit: How many rows a batch reads or writes before it leaves the others unprocessed, as
-            DynamoDB does when it is busy. None if it never is.
+            DynamoDB does when it is busy: one at least. None if it never is.
     """
 
     def __init__(self, *, versions: int = 16, clock: Callable[[], float] = lambda: 0.0) -> None:

@@ -628,9 +628,9 @@ def test_answers_and_requests_are_no_doors_to_the_rows(memory: InMemory) -> None
         ("UpdateItem", {"TableName": "table", "Key": KEY, "AttributeUpdates": {}}),
         ("BatchGetItem", {"RequestItems": {"table": {"Keys": [KEY], "AttributesToGet": ["kk"]}}}),
         ("BatchExecuteStatement", {"Statements": [{"Statement": "DELETE FROM x"}]}),
-        (
-            "BatchExecuteStatement",
-            {"Statements": [{"Statement": "UPDATE x SET a = 'b' WHERE c = ?"}]},
+        *(
+            ("BatchExecuteStatement", {"Statements": [{"Statement": f"UPDATE x SET {text}"}]})
+            for text in ("a = 'b' WHERE c = ?", "a = 1 WHERE c = ?", "a = ? WHERE c IS MISSING")
         ),
     ],
 )

@@ -359,9 +359,11 @@ def test_busy_tables_leave_parts_of_batches_unprocessed() -> None:
     answer = memory("BatchGetItem", RequestItems={memory.name: asked})
     assert answer["Responses"] == {memory.name: [ITEM, rows[0]]}
     assert answer["UnprocessedKeys"] == {memory.name: {**asked, "Keys": rows[1:]}}
-    memory.tables.batch_limit = 0
-    answer = memory("BatchGetItem", RequestItems=answer["UnprocessedKeys"])
-    assert answer["UnprocessedKeys"] == {memory.name: {**asked, "Keys": rows[1:]}}
+    memory.tables.batch_limit = 1
+    memory("CreateTable", TableName="other", **SCHEMA)
+    answer = memory("BatchGetItem", RequestItems={memory.name: {"Keys": [KEY]}, "other": asked})
+    assert answer["Responses"] == {memory.name: [ITEM], "other": []}
+    assert answer["UnprocessedKeys"] == {"other": asked}
 
 
 # -- tables ---------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Builder:
         self.values[placeholder] = self.draw(strategy)
         return placeholder
 
-    # -- conditions: what DynamoDB refuses for the types of literals alone is left out ---------------
+    # -- conditions ------------------------------------------------------------------------------
 
     def condition(self, depth: int = 2) -> str:
         forms = [
@@ -100,7 +100,7 @@ class Builder:
         )
 
     def simple(self) -> str:
-        path, other = self.draw(st.lists(paths, min_size=2, max_size=2, unique=True))
+        path, other = self.draw(st.lists(paths, min_size=2, max_size=2))
         exists = st.sampled_from(["attribute_exists", "attribute_not_exists"])
         types = st.sampled_from(["S", "N", "B", "BOOL", "NULL", "L", "M", "SS", "NS", "BS"]).map(
             lambda name: {"S": name}
@@ -109,12 +109,13 @@ class Builder:
         forms: list[Callable[[], str]] = [
             lambda: f"{path} {self.draw(equality)} {self.value(values)}",
             lambda: f"{path} {self.draw(signs)} {self.value(scalars)}",
+            lambda: f"{path} {self.draw(signs)} {self.value(values)}",
             lambda: f"{path} {self.draw(signs)} {other}",
             lambda: f"{self.draw(exists)}({path})",
             lambda: f"attribute_type({path}, {self.value(types)})",
-            lambda: f"begins_with({path}, {self.value(strings | binaries)})",
+            lambda: f"begins_with({path}, {self.value(flat)})",
             lambda: f"contains({path}, {self.value(flat)})",
-            lambda: f"size({path}) {self.draw(signs)} {self.value(numbers)}",
+            lambda: f"size({path}) {self.draw(signs)} {self.value(scalars)}",
             lambda: f"{path} BETWEEN {' AND '.join(self.numbers(self.draw(bounds)))}",
             lambda: f"{path} IN ({self.value(values)}, {self.value(values)})",
         ]
@@ -137,20 +138,20 @@ class Builder:
         return ""
 
     def add(self) -> str:
-        return f" {self.value(numbers | string_sets | number_sets)}"
+        return f" {self.value(numbers | string_sets | number_sets | others)}"
 
     def delete(self) -> str:
-        return f" {self.value(string_sets | number_sets)}"
+        return f" {self.value(string_sets | number_sets | others)}"
 
     def set(self) -> str:
         other = self.draw(paths)
         forms: list[Callable[[], str]] = [
             lambda: f" = {other}",
             lambda: f" = {self.value(values)}",
-            lambda: f" = {other} {self.draw(st.sampled_from('+-'))} {self.value(numbers)}",
+            lambda: f" = {other} {self.draw(st.sampled_from('+-'))} {self.value(scalars)}",
             lambda: f" = if_not_exists({other}, {self.value(values)})",
             lambda: f" = if_not_exists({other}, {self.value(numbers)}) + {self.value(numbers)}",
-            lambda: f" = list_append({other}, {self.value(lists)})",
+            lambda: f" = list_append({other}, {self.value(lists | numbers)})",
         ]
         return self.draw(st.sampled_from(forms))()
 
@@ -185,19 +186,30 @@ def single(draw: Draw, kinds: str, key: str, *, alone: bool) -> tuple[str, dict[
 
 def statement(draw: Draw, key: str) -> dict[str, Any]:
     """An update in PartiQL."""
-    names = draw(st.lists(st.sampled_from(["aa", "bb", "cc"]), min_size=1, max_size=2, unique=True))
-    tests = draw(st.lists(st.tuples(st.sampled_from(["aa", "bb", "gone"]), signs), max_size=2))
-    sets = " ".join(f'SET "{name}" = ?' for name in names)
-    where = " AND ".join(f'"{name}" {sign} ?' for name, sign in [("kk", "="), *tests])
+    name = st.sampled_from(["aa", "bb", "gone"])
+    changed = draw(
+        st.lists(st.sampled_from(["aa", "bb", "cc"]), min_size=1, max_size=2, unique=True)
+    )
+    changes = [draw(st.sampled_from([f'SET "{each}" = ?', f'REMOVE "{each}"'])) for each in changed]
+    forms: list[Callable[[], str]] = [
+        lambda: f'"{draw(name)}" {draw(signs)} ?',
+        lambda: f'NOT "{draw(name)}" {draw(signs)} ?',
+        lambda: f'("{draw(name)}" {draw(signs)} ? OR attribute_exists("{draw(name)}"))',
+        lambda: f'begins_with("{draw(name)}", ?)',
+        lambda: f'attribute_not_exists("{draw(name)}")',
+    ]
+    tests = [draw(st.sampled_from(forms))() for _ in range(draw(st.integers(0, 2)))]
     returning = draw(
         st.sampled_from(
             ["", " RETURNING MODIFIED NEW *", " RETURNING ALL OLD *", " RETURNING ALL NEW *"]
         )
     )
-    parameters = [draw(numbers | strings) for _ in names]
-    parameters += [{"S": key}, *(draw(numbers | strings) for _ in tests)]
+    before, after = " ".join(changes), " AND ".join(tests)
+    parameters = [draw(numbers | strings) for _ in range(before.count("?"))]
+    parameters += [{"S": key}, *(draw(numbers | strings) for _ in range(after.count("?")))]
+    where = " AND ".join(['"kk" = ?', *tests])
     return {
-        "Statement": f'UPDATE "TABLE" {sets} WHERE {where}{returning}',
+        "Statement": f'UPDATE "TABLE" {before} WHERE {where}{returning}',
         "Parameters": parameters,
         "ReturnValuesOnConditionCheckFailure": draw(st.sampled_from(["ALL_OLD", "NONE"])),
     }

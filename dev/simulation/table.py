@@ -1,48 +1,48 @@
 """DynamoDB in memory, for virtual time: it evaluates the very requests that the library sends.
 
-No thread, no clock, no I/O: `Tables.apply` takes an operation and its parameters as botocore's client
-would, and returns the answer, or raises `Refusal`. One call is one instant: what is evaluated together
-is written together. Delays, lost answers, hosts with clocks of their own and reads that are late belong
-to the network around it.
+No thread, no I/O: `Tables.apply` takes an operation and its parameters as botocore's client would, and
+returns the answer, or raises `Refusal`. One call is one instant: what is evaluated together is written
+together. Delays, lost answers, hosts with clocks of their own and reads that are late belong to the network
+around it.
 
-Where DynamoDB and its emulators differ, this follows DynamoDB Local, but for three things in which
-Amazon's documentation says otherwise: numbers are brought into one form by PartiQL, too; a transaction or
-a batch that names a row twice is refused before anything in it is looked at; and an update in a transaction
-that does not fit its row cancels the transaction, with a reason for each part.
+Where DynamoDB and its emulators differ, this follows DynamoDB Local, but for what Amazon's documentation says
+otherwise: numbers are brought into one form by PartiQL, too; a transaction or a batch that names a row twice is
+refused before anything in it is looked at; an update in a transaction that does not fit its row cancels the
+transaction, with a reason for each part; and an update cannot give an index's key another type.
 
-What it does not know it refuses loudly, with NotImplementedError: to guess would be to test a guess.
-Sizes of items and requests are not limited; see `expressions` for what else is not checked.
+What it does not know it refuses loudly, with NotImplementedError: to guess would be to test a guess. Items are
+limited in size, requests and answers but for pages are not; see `expressions` for what else is not checked.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dev.simulation.documents import Path, value_at
 from dev.simulation.expressions import (
-    COMPARISONS,
-    NO_UPDATE,
+    Condition,
+    Update,
+    Values,
+    expressions_of,
+    shown,
+    updated,
+)
+from dev.simulation.pages import query, scan
+from dev.simulation.partiql import Statement, statement_of
+from dev.simulation.storage import Key, Table
+from dev.simulation.values import (
+    LARGEST_ITEM,
     Item,
-    Path,
     Refusal,
     UnfitError,
-    Value,
     canonical,
     canonical_item,
-    canonical_number,
-    condition_of,
+    check_known,
     copy_item,
-    decimal_of,
     invalid,
-    names_of,
-    update_of,
-    updated,
-    value_at,
-    values_of,
+    size_of_item,
 )
 
 __all__ = ["Refusal", "Tables"]
@@ -51,169 +51,59 @@ _MOST_IN_TRANSACTION = 100
 _MOST_READ = 100
 _MOST_WRITTEN = 25
 
-
-# -- statements in PartiQL ----------------------------------------------------------------------
-
-_NAME = r'(?:"(?:[^"]|"")+"|[A-Za-z_]\w*)'
-_SET = rf"({_NAME})\s*=\s*\?"
-_TEST = rf"({_NAME})\s*(<>|<=|>=|=|<|>)\s*\?"
-_STATEMENT = re.compile(
-    rf"""\s*UPDATE\s+(?P<table>{_NAME})\s+
-    (?P<sets>(?:SET\s+{_SET}(?:\s*,\s*{_SET})*\s+)+)
-    WHERE\s+(?P<tests>{_TEST}(?:\s+AND\s+{_TEST})*)\s*
-    (?:RETURNING\s+(?P<which>ALL|MODIFIED)\s+(?P<when>OLD|NEW)\s*\*\s*)?""",
-    re.IGNORECASE | re.VERBOSE,
-)
-
-
-class _Statement(NamedTuple):
-    """An UPDATE that sets attributes, on comparisons that are joined by AND; parameters in order."""
-
-    table: str
-    sets: list[str]
-    tests: list[tuple[str, str]]
-    which: str
-    when: str
-
-
-@functools.lru_cache(maxsize=256)
-def _statement(text: str) -> _Statement:
-    found = _STATEMENT.fullmatch(text)
-    if found is None:
-        raise NotImplementedError(f"no PartiQL but UPDATE ... SET ... WHERE is known here: {text}")
-
-    def name(written: str) -> str:
-        return written[1:-1].replace('""', '"') if written.startswith('"') else written
-
-    sets = [name(each) for each in re.findall(_SET, found["sets"])]
-    tests = [(name(each), sign) for each, sign in re.findall(_TEST, found["tests"])]
-    which, when = (found["which"] or "").upper(), (found["when"] or "").upper()
-    return _Statement(name(found["table"]), sets, tests, which, when)
-
-
-# -- tables -------------------------------------------------------------------------------------
-
-_Key = tuple[Any, ...]
-
-
-class _Row:
-    """One key's versions, each with the number of the write that made it. The last one is the row."""
-
-    def __init__(self, kept: int) -> None:
-        self.versions: deque[tuple[int, Item | None]] = deque([(0, None)], maxlen=kept)
-
-    def read(self, as_of: int | None) -> Item | None:
-        if as_of is None:
-            return self.versions[-1][1]
-        known = (item for number, item in reversed(self.versions) if number <= as_of)
-        return next(known, self.versions[0][1])
-
-
-class _Table:
-    def __init__(self, request: Mapping[str, Any], kept: int) -> None:
-        self.name: str = request["TableName"]
-        kinds = {
-            each["AttributeName"]: each["AttributeType"] for each in request["AttributeDefinitions"]
-        }
-        # KeySchema names the hash key first
-        self.key = {
-            each["AttributeName"]: kinds[each["AttributeName"]] for each in request["KeySchema"]
-        }
-        self.description = {
-            "TableName": self.name,
-            "TableStatus": "ACTIVE",
-            "KeySchema": request["KeySchema"],
-            "AttributeDefinitions": request["AttributeDefinitions"],
-        }
-        self.time_to_live: dict[str, Any] = {}
-        self._rows: dict[_Key, _Row] = {}
-        self._kept = kept
-
-    def key_of(self, key: Mapping[str, Value], *, whole: bool = False) -> _Key:
-        """Return what a row is found by.
-
-        Args:
-            key: The key, or in a put the whole row.
-            whole: It is the whole row.
-        """
-        if not whole and len(key) != len(self.key):
-            raise invalid("The provided key element does not match the schema")
-        found = []
-        for name, kind in self.key.items():
-            content = key.get(name, {}).get(kind)
-            if content is None:
-                raise invalid("The provided key element does not match the schema")
-            if not content:
-                raise invalid(
-                    "One or more parameter values are not valid. The AttributeValue for a key attribute "
-                    f"cannot contain an empty string value. Key: {name}"
-                )
-            found.append(canonical_number(content) if kind == "N" else content)
-        return tuple(found)
-
-    def named(self, key: _Key) -> Item:
-        """Return a row's key as it stands in a request."""
-        return {
-            name: {kind: part} for (name, kind), part in zip(self.key.items(), key, strict=True)
-        }
-
-    def read(self, key: _Key, as_of: int | None = None) -> Item | None:
-        row = self._rows.get(key)
-        return None if row is None else row.read(as_of)
-
-    def write(self, key: _Key, item: Item | None, number: int) -> None:
-        row = self._rows.get(key)
-        if row is None:
-            row = self._rows[key] = _Row(self._kept)
-        row.versions.append((number, item))
-
-    def keys(self) -> list[_Key]:
-        """Return the keys of all rows, in the order of their values."""
-        return sorted(self._rows, key=self.order)
-
-    def order(self, key: _Key) -> _Key:
-        """Return what a key is sorted by."""
-        kinds = self.key.values()
-        return tuple(
-            decimal_of(part) if kind == "N" else part for kind, part in zip(kinds, key, strict=True)
-        )
+_REQUEST_TOKENS_LAST = 600.0
+"""Seconds within which the repetition of a transaction is recognised."""
 
 
 class _Change(NamedTuple):
     """What a write would do to one row."""
 
-    table: _Table
-    key: _Key
+    table: Table
+    key: Key
     old: Item | None
     new: Item | None
-    paths: list[Path]  # that an update names
+    paths: Sequence[Path]  # that an update names
+
+
+class _Executed(NamedTuple):
+    """What a statement in PartiQL comes to."""
+
+    answer: dict[str, Any]
+    row: tuple[str, Key] | None  # that it names
+    change: _Change | None  # None if it was refused
 
 
 _ALWAYS = {"TableName", "ReturnConsumedCapacity", "ReturnItemCollectionMetrics"}
-_CONDITIONAL = _ALWAYS | {
-    "ConditionExpression",
-    "ExpressionAttributeNames",
-    "ExpressionAttributeValues",
-    "ReturnValues",
-    "ReturnValuesOnConditionCheckFailure",
+_PLACEHOLDERS = {"ExpressionAttributeNames", "ExpressionAttributeValues"}
+_CONDITIONAL = (
+    _ALWAYS
+    | _PLACEHOLDERS
+    | {"ConditionExpression", "ReturnValues", "ReturnValuesOnConditionCheckFailure"}
+)
+_PROJECTED = {"ExpressionAttributeNames", "ProjectionExpression"}
+_DESCRIBED = {
+    "AttributeDefinitions",
+    "BillingMode",
+    "GlobalSecondaryIndexes",
+    "KeySchema",
+    "LocalSecondaryIndexes",
+    "ProvisionedThroughput",
+    "StreamSpecification",
+    "TableName",
+    "Tags",
 }
 _UNDERSTOOD = {
     "BatchExecuteStatement": {"Statements", "ReturnConsumedCapacity"},
     "BatchGetItem": {"RequestItems", "ReturnConsumedCapacity"},
+    "BatchGetItem of a table": {"Keys", "ConsistentRead"} | _PROJECTED,
     "BatchWriteItem": {"RequestItems", "ReturnConsumedCapacity", "ReturnItemCollectionMetrics"},
     "ConditionCheck": _CONDITIONAL | {"Key"},
+    "CreateTable": _DESCRIBED,
     "Delete": _CONDITIONAL | {"Key"},
-    "GetItem": _ALWAYS | {"Key", "ConsistentRead"},
+    "GetItem": _ALWAYS | _PROJECTED | {"Key", "ConsistentRead"},
+    "Get": _PROJECTED | {"Key", "TableName"},
     "Put": _CONDITIONAL | {"Item"},
-    "Scan": _ALWAYS
-    | {
-        "ConsistentRead",
-        "ExclusiveStartKey",
-        "ExpressionAttributeNames",
-        "ExpressionAttributeValues",
-        "FilterExpression",
-        "Limit",
-    },
+    "TransactGetItems": {"ReturnConsumedCapacity", "TransactItems"},
     "TransactWriteItems": {
         "ClientRequestToken",
         "ReturnConsumedCapacity",
@@ -221,14 +111,26 @@ _UNDERSTOOD = {
         "TransactItems",
     },
     "Update": _CONDITIONAL | {"Key", "UpdateExpression"},
+    "UpdateTable": {"BillingMode", "ProvisionedThroughput", "TableName"},
+}
+_RETURNED = {
+    "Delete": {"NONE", "ALL_OLD"},
+    "Put": {"NONE", "ALL_OLD"},
+    "Update": {"NONE", "ALL_OLD", "ALL_NEW", "UPDATED_OLD", "UPDATED_NEW"},
 }
 _DUPLICATES = "Provided list of item keys contains duplicates"
+_TWICE = "Transaction request cannot include multiple operations on one item"
 
 
 def _check_understood(operation: str, request: Mapping[str, Any]) -> None:
-    if not request.keys() <= _UNDERSTOOD[operation]:
-        strange = sorted(request.keys() - _UNDERSTOOD[operation])
-        raise NotImplementedError(f"{operation} is not known with {', '.join(strange)}")
+    check_known(operation, request, _UNDERSTOOD[operation])
+
+
+def _copied(part: Any) -> Any:
+    """Copy the dicts and lists of a request, of which the caller may make another one."""
+    if isinstance(part, dict):
+        return {name: _copied(each) for name, each in part.items()}
+    return [_copied(each) for each in part] if isinstance(part, list) else part
 
 
 class Tables:
@@ -238,34 +140,47 @@ class Tables:
 
     Args:
         versions: Of each row, so many versions are kept for reads that are late.
+        clock: Seconds of the server's time, by which the tokens of transactions are forgotten.
 
     Attributes:
+        clock: The same.
         writes: How many writes were applied so far, over all tables. A read that is not consistent may be
             answered as of any of these numbers: see `apply`.
         watch: Called for each row that changes: with its table and key, and what it was before and is now.
+        batch_limit: How many rows a batch reads or writes before it leaves the others unprocessed, as
+            DynamoDB does when it is busy: one at least. None if it never is.
     """
 
-    def __init__(self, *, versions: int = 16) -> None:
+    def __init__(self, *, versions: int = 16, clock: Callable[[], float] = lambda: 0.0) -> None:
         self.writes = 0
-        self.watch: Callable[[str, _Key, Item, Item], object] = lambda *_: None
+        self.watch: Callable[[str, Any, Item, Item], object] = lambda *_: None
+        self.batch_limit: int | None = None
         self._kept = versions
-        self._tables: dict[str, _Table] = {}
-        self._transactions: dict[str, str] = {}
+        self.clock = clock
+        self._tables: dict[str, Table] = {}
+        self._transactions: dict[str, tuple[Any, float]] = {}
         self._reads: dict[str, Callable[[Any, int | None], dict[str, Any]]] = {
             "BatchGetItem": self._batch_get,
             "GetItem": self._get,
-            "Scan": self._scan,
+            "Query": lambda request, as_of: query(
+                self._table(request["TableName"]), request, as_of
+            ),
+            "Scan": lambda request, as_of: scan(self._table(request["TableName"]), request, as_of),
         }
-        self._writes: dict[str, Callable[[Any], dict[str, Any]]] = {
+        self._others: dict[str, Callable[[Any], dict[str, Any]]] = {
             "BatchExecuteStatement": self._batch_execute,
             "BatchWriteItem": self._batch_write,
             "CreateTable": self._create_table,
             "DeleteItem": functools.partial(self._write, "Delete"),
+            "DeleteTable": self._delete_table,
             "DescribeTable": self._describe_table,
             "DescribeTimeToLive": self._describe_time_to_live,
+            "ListTables": self._list_tables,
             "PutItem": functools.partial(self._write, "Put"),
-            "TransactWriteItems": self._transact,
+            "TransactGetItems": self._transact_get,
+            "TransactWriteItems": self._transact_write,
             "UpdateItem": functools.partial(self._write, "Update"),
+            "UpdateTable": self._update_table,
             "UpdateTimeToLive": self._update_time_to_live,
         }
 
@@ -285,40 +200,69 @@ class Tables:
         """
         if operation in self._reads:
             return self._reads[operation](kwargs, as_of)
-        if operation not in self._writes:
+        if operation not in self._others:
             raise NotImplementedError(f"{operation} is not known")
-        return self._writes[operation](kwargs)
+        return self._others[operation](kwargs)
 
-    def row(self, table: str, key: _Key) -> Item | None:
+    def row(self, table: str, key: tuple[Any, ...]) -> Item | None:
         """Return a row as it stands; not to be changed."""
         return self._table(table).read(key)
 
-    def forget(self, request_token: str) -> None:
-        """Forget a transaction's token, as DynamoDB does ten minutes after it was applied."""
-        self._transactions.pop(request_token, None)
+    def rows(self, table: str) -> list[Item]:
+        """Return the rows of a table as they are, in the order in which they were made.
+
+        For who looks on: they are no copies, and must not be changed. A row that was not written since is the
+        same object.
+        """
+        return [*self._table(table).rows.values()]
 
     # -- tables ---------------------------------------------------------------------------------
 
-    def _table(self, name: str) -> _Table:
+    def _table(self, name: str) -> Table:
         table = self._tables.get(name)
         if table is None:
             raise Refusal("ResourceNotFoundException", "Requested resource not found")
         return table
 
     def _create_table(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        table = _Table(request, self._kept)
+        _check_understood("CreateTable", request)
+        table = Table(request, self._kept)
         if table.name in self._tables:
             raise Refusal("ResourceInUseException", f"Table already exists: {table.name}")
         self._tables[table.name] = table
-        return {"TableDescription": table.description}
+        return {"TableDescription": {**table.description}}
+
+    def _delete_table(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        description = self._table(request["TableName"]).description
+        del self._tables[request["TableName"]]
+        return {"TableDescription": {**description}}
 
     def _describe_table(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"Table": self._table(request["TableName"]).description}
+        return {"Table": {**self._table(request["TableName"]).description}}
+
+    def _list_tables(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        start, limit = request.get("ExclusiveStartTableName", ""), request.get("Limit", 100)
+        names = sorted(name for name in self._tables if name > start)
+        last = {"LastEvaluatedTableName": names[limit - 1]} if len(names) > limit else {}
+        return {"TableNames": names[:limit], **last}
+
+    def _update_table(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        _check_understood("UpdateTable", request)
+        description = self._table(request["TableName"]).description
+        if "BillingMode" in request:
+            description["BillingModeSummary"] = {"BillingMode": request["BillingMode"]}
+        if "ProvisionedThroughput" in request:
+            description["ProvisionedThroughput"] = {**request["ProvisionedThroughput"]}
+        return {"TableDescription": {**description}}
 
     def _update_time_to_live(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Accept it: who plays DynamoDB deletes what has expired, early or late as it pleases."""
         given = request["TimeToLiveSpecification"]
-        self._table(request["TableName"]).time_to_live = given
+        table = self._table(request["TableName"])
+        if bool(table.time_to_live.get("Enabled")) == bool(given["Enabled"]):
+            state = "enabled" if given["Enabled"] else "disabled"
+            raise invalid(f"TimeToLive is already {state}")
+        table.time_to_live = given
         return {"TimeToLiveSpecification": given}
 
     def _describe_time_to_live(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,71 +272,69 @@ class Tables:
         status = {"TimeToLiveStatus": "ENABLED", "AttributeName": given["AttributeName"]}
         return {"TimeToLiveDescription": status}
 
-    # -- reads ----------------------------------------------------------------------------------
+    # -- reads of rows by their keys ------------------------------------------------------------
 
     def _get(self, request: Mapping[str, Any], as_of: int | None) -> dict[str, Any]:
         _check_understood("GetItem", request)
+        expressions, _ = expressions_of(request)
         table = self._table(request["TableName"])
         late = None if request.get("ConsistentRead") else as_of
         item = table.read(table.key_of(request["Key"]), late)
-        return {} if item is None else {"Item": copy_item(item)}
+        return {} if item is None else {"Item": shown(item, expressions)}
+
+    def _transact_get(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Read several rows at one instant."""
+        _check_understood("TransactGetItems", request)
+        parts = [part["Get"] for part in request["TransactItems"]]
+        if not 0 < len(parts) <= _MOST_IN_TRANSACTION:
+            raise invalid("Member must have length less than or equal to 100, and not be empty")
+        self._check_distinct([("Get", part) for part in parts])
+        answers = []
+        for part in parts:
+            _check_understood("Get", part)
+            expressions, _ = expressions_of(part)
+            table = self._table(part["TableName"])
+            item = table.read(table.key_of(part["Key"]))
+            answers.append({} if item is None else {"Item": shown(item, expressions)})
+        return {"Responses": answers}
 
     def _batch_get(self, request: Mapping[str, Any], as_of: int | None) -> dict[str, Any]:
         _check_understood("BatchGetItem", request)
+        if not all(wanted["Keys"] for wanted in request["RequestItems"].values() or [{"Keys": ()}]):
+            raise invalid("The list of keys in RequestItems for BatchGetItem is required")
         found: dict[str, list[Item]] = {}
+        unprocessed: dict[str, dict[str, Any]] = {}
         count = 0
         for name, wanted in request["RequestItems"].items():
-            if not wanted.keys() <= {"Keys", "ConsistentRead"}:
-                raise NotImplementedError(f"BatchGetItem is not known with {[*wanted]}")
+            _check_understood("BatchGetItem of a table", wanted)
+            expressions, _ = expressions_of(wanted)
             table = self._table(name)
             late = None if wanted.get("ConsistentRead") else as_of
             keys = [table.key_of(key) for key in wanted["Keys"]]
             if len(set(keys)) < len(keys):
                 raise invalid(_DUPLICATES)
+            read = self._most_of(len(keys), count)
             count += len(keys)
-            rows = (table.read(key, late) for key in keys)
-            found[name] = [copy_item(item) for item in rows if item is not None]
+            rows = (table.read(key, late) for key in keys[:read])
+            found[name] = [shown(item, expressions) for item in rows if item is not None]
+            if read < len(keys):
+                unprocessed[name] = {**wanted, "Keys": wanted["Keys"][read:]}
         if count > _MOST_READ:
             raise invalid("Too many items requested for the BatchGetItem call")
-        return {"Responses": found, "UnprocessedKeys": {}}
+        return {"Responses": found, "UnprocessedKeys": unprocessed}
 
-    def _scan(self, request: Mapping[str, Any], as_of: int | None) -> dict[str, Any]:
-        """Read rows in the order of their keys.
-
-        As in DynamoDB, Limit counts rows before the filter, and a page that is full has an end to go on
-        from, even if nothing follows.
-        """
-        _check_understood("Scan", request)
-        table = self._table(request["TableName"])
-        late = None if request.get("ConsistentRead") else as_of
-        text, values = request.get("FilterExpression"), values_of(request)
-        fits = None if text is None else condition_of(text, names_of(request))
-        start, limit = request.get("ExclusiveStartKey"), request.get("Limit")
-        keys: Iterator[_Key] = iter(table.keys())
-        if start is not None:
-            after = table.order(table.key_of(start))
-            keys = (key for key in keys if table.order(key) > after)
-        items: list[Item] = []
-        scanned = 0
-        answer: dict[str, Any] = {"Items": items}
-        for key in keys:
-            item = table.read(key, late)
-            if item is None:
-                continue
-            scanned += 1
-            if fits is None or fits(item, values):
-                items.append(copy_item(item))
-            if scanned == limit:
-                answer["LastEvaluatedKey"] = table.named(key)
-                break
-        return answer | {"Count": len(items), "ScannedCount": scanned}
+    def _most_of(self, asked: int, processed: int) -> int:
+        """Return how many of the rows that a batch asks for are processed, after some of it were."""
+        if self.batch_limit is None:
+            return asked
+        return min(asked, max(0, self.batch_limit - processed))
 
     # -- writes ---------------------------------------------------------------------------------
 
     def _write(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a write of one row, a Put, Delete or Update."""
         returned = request.get("ReturnValues", "NONE")
-        if kind != "Update" and returned not in {"NONE", "ALL_OLD"}:
+        if returned not in _RETURNED[kind]:
             raise invalid("Return values set to invalid value")
         change = self._evaluate(kind, request)
         self._apply([change])
@@ -413,33 +355,25 @@ class Tables:
         """
         _check_understood(kind, request)
         table = self._table(request["TableName"])
-        given = canonical_item(request["Item"]) if kind == "Put" else request["Key"]
-        key = table.key_of(given, whole=kind == "Put")
-        names, values = names_of(request), values_of(request)
+        is_put = kind == "Put"
+        given = canonical_item(request["Item"]) if is_put else request["Key"]
+        key = table.key_of(given, whole=is_put)
         # What is wrong with an expression is found before any condition is looked at.
-        text, update_text = request.get("ConditionExpression"), request.get("UpdateExpression")
-        condition = None if text is None else condition_of(text, names)
-        update = NO_UPDATE if update_text is None else update_of(update_text, names)
-        for path in update.paths:
-            if path[0] in table.key:
-                raise UnfitError(
-                    "One or more parameter values were invalid: "
-                    f"Cannot update attribute {path[0]}. This attribute is part of the key"
-                )
-        old = table.read(key)
-        if condition is not None and not condition(old or {}, values):
-            asked = request.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD"
-            item = copy_item(old) if asked and old is not None else None
-            raise Refusal("ConditionalCheckFailedException", "The conditional request failed", item)
-        new: Item | None
-        if kind == "Put":
-            new = given
-        elif kind == "Update":
-            # an update of a row that is not there makes it
-            new = updated(canonical_item(given) if old is None else old, update, values)
+        expressions, values = expressions_of(request)
+        if is_put:
+            if size_of_item(given) > LARGEST_ITEM:
+                raise invalid("Item size has exceeded the maximum allowed size")
+            table.check_indexed(given)
         else:
-            new = None if kind == "Delete" else old
-        return _Change(table, key, old, new, update.paths)
+            _check_keeps_key(expressions.update, table)
+        old = table.read(key)
+        _check_condition(expressions.condition, old, values, request)
+        if is_put:
+            return _Change(table, key, old, given, ())
+        if kind == "Update":
+            new = _after_update(table, key, old, expressions.update, values)
+            return _Change(table, key, old, new, expressions.update.paths)
+        return _Change(table, key, old, None if kind == "Delete" else old, ())
 
     def _apply(self, changes: Iterable[_Change]) -> None:
         """Write what was evaluated. It counts as one write: no read shows a part of it."""
@@ -450,31 +384,29 @@ class Tables:
                 change.table.write(change.key, change.new, self.writes)
                 self.watch(change.table.name, change.key, change.old or {}, change.new or {})
 
-    def _transact(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _transact_write(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Write several rows, all or none."""
         _check_understood("TransactWriteItems", request)
         items = request["TransactItems"]
         if not 0 < len(items) <= _MOST_IN_TRANSACTION:
             raise invalid("Member must have length less than or equal to 100, and not be empty")
-        token, content = request.get("ClientRequestToken"), ""
-        if token is not None:
-            content = json.dumps(items, sort_keys=True, default=repr)
-            applied = self._transactions.get(token, content)
-            if applied != content:
-                raise Refusal("IdempotentParameterMismatchException", "")
-            if token in self._transactions:
+        token = request.get("ClientRequestToken")
+        if token in self._transactions:
+            applied, at = self._transactions[token]
+            if self.clock() - at <= _REQUEST_TOKENS_LAST:
+                if applied != items:
+                    raise Refusal("IdempotentParameterMismatchException", "")
                 # it has been applied: that is the answer, whatever has become of the rows since
                 return {}
         parts = [part for item in items for part in item.items()]
         self._check_distinct(parts)
-        changes = self._evaluate_together(parts)
-        self._apply(changes)
+        self._apply(self._evaluate_together(parts))
         if token is not None:
             # a transaction that was cancelled leaves no token: its repetition is looked at anew
-            self._transactions[token] = content
+            self._transactions[token] = _copied(items), self.clock()
         return {}
 
-    def _evaluate_together(self, parts: list[tuple[str, dict[str, Any]]]) -> list[_Change]:
+    def _evaluate_together(self, parts: list[tuple[str, Mapping[str, Any]]]) -> list[_Change]:
         """Return what the parts of a transaction would do, or refuse all with a reason for each."""
         changes: list[_Change] = []
         reasons: list[dict[str, Any]] = []
@@ -501,32 +433,44 @@ class Tables:
             )
         return changes
 
-    def _check_distinct(self, parts: list[tuple[str, dict[str, Any]]]) -> None:
-        rows = set()
+    def _check_distinct(self, parts: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        rows = []
         for kind, part in parts:
             table = self._table(part["TableName"])
-            put = kind == "Put"
-            rows.add((table.name, table.key_of(part["Item" if put else "Key"], whole=put)))
-        if len(rows) < len(parts):
-            raise invalid("Transaction request cannot include multiple operations on one item")
+            is_put = kind == "Put"
+            try:
+                key = table.key_of(part["Item" if is_put else "Key"], whole=is_put)
+            except UnfitError:
+                # this part will cancel the transaction
+                continue
+            rows.append((table.name, key))
+        if len(set(rows)) < len(rows):
+            raise invalid(_TWICE)
 
     def _batch_write(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Put and delete rows, each for itself and on no condition."""
         _check_understood("BatchWriteItem", request)
         parts = [
-            (kind.removesuffix("Request"), {"TableName": name, **part})
-            for name, writes in request["RequestItems"].items()
-            for write in writes
-            for kind, part in write.items()
+            (name, write) for name, writes in request["RequestItems"].items() for write in writes
         ]
+        if not parts:
+            raise invalid("BatchWriteItem cannot have a null or no requests set")
         if len(parts) > _MOST_WRITTEN:
             raise invalid("Too many items requested for the BatchWriteItem call")
-        changes = [self._evaluate(kind, part) for kind, part in parts]
+        changes = [
+            self._evaluate(kind.removesuffix("Request"), {"TableName": name, **part})
+            for name, write in parts
+            for kind, part in write.items()
+        ]
         if len({(change.table.name, change.key) for change in changes}) < len(changes):
             raise invalid(_DUPLICATES)
-        for change in changes:
+        written = self._most_of(len(changes), 0)
+        for change in changes[:written]:
             self._apply([change])
-        return {"UnprocessedItems": {}}
+        unprocessed: dict[str, list[Any]] = {}
+        for name, write in parts[written:]:
+            unprocessed.setdefault(name, []).append(write)
+        return {"UnprocessedItems": unprocessed}
 
     # -- PartiQL --------------------------------------------------------------------------------
 
@@ -536,74 +480,127 @@ class Tables:
         statements = request["Statements"]
         if not 0 < len(statements) <= _MOST_WRITTEN:
             raise invalid("Member must have length less than or equal to 25, and not be empty")
-        read = [(_statement(each["Statement"]), each) for each in statements]
-        evaluated = [self._evaluate_statement(statement, each) for statement, each in read]
-        changes = [change for change in evaluated if isinstance(change, _Change)]
-        rows = [(change.table.name, change.key) for change in changes]
+        executed = [self._execute(each) for each in statements]
+        rows = [each.row for each in executed if each.row is not None]
         if len(set(rows)) < len(rows):
             raise invalid(_DUPLICATES)
-        answers: list[dict[str, Any]] = []
-        for (statement, given), change in zip(read, evaluated, strict=True):
-            if not isinstance(change, _Change):
-                answers.append(change)
-                continue
-            answers.append(
-                {"TableName": statement.table, **self._outcome(statement, given, change)}
-            )
-        return {"Responses": answers}
+        for each in executed:
+            if each.change is not None:
+                self._apply([each.change])
+        return {"Responses": [each.answer for each in executed]}
 
-    def _evaluate_statement(
-        self, statement: _Statement, given: Mapping[str, Any]
-    ) -> _Change | dict[str, Any]:
-        """Return what a statement would write, new being None if its condition refuses it.
-
-        A statement that cannot be run returns its answer.
-        """
-        table = self._tables.get(statement.table)
-        if table is None:
-            return _failed("ResourceNotFound", "Requested resource not found")
+    def _execute(self, given: Mapping[str, Any]) -> _Executed:
+        """Return what a statement would do, and the answer to it; nothing is written."""
         parameters = [canonical(value) for value in given.get("Parameters", ())]
-        if len(parameters) != len(statement.sets) + len(statement.tests):
-            return _failed(
-                "ValidationError", "Number of parameters in request and statement don't match."
+        values = {f":{at}": value for at, value in enumerate(parameters)}
+        try:
+            statement = statement_of(
+                given["Statement"], tuple([kind for value in parameters for kind in value])
             )
-        sets = dict(zip(statement.sets, parameters, strict=False))
-        tests = [*zip(statement.tests, parameters[len(sets) :], strict=True)]
-        # comparisons with key attributes name the row, the others are its condition
-        named = {name: value for (name, sign), value in tests if sign == "=" and name in table.key}
+            if statement.parameters != len(parameters):
+                raise invalid("Number of parameters in request and statement don't match.")
+            table = self._table(statement.table)
+            named = _key_of(statement, table, values)
+        except Refusal as refusal:
+            return _Executed(_failed(refusal), None, None)
+        answer: dict[str, Any] = {"TableName": table.name}
+        row = None
         try:
             key = table.key_of(named)
-        except Refusal:
-            return _failed(
-                "ValidationError",
-                "Where clause does not contain a mandatory equality on all key attributes",
-            )
-        if not table.key.keys().isdisjoint(sets):
-            return _failed("ValidationError", "Cannot update an attribute that is part of the key")
-        old = table.read(key)
-        # an UPDATE makes no row
-        holds = old is not None and all(
-            COMPARISONS[sign](old.get(name), value) for (name, sign), value in tests
-        )
-        paths: list[Path] = [(name,) for name in sets]
-        return _Change(table, key, old, {**(old or {}), **sets} if holds else None, paths)
-
-    def _outcome(
-        self, statement: _Statement, given: Mapping[str, Any], change: _Change
-    ) -> dict[str, Any]:
-        """Write what a statement came to, if its condition held, and return its answer."""
-        if change.new is None:
-            asked = given.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD"
-            old = {"Item": copy_item(change.old)} if asked and change.old is not None else {}
-            return _failed("ConditionalCheckFailed", "The conditional request failed", **old)
-        self._apply([change])
-        if not statement.when:
-            return {}
-        item = (change.old if statement.when == "OLD" else change.new) or {}
+            row = (table.name, key)
+            _check_keeps_key(statement.update, table)
+            old = table.read(key)
+            # an UPDATE makes no row
+            _check_condition(statement.condition, old, values, given, makes=False)
+            new = _after_update(table, key, old, statement.update, values)
+        except Refusal as refusal:
+            return _Executed(answer | _failed(refusal), row, None)
+        item = ((old if statement.when == "OLD" else new) or {}) if statement.when else {}
         if statement.which == "MODIFIED":
-            item = {name: value for name, value in item.items() if name in statement.sets}
-        return {"Item": copy_item(item)} if item else {}
+            names = statement.update.names
+            item = {name: value for name, value in item.items() if name in names}
+        if item:
+            answer["Item"] = copy_item(item)
+        return _Executed(answer, row, _Change(table, key, old, new, statement.update.paths))
 
 
-def _failed(code: str, message: str, **more: Any) -> dict[str, Any]:
-    return {"Error": {"Code": code, "Message": message, **more}}
+# -- what writes have in common -----------------------------------------------------------------
+
+
+def _check_keeps_key(update: Update, table: Table) -> None:
+    if not update.names.isdisjoint(table.key):
+        name = min(update.names.intersection(table.key))
+        raise UnfitError(
+            f"One or more parameter values were invalid: Cannot update attribute {name}. "
+            "This attribute is part of the key"
+        )
+
+
+def _check_condition(
+    condition: Condition | None,
+    old: Item | None,
+    values: Values,
+    request: Mapping[str, Any],
+    *,
+    makes: bool = True,
+) -> None:
+    """Refuse a write if its condition does not hold.
+
+    Args:
+        condition: Its condition.
+        old: The row, if there is one.
+        values: Of the placeholders.
+        request: Whether it asks for the row that refuses.
+        makes: Whether the write makes a row that is not there.
+    """
+    if old is None and not makes:
+        holds = False
+    else:
+        holds = condition is None or condition.holds(old or {}, values)
+    if not holds:
+        asked = request.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD"
+        item = copy_item(old) if asked and old is not None else None
+        raise Refusal("ConditionalCheckFailedException", "The conditional request failed", item)
+
+
+def _after_update(table: Table, key: Key, old: Item | None, update: Update, values: Values) -> Item:
+    """Return a row after an update; of a row that is not there it makes one."""
+    new = updated(table.named(key) if old is None else old, update, values)
+    if size_of_item(new) > LARGEST_ITEM:
+        raise UnfitError("Item size to update has exceeded the maximum allowed size")
+    table.check_indexed(new)
+    return new
+
+
+def _key_of(statement: Statement, table: Table, values: Values) -> Item:
+    """Return the key of the row that a statement names: its other comparisons are its condition."""
+    named: Item = {}
+    equal = statement.equalities()
+    for name, kind in table.key.items():
+        given = [values[placeholder] for placeholder in equal.get(name, ())]
+        if not given:
+            raise invalid(
+                "Where clause does not contain a mandatory equality on all key attributes"
+            )
+        if any(value != given[0] for value in given):
+            raise invalid(f"Multiple conditions on same key {name}.")
+        if kind not in given[0]:
+            raise invalid(
+                "Key attribute's data type should match its data type in table's schema: "
+                f"Key {name}"
+            )
+        named[name] = given[0]
+    return named
+
+
+_CODES = {
+    "ConditionalCheckFailedException": "ConditionalCheckFailed",
+    "ResourceNotFoundException": "ResourceNotFound",
+    "ValidationException": "ValidationError",
+}
+
+
+def _failed(refusal: Refusal) -> dict[str, Any]:
+    """Return the answer to a statement that was refused."""
+    old = {} if refusal.item is None else {"Item": refusal.item}
+    return {"Error": {"Code": _CODES[refusal.code], "Message": refusal.message, **old}}

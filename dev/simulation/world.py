@@ -67,7 +67,7 @@ class World:
         self.seed = seed
         self.now = 0.0
         self.rng = random.Random(seed)
-        self.tables = Tables()
+        self.tables = Tables(clock=lambda: self.now)
         self.network = Network(self, epoch)
         self.jitter = 0.001
         self.processes: list[Process] = []

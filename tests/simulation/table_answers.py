@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dev.simulation.expressions import canonical_item
+from botocore.exceptions import ClientError
+
 from dev.simulation.table import Refusal, Tables
+from dev.simulation.values import canonical_item
 
 # what an answer says besides: texts for people, and what it cost
 BYWAYS = {"ConsumedCapacity", "ItemCollectionMetrics", "Message", "ResponseMetadata", "message"}
@@ -16,12 +18,34 @@ def answer_of(tables: Tables, operation: str, kwargs: dict[str, Any]) -> Any:
     try:
         return comparable(tables.apply(operation, kwargs))
     except Refusal as refusal:
-        response: dict[str, Any] = {"Error": {"Code": refusal.code}}
-        if refusal.item is not None:
-            response["Item"] = refusal.item
-        if refusal.reasons is not None:
-            response["CancellationReasons"] = refusal.reasons
-        return comparable(response)
+        return comparable(response_of(refusal))
+
+
+def response_of(refusal: Refusal) -> dict[str, Any]:
+    """Return a refusal as botocore has it in its error."""
+    response: dict[str, Any] = {"Error": {"Code": refusal.code}}
+    if refusal.item is not None:
+        response["Item"] = refusal.item
+    if refusal.reasons is not None:
+        response["CancellationReasons"] = refusal.reasons
+    return response
+
+
+def answer_of_engine(client: Any, operation: str, kwargs: dict[str, Any]) -> Any:
+    """Send a request to an engine; return its answer, or its refusal, for comparison."""
+    try:
+        return comparable(client._make_api_call(operation, kwargs))
+    except ClientError as error:
+        return comparable(error.response)
+
+
+def documented(answer: Any) -> Any:
+    """Let an update that does not fit its row in a transaction be refused as DynamoDB Local does it.
+
+    As documented such a transaction is cancelled, with a reason for each part.
+    """
+    codes = [reason["Code"] for reason in answer.get("CancellationReasons", ())]
+    return {"Error": {"Code": "ValidationException"}} if "ValidationError" in codes else answer
 
 
 def comparable(answer: Any) -> Any:

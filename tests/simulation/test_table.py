@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
-import boto3
 import pytest
-from botocore.exceptions import ClientError
-from table_answers import BYWAYS, comparable
+from table_answers import comparable
+from table_stores import INVALID, REFUSED, InMemory, Local, Store, n, s
 
 from dev.simulation.table import Refusal, Tables
 from pynamodb_mutex.testing import Engine, use
@@ -40,57 +39,6 @@ ITEM = {
     "ll": {"L": [{"N": "1"}, {"S": "two"}, {"M": {"xx": {"N": "3"}}}]},
     "mm": {"M": {"xx": {"N": "1"}, "ll": {"L": [{"S": "in"}]}}},
 }
-REFUSED = "ConditionalCheckFailedException"
-INVALID = "ValidationException"
-
-
-def n(value: object) -> dict[str, str]:
-    return {"N": str(value)}
-
-
-def s(text: str) -> dict[str, str]:
-    return {"S": text}
-
-
-class Store(Protocol):
-    name: str
-
-    def __call__(self, operation: str, **kwargs: Any) -> Any: ...
-
-
-class InMemory:
-    """The table in memory; refusals are returned as (code, message, more)."""
-
-    name = "table"
-
-    def __init__(self) -> None:
-        self.tables = Tables()
-
-    def __call__(self, operation: str, **kwargs: Any) -> Any:
-        try:
-            return self.tables.apply(operation, kwargs)
-        except Refusal as refusal:
-            if refusal.reasons is not None:
-                return refusal.code, [reason["Code"] for reason in refusal.reasons]
-            return refusal.code, refusal.item
-
-
-class Local:
-    """DynamoDB Local."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.name = f"cases-{uuid.uuid4().hex}"
-        self.client = boto3.client("dynamodb", endpoint_url=endpoint)
-
-    def __call__(self, operation: str, **kwargs: Any) -> Any:
-        try:
-            answer = self.client._make_api_call(operation, kwargs)
-            return {name: answer[name] for name in answer if name not in BYWAYS}
-        except ClientError as error:
-            code, response = error.response["Error"]["Code"], error.response
-            if "CancellationReasons" in response:
-                return code, [reason["Code"] for reason in response["CancellationReasons"]]
-            return code, response.get("Item")
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -484,7 +432,7 @@ def test_transactions_are_applied_once_for_each_token(store: Store) -> None:
     assert get(store, {"kk": s("a")}) == {"kk": s("a")}
 
 
-def test_transaction_tokens_are_forgotten_when_asked(memory: InMemory) -> None:
+def test_transaction_tokens_are_forgotten_after_ten_minutes(memory: InMemory) -> None:
     adding = part(
         memory,
         "Update",
@@ -492,10 +440,13 @@ def test_transaction_tokens_are_forgotten_when_asked(memory: InMemory) -> None:
         UpdateExpression="ADD nn :v",
         ExpressionAttributeValues={":v": n(1)},
     )
-    for _ in range(3):
+    now = 0.0
+    memory.tables = Tables(clock=lambda: now)
+    created(memory)
+    for minute, number in ((0, 2.5), (10, 2.5), (11, 3.5)):
+        now = 60.0 * minute
         assert memory("TransactWriteItems", TransactItems=[adding], ClientRequestToken="t") == {}
-        memory.tables.forget("t")
-    assert get(memory)["nn"] == n(4.5)
+        assert get(memory)["nn"] == n(number)
 
 
 def test_updates_that_do_not_fit_cancel_a_transaction(memory: InMemory) -> None:
@@ -670,11 +621,17 @@ def test_answers_and_requests_are_no_doors_to_the_rows(memory: InMemory) -> None
 @pytest.mark.parametrize(
     ("operation", "kwargs"),
     [
-        ("Query", {}),
-        ("GetItem", {"TableName": "table", "Key": KEY, "ProjectionExpression": "kk"}),
+        ("ExecuteStatement", {}),
+        ("Query", {"TableName": "table", "KeyConditions": {}}),
+        ("Scan", {"TableName": "table", "ScanFilter": {}}),
+        ("GetItem", {"TableName": "table", "Key": KEY, "AttributesToGet": ["kk"]}),
         ("UpdateItem", {"TableName": "table", "Key": KEY, "AttributeUpdates": {}}),
         ("BatchGetItem", {"RequestItems": {"table": {"Keys": [KEY], "AttributesToGet": ["kk"]}}}),
         ("BatchExecuteStatement", {"Statements": [{"Statement": "DELETE FROM x"}]}),
+        *(
+            ("BatchExecuteStatement", {"Statements": [{"Statement": f"UPDATE x SET {text}"}]})
+            for text in ("a = 'b' WHERE c = ?", "a = 1 WHERE c = ?", "a = ? WHERE c IS MISSING")
+        ),
     ],
 )
 def test_what_is_not_known_is_no_refusal_of_dynamodbs(

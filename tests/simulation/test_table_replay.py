@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,8 +13,28 @@ import pytest
 from accounts import Account, Elsewhere, Ledger, changed
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import (
+    BinaryAttribute,
+    BooleanAttribute,
+    ListAttribute,
+    MapAttribute,
+    NumberAttribute,
+    NumberSetAttribute,
+    UnicodeAttribute,
+    UnicodeSetAttribute,
+    VersionAttribute,
+)
+from pynamodb.connection import Connection
+from pynamodb.exceptions import PutError, TransactWriteError
+from pynamodb.expressions.condition import size
+from pynamodb.indexes import (
+    AllProjection,
+    GlobalSecondaryIndex,
+    IncludeProjection,
+    LocalSecondaryIndex,
+)
 from pynamodb.models import Model
+from pynamodb.transactions import TransactGet, TransactWrite
 from table_answers import answer_of, comparable
 
 from dev.simulation.table import Tables
@@ -27,7 +48,59 @@ from pynamodb_mutex import (
 )
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-ABOUT_TABLES = {"CreateTable", "DescribeTable", "DescribeTimeToLive", "UpdateTimeToLive"}
+ABOUT_TABLES = {
+    "CreateTable",
+    "DeleteTable",
+    "DescribeTable",
+    "DescribeTimeToLive",
+    "ListTables",
+    "UpdateTable",
+    "UpdateTimeToLive",
+}
+
+
+class BySensor(LocalSecondaryIndex):
+    """Readings of a place by their sensor."""
+
+    class Meta:
+        index_name = "by-sensor"
+        projection = AllProjection()
+
+    place = UnicodeAttribute(hash_key=True)
+    sensor = UnicodeAttribute(range_key=True)
+
+
+class ByKind(GlobalSecondaryIndex):
+    """Readings of a kind by their value."""
+
+    class Meta:
+        index_name = "by-kind"
+        projection = IncludeProjection(["sensor"])
+
+    kind = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(range_key=True)
+
+
+class Reading(Model):
+    """Rows with a range key, indexes, and attributes of each type."""
+
+    class Meta(LockItem.Meta):
+        pass
+
+    place = UnicodeAttribute(hash_key=True)
+    at = NumberAttribute(range_key=True)
+    sensor = UnicodeAttribute(null=True)
+    kind = UnicodeAttribute(null=True)
+    value = NumberAttribute(null=True)
+    raw = BinaryAttribute(null=True, legacy_encoding=False)
+    valid = BooleanAttribute(default=True)
+    tags = UnicodeSetAttribute(null=True)
+    levels = NumberSetAttribute(null=True)
+    notes = ListAttribute(null=True)
+    about = MapAttribute(null=True)
+    version = VersionAttribute()
+    by_sensor = BySensor()
+    by_kind = ByKind()
 
 
 class Another(LockItem):
@@ -332,3 +405,121 @@ def test_unlocked_batches(recording: Recording) -> None:
         batch.save(OldAccount("b", balance=1))
         batch.delete(OldAccount("a"))
     assert [account.name for account in OldAccount.scan()] == ["b"]
+
+
+# -- what PynamoDB sends for models without locks -------------------------------------------------
+
+
+@pytest.fixture
+def readings(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> list[Reading]:
+    """Rows in a table of their own."""
+    monkeypatch.setattr(Reading.Meta, "table_name", f"readings-{uuid.uuid4().hex}", raising=False)
+    Reading.create_table(billing_mode="PAY_PER_REQUEST", wait=True)
+    made = [
+        Reading(
+            place,
+            at,
+            sensor=f"sensor {at % 3}",
+            kind="heat" if at % 2 else None,
+            value=at / 4,
+            raw=bytes([at]),
+            tags={"a", f"b{at}"},
+            levels={1, at + 0.5},
+            notes=["x", at],
+            about={"by": "me", "depth": {"of": at}},
+        )
+        for place in ("attic", "cellar")
+        for at in range(1, 6)
+    ]
+    for reading in made:
+        reading.save()
+    return made
+
+
+def test_queries_of_pynamodb(recording: Recording, readings: list[Reading]) -> None:
+    found = list(Reading.query("attic", Reading.at > 2, scan_index_forward=False, page_size=2))
+    assert [reading.at for reading in found] == [5, 4, 3]
+    assert found[0].tags == {"a", "b5"}
+    assert found[0].about["depth"] == {"of": 5}
+    filtered = Reading.query("attic", filter_condition=Reading.value.between(0.5, 1), limit=1)
+    assert [reading.at for reading in filtered] == [2]
+    assert Reading.count("attic", Reading.at.between(2, 4)) == 3
+    assert [
+        each.at for each in Reading.by_sensor.query("cellar", BySensor.sensor == "sensor 1")
+    ] == [1, 4]
+    ordered = Reading.by_kind.query("heat", ByKind.value <= 1, rate_limit=1000)
+    assert [reading.value for reading in ordered] == [0.25, 0.25, 0.75, 0.75]
+    names = list(Reading.query("attic", attributes_to_get=["value", "about.by"]))
+    assert {reading.about["by"] for reading in names} == {"me"}
+    assert "Query" in recording.operations()
+
+
+def test_scans_of_pynamodb(recording: Recording, readings: list[Reading]) -> None:
+    heat = list(
+        Reading.scan((Reading.kind == "heat") & Reading.tags.contains("a"), rate_limit=1000)
+    )
+    assert len(heat) == 6
+    segments = [list(Reading.scan(segment=number, total_segments=2)) for number in range(2)]
+    assert len(segments[0] + segments[1]) == 10
+    assert len(list(Reading.by_kind.scan())) == 6
+    # the rows of a segment are DynamoDB's secret
+    recording[:] = [each for each in recording if "Segment" not in each.kwargs]
+
+
+def test_writes_of_pynamodb(recording: Recording, readings: list[Reading]) -> None:
+    first, second, *_ = readings
+    first.update(
+        actions=[
+            Reading.value.add(2),
+            Reading.tags.delete({"a"}),
+            Reading.levels.add({9}),
+            Reading.notes.set(Reading.notes.append(["y"])),
+            Reading.about["by"].remove(),
+            Reading.kind.set(Reading.sensor | "none"),
+            Reading.valid.set(False),
+        ],
+        condition=Reading.about["depth"].exists() & (size(Reading.notes) == 2),
+    )
+    first.update(actions=[Reading.notes[0].set("z"), Reading.notes[1].remove()])
+    assert first.notes == ["z", "y"]
+    with pytest.raises(PutError):
+        Reading("attic", 1).save(Reading.value.does_not_exist())
+    second.delete(Reading.raw == bytes([2]))
+    with pytest.raises(Reading.DoesNotExist):
+        second.refresh()
+    with Reading.batch_write() as batch:
+        batch.save(Reading("loft", 1))
+        batch.delete(first)
+    keys = [("loft", 1), ("attic", 1), ("attic", 3)]
+    found = Reading.batch_get(keys, consistent_read=True, attributes_to_get=["place", "at"])
+    assert {(reading.place, reading.at) for reading in found} == {("loft", 1), ("attic", 3)}
+    assert recording.operations() >= {"BatchGetItem", "BatchWriteItem", "DeleteItem", "PutItem"}
+
+
+def test_transactions_of_pynamodb(recording: Recording, readings: list[Reading]) -> None:
+    connection = Connection(host=Reading.Meta.host, region="us-east-1")
+    token = uuid.uuid4().hex
+    first, second, third, *_ = readings
+    with TransactWrite(connection=connection, client_request_token=token) as transaction:
+        transaction.condition_check(Reading, "cellar", 1, condition=Reading.value < 1)
+        transaction.update(first, actions=[Reading.value.set(7)], return_values="ALL_OLD")
+        transaction.delete(second)
+        transaction.save(Reading("loft", 2, notes=[None, {"x": b"y"}]))
+    transaction = TransactWrite(connection=connection)
+    transaction.save(Reading("loft", 3))
+    transaction.delete(third, condition=Reading.value > 100)
+    with pytest.raises(TransactWriteError), transaction:
+        pass
+    with TransactGet(connection=connection) as transaction:
+        found = [transaction.get(Reading, "loft", at) for at in (2, 3)]
+    assert found[0].get().notes[1]["x"] == b"y"
+    with pytest.raises(Reading.DoesNotExist):
+        found[1].get()
+    assert recording.refusals() == 1
+
+
+def test_tables_of_pynamodb(recording: Recording, readings: list[Reading]) -> None:
+    assert Reading.exists()
+    assert Reading.describe_table()["TableStatus"] == "ACTIVE"
+    Reading.delete_table()
+    assert not Reading.exists()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from email.utils import formatdate
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import botocore.session
+from botocore import xform_name
+from botocore.client import BaseClient
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from dev.simulation.table import Refusal
@@ -112,12 +115,17 @@ class Exchange:
     was_refused: bool = False
 
 
-class Client:
+@cache
+def service_model() -> Any:
+    """Return what botocore knows of DynamoDB."""
+    return botocore.session.get_session().get_service_model("dynamodb")
+
+
+class Client(BaseClient):
     """Stands for botocore's client, under PynamoDB's connection."""
 
-    _request_signer = None
-
     def __init__(self, connection: Connection) -> None:
+        self._request_signer = None
         self.reads_for = connection._read_timeout_seconds
         self.hangs_for = connection._connect_timeout_seconds + self.reads_for
         region = connection.region or "simulated"
@@ -125,13 +133,25 @@ class Client:
             region_name=region,
             endpoint_url=connection.host or f"http://{region}.simulated",
             events=SimpleNamespace(register=lambda *_, **__: None),
-            service_model=SimpleNamespace(
-                service_id=SimpleNamespace(hyphenize=lambda: "dynamodb"),
-            ),
+            service_model=service_model(),
         )
 
-    def _make_api_call(self, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return worlds[-1].network.exchange(self, operation, kwargs)
+    def __getattr__(self, name: str) -> Any:
+        operation = _operations().get(name)
+        if operation is None:
+            raise AttributeError(name)
+        return lambda **kwargs: self._make_api_call(operation, kwargs)
+
+
+@cache
+def _operations() -> dict[str, str]:
+    """Return DynamoDB's names of operations by those of a client's methods."""
+    return {xform_name(name): name for name in service_model().operation_names}
+
+
+def make_api_call(client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Stand for the method of each client: see `threads.installed`."""
+    return worlds[-1].network.exchange(client, operation, kwargs)
 
 
 worlds: list[World] = []
@@ -178,7 +198,7 @@ class Network:
         self.requests += 1
         exchange = Exchange(thread, client, operation, kwargs)
         self.log.append(exchange)
-        world.note(thread.name, f"sends {operation}")
+        world.note(str(thread), f"sends {operation}")
         self._carry(exchange)
         outcome: Outcome = thread.park()
         data = outcome()
@@ -195,7 +215,7 @@ class Network:
         if fault is None:
             world.after(there, partial(self._apply_and_answer, exchange, back))
             return
-        world.note(exchange.thread.name, f"  {fault.kind}")
+        world.note(str(exchange.thread), f"  {fault.kind}")
         wake, apply = exchange.thread.waker(), partial(self._apply, exchange)
         seconds = fault.seconds
         hangs = rng.choice((0.05, 0.5, exchange.client.hangs_for)) if seconds is None else seconds
@@ -246,7 +266,7 @@ class Network:
             as_of = max(0, world.tables.writes - world.rng.randrange(3))
         skew = world.rng.uniform(-0.5, 0.5) * HOST_SKEW if self.latency else 0.0
         date = _date(math.floor(self.epoch + world.now + skew))
-        operation, name = exchange.operation, exchange.thread.name
+        operation, name = exchange.operation, str(exchange.thread)
         exchange.times_applied += 1
         exchange.was_refused = False
         self.applying = exchange

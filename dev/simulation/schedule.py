@@ -208,7 +208,7 @@ class Schedule:
         process.stop(self._rng.choice((0.5, 5.0, 40.0)) * self._rng.random(), freeze=freeze)
 
     def _interrupt(self, process: Process) -> None:
-        clients = [thread for thread in process.threads_running if ".t" in thread.name]
+        clients = [thread for thread in process.threads_running if thread.name.startswith("t")]
         if clients:
             self._rng.choice(clients).interrupt(KeyboardInterrupt())
 

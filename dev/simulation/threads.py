@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from botocore.client import BaseClient
 from pynamodb.connection import Connection
 
 from dev.simulation import network
@@ -45,6 +46,7 @@ def installed(world: World) -> Iterator[None]:
         pause = types.SimpleNamespace(sleep=world.sleep, monotonic=lambda: local_clock().now())
         stack.enter_context(patch.object(create_table, "time", pause))
         stack.enter_context(patch.object(Connection, "client", property(_client_of)))
+        stack.enter_context(patch.object(BaseClient, "_make_api_call", network.make_api_call))
         network.worlds.append(world)
         stack.callback(network.worlds.remove, world)
         stack.callback(world.end)
@@ -62,7 +64,7 @@ def _client_of(connection: Any) -> Client:
 def acting_as(world: World, process: Process) -> Iterator[MainThread]:
     """Let the caller itself be a thread of a process: while it blocks, the rest of the world goes on."""
     thread = MainThread(process)
-    before, world.thread = world.thread, thread
+    before, world.thread, world.main = world.thread, thread, thread
     try:
         with world.inside(process):
             yield thread
@@ -85,7 +87,11 @@ def threading_of(world: World) -> Any:
         Lock=inside(Lock),
         RLock=inside(Lock),
         current_thread=lambda: world.running,
+        main_thread=lambda: world.main,
         get_ident=lambda: id(world.running),
+        enumerate=lambda: [
+            thread for process in world.processes for thread in process.threads_running
+        ],
     )
 
 
@@ -234,7 +240,7 @@ class StartedThread:
         process = self._world.running.process
         if process.refuses_threads:
             raise RuntimeError("can't start new thread")
-        self._thread = process.start_thread(self.name.removeprefix("pynamodb-mutex-"), self._run)
+        self._thread = process.start_thread(self.name, self._run)
 
     def _run(self) -> None:
         try:
@@ -383,6 +389,24 @@ class Loop(asyncio.BaseEventLoop):
             events._set_running_loop(self)
             self._wake, self._woken = None, False
         return []
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """Make a call on a thread of its own."""
+        future = self.create_future()
+
+        def settle(call: Callable[..., None], value: Any) -> None:
+            if not future.cancelled():
+                call(value)
+
+        def run() -> None:
+            try:
+                done = partial(settle, future.set_result, func(*args))
+            except Exception as error:  # noqa: BLE001 - it is for who awaits
+                done = partial(settle, future.set_exception, error)
+            self.call_soon_threadsafe(done)
+
+        self._thread.process.start_thread("executor", run)
+        return future
 
     def _process_events(self, event_list: list[Any]) -> None:
         """There are none."""

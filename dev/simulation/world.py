@@ -57,6 +57,7 @@ class World:
         process: The one that runs now.
         thread: The one that runs now; None between two.
         jitter: Seconds within which a thread begins, and goes on after its process stood still.
+        main: The thread of the test itself, if that is part of the world.
         judge: Sees what is applied, and each step; None if nobody judges.
         trace: What happened, a line each, if it is kept.
     """
@@ -73,6 +74,7 @@ class World:
         self.processes: list[Process] = []
         self.process: Process | None = None
         self.thread: Thread | None = None
+        self.main: MainThread | None = None
         self.judge: Judge | None = None
         self.trace: list[str] | None = [] if keep_trace else None
         self.hub = getcurrent()
@@ -339,7 +341,7 @@ class Process(of_runtime.Process):
 
     def start_thread(self, name: str, call: Callable[[], object]) -> Thread:
         """Start a thread that makes a call."""
-        thread = Thread(self, f"{self.name}.{name}", call)
+        thread = Thread(self, name, call)
         self.threads_running.append(thread)
         self.world.started(thread)
         self.world.after(self.world.rng.random() * self.world.jitter, thread.waker())
@@ -375,7 +377,7 @@ class Thread:
         self._greenlet = greenlet(self._run, parent=process.world.hub)
 
     def __repr__(self) -> str:
-        return self.name
+        return f"{self.process.name}.{self.name.removeprefix('pynamodb-mutex-')}"
 
     @property
     def has_begun(self) -> bool:
@@ -467,7 +469,7 @@ class Thread:
         """Throw an error into it where it blocks, as a signal handler does."""
         if self.ended or not self._parked:
             return
-        self.process.world.note(self.name, f"interrupted by {error!r}")
+        self.process.world.note(str(self), f"interrupted by {error!r}")
         self._thrown = error
         self._turn += 1
         self.process.world.after(0.0, self.waker())

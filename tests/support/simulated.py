@@ -25,14 +25,13 @@ from typing import Any
 from unittest.mock import patch
 
 import botocore.parsers
-import botocore.session
 from botocore.awsrequest import HeadersDict
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from dev.faultproxy import proxy as of_proxy
 from dev.faultproxy.proxy import FaultProxy
 from dev.faultproxy.wire import Reply, kind_of
-from dev.simulation.network import Client
+from dev.simulation.network import Client, service_model
 from dev.simulation.table import Refusal
 from dev.simulation.threads import Executor, acting_as, installed, run_tasks, threading_of
 from dev.simulation.world import Process, World
@@ -264,14 +263,13 @@ def _with_bytes(value: Any) -> Any:
 
 
 @functools.cache
-def _service() -> tuple[Any, Any]:
-    model = botocore.session.get_session().get_service_model("dynamodb")
-    return model, botocore.parsers.create_parser(model.metadata["protocol"])
+def _parser() -> Any:
+    return botocore.parsers.create_parser(service_model().metadata["protocol"])
 
 
 def _received(operation: str, reply: Reply) -> dict[str, Any]:
     """Return what botocore makes of an answer, or raise it."""
-    model, parser = _service()
+    model, parser = service_model(), _parser()
     response = {
         "headers": HeadersDict(reply.headers),
         "body": reply.content,

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from proxy import Fault, after, drop_request, late, refuse, throttle
+from proxy import Fault, after, deny, drop_request, late, refuse, throttle
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
@@ -174,13 +174,11 @@ def test_given_up_transaction_that_lands_before_the_next_one_keeps_its_place(
     scene: Scene, counter: Counted
 ) -> None:
     kept = late()
-    mutex = scene.mutex(lease=2)
+    mutex = scene.mutex()
     mutex.acquire()
-    scene.proxy.next(kept, op=TRANSACT)
-    scene.proxy.always(drop_request(), op=TRANSACT)
+    scene.proxy.next(kept, drop_request(), deny(), op=TRANSACT)
     with pytest.raises(TransactWriteError):
         counter.add(mutex, "first")
-    scene.proxy.clear()
     scene.proxy.next(after(kept.apply), op=TRANSACT)
     counter.add(mutex, "second")
     assert (counter.n, counter.last) == (2, "second")
@@ -191,13 +189,11 @@ def test_given_up_transaction_does_not_land_after_the_next_write(
     scene: Scene, counter: Counted
 ) -> None:
     kept = late()
-    mutex = scene.mutex(lease=2)
+    mutex = scene.mutex()
     mutex.acquire()
-    scene.proxy.next(kept, op=TRANSACT)
-    scene.proxy.always(drop_request(), op=TRANSACT)
+    scene.proxy.next(kept, drop_request(), deny(), op=TRANSACT)
     with pytest.raises(TransactWriteError):
         counter.add(mutex, "first")
-    scene.proxy.clear()
     mutex.save_data("second")
     assert kept.apply().error == "TransactionCanceledException"
     assert counter.n == 0

@@ -70,28 +70,45 @@ def test_a_sleeper_wakes_when_the_clock_is_moved_far_enough(table):
         sleeping.result(20)
 
 
+def test_sleeper_does_not_oversleep_when_the_clock_is_moved_as_it_falls_asleep(monkeypatch):
+    with ThreadPoolExecutor() as pool, FakeClock() as clock:
+        now = clock.now
+        until = now() + 5
+
+        def read_and_move():
+            read = now()
+            clock.advance(1)
+            return read
+
+        monkeypatch.setattr(clock, "now", read_and_move)
+        sleeping = pool.submit(ThreadSleeper().sleep, until)
+        wait_until(lambda: clock._waiting)
+        clock.advance(until - now())
+        sleeping.result(20)
+
+
 def test_a_wait_whose_time_has_come_ends_at_once():
     condition = threading.Condition()
     with FakeClock() as clock, condition:
-        clock.wait(condition, 0)
-        clock.wait(condition, -1)
+        clock.wait(condition, clock.now())
+        clock.wait(condition, clock.now() - 1)
 
 
 def test_a_sleeper_wakes_when_it_is_notified_and_at_the_end_of_the_clock():
     condition = threading.Condition()
 
-    def wait(timeout):
+    def wait(until):
         with condition:
-            local_clock().wait(condition, timeout)
+            local_clock().wait(condition, until)
 
     with ThreadPoolExecutor() as pool:
         with FakeClock() as clock:
-            waiting = pool.submit(wait, None)
+            waiting = pool.submit(wait, math.inf)
             wait_until(lambda: clock._waiting)
             with condition:
                 condition.notify_all()
             waiting.result(20)
-            forever = pool.submit(wait, None)
+            forever = pool.submit(wait, math.inf)
             wait_until(lambda: clock._waiting)
             clock.advance(1e6)
             time.sleep(0.05)

@@ -102,8 +102,7 @@ def test_others_are_renewed_after_one_member_was_released(keys: Keys, calls) -> 
         group = keys.group(lease=30)
         assert group.acquire()
         group.members[0].release()
-        # nobody waits for its renewal before the clock moves on: it needs none
-        other = keys.taken(0, lease=600, auto_renew=False)
+        other = keys.taken(0, lease=600)
         for count in (1, 2, 3):
             before = calls(group._latest)
             clock.advance(10.5)

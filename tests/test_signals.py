@@ -27,7 +27,7 @@ from pynamodb_mutex import (
     signals,
 )
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
-from pynamodb_mutex.testing import expire
+from pynamodb_mutex.testing import FakeClock, expire
 
 pytest_plugins = ["scene_fixtures"]
 
@@ -301,8 +301,10 @@ def test_a_ticket_ends_it_here_and_begins_it_there(scene: Scene, heard: Heard) -
 
 
 def test_renewals_are_reported_on_a_thread_of_their_own(scene: Scene, heard: Heard) -> None:
-    with scene.mutex(lease=2) as mutex:
+    with FakeClock() as clock, scene.mutex() as mutex:
+        clock.advance(11)
         first = heard.wait("renewed").told
+        clock.advance(10.5)
         heard.wait("renewed", 2)
         mutex.renew(lease=60)
         told = scene.row.expires_at
@@ -326,16 +328,18 @@ def test_those_renewed_together_are_reported_one_by_one(scene: Scene, heard: Hea
 
 
 def test_the_end_is_reported_although_nothing_renews_it(scene: Scene, heard: Heard) -> None:
-    mutex = scene.mutex(lease=0.5, auto_renew=False)
-    assert mutex.acquire()
-    event = heard.wait("lost")
-    assert event.thread.name == "pynamodb-mutex-lost"
-    assert event.told["loss"] is Loss.EXPIRED
-    assert event.told["held_for"] >= 0
-    # and that it goes on, if nobody has taken it
-    mutex.renew(lease=30)
-    assert heard.the("renewed")["won_back"]
-    mutex.release()
+    with FakeClock() as clock:
+        mutex = scene.mutex(auto_renew=False)
+        assert mutex.acquire()
+        clock.advance(31)
+        event = heard.wait("lost")
+        assert event.thread.name == "pynamodb-mutex-lost"
+        assert event.told["loss"] is Loss.EXPIRED
+        assert event.told["held_for"] >= 0
+        # and that it goes on, if nobody has taken it
+        mutex.renew()
+        assert heard.the("renewed")["won_back"]
+        mutex.release()
     assert heard.names == ["acquired", "lost", "renewed", "released"]
 
 

@@ -28,6 +28,7 @@ from pynamodb_mutex._operations.events import LockEvent
 from pynamodb_mutex._protocol.claim import Claim
 from pynamodb_mutex._runtime import notifications
 from pynamodb_mutex._runtime.process import current_process, forget_everything
+from pynamodb_mutex.testing import FakeClock
 
 pytest_plugins = ["scene_fixtures"]
 
@@ -95,9 +96,11 @@ def test_renewals_that_fail_are_reported_and_then_the_one_that_succeeds(
     scene: Scene, heard: Heard
 ) -> None:
     scene.proxy.always(server_error(), op="renew")
-    with scene.mutex(lease=3) as mutex:
+    with FakeClock() as clock, scene.mutex() as mutex:
+        clock.advance(11)
         event = heard.wait("renewal_failed")
         scene.proxy.clear()
+        clock.advance(1)
         heard.wait("renewed")
     assert event.thread.name == "pynamodb-mutex-notifier"
     assert event.told["token"] == mutex.token
@@ -114,14 +117,14 @@ def test_a_renewal_asked_for_that_fails_is_reported_too(scene: Scene, heard: Hea
 
 
 def test_a_renewal_that_comes_too_late_is_not_reported(scene: Scene, heard: Heard) -> None:
-    # not shorter: what is left of it by DynamoDB's time may be a second less, and would be renewed at once
-    mutex = scene.mutex(lease=3, auto_renew=False)
-    assert mutex.acquire()
-    scene.proxy.next(after(lambda: until(lambda: mutex.lost)), op="renew")
-    send_renewal(mutex._latest)
-    assert scene.applied("renew") == [True]
-    heard.wait("lost")
-    mutex.renew(lease=20)
+    with FakeClock() as clock:
+        mutex = scene.mutex(auto_renew=False)
+        assert mutex.acquire()
+        scene.proxy.next(after(lambda: clock.advance(31)), op="renew")
+        send_renewal(mutex._latest)
+        assert scene.applied("renew") == [True]
+        heard.wait("lost")
+        mutex.renew()
     # the one that was waited for
     assert heard.the("renewed")["won_back"]
 
@@ -317,19 +320,20 @@ def test_a_slow_receiver_delays_neither_renewals_nor_the_news_of_a_loss(
             come.set()
             assert go.wait(60)
 
-    with signals.renewed.connected_to(slow):
-        mutex = scene.mutex(lease=2, on_lost=lambda _: told.set())
-        other = Mutex.for_key(f"{scene.key}.other", model=scene.here, lease=2)
+    with FakeClock() as clock, signals.renewed.connected_to(slow):
+        mutex = scene.mutex(on_lost=lambda _: told.set())
+        other = Mutex.for_key(f"{scene.key}.other", model=scene.here)
         assert mutex.acquire()
         assert other.acquire()
-        assert come.wait(30)
-        for _ in range(2):  # more than may be under way for one lock
-            ends = (scene.row.expires_at, scene.there.get(other.key).expires_at)
-            until(lambda: scene.row.expires_at > ends[0])  # noqa: B023 - called at once
-            until(lambda: scene.there.get(other.key).expires_at > ends[1])  # noqa: B023
-        assert mutex.held
+        clock.advance(11)
+        assert come.wait(60)
+        for _ in range(3):  # more than may be under way for one lock
+            until(lambda: min(mutex.remaining, other.remaining) > 25)
+            clock.advance(10.5)
+        until(lambda: min(mutex.remaining, other.remaining) > 25)
         scene.force()
-        assert told.wait(30)
+        clock.advance(10.5)
+        assert told.wait(60)
         heard.wait("lost")
         assert other.held
         go.set()
@@ -441,7 +445,7 @@ def test_a_forked_child_shows_nothing_of_its_parents_locks(table) -> None:
     for name in names:
         getattr(signals, name).connect(receiver)
     try:
-        mutex = Mutex.for_key("a", lease=5)
+        mutex = Mutex.for_key("a")
         assert mutex.acquire()
         before = len(told)
         child = os.fork()

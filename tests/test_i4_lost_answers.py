@@ -374,13 +374,14 @@ def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_ends_by_itself(
     mutex = scene.mutex(lease=3)
     mutex.acquire()
     waiter = scene.waiting(lease=3)
-    scene.proxy.always(drop_answer(), op="hand_over")
+    versions: list[int] = []
+    scene.proxy.always(drop_answer(then=lambda: versions.append(scene.row.version)), op="hand_over")
     with pytest.raises(UpdateError):
         mutex.release()
     assert not mutex.held
-    handed_over = scene.row.version
+    handed_over = versions[0]
     assert handed_over == mutex.fencing_token + 1
-    waiter.join(20)
+    waiter.join(60)
     assert waiter.acquired
     assert waiter.mutex.fencing_token == handed_over + 1
     waiter.mutex.release()

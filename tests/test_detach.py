@@ -165,7 +165,7 @@ def test_a_thread_that_waits_looks_again_at_once(table):
     # nobody of this process holds it now, as far as the queue is concerned
     assert queue.holder is None
     Mutex.attach(ticket).release()
-    thread.join(30)
+    thread.join(60)
     assert waiting.held
     waiting.release()
 
@@ -295,7 +295,7 @@ def test_the_thread_that_enters_may_enter_again(table):
     done = []
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert done == [False]
     assert not mutex.locked()
 

@@ -335,7 +335,7 @@ def test_a_block_may_be_left_on_another_thread(keys: Keys) -> None:
     group.__enter__()
     leaving = threading.Thread(target=group.__exit__, args=(None, None, None))
     leaving.start()
-    leaving.join(20)
+    leaving.join(60)
     assert all(keys.free())
 
 

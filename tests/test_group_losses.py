@@ -65,7 +65,7 @@ def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(
             group.members[0].release()
         # else the others would be neither renewed nor lost, and due again and again
         assert [mutex.lost for mutex in group.members] == [True] * 3
-        assert on_lost.came.wait(30)
+        assert on_lost.came.wait(60)
         held = group._latest
         assert held not in scheduled()
         clock.advance(100)
@@ -173,7 +173,7 @@ def test_lease_that_ends_after_one_member_was_released_is_the_loss_of_the_others
         assert group.acquire()
         group.members[1].release()
         clock.advance(31)
-        assert on_lost.came.wait(30)
+        assert on_lost.came.wait(60)
         assert [mutex.lost for mutex in group.members] == [True, False, True]
         assert group._latest not in scheduled()
         with pytest.raises(MutexLostError):

@@ -238,7 +238,7 @@ def test_renewals_do_not_wait_for_a_write(scene: Scene) -> None:
         def renew() -> None:
             thread = threading.Thread(target=mutex.renew)
             thread.start()
-            thread.join(20)
+            thread.join(60)
             renewed.append(not thread.is_alive())
 
         scene.proxy.next(after(renew), op="save_data")

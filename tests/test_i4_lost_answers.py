@@ -331,7 +331,7 @@ def test_hand_over_whose_answer_is_lost_is_recognised(scene: Scene, lose: Lose, 
     waiter = scene.waiting()
     scene.proxy.next(*[lose() for _ in range(times)], op="hand_over")
     mutex.release()
-    waiter.join(20)
+    waiter.join(60)
     assert waiter.acquired
     assert waiter.mutex.held
     assert not mutex.held
@@ -362,7 +362,7 @@ def test_hand_over_is_believed_by_neither_if_another_took_over_before_the_repeat
     assert not mutex.held
     assert scene.row.token == others[0].token
     others[0].release()
-    waiter.join(20)
+    waiter.join(60)
     assert waiter.acquired
     assert waiter.mutex.fencing_token > others[0].fencing_token
     waiter.mutex.release()

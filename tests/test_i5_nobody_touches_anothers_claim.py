@@ -295,7 +295,7 @@ def test_forced_holder_in_the_same_process_knows_at_once(scene: Scene) -> None:
     assert mutex.force_release()
     assert not mutex.held
     assert mutex.loss is Loss.FORCED
-    assert told.wait(20)
+    assert told.wait(60)
 
 
 def test_forced_lock_can_be_had_at_once_with_a_greater_fencing_token(scene: Scene) -> None:

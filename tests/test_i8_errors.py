@@ -168,7 +168,7 @@ def test_failing_reads_of_a_waiter_are_repeated(scene: Scene) -> None:
 def test_release_that_cannot_be_sent_is_raised_and_the_lock_ends_with_its_lease(
     scene: Scene,
 ) -> None:
-    mutex = scene.mutex(lease=2)
+    mutex = scene.mutex(lease=4)
     mutex.acquire()
     scene.proxy.always(drop_request(), op="release")
     with pytest.raises(UpdateError) as raised:

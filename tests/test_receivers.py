@@ -31,7 +31,7 @@ pytest_plugins = ["scene_fixtures"]
 
 
 def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.005)

@@ -205,7 +205,7 @@ def test_who_waits_gets_the_row_as_it_then_stands(model, unlock):
 
     with ThreadPoolExecutor(1) as pool, model.locked("a") as row:
         waiting = pool.submit(wait)
-        assert waits.wait(20)
+        assert waits.wait(60)
         time.sleep(0.3)
         row.balance = 8
         row.save()
@@ -215,4 +215,4 @@ def test_who_waits_gets_the_row_as_it_then_stands(model, unlock):
         row.save(unlock=unlock)
         if not unlock:
             row.row_lock.release()
-        assert waiting.result(30) == 9
+        assert waiting.result(60) == 9

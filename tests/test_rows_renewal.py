@@ -239,7 +239,7 @@ def test_renewal_under_way_when_a_write_unlocks_is_no_loss(row_scene: RowScene) 
     renewing = threading.Thread(target=send_renewal, args=(lock._latest,))
     # the renewer's own call, whose time would else be a third of the lease away
     renewing.start()
-    renewing.join(20)
+    renewing.join(60)
     assert row_scene.applied("renew") == [False]
     assert row_scene.is_free
     assert not lock.lost
@@ -256,7 +256,7 @@ def test_refused_renewal_shows_the_loss_if_the_write_that_unlocks_is_refused_too
     row_scene.forced_and_taken()
     with pytest.raises(Exception, match="another holder has taken it"):
         save(row, unlock=True)
-    assert lost.wait(20)
+    assert lost.wait(60)
     assert lock.lost
 
 

@@ -66,7 +66,7 @@ def queue_of(semaphore: Semaphore, model: type[LockItem] = LockItem) -> Any:
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.005)
@@ -279,7 +279,7 @@ def test_a_permit_is_handed_over_in_one_request() -> None:
         wait_until(lambda: queue_of(waiter).in_the_way)
         with requests() as sent:
             holders[0].release()
-            assert waiting.result(30)
+            assert waiting.result(60)
         assert sent == ["UpdateItem"]
     assert waiter.permit == holders[0].permit
     assert waiter.fencing_token == holders[0].fencing_token + 1

@@ -74,7 +74,7 @@ def test_a_group_that_cannot_be_acquired_shows_why(scene: Scene, keys: Keys, hea
 def test_a_release_that_does_not_get_through_is_reported_with_its_error(
     scene: Scene, heard: Heard
 ) -> None:
-    mutex = scene.mutex(lease=1)
+    mutex = scene.mutex(lease=4)
     assert mutex.acquire()
     scene.proxy.always(drop_request(), op="release")
     with pytest.raises(UpdateError) as raised:
@@ -379,7 +379,7 @@ def test_nothing_is_reported_before_acquired_was(scene: Scene, heard: Heard, how
     with signals.acquired.connected_to(slow), getattr(signals, how).connected_to(note):
         acquiring = threading.Thread(target=mutex.acquire)
         acquiring.start()
-        assert come.wait(30)
+        assert come.wait(60)
         # what it acquired is seen by other threads, and may end meanwhile
         if how == "renewed":
             mutex.renew()
@@ -390,7 +390,7 @@ def test_nothing_is_reported_before_acquired_was(scene: Scene, heard: Heard, how
         assert mutex.lost == (how == "lost")
         assert order == []
         go.set()
-        acquiring.join(30)
+        acquiring.join(60)
         heard.wait(how)
         until(lambda: len(order) == 2)
     assert order == ["acquired", how]
@@ -409,7 +409,7 @@ def test_renewals_that_nobody_takes_note_of_are_dropped_not_piled_up(
 
     with scene.mutex() as mutex, signals.renewed.connected_to(slow):
         mutex.renew()
-        assert come.wait(30)
+        assert come.wait(60)
         for _ in range(4):
             mutex.renew()
         assert caplog.text.count("a receiver is too slow: renewed") == 2

@@ -87,6 +87,12 @@ def test_sleeper_does_not_oversleep_when_the_clock_is_moved_as_it_falls_asleep(m
         sleeping.result(60)
 
 
+def test_sleeper_that_is_woken_as_it_falls_asleep_does_not_sleep():
+    sleeper = ThreadSleeper()
+    sleeper.wake()
+    sleeper.sleep(math.inf)
+
+
 def test_a_wait_whose_time_has_come_ends_at_once():
     condition = threading.Condition()
     with FakeClock() as clock, condition:

@@ -15,7 +15,8 @@ import pytest
 
 from simulated import simulated_engine
 
-from pynamodb_mutex import LockItem
+from pynamodb_mutex import LockItem, models
+from pynamodb_mutex._dynamodb import connection
 from pynamodb_mutex.testing import (
     Engine,
     dynamodb_local,
@@ -40,6 +41,11 @@ if hasattr(signal, "SIGHUP"):  # not on Windows
 # anew for each it would take most of the time.
 _loader = botocore.loaders.create_loader()
 botocore.session.create_loader = lambda *_: _loader
+
+# An engine on a busy machine may stall for longer than locks wait for an answer, and what is sent again then is not
+# what a test counts. Not much longer, for locks of 30 s are to be renewed by batches.
+connection.READ_TIMEOUT = models._TIGHT["read_timeout_seconds"] = 8.0
+LockItem.Meta.read_timeout_seconds = 8.0
 
 # No example fails for being slow: the machine may be busy. One that fails can be had again.
 hypothesis.settings.register_profile(

@@ -32,6 +32,8 @@ from dev.faultproxy import (
 from pynamodb_mutex.testing import Engine
 
 LEASE = 2.0
+STALLED = 4.0
+"""Of a lease that is to end, but not before a write, though the machine stalls for a while."""
 LONG = 8.0
 
 
@@ -127,7 +129,7 @@ def answer_comes_after_the_lease(scene: Scene) -> None:
 
 
 def release_comes_late(scene: Scene) -> None:
-    section = scene.take(scene.one, lease=LEASE)
+    section = scene.take(scene.one, lease=STALLED)
     kept = scene.lose_writes("UpdateItem")
     scene.one.give_back(section)
     section = scene.take(scene.other)
@@ -161,7 +163,7 @@ def write_comes_twice(scene: Scene) -> None:
 
 
 def write_comes_after_the_next_has_read(scene: Scene, key: str = "m0") -> None:
-    section = scene.work_on(key, lease=LEASE)
+    section = scene.work_on(key, lease=STALLED)
     kept = scene.lose_writes("TransactWriteItems" if key == "m0" else "update")
     scene.one.write(section)
     after = scene.take(scene.other, key)

@@ -131,7 +131,7 @@ class FaultProxy:
         with self._logged:
             return [seen.kind for seen in self.log]
 
-    def wait(self, count: int, *kinds: str, timeout: float = 20.0) -> list[Seen]:
+    def wait(self, count: int, *kinds: str, timeout: float = 60.0) -> list[Seen]:
         """Wait until so many requests of these operations or kinds are in the log."""
         with self._logged:
             came = self._logged.wait_for(
@@ -278,7 +278,7 @@ def fault_proxy(engine: Engine) -> Iterator[FaultProxy]:
 M = TypeVar("M", bound=Model)
 
 
-def through(proxy: FaultProxy, table: type[M], *, read_timeout: float = 2.0) -> type[M]:
+def through(proxy: FaultProxy, table: type[M], *, read_timeout: float = 30.0) -> type[M]:
     """Return a client of its own for a table: a model that goes through the proxy.
 
     Mutexes of different models share no queue in the process: they are like different processes.

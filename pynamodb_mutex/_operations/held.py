@@ -732,5 +732,8 @@ class Held:
     def emit_renewed(self, claims: Sequence[HeldClaim]) -> None:
         """Emit `Renewed`, except for claims that had been lost when the answer arrived."""
         for claim in claims:
+            # The answer comes so late that this lease has ended, too, and before the renewal loop noted that:
+            # the loss is what there is to report.
+            claim.note_end()
             if not claim.is_over:
                 claim.emit_renewed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -17,9 +18,11 @@ class LocalClock:
             return time.monotonic()
         return time.clock_gettime(_SUSPEND_AWARE)
 
-    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
-        """Wait on a condition that is held, until it is notified or ``timeout`` seconds are over."""
-        condition.wait(timeout)
+    def wait(self, condition: threading.Condition, until: float) -> None:
+        """Wait on a condition that is held, until it is notified or a local time has come."""
+        ahead = until - self.now()
+        if ahead > 0:
+            condition.wait(None if ahead == math.inf else ahead)
 
 
 _clock = LocalClock()

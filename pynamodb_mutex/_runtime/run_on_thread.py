@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,11 +45,9 @@ class ThreadSleeper:
 
     def sleep(self, until: float) -> None:
         """Sleep until a local time, or until it is woken."""
-        clock = local_clock()
         with self._condition:
-            ahead = until - clock.now()
-            if ahead > 0 and not self._woken:
-                clock.wait(self._condition, None if ahead == math.inf else ahead)
+            if not self._woken:
+                local_clock().wait(self._condition, until)
             self._woken = False
 
 

@@ -47,15 +47,16 @@ class FakeClock(clock.LocalClock):
             with condition:
                 condition.notify_all()
 
-    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+    def wait(self, condition: threading.Condition, until: float) -> None:
         """Wait on a condition that is held, until it is notified or the clock is moved far enough."""
         with self._moved:
-            end = math.inf if timeout is None else self._now + timeout
-            if self._now >= end:
+            # Until a time, not for a number of seconds: a thread that reads how many are left, and for which
+            # the clock is moved before it waits here, would sleep for as much longer.
+            if self._now >= until:
                 return
-            self._waiting.append((end, condition))
+            self._waiting.append((until, condition))
         try:
             condition.wait()
         finally:
             with self._moved:
-                self._waiting.remove((end, condition))
+                self._waiting.remove((until, condition))

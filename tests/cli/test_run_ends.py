@@ -160,7 +160,7 @@ def test_the_deadline_of_a_command_of_another_user(embedded, monkeypatch):
 
 
 def test_a_broken_lock_ends_the_command(table, tmp_path):
-    with running("k", "--lease", 3, "--grace", 0.5, "--", *stubborn(tmp_path / "pid")) as process:
+    with running("k", "--lease", 9, "--grace", 0.5, "--", *stubborn(tmp_path / "pid")) as process:
         pid = int(text_in(tmp_path / "pid"))
         assert LockItem.force_release("k")
         code, error = outcome(process)
@@ -185,7 +185,8 @@ def test_without_dynamodb_the_command_is_over_before_the_lease(engine, table, tm
         f"trap 'date +%s.%N >{tmp_path}/told; trap \"\" TERM' TERM; echo $$ >{tmp_path}/pid;"
         f"while :; do date +%s.%N >{tmp_path}/now; mv {tmp_path}/now {tmp_path}/alive; sleep 0.02; done"
     )
-    options = ["--lease", 3, "--grace", 1]
+    # the grace is longer than a machine stalls, or the signals would come when the lease is over
+    options = ["--lease", 9, "--grace", 4]
     with (
         fault_proxy(engine) as proxy,
         running("k", "--endpoint-url", proxy.url, *options, "--", "sh", "-c", command) as process,
@@ -212,7 +213,7 @@ def test_a_lock_that_cannot_be_released(engine, table, tmp_path):
             "--endpoint-url",
             proxy.url,
             "--lease",
-            3,
+            9,
             "--",
             "sh",
             "-c",
@@ -249,7 +250,7 @@ def test_stopped_it_leaves_no_command_beyond_the_lease(embedded, tmp_path):
 
 
 def test_the_watchdog_can_be_missed(embedded, tmp_path):
-    with running("k", "--lease", 3, "--", "sh", "-c", f"echo 1 >{tmp_path}/1; sleep 2") as process:
+    with running("k", "--lease", 30, "--", "sh", "-c", f"echo 1 >{tmp_path}/1; sleep 2") as process:
         text_in(tmp_path / "1")
         listed = subprocess.run(
             ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)],

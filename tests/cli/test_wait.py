@@ -42,7 +42,7 @@ def test_exit_code_75_when_time_is_up(table):
         assert done.stderr.startswith("'a' is still held by 'worker-7' until ")
         begun = time.monotonic()
         assert run_cli("wait", "a", "--timeout", "0.3").exit_code == 75
-        assert 0.3 <= time.monotonic() - begun < 20
+        assert time.monotonic() - begun >= 0.3
 
 
 @pytest.mark.parametrize("options", [[], ["--timeout", "-1"]])

@@ -196,7 +196,7 @@ def test_records_of_one_lock_are_harmless(spiteful: Scene, said: Said) -> None:
 
 
 def test_records_of_failing_requests_are_harmless(spiteful: Scene, said: Said) -> None:
-    mutex = spiteful.mutex(owner=OWNER, lease=1, timeout=0)
+    mutex = spiteful.mutex(owner=OWNER, lease=4, timeout=0)
     spiteful.proxy.always(drop_answer(), op="acquire")
     spiteful.proxy.always(refusal(), op="disown")
     said.refuses(PynamoDBException, mutex.acquire)
@@ -218,9 +218,10 @@ def test_record_of_a_claim_too_short_to_use_is_harmless(spiteful: Scene, said: S
 
 
 def test_record_of_a_lock_held_too_long_is_harmless(spiteful: Scene, said: Said) -> None:
-    mutex = spiteful.mutex(owner=OWNER, lease=1, max_hold=0.001)
-    assert mutex.acquire()
-    until(lambda: any("not renewed" in text for text in said.texts))
+    with FakeClock() as clock:
+        assert spiteful.mutex(owner=OWNER, max_hold=0.001).acquire()
+        clock.advance(11)
+        until(lambda: any("not renewed" in text for text in said.texts))
     said.is_harmless("is held for more than")
 
 
@@ -239,10 +240,10 @@ def test_records_of_a_lock_handed_over_are_harmless(spiteful: Scene, said: Said)
     thread = waiting_for(spiteful, waiter)
     spiteful.proxy.next(refusal(), op="hand_over")
     holder.release()
-    thread.join(30)
+    thread.join(60)
     thread = waiting_for(spiteful, holder)
     waiter.release()
-    thread.join(30)
+    thread.join(60)
     holder.detach()
     said.is_harmless("not handed over to", "handed over by", "the bearer of a ticket")
 

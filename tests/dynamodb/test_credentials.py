@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hearing import until
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 from stores import store_for
 
 from dev.faultproxy import FaultProxy, Seen, fault_proxy
 from pynamodb_mutex import LockItem, Mutex, RowLockMixin
-from pynamodb_mutex.testing import Engine
+from pynamodb_mutex.testing import Engine, FakeClock
 
 # what is signed with is not the engine's concern
 pytestmark = pytest.mark.parametrize("engine", ["embedded"], indirect=True)
@@ -106,12 +107,12 @@ def test_fresh_credentials_are_used_from_the_next_request_on(
 def test_lock_that_is_held_is_renewed_with_fresh_credentials(engine: Engine) -> None:
     with fault_proxy(engine) as proxy:
         model = lock_table(proxy)
-        with Mutex.for_key("a", model=model, lease=5):
-            proxy.wait(1, "renew")
+        with FakeClock() as clock, Mutex.for_key("a", model=model) as mutex:
+            clock.advance(10)
+            until(lambda: mutex.remaining > 25)
             name(model, "second")
-            since = len(proxy.of("renew"))
-            renewals = proxy.wait(since + 2, "renew")
-        # one may have been under way
+            clock.advance(10)
+            renewals = proxy.wait(2, "renew")
         assert signer(renewals[-1]) == ("second", "token-of-second")
 
 

@@ -426,12 +426,13 @@ def test_holder_learns_that_its_row_was_overwritten(table, odd, how):
 
 
 @pytest.mark.parametrize("odd", OVERWRITTEN)
-def test_background_renewal_shows_that_the_row_was_overwritten(table, odd):
+def test_background_renewal_shows_that_the_row_was_overwritten(table, odd, fake_clock):
     lost = threading.Event()
-    mutex = Mutex.for_key("odd", lease=3, on_lost=lambda _: lost.set())
+    mutex = Mutex.for_key("odd", on_lost=lambda _: lost.set())
     assert mutex.acquire()
     overwrite(odd)
-    assert lost.wait(30)
+    fake_clock.advance(11)
+    assert lost.wait(60)
     assert mutex.loss is Loss.DELETED
 
 

@@ -113,8 +113,8 @@ def test_detaching_waits_for_a_guarded_write_under_way(scene: Scene) -> None:
     detaching.join(0.3)
     assert (giver.held, scene.proxy.of("renew")) == (True, [])
     answered.set()
-    writing.join(30)
-    detaching.join(30)
+    writing.join(60)
+    detaching.join(60)
     taker = attach_there(scene, tickets[0])
     assert taker.data == "written"
     taker.release()
@@ -138,7 +138,7 @@ def test_a_write_that_waited_for_the_detaching_is_not_sent(scene: Scene) -> None
 
     scene.proxy.next(after(meanwhile), op="renew")
     ticket = giver.detach()
-    writing.join(30)
+    writing.join(60)
     assert raised
     assert scene.proxy.of("save_data") == []
     taker = attach_there(scene, ticket)
@@ -161,7 +161,7 @@ def test_released_by_another_thread_while_it_is_detached(scene: Scene) -> None:
     scene.proxy.next(after(meanwhile), op="renew")
     with pytest.raises(MutexNotHeldError):
         giver.detach()
-    releasing.join(30)
+    releasing.join(60)
     assert scene.row.expires_at is None
 
 
@@ -185,7 +185,7 @@ def test_a_late_background_renewal_does_not_touch_the_claim_of_the_taker(scene: 
         giver.acquire()
         fresh.proxy.next(kept, op="renew")
         clock.advance(10)
-        assert kept.caught.wait(20)
+        assert kept.caught.wait(60)
         ticket = giver.detach()
         arrives_in_vain(scene, kept)  # that of the detaching went further
         taker = attach_there(scene, ticket)

@@ -11,6 +11,7 @@ from itertools import product
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
+from hearing import until
 from pynamodb.exceptions import (
     DeleteError,
     GetError,
@@ -34,6 +35,7 @@ from dev.faultproxy import (
 )
 from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
+from pynamodb_mutex.testing import FakeClock
 
 MakeFault = Callable[[], Fault]
 
@@ -164,7 +166,7 @@ def test_failing_reads_of_a_waiter_are_repeated(scene: Scene) -> None:
 def test_release_that_cannot_be_sent_is_raised_and_the_lock_ends_with_its_lease(
     scene: Scene,
 ) -> None:
-    mutex = scene.mutex(lease=2)
+    mutex = scene.mutex(lease=4)
     mutex.acquire()
     scene.proxy.always(drop_request(), op="release")
     with pytest.raises(UpdateError) as raised:
@@ -189,26 +191,32 @@ def test_renewal_that_cannot_be_sent_is_raised_when_the_lease_is_over(scene: Sce
 
 def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(scene: Scene) -> None:
     told = threading.Event()
-    mutex = scene.mutex(lease=1, on_lost=lambda _: told.set())
-    mutex.acquire()
-    scene.proxy.always(server_error(), op="renew")
-    assert told.wait(20)
-    assert mutex.loss is Loss.UNREACHABLE
-    assert not mutex.held
-    with pytest.raises(MutexLostError):
-        mutex.release()
+    with FakeClock() as clock:
+        mutex = scene.mutex(on_lost=lambda _: told.set())
+        mutex.acquire()
+        scene.proxy.always(server_error(), op="renew")
+        clock.advance(11)
+        scene.proxy.wait(1, "renew")
+        clock.advance(20)
+        assert told.wait(60)
+        assert mutex.loss is Loss.UNREACHABLE
+        assert not mutex.held
+        with pytest.raises(MutexLostError):
+            mutex.release()
 
 
 @pytest.mark.parametrize("fault", [server_error, deny])
 def test_background_renewals_that_fail_for_a_while_are_none(scene: Scene, fault: MakeFault) -> None:
     scene.proxy.next(fault(), fault(), op="renew")
-    with scene.mutex(lease=3) as mutex:
-        end, patience = scene.row.expires_at, time.monotonic() + 30
-        while scene.row.expires_at <= end and time.monotonic() < patience:
-            time.sleep(0.1)
-        assert mutex.held
+    with FakeClock() as clock, scene.mutex() as mutex:
+        end = scene.row.expires_at
+        for count, pause in enumerate((11, 1, 1), start=1):  # those that failed are repeated soon
+            clock.advance(pause)
+            scene.proxy.wait(count, "renew")
+            until(lambda: not mutex._latest.together.renewals_under_way)
+        assert mutex.remaining > 25
         assert scene.row.expires_at > end
-    assert scene.applied("renew")[:3] == [False, False, True]
+    assert scene.applied("renew") == [False, False, True]
 
 
 # -- nobody there ----------------------------------------------------------------------------------
@@ -347,13 +355,16 @@ def test_refused_reads_and_forces_are_raised_at_once(scene: Scene) -> None:
 
 def test_refused_background_renewals_are_a_loss_only_when_the_lease_ends(scene: Scene) -> None:
     told = threading.Event()
-    mutex = scene.mutex(lease=3, on_lost=lambda _: told.set())
-    mutex.acquire()
-    scene.proxy.always(deny(), op="renew")
-    scene.proxy.wait(1, "renew")
-    assert mutex.held
-    assert told.wait(20)
-    assert mutex.loss is Loss.UNREACHABLE
+    with FakeClock() as clock:
+        mutex = scene.mutex(on_lost=lambda _: told.set())
+        mutex.acquire()
+        scene.proxy.always(deny(), op="renew")
+        clock.advance(11)
+        scene.proxy.wait(1, "renew")
+        assert mutex.held
+        clock.advance(20)
+        assert told.wait(60)
+        assert mutex.loss is Loss.UNREACHABLE
 
 
 # -- no table --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 from scene import Lose, Scene, losses, lost_in_two_ways
 
-from dev.faultproxy import Fault, after, drop_request, late, refuse, throttle
+from dev.faultproxy import Fault, after, deny, drop_request, late, refuse, throttle
 from pynamodb_mutex import Mutex, MutexLostError
 from pynamodb_mutex.exceptions import Loss
 
@@ -172,13 +172,11 @@ def test_given_up_transaction_that_lands_before_the_next_one_keeps_its_place(
     scene: Scene, counter: Counted
 ) -> None:
     kept = late()
-    mutex = scene.mutex(lease=2)
+    mutex = scene.mutex()
     mutex.acquire()
-    scene.proxy.next(kept, op=TRANSACT)
-    scene.proxy.always(drop_request(), op=TRANSACT)
+    scene.proxy.next(kept, drop_request(), deny(), op=TRANSACT)
     with pytest.raises(TransactWriteError):
         counter.add(mutex, "first")
-    scene.proxy.clear()
     scene.proxy.next(after(kept.apply), op=TRANSACT)
     counter.add(mutex, "second")
     assert (counter.n, counter.last) == (2, "second")
@@ -189,13 +187,11 @@ def test_given_up_transaction_does_not_land_after_the_next_write(
     scene: Scene, counter: Counted
 ) -> None:
     kept = late()
-    mutex = scene.mutex(lease=2)
+    mutex = scene.mutex()
     mutex.acquire()
-    scene.proxy.next(kept, op=TRANSACT)
-    scene.proxy.always(drop_request(), op=TRANSACT)
+    scene.proxy.next(kept, drop_request(), deny(), op=TRANSACT)
     with pytest.raises(TransactWriteError):
         counter.add(mutex, "first")
-    scene.proxy.clear()
     mutex.save_data("second")
     assert kept.apply().error == "TransactionCanceledException"
     assert counter.n == 0

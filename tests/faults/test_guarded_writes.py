@@ -9,7 +9,16 @@ import pytest
 from pynamodb.exceptions import UpdateError
 from scene import Lose, Scene, losses, lost_in_two_ways
 
-from dev.faultproxy import Late, after, drop_answer, drop_request, late, server_error, throttle
+from dev.faultproxy import (
+    Late,
+    after,
+    deny,
+    drop_answer,
+    drop_request,
+    late,
+    server_error,
+    throttle,
+)
 from pynamodb_mutex import MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 
@@ -131,17 +140,15 @@ def test_not_applied_and_then_lost_before_the_repeat_is_unknown(
 # -- earlier writes whose outcome nobody knows -------------------------------------------------------
 
 
-def give_up_a_write(scene: Scene, fault: Lose | None, data: object, **options: float) -> Late:
+def give_up_a_write(scene: Scene, fault: Lose | None, data: object) -> Late:
     """Let a guarded write fail for good; return its first attempt, kept by the network."""
     kept = late()
-    scene.proxy.next(kept, op="save_data")
-    scene.proxy.always((fault or drop_request)(), op="save_data")
-    mutex = scene.mutex(lease=3, **options)
+    scene.proxy.next(kept, (fault or drop_request)(), deny(), op="save_data")
+    mutex = scene.mutex()
     mutex.acquire()
     with pytest.raises(UpdateError):
         mutex.save_data(data)
-    scene.proxy.clear()
-    assert mutex.held  # renewed meanwhile
+    assert mutex.held
     scene.given_up = mutex
     return kept
 
@@ -238,7 +245,7 @@ def test_renewals_do_not_wait_for_a_write(scene: Scene) -> None:
         def renew() -> None:
             thread = threading.Thread(target=mutex.renew)
             thread.start()
-            thread.join(20)
+            thread.join(60)
             renewed.append(not thread.is_alive())
 
         scene.proxy.next(after(renew), op="save_data")

@@ -301,7 +301,7 @@ def test_late_hand_over_does_not_revive_what_was_released(scene: Scene) -> None:
 
 def test_late_hand_over_does_not_revive_a_claim_that_was_taken_out_by_hand(scene: Scene) -> None:
     kept = late()
-    mutex = scene.mutex(lease=2)
+    mutex = scene.mutex(lease=5)
     mutex.acquire()
     waiter = scene.waiting()
     scene.proxy.next(kept, op="hand_over")

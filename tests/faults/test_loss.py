@@ -4,8 +4,10 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from email.utils import formatdate
+from unittest.mock import ANY
 
 import pytest
+from hearing import until
 
 from dev.faultproxy import drop_request, fault_proxy, set_date, stall, through
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
@@ -16,8 +18,9 @@ from pynamodb_mutex.testing import FakeClock, held_elsewhere
 pytestmark = pytest.mark.unmeasured
 
 CAUSES = list(Loss)
-GENEROUS = 15.0
-LEASE = 3.0
+GENEROUS = 60.0
+LONG = 100.0
+"""Seconds for which an answer is waited for: whoever waits for less does not wait for it."""
 
 
 class OnLost:
@@ -52,10 +55,7 @@ def broken(cause, table, proxy, key="k"):
     """Let a holder lose its lock in the store, or never reach it again."""
     with ExitStack() as stack:
         if cause is Loss.TAKEN:
-            # a renewal that comes between the end of its claim and the other's would find it broken
-            proxy.always(drop_request())
             stack.enter_context(held_elsewhere(key, model=table))
-            proxy.clear()
         if cause is Loss.FORCED:
             assert table.force_release(key)  # not the holder's model: as from another process
         if cause is Loss.DELETED:
@@ -72,9 +72,14 @@ def broken(cause, table, proxy, key="k"):
 def test_each_cause_is_reported_in_each_of_the_four_ways(table, proxy, here, cause):
     on_lost = OnLost()
     max_hold = 0.01 if cause is Loss.EXPIRED else None
-    mutex = Mutex.for_key("k", model=here, lease=LEASE, on_lost=on_lost, max_hold=max_hold)
-    with pytest.raises(MutexLostError) as leaving, mutex:  # noqa: PT012 - the block is what is left
+    mutex = Mutex.for_key("k", model=here, on_lost=on_lost, max_hold=max_hold)
+    with FakeClock() as clock, pytest.raises(MutexLostError) as leaving, mutex:  # noqa: PT012 - the block is what is left
         with broken(cause, table, proxy):
+            clock.advance(11)
+            if cause is not Loss.EXPIRED:
+                proxy.wait(1, "renew")
+            if cause in {Loss.EXPIRED, Loss.UNREACHABLE}:
+                clock.advance(20)
             told_of, told, thread, _ = on_lost.wait()
         assert (told_of, told) == (mutex, cause)
         assert thread is not threading.current_thread()
@@ -196,23 +201,17 @@ def test_ensure_held_shows_a_loss_that_its_renewal_finds(table, proxy, here):
 def test_renewals_that_hang_do_not_delay_the_news_beyond_the_local_end(table, proxy):
     on_lost = OnLost()
     proxy.always(stall(), op="renew")
-    here = through(proxy, table, read_timeout=30.0)
-    mutex = Mutex.for_key("k", model=here, lease=2.0, on_lost=on_lost)
-    assert mutex.acquire()
-    ends = local_clock().now() + mutex.remaining
-    at = on_lost.wait()[-1]
-    assert ends - 0.01 <= at < ends + 2
-    assert not mutex.held
-    assert proxy.of("renew")
-
-
-def test_renewals_that_hang_until_the_end_are_reported_as_unreachable(table, proxy):
-    on_lost = OnLost()
-    proxy.always(stall(), op="renew")
-    here = through(proxy, table, read_timeout=30.0)
-    mutex = Mutex.for_key("k", model=here, lease=2.0, on_lost=on_lost)
-    assert mutex.acquire()
-    assert on_lost.wait()[1] is Loss.UNREACHABLE
+    here = through(proxy, table, read_timeout=LONG)
+    with FakeClock() as clock:
+        mutex = Mutex.for_key("k", model=here, on_lost=on_lost)
+        assert mutex.acquire()
+        clock.advance(11)
+        proxy.wait(1, "renew")
+        clock.advance(mutex.remaining - 0.01)
+        assert mutex.held
+        clock.advance(0.02)
+        assert on_lost.wait()[1:] == (Loss.UNREACHABLE, ANY, clock.now())
+        assert not mutex.held
 
 
 def key_is(key):
@@ -222,21 +221,24 @@ def key_is(key):
 def test_a_hanging_renewal_delays_neither_renewal_nor_loss_of_another_lock(table, proxy):
     on_lost = OnLost()
     proxy.always(stall(), op="renew", when=key_is("hangs"))
-    here = through(proxy, table, read_timeout=30.0)
-    hangs = Mutex.for_key("hangs", model=here, lease=LEASE)
-    lives = Mutex.for_key("lives", model=here, lease=LEASE)
-    dies = Mutex.for_key("dies", model=here, lease=LEASE, on_lost=on_lost)
-    for mutex in (hangs, lives, dies):
-        assert mutex.acquire()
-    proxy.wait(1, "renew")
-    table("dies").delete(add_version_condition=False)
-    assert on_lost.wait()[1] is Loss.DELETED
-    deadline = time.monotonic() + GENEROUS
-    while not hangs.lost and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert hangs.lost
-    assert lives.held
-    lives.release()
+    here = through(proxy, table, read_timeout=LONG)
+    hangs = Mutex.for_key("hangs", model=here)
+    lives = Mutex.for_key("lives", model=here)
+    dies = Mutex.for_key("dies", model=here, on_lost=on_lost)
+    with FakeClock() as clock:
+        for mutex in (hangs, lives, dies):
+            assert mutex.acquire()
+        clock.advance(11)
+        proxy.wait(3, "renew")
+        until(lambda: min(lives.remaining, dies.remaining) > 25)
+        table("dies").delete(add_version_condition=False)
+        clock.advance(11)
+        assert on_lost.wait()[1] is Loss.DELETED
+        until(lambda: lives.remaining > 25)
+        clock.advance(9)
+        assert hangs.lost
+        assert lives.held
+        lives.release()
 
 
 def test_an_on_lost_that_blocks_or_raises_hurts_nothing(table, caplog):
@@ -245,21 +247,26 @@ def test_an_on_lost_that_blocks_or_raises_hurts_nothing(table, caplog):
     def fail(_):
         raise ZeroDivisionError
 
-    lives = Mutex.for_key("lives", lease=LEASE)
-    assert lives.acquire()
-    for name, callback in (
-        ("blocks", lambda _: blocks.wait(GENEROUS)),
-        ("fails", fail),
-        ("dies", on_lost),
-    ):
-        mutex = Mutex.for_key(name, lease=0.5, max_hold=0.01, on_lost=callback)
-        assert mutex.acquire()
-    assert on_lost.wait()[1] is Loss.EXPIRED
-    time.sleep(LEASE)
-    assert lives.held
-    assert "on_lost of 'fails' failed" in caplog.text
-    blocks.set()
-    lives.release()
+    with FakeClock() as clock:
+        lives = Mutex.for_key("lives")
+        assert lives.acquire()
+        for name, callback in (
+            ("blocks", lambda _: blocks.wait(GENEROUS)),
+            ("fails", fail),
+            ("dies", on_lost),
+        ):
+            mutex = Mutex.for_key(name, max_hold=0.01, on_lost=callback)
+            assert mutex.acquire()
+        for _ in range(2):
+            clock.advance(11)
+            until(lambda: lives.remaining > 25)
+        clock.advance(9)
+        assert on_lost.wait()[1] is Loss.EXPIRED
+        until(lambda: "on_lost of 'fails' failed" in caplog.text)
+        clock.advance(2)
+        until(lambda: lives.remaining > 25)
+        blocks.set()
+        lives.release()
 
 
 # -- ends of renewal, and winning back -------------------------------------------------------------
@@ -273,9 +280,9 @@ def test_max_hold_ends_renewal_and_then_the_lock_is_free(table, proxy, here, cap
         for count in (1, 2):  # each third of the lease
             clock.advance(10.1)
             proxy.wait(count, "renew")
-            time.sleep(0.2)
+            until(lambda: mutex.remaining > 25)
         clock.advance(10.1)
-        time.sleep(0.2)
+        until(lambda: mutex._latest.together.ended_by_max_hold)
         assert mutex.held
         clock.advance(20)
         assert on_lost.wait()[1] is Loss.EXPIRED

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from hearing import until
 from pynamodb.exceptions import UpdateError
 from scene import Acquiring, Lose, Scene, lost_in_two_ways
 
@@ -15,7 +16,7 @@ from pynamodb_mutex import Mutex, MutexLostError, MutexTimeoutError
 from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.exceptions import Loss
-from pynamodb_mutex.testing import expire
+from pynamodb_mutex.testing import FakeClock, expire
 
 patient = pytest.mark.usefixtures("longer_patience")
 
@@ -240,11 +241,15 @@ def test_renewal_is_a_loss_if_the_claim_was_broken_before_the_repeat(scene: Scen
 
 def test_background_renewals_survive_lost_answers(scene: Scene) -> None:
     told = threading.Event()
-    with scene.mutex(lease=3, on_lost=lambda _: told.set()) as mutex:
+    with FakeClock() as clock, scene.mutex(on_lost=lambda _: told.set()) as mutex:
         first = scene.row.expires_at
         scene.proxy.next(drop_answer(), drop_answer(), op="renew")
-        scene.proxy.wait(4, "renew")
-        assert mutex.held
+        # those that failed are repeated soon
+        for count, pause in enumerate((11, 1, 1, 10.5), start=1):
+            clock.advance(pause)
+            scene.proxy.wait(count, "renew")
+            until(lambda: not mutex._latest.together.renewals_under_way)
+        assert mutex.remaining > 25
         assert scene.row.expires_at > first
     assert not told.is_set()
     assert not mutex.lost
@@ -252,12 +257,17 @@ def test_background_renewals_survive_lost_answers(scene: Scene) -> None:
 
 def test_background_renewal_shows_that_another_took_over_before_the_repeat(scene: Scene) -> None:
     told = threading.Event()
-    mutex = scene.mutex(lease=3, on_lost=lambda _: told.set())
-    mutex.acquire()
-    scene.proxy.next(drop_answer(then=scene.forced_and_taken), op="renew")
-    assert told.wait(20)
-    assert mutex.loss is Loss.TAKEN
-    assert scene.row.owner == "other"
+    with FakeClock() as clock:
+        mutex = scene.mutex(on_lost=lambda _: told.set())
+        mutex.acquire()
+        scene.proxy.next(drop_answer(then=scene.forced_and_taken), op="renew")
+        clock.advance(11)
+        scene.proxy.wait(1, "renew")
+        until(lambda: not mutex._latest.together.renewals_under_way)
+        clock.advance(1)
+        assert told.wait(60)
+        assert mutex.loss is Loss.TAKEN
+        assert scene.row.owner == "other"
 
 
 # -- release ---------------------------------------------------------------------------------------
@@ -319,7 +329,7 @@ def test_hand_over_whose_answer_is_lost_is_recognised(scene: Scene, lose: Lose, 
     waiter = scene.waiting()
     scene.proxy.next(*[lose() for _ in range(times)], op="hand_over")
     mutex.release()
-    waiter.join(20)
+    waiter.join(60)
     assert waiter.acquired
     assert waiter.mutex.held
     assert not mutex.held
@@ -350,7 +360,7 @@ def test_hand_over_is_believed_by_neither_if_another_took_over_before_the_repeat
     assert not mutex.held
     assert scene.row.token == others[0].token
     others[0].release()
-    waiter.join(20)
+    waiter.join(60)
     assert waiter.acquired
     assert waiter.mutex.fencing_token > others[0].fencing_token
     waiter.mutex.release()
@@ -362,13 +372,14 @@ def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_ends_by_itself(
     mutex = scene.mutex(lease=3)
     mutex.acquire()
     waiter = scene.waiting(lease=3)
-    scene.proxy.always(drop_answer(), op="hand_over")
+    versions: list[int] = []
+    scene.proxy.always(drop_answer(then=lambda: versions.append(scene.row.version)), op="hand_over")
     with pytest.raises(UpdateError):
         mutex.release()
     assert not mutex.held
-    handed_over = scene.row.version
+    handed_over = versions[0]
     assert handed_over == mutex.fencing_token + 1
-    waiter.join(20)
+    waiter.join(60)
     assert waiter.acquired
     assert waiter.mutex.fencing_token == handed_over + 1
     waiter.mutex.release()

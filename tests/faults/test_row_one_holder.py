@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from driving import handle, send_renewal
 from pynamodb.exceptions import PynamoDBException
 from row_scene import (
     TRANSACT,
@@ -87,8 +88,10 @@ def test_renewal_of_a_claim_goes_on_while_a_write_that_unlocks_is_under_way(
     row_scene: RowScene,
 ) -> None:
     # it may be refused, and then the lock is still held
-    row = row_scene.locked(lease=2)
-    kept = drop_request(lambda: row_scene.proxy.wait(1, "renew"))
+    row = row_scene.locked()
+    held = row.row_lock._latest
+    # what the renewal loop does in a third of the lease
+    kept = drop_request(lambda: handle(held, ahead=30) and send_renewal(held))
     row_scene.proxy.next(kept, op=row_scene.op("save"))
     save(row, unlock=True)
     assert row_scene.applied("renew")[0]

@@ -103,7 +103,7 @@ def test_loss_of_one_refuses_the_whole_transaction(rows: Rows, place: int) -> No
     assert raised.value.key == other.key
     assert not locks.held
     assert rows.balances == [0, 0, 0]
-    assert told.wait(20)
+    assert told.wait(60)
     with pytest.raises(MutexLostError):
         locks.release()
     # its own are released, the other's is not

@@ -28,6 +28,7 @@ from pynamodb_mutex._operations.events import LockEvent
 from pynamodb_mutex._protocol.claim import Claim
 from pynamodb_mutex._runtime import notifications
 from pynamodb_mutex._runtime.process import current_process, forget_everything
+from pynamodb_mutex.testing import FakeClock
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_group_that_cannot_be_acquired_shows_why(scene: Scene, keys: Keys, hea
 def test_a_release_that_does_not_get_through_is_reported_with_its_error(
     scene: Scene, heard: Heard
 ) -> None:
-    mutex = scene.mutex(lease=1)
+    mutex = scene.mutex(lease=4)
     assert mutex.acquire()
     scene.proxy.always(drop_request(), op="release")
     with pytest.raises(UpdateError) as raised:
@@ -93,9 +94,11 @@ def test_renewals_that_fail_are_reported_and_then_the_one_that_succeeds(
     scene: Scene, heard: Heard
 ) -> None:
     scene.proxy.always(server_error(), op="renew")
-    with scene.mutex(lease=3) as mutex:
+    with FakeClock() as clock, scene.mutex() as mutex:
+        clock.advance(11)
         event = heard.wait("renewal_failed")
         scene.proxy.clear()
+        clock.advance(1)
         heard.wait("renewed")
     assert event.thread.name == "pynamodb-mutex-notifier"
     assert event.told["token"] == mutex.token
@@ -112,14 +115,14 @@ def test_a_renewal_asked_for_that_fails_is_reported_too(scene: Scene, heard: Hea
 
 
 def test_a_renewal_that_comes_too_late_is_not_reported(scene: Scene, heard: Heard) -> None:
-    # not shorter: what is left of it by DynamoDB's time may be a second less, and would be renewed at once
-    mutex = scene.mutex(lease=3, auto_renew=False)
-    assert mutex.acquire()
-    scene.proxy.next(after(lambda: until(lambda: mutex.lost)), op="renew")
-    send_renewal(mutex._latest)
-    assert scene.applied("renew") == [True]
-    heard.wait("lost")
-    mutex.renew(lease=20)
+    with FakeClock() as clock:
+        mutex = scene.mutex(auto_renew=False)
+        assert mutex.acquire()
+        scene.proxy.next(after(lambda: clock.advance(31)), op="renew")
+        send_renewal(mutex._latest)
+        assert scene.applied("renew") == [True]
+        heard.wait("lost")
+        mutex.renew()
     # the one that was waited for
     assert heard.the("renewed")["won_back"]
 
@@ -315,19 +318,20 @@ def test_a_slow_receiver_delays_neither_renewals_nor_the_news_of_a_loss(
             come.set()
             assert go.wait(60)
 
-    with signals.renewed.connected_to(slow):
-        mutex = scene.mutex(lease=2, on_lost=lambda _: told.set())
-        other = Mutex.for_key(f"{scene.key}.other", model=scene.here, lease=2)
+    with FakeClock() as clock, signals.renewed.connected_to(slow):
+        mutex = scene.mutex(on_lost=lambda _: told.set())
+        other = Mutex.for_key(f"{scene.key}.other", model=scene.here)
         assert mutex.acquire()
         assert other.acquire()
-        assert come.wait(30)
-        for _ in range(2):  # more than may be under way for one lock
-            ends = (scene.row.expires_at, scene.there.get(other.key).expires_at)
-            until(lambda: scene.row.expires_at > ends[0])  # noqa: B023 - called at once
-            until(lambda: scene.there.get(other.key).expires_at > ends[1])  # noqa: B023
-        assert mutex.held
+        clock.advance(11)
+        assert come.wait(60)
+        for _ in range(3):  # more than may be under way for one lock
+            until(lambda: min(mutex.remaining, other.remaining) > 25)
+            clock.advance(10.5)
+        until(lambda: min(mutex.remaining, other.remaining) > 25)
         scene.force()
-        assert told.wait(30)
+        clock.advance(10.5)
+        assert told.wait(60)
         heard.wait("lost")
         assert other.held
         go.set()
@@ -373,7 +377,7 @@ def test_nothing_is_reported_before_acquired_was(scene: Scene, heard: Heard, how
     with signals.acquired.connected_to(slow), getattr(signals, how).connected_to(note):
         acquiring = threading.Thread(target=mutex.acquire)
         acquiring.start()
-        assert come.wait(30)
+        assert come.wait(60)
         # what it acquired is seen by other threads, and may end meanwhile
         if how == "renewed":
             mutex.renew()
@@ -384,7 +388,7 @@ def test_nothing_is_reported_before_acquired_was(scene: Scene, heard: Heard, how
         assert mutex.lost == (how == "lost")
         assert order == []
         go.set()
-        acquiring.join(30)
+        acquiring.join(60)
         heard.wait(how)
         until(lambda: len(order) == 2)
     assert order == ["acquired", how]
@@ -403,7 +407,7 @@ def test_renewals_that_nobody_takes_note_of_are_dropped_not_piled_up(
 
     with scene.mutex() as mutex, signals.renewed.connected_to(slow):
         mutex.renew()
-        assert come.wait(30)
+        assert come.wait(60)
         for _ in range(4):
             mutex.renew()
         assert caplog.text.count("a receiver is too slow: renewed") == 2
@@ -439,7 +443,7 @@ def test_a_forked_child_shows_nothing_of_its_parents_locks(table) -> None:
     for name in names:
         getattr(signals, name).connect(receiver)
     try:
-        mutex = Mutex.for_key("a", lease=5)
+        mutex = Mutex.for_key("a")
         assert mutex.acquire()
         before = len(told)
         child = os.fork()

@@ -59,12 +59,11 @@ class Hasty(LocalClock):
     def now(self) -> float:
         return self._now
 
-    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+    def wait(self, condition: threading.Condition, until: float) -> None:
         if threading.current_thread() is not self._thread:
-            super().wait(condition, timeout)  # such as the renewer's
+            super().wait(condition, until)  # such as the renewer's
             return
-        assert timeout is not None
-        self._now += timeout
+        self._now = max(self._now, until)
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_a_thread_that_waits_looks_again_at_once(table):
     # nobody of this process holds it now, as far as the queue is concerned
     assert queue.holder is None
     Mutex.attach(ticket).release()
-    thread.join(30)
+    thread.join(60)
     assert waiting.held
     waiting.release()
 
@@ -231,11 +231,11 @@ def test_the_lease_and_other_options_may_be_given(table):
 
 
 def test_an_attached_lock_is_renewed(table):
-    _, ticket = detached(lease=2)
+    _, ticket = detached()
     with FakeClock() as clock:
         taker = Mutex.attach(ticket)
         before = taker.deadline
-        clock.advance(1)
+        clock.advance(11)
         until(lambda: taker.deadline > before)
         taker.release()
 
@@ -293,7 +293,7 @@ def test_the_thread_that_enters_may_enter_again(table):
     done = []
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert done == [False]
     assert not mutex.locked()
 

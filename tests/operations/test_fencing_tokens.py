@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+from hearing import until
 from worker import workers
 
 from dev.faultproxy import fault_proxy, through
@@ -62,9 +63,9 @@ def test_a_hand_over_makes_it_grow(engine, table):
         first, then = held(client), []
         waiter = threading.Thread(target=lambda: then.append(held(client).fencing_token))
         waiter.start()
-        time.sleep(0.5)
+        until(lambda: first._latest.contender.queue.turns)
         first.release()
-        waiter.join(20)
+        waiter.join(60)
         assert proxy.kinds() == ["GetItem", "acquire", "hand_over"]
     assert then[0] > first.fencing_token
 

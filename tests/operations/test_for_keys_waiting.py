@@ -48,7 +48,7 @@ def test_a_release_in_the_process_wakes_who_waits(keys: Keys) -> None:
     while not queues(waiting)[2].watchers:
         time.sleep(0.01)
     holder.release()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
     assert waiting.held
     assert not any(queue.watchers for queue in queues(waiting))

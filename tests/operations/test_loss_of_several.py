@@ -63,7 +63,7 @@ def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(
             group.members[0].release()
         # else the others would be neither renewed nor lost, and due again and again
         assert [mutex.lost for mutex in group.members] == [True] * 3
-        assert on_lost.came.wait(30)
+        assert on_lost.came.wait(60)
         held = group._latest
         assert held not in scheduled()
         clock.advance(100)
@@ -100,7 +100,7 @@ def test_others_are_renewed_after_one_member_was_released(keys: Keys, calls) -> 
         group = keys.group(lease=30)
         assert group.acquire()
         group.members[0].release()
-        other = keys.taken(0)
+        other = keys.taken(0, lease=600)
         for count in (1, 2, 3):
             before = calls(group._latest)
             clock.advance(10.5)
@@ -171,7 +171,7 @@ def test_lease_that_ends_after_one_member_was_released_is_the_loss_of_the_others
         assert group.acquire()
         group.members[1].release()
         clock.advance(31)
-        assert on_lost.came.wait(30)
+        assert on_lost.came.wait(60)
         assert [mutex.lost for mutex in group.members] == [True, False, True]
         assert group._latest not in scheduled()
         with pytest.raises(MutexLostError):

@@ -14,7 +14,9 @@ from pynamodb_mutex import Mutex
 from pynamodb_mutex._runtime.process import RENEWAL_WORKERS
 from pynamodb_mutex.testing import FakeClock
 
-GENEROUS = 30.0
+GENEROUS = 60.0
+LONG = 100.0
+"""Seconds for which an answer is waited for: whoever waits for less does not wait for it."""
 
 
 @pytest.fixture
@@ -68,18 +70,23 @@ def test_500_locks_of_one_process_live_on_a_few_threads(table):
         until(lambda: holder.ask("active_count()") == 1)
 
 
-def test_a_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy):
+def test_a_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy, clock):
     goes_on, told = threading.Event(), threading.Event()
     proxy.always(stall(goes_on), op="renew")
-    here = through(proxy, table, read_timeout=GENEROUS)
-    # the leases are long, for a claim that comes out short is renewed before it is handed out
+    here = through(proxy, table, read_timeout=LONG)
     for i in range(RENEWAL_WORKERS):
-        assert Mutex.for_key(f"hangs-{i}", model=here, lease=9.0).acquire(blocking=False)
+        assert Mutex.for_key(f"hangs-{i}", model=here, lease=300.0).acquire(blocking=False)
+    clock.advance(101)
     proxy.wait(RENEWAL_WORKERS, "renew")
-    waits = Mutex.for_key("waits", model=here, lease=5.0, on_lost=lambda _: told.set())
+    waits = Mutex.for_key("waits", model=here, lease=30.0, on_lost=lambda _: told.set())
     assert waits.acquire(blocking=False)
+    clock.advance(11)
+    until(lambda: waits._latest.together.is_queued)
+    clock.advance(20)
     assert told.wait(GENEROUS)
-    with Mutex.for_key("lives", model=here, lease=3.0):  # its renewal comes after that one
+    with Mutex.for_key("lives", model=here, lease=30.0) as lives:
+        clock.advance(11)
+        until(lambda: lives._latest.together.is_queued)  # behind that one
         proxy.clear()
         goes_on.set()
         until(lambda: any(key_of(seen) == "lives" for seen in proxy.of("renew")))
@@ -149,7 +156,7 @@ def test_renewal_of_a_short_lease_comes_before_an_end_that_came_nearer(here, pro
 
 
 def test_renewal_that_follows_one_that_hangs_comes_nearer_with_the_end(table, proxy, dates, clock):
-    here = through(proxy, table, read_timeout=GENEROUS)
+    here = through(proxy, table, read_timeout=LONG)
     mutex = Mutex.for_key("k", model=here, lease=1.0)
     assert mutex.acquire()
     hanging = Hanging()
@@ -232,16 +239,17 @@ def test_without_renewal_or_on_lost_there_is_no_thread(table):
         assert renewing_threads() <= LEFT_OVER
 
 
-def test_a_lock_outlives_its_lease_as_long_as_it_is_renewed(table, here, proxy):
-    with Mutex.for_key("k", model=here, lease=2.4) as mutex:
+def test_a_lock_outlives_its_lease_as_long_as_it_is_renewed(table, here, proxy, clock):
+    with Mutex.for_key("k", model=here, lease=30.0) as mutex:
         before = table.get("k", consistent_read=True)
-        time.sleep(5.0)
-        assert mutex.held
+        for _ in range(6):  # each third of the lease
+            clock.advance(10)
+            until(lambda: mutex.remaining > 25)
         after = table.get("k", consistent_read=True)
         assert after.expires_at > before.expires_at
         assert after.ttl >= before.ttl
         assert (after.token, after.version) == (before.token, before.version)
-        assert 3 <= len(proxy.of("renew")) <= 9  # each third of the lease
+        assert len(proxy.of("renew")) == 6
 
 
 class Hanging(Fault):
@@ -257,12 +265,13 @@ class Hanging(Fault):
         exchange.answer(exchange.apply(self.name))
 
 
-def test_a_renewal_under_way_does_not_revive_a_released_lock(table, proxy):
-    here = through(proxy, table, read_timeout=GENEROUS)
+def test_a_renewal_under_way_does_not_revive_a_released_lock(table, proxy, clock):
+    here = through(proxy, table, read_timeout=LONG)
     hanging = Hanging()
     proxy.next(hanging, op="renew")
-    mutex = Mutex.for_key("k", model=here, lease=3.0)
+    mutex = Mutex.for_key("k", model=here, lease=30.0)
     assert mutex.acquire()
+    clock.advance(11)
     assert hanging.came.wait(GENEROUS)
     mutex.release()
     hanging.goes_on.set()
@@ -273,8 +282,8 @@ def test_a_renewal_under_way_does_not_revive_a_released_lock(table, proxy):
     assert table.get("k", consistent_read=True).expires_at is None
 
 
-def test_a_renewal_answered_after_the_release_does_not_either(table, proxy):
-    here = through(proxy, table, read_timeout=GENEROUS)
+def test_a_renewal_answered_after_the_release_does_not_either(table, proxy, clock):
+    here = through(proxy, table, read_timeout=LONG)
     came, goes_on = threading.Event(), threading.Event()
 
     def meet(exchange):
@@ -284,8 +293,9 @@ def test_a_renewal_answered_after_the_release_does_not_either(table, proxy):
         exchange.answer(reply)
 
     proxy.next(Fault("late answer", meet), op="renew")
-    mutex = Mutex.for_key("k", model=here, lease=3.0)
+    mutex = Mutex.for_key("k", model=here, lease=30.0)
     assert mutex.acquire()
+    clock.advance(11)
     assert came.wait(GENEROUS)
     mutex.release()
     goes_on.set()
@@ -295,11 +305,12 @@ def test_a_renewal_answered_after_the_release_does_not_either(table, proxy):
     assert table.get("k", consistent_read=True).expires_at is None
 
 
-def test_a_renewal_that_the_network_kept_does_not_touch_the_next_holder(table, here, proxy):
+def test_a_renewal_that_the_network_kept_does_not_touch_the_next_holder(table, here, proxy, clock):
     kept = late()
     proxy.next(kept, op="renew")
-    mutex = Mutex.for_key("k", model=here, lease=3.0)
+    mutex = Mutex.for_key("k", model=here, lease=30.0)
     assert mutex.acquire()
+    clock.advance(11)
     assert kept.caught.wait(GENEROUS)
     mutex.release()
     with Mutex.for_key("k") as other:

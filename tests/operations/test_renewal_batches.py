@@ -36,7 +36,7 @@ LEASE = 120.0
 
 
 def until(condition) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.01)

@@ -22,7 +22,7 @@ class Clock(LocalClock):
     def now(self):
         return 0.0
 
-    def wait(self, condition, timeout):
+    def wait(self, condition, until):
         pass
 
 

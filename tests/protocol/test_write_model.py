@@ -401,4 +401,4 @@ class WriteMachine(RuleBasedStateMachine):
 
 
 # thousands of threads take turns
-TestWrites = pytest.mark.unmeasured(pytest.mark.timeout(600)(WriteMachine.TestCase))
+TestWrites = pytest.mark.unmeasured(pytest.mark.timeout(3600)(WriteMachine.TestCase))

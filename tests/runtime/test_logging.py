@@ -103,7 +103,7 @@ def test_handing_over_is_logged(scene: Scene, records: Records) -> None:
     while not queue.turns:
         pass
     giver.release()
-    waiting.join(30)
+    waiting.join(60)
     assert records.the("handed over by 'giver' to 'taker'").levelname == "DEBUG"
     taker.detach()
     assert records.the("handed over by 'taker' to the bearer of a ticket")
@@ -125,7 +125,7 @@ def test_requests_that_are_repeated_say_for_which_lock(scene: Scene, records: Re
 
 
 def test_a_release_that_does_not_get_through_is_a_warning(scene: Scene, records: Records) -> None:
-    mutex = scene.mutex(lease=1, owner="me")
+    mutex = scene.mutex(lease=4, owner="me")
     mutex.acquire()
     scene.proxy.always(drop_request(), op="release")
     with pytest.raises(PynamoDBException):

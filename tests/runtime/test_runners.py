@@ -120,11 +120,11 @@ def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene: Scene) -> None:
 
         def enter() -> None:
             entered.set()
-            leave.wait(30)
+            leave.wait(60)
 
         thread = threading.Thread(target=enter)
         thread.start()
-        entered.wait(30)
+        entered.wait(60)
         mutex = scene.mutex()
 
         def child() -> bool:
@@ -135,7 +135,7 @@ def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene: Scene) -> None:
         fork = Fork(child)
     assert fork.value(30) is True
     leave.set()
-    thread.join(30)
+    thread.join(60)
 
 
 # -- interruptions -----------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene
     def receiver(sender: object, **fields: Any) -> None:
         if fields["key"] == scene.key:
             come.set()
-            go.wait(30)
+            go.wait(60)
 
     async def main() -> None:
         task = asyncio.create_task(AsyncMutex.for_key(scene.key, model=scene.here).acquire())

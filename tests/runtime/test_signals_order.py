@@ -48,7 +48,7 @@ class Delayed:
     def go(self) -> None:
         for thread in self._kept:
             self._start(thread)
-            thread.join(30)
+            thread.join(60)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_end_is_reported_after_a_loss_whose_receiver_is_slow(
         assert mutex.acquire()
         clock.advance(31)
         assert mutex.lost
-        assert come.wait(30)
+        assert come.wait(60)
         # nobody waits for it but what happens to the same acquisition later
         with other:
             mutex.renew()
@@ -179,10 +179,10 @@ def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(
     with signals.renewed.connected_to(interrupted):
         renewing = threading.Thread(target=renew)
         renewing.start()
-        assert come.wait(30)
+        assert come.wait(60)
         mutex.release()
         go.set()
-        renewing.join(30)
+        renewing.join(60)
     assert raised
     # receivers are called in no order: whether this one heard of the win-back before the other raised is chance
     reported = [each for each in course(heard) if each != "won back"]

@@ -135,20 +135,20 @@ def test_starting_thread_is_not_waited_for_and_forgets_nothing(
     def slow(thread: threading.Thread) -> None:
         refusals.started = start
         come.set()
-        assert go.wait(30)
+        assert go.wait(60)
         start(thread)
 
     refusals.started = slow
     runs.put(1)
     starting = threading.Thread(target=runs.threads.start)
     start(starting)
-    assert come.wait(30)
+    assert come.wait(60)
     runs.put(2)
     runs.threads.start()
     assert runs.done == []
     go.set()
     runs.wait(1, 2)
-    starting.join(30)
+    starting.join(60)
 
 
 def test_thread_that_another_has_started_is_not_started_again(runs: Runs) -> None:
@@ -182,7 +182,7 @@ class Calls:
 
     def __call__(self) -> None:
         self.began.append(threading.current_thread().name)
-        assert self.go.wait(30)
+        assert self.go.wait(60)
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ from pynamodb_mutex import (
     RowLockedError,
     Semaphore,
 )
-from pynamodb_mutex.testing import expire, held_elsewhere
+from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 
 ABOUT_TABLES = {
     "CreateTable",
@@ -274,20 +274,22 @@ def test_tickets(recording: Recording) -> None:
     assert recording.operations() == {*recording.operations(), "UpdateItem"}
 
 
-def test_renewal_by_itself(recording: Recording) -> None:
-    with Mutex.for_key("a", lease=0.6) as mutex:
-        begun = len(recording)
-        until(lambda: len(recording) > begun + 2)
-        assert mutex.held
+def test_renewal_by_itself(recording: Recording, fake_clock: FakeClock) -> None:
+    with Mutex.for_key("a") as mutex:
+        for _ in range(2):
+            begun = len(recording)
+            fake_clock.advance(10)
+            until(lambda: len(recording) > begun)  # noqa: B023 - called at once
+            until(lambda: mutex.remaining > 25)
 
 
-def test_batches_of_renewals(recording: Recording) -> None:
-    # the shortest lease of which there are batches
-    mutexes = [Mutex.for_key(f"key {n}", lease=9) for n in range(4)]
+def test_batches_of_renewals(recording: Recording, fake_clock: FakeClock) -> None:
+    mutexes = [Mutex.for_key(f"key {n}") for n in range(4)]
     for mutex in mutexes:
         assert mutex.acquire()
     take("key 1")
     Another._get_connection().delete_item("key 2")
+    fake_clock.advance(10)
     until(lambda: "BatchExecuteStatement" in recording.operations())
     for mutex in (mutexes[0], mutexes[3]):
         mutex.release()

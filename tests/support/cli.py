@@ -54,7 +54,7 @@ def answered(text: str, *args: str) -> Result:
         return run_cli(*args, keyboard=theirs)
 
 
-def eventually(condition, seconds: float = 20.0) -> None:
+def eventually(condition, seconds: float = 60.0) -> None:
     """Wait until something is so."""
     until = time.monotonic() + seconds
     while not condition():

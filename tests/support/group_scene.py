@@ -54,9 +54,9 @@ class Keys:
         return Mutex.for_keys(keys, **{"model": self.scene.here, "timeout": 20, **options})
 
     def other(self, place: int, **options: Any) -> Mutex:
-        """The lock of one, by the other client."""
-        options = {"model": self.scene.there, "owner": "other", "timeout": 20, **options}
-        return Mutex.for_key(self.keys[place], **options)
+        """The lock of one, by the other client, not renewed: as `Scene.other`."""
+        others = {"model": self.scene.there, "owner": "other", "timeout": 20, "auto_renew": False}
+        return Mutex.for_key(self.keys[place], **others | options)
 
     def taken(self, place: int, **options: Any) -> Mutex:
         """Take one for the other client."""

@@ -20,7 +20,7 @@ NAMES = (
     "released",
     "handed_over",
 )
-GENEROUS = 30.0
+GENEROUS = 60.0
 
 
 class Event(NamedTuple):
@@ -87,7 +87,7 @@ def hearing(key: str) -> Iterator[Heard]:
 
 
 def until(condition) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + GENEROUS
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.005)

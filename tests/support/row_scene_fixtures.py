@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 from row_scene import Account, OldAccount, Rows, RowScene
-from scene import forget_holds
+from scene import forget_holds, learn_time_anew
 
 from dev.faultproxy import fault_proxy, through
 from pynamodb_mutex import LockItem
@@ -84,6 +84,7 @@ def stage_in_table(engine: Engine) -> Iterator[RowScene]:
 def _scene(stage: RowScene) -> Iterator[RowScene]:
     scene = replace(stage, key=f"row-{next(_serial)}")
     stage.old(scene.key).save()
+    learn_time_anew(*(client.locked("warm") for client in (stage.here, stage.there)))
     stage.proxy.be_about(scene.key)
     yield scene
     clients = (stage.here, stage.there)

@@ -14,7 +14,7 @@ from pynamodb_mutex import Mutex
 from pynamodb_mutex.cli._app import app
 
 RUN = [sys.executable, "-m", "pynamodb_mutex.cli", "run"]
-GENEROUS = 30.0
+GENEROUS = 60.0
 
 
 def run_here(*arguments):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from group_scene import Keys
-from scene import Scene, forget_holds
+from scene import Scene, forget_holds, learn_time_anew
 
 from dev.faultproxy import fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
@@ -39,6 +39,7 @@ def stage(engine: Engine) -> Iterator[Scene]:
 def scene(stage: Scene) -> Iterator[Scene]:
     """A key of its own for each test."""
     scene = Scene(stage.engine, stage.proxy, stage.here, stage.there)
+    learn_time_anew(*(Mutex.for_key("warm", model=each) for each in (stage.here, stage.there)))
     stage.proxy.be_about(scene.key)
     yield scene
     forget_holds(stage.here, stage.there)

@@ -56,7 +56,7 @@ def compete(key, seconds, lease):
 
     sections = []
     ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
+    while time.monotonic() < ends or not sections:
         with suppress(MutexLostError), Mutex.for_key(key, lease=lease, poll=(0.01, 0.1)) as mutex:
             leaves = time.monotonic() + random.choice([0, 0, 0.005, 0.02, 0.02, 1.2 * lease])
             since = until = now = time.monotonic()

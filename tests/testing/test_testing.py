@@ -31,7 +31,7 @@ from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere, us
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.001)
@@ -67,36 +67,59 @@ def test_a_sleeper_wakes_when_the_clock_is_moved_far_enough(table):
         time.sleep(0.05)
         assert not sleeping.done()
         clock.advance(1)
-        sleeping.result(20)
+        sleeping.result(60)
+
+
+def test_sleeper_does_not_oversleep_when_the_clock_is_moved_as_it_falls_asleep(monkeypatch):
+    with ThreadPoolExecutor() as pool, FakeClock() as clock:
+        now = clock.now
+        until = now() + 5
+
+        def read_and_move():
+            read = now()
+            clock.advance(1)
+            return read
+
+        monkeypatch.setattr(clock, "now", read_and_move)
+        sleeping = pool.submit(ThreadSleeper().sleep, until)
+        wait_until(lambda: clock._waiting)
+        clock.advance(until - now())
+        sleeping.result(60)
+
+
+def test_sleeper_that_is_woken_as_it_falls_asleep_does_not_sleep():
+    sleeper = ThreadSleeper()
+    sleeper.wake()
+    sleeper.sleep(math.inf)
 
 
 def test_a_wait_whose_time_has_come_ends_at_once():
     condition = threading.Condition()
     with FakeClock() as clock, condition:
-        clock.wait(condition, 0)
-        clock.wait(condition, -1)
+        clock.wait(condition, clock.now())
+        clock.wait(condition, clock.now() - 1)
 
 
 def test_a_sleeper_wakes_when_it_is_notified_and_at_the_end_of_the_clock():
     condition = threading.Condition()
 
-    def wait(timeout):
+    def wait(until):
         with condition:
-            local_clock().wait(condition, timeout)
+            local_clock().wait(condition, until)
 
     with ThreadPoolExecutor() as pool:
         with FakeClock() as clock:
-            waiting = pool.submit(wait, None)
+            waiting = pool.submit(wait, math.inf)
             wait_until(lambda: clock._waiting)
             with condition:
                 condition.notify_all()
-            waiting.result(20)
-            forever = pool.submit(wait, None)
+            waiting.result(60)
+            forever = pool.submit(wait, math.inf)
             wait_until(lambda: clock._waiting)
             clock.advance(1e6)
             time.sleep(0.05)
             assert not forever.done()
-        forever.result(20)
+        forever.result(60)
 
 
 def test_a_lease_runs_by_the_fake_clock(table, fake_clock):
@@ -131,7 +154,7 @@ def test_waiting_goes_by_the_fake_clock(table, fake_clock):
         time.sleep(0.1)
         assert not waiting.done()
         wait_until(lambda: fake_clock.advance(60) or waiting.done())
-        assert waiting.result(20) is False
+        assert waiting.result(60) is False
 
 
 # -- claims of others ---------------------------------------------------------------------------
@@ -282,7 +305,7 @@ def test_who_waits_for_a_lock_while_its_engine_leaves_is_reported(engine, table)
         queue = QueueFor(table, "a")
         wait_until(lambda: queue.turns)
         with use(engine):
-            error = waiting.exception(20)
+            error = waiting.exception(60)
         assert isinstance(error, MutexError)
         assert "its engine left" in str(error)
 

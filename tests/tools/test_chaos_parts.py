@@ -78,7 +78,7 @@ def test_picture_is_drawn(tmp_path: Path) -> None:
     assert abs(report.violations[0].t - history.t) < 4 * SECOND
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(1200)
 @pytest.mark.unmeasured
 def test_a_run_of_a_broken_library_leaves_its_history_and_a_picture(tmp_path: Path, capsys) -> None:
     folder = tmp_path / "kept"

@@ -29,6 +29,7 @@ from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_in_task import TaskSleeper
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.exceptions import Loss
+from pynamodb_mutex.testing import FakeClock
 
 __all__ = ["run", "run_once"]
 
@@ -327,9 +328,10 @@ def test_sleeper_woken_by_a_thread_wakes_a_loop_that_sleeps(run: Run) -> None:
 
 def test_loss_cancels_the_task_that_holds(scene: Scene, run: Run) -> None:
     async def main() -> str:
-        with pytest.raises(MutexLostError) as raised:
-            async with async_mutex(scene, cancel_on_loss=True, lease=1.5):
+        with FakeClock() as clock, pytest.raises(MutexLostError) as raised:
+            async with async_mutex(scene, cancel_on_loss=True):
                 assert scene.force()
+                clock.advance(11)  # a renewal finds it
                 await asyncio.sleep(50)
         assert raised.value.loss is Loss.FORCED
         # as if it had never been cancelled
@@ -341,8 +343,9 @@ def test_loss_cancels_the_task_that_holds(scene: Scene, run: Run) -> None:
 
 def test_the_end_of_the_lease_cancels_too(scene: Scene, run_once: Run) -> None:
     async def main() -> None:
-        with pytest.raises(MutexLostError) as raised:
-            async with async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False):
+        with FakeClock() as clock, pytest.raises(MutexLostError) as raised:
+            async with async_mutex(scene, cancel_on_loss=True, auto_renew=False):
+                clock.advance(31)
                 await asyncio.sleep(50)
         assert raised.value.loss is Loss.EXPIRED
 
@@ -353,9 +356,10 @@ def test_loss_cancels_nobody_unless_asked_to(scene: Scene, run_once: Run) -> Non
     told = []
 
     async def main() -> None:
-        with pytest.raises(MutexLostError):
-            async with async_mutex(scene, lease=1.5, on_lost=told.append) as mutex:
+        with FakeClock() as clock, pytest.raises(MutexLostError):
+            async with async_mutex(scene, on_lost=told.append) as mutex:
                 assert scene.force()
+                clock.advance(11)
                 await until(lambda: told)
                 await asyncio.sleep(0.05)
                 assert told == [mutex]
@@ -372,9 +376,10 @@ def test_loss_is_asked_to_a_coroutine_function(scene: Scene, run_once: Run) -> N
         told.append((mutex.loss, asyncio.get_running_loop()))
 
     async def main() -> None:
-        with pytest.raises(MutexLostError):
-            async with async_mutex(scene, lease=1.5, on_lost=tell):
+        with FakeClock() as clock, pytest.raises(MutexLostError):
+            async with async_mutex(scene, on_lost=tell):
                 assert scene.force()
+                clock.advance(11)
                 await until(lambda: told)
         assert told == [(Loss.FORCED, asyncio.get_running_loop())]
 
@@ -382,7 +387,7 @@ def test_loss_is_asked_to_a_coroutine_function(scene: Scene, run_once: Run) -> N
 
 
 def test_only_the_task_that_lost_is_cancelled(scene: Scene, run_once: Run) -> None:
-    mutex = async_mutex(scene, cancel_on_loss=True, lease=1.5, timeout=50)
+    mutex = async_mutex(scene, cancel_on_loss=True, lease=6, timeout=50)
 
     async def hold(entered: asyncio.Event) -> str:
         async with mutex:
@@ -410,9 +415,11 @@ def test_only_the_task_that_lost_is_cancelled(scene: Scene, run_once: Run) -> No
 
 def test_acquire_without_a_block_is_cancelled_as_well(scene: Scene, run_once: Run) -> None:
     async def work() -> None:
-        await async_mutex(scene, cancel_on_loss=True, lease=1.5).acquire()
-        assert scene.force()
-        await asyncio.sleep(50)
+        with FakeClock() as clock:
+            await async_mutex(scene, cancel_on_loss=True).acquire()
+            assert scene.force()
+            clock.advance(11)
+            await asyncio.sleep(50)
 
     async def main() -> None:
         task = asyncio.create_task(work())
@@ -466,10 +473,13 @@ def test_releasing_what_was_lost_is_not_interrupted_by_the_news(
     run_once(main())
 
 
-def test_a_body_that_takes_no_notice_is_reported_when_it_ends(scene: Scene, run_once: Run) -> None:
+def test_a_body_that_takes_no_notice_is_reported_when_it_ends(
+    scene: Scene, run_once: Run, fake_clock: FakeClock
+) -> None:
     async def main() -> None:
         with pytest.raises(MutexLostError):
-            async with async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False):
+            async with async_mutex(scene, cancel_on_loss=True, auto_renew=False):
+                fake_clock.advance(31)
                 try:
                     await asyncio.sleep(50)
                 except asyncio.CancelledError:
@@ -480,10 +490,13 @@ def test_a_body_that_takes_no_notice_is_reported_when_it_ends(scene: Scene, run_
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not count cancellations")
-def test_another_cancellation_at_the_same_time_counts(scene: Scene, run_once: Run) -> None:
+def test_another_cancellation_at_the_same_time_counts(
+    scene: Scene, run_once: Run, fake_clock: FakeClock
+) -> None:
     async def work() -> None:
-        async with async_mutex(scene, cancel_on_loss=True, lease=1.5):
+        async with async_mutex(scene, cancel_on_loss=True):
             assert scene.force()
+            fake_clock.advance(11)
             try:
                 await asyncio.sleep(50)
             except asyncio.CancelledError:
@@ -497,11 +510,12 @@ def test_another_cancellation_at_the_same_time_counts(scene: Scene, run_once: Ru
     run_once(main())
 
 
-def test_the_bodys_own_error_is_kept(scene: Scene, run_once: Run) -> None:
+def test_the_bodys_own_error_is_kept(scene: Scene, run_once: Run, fake_clock: FakeClock) -> None:
     async def main() -> None:
         with pytest.raises(LookupError, match="mine"):
-            async with async_mutex(scene, cancel_on_loss=True, lease=1.5):
+            async with async_mutex(scene, cancel_on_loss=True):
                 assert scene.force()
+                fake_clock.advance(11)
                 try:
                     await asyncio.sleep(50)
                 except asyncio.CancelledError as error:
@@ -511,13 +525,12 @@ def test_the_bodys_own_error_is_kept(scene: Scene, run_once: Run) -> None:
 
 
 def test_a_lock_won_back_after_the_loss_still_ends_the_block_by_it(
-    scene: Scene, run_once: Run
+    scene: Scene, run_once: Run, fake_clock: FakeClock
 ) -> None:
     async def main() -> None:
         with pytest.raises(MutexLostError, match="had been lost"):
-            async with async_mutex(
-                scene, cancel_on_loss=True, lease=1.0, auto_renew=False
-            ) as mutex:
+            async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
+                fake_clock.advance(31)
                 try:
                     await asyncio.sleep(50)
                 except asyncio.CancelledError:
@@ -528,12 +541,14 @@ def test_a_lock_won_back_after_the_loss_still_ends_the_block_by_it(
     assert left_behind(scene) == []
 
 
-def test_a_block_that_was_left_is_not_cancelled_any_more(scene: Scene, run_once: Run) -> None:
+def test_a_block_that_was_left_is_not_cancelled_any_more(
+    scene: Scene, run_once: Run, fake_clock: FakeClock
+) -> None:
     async def main() -> None:
-        async with async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False) as mutex:
+        async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
             await mutex.release()
-        # beyond the end of the lease
-        await asyncio.sleep(1.2)
+        fake_clock.advance(31)
+        await asyncio.sleep(0.2)
 
     run_once(main())
     assert left_behind(scene) == []

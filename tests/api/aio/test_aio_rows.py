@@ -10,6 +10,7 @@ from row_scene import RowScene
 
 from pynamodb_mutex import MutexLostError, MutexTimeoutError
 from pynamodb_mutex.aio import AsyncRowLock, locked, locked_all
+from pynamodb_mutex.testing import FakeClock
 
 __all__ = ["run_once", "sent_on_a_loop"]
 
@@ -70,11 +71,14 @@ def test_a_cancelled_task_writes_no_more(row_scene: RowScene, run_once: Run) -> 
     assert row_scene.row.balance == 7
 
 
-def test_loss_cancels_the_task_of_a_row(row_scene: RowScene, run_once: Run) -> None:
+def test_loss_cancels_the_task_of_a_row(
+    row_scene: RowScene, run_once: Run, fake_clock: FakeClock
+) -> None:
     async def main() -> None:
         with pytest.raises(MutexLostError):
-            async with locked(row_scene.here, row_scene.key, lease=1.5, cancel_on_loss=True):
+            async with locked(row_scene.here, row_scene.key, cancel_on_loss=True):
                 assert row_scene.there.locked(row_scene.key).force_release()
+                fake_clock.advance(11)
                 await asyncio.sleep(50)
 
     run_once(main())

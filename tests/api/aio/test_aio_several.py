@@ -24,6 +24,7 @@ from pynamodb_mutex._operations import local_queue
 from pynamodb_mutex._operations.effects import Open
 from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncMutexGroup, AsyncSemaphore
+from pynamodb_mutex.testing import FakeClock
 
 __all__ = ["run_once", "sent_on_a_loop"]
 
@@ -113,14 +114,17 @@ def test_a_group_that_is_cancelled_leaves_nothing_held(scene: Scene, run_once: R
     assert free(scene, *keys)
 
 
-def test_loss_of_one_cancels_the_task_that_holds_all(scene: Scene, run_once: Run) -> None:
+def test_loss_of_one_cancels_the_task_that_holds_all(
+    scene: Scene, run_once: Run, fake_clock: FakeClock
+) -> None:
     keys = keys_of(scene)
 
     async def main() -> None:
-        group = AsyncMutex.for_keys(keys, model=scene.here, lease=1.5, cancel_on_loss=True)
+        group = AsyncMutex.for_keys(keys, model=scene.here, cancel_on_loss=True)
         with pytest.raises(MutexLostError):
             async with group:
                 assert scene.there.force_release(keys[2])
+                fake_clock.advance(11)
                 await asyncio.sleep(50)
         assert group.loss is not None
 

@@ -49,11 +49,11 @@ def exercise(model):
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(second.acquire, timeout=20)
             queue = QueueFor(model, "a")
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while not queue.turns and time.monotonic() < deadline:
                 time.sleep(0.005)
             first.release()
-            assert waiting.result(30)
+            assert waiting.result(60)
     assert second.fencing_token == first.fencing_token + 1
     assert model.force_release("a")
     with pytest.raises(MutexLostError):
@@ -120,7 +120,7 @@ def test_a_meta_that_derives_from_nothing_has_tight_timeouts_all_the_same(table)
 
     Plain.create_table()
     for connection in (Plain._get_connection(), store_for(Plain).connection.table):
-        assert timeouts(connection) == (1.0, 2.0, 50)
+        assert timeouts(connection) == (1.0, LockItem.Meta.read_timeout_seconds, 50)
     with Mutex.for_key("a", model=Plain):
         pass
     assert Plain.Meta.billing_mode == "PAY_PER_REQUEST"

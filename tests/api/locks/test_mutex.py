@@ -69,21 +69,19 @@ def test_acquire_gives_up_at_its_timeout_and_not_before(table):
     with held_elsewhere("a"):
         began = time.monotonic()
         assert Mutex.for_key("a", poll=QUICK).acquire(timeout=0.4) is False
-        assert 0.4 <= time.monotonic() - began < 10
+        assert time.monotonic() - began >= 0.4
 
 
 def test_the_mutex_has_a_default_timeout_that_acquire_overrides(table):
     mutex = Mutex.for_key("a", timeout=0.2, poll=QUICK)
     with held_elsewhere("a"):
-        began = time.monotonic()
         assert mutex.acquire() is False
         assert mutex.acquire(timeout=0) is False
-        assert time.monotonic() - began < 10
     patient = Mutex.for_key("a", timeout=0, poll=QUICK)
     with ThreadPoolExecutor() as pool, held_elsewhere("a"):
         waiting = pool.submit(patient.acquire, timeout=-1)
         assert not _ends_within(waiting, 0.3)
-    assert waiting.result(20) is True
+    assert waiting.result(60) is True
 
 
 def _ends_within(future, seconds):
@@ -166,7 +164,7 @@ def test_the_timeout_error_names_owner_and_end(table):
 def test_the_timeout_error_names_a_holder_of_this_process_too(table, timeout):
     with Mutex.for_key("a", owner="front") as holder, ThreadPoolExecutor() as pool:
         waiter = Mutex.for_key("a", timeout=timeout, poll=QUICK)
-        error = pool.submit(waiter.__enter__).exception(20)
+        error = pool.submit(waiter.__enter__).exception(60)
         assert isinstance(error, MutexTimeoutError)
         assert error.owner == "front"
         assert error.expires_at == table.get("a").expires_at
@@ -229,7 +227,7 @@ def test_entered_on_one_thread_and_left_on_another(table):
     mutex = Mutex.for_key("a")
     mutex.__enter__()
     with ThreadPoolExecutor() as pool:
-        pool.submit(mutex.__exit__, None, None, None).result(20)
+        pool.submit(mutex.__exit__, None, None, None).result(60)
     assert not mutex.held
     assert not mutex.locked()
     assert mutex.acquire(timeout=0)
@@ -262,7 +260,7 @@ def test_any_thread_may_release_as_with_threading_lock(table):
     mutex = Mutex.for_key("a")
     mutex.acquire()
     with ThreadPoolExecutor() as pool:
-        pool.submit(mutex.release).result(20)
+        pool.submit(mutex.release).result(60)
     assert not mutex.held
     assert mutex.acquire(timeout=0)
 
@@ -354,7 +352,7 @@ def test_the_owner_is_host_process_and_thread_or_the_callers_label(table):
     thread = threading.current_thread().name
     assert Mutex.for_key("a").owner.endswith(f":{os.getpid()}:{thread}")
     with ThreadPoolExecutor(thread_name_prefix="crew") as pool:
-        assert ":crew" in pool.submit(told).result(20)
+        assert ":crew" in pool.submit(told).result(60)
     with Mutex.for_key("a", owner="request-é") as mutex:
         assert mutex.owner == table.get("a").owner == "request-é"
     assert mutex.owner == "request-é"

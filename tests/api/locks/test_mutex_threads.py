@@ -27,7 +27,7 @@ QUICK = (0.02, 0.1)
 def aside():
     """Run a call on another thread, always the same, and give what it returns or raises."""
     with ThreadPoolExecutor(1) as pool:
-        yield lambda call, *args: pool.submit(call, *args).result(20)
+        yield lambda call, *args: pool.submit(call, *args).result(60)
 
 
 def wait_until(condition):
@@ -112,7 +112,7 @@ def test_calls_from_many_threads_exclude_each_other(table):
 
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(alone) for _ in range(12)]:
-            done.result(30)
+            done.result(60)
 
 
 def test_a_reentrant_decorated_function_may_call_itself(table):
@@ -336,7 +336,7 @@ def test_a_waiter_that_shares_the_object_of_the_holder_gets_it_at_release(table)
         with pytest.raises(MutexAlreadyHeldError):
             mutex.acquire()
         mutex.release()
-        assert waiting.result(20) is True
+        assert waiting.result(60) is True
     assert mutex.held  # the latest acquisition, by the other thread
     assert mutex.locked()
     mutex.release()

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from driving import handle
 
 from pynamodb_mutex import (
     LockItem,
@@ -180,11 +181,11 @@ def test_renew_needs_the_lock(table):
         mutex.renew()
 
 
-def test_renew_wins_back_a_claim_that_ended_and_that_nobody_took(table):
-    mutex = Mutex.for_key("a", lease=2, auto_renew=False)
+def test_renew_wins_back_a_claim_that_ended_and_that_nobody_took(table, fake_clock):
+    mutex = Mutex.for_key("a", auto_renew=False)
     mutex.acquire()
     token = mutex.fencing_token
-    time.sleep(2.1)
+    fake_clock.advance(31)
     assert (mutex.held, mutex.loss) == (False, Loss.EXPIRED)
     mutex.renew()
     assert (mutex.held, mutex.loss) == (True, None)
@@ -223,13 +224,13 @@ def test_ensure_held_passes_and_sends_nothing_while_enough_is_left(table):
         assert end_of("a") == end
 
 
-def test_ensure_held_renews_if_less_is_left(table):
-    with Mutex.for_key("a", lease=3, auto_renew=False) as mutex:
+def test_ensure_held_renews_if_less_is_left(table, fake_clock):
+    with Mutex.for_key("a", auto_renew=False) as mutex:
         end = end_of("a")
-        time.sleep(0.8)
-        mutex.ensure_held(at_least=2.5)
+        fake_clock.advance(8)
+        mutex.ensure_held(at_least=25)
         assert end_of("a") > end
-        assert mutex.remaining > 2
+        assert mutex.remaining > 25
 
 
 def test_ensure_held_without_the_lock(table):
@@ -327,11 +328,14 @@ def test_delete_on_release_never_deletes_anothers_row(table):
     assert mutex.locked()
 
 
-def test_max_hold_ends_the_renewal_of_a_holder_that_hangs(table):
+def test_max_hold_ends_the_renewal_of_a_holder_that_hangs(table, fake_clock):
     told = threading.Event()
-    mutex = Mutex.for_key("a", lease=3, max_hold=0.5, on_lost=lambda m: told.set())
+    mutex = Mutex.for_key("a", max_hold=5, on_lost=lambda m: told.set())
     mutex.acquire()
-    assert told.wait(20)
+    fake_clock.advance(11)
+    assert not handle(mutex._latest)
+    fake_clock.advance(20)
+    assert told.wait(60)
     assert not mutex.held
     assert mutex.loss is Loss.EXPIRED
 
@@ -347,17 +351,18 @@ def test_on_lost_is_called_once_with_the_mutex(table):
     mutex = Mutex.for_key("a", on_lost=on_lost)
     mutex.acquire()
     LockItem.force_release("a")
-    assert told.wait(20)
+    assert told.wait(60)
     with pytest.raises(MutexLostError):
         mutex.release()
     assert calls == [(mutex, False)]
 
 
-def test_on_lost_is_not_called_after_a_release(table):
+def test_on_lost_is_not_called_after_a_release(table, fake_clock):
     calls = []
-    with Mutex.for_key("a", lease=2, on_lost=calls.append, auto_renew=False):
+    with Mutex.for_key("a", on_lost=calls.append, auto_renew=False):
         pass
-    time.sleep(2.2)
+    fake_clock.advance(31)
+    time.sleep(0.2)
     assert calls == []
 
 
@@ -368,7 +373,7 @@ def test_an_on_lost_that_fails_is_logged(table, caplog):
     mutex = Mutex.for_key("a", on_lost=on_lost)
     mutex.acquire()
     LockItem.force_release("a")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while "on_lost of 'a' failed" not in caplog.text and time.monotonic() < deadline:
         time.sleep(0.01)
     assert "on_lost of 'a' failed" in caplog.text

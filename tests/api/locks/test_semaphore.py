@@ -66,7 +66,7 @@ def queue_of(semaphore: Semaphore, model: type[LockItem] = LockItem) -> Any:
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.005)
@@ -89,7 +89,7 @@ from pynamodb_mutex import MutexLostError, Semaphore
 def compete_for_permits(times):
     sections = []
     for _ in range(times):
-        semaphore = Semaphore.for_key("gpu", permits=3, lease=3, poll=(0.02, 0.2))
+        semaphore = Semaphore.for_key("gpu", permits=3, lease=60, poll=(0.02, 0.2))
         with suppress(MutexLostError), semaphore:
             leaves = time.monotonic() + random.choice([0.05, 0.1, 0.2])
             since = until = now = time.monotonic()
@@ -129,7 +129,7 @@ def test_overlaps_are_counted() -> None:
 
 def test_the_permit_of_a_killed_process_is_free_after_its_lease() -> None:
     with workers(0) as (worker,):
-        taken = 'a = Semaphore.for_key("gpu", permits=1, lease=2); a.acquire()'
+        taken = 'a = Semaphore.for_key("gpu", permits=1, lease=6); a.acquire()'
         worker.ask(f"from pynamodb_mutex import Semaphore; {taken}")
         other = gpu(1)
         assert other.acquire(blocking=False) is False
@@ -184,7 +184,7 @@ def test_after_some_hand_overs_another_process_gets_in() -> None:
     with ThreadPoolExecutor(40) as pool:
         with gpu(1) as holder:
             queues = [queue_of(holder, model) for model in (LockItem, Elsewhere)]
-            waiting = [pool.submit(wait, LockItem, (0.5, 1.0)) for _ in range(36)]
+            waiting = [pool.submit(wait, LockItem, (5.0, 5.0)) for _ in range(36)]
             waiting.append(pool.submit(wait, Elsewhere, (0.02, 0.05)))
             wait_until(lambda: [len(queue.turns) for queue in queues] == [36, 1])
         for waiter in waiting:
@@ -279,7 +279,7 @@ def test_a_permit_is_handed_over_in_one_request() -> None:
         wait_until(lambda: queue_of(waiter).in_the_way)
         with requests() as sent:
             holders[0].release()
-            assert waiting.result(30)
+            assert waiting.result(60)
         assert sent == ["UpdateItem"]
     assert waiter.permit == holders[0].permit
     assert waiter.fencing_token == holders[0].fencing_token + 1

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from accounts import Account, Elsewhere, Ledger, balance, changed, expire
+from driving import handle
+from hearing import until
 from pynamodb.connection import Connection
 from pynamodb.transactions import TransactWrite
 from row_tables import stored
@@ -64,28 +66,30 @@ def test_a_row_of_a_dead_holder(accounts):
 
 
 @pytest.mark.parametrize("options", [{"auto_renew": False}, {"max_hold": 0.1}], ids=repr)
-def test_on_lost_is_reported_and_given_the_lock(model, options):
+def test_on_lost_is_reported_and_given_the_lock(model, options, fake_clock):
     told, lost = [], threading.Event()
 
     def tell(lock):
         told.append(lock)
         lost.set()
 
-    lock = model.locked("a", lease=2, on_lost=tell, **options)
+    lock = model.locked("a", on_lost=tell, **options)
     assert lock.acquire()
-    assert lost.wait(20)
+    fake_clock.advance(11)
+    assert not handle(lock._latest)
+    fake_clock.advance(20)
+    assert lost.wait(60)
     assert told == [lock]
     assert told[0] is lock
     assert (lock.loss, lock.lost, lock.held) == (Loss.EXPIRED, True, False)
 
 
-def test_it_is_renewed_in_the_background(accounts):
-    with Account.locked("a", lease=3) as row:
+def test_it_is_renewed_in_the_background(accounts, fake_clock):
+    with Account.locked("a") as row:
         first = row.lock_expires_at
-        ends = time.monotonic() + 30
-        while float(stored(row)["lock_expires_at"]["N"]) <= first:
-            assert time.monotonic() < ends, "never renewed"
-            time.sleep(0.1)
+        fake_clock.advance(11)
+        until(lambda: row.row_lock.remaining > 25)
+        assert float(stored(row)["lock_expires_at"]["N"]) > first
         row.save()
 
 
@@ -199,7 +203,7 @@ def test_who_waits_gets_the_row_as_it_then_stands(model, unlock):
 
     with ThreadPoolExecutor(1) as pool, model.locked("a") as row:
         waiting = pool.submit(wait)
-        assert waits.wait(20)
+        assert waits.wait(60)
         time.sleep(0.3)
         row.balance = 8
         row.save()
@@ -209,4 +213,4 @@ def test_who_waits_gets_the_row_as_it_then_stands(model, unlock):
         row.save(unlock=unlock)
         if not unlock:
             row.row_lock.release()
-        assert waiting.result(30) == 9
+        assert waiting.result(60) == 9

@@ -100,7 +100,7 @@ def test_waits_until_the_last_is_free(rows: Rows) -> None:
         time.sleep(0.1)
         assert waiting.is_alive()
         other.release()
-    waiting.join(30)
+    waiting.join(60)
     assert locks.held
     locks.release()
 

@@ -213,6 +213,6 @@ def test_who_waits_while_the_engine_is_left_is_reported(rows: Rows) -> None:
     waiting.start()
     rows.scene.proxy.wait(1, "BatchGetItem")
     forget_everything()
-    waiting.join(20)
+    waiting.join(60)
     assert "engine left" in told[0]
     assert other.locked()

@@ -144,8 +144,9 @@ def save_moves_end_back() -> Patches:
         made = values(self)
         if self.renews:
             claim = self.claim
-            stored = claim.item[claim.store.layout.expires_at.attr_name]["N"]
-            made["end"] = seconds(float(stored))
+            stored = claim.item.get(claim.store.layout.expires_at.attr_name)
+            if stored is not None:
+                made["end"] = seconds(float(stored["N"]))
         return made
 
     return [

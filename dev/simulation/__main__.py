@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import random
 import statistics
 import sys
 import time
 from collections import Counter
+from typing import Any
 
 from dev.chaos.broken import BROKEN, broken
-from dev.simulation.schedule import Played, play
+from dev.simulation.explore import Choices, explore
+from dev.simulation.explore import play as play_small
+from dev.simulation.picture import draw
+from dev.simulation.schedule import Played, Size, play, shrink
 
 _SHOWN = 80
 """Lines of the trace that are shown of a schedule with a violation."""
@@ -20,42 +25,46 @@ _SHOWN = 80
 def main() -> int:
     """Play schedules; return 1 if one has a violation."""
     parser = argparse.ArgumentParser(prog="python -m dev.simulation", description=__doc__)
-    parser.add_argument(
-        "--seed", type=int, help="the first seed; the next ones follow. At random by default"
-    )
-    parser.add_argument("--schedules", type=int, help="how many to play")
-    parser.add_argument(
-        "--seconds", type=float, default=10.0, help="play for so long, if not so many"
-    )
-    parser.add_argument(
-        "--trace", action="store_true", help="print all that happens in one schedule"
-    )
-    parser.add_argument(
-        "--teeth",
-        action="store_true",
-        help="break the library in each known way, and see it caught",
-    )
+    add = parser.add_argument
+    add("--seed", type=int, help="the first seed; the next ones follow. At random by default")
+    add("--schedules", type=int, help="how many to play")
+    add("--seconds", type=float, default=10.0, help="play for so long, if not so many")
+    add("--size", type=_size, help="how much happens, as it is printed for a violation")
+    add("--trace", action="store_true", help="print all that happens in one schedule")
+    add("--picture", help="draw one schedule into this file, a PNG or SVG")
+    add("--explore", type=int, metavar="FAULTS", help="play all worlds of two clients, one key and so many faults")
+    add("--teeth", action="store_true", help="break the library in each known way, and see it caught")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(2**40) if options.seed is None else options.seed
-    if options.trace:
-        return _show(play(seed, keep_trace=True), None)
+    if options.explore is not None:
+        return _explore(options.explore)
+    if options.trace or options.picture:
+        played = play(seed, options.size, keep_trace=True)
+        if options.picture:
+            draw(played, options.picture)
+        return _show(played, None if options.trace else 0)
     if options.teeth:
         return _try_teeth(seed, options.schedules or 300, options.seconds)
-    return _play_many(seed, options.schedules, options.seconds)
+    return _play_many(seed, options.schedules, options.seconds, options.size)
+
+
+def _size(text: str) -> Size:
+    fields: dict[str, Any] = json.loads(text)
+    return Size(**{**fields, "ways": tuple(fields["ways"])})
 
 
 def _show(played: Played, last: int | None) -> int:
-    lines = played.trace[-last:] if last else played.trace
+    lines = played.trace if last is None else played.trace[len(played.trace) - last :]
     print("\n".join(lines))
     print(played.violation or "no violation")
     return 1 if played.violation else 0
 
 
-def _play_many(seed: int, schedules: int | None, seconds: float) -> int:
+def _play_many(seed: int, schedules: int | None, seconds: float, size: Size | None) -> int:
     begun, total, counts, violations = time.monotonic(), Counter[str](), Counter[str](), 0
     while total["schedules"] < schedules if schedules else time.monotonic() - begun < seconds:
         at = seed + total["schedules"]
-        played = play(at)
+        played = play(at, size)
         total["schedules"] += 1
         total["requests"] += played.requests
         total["acquisitions"] += played.acquisitions
@@ -63,8 +72,7 @@ def _play_many(seed: int, schedules: int | None, seconds: float) -> int:
         counts.update(played.counts)
         if played.violation:
             violations += 1
-            _show(play(at, keep_trace=True), _SHOWN)
-            print(f"again: python -m dev.simulation --trace --seed {at}\n")
+            _show_smallest(at, played)
     took = time.monotonic() - begun
     print(
         f"seeds {seed} to {seed + total['schedules'] - 1}: {total['schedules']:,} schedules, "
@@ -75,8 +83,33 @@ def _play_many(seed: int, schedules: int | None, seconds: float) -> int:
     return 1 if violations else 0
 
 
+def _show_smallest(seed: int, played: Played) -> None:
+    """Shrink a schedule with a violation, and show it."""
+    assert played.violation is not None
+    print(f"{played.violation}\nagain: python -m dev.simulation --trace --seed {seed}")
+    seed, size = shrink(seed, played.size, played.violation)
+    _show(play(seed, size, keep_trace=True), _SHOWN)
+    fields = json.dumps(size._asdict())
+    print(f"smaller: python -m dev.simulation --trace --seed {seed} --size '{fields}'\n")
+
+
+def _explore(faults: int) -> int:
+    begun = time.monotonic()
+    found = explore(faults)
+    took = time.monotonic() - begun
+    print(
+        f"two clients, one key, up to {faults} faults: {found.worlds:,} worlds, "
+        f"{found.states:,} states in {took:.0f} s; {found.violation or 'no violation'}"
+    )
+    if found.violation is None:
+        return 0
+    print("\n".join(play_small(Choices(found.path), faults, set(), keep_trace=True)[1]))
+    return 1
+
+
 def _try_teeth(seed: int, most: int, seconds: float) -> int:
     """Print for each broken variant how many schedules it took to catch it, three times over."""
+    missed = 0
     for name in BROKEN:
         took: list[int] = []
         found = ""
@@ -91,9 +124,13 @@ def _try_teeth(seed: int, most: int, seconds: float) -> int:
                     break
                 if time.monotonic() - begun > seconds:
                     break
+        if not took:
+            with broken(name):
+                found = explore(1).violation or "-"
+            missed += found == "-"
         median = f"{statistics.median(took):.0f}" if took else "-"
-        print(f"{name:24} caught {len(took)} of 3  schedules {median:>4}  {found[:90]}", flush=True)
-    return 0
+        print(f"{name:20} caught {len(took)} of 3  schedules {median:>4}  {found[:100]}", flush=True)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

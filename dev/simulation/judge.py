@@ -96,6 +96,7 @@ class Judge:
         if (new.token or "").startswith(FORCED_MARK) and old.token is not None:
             if new.token != old.token:
                 self._broken.add(old.token)
+                self._check_forced(process, place, old.token)
             return
         if new.token != old.token and new.end is not None:
             self._acquired(process, place, old, new)
@@ -107,6 +108,13 @@ class Judge:
         if new.end is None and owner not in {None, process} and self._is_alive(old):
             # a write without the lock ends a dead one
             self.fail(f"I5: {process.name} ended the claim of {owner.name} on {place}")
+
+    def _check_forced(self, process: Process, place: Place, broken: str) -> None:
+        """Check that force breaks the claim that it saw: another may have acquired the lock since."""
+        exchange = self._world.network.applying
+        assert exchange is not None
+        if {"S": broken} not in exchange.kwargs["ExpressionAttributeValues"].values():
+            self.fail(f"I5: {process.name} broke a claim on {place} that it had not seen: {broken}")
 
     def _acquired(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
         assert new.token is not None
@@ -138,9 +146,15 @@ class Judge:
     ) -> None:
         """Check a write of a user's, if this is one: its number is new."""
         number = _number_of(new)
-        if number is None or number == _number_of(old):
-            return
         prefix = watched.prefix or ""
+        writes = f"{prefix}writes"
+        exchange = self._world.network.applying
+        # a transaction under the guard counts as a write too
+        is_single = exchange is not None and exchange.operation != "TransactWriteItems"
+        is_same = new.get(f"{prefix}token") == old.get(f"{prefix}token")
+        is_repeated = is_same and is_single and new.get(writes) != old.get(writes)
+        if number is None or (number == _number_of(old) and not is_repeated):
+            return
         if new.get(f"{prefix}token") != old.get(f"{prefix}token") and "count" not in new:
             return  # what an acquisition carries is no guarded write
         self.writes[number] = self.writes.get(number, 0) + 1

@@ -213,7 +213,7 @@ class Network:
         if exchange.thread.process in self.partitioned:
             fault = exchange.fault = Fault("lost_request")
         if fault is None:
-            world.after(there, partial(self._apply_and_answer, exchange, back))
+            world.deliver(there, partial(self._apply_and_answer, exchange, back))
             return
         world.note(str(exchange.thread), f"  {fault.kind}")
         wake, apply = exchange.thread.waker(), partial(self._apply, exchange)
@@ -223,28 +223,28 @@ class Network:
         if kind == "lost_request":
             world.after(hangs, partial(wake, _timed_out(connected=False)))
         elif kind == "lost_answer":
-            world.after(there, apply)
+            world.deliver(there, apply)
             world.after(max(there + back, hangs), partial(wake, _timed_out(connected=True)))
         elif kind == "late":
             hangs = exchange.client.hangs_for
             world.after(hangs, partial(wake, _timed_out(connected=True)))
-            world.after(hangs + rng.random() * 20 if seconds is None else seconds, apply)
+            world.deliver(hangs + rng.random() * 20 if seconds is None else seconds, apply)
         elif kind == "duplicated":
-            world.after(there, partial(self._apply_and_answer, exchange, back))
-            world.after(there + (rng.random() * 10 if seconds is None else seconds), apply)
+            world.deliver(there, partial(self._apply_and_answer, exchange, back))
+            world.deliver(there + (rng.random() * 10 if seconds is None else seconds), apply)
         elif kind in _FAILURES:
             code, status = _FAILURES[kind]
             if kind == "failed_after":
-                world.after(there, apply)
+                world.deliver(there, apply)
             world.after(there + back, partial(wake, _failed(code, status, exchange.operation)))
         elif kind == "nonsense":
             if rng.random() < 0.5:
-                world.after(there, apply)
+                world.deliver(there, apply)
             world.after(there + back, partial(wake, _page))
         else:
             there += seconds or 0.0 if kind == "slow" else 0.0
             back += seconds or 0.0 if kind == "slow_answer" else 0.0
-            world.after(there, partial(self._apply_and_answer, exchange, back))
+            world.deliver(there, partial(self._apply_and_answer, exchange, back))
 
     def _takes(self) -> float:
         """Return for how long a request, or an answer, is under way."""
@@ -316,7 +316,7 @@ class Network:
             outcome = _undated(outcome)
         if fault is not None and fault.answer is not None:
             outcome = fault.answer(outcome)
-        self._world.after(back, partial(wake, outcome))
+        self._world.deliver(back, partial(wake, outcome))
 
 
 _FAILURES = {
@@ -340,10 +340,11 @@ def _metadata(date: str | None) -> dict[str, Any]:
 
 
 def _raiser(error: Exception) -> Outcome:
-    def raise_it() -> dict[str, Any]:
-        raise error
+    return partial(_raise, error)
 
-    return raise_it
+
+def _raise(error: Exception) -> dict[str, Any]:
+    raise error
 
 
 def _timed_out(*, connected: bool) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +32,10 @@ from pynamodb_mutex import (
 from pynamodb_mutex.aio import AsyncMutex
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterator
+
+    from dev.simulation.table import Tables
 
 QUIET = 900.0
 """Seconds after the last fault within which everybody must have got on, and nothing be left."""
@@ -96,37 +100,104 @@ ROWS = 2
 """Rows of each of the users' tables."""
 
 
+class Size(NamedTuple):
+    """How much happens in a schedule.
+
+    Attributes:
+        processes: How many begin.
+        threads: In each of them, at most.
+        sections: Locks that each thread takes, one after the other.
+        keys: That they lock.
+        rows: Of each of the users' tables.
+        ways: In which they lock: the methods of `Client`.
+        faults: How often what goes wrong with requests.
+        strikes: How often something happens to a process or a row.
+        seconds: For which something goes wrong.
+    """
+
+    processes: int
+    threads: int
+    sections: int
+    keys: int
+    rows: int
+    ways: tuple[str, ...]
+    faults: dict[str, float]
+    strikes: int
+    seconds: float
+
+    @classmethod
+    def at_random(cls, rng: random.Random) -> Size:
+        """Return one of all sizes."""
+        # often all clients do the same, so that they meet
+        ways = rng.sample(WAYS, rng.choice((1, 2, len(WAYS))))
+        return cls(
+            processes=rng.choice((1, 2, 2, 3, 5, 8)),
+            threads=rng.choice((1, 1, 2, 3)),
+            sections=rng.randrange(2, 8),
+            keys=rng.choice((1, 1, 2, 4)),
+            rows=rng.choice((1, ROWS)),
+            ways=tuple(ways),
+            faults=Faults.at_random(rng).shares,
+            strikes=rng.randrange(1, 6) if rng.random() < 0.7 else 0,
+            seconds=rng.choice((20.0, 60.0, 200.0)),
+        )
+
+    def smaller(self) -> Iterator[Size]:
+        """Return sizes of schedules in which less happens, the much smaller ones first."""
+        for name in ("processes", "threads", "sections", "keys", "rows"):
+            count = getattr(self, name)
+            for less in {1, count // 2, count - 1} - {0, count}:
+                yield self._replace(**{name: less})
+        if self.strikes:
+            yield self._replace(strikes=0)
+            yield self._replace(strikes=self.strikes - 1)
+        for kind in self.faults:
+            yield self._replace(faults={k: v for k, v in self.faults.items() if k != kind})
+        for way in self.ways if len(self.ways) > 1 else ():
+            yield self._replace(ways=tuple(each for each in self.ways if each != way))
+        if self.seconds > 20:
+            yield self._replace(seconds=20.0)
+
+
+def create_tables(tables: Tables) -> None:
+    """Create the lock table, and the users' with their rows."""
+    for model in (Lock, Account, Ledger, Order):
+        name = {"AttributeName": "key" if model is Lock else "name"}
+        tables.apply(
+            "CreateTable",
+            {
+                "TableName": model.Meta.table_name,
+                "KeySchema": [{**name, "KeyType": "HASH"}],
+                "AttributeDefinitions": [{**name, "AttributeType": "S"}],
+                "BillingMode": "PAY_PER_REQUEST",
+            },
+        )
+    for model, number in itertools.product((Account, Ledger, Order), range(ROWS)):
+        item = {"name": {"S": f"r{number}"}, "count": {"N": "0"}}
+        tables.apply("PutItem", {"TableName": model.Meta.table_name, "Item": item})
+
+
 class Schedule:
     """A schedule, ready to be played.
 
     Args:
         seed: Of all its chance.
+        size: How much happens in it; at random by default.
         keep_trace: Whether to keep what happened, a line each.
 
     Attributes:
+        size: How much happens in it.
         world: In which it is played.
         judge: Watches it.
         counts: What the clients did.
     """
 
-    def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
+    def __init__(
+        self, seed: int, size: Size | None = None, *, keep_trace: bool = False
+    ) -> None:
         self.world = World(seed, keep_trace=keep_trace)
         rng = self._rng = self.world.rng
-        for model in (Lock, Account, Ledger, Order):
-            schema = {
-                "KeySchema": [{"AttributeName": _key_of(model), "KeyType": "HASH"}],
-                "AttributeDefinitions": [
-                    {"AttributeName": _key_of(model), "AttributeType": "S"},
-                ],
-            }
-            self.world.tables.apply(
-                "CreateTable", {"TableName": model.Meta.table_name, **schema}
-            )
-        for model, number in itertools.product((Account, Ledger, Order), range(ROWS)):
-            item = {_key_of(model): {"S": f"r{number}"}, "count": {"N": "0"}}
-            self.world.tables.apply(
-                "PutItem", {"TableName": model.Meta.table_name, "Item": item}
-            )
+        create_tables(self.world.tables)
         self.judge = Judge(
             self.world,
             {
@@ -141,15 +212,9 @@ class Schedule:
         self._names = itertools.count()
         self._tickets: list[str] = []
         self._reported: dict[str, bool | None] = {}
-        self._keys = [f"k{number}" for number in range(rng.choice((1, 1, 2, 4)))]
-        self._rows = [f"r{number}" for number in range(rng.choice((1, 2)))]
-        self._sections = rng.randrange(2, 8)
-        self._length = rng.choice((20.0, 60.0, 200.0))
-        self._faults = Faults.at_random(rng)
-        self._is_rough = rng.random() < 0.7
-        ways = [name for name in vars(Client) if name.startswith("lock_")]
-        # often all clients do the same, so that they meet
-        self._chosen = rng.sample(ways, rng.choice((1, 2, len(ways))))
+        size = self.size = Size.at_random(rng) if size is None else size
+        self._keys = [f"k{number}" for number in range(size.keys)]
+        self._rows = [f"r{number}" for number in range(size.rows)]
 
     def play(self) -> None:
         """Play it to the end.
@@ -157,19 +222,18 @@ class Schedule:
         Raises:
             ViolationError: If what must not happen has happened.
         """
-        world, rng = self.world, self._rng
-        for _ in range(rng.choice((1, 2, 2, 3, 5, 8))):
+        world, rng, size = self.world, self._rng, self.size
+        for _ in range(size.processes):
             world.after(rng.random() * 5, self._start_process)
-        world.network.faults = self._faults
-        if self._is_rough:
-            for _ in range(rng.randrange(1, 6)):
-                world.after(rng.random() * self._length, self._strike)
-        self.world.run(self._length)
+        world.network.faults = Faults(**size.faults)
+        for _ in range(size.strikes):
+            world.after(rng.random() * size.seconds, self._strike)
+        world.run(size.seconds)
         world.network.faults = Faults()
         world.network.partitioned.clear()
         for process in world.processes:
             process.refuses_threads = False
-        self.world.run(self._length + QUIET)
+        world.run(size.seconds + QUIET)
         self._check_end()
 
     def _count(self, what: str) -> None:
@@ -180,7 +244,7 @@ class Schedule:
     def _start_process(self) -> None:
         process = Process(self.world, f"p{next(self._names)}")
         self.world.note(process.name, "starts")
-        for number in range(self._rng.choice((1, 1, 2, 3))):
+        for number in range(self._rng.randint(1, self.size.threads)):
             client = Client(self, process)
             call = client.run_tasks if self._rng.random() < 0.2 else client.run
             process.start_thread(f"t{number}", partial(self._guarded, call))
@@ -294,10 +358,10 @@ class Client:
 
     def run(self) -> None:
         """Lock some times, as a thread."""
-        for _ in range(self._schedule._sections):
+        for _ in range(self._schedule.size.sections):
             with self._failures():
                 self._world.sleep(self._rng.random() * 2)
-                way = self._rng.choice(self._schedule._chosen)
+                way = self._rng.choice(self._schedule.size.ways)
                 getattr(self, way)()
 
     def run_tasks(self) -> None:
@@ -319,7 +383,7 @@ class Client:
                 raise error
 
     async def _task(self) -> None:
-        for _ in range(self._schedule._sections):
+        for _ in range(self._schedule.size.sections):
             with self._failures():
                 await asyncio.sleep(self._rng.random() * 2)
                 options = self._options()
@@ -536,10 +600,6 @@ class Client:
         self._schedule._count("written")
 
 
-def _key_of(model: type[Model]) -> str:
-    return "key" if model is Lock else "name"
-
-
 def _connection() -> Connection:
     return Connection(region="simulated", host="http://simulated")
 
@@ -561,10 +621,15 @@ def _as_a_child(judge: Judge, mutex: Mutex) -> None:
     judge.fail("I5: a forked child released its parent's lock")
 
 
+WAYS = [name for name in vars(Client) if name.startswith("lock_")]
+"""In which a client locks."""
+
+
 class Played(NamedTuple):
     """A schedule that was played.
 
     Attributes:
+        size: How much happened.
         violation: What happened that must not happen, if something did.
         requests: How many were sent.
         acquisitions: How many were handed out.
@@ -573,6 +638,7 @@ class Played(NamedTuple):
         trace: What happened, a line each, if that was kept.
     """
 
+    size: Size
     violation: str | None
     requests: int
     acquisitions: int
@@ -581,9 +647,9 @@ class Played(NamedTuple):
     trace: list[str]
 
 
-def play(seed: int, *, keep_trace: bool = False) -> Played:
+def play(seed: int, size: Size | None = None, *, keep_trace: bool = False) -> Played:
     """Play the schedule of a seed."""
-    schedule = Schedule(seed, keep_trace=keep_trace)
+    schedule = Schedule(seed, size, keep_trace=keep_trace)
     world = schedule.world
     trace = [] if world.trace is None else world.trace
     violation = None
@@ -593,6 +659,7 @@ def play(seed: int, *, keep_trace: bool = False) -> Played:
         except ViolationError as error:
             violation = str(error)
     return Played(
+        schedule.size,
         violation,
         world.network.requests,
         schedule.judge.acquisitions,
@@ -600,3 +667,29 @@ def play(seed: int, *, keep_trace: bool = False) -> Played:
         schedule.counts,
         trace,
     )
+
+
+def shrink(seed: int, size: Size, violation: str) -> tuple[int, Size]:
+    """Return the seed and size of a schedule with the same kind of violation in which less happens.
+
+    What a seed does with a smaller size is another schedule, so some seeds are tried with each.
+    """
+    kind = kind_of(violation)
+    found = True
+    while found:
+        found = False
+        for smaller, other in itertools.product(size.smaller(), range(_TRIES)):
+            again = play(seed + other, smaller).violation
+            if again is not None and kind_of(again) == kind:
+                seed, size, found = seed + other, smaller, True
+                break
+    return seed, size
+
+
+_TRIES = 10
+"""Seeds that are tried with each smaller size."""
+
+
+def kind_of(violation: str) -> str:
+    """Return what kind of violation it is: its text, without what differs from one to the next."""
+    return re.sub(r"'[^']*'|0x\w+|[\d.]+|p\d+", "", violation.partition(": ")[2])[:40]

@@ -95,6 +95,10 @@ class World:
         """Make a call after a time."""
         self.at(self.now + seconds, call)
 
+    def deliver(self, seconds: float, call: Callable[[], object]) -> None:
+        """Let a request or an answer come after a time."""
+        self.after(seconds, call)
+
     def run(self, until: float) -> None:
         """Let things happen until a time, or until nothing is left to happen.
 
@@ -102,13 +106,17 @@ class World:
             ViolationError: If there is no end to it, or what must not happen has happened.
         """
         for _ in range(MOST_STEPS):
-            self._check()
-            if not self._queue or self._queue[0][0] > until:
+            self.check()
+            if self.is_over(until):
                 self.now = max(self.now, until)
                 return
             self.step()
         self.fail(f"more than {MOST_STEPS} steps: something goes round and round")
-        self._check()
+        self.check()
+
+    def is_over(self, until: float) -> bool:
+        """Say whether nothing more happens until a time."""
+        return not self._queue or self._queue[0][0] > until
 
     def step(self) -> None:
         """Let the next thing happen.
@@ -121,7 +129,7 @@ class World:
         else:
             self.now, _, call = heapq.heappop(self._queue)
             call()
-        self._check()
+        self.check()
 
     def fail(self, what: str) -> None:
         """Report that something happened that must not happen; the first is raised by `step`."""
@@ -129,7 +137,12 @@ class World:
         if self._violation is None:
             self._violation = f"seed {self.seed}, {self.now:.6f} s: {what}"
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise what was reported.
+
+        Raises:
+            ViolationError: If what must not happen has happened.
+        """
         if self._violation is not None:
             raise ViolationError(self._violation)
 

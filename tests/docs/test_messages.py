@@ -35,9 +35,6 @@ from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.cli import _listing
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere
 
-ONE_ENGINE = True
-"""Messages are the same on any."""
-
 SPITE = "a\nb\x1b[31m\x85\u202e"
 OWNER = f"o\r{SPITE}"
 

@@ -19,10 +19,7 @@ from dev.faultproxy import fault_proxy, server_error
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.testing import held_elsewhere
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="needs a terminal"),
-]
+pytestmark = pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="needs a terminal")
 
 
 @pytest.fixture

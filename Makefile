@@ -116,7 +116,7 @@ lowest: WHEEL_TESTS = api/locks/test_mutex operations/test_renewal_batches dynam
 IN_WHEEL = cd build/wheel && ../$@/bin/python -I
 TEST_WHEEL = $(IN_WHEEL) -m pytest -q -c ../../pyproject.toml --rootdir ../../tests -o pythonpath='build/wheel tests/support' -p no:cacheprovider \
 	-m 'not (local or alone)' $(WHEEL_TESTS:%=../../tests/%.py)
-FOR_TESTS = pytest pytest-timeout hypothesis
+FOR_TESTS = pytest pytest-timeout hypothesis greenlet
 
 dist: newest lowest ## build sdist and wheel, check them, try the wheel in clean environments
 

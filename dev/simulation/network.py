@@ -128,7 +128,7 @@ class Client(BaseClient):
         self._request_signer = None
         self.reads_for = connection._read_timeout_seconds
         self.hangs_for = connection._connect_timeout_seconds + self.reads_for
-        region = connection.region or "simulated"
+        region = connection.region or "us-east-1"
         self.meta = SimpleNamespace(
             region_name=region,
             endpoint_url=connection.host or f"http://{region}.simulated",

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def installed(world: World) -> Iterator[None]:
-    """Let the library run in a world."""
+def installed(world: World) -> Iterator[Any]:
+    """Let the library run in a world; yield what stands for its `threading`."""
     stand_in = threading_of(world)
     with ExitStack() as stack:
         process = of_runtime.current_process()
@@ -50,7 +50,7 @@ def installed(world: World) -> Iterator[None]:
         network.worlds.append(world)
         stack.callback(network.worlds.remove, world)
         stack.callback(world.end)
-        yield
+        yield stand_in
 
 
 def _client_of(connection: Any) -> Client:
@@ -86,7 +86,7 @@ def threading_of(world: World) -> Any:
         Event=inside(Event),
         Lock=inside(Lock),
         RLock=inside(Lock),
-        current_thread=lambda: world.running,
+        current_thread=lambda: world.running.locals.get("started_as", world.running),
         main_thread=lambda: world.main,
         get_ident=lambda: id(world.running),
         enumerate=lambda: [
@@ -241,6 +241,7 @@ class StartedThread:
         if process.refuses_threads:
             raise RuntimeError("can't start new thread")
         self._thread = process.start_thread(self.name, self._run)
+        self._thread.locals["started_as"] = self
 
     def _run(self) -> None:
         try:

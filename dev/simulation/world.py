@@ -255,11 +255,11 @@ class Process(of_runtime.Process):
     @property  # type: ignore[override]  # an attribute there
     def inherited(self) -> bool:
         """Whether the process that runs is another one: a fork, to which these locks do not belong."""
-        return self.world.process is not self
+        return self._is_inherited or self.world.process is not self
 
     @inherited.setter
-    def inherited(self, _: bool) -> None:
-        """Take what the base class begins with."""
+    def inherited(self, is_so: bool) -> None:
+        self._is_inherited = is_so
 
     def _random_bits(self) -> str:
         return f"{self.world.rng.getrandbits(96):024x}"

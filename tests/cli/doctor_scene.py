@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.cli._app import app
 
-on_one_engine = pytest.mark.parametrize("engine", ["embedded"], indirect=True)
+on_one_engine = pytest.mark.real("embedded")
 """For what is made up, or read from rows: an engine has no part in it."""
 
 ON_TABLES = ("table", "ttl", "rows", "permissions")

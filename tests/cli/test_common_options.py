@@ -17,6 +17,8 @@ from pynamodb_mutex.cli import INTERRUPTED, main
 from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.testing import environment, held_elsewhere
 
+pytestmark = pytest.mark.real
+
 COMMANDS = sorted(app.commands)
 
 
@@ -57,7 +59,7 @@ def test_a_missing_table_is_reported_with_what_makes_it(engine):
         assert line.endswith(": wrong region or profile?")
 
 
-@pytest.mark.parametrize("engine", ["embedded"], indirect=True)
+@pytest.mark.real("embedded")
 def test_an_endpoint_that_does_not_answer_is_reported_within_seconds(table):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

@@ -25,6 +25,8 @@ from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.cli._infrastructure import ROLES, USES
 
+pytestmark = pytest.mark.real
+
 
 def rows() -> list[dict]:
     return boto3.client("dynamodb").scan(TableName=LockItem.Meta.table_name)["Items"]

@@ -29,6 +29,8 @@ from pynamodb_mutex._runtime import clock as _clock
 from pynamodb_mutex.cli._infrastructure import USES
 from pynamodb_mutex.cli._probes import Asker
 
+pytestmark = pytest.mark.real
+
 # -- credentials, region, endpoint -----------------------------------------------------------------
 
 

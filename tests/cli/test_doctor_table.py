@@ -22,6 +22,8 @@ from dev.faultproxy import (
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.cli import _doctor
 
+pytestmark = pytest.mark.real
+
 
 def edited(**changes) -> Fault:
     """Answer DescribeTable as a table that is like this would."""

@@ -17,6 +17,8 @@ from pynamodb_mutex._protocol.claim import NO_SERVER_TIME
 from pynamodb_mutex.cli._output import clock_time, cut, duration
 from pynamodb_mutex.testing import expire, held_elsewhere
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def held(table):

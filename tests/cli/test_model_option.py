@@ -18,8 +18,6 @@ from pynamodb_mutex import LockItem
 from pynamodb_mutex.cli._output import plain
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-ONE_ENGINE = True  # what engines answer is seen in test_ls and test_release
-
 
 @pytest.fixture
 def made(engine, monkeypatch):

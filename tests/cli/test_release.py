@@ -16,6 +16,8 @@ from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
 from pynamodb_mutex.cli import _claims
 from pynamodb_mutex.testing import expire, held_elsewhere
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def wire(monkeypatch):

@@ -24,7 +24,10 @@ from pynamodb_mutex.cli import _run
 from pynamodb_mutex.cli._run import describe
 from pynamodb_mutex.testing import held_elsewhere
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals"),
+]
 
 
 def test_the_command_has_the_lock_and_learns_of_it(table, tmp_path):

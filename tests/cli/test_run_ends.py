@@ -21,7 +21,10 @@ from pynamodb_mutex import LockItem
 from pynamodb_mutex.cli._child import Child
 from pynamodb_mutex.testing import held_elsewhere
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals"),
+]
 
 STUBBORN = "trap '' TERM INT HUP; echo $$ >{0}; while :; do sleep 0.05; done"
 

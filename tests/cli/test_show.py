@@ -14,8 +14,6 @@ from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._protocol.claim import NO_SERVER_TIME
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-ONE_ENGINE = True  # what engines answer is seen in test_ls and test_release
-
 
 def shown(key, *options):
     done = run_cli("show", key, *options)

@@ -15,6 +15,8 @@ from pynamodb_mutex import Mutex
 from pynamodb_mutex.cli import _infrastructure
 from pynamodb_mutex.testing import expire
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def name(engine):

@@ -23,6 +23,8 @@ from snippets import read_hcl, stand_ins
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.cli._app import app
 
+pytestmark = pytest.mark.real
+
 PAGE = Path(__file__).parents[2] / "docs/table.rst"
 LANGUAGES = ["cloudformation", "terraform", "cdk"]
 

@@ -24,7 +24,7 @@ if sys.platform == "win32":
 import pexpect
 
 # what reaches the engine is the same without a terminal, and tested on both there
-pytestmark = pytest.mark.parametrize("engine", ["embedded"], indirect=True)
+pytestmark = pytest.mark.real("embedded")
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -11,8 +11,6 @@ from lock_items import Elsewhere, Wire
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-ONE_ENGINE = True  # what engines answer is seen in test_ls and test_release
-
 
 @pytest.fixture
 def script(monkeypatch):

@@ -35,9 +35,6 @@ from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.cli import _listing
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere
 
-ONE_ENGINE = True
-"""Messages are the same on any."""
-
 SPITE = "a\nb\x1b[31m\x85\u202e"
 OWNER = f"o\r{SPITE}"
 
@@ -464,6 +461,7 @@ def test_error_of_a_missing_row_under_a_lock_of_its_own_is_harmless(
     assert [text for text in said.texts if "'" not in text] == []
 
 
+@pytest.mark.real("embedded")
 def test_what_is_said_of_rows_that_are_no_locks_is_harmless(
     table: type[LockItem], said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,6 +500,7 @@ def test_what_is_said_of_rows_that_are_no_locks_is_harmless(
 # -- the command line ------------------------------------------------------------------------------
 
 
+@pytest.mark.real("embedded")
 def test_command_line_prints_no_control_character(table: type[LockItem], said: Said) -> None:
     def prints(*args: str) -> None:
         said.printed(run_cli(*args))
@@ -542,6 +541,7 @@ def test_command_line_prints_no_control_character(table: type[LockItem], said: S
     )
 
 
+@pytest.mark.real("embedded")
 def test_command_line_escapes_what_an_answer_says(
     engine: Engine, table: type[LockItem], said: Said
 ) -> None:

@@ -87,6 +87,7 @@ def ttl():
 # -- again and again ----------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_it_creates_an_on_demand_table_with_its_ttl(fresh):
     fresh.create_table()
     table = described()
@@ -106,6 +107,7 @@ def test_the_second_call_changes_nothing(fresh, wire):
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
+@pytest.mark.real
 def test_many_may_call_it_at_once(fresh):
     with ThreadPoolExecutor(4) as pool:
         for created in [pool.submit(fresh.create_table) for _ in range(4)]:
@@ -113,6 +115,7 @@ def test_many_may_call_it_at_once(fresh):
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
+@pytest.mark.real
 def test_errors_are_reported_by_their_code(fresh, monkeypatch):
     """Botocore makes a client's error classes at first use, where two threads may each get their own."""
 
@@ -179,7 +182,7 @@ def test_a_table_that_describe_does_not_know_yet_is_waited_for(fresh, wire):
 
 def not_found(client):
     error = {"Error": {"Code": "ResourceNotFoundException", "Message": "not found"}}
-    return client.exceptions.ResourceNotFoundException(error, "DescribeTable")
+    return ClientError(error, "DescribeTable")
 
 
 def test_it_does_not_wait_for_ever(fresh, wire, monkeypatch):
@@ -235,6 +238,7 @@ def test_a_refusal_is_a_table_error_with_its_cause(fresh, wire, operation):
     assert caught.value.cause_response_code == "AccessDeniedException"
 
 
+@pytest.mark.real
 def test_ttl_on_another_attribute_is_a_clear_error(fresh):
     class Plain(Model):
         class Meta:
@@ -252,6 +256,7 @@ def test_ttl_on_another_attribute_is_a_clear_error(fresh):
         fresh.create_table()
 
 
+@pytest.mark.real
 def test_table_whose_key_has_another_type_is_an_error(fresh):
     class Numbered(Model):
         class Meta:
@@ -270,6 +275,7 @@ def test_table_whose_key_has_another_type_is_an_error(fresh):
     assert ttl["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED"
 
 
+@pytest.mark.real
 def test_a_table_with_other_keys_is_a_clear_error(fresh):
     class Other(Model):
         class Meta:
@@ -359,12 +365,14 @@ def test_every_option_goes_out_under_its_name(fresh, wire):
     assert set(request) == {*OPTIONS, *UNDERSTOOD}
 
 
+@pytest.mark.real
 def test_provisioned_throughput_needs_no_billing_mode_next_to_it(fresh):
     fresh.create_table(ProvisionedThroughput={"ReadCapacityUnits": 3, "WriteCapacityUnits": 2})
     throughput = described()["ProvisionedThroughput"]
     assert (throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]) == (3, 2)
 
 
+@pytest.mark.real
 def test_options_that_engines_know_reach_the_table(fresh):
     fresh.create_table(
         BillingMode="PROVISIONED",
@@ -413,6 +421,7 @@ def test_provisioned_billing_of_meta_is_taken(engine, wire):
     }
 
 
+@pytest.mark.real
 def test_indexes_of_a_subclass_are_created(engine):
     class ByOwner(GlobalSecondaryIndex):
         class Meta:

@@ -20,7 +20,7 @@ from pynamodb_mutex import LockItem, Mutex, RowLockMixin
 from pynamodb_mutex.testing import Engine, FakeClock
 
 # what is signed with is not the engine's concern
-pytestmark = pytest.mark.parametrize("engine", ["embedded"], indirect=True)
+pytestmark = pytest.mark.real("embedded")
 
 
 def lock_table(proxy: FaultProxy) -> type[Model]:

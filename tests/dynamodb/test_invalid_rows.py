@@ -8,6 +8,7 @@ import time
 import pytest
 from botocore.client import BaseClient
 from driving import send_renewal
+from lock_items import Wire
 from pynamodb.exceptions import UpdateError
 from stores import store_for
 
@@ -279,18 +280,11 @@ def test_force_leaves_a_row_that_is_no_locks(table, odd):
 @pytest.mark.parametrize("change", ["owner", "lease", "writes", "abandoned_by", "version"])
 def test_force_breaks_the_very_row_that_was_seen(table, monkeypatch, change):
     row = put({**CLAIM, "expires_at": {"L": [{"S": "$soon"}, {"B": b"1"}]}})
-    store = store_for(table)
+    wire = Wire(monkeypatch)
     renewed = {**row, change: {"S": "else"} if "S" in row[change] else {"N": "8"}}
     without = {name: value for name, value in row.items() if name != change}
-    real = store.put_right
     for later in (renewed, without):
-
-        def put_meanwhile(*args, later=later):
-            put(later)
-            monkeypatch.setattr(store, "put_right", real)
-            return real(*args)
-
-        monkeypatch.setattr(store, "put_right", put_meanwhile)
+        wire.before["UpdateItem"] = lambda: put(later)  # noqa: B023 - called at once
         assert not table.force_release("odd")
         assert stands() == {**later, "key": {"S": "odd"}}
     assert table.force_release("odd")

@@ -96,6 +96,7 @@ def test_lock_table_that_is_missing_is_named(
     assert str(raised.value).endswith("If not, create it with `Locks.create_table()`")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "call",
     [
@@ -116,6 +117,7 @@ def test_table_of_locked_rows_that_is_missing_is_named(
 # -- requests about several ------------------------------------------------------------------------
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize("missing_first", [False, True])
 def test_missing_one_of_two_lock_tables_is_named(
@@ -156,6 +158,7 @@ def test_table_of_a_row_in_a_transaction_is_named(engine: Engine, together: bool
     assert_names(raised, engine, missing)
 
 
+@pytest.mark.real
 def test_table_in_a_transaction_with_a_locked_row_is_named(engine: Engine) -> None:
     model, missing = rows(there=True), notes()
     with model.locked("a") as row:
@@ -168,6 +171,7 @@ def test_table_in_a_transaction_with_a_locked_row_is_named(engine: Engine) -> No
     assert_names(raised, engine, missing)
 
 
+@pytest.mark.real
 def test_table_of_rows_whose_locks_are_elsewhere_is_named(engine: Engine) -> None:
     locks = lock_table(there=True)
     model = rows(there=False, locks=locks)
@@ -194,7 +198,6 @@ def test_lock_table_of_rows_that_are_written_without_their_lock_is_named(engine:
 
 
 @pytest.mark.parametrize("fault", [deny, throttle, lambda: page(200)])
-@pytest.mark.parametrize("engine", ["embedded"], indirect=True)
 def test_tables_are_all_named_where_it_cannot_be_found_out_which_is_missing(
     engine: Engine, fault: Callable[[], Fault]
 ) -> None:

@@ -121,6 +121,7 @@ def test_lock_in_a_lock_table_elsewhere_is_an_error(table_scene: RowScene) -> No
         assert row.row_lock.held
 
 
+@pytest.mark.real
 def test_connection_that_leads_nowhere_is_pynamodbs_error(row_scene: RowScene) -> None:
     with (
         row_scene.lock() as row,
@@ -133,6 +134,7 @@ def test_connection_that_leads_nowhere_is_pynamodbs_error(row_scene: RowScene) -
 # -- what else it asks for --------------------------------------------------------------------------
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("locked", [False, True])
 def test_request_asks_for_what_the_caller_asked_for(any_scene: RowScene, locked: bool) -> None:
     def transaction(**options: Any) -> TransactWrite:

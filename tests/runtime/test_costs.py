@@ -21,8 +21,8 @@ MODULES = 38
 """Of the package, for a lock that is taken and released. More of them make each cold start longer."""
 
 
-on_dynamodb_local = pytest.mark.parametrize("engine", ["local"], indirect=True)
-"""The embedded engine counts half a unit for an update; and what the client sends is the same."""
+on_dynamodb_local = pytest.mark.real("local")
+"""The embedded engine counts half a unit for an update, and the simulated one none."""
 
 
 class Cost:
@@ -127,7 +127,6 @@ def test_polls_do_not_grow_with_the_waiting_threads(table, cost):
     assert sum(cost.sent.values()) <= 8 + 2 * 32 + 4
 
 
-@on_dynamodb_local
 def test_waiting_processes_poll_for_themselves_alone(table, cost):
     """Requests grow with the waiters, not with their square: nobody wakes or disturbs another."""
 
@@ -154,7 +153,6 @@ def test_waiting_processes_poll_for_themselves_alone(table, cost):
         assert polled(2) <= 2 * 12
 
 
-@on_dynamodb_local
 def test_threads_of_one_process_need_about_one_request_a_section(table, cost):
     def work(_):
         for _ in range(17):

@@ -14,8 +14,6 @@ from dev.faultproxy import FaultProxy, fault_proxy, set_date, through
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import FakeClock
 
-ONE_ENGINE = True  # the requests are those of any lock
-
 NOW = 1_800_000_000.0
 DAY = 86_400.0
 

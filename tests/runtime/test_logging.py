@@ -10,6 +10,7 @@ import threading
 import pytest
 from driving import send_renewal
 from group_scene import Keys
+from hearing import until
 from pynamodb.exceptions import PynamoDBException
 from scene import Scene
 from stores import QueueFor, store_for
@@ -100,8 +101,7 @@ def test_handing_over_is_logged(scene: Scene, records: Records) -> None:
     waiting = threading.Thread(target=taker.acquire)
     waiting.start()
     queue = QueueFor(scene.here, scene.key)
-    while not queue.turns:
-        pass
+    until(lambda: queue.turns)
     giver.release()
     waiting.join(60)
     assert records.the("handed over by 'giver' to 'taker'").levelname == "DEBUG"
@@ -183,7 +183,7 @@ with use(Engine("embedded", sys.argv[1])):
 
 
 @pytest.mark.unmeasured
-@pytest.mark.parametrize("engine", ["embedded"], indirect=True)
+@pytest.mark.real("embedded")
 def test_nothing_is_printed_unless_it_is_asked_for(table, engine) -> None:
     command = [sys.executable, "-c", SCRIPT, engine.endpoint_url]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)

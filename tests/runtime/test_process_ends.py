@@ -11,8 +11,8 @@ import pytest
 
 from pynamodb_mutex import LockItem
 
-ONE_ENGINE = True  # it is the process that ends
 pytestmark = [
+    pytest.mark.real("embedded"),  # it is the process that ends
     pytest.mark.unmeasured,
     pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes otherwise"),
 ]

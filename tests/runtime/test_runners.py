@@ -24,8 +24,6 @@ from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import FakeClock
 
-ONE_ENGINE = True
-
 
 @pytest.fixture
 def heard(scene: Scene) -> Any:

@@ -47,15 +47,14 @@ def simulated_engine() -> Iterator[Engine]:
     """Let the calling test be the main thread of a process in a world of its own."""
     world = World(epoch=time.time())
     world.network.latency = world.network.late_reads = world.jitter = 0.0
-    with installed(world):
+    with installed(world) as threading:
         process = Process(world, "test", rate=1.0)
-        with acting_as(world, process), _stand_ins(world):
-            yield Engine("simulated", f"http://{next(_serial)}.simulated")
+        with acting_as(world, process), _stand_ins(world, threading):
+            yield Engine("simulated", "http://us-east-1.simulated")
 
 
 @contextmanager
-def _stand_ins(world: World) -> Iterator[None]:
-    threading = threading_of(world)
+def _stand_ins(world: World, threading: Any) -> Iterator[None]:
     stand_ins = {
         "threading": threading,
         "time": _Time(world),

@@ -29,6 +29,8 @@ from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere, use
 
+pytestmark = pytest.mark.real
+
 
 def wait_until(condition):
     deadline = time.monotonic() + 60

@@ -10,7 +10,7 @@ from dev.chaos.scenarios import CASES, Case, judged, scene
 from dev.chaos.verdicts import Report
 from pynamodb_mutex.testing import Engine
 
-pytestmark = pytest.mark.unmeasured
+pytestmark = [pytest.mark.real, pytest.mark.unmeasured]
 
 
 def play(case: Case, engine: Engine, folder: Path) -> Report:
@@ -26,7 +26,7 @@ def test_broken_library_is_caught(case: Case, engine: Engine, tmp_path: Path) ->
     assert case.finds in report.found(), "\n".join(report.lines())
 
 
-@pytest.mark.parametrize("engine", ["embedded"], indirect=True)
+@pytest.mark.real("embedded")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.schedule.__name__)
 def test_library_as_it_is_stands_the_same(case: Case, engine: Engine, tmp_path: Path) -> None:
     report = play(case, engine, tmp_path)

@@ -62,9 +62,7 @@ class World:
         trace: What happened, a line each, if it is kept.
     """
 
-    def __init__(
-        self, seed: int = 0, *, keep_trace: bool = False, epoch: float = EPOCH
-    ) -> None:
+    def __init__(self, seed: int = 0, *, keep_trace: bool = False, epoch: float = EPOCH) -> None:
         self.seed = seed
         self.now = 0.0
         self.rng = random.Random(seed)
@@ -241,12 +239,12 @@ class Process(of_runtime.Process):
 
     @property  # type: ignore[override]  # an attribute there
     def inherited(self) -> bool:
-        """Whether the process that runs is another one: a fork, to which these locks do not belong."""
-        return self.world.process is not self
+        """Whether the process that runs is another one, such as a fork: these locks do not belong to it."""
+        return self._inherited or self.world.process is not self
 
     @inherited.setter
-    def inherited(self, _: bool) -> None:
-        """Take what the base class begins with."""
+    def inherited(self, value: bool) -> None:
+        self._inherited = value
 
     def _random_bits(self) -> str:
         return f"{self.world.rng.getrandbits(96):024x}"

@@ -106,6 +106,7 @@ def test_eight_threads_cost_about_one_request_for_each_section(table, shared):
     assert not one.locked()
 
 
+@pytest.mark.real("embedded")
 def test_threads_that_use_a_table_first_at_once_share_one_queue(table):
     class Fresh(table):
         class Meta(table.Meta):
@@ -164,6 +165,7 @@ def test_after_some_hand_overs_another_process_gets_in(table, queue):
     assert order.index(Elsewhere) in (MOST_HAND_OVERS, 2 * MOST_HAND_OVERS + 1)
 
 
+@pytest.mark.real
 def test_what_is_handed_over_is_a_new_acquisition(table, queue):
     first, second = Mutex.for_key("a", owner="one"), Mutex.for_key("a", owner="two", lease=50)
     first.acquire()
@@ -298,6 +300,7 @@ def ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.real("embedded")
 def test_ctrl_c_while_waiting_leaves_nothing(table, queue, ctrl_c):
     waiter = Mutex.for_key("a", poll=QUICK)
     with ThreadPoolExecutor() as pool:
@@ -314,6 +317,7 @@ def test_ctrl_c_while_waiting_leaves_nothing(table, queue, ctrl_c):
     assert waiter.acquire(timeout=0)
 
 
+@pytest.mark.real("embedded")
 def test_ctrl_c_during_a_hand_over_releases_what_came(table, queue, monkeypatch, ctrl_c):
     gate = Gate(monkeypatch)
     holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", poll=QUICK)
@@ -337,6 +341,7 @@ def test_ctrl_c_during_a_hand_over_releases_what_came(table, queue, monkeypatch,
     assert not waiter.locked()
 
 
+@pytest.mark.real("embedded")
 def test_ctrl_c_twice_during_a_hand_over_lets_the_releasing_thread_release_what_came(
     table, queue, monkeypatch, ctrl_c
 ):
@@ -394,6 +399,7 @@ def stands_in(function, thread):
     return function in [each.f_code.co_name for each, _ in traceback.walk_stack(frame)]
 
 
+@pytest.mark.real("embedded")
 def test_an_exception_in_a_waiting_thread_leaves_nothing(table, queue):
     waiting = []
 

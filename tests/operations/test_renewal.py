@@ -55,7 +55,7 @@ def all_of_them(do):
 """
 
 
-@pytest.mark.parametrize("engine", ["local"], indirect=True)  # the faster one: it takes 30 s
+@pytest.mark.real("local")  # the faster one: it takes 30 s
 @pytest.mark.alone
 def test_500_locks_of_one_process_live_on_a_few_threads(table):
     """With 30 ms added to each request."""

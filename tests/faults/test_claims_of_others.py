@@ -14,8 +14,6 @@ from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, expire
 
-pytestmark = pytest.mark.unmeasured
-
 LoseIt = Callable[[Scene], object]
 
 

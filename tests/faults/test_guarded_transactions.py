@@ -16,10 +16,8 @@ from dev.faultproxy import Fault, after, deny, drop_request, late, refuse, throt
 from pynamodb_mutex import Mutex, MutexLostError
 from pynamodb_mutex.exceptions import Loss
 
-pytestmark = pytest.mark.unmeasured
 
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def counters(stage: Scene) -> type[Model]:
     """A table of the user's."""
 

@@ -22,9 +22,6 @@ from dev.faultproxy import (
 from pynamodb_mutex import MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 
-pytestmark = pytest.mark.unmeasured
-
-
 # -- not applied -----------------------------------------------------------------------------------
 
 

@@ -13,8 +13,6 @@ from pynamodb_mutex import LockItem, Mutex, MutexError, MutexLostError, MutexNot
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import expire
 
-pytestmark = pytest.mark.unmeasured
-
 
 def assert_refused(reply: Reply) -> None:
     assert reply.error == "ConditionalCheckFailedException"

@@ -15,8 +15,6 @@ from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, held_elsewhere
 
-pytestmark = pytest.mark.unmeasured
-
 CAUSES = list(Loss)
 GENEROUS = 60.0
 LONG = 100.0

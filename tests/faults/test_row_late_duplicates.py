@@ -25,8 +25,6 @@ from row_scene import (
 from dev.faultproxy import Late, deny, drop_answer, late
 from pynamodb_mutex import MutexLostError
 
-pytestmark = pytest.mark.unmeasured
-
 Next = Callable[[RowScene, Account], Any]
 
 
@@ -291,6 +289,7 @@ def test_answer_to_the_locking_request_lost_is_recognised(row_scene: RowScene) -
 # -- writes without the lock -----------------------------------------------------------------------
 
 
+@pytest.mark.real  # botocore repeats what nobody guards
 def test_late_unlocked_save_does_not_write_over_the_next_one(row_scene: RowScene) -> None:
     kept = late()
     row_scene.proxy.next(kept, op="PutItem")
@@ -300,6 +299,7 @@ def test_late_unlocked_save_does_not_write_over_the_next_one(row_scene: RowScene
     arrives_in_vain(row_scene, kept)
 
 
+@pytest.mark.real
 def test_late_unlocked_writes_do_not_touch_a_row_that_is_locked(row_scene: RowScene) -> None:
     all_kept = []
     for write in (save, update, delete):

@@ -32,8 +32,6 @@ from dev.faultproxy import after, deny, drop_request, late, throttle
 from pynamodb_mutex import MutexError, MutexLostError
 from pynamodb_mutex.exceptions import Loss
 
-pytestmark = pytest.mark.unmeasured
-
 
 def plain(row: Account) -> TransactWrite:
     return TransactWrite(connection=Connection(host=row.Meta.host))

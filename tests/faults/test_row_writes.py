@@ -35,8 +35,6 @@ from dev.faultproxy import (
 from pynamodb_mutex import MutexLostError
 from pynamodb_mutex.exceptions import Loss
 
-pytestmark = pytest.mark.unmeasured
-
 lost = pytest.mark.parametrize("lose", [drop_answer])
 """One way for an answer to be lost will do where another would show nothing new."""
 

@@ -91,6 +91,7 @@ def test_what_passes_is_repeated(keys: Keys, fault: Any) -> None:
 # -- late duplicates -------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_late_requests_change_nothing(keys: Keys) -> None:
     proxy, group = keys.scene.proxy, keys.group(lease=20)
     kept = late()
@@ -117,6 +118,7 @@ def test_late_requests_change_nothing(keys: Keys) -> None:
     other.release()
 
 
+@pytest.mark.real
 def test_renewal_that_arrives_twice_is_applied_once(keys: Keys) -> None:
     proxy = keys.scene.proxy
 

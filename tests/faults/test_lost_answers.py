@@ -217,6 +217,7 @@ def test_renewal_whose_answer_is_lost_is_repeated_and_only_ever_later(
         assert scene.row.token == mutex.token
 
 
+@pytest.mark.real
 def test_renewal_is_a_loss_if_another_took_over_before_the_repeat(scene: Scene) -> None:
     mutex = scene.mutex()
     mutex.acquire()
@@ -298,6 +299,7 @@ def test_release_is_a_release_if_another_acquired_before_the_repeat(scene: Scene
     other.release()
 
 
+@pytest.mark.real
 def test_release_that_deletes_is_a_release_when_its_answer_is_lost(scene: Scene) -> None:
     mutex = scene.mutex(delete_on_release=True)
     mutex.acquire()
@@ -388,6 +390,7 @@ def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_ends_by_itself(
 # -- force -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_force_release_whose_answer_is_lost_breaks_the_claim_once(scene: Scene) -> None:
     holder = scene.other()
     holder.acquire()
@@ -417,6 +420,7 @@ def test_force_release_leaves_the_claim_of_another_who_acquired_before_the_repea
 # -- what every request has in common ---------------------------------------------------------------
 
 
+@pytest.mark.real
 @lost_in_two_ways
 def test_every_answer_of_a_whole_cycle_may_be_lost(scene: Scene, lose: Lose) -> None:
     kinds = ["acquire", "renew", "save_data", "release"]
@@ -431,6 +435,7 @@ def test_every_answer_of_a_whole_cycle_may_be_lost(scene: Scene, lose: Lose) -> 
     assert item.expires_at is None
 
 
+@pytest.mark.real
 def test_uncontended_cycle_takes_two_requests(scene: Scene) -> None:
     mutex = scene.mutex()
     for _ in range(3):

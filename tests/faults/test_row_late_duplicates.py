@@ -127,6 +127,7 @@ def test_late_delete_changes_nothing(any_scene: RowScene, then: str) -> None:
     assert then == "nothing" or any_scene.row.last == "anew"
 
 
+@pytest.mark.real
 @every_write
 def test_late_transaction_is_refused_also_when_its_request_token_is_forgotten(
     table_scene: RowScene, write: Write
@@ -201,6 +202,7 @@ def test_late_locking_does_not_lock_again_what_a_write_unlocked(
     assert row_scene.is_free
 
 
+@pytest.mark.real
 def test_late_locking_does_not_bring_back_a_row_that_was_deleted(row_scene: RowScene) -> None:
     kept, row = late_lock(row_scene)
     row.delete()

@@ -101,6 +101,7 @@ def test_delete_whose_answer_is_lost_is_applied_once(any_scene: RowScene, lose: 
     assert any_scene.gone
 
 
+@pytest.mark.real
 def test_update_leaves_the_claim_alone(row_scene: RowScene) -> None:
     with row_scene.lock() as row:
         before = row_scene.claim

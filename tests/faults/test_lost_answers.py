@@ -13,19 +13,9 @@ from scene import Acquiring, Lose, Scene, lost_in_two_ways
 
 from dev.faultproxy import apply_then_500, drop_answer, drop_request, late, no_date, throttle
 from pynamodb_mutex import Mutex, MutexLostError, MutexTimeoutError
-from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, expire
-
-patient = pytest.mark.usefixtures("longer_patience")
-
-
-@pytest.fixture
-def longer_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeats for longer than a busy machine stalls."""
-    monkeypatch.setattr(schedule, "PATIENCE", 10.0)
-
 
 # -- acquire ---------------------------------------------------------------------------------------
 
@@ -42,7 +32,6 @@ def test_acquire_that_was_applied_is_recognised(scene: Scene, lose: Lose, times:
     assert scene.row.expires_at is None
 
 
-@patient
 @lost_in_two_ways
 def test_try_without_waiting_recognises_its_lost_answer(scene: Scene, lose: Lose) -> None:
     scene.proxy.next(lose(), op="acquire")
@@ -451,7 +440,6 @@ def test_first_cycle_of_a_process_takes_a_read_more(scene: Scene) -> None:
         assert first.proxy.kinds() == ["GetItem", "acquire", "release"]
 
 
-@patient
 def test_read_whose_answer_is_lost_is_repeated(scene: Scene) -> None:
     scene.taken(owner="somebody")
     with scene.fresh() as first:

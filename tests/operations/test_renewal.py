@@ -7,6 +7,7 @@ from email.utils import formatdate
 
 import pytest
 from driving import handle
+from hearing import until
 from worker import workers
 
 from dev.faultproxy import Fault, after, fault_proxy, late, set_date, stall, through
@@ -28,13 +29,6 @@ def proxy(engine):
 @pytest.fixture
 def here(proxy, table):
     return through(proxy, table)
-
-
-def until(condition):
-    deadline = time.monotonic() + GENEROUS
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert condition()
 
 
 MANY = """

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from botocore.client import BaseClient
 from driving import batch_of, send_renewal
+from hearing import until
 from scene import Scene
 from stores import store_for
 
@@ -33,13 +34,6 @@ from pynamodb_mutex.testing import FakeClock
 BATCH = "BatchExecuteStatement"
 LEASE = 120.0
 """Long enough for batches where a request may take half a minute."""
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
 
 
 class Several:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from accounts import Account, Elsewhere, Ledger
 from driving import acquiring
+from hearing import until
 from pynamodb.attributes import UnicodeAttribute
 from stores import QueueFor
 from worker import Fork
@@ -47,13 +48,6 @@ def semaphore(permits: int = 1, **options: Any) -> Semaphore:
 
 def queue_of(key: str, model: Any = LockItem) -> Any:
     return QueueFor(model, key)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.002)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pynamodb_mutex.exceptions import Loss
 
 
 @pytest.fixture
-def counters(stage: Scene) -> type[Model]:
+def counters(scene: Scene) -> type[Model]:
     """A table of the user's."""
 
     class Counter(Model):

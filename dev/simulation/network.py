@@ -8,11 +8,17 @@ from email.utils import formatdate
 from functools import cache, lru_cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import botocore.session
 from botocore import xform_name
 from botocore.client import BaseClient
-from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    ReadTimeoutError,
+)
 
 from dev.simulation.table import Refusal
 
@@ -189,11 +195,15 @@ class Network:
 
     def exchange(self, client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Carry a request for the thread that runs; return DynamoDB's answer, or raise what botocore would."""
-        world = self._world
-        proxy = self.proxies.get(client.meta.endpoint_url)
+        world, url = self._world, client.meta.endpoint_url
+        proxy = self.proxies.get(url)
         if proxy is not None:
             answer: dict[str, Any] = proxy.carry(client, operation, kwargs)
             return answer
+        host = urlsplit(url).hostname or ""
+        if not host.endswith("simulated") or host.startswith("proxy"):
+            # nobody listens there, or not any more
+            raise EndpointConnectionError(endpoint_url=url)
         thread = world.running
         self.requests += 1
         exchange = Exchange(thread, client, operation, kwargs)

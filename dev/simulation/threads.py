@@ -64,12 +64,13 @@ def _client_of(connection: Any) -> Client:
 def acting_as(world: World, process: Process) -> Iterator[MainThread]:
     """Let the caller itself be a thread of a process: while it blocks, the rest of the world goes on."""
     thread = MainThread(process)
-    before, world.thread, world.main = world.thread, thread, thread
+    before = world.thread, world.main
+    world.thread = world.main = thread
     try:
         with world.inside(process):
             yield thread
     finally:
-        world.thread = before
+        world.thread, world.main = before
 
 
 def threading_of(world: World) -> Any:
@@ -84,6 +85,7 @@ def threading_of(world: World) -> Any:
         Timer=inside(Timer),
         Condition=inside(Condition),
         Event=inside(Event),
+        Semaphore=inside(Semaphore),
         Lock=inside(Lock),
         RLock=inside(Lock),
         current_thread=lambda: world.running.locals.get("started_as", world.running),
@@ -208,6 +210,34 @@ class Event:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, or so many seconds are over."""
         return bool(self._condition.wait_for(self.is_set, timeout))
+
+
+class Semaphore:
+    """Stands for `threading.Semaphore`."""
+
+    _world: World
+
+    def __init__(self, value: int = 1) -> None:
+        self._condition = type("Condition", (Condition,), {"_world": self._world})()
+        self._left = value
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Take one of those that are left, or wait for one."""
+        if not self._condition.wait_for(lambda: self._left > 0, timeout if blocking else 0.0):
+            return False
+        self._left -= 1
+        return True
+
+    def release(self, n: int = 1) -> None:
+        """Give so many more."""
+        self._left += n
+        self._condition.notify(n)
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class StartedThread:

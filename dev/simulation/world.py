@@ -62,9 +62,7 @@ class World:
         trace: What happened, a line each, if it is kept.
     """
 
-    def __init__(
-        self, seed: int = 0, *, keep_trace: bool = False, epoch: float = EPOCH
-    ) -> None:
+    def __init__(self, seed: int = 0, *, keep_trace: bool = False, epoch: float = EPOCH) -> None:
         self.seed = seed
         self.now = 0.0
         self.rng = random.Random(seed)
@@ -228,7 +226,6 @@ class Process(of_runtime.Process):
         lives: Until it crashes.
         frozen_at: True time since which its clock has stood still.
         refuses_threads: Whether its system refuses to start a thread.
-        wall: Seconds by which its wall clock is wrong. Nothing may depend on it.
         threads_running: Its threads that have not ended.
         answered: How many of its requests DynamoDB has answered with a Date.
     """
@@ -240,7 +237,6 @@ class Process(of_runtime.Process):
         self.lives = True
         self.frozen_at: float | None = None
         self.refuses_threads = False
-        self.wall = rng.uniform(-1e4, 1e4)
         self.threads_running: list[Thread] = []
         self.answered = 0
         self._rate = 1 + rng.uniform(-0.99, 0.99) * DRIFT if rate is None else rate
@@ -254,12 +250,12 @@ class Process(of_runtime.Process):
 
     @property  # type: ignore[override]  # an attribute there
     def inherited(self) -> bool:
-        """Whether the process that runs is another one: a fork, to which these locks do not belong."""
-        return self._is_inherited or self.world.process is not self
+        """Whether the process that runs is another one, such as a fork: these locks do not belong to it."""
+        return self._inherited or self.world.process is not self
 
     @inherited.setter
-    def inherited(self, is_so: bool) -> None:
-        self._is_inherited = is_so
+    def inherited(self, value: bool) -> None:
+        self._inherited = value
 
     def _random_bits(self) -> str:
         return f"{self.world.rng.getrandbits(96):024x}"

@@ -264,6 +264,7 @@ def test_attaching_whose_answer_is_lost_is_recognised(scene: Scene, lose: Lose) 
     assert scene.row.expires_at is None
 
 
+@pytest.mark.real
 def test_attaching_that_is_doubled(scene: Scene) -> None:
     ticket = offered(scene)
     scene.proxy.next(duplicate("second"), op="attach")

@@ -14,8 +14,6 @@ from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, expire
 
-pytestmark = pytest.mark.unmeasured
-
 LoseIt = Callable[[Scene], object]
 
 
@@ -211,6 +209,7 @@ def test_disowning_touches_no_claim_of_another(scene: Scene) -> None:
     others[0].release()
 
 
+@pytest.mark.real
 def test_disowning_creates_no_row(scene: Scene) -> None:
     scene.proxy.always(drop_request(), op="acquire")
     with pytest.raises(UpdateError):

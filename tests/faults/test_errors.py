@@ -234,6 +234,7 @@ def nobody_listens(scene: Scene) -> type[LockItem]:
     return Unreachable
 
 
+@pytest.mark.real("embedded")
 @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.6}])
 def test_refused_connection_is_raised_with_its_cause(scene: Scene, how: dict) -> None:
     mutex = Mutex.for_key(scene.key, model=nobody_listens(scene))

@@ -91,6 +91,7 @@ def test_what_passes_is_repeated(keys: Keys, fault: Any) -> None:
 # -- late duplicates -------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_late_requests_change_nothing(keys: Keys) -> None:
     proxy, group = keys.scene.proxy, keys.group(lease=20)
     kept = late()
@@ -117,6 +118,7 @@ def test_late_requests_change_nothing(keys: Keys) -> None:
     other.release()
 
 
+@pytest.mark.real
 def test_renewal_that_arrives_twice_is_applied_once(keys: Keys) -> None:
     proxy = keys.scene.proxy
 
@@ -313,6 +315,7 @@ def test_renewal_that_meets_a_release_is_no_loss(keys: Keys) -> None:
 # -- processes -------------------------------------------------------------------------------------
 
 
+@pytest.mark.real("embedded")
 def test_forked_child_holds_nothing(keys: Keys) -> None:
     with keys.group(lease=20) as group:
 
@@ -327,6 +330,7 @@ def test_forked_child_holds_nothing(keys: Keys) -> None:
     assert all(keys.free())
 
 
+@pytest.mark.real
 def test_locks_of_a_killed_process_are_taken_over(table: type[LockItem]) -> None:
     with workers(0.0) as (dies,):
         dies.ask("m = Mutex.for_keys(['a', 'b'], lease=6, owner='the late')")

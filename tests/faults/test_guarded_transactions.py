@@ -16,11 +16,9 @@ from dev.faultproxy import Fault, after, deny, drop_request, late, refuse, throt
 from pynamodb_mutex import Mutex, MutexLostError
 from pynamodb_mutex.exceptions import Loss
 
-pytestmark = pytest.mark.unmeasured
 
-
-@pytest.fixture(scope="module")
-def counters(stage: Scene) -> type[Model]:
+@pytest.fixture
+def counters(scene: Scene) -> type[Model]:
     """A table of the user's."""
 
     class Counter(Model):
@@ -72,6 +70,7 @@ def cancelled(*codes: str) -> Fault:
 TRANSACT = "TransactWriteItems"
 
 
+@pytest.mark.real
 def test_applied_with_the_guard_in_the_same_request(scene: Scene, counter: Counted) -> None:
     with scene.mutex() as mutex:
         counter.add(mutex, "first")
@@ -155,6 +154,7 @@ def test_late_duplicate_does_not_overwrite_the_next_transaction(
         assert (counter.n, counter.last) == (2, "second")
 
 
+@pytest.mark.real
 def test_late_duplicate_is_refused_also_when_its_request_token_is_forgotten(
     scene: Scene, counter: Counted
 ) -> None:
@@ -198,6 +198,7 @@ def test_given_up_transaction_does_not_land_after_the_next_write(
     mutex.release()
 
 
+@pytest.mark.real
 def test_condition_of_the_callers_own_is_no_loss(scene: Scene, counter: Counted) -> None:
     with scene.mutex() as mutex:
         transaction = mutex.transaction()

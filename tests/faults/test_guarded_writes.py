@@ -22,9 +22,6 @@ from dev.faultproxy import (
 from pynamodb_mutex import MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 
-pytestmark = pytest.mark.unmeasured
-
-
 # -- not applied -----------------------------------------------------------------------------------
 
 
@@ -100,6 +97,7 @@ def test_write_whose_answer_is_lost_is_applied_once(scene: Scene, lose: Lose, ti
         assert (scene.row.data, scene.row.writes) == ("second", 2)
 
 
+@pytest.mark.real
 def test_write_leaves_the_claim_alone(scene: Scene) -> None:
     with scene.mutex() as mutex:
         claim = {k: v for k, v in scene.everything.items() if k not in ("data", "writes")}

@@ -13,8 +13,6 @@ from pynamodb_mutex import LockItem, Mutex, MutexError, MutexLostError, MutexNot
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import expire
 
-pytestmark = pytest.mark.unmeasured
-
 
 def assert_refused(reply: Reply) -> None:
     assert reply.error == "ConditionalCheckFailedException"
@@ -59,6 +57,7 @@ def test_late_acquire_does_not_take_back_a_claim_that_has_ended(scene: Scene) ->
     arrives_in_vain(scene, kept)
 
 
+@pytest.mark.real
 def test_late_acquire_does_not_touch_the_claim_of_another(scene: Scene) -> None:
     kept, mutex = late_acquire(scene)
     mutex.release()
@@ -149,6 +148,7 @@ def test_guarded_write_of_a_lock_whose_row_is_deleted_is_never_sent(scene: Scene
     mutex.release()
 
 
+@pytest.mark.real
 def test_late_disowning_of_a_given_up_acquire_does_not_touch_the_next_claim(scene: Scene) -> None:
     kept = late()
     scene.proxy.always(drop_request(), op="acquire")
@@ -194,6 +194,7 @@ def test_shorter_renewal_does_not_move_the_end_back(scene: Scene) -> None:
     mutex.release()
 
 
+@pytest.mark.real
 def test_late_renewal_does_not_revive_a_released_claim(scene: Scene) -> None:
     kept, mutex = late_renewal(scene)
     mutex.release()
@@ -248,6 +249,7 @@ def test_late_release_does_not_touch_the_claim_of_another(scene: Scene) -> None:
     other.release()
 
 
+@pytest.mark.real
 def test_late_release_does_not_touch_the_next_claim_of_its_own_client(scene: Scene) -> None:
     kept, mutex = late_release(scene)
     assert mutex.acquire()
@@ -292,6 +294,7 @@ def test_late_hand_over_does_not_touch_the_claim_that_it_made(scene: Scene) -> N
     mutex.release()
 
 
+@pytest.mark.real
 def test_late_hand_over_does_not_revive_what_was_released(scene: Scene) -> None:
     kept, mutex = late_hand_over(scene)
     mutex.release()
@@ -331,6 +334,7 @@ def late_write(scene: Scene) -> tuple[Late, Mutex]:
     return kept, mutex
 
 
+@pytest.mark.real
 def test_late_write_does_not_overwrite_the_holders_next_one(scene: Scene) -> None:
     kept, mutex = late_write(scene)
     arrives_in_vain(scene, kept)
@@ -382,6 +386,7 @@ def test_late_write_is_not_applied_under_the_next_claim_of_its_own_client(scene:
 # -- force -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_late_force_does_not_break_a_later_claim(scene: Scene) -> None:
     kept = late()
     scene.taken()
@@ -415,6 +420,7 @@ def history(scene: Scene) -> Mutex:
     return scene.taken(data="other")
 
 
+@pytest.mark.real
 def test_whole_history_sent_again_changes_nothing(scene: Scene) -> None:
     other = history(scene)
     writes = [seen for seen in scene.proxy.log if seen.op != "GetItem"]

@@ -13,19 +13,9 @@ from scene import Acquiring, Lose, Scene, lost_in_two_ways
 
 from dev.faultproxy import apply_then_500, drop_answer, drop_request, late, no_date, throttle
 from pynamodb_mutex import Mutex, MutexLostError, MutexTimeoutError
-from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, expire
-
-patient = pytest.mark.usefixtures("longer_patience")
-
-
-@pytest.fixture
-def longer_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeats for longer than a busy machine stalls."""
-    monkeypatch.setattr(schedule, "PATIENCE", 10.0)
-
 
 # -- acquire ---------------------------------------------------------------------------------------
 
@@ -42,7 +32,6 @@ def test_acquire_that_was_applied_is_recognised(scene: Scene, lose: Lose, times:
     assert scene.row.expires_at is None
 
 
-@patient
 @lost_in_two_ways
 def test_try_without_waiting_recognises_its_lost_answer(scene: Scene, lose: Lose) -> None:
     scene.proxy.next(lose(), op="acquire")
@@ -217,6 +206,7 @@ def test_renewal_whose_answer_is_lost_is_repeated_and_only_ever_later(
         assert scene.row.token == mutex.token
 
 
+@pytest.mark.real
 def test_renewal_is_a_loss_if_another_took_over_before_the_repeat(scene: Scene) -> None:
     mutex = scene.mutex()
     mutex.acquire()
@@ -298,6 +288,7 @@ def test_release_is_a_release_if_another_acquired_before_the_repeat(scene: Scene
     other.release()
 
 
+@pytest.mark.real
 def test_release_that_deletes_is_a_release_when_its_answer_is_lost(scene: Scene) -> None:
     mutex = scene.mutex(delete_on_release=True)
     mutex.acquire()
@@ -388,6 +379,7 @@ def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_ends_by_itself(
 # -- force -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_force_release_whose_answer_is_lost_breaks_the_claim_once(scene: Scene) -> None:
     holder = scene.other()
     holder.acquire()
@@ -417,6 +409,7 @@ def test_force_release_leaves_the_claim_of_another_who_acquired_before_the_repea
 # -- what every request has in common ---------------------------------------------------------------
 
 
+@pytest.mark.real
 @lost_in_two_ways
 def test_every_answer_of_a_whole_cycle_may_be_lost(scene: Scene, lose: Lose) -> None:
     kinds = ["acquire", "renew", "save_data", "release"]
@@ -431,6 +424,7 @@ def test_every_answer_of_a_whole_cycle_may_be_lost(scene: Scene, lose: Lose) -> 
     assert item.expires_at is None
 
 
+@pytest.mark.real
 def test_uncontended_cycle_takes_two_requests(scene: Scene) -> None:
     mutex = scene.mutex()
     for _ in range(3):
@@ -446,7 +440,6 @@ def test_first_cycle_of_a_process_takes_a_read_more(scene: Scene) -> None:
         assert first.proxy.kinds() == ["GetItem", "acquire", "release"]
 
 
-@patient
 def test_read_whose_answer_is_lost_is_repeated(scene: Scene) -> None:
     scene.taken(owner="somebody")
     with scene.fresh() as first:

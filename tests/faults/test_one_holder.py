@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 from hearing import until
+from simulated import suspended
 from worker import Fork, forked, workers
 
 from dev.faultproxy import after, delay_answer, deny, fault_proxy, through
 from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock
-
-pytestmark = pytest.mark.unmeasured
 
 HOUR = 3600.0
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -30,6 +29,7 @@ def stored(table, key):
 # -- processes and wall clocks ---------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_processes_whose_wall_clocks_are_hours_off_are_never_two_at_a_time(table):
     with workers(0.0, 0.0, HOUR, -HOUR) as crowd:
         for worker in crowd:
@@ -41,6 +41,7 @@ def test_processes_whose_wall_clocks_are_hours_off_are_never_two_at_a_time(table
         assert end < since
 
 
+@pytest.mark.real("embedded")
 @pytest.mark.parametrize("off", [HOUR, -HOUR])
 def test_a_wall_clock_an_hour_off_does_not_steal_a_live_lock(table, off):
     with Mutex.for_key("k") as mutex, workers(off) as (thief,):
@@ -50,6 +51,7 @@ def test_a_wall_clock_an_hour_off_does_not_steal_a_live_lock(table, off):
         assert stored(table, "k").token == mutex.token
 
 
+@pytest.mark.real("embedded")
 def test_a_holder_whose_wall_clock_is_stepped_by_an_hour_does_not_lose(table):
     with workers(0.0) as (holder,):
         holder.ask("m = Mutex.for_key('k', lease=60.0)")
@@ -63,6 +65,7 @@ def test_a_holder_whose_wall_clock_is_stepped_by_an_hour_does_not_lose(table):
         holder.ask("m.release()")
 
 
+@pytest.mark.real("embedded")
 def test_a_wall_clock_stepped_back_does_not_lengthen_a_lease(table):
     with workers(0.0) as (holder,):
         holder.ask("m = Mutex.for_key('k', lease=1.0, auto_renew=False)")
@@ -74,6 +77,7 @@ def test_a_wall_clock_stepped_back_does_not_lengthen_a_lease(table):
         assert not holder.ask("m.acquire(timeout=0.2)")
 
 
+@pytest.mark.real("embedded")
 def test_a_process_stopped_past_its_lease_knows_at_once_that_it_does_not_hold(table):
     with workers(0.0) as (holder,):
         holder.ask("m = Mutex.for_key('k', lease=1.0, data='before')")
@@ -100,16 +104,15 @@ def test_a_process_stopped_past_its_lease_knows_at_once_that_it_does_not_hold(ta
 
 @pytest.fixture
 def overtaken(table):
-    """A mutex whose clock stands still while another process takes the lock."""
-    with FakeClock() as clock, workers(0.0) as (other,):
-        mutex = Mutex.for_key("k", lease=1.0, auto_renew=False)
-        mutex.acquire()
-        other.ask("m = Mutex.for_key('k', lease=60, data='theirs')")
-        assert other.ask("m.acquire(timeout=20)")
-        assert mutex.held  # it cannot know yet
-        clock.advance(0.001)
-        yield mutex
-        assert other.ask("m.held")
+    """A mutex of a process that was suspended while another one took the lock."""
+    mutex = Mutex.for_key("k", lease=1.0, auto_renew=False)
+    mutex.acquire()
+    with suspended(10):
+        assert Mutex.for_key("k", lease=60, data="theirs").acquire(timeout=10)
+    assert mutex.held  # it cannot know yet
+    yield mutex
+    assert stored(table, "k").is_held
+    assert stored(table, "k").data == "theirs"
 
 
 def test_belief_after_a_freeze_ends_with_the_answer_to_any_request_of_the_process(overtaken):
@@ -139,27 +142,26 @@ def test_a_release_after_a_freeze_leaves_the_others_claim_alone(overtaken, table
 
 
 def test_a_process_that_acquires_after_a_freeze_gets_a_claim_that_is_long_enough(table):
-    with FakeClock() as clock:
-        with Mutex.for_key("first"):
-            pass
-        time.sleep(7)  # the clock stands, its knowledge of server time with it
-        clock.advance(0.001)
-        mutex = Mutex.for_key("k", lease=12.0, auto_renew=False)
-        assert mutex.acquire(blocking=False)
-        assert mutex.remaining > 6
-        assert stored(table, "k").expires_at - time.time() > 1.5
+    with Mutex.for_key("first"):
+        pass
+    with suspended(7):  # its knowledge of server time is suspended with it
+        pass
+    mutex = Mutex.for_key("k", lease=12.0, auto_renew=False)
+    assert mutex.acquire(blocking=False)
+    assert mutex.remaining > 6
+    assert stored(table, "k").expires_at - time.time() > 1.5
 
 
 def test_on_lost_after_a_freeze_comes_with_the_first_answer_and_not_with_the_lease(table):
     told = threading.Event()
-    with FakeClock() as clock:
-        mutex = Mutex.for_key("k", lease=1.0, auto_renew=False, on_lost=lambda mutex: told.set())
-        mutex.acquire()
-        time.sleep(3.5)
-        clock.advance(0.001)
-        assert not Mutex.for_key("other").locked()
-        assert told.wait(60)
-        assert mutex.loss is Loss.EXPIRED
+    mutex = Mutex.for_key("k", lease=1.0, auto_renew=False, on_lost=lambda mutex: told.set())
+    mutex.acquire()
+    with suspended(3.5):
+        pass
+    assert not told.wait(0.5)
+    assert not Mutex.for_key("other").locked()
+    assert told.wait(0.1)
+    assert mutex.loss is Loss.EXPIRED
 
 
 def test_a_claim_that_is_over_when_it_comes_and_cannot_be_renewed_is_given_up(engine, table):
@@ -188,6 +190,7 @@ def attempt(function):
 
 
 @forks
+@pytest.mark.real("embedded")
 def test_a_forked_child_holds_nothing_and_its_parent_everything(table, fake_clock):
     mutex = Mutex.for_key("k")
     mutex.acquire()
@@ -226,6 +229,7 @@ def test_a_forked_child_holds_nothing_and_its_parent_everything(table, fake_cloc
 
 
 @forks
+@pytest.mark.real("embedded")
 def test_leaving_a_block_in_a_forked_child_says_that_it_is_the_parents(table):
     with Mutex.for_key("k") as mutex:
 
@@ -247,6 +251,7 @@ def slow(engine, table):
 
 
 @forks
+@pytest.mark.real("embedded")
 def test_a_parent_and_its_children_that_work_at_the_same_time_read_their_own_answers(slow):
     def work(name):
         for i in range(8):
@@ -263,6 +268,7 @@ def test_a_parent_and_its_children_that_work_at_the_same_time_read_their_own_ans
 
 
 @forks
+@pytest.mark.real("embedded")
 def test_a_connection_that_only_made_the_table_is_not_shared_with_a_forked_child(slow):
     slow("a").save()
     slow("b").save()
@@ -278,6 +284,7 @@ def test_a_connection_that_only_made_the_table_is_not_shared_with_a_forked_child
 
 
 @forks
+@pytest.mark.real("embedded")
 @pytest.mark.parametrize("work", ["take", "build"])
 def test_a_fork_while_threads_are_at_work_leaves_no_child_hanging(table, work):
     # not measured: a fork may meet coverage's own lock held, and at its end the child wants that

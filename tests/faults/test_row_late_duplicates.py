@@ -25,8 +25,6 @@ from row_scene import (
 from dev.faultproxy import Late, deny, drop_answer, late
 from pynamodb_mutex import MutexLostError
 
-pytestmark = pytest.mark.unmeasured
-
 Next = Callable[[RowScene, Account], Any]
 
 
@@ -129,6 +127,7 @@ def test_late_delete_changes_nothing(any_scene: RowScene, then: str) -> None:
     assert then == "nothing" or any_scene.row.last == "anew"
 
 
+@pytest.mark.real
 @every_write
 def test_late_transaction_is_refused_also_when_its_request_token_is_forgotten(
     table_scene: RowScene, write: Write
@@ -203,6 +202,7 @@ def test_late_locking_does_not_lock_again_what_a_write_unlocked(
     assert row_scene.is_free
 
 
+@pytest.mark.real
 def test_late_locking_does_not_bring_back_a_row_that_was_deleted(row_scene: RowScene) -> None:
     kept, row = late_lock(row_scene)
     row.delete()
@@ -291,6 +291,7 @@ def test_answer_to_the_locking_request_lost_is_recognised(row_scene: RowScene) -
 # -- writes without the lock -----------------------------------------------------------------------
 
 
+@pytest.mark.real  # botocore repeats what nobody guards
 def test_late_unlocked_save_does_not_write_over_the_next_one(row_scene: RowScene) -> None:
     kept = late()
     row_scene.proxy.next(kept, op="PutItem")
@@ -300,6 +301,7 @@ def test_late_unlocked_save_does_not_write_over_the_next_one(row_scene: RowScene
     arrives_in_vain(row_scene, kept)
 
 
+@pytest.mark.real
 def test_late_unlocked_writes_do_not_touch_a_row_that_is_locked(row_scene: RowScene) -> None:
     all_kept = []
     for write in (save, update, delete):

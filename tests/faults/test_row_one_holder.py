@@ -188,6 +188,7 @@ def test_no_belief_after_a_refusal_if_an_attempt_may_still_land(row_scene: RowSc
     row.row_lock.release()
 
 
+@pytest.mark.real("embedded")
 def test_no_belief_after_ctrl_c_while_it_is_under_way(row_scene: RowScene) -> None:
     row = row_scene.locked()
     done = threading.Event()

@@ -32,8 +32,6 @@ from dev.faultproxy import after, deny, drop_request, late, throttle
 from pynamodb_mutex import MutexError, MutexLostError
 from pynamodb_mutex.exceptions import Loss
 
-pytestmark = pytest.mark.unmeasured
-
 
 def plain(row: Account) -> TransactWrite:
     return TransactWrite(connection=Connection(host=row.Meta.host))
@@ -304,6 +302,7 @@ def test_lock_in_a_lock_table_guards_any_instance_of_its_row(table_scene: RowSce
     assert any_scene.row.balance == 1
 
 
+@pytest.mark.real
 def test_transaction_of_the_lock_guards_rows_of_others(any_scene: RowScene) -> None:
     row = any_scene.locked(auto_renew=False)
     free = any_scene.here(f"{any_scene.key}-free", balance=3)

@@ -153,6 +153,7 @@ def nemesis(engine: Engine, tmp_path: Path) -> Iterator[Nemesis]:
                 teller.process.kill()
 
 
+@pytest.mark.real
 @pytest.mark.unmeasured
 @pytest.mark.timeout(2 * LONGEST)
 def test_rows_hold_just_what_was_reported_as_applied(engine: Engine, nemesis: Nemesis) -> None:

@@ -35,8 +35,6 @@ from dev.faultproxy import (
 from pynamodb_mutex import MutexLostError
 from pynamodb_mutex.exceptions import Loss
 
-pytestmark = pytest.mark.unmeasured
-
 lost = pytest.mark.parametrize("lose", [drop_answer])
 """One way for an answer to be lost will do where another would show nothing new."""
 
@@ -103,6 +101,7 @@ def test_delete_whose_answer_is_lost_is_applied_once(any_scene: RowScene, lose: 
     assert any_scene.gone
 
 
+@pytest.mark.real
 def test_update_leaves_the_claim_alone(row_scene: RowScene) -> None:
     with row_scene.lock() as row:
         before = row_scene.claim

@@ -114,6 +114,7 @@ def test_loss_of_one_refuses_the_whole_transaction(rows: Rows, place: int) -> No
     other.release()
 
 
+@pytest.mark.real
 def test_loss_of_one_refuses_the_write_of_another(rows: Rows) -> None:
     locks = rows.locks(auto_renew=False)
     assert locks.acquire()

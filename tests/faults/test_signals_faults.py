@@ -433,6 +433,7 @@ def test_the_thread_that_shows_ends_when_there_is_nothing_to_show(
 # -- forks -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.real("embedded")
 def test_a_forked_child_shows_nothing_of_its_parents_locks(table) -> None:
     told = []
 
@@ -462,6 +463,7 @@ def test_a_forked_child_shows_nothing_of_its_parents_locks(table) -> None:
             getattr(signals, name).disconnect(receiver)
 
 
+@pytest.mark.real("embedded")
 def test_a_receiver_that_forks_ends_the_telling_in_the_child(table) -> None:
     calls = []
     me = os.getpid()

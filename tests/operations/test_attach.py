@@ -139,6 +139,7 @@ def test_what_was_never_taken_or_released_or_lost_cannot_be_detached(table):
     assert raised.value.loss is Loss.FORCED
 
 
+@pytest.mark.real("embedded")
 def test_a_forked_child_cannot_detach_what_its_parent_holds(table):
     with Mutex.for_key("a") as mutex:
 
@@ -179,6 +180,7 @@ def test_one_of_several_locks_taken_together_is_not_detached_alone(accounts):
 # -- the taker -------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_who_attaches_holds_it_under_a_new_token(table):
     giver, ticket = detached(lease=20, owner="giver")
     taker = Mutex.attach(ticket, owner="taker", data={"step": 2})
@@ -317,6 +319,7 @@ def test_no_fencing_token_is_needed(table):
     assert list(table.scan()) == []
 
 
+@pytest.mark.real
 def test_two_processes_pass_it_on(table):
     with workers(3600, -3600) as (giver, taker):
         giver.ask("mutex = Mutex.for_key('a', owner='giver', lease=20)")
@@ -331,6 +334,7 @@ def test_two_processes_pass_it_on(table):
     assert Mutex.for_key("a").acquire(blocking=False)
 
 
+@pytest.mark.real
 def test_of_two_processes_that_attach_at_once_one_wins(table):
     with workers(0, 0) as both:
         for process in both:  # warm, so that they meet
@@ -356,6 +360,7 @@ def test_of_two_processes_that_attach_at_once_one_wins(table):
 # -- tickets that are not good ---------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_used_twice(table):
     _, ticket = detached()
     with Mutex.attach(ticket, owner="first") as first:

@@ -11,8 +11,6 @@ from dev.faultproxy import fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex, MutexError
 from pynamodb_mutex.testing import expire
 
-pytestmark = pytest.mark.unmeasured
-
 
 def another_client(table):
     """Return a model whose mutexes are like those of another process."""
@@ -78,6 +76,7 @@ def test_a_renewal_leaves_it_as_it_is(table):
     assert mutex.fencing_token == stored(table).version == before
 
 
+@pytest.mark.real
 def test_it_grows_over_the_deletion_of_its_row_even_for_a_wall_clock_that_is_behind(table):
     """As TTL deletes it, days after the release."""
     with workers(-3600.0) as (other,):

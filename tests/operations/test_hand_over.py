@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import pytest
 from botocore.client import BaseClient
 from driving import Driven, acquiring, scheduled
+from hearing import until
 from pynamodb.signals import pre_dynamodb_send
 from stores import QueueFor, store_for
 
@@ -51,13 +52,6 @@ def requests():
 
     with pre_dynamodb_send.connected_to(note):
         yield sent
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.005)
 
 
 class Gate:
@@ -96,7 +90,7 @@ def test_eight_threads_cost_about_one_request_for_each_section(table, shared):
 
     with one, ThreadPoolExecutor(8) as pool, requests() as sent:
         working = [pool.submit(work) for _ in range(8)]
-        wait_until(lambda: len(QueueFor(table, "a").turns) == 8)
+        until(lambda: len(QueueFor(table, "a").turns) == 8)
         one.release()
         for worker in working:
             worker.result(100)
@@ -106,6 +100,7 @@ def test_eight_threads_cost_about_one_request_for_each_section(table, shared):
     assert not one.locked()
 
 
+@pytest.mark.real("embedded")
 def test_threads_that_use_a_table_first_at_once_share_one_queue(table):
     class Fresh(table):
         class Meta(table.Meta):
@@ -138,7 +133,7 @@ def test_first_come_first_served(table, queue):
             waiting = []
             for number in range(8):
                 waiting.append(pool.submit(wait, number))
-                wait_until(lambda: len(queue.turns) == len(waiting))
+                until(lambda: len(queue.turns) == len(waiting))
         for waiter in waiting:
             waiter.result(60)
     assert order == list(range(8))
@@ -157,19 +152,20 @@ def test_after_some_hand_overs_another_process_gets_in(table, queue):
             waiting = [pool.submit(wait, LockItem, (0.5, 1.0)) for _ in range(36)]
             waiting.append(pool.submit(wait, Elsewhere, (0.02, 0.05)))
             others = QueueFor(Elsewhere, "a")
-            wait_until(lambda: (len(queue.turns), len(others.turns)) == (36, 1))
+            until(lambda: (len(queue.turns), len(others.turns)) == (36, 1))
         for waiter in waiting:
             waiter.result(60)
     # handed over to so many, then released for real; the second time at the latest
     assert order.index(Elsewhere) in (MOST_HAND_OVERS, 2 * MOST_HAND_OVERS + 1)
 
 
+@pytest.mark.real
 def test_what_is_handed_over_is_a_new_acquisition(table, queue):
     first, second = Mutex.for_key("a", owner="one"), Mutex.for_key("a", owner="two", lease=50)
     first.acquire()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(second.acquire)
-        wait_until(lambda: len(queue.turns) == 1)
+        until(lambda: len(queue.turns) == 1)
         with requests() as sent:
             first.release()
             assert waiting.result(60) is True
@@ -189,12 +185,12 @@ def test_a_handed_over_lock_is_renewed(table, queue):
     first.acquire()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(second.acquire)
-        wait_until(lambda: len(queue.turns) == 1)
+        until(lambda: len(queue.turns) == 1)
         first.release()
         assert waiting.result(60)
         with FakeClock() as clock:
             clock.advance(11)
-            wait_until(lambda: second.remaining > 25)
+            until(lambda: second.remaining > 25)
             second.release()
 
 
@@ -204,7 +200,7 @@ def test_a_deadline_during_a_hand_over_waits_for_its_outcome(table, queue, monke
     holder.acquire()
     with FakeClock() as clock, ThreadPoolExecutor() as pool:
         waiting = pool.submit(waiter.acquire, timeout=0.5)
-        wait_until(lambda: len(queue.turns) == 1)
+        until(lambda: len(queue.turns) == 1)
 
         def release():
             gate.guards_this_thread()
@@ -230,9 +226,9 @@ def test_a_hand_over_that_fails_leaves_the_waiter_to_itself(table, queue, monkey
     holder.acquire()
     with ThreadPoolExecutor() as pool, FakeClock() as clock:
         in_vain = pool.submit(late.acquire, timeout=0.3)
-        wait_until(lambda: len(queue.turns) == 1)
+        until(lambda: len(queue.turns) == 1)
         waiting = pool.submit(waiter.acquire)
-        wait_until(lambda: len(queue.turns) == 2)
+        until(lambda: len(queue.turns) == 2)
 
         def release():
             gate.guards_this_thread()
@@ -261,7 +257,7 @@ def test_who_was_not_first_in_line_learns_the_holder_too(table, queue):
     first = Mutex.for_key("a", poll=QUICK)
     with Mutex.for_key("a", owner="front") as holder, ThreadPoolExecutor() as pool:
         waiting = pool.submit(first.acquire, timeout=30)
-        wait_until(lambda: len(queue.turns) == 1)
+        until(lambda: len(queue.turns) == 1)
         error = pool.submit(Mutex.for_key("a", timeout=0.1).__enter__).exception(60)
         assert isinstance(error, MutexTimeoutError)
         assert error.owner == "front"
@@ -298,6 +294,7 @@ def ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.real("embedded")
 def test_ctrl_c_while_waiting_leaves_nothing(table, queue, ctrl_c):
     waiter = Mutex.for_key("a", poll=QUICK)
     with ThreadPoolExecutor() as pool:
@@ -314,18 +311,19 @@ def test_ctrl_c_while_waiting_leaves_nothing(table, queue, ctrl_c):
     assert waiter.acquire(timeout=0)
 
 
+@pytest.mark.real("embedded")
 def test_ctrl_c_during_a_hand_over_releases_what_came(table, queue, monkeypatch, ctrl_c):
     gate = Gate(monkeypatch)
     holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", poll=QUICK)
 
     def hold_and_release():
         with holder:
-            wait_until(lambda: len(queue.turns) == 1)
+            until(lambda: len(queue.turns) == 1)
             gate.guards_this_thread()
 
     with ThreadPoolExecutor() as pool:
         working = pool.submit(hold_and_release)
-        wait_until(lambda: holder.held)
+        until(lambda: holder.held)
         ctrl_c()
         threading.Timer(1.0, gate.open.set).start()
         with pytest.raises(KeyboardInterrupt):
@@ -337,6 +335,7 @@ def test_ctrl_c_during_a_hand_over_releases_what_came(table, queue, monkeypatch,
     assert not waiter.locked()
 
 
+@pytest.mark.real("embedded")
 def test_ctrl_c_twice_during_a_hand_over_lets_the_releasing_thread_release_what_came(
     table, queue, monkeypatch, ctrl_c
 ):
@@ -345,22 +344,22 @@ def test_ctrl_c_twice_during_a_hand_over_lets_the_releasing_thread_release_what_
 
     def hold_and_release():
         with holder:
-            wait_until(lambda: len(queue.turns) == 1)
+            until(lambda: len(queue.turns) == 1)
             gate.guards_this_thread()
 
     def press_twice():
         assert gate.reached.wait(60)
         os.kill(os.getpid(), signal.SIGINT)
         # it waits for the hand-over, and does not even do that any more
-        wait_until(lambda: stands_in("sleep", threading.main_thread()))
+        until(lambda: stands_in("sleep", threading.main_thread()))
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
-        wait_until(lambda: not queue.turns)
+        until(lambda: not queue.turns)
         gate.open.set()
 
     with ThreadPoolExecutor() as pool:
         working = pool.submit(hold_and_release)
-        wait_until(lambda: holder.held)
+        until(lambda: holder.held)
         pressing = pool.submit(press_twice)
         with pytest.raises(KeyboardInterrupt):
             waiter.acquire(timeout=30)
@@ -394,6 +393,7 @@ def stands_in(function, thread):
     return function in [each.f_code.co_name for each, _ in traceback.walk_stack(frame)]
 
 
+@pytest.mark.real("embedded")
 def test_an_exception_in_a_waiting_thread_leaves_nothing(table, queue):
     waiting = []
 
@@ -403,7 +403,7 @@ def test_an_exception_in_a_waiting_thread_leaves_nothing(table, queue):
 
     with Mutex.for_key("a") as mutex, ThreadPoolExecutor() as pool:
         waiter = pool.submit(wait)
-        wait_until(lambda: len(queue.turns) == 1)
+        until(lambda: len(queue.turns) == 1)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(waiting[0]), ctypes.py_object(KeyboardInterrupt)
         )

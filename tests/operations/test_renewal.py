@@ -7,6 +7,7 @@ from email.utils import formatdate
 
 import pytest
 from driving import handle
+from hearing import until
 from worker import workers
 
 from dev.faultproxy import Fault, after, fault_proxy, late, set_date, stall, through
@@ -30,13 +31,6 @@ def here(proxy, table):
     return through(proxy, table)
 
 
-def until(condition):
-    deadline = time.monotonic() + GENEROUS
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert condition()
-
-
 MANY = """
 import http.client
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +49,7 @@ def all_of_them(do):
 """
 
 
-@pytest.mark.parametrize("engine", ["local"], indirect=True)  # the faster one: it takes 30 s
+@pytest.mark.real("local")  # the faster one: it takes 30 s
 @pytest.mark.alone
 def test_500_locks_of_one_process_live_on_a_few_threads(table):
     """With 30 ms added to each request."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from accounts import Account, Elsewhere, Ledger
 from driving import acquiring
+from hearing import until
 from pynamodb.attributes import UnicodeAttribute
 from stores import QueueFor
 from worker import Fork
@@ -28,9 +29,6 @@ from pynamodb_mutex._operations.contender import Caller
 from pynamodb_mutex._runtime.callers import acting_as, caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
-
-ONE_ENGINE = True
-"""What is known in the process alone decides."""
 
 LONG = 60.0
 
@@ -50,13 +48,6 @@ def semaphore(permits: int = 1, **options: Any) -> Semaphore:
 
 def queue_of(key: str, model: Any = LockItem) -> Any:
     return QueueFor(model, key)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.002)
 
 
 @contextmanager
@@ -320,6 +311,7 @@ def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_hol
     taker.release()
 
 
+@pytest.mark.real("embedded")
 def test_wait_in_a_forked_child_for_its_parents_lock_goes_on() -> None:
     def child() -> bool:
         return mutex().acquire()
@@ -432,13 +424,26 @@ def test_wait_that_blocks_the_loop_of_the_holder_is_refused(
         with pytest.warns(RuntimeWarning) as warned, pytest.raises(MutexTimeoutError):
             asks(owner="inner", timeout=0.05).__enter__()
         (warning,) = warned
-        assert warning.filename == __file__
         for message in (str(raised.value), str(warning.message)):
             assert all(part in message for part in ("'a'", "'outer'", "'inner'", "AsyncMutex"))
         # who does not wait blocks nobody
         assert not asks().acquire(blocking=False)
 
     asyncio.run(main())
+
+
+@pytest.mark.real("embedded")  # a simulated process adds a line of its own
+@ways
+def test_warning_of_a_wait_that_blocks_the_loop_names_the_line_that_waits(
+    asks: Callable[..., Any],
+) -> None:
+    async def main() -> None:
+        with pytest.warns(RuntimeWarning) as warned, pytest.raises(MutexTimeoutError):
+            asks(timeout=0.05).__enter__()
+        assert [warning.filename for warning in warned] == [__file__]
+
+    with mutex():
+        asyncio.run(main())
 
 
 def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refused() -> None:

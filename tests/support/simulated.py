@@ -13,6 +13,7 @@ import functools
 import itertools
 import json
 import math
+import random
 import sys
 import time
 import types
@@ -31,7 +32,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutE
 from dev.faultproxy import proxy as of_proxy
 from dev.faultproxy.proxy import FaultProxy
 from dev.faultproxy.wire import Reply, kind_of
-from dev.simulation.network import Client, service_model
+from dev.simulation.network import Client, service_model, worlds
 from dev.simulation.table import Refusal
 from dev.simulation.threads import Executor, acting_as, installed, run_tasks, threading_of
 from dev.simulation.world import Process, World
@@ -59,8 +60,10 @@ def _stand_ins(world: World, threading: Any) -> Iterator[None]:
         "threading": threading,
         "time": _Time(world),
         "asyncio": _Asyncio(world),
+        "random": _Random(world),
         "ThreadPoolExecutor": type("Executor", (Executor,), {"_world": world}),
         "FakeClock": functools.partial(VirtualClock, world),
+        "forget_everything": functools.partial(_forget_everything, world),
     }
     names = [
         (module, name)
@@ -126,12 +129,26 @@ class _Asyncio:
         return getattr(asyncio, name)
 
 
+class _Random:
+    """Stands for the module `random`: all chance is the world's."""
+
+    def __init__(self, world: World) -> None:
+        self._rng = world.rng
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rng, name, None) or getattr(random, name)
+
+
 class VirtualClock:
     """Stands for `FakeClock`: moves the local clock of the test's process, and nothing else."""
 
     def __init__(self, world: World) -> None:
-        assert world.process is not None
-        self._process = world.process
+        self._world = world
+
+    @property
+    def _process(self) -> Process:
+        assert self._world.process is not None
+        return self._world.process
 
     def __enter__(self) -> VirtualClock:
         return self
@@ -145,6 +162,27 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         if seconds < math.inf:
             self._process.jump(seconds)
+
+
+def _forget_everything(world: World) -> None:
+    """Stands for the function of that name: the process that runs starts anew, its clock goes on."""
+    left = world.running.process
+    anew = Process(world, left.name, rate=1.0)
+    anew.jump(left.clock() - anew.clock())
+    left.inherited = True
+    world.running.process = anew
+    world.enter(anew)
+
+
+@contextmanager
+def suspended(seconds: float) -> Iterator[None]:
+    """Let the test act as another process inside the block, while its own is suspended, its clock included."""
+    world = worlds[-1]
+    world.running.process.stop(seconds, freeze=True)
+    over = world.now + seconds
+    with acting_as(world, Process(world, "other", rate=1.0)):
+        yield
+        world.sleep(over - world.now)
 
 
 # -- the proxy -------------------------------------------------------------------------------------

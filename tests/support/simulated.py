@@ -15,9 +15,7 @@ import json
 import math
 import sys
 import time
-import types
 from collections.abc import Iterator
-from concurrent import futures
 from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
@@ -35,10 +33,12 @@ from dev.simulation.network import Client, service_model
 from dev.simulation.table import Refusal
 from dev.simulation.threads import Executor, acting_as, installed, run_tasks, threading_of
 from dev.simulation.world import Process, World
+from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex.testing import Engine
 
 ROOT = Path(__file__).parents[2]
 _OURS = (ROOT / "tests", ROOT / "dev" / "faultproxy", ROOT / "pynamodb_mutex" / "testing")
+_OF_TESTS = {"FakeClock", "forget_everything"}
 _serial = itertools.count(1)
 
 
@@ -62,13 +62,14 @@ def _stand_ins(world: World) -> Iterator[None]:
         "asyncio": _Asyncio(world),
         "ThreadPoolExecutor": type("Executor", (Executor,), {"_world": world}),
         "FakeClock": functools.partial(VirtualClock, world),
+        "forget_everything": functools.partial(_forget_everything, world),
     }
     names = [
         (module, name)
         for module in list(sys.modules.values())
         if _is_ours(module)
         for name in stand_ins.keys() & vars(module).keys()
-        if name != "FakeClock" or not module.__name__.startswith("pynamodb_mutex")
+        if name not in _OF_TESTS or not module.__name__.startswith("pynamodb_mutex")
     ]
     before = [(module, name, getattr(module, name)) for module, name in names]
     for module, name in names:
@@ -131,8 +132,12 @@ class VirtualClock:
     """Stands for `FakeClock`: moves the local clock of the test's process, and nothing else."""
 
     def __init__(self, world: World) -> None:
-        assert world.process is not None
-        self._process = world.process
+        self._world = world
+
+    @property
+    def _process(self) -> Process:
+        assert self._world.process is not None
+        return self._world.process
 
     def __enter__(self) -> VirtualClock:
         return self
@@ -146,6 +151,21 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         if seconds < math.inf:
             self._process.jump(seconds)
+
+
+def _forget_everything(world: World) -> None:
+    """Stand for the function of that name: the threads go on in a new process with the same clock."""
+    of_runtime.forget_everything()
+    left = world.process
+    assert left is not None
+    assert world.main is not None
+    world.processes.remove(left)
+    process = Process(world, left.name, rate=1.0)
+    process.jump(left.clock() - process.clock())
+    process.threads_running = left.threads_running
+    for thread in (world.main, *process.threads_running):
+        thread.process = process
+    world.enter(process)
 
 
 # -- the proxy -------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ def keys(items):
 # -- items --------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_an_item_says_whether_it_is_held_and_until_when(table):
     with Mutex.for_key("a", lease=20, owner="me") as mutex:
         item = table.get("a")
@@ -103,6 +104,7 @@ def test_without_server_time_the_lease_is_what_is_known(table, wire):
 # -- the table ----------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_held_gives_what_is_held_now(table):
     assert list(table.held()) == []
     with Mutex.for_key("free"):
@@ -122,6 +124,7 @@ def test_held_in_a_process_without_any_answer_yet(table):
         assert keys(table.held()) == ["a"]
 
 
+@pytest.mark.real
 def test_held_reads_page_after_page(table, monkeypatch):
     original = BaseClient._make_api_call
     pages = []
@@ -162,6 +165,7 @@ def test_without_a_table_the_error_names_the_call_that_creates_it(table):
 # -- force --------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_force_release_says_whether_it_broke_a_claim(table):
     assert table.force_release("a") is False
     assert list(table.scan()) == []

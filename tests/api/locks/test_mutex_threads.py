@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hearing import until
 
 from pynamodb_mutex import (
     LockItem,
@@ -28,15 +29,6 @@ def aside():
     """Run a call on another thread, always the same, and give what it returns or raises."""
     with ThreadPoolExecutor(1) as pool:
         yield lambda call, *args: pool.submit(call, *args).result(60)
-
-
-def wait_until(condition):
-    ticking = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        ticking.wait(0.01)
-    pytest.fail("it did not come about")
 
 
 # -- decorator ----------------------------------------------------------------------------------
@@ -101,6 +93,7 @@ def test_a_decorated_method_gets_its_self(table):
     assert Till.name() == "till"
 
 
+@pytest.mark.real
 def test_calls_from_many_threads_exclude_each_other(table):
     inside = []
 
@@ -229,6 +222,7 @@ def test_reentrance_does_not_outlive_the_lock(table):
         assert inner.held
 
 
+@pytest.mark.real("embedded")
 def test_a_thread_is_not_taken_for_one_that_ended(table):
     """Python gives a new thread the number of an old one."""
     plain, nested = Mutex.for_key("a", poll=QUICK), Mutex.for_key("b", reentrant=True)
@@ -342,14 +336,12 @@ def test_a_waiter_that_shares_the_object_of_the_holder_gets_it_at_release(table)
     mutex.release()
 
 
-def test_a_waiter_whose_row_would_be_too_large_does_not_spoil_the_holders_release(table, engine):
-    if engine.name == "embedded":
-        pytest.skip("moto writes the update that it refuses for the size of the item")
+def test_a_waiter_whose_row_would_be_too_large_does_not_spoil_the_holders_release(table):
     holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", data="x" * 500_000, poll=QUICK)
     holder.acquire()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(waiter.acquire, timeout=20)
-        wait_until(lambda: holder._latest.contender.queue.turns)
+        until(lambda: holder._latest.contender.queue.turns)
         try:
             holder.release()
         finally:

@@ -58,6 +58,7 @@ PAYLOADS = [
 ]
 
 
+@pytest.mark.real
 def test_any_json_is_saved_and_read_back(table):
     with Mutex.for_key("a") as mutex:
         for data in PAYLOADS:
@@ -74,6 +75,7 @@ def test_any_json_is_taken_along_at_acquisition(table):
             assert table.get("a").data == data
 
 
+@pytest.mark.real
 def test_data_survives_a_change_of_hands(table):
     with Mutex.for_key("a", data={"page": 1}):
         pass
@@ -124,6 +126,7 @@ def test_save_data_needs_the_lock(table):
     assert table.get("a").data is None
 
 
+@pytest.mark.real
 def test_save_data_after_a_loss_writes_nothing_and_says_so(table):
     mutex = Mutex.for_key("a", data="mine")
     mutex.acquire()
@@ -142,6 +145,7 @@ def test_save_data_after_a_loss_writes_nothing_and_says_so(table):
 # -- renewal ------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_renew_counts_from_now_and_never_adds_up(table):
     with Mutex.for_key("a", lease=20) as mutex:
         first = end_of("a")
@@ -193,6 +197,7 @@ def test_renew_wins_back_a_claim_that_ended_and_that_nobody_took(table, fake_clo
     mutex.release()
 
 
+@pytest.mark.real
 def test_renew_after_another_took_it_is_a_loss(table):
     mutex = Mutex.for_key("a")
     mutex.acquire()
@@ -252,6 +257,7 @@ def test_ensure_held_without_the_lock(table):
 # -- force --------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_force_release_breaks_what_another_holds(table):
     mutex = Mutex.for_key("a")
     assert mutex.force_release() is False
@@ -318,6 +324,7 @@ def test_delete_on_release_refuses_guarded_writes(table):
             write()
 
 
+@pytest.mark.real
 def test_delete_on_release_never_deletes_anothers_row(table):
     mutex = Mutex.for_key("a", delete_on_release=True)
     mutex.acquire()
@@ -340,6 +347,7 @@ def test_max_hold_ends_the_renewal_of_a_holder_that_hangs(table, fake_clock):
     assert mutex.loss is Loss.EXPIRED
 
 
+@pytest.mark.real
 def test_on_lost_is_called_once_with_the_mutex(table):
     calls = []
     told = threading.Event()

@@ -77,6 +77,7 @@ def test_write_is_refused_while_another_holds_the_row(
     assert any_scene.gone if write is delete else any_scene.row.balance == 2
 
 
+@pytest.mark.real
 @every_write
 def test_write_of_an_instance_read_before_is_refused(any_scene: RowScene, write: Write) -> None:
     row = any_scene.row
@@ -106,6 +107,7 @@ def test_unlocking_write_without_the_lock_is_not_sent(any_scene: RowScene, write
     assert any_scene.proxy.kinds() == []
 
 
+@pytest.mark.real
 def test_one_locked_row_refuses_a_whole_transaction(any_scene: RowScene) -> None:
     any_scene.taken()
     free = any_scene.here(f"{any_scene.key}-free", balance=5)
@@ -283,6 +285,7 @@ def test_save_whose_answer_is_lost_is_reported_as_applied(
     assert row_scene.row.balance == 1
 
 
+@pytest.mark.real
 @lost_in_two_ways
 def test_save_of_a_model_with_a_version_whose_answer_is_lost_is_reported_as_applied(
     row_scene: RowScene, lose: Lose

@@ -23,6 +23,7 @@ from pynamodb_mutex import (
 # -- requests --------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_two_requests_lock_write_and_unlock(rows: Rows) -> None:
     with rows.locks() as locked:
         add_unread(rows, locked)
@@ -180,6 +181,7 @@ def ledger(rows: Rows) -> Iterator[type[Ledger]]:
     forget_holds(Mine)
 
 
+@pytest.mark.real
 def test_rows_of_several_models_are_locked_and_written_together(
     rows: Rows, ledger: type[Ledger]
 ) -> None:

@@ -358,7 +358,6 @@ def test_what_does_not_pass_is_an_error_never_not_free(
 # -- among threads ------------------------------------------------------------------------------------
 
 
-@pytest.mark.real
 def test_hands_over_to_who_waits_for_the_same_keys_in_one_request(
     scene: Scene, pool: ThreadPoolExecutor
 ) -> None:

@@ -71,7 +71,7 @@ def test_acquire_gives_up_at_its_timeout_and_not_before(table):
     with held_elsewhere("a"):
         began = time.monotonic()
         assert Mutex.for_key("a", poll=QUICK).acquire(timeout=0.4) is False
-        assert time.monotonic() - began >= 0.4
+        assert time.monotonic() - began == pytest.approx(0.4)
 
 
 def test_the_mutex_has_a_default_timeout_that_acquire_overrides(table):
@@ -82,13 +82,9 @@ def test_the_mutex_has_a_default_timeout_that_acquire_overrides(table):
     patient = Mutex.for_key("a", timeout=0, poll=QUICK)
     with ThreadPoolExecutor() as pool, held_elsewhere("a"):
         waiting = pool.submit(patient.acquire, timeout=-1)
-        assert not _ends_within(waiting, 0.3)
+        time.sleep(20)
+        assert not waiting.done()
     assert waiting.result(60) is True
-
-
-def _ends_within(future, seconds):
-    time.sleep(seconds)
-    return future.done()
 
 
 def test_timeout_zero_looks_once_and_takes_what_is_free(table):

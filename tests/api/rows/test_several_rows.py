@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -171,7 +172,7 @@ def ledger(rows: Rows) -> Iterator[type[Ledger]]:
         _connection = None
 
         class Meta(Ledger.Meta):
-            table_name = f"ledger-{rows.scene.key}-{time.monotonic_ns()}"
+            table_name = f"ledger-{uuid.uuid4().hex}"
             host = rows.scene.proxy.url
 
     Mine.create_table(wait=True)

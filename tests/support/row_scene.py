@@ -55,12 +55,12 @@ class RowScene:
     there: type[Account]
     old: type[OldAccount]
     in_table: bool
-    key: str = "warm"
+    key: str
 
     @property
     def remembers(self) -> bool:
         """Whether the engine knows a transaction again by its token, as DynamoDB does."""
-        return self.engine.name == "local"
+        return self.engine.name != "embedded"
 
     def lock(self, **options: Any) -> RowLock[Account]:
         """Return a lock of the client with the bad network."""

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -309,6 +310,7 @@ def test_threads_that_share_a_mutex_exclude_each_other(table):
         for _ in range(5):
             with mutex:
                 inside.append(1)
+                time.sleep(0.01)
                 assert len(inside) == 1
                 assert mutex.held
                 tokens.append(mutex.fencing_token)
@@ -327,10 +329,13 @@ def test_a_waiter_that_shares_the_object_of_the_holder_gets_it_at_release(table)
     mutex.acquire()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(mutex.acquire, timeout=20)
+        time.sleep(1)
         with pytest.raises(MutexAlreadyHeldError):
             mutex.acquire()
+        released = time.monotonic()
         mutex.release()
         assert waiting.result(60) is True
+        assert time.monotonic() == released
     assert mutex.held  # the latest acquisition, by the other thread
     assert mutex.locked()
     mutex.release()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import socket
 import socketserver
 import threading
@@ -53,7 +52,6 @@ class FaultProxy:
         self.errors: list[BaseException] = []
         self.closing = threading.Event()
         self._engine = urlsplit(engine_url)
-        self._about = ("", 0)
         self._queued: list[_Rule] = []
         self._standing: list[_Rule] = []
         self._rules = threading.Lock()
@@ -106,15 +104,6 @@ class FaultProxy:
         with self._logged:
             self.log.clear()
         self.check()
-
-    def be_about(self, key: str) -> None:
-        """Start anew for a test whose keys begin with `key`, a word and the test's number.
-
-        What still comes for earlier numbers, from a test that is over, passes and is not logged.
-        """
-        word, number = key.rsplit("-", 1)
-        self._about = (word, int(number))
-        self.start_anew()
 
     def check(self) -> None:
         """Raise what a fault raised."""
@@ -169,8 +158,6 @@ class FaultProxy:
         return reply
 
     def note(self, exchange: Exchange, fault: str | None, reply: Reply | None) -> None:
-        if self._comes_late(exchange.raw):
-            return
         status = None if reply is None else reply.status
         seen = Seen(
             exchange.op,
@@ -189,9 +176,6 @@ class FaultProxy:
 
     def meet(self, exchange: Exchange) -> None:
         """Let a request meet its fault."""
-        if self._comes_late(exchange.raw):
-            pass_on().meet(exchange)
-            return
         with self._rules:
             standing = [rule.fault for rule in self._standing if rule.fits(exchange)]
             queued = next((rule for rule in self._queued if rule.fits(exchange)), None)
@@ -202,11 +186,6 @@ class FaultProxy:
         edits = [fault, *(f for f in standing if f is not fault)]
         exchange.edits = [f.edit for f in edits if f.edit is not None]
         fault.meet(exchange)
-
-    def _comes_late(self, raw: bytes) -> bool:
-        word, number = self._about
-        numbers = re.findall(rb'"%s-(\d+)' % word.encode(), raw) if word else []
-        return any(int(found) < number for found in numbers)
 
     def _ask(self, headers: dict[str, str], raw: bytes) -> Reply:
         engine = http.client.HTTPConnection(self._engine.hostname, self._engine.port, timeout=30)

@@ -14,11 +14,14 @@ import botocore.session
 from botocore import xform_name
 from botocore.client import BaseClient
 from botocore.exceptions import (
+    BotoCoreError,
     ClientError,
     ConnectTimeoutError,
     EndpointConnectionError,
     ReadTimeoutError,
 )
+from botocore.hooks import HierarchicalEmitter
+from botocore.retries.standard import RetryContext, StandardRetryConditions
 
 from dev.simulation.table import Refusal
 
@@ -138,9 +141,11 @@ class Client(BaseClient):
         self.meta = SimpleNamespace(
             region_name=region,
             endpoint_url=connection.host or f"http://{region}.simulated",
-            events=SimpleNamespace(register=lambda *_, **__: None),
+            events=HierarchicalEmitter(),
             service_model=service_model(),
         )
+        attempts = 1 + connection._max_retry_attempts_exception
+        self.retry_conditions = StandardRetryConditions(max_attempts=attempts)
 
     def __getattr__(self, name: str) -> Any:
         operation = _operations().get(name)
@@ -156,8 +161,39 @@ def _operations() -> dict[str, str]:
 
 
 def make_api_call(client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Stand for the method of each client: see `threads.installed`."""
-    return worlds[-1].network.exchange(client, operation, kwargs)
+    """Stand for the method of each client, retries included: see `threads.installed`."""
+    world = worlds[-1]
+    attempt = 1
+    while True:
+        client.meta.events.emit(f"before-send.dynamodb.{operation}")
+        try:
+            return world.network.exchange(client, operation, kwargs)
+        except (BotoCoreError, ClientError) as error:
+            if not _is_to_be_retried(client, operation, attempt, error):
+                raise
+        world.sleep(world.rng.random() * 2.0 ** (attempt - 1))
+        attempt += 1
+
+
+def _is_to_be_retried(client: Client, operation: str, attempt: int, error: Exception) -> bool:
+    """Emit botocore's event for an attempt that failed, and decide as botocore does."""
+    model = service_model().operation_model(operation)
+    caught: Exception | None = error
+    http = parsed = response = None
+    if isinstance(error, ClientError):
+        parsed = error.response
+        http = SimpleNamespace(status_code=parsed["ResponseMetadata"]["HTTPStatusCode"], headers={})
+        caught, response = None, (http, parsed)
+    client.meta.events.emit(
+        f"needs-retry.dynamodb.{operation}",
+        operation=model,
+        response=response,
+        caught_exception=caught,
+    )
+    decision: bool = client.retry_conditions.is_retryable(
+        RetryContext(attempt, model, parsed, http, caught)
+    )
+    return decision
 
 
 worlds: list[World] = []

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import types
+from collections import deque
 from concurrent import futures
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -15,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from botocore.client import BaseClient
+from greenlet import GreenletExit
 from pynamodb.connection import Connection
 
 from dev.simulation import network
 from dev.simulation.network import Client
 from dev.simulation.world import Clock, MainThread, Process
-from pynamodb_mutex._dynamodb import create_table
+from pynamodb_mutex._dynamodb import connection, create_table
 from pynamodb_mutex._runtime import callers, notifications, run_on_thread, threads
 from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex._runtime.clock import local_clock, replace_local_clock
@@ -42,7 +45,9 @@ def installed(world: World) -> Iterator[Any]:
         stack.callback(replace_local_clock, clock)
         for module in (threads, run_on_thread, notifications, callers):
             stack.enter_context(patch.object(module, "threading", stand_in))
-        stack.enter_context(patch.object(callers, "_thread", _ThreadLocal(world)))
+        for module, name in ((callers, "_thread"), (connection, "_observed")):
+            local = _ThreadLocal(world, type(getattr(module, name)))
+            stack.enter_context(patch.object(module, name, local))
         pause = types.SimpleNamespace(sleep=world.sleep, monotonic=lambda: local_clock().now())
         stack.enter_context(patch.object(create_table, "time", pause))
         stack.enter_context(patch.object(Connection, "client", property(_client_of)))
@@ -86,6 +91,7 @@ def threading_of(world: World) -> Any:
         Condition=inside(Condition),
         Event=inside(Event),
         Semaphore=inside(Semaphore),
+        Barrier=inside(Barrier),
         Lock=inside(Lock),
         RLock=inside(Lock),
         current_thread=lambda: world.running.locals.get("started_as", world.running),
@@ -240,6 +246,28 @@ class Semaphore:
         self.release()
 
 
+class Barrier:
+    """Stands for `threading.Barrier`."""
+
+    _world: World
+
+    def __init__(self, parties: int) -> None:
+        self.parties = parties
+        self._passed = type("Event", (Event,), {"_world": self._world})()
+        self._arrived = 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until so many threads wait."""
+        place, passed = self._arrived, self._passed
+        self._arrived += 1
+        if self._arrived == self.parties:
+            self._arrived, self._passed = 0, type(passed)()
+            passed.set()
+        elif not passed.wait(timeout):
+            raise threading.BrokenBarrierError
+        return place
+
+
 class StartedThread:
     """Stands for `threading.Thread`."""
 
@@ -310,29 +338,54 @@ class Timer(StartedThread):
 
 
 class Executor(futures.Executor):
-    """Stands for `concurrent.futures.ThreadPoolExecutor`: each call gets a thread of its own."""
+    """Stands for `concurrent.futures.ThreadPoolExecutor`."""
 
     _world: World
 
-    def __init__(self, *_: object, **__: object) -> None:
+    def __init__(
+        self, max_workers: int | None = None, thread_name_prefix: str = "", **_: object
+    ) -> None:
+        self._most = max_workers or 32
+        self._prefix = thread_name_prefix or "pool"
         self._threads: list[Thread] = []
+        self._calls: deque[Callable[[], None]] = deque()
+        self._idle = 0
+        self._is_shut = False
+        self._changed = type("Condition", (Condition,), {"_world": self._world})()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make a call on a thread."""
         future = Future(self._world)
-        call = partial(future.settle, partial(fn, *args, **kwargs))
-        self._threads.append(self._world.running.process.start_thread("pool", call))
+        self._calls.append(partial(future.settle, partial(fn, *args, **kwargs)))
+        self._changed.notify()
+        if len(self._calls) > self._idle and len(self._threads) < self._most:
+            name = f"{self._prefix}_{len(self._threads)}"
+            process = self._world.running.process
+            self._threads.append(process.start_thread(name, self._work))
         return future
+
+    def _work(self) -> None:
+        while True:
+            while self._calls:
+                self._calls.popleft()()
+            if self._is_shut:
+                return
+            self._idle += 1
+            self._changed.wait()
+            self._idle -= 1
 
     def map(self, fn: Callable[..., Any], *iterables: Any, **_: Any) -> Any:
         """Make a call for each; return what they return, in order."""
         made = [self.submit(fn, *args) for args in zip(*iterables, strict=False)]
         return (future.result() for future in made)
 
-    def shutdown(self, *_: object, **__: object) -> None:
-        """Wait for all calls."""
-        for thread in self._threads:
-            thread.join()
+    def shutdown(self, wait: bool = True, **_: object) -> None:
+        """Let the threads end when all calls are made; wait for that."""
+        self._is_shut = True
+        self._changed.notify_all()
+        if wait:
+            for thread in self._threads:
+                thread.join()
 
 
 class Future(futures.Future[Any]):
@@ -346,7 +399,9 @@ class Future(futures.Future[Any]):
         """Make a call, and note what came of it."""
         try:
             self.set_result(call())
-        except Exception as error:  # noqa: BLE001 - it is for who asks
+        except GreenletExit:
+            raise
+        except BaseException as error:
             self.set_exception(error)
         self._done.set()
 
@@ -364,28 +419,22 @@ class Future(futures.Future[Any]):
 
 
 class _ThreadLocal:
-    """Stands for what the library keeps for each thread of those that call it."""
+    """Stands for a `threading.local` of the library, of some kind: each thread has one of its own."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, kind: type[Any]) -> None:
+        vars(self).update(_world=world, _kind=kind)
 
-    @property
-    def number(self) -> int:
-        """A number that no other thread has."""
+    def _own(self) -> Any:
         kept = self._world.running.locals
-        if "number" not in kept:
-            kept["number"] = next(callers._serial)
-        number: int = kept["number"]
-        return number
+        if self._kind not in kept:
+            kept[self._kind] = self._kind()
+        return kept[self._kind]
 
-    @property
-    def acts_as(self) -> Any:
-        """For whom the thread delivers events."""
-        return self._world.running.locals.get("acts_as")
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own(), name)
 
-    @acts_as.setter
-    def acts_as(self, caller: Any) -> None:
-        self._world.running.locals["acts_as"] = caller
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._own(), name, value)
 
 
 # -- asyncio ---------------------------------------------------------------------------------------

@@ -375,7 +375,7 @@ class Thread:
         self.ended = False
         self.result: Any = None
         self.error: BaseException | None = None
-        self.locals: dict[str, Any] = {}
+        self.locals: dict[Any, Any] = {}
         self.loop: Any = None
         self._call = call
         self._joining: list[Callable[..., None]] = []

@@ -55,7 +55,7 @@ class RowScene:
     there: type[Account]
     old: type[OldAccount]
     in_table: bool
-    key: str = "warm"
+    key: str
 
     @property
     def remembers(self) -> bool:

@@ -7,13 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
 from dev.faultproxy import Fault, FaultProxy, apply_then_500, drop_answer, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import Engine, expire
@@ -145,18 +143,6 @@ def forget_holds(*clients: type[LockItem]) -> None:
         for claim in [c for held in list(process.schedule._due) for c in held.unreleased]:
             if claim.store.model in clients:
                 claim.forget()
-
-
-def learn_time_anew(*locks: Any) -> None:
-    """Let clients that saw answers on a fake clock ahead of the real one, in a test before, learn server time anew.
-
-    By what they know they would take their first claims for much shorter than they are, and renew them at once.
-    """
-    for lock in locks:
-        server = current_process().store(lock._options.model).connection.server
-        if server.bounds is not None and server.bounds.upper_at > local_clock().now():
-            server.bounds = None
-            lock.locked()
 
 
 losses = pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""The fixtures `scene` and `keys`.
-
-Each test has a key of its own: on a real engine what an earlier test left behind may still come.
-"""
+"""The fixtures `scene` and `keys`."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from group_scene import Keys
-from scene import Scene, forget_holds, learn_time_anew
+from scene import Scene, forget_holds
 
 from dev.faultproxy import fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
@@ -37,11 +34,9 @@ def stage(engine: Engine) -> Iterator[Scene]:
 
 @pytest.fixture
 def scene(stage: Scene) -> Iterator[Scene]:
-    """A key of its own for each test."""
-    scene = Scene(stage.engine, stage.proxy, stage.here, stage.there)
-    learn_time_anew(*(Mutex.for_key("warm", model=each) for each in (stage.here, stage.there)))
-    stage.proxy.be_about(scene.key)
-    yield scene
+    """One key, and clients that know the endpoint and server time."""
+    stage.proxy.start_anew()
+    yield stage
     forget_holds(stage.here, stage.there)
     stage.proxy.clear()
 

@@ -16,9 +16,7 @@ import math
 import random
 import sys
 import time
-import types
 from collections.abc import Iterator
-from concurrent import futures
 from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
@@ -36,17 +34,20 @@ from dev.simulation.network import Client, service_model, worlds
 from dev.simulation.table import Refusal
 from dev.simulation.threads import Executor, acting_as, installed, run_tasks, threading_of
 from dev.simulation.world import Process, World
+from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex.testing import Engine
 
 ROOT = Path(__file__).parents[2]
 _OURS = (ROOT / "tests", ROOT / "dev" / "faultproxy", ROOT / "pynamodb_mutex" / "testing")
+_OF_TESTS = {"FakeClock", "forget_everything"}
 _serial = itertools.count(1)
 
 
 @contextmanager
 def simulated_engine() -> Iterator[Engine]:
     """Let the calling test be the main thread of a process in a world of its own."""
-    world = World(epoch=time.time())
+    # what of a second is over is the same each time: DynamoDB shows its time in whole ones
+    world = World(epoch=math.floor(time.time()) + 0.5)
     world.network.latency = world.network.late_reads = world.jitter = 0.0
     with installed(world) as threading:
         process = Process(world, "test", rate=1.0)
@@ -70,7 +71,7 @@ def _stand_ins(world: World, threading: Any) -> Iterator[None]:
         for module in list(sys.modules.values())
         if _is_ours(module)
         for name in stand_ins.keys() & vars(module).keys()
-        if name != "FakeClock" or not module.__name__.startswith("pynamodb_mutex")
+        if name not in _OF_TESTS or not module.__name__.startswith("pynamodb_mutex")
     ]
     before = [(module, name, getattr(module, name)) for module, name in names]
     for module, name in names:
@@ -85,8 +86,15 @@ def _stand_ins(world: World, threading: Any) -> Iterator[None]:
 
 def _is_ours(module: Any) -> bool:
     file = getattr(module, "__file__", None)
-    if file is None or module.__name__ in {__name__, "conftest"}:
-        return False
+    return (
+        isinstance(file, str)
+        and module.__name__ not in {__name__, "conftest"}
+        and _is_in_our_folders(file)
+    )
+
+
+@functools.cache  # a thousand modules, for each test
+def _is_in_our_folders(file: str) -> bool:
     return any(Path(file).is_relative_to(folder) for folder in _OURS)
 
 
@@ -165,13 +173,18 @@ class VirtualClock:
 
 
 def _forget_everything(world: World) -> None:
-    """Stands for the function of that name: the process that runs starts anew, its clock goes on."""
-    left = world.running.process
-    anew = Process(world, left.name, rate=1.0)
-    anew.jump(left.clock() - anew.clock())
-    left.inherited = True
-    world.running.process = anew
-    world.enter(anew)
+    """Stand for the function of that name: the threads go on in a new process with the same clock."""
+    of_runtime.forget_everything()
+    left = world.process
+    assert left is not None
+    assert world.main is not None
+    world.processes.remove(left)
+    process = Process(world, left.name, rate=1.0)
+    process.jump(left.clock() - process.clock())
+    process.threads_running = left.threads_running
+    for thread in (world.main, *process.threads_running):
+        thread.process = process
+    world.enter(process)
 
 
 @contextmanager

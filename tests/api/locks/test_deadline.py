@@ -29,6 +29,7 @@ def test_it_is_the_instant_at_which_held_becomes_false(table):
         assert mutex.held
 
 
+@pytest.mark.real("embedded")
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has this clock")
 def test_it_is_a_reading_of_the_clock_that_users_read(table):
     with Mutex.for_key("a", lease=100, auto_renew=False) as mutex:
@@ -72,6 +73,7 @@ def test_of_what_is_not_held_any_more_it_is_past(table):
     assert mutex.deadline == -math.inf
 
 
+@pytest.mark.real("embedded")
 def test_of_what_the_parent_holds_it_is_past_in_its_fork(table):
     with Mutex.for_key("a") as mutex:
         assert forked(lambda: mutex.deadline == -math.inf)

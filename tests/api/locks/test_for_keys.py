@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -82,6 +83,7 @@ def test_tables_that_one_transaction_cannot_reach_are_refused(what: str) -> None
         Mutex.for_keys([*keys, "a"], model=Here)
 
 
+@pytest.mark.real
 def test_locks_of_several_tables_are_taken_together(
     table: type[LockItem], accounts: type[Model]
 ) -> None:
@@ -126,6 +128,7 @@ def test_one_key_of_two_tables_is_two_locks(keys: Keys) -> None:
 # -- calls -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_two_requests_acquire_and_release(keys: Keys) -> None:
     group = keys.group(lease=20, owner="me")
     assert not group.locked()
@@ -178,6 +181,7 @@ def test_what_is_not_held_says_so() -> None:
         pickle.dumps(group)
 
 
+@pytest.mark.real
 def test_renewed_by_one_request(keys: Keys) -> None:
     with FakeClock() as clock, keys.group(lease=200, auto_renew=False) as group:
         clock.advance(100)
@@ -314,6 +318,7 @@ def test_a_group_may_be_shared_by_threads(keys: Keys) -> None:
         for _ in range(3):
             with group:
                 inside.append(1)
+                time.sleep(0.01)
                 most.append(len(inside))
                 assert group.held
                 inside.pop()

@@ -7,6 +7,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hearing import until
 from pynamodb.attributes import (
     BooleanAttribute,
     DiscriminatorAttribute,
@@ -49,9 +50,7 @@ def exercise(model):
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(second.acquire, timeout=20)
             queue = QueueFor(model, "a")
-            deadline = time.monotonic() + 60
-            while not queue.turns and time.monotonic() < deadline:
-                time.sleep(0.005)
+            until(lambda: queue.turns)
             first.release()
             assert waiting.result(60)
     assert second.fencing_token == first.fencing_token + 1
@@ -113,6 +112,7 @@ def timeouts(connection):
     return config.connect_timeout, config.read_timeout, config.max_pool_connections
 
 
+@pytest.mark.real("embedded")
 def test_a_meta_that_derives_from_nothing_has_tight_timeouts_all_the_same(table):
     class Plain(LockItem):
         class Meta:
@@ -126,6 +126,7 @@ def test_a_meta_that_derives_from_nothing_has_tight_timeouts_all_the_same(table)
     assert Plain.Meta.billing_mode == "PAY_PER_REQUEST"
 
 
+@pytest.mark.real("embedded")
 def test_a_meta_without_a_table_name_is_about_the_default_table(table):
     class Plain(LockItem):
         class Meta:
@@ -187,6 +188,7 @@ def test_name_assigned_to_the_default_table_counts_for_all_that_inherit_it(unrea
     assert Plain.Meta.table_name == "pynamodb-mutex"
 
 
+@pytest.mark.real("embedded")
 def test_botocore_repeats_nothing_of_its_own(table, monkeypatch):
     asked_for = {"mode": "standard", "max_attempts": 5}
     monkeypatch.setitem(default_settings_dict, "retry_configuration", asked_for)
@@ -202,6 +204,7 @@ def test_botocore_repeats_nothing_of_its_own(table, monkeypatch):
     assert attempts(table._get_connection()) > 1
 
 
+@pytest.mark.real("embedded")
 def test_another_region(table):
     class Abroad(LockItem):
         class Meta(LockItem.Meta):
@@ -214,6 +217,7 @@ def test_another_region(table):
         assert connection.connection.client.meta.region_name == "eu-central-1"
 
 
+@pytest.mark.real("embedded")
 def test_another_host(table, engine, monkeypatch):
     class Hosted(LockItem):
         class Meta(LockItem.Meta):
@@ -252,6 +256,7 @@ def test_a_subclass_of_a_subclass(table):
 # -- names and keys -----------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_every_attribute_may_be_stored_under_another_name(table):
     class Renamed(LockItem):
         class Meta(LockItem.Meta):
@@ -278,6 +283,7 @@ def test_every_attribute_may_be_stored_under_another_name(table):
     assert ttl["AttributeName"] == "until"
 
 
+@pytest.mark.real
 def test_a_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
     class Single(LockItem):
         class Meta(LockItem.Meta):

@@ -43,6 +43,7 @@ def requests():
 # -- acquire ------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_acquire_takes_a_free_lock_and_another_is_refused(table):
     first, second = Mutex.for_key("a"), Mutex.for_key("a")
     assert first.acquire() is True
@@ -57,6 +58,7 @@ def test_keys_do_not_touch_each_other(table):
         pass
 
 
+@pytest.mark.real
 def test_any_text_that_dynamodb_takes_is_a_key(table):
     for key in ("x", "  ", "ключ-🔒", "a/b?c#d", "k" * 2048, "é" * 1024, "$", ":x"):
         with Mutex.for_key(key) as mutex:
@@ -69,7 +71,7 @@ def test_acquire_gives_up_at_its_timeout_and_not_before(table):
     with held_elsewhere("a"):
         began = time.monotonic()
         assert Mutex.for_key("a", poll=QUICK).acquire(timeout=0.4) is False
-        assert time.monotonic() - began >= 0.4
+        assert time.monotonic() - began == pytest.approx(0.4)
 
 
 def test_the_mutex_has_a_default_timeout_that_acquire_overrides(table):
@@ -80,13 +82,9 @@ def test_the_mutex_has_a_default_timeout_that_acquire_overrides(table):
     patient = Mutex.for_key("a", timeout=0, poll=QUICK)
     with ThreadPoolExecutor() as pool, held_elsewhere("a"):
         waiting = pool.submit(patient.acquire, timeout=-1)
-        assert not _ends_within(waiting, 0.3)
+        time.sleep(20)
+        assert not waiting.done()
     assert waiting.result(60) is True
-
-
-def _ends_within(future, seconds):
-    time.sleep(seconds)
-    return future.done()
 
 
 def test_timeout_zero_looks_once_and_takes_what_is_free(table):
@@ -177,6 +175,7 @@ def test_an_exception_of_the_body_passes_and_the_lock_is_released(table):
     assert not Mutex.for_key("a").locked()
 
 
+@pytest.mark.real
 def test_leaving_after_a_loss_raises(table):
     with pytest.raises(MutexLostError) as caught, Mutex.for_key("a"):
         LockItem.force_release("a")
@@ -297,6 +296,7 @@ def test_repr_names_key_and_table_and_the_loss(table):
     assert Loss.FORCED.value in repr(mutex)
 
 
+@pytest.mark.real
 def test_locked_asks_the_store_by_one_consistent_read(table):
     mutex = Mutex.for_key("a")
     assert mutex.locked() is False
@@ -322,6 +322,7 @@ def test_a_mutex_is_not_copied_and_the_hint_says_what_to_do(copying):
         copying(Mutex.for_key("a"))
 
 
+@pytest.mark.real
 def test_token_and_fencing_token_before_during_and_after(table):
     mutex = Mutex.for_key("a")
     for name in ("token", "fencing_token"):
@@ -338,6 +339,7 @@ def test_token_and_fencing_token_before_during_and_after(table):
     assert (mutex.token, mutex.fencing_token) == during
 
 
+@pytest.mark.real
 def test_the_first_fencing_token_is_server_time_in_milliseconds(table):
     with Mutex.for_key("a") as mutex:
         assert mutex.fencing_token / 1000 == pytest.approx(time.time(), abs=60)
@@ -358,6 +360,7 @@ def test_the_owner_is_host_process_and_thread_or_the_callers_label(table):
     assert mutex.owner == "request-é"
 
 
+@pytest.mark.real
 def test_who_takes_a_dead_holders_lock_knows_it(table):
     dead = Mutex.for_key("a", owner="dead", auto_renew=False)
     dead.acquire()

@@ -6,9 +6,11 @@ import asyncio
 import functools
 import inspect
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hearing import until
 
 from pynamodb_mutex import (
     LockItem,
@@ -28,15 +30,6 @@ def aside():
     """Run a call on another thread, always the same, and give what it returns or raises."""
     with ThreadPoolExecutor(1) as pool:
         yield lambda call, *args: pool.submit(call, *args).result(60)
-
-
-def wait_until(condition):
-    ticking = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        ticking.wait(0.01)
-    pytest.fail("it did not come about")
 
 
 # -- decorator ----------------------------------------------------------------------------------
@@ -101,6 +94,7 @@ def test_a_decorated_method_gets_its_self(table):
     assert Till.name() == "till"
 
 
+@pytest.mark.real
 def test_calls_from_many_threads_exclude_each_other(table):
     inside = []
 
@@ -229,6 +223,7 @@ def test_reentrance_does_not_outlive_the_lock(table):
         assert inner.held
 
 
+@pytest.mark.real("embedded")
 def test_a_thread_is_not_taken_for_one_that_ended(table):
     """Python gives a new thread the number of an old one."""
     plain, nested = Mutex.for_key("a", poll=QUICK), Mutex.for_key("b", reentrant=True)
@@ -315,6 +310,7 @@ def test_threads_that_share_a_mutex_exclude_each_other(table):
         for _ in range(5):
             with mutex:
                 inside.append(1)
+                time.sleep(0.01)
                 assert len(inside) == 1
                 assert mutex.held
                 tokens.append(mutex.fencing_token)
@@ -333,23 +329,24 @@ def test_a_waiter_that_shares_the_object_of_the_holder_gets_it_at_release(table)
     mutex.acquire()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(mutex.acquire, timeout=20)
+        time.sleep(1)
         with pytest.raises(MutexAlreadyHeldError):
             mutex.acquire()
+        released = time.monotonic()
         mutex.release()
         assert waiting.result(60) is True
+        assert time.monotonic() == released
     assert mutex.held  # the latest acquisition, by the other thread
     assert mutex.locked()
     mutex.release()
 
 
-def test_a_waiter_whose_row_would_be_too_large_does_not_spoil_the_holders_release(table, engine):
-    if engine.name == "embedded":
-        pytest.skip("moto writes the update that it refuses for the size of the item")
+def test_a_waiter_whose_row_would_be_too_large_does_not_spoil_the_holders_release(table):
     holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", data="x" * 500_000, poll=QUICK)
     holder.acquire()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(waiter.acquire, timeout=20)
-        wait_until(lambda: holder._latest.contender.queue.turns)
+        until(lambda: holder._latest.contender.queue.turns)
         try:
             holder.release()
         finally:

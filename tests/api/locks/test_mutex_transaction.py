@@ -54,6 +54,7 @@ def stored(model):
     return {item.name: item.balance for item in model.scan()}
 
 
+@pytest.mark.real
 def test_rows_of_several_tables_are_written_with_the_lock(account, entry):
     kept, changed, gone = (account(name, balance=1) for name in ("kept", "changed", "gone"))
     for row in (kept, changed, gone):
@@ -87,6 +88,7 @@ def test_version_attributes_move_with_it(account):
     assert account.get("x").version == row.version == 3
 
 
+@pytest.mark.real
 def test_another_condition_that_does_not_hold_refuses_it_all_and_the_lock_stays(account):
     account("x", balance=1).save()
     with Mutex.for_key("a") as mutex:
@@ -126,6 +128,7 @@ def test_an_exception_in_the_block_writes_nothing(account):
         assert mutex.held
 
 
+@pytest.mark.real
 def test_a_holder_that_lost_the_lock_writes_nothing(account):
     mutex = Mutex.for_key("a")
     mutex.acquire()

@@ -8,10 +8,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hearing import until
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -22,17 +23,12 @@ from prometheus_client import CollectorRegistry
 from pynamodb.exceptions import PynamoDBException
 from scene import Scene
 
-from dev.faultproxy import deny
+from dev.faultproxy import delay, deny
 from pynamodb_mutex import Mutex, MutexLostError
 from pynamodb_mutex.receivers import cloudwatch, opentelemetry, prometheus
 from pynamodb_mutex.testing import expire
 
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.005)
+WAITS, HOLDS = 0.5, 2.0
 
 
 def everything_that_happens(scene: Scene) -> str:
@@ -42,7 +38,9 @@ def everything_that_happens(scene: Scene) -> str:
     assert not scene.mutex().acquire(blocking=False)
     expire(scene.key, scene.there)
     mutex = scene.mutex(owner="me")
+    scene.proxy.next(delay(WAITS), op="acquire")
     assert mutex.acquire()
+    time.sleep(HOLDS)
     scene.proxy.next(deny(), op="renew")
     with pytest.raises(PynamoDBException):
         mutex.renew()
@@ -89,8 +87,8 @@ def test_prometheus_counts_what_happens(scene: Scene, registry: CollectorRegistr
         until(lambda: of_prometheus(registry, table).get("lost_total/FORCED"))
         until(lambda: of_prometheus(registry, table).get("renewal_failures_total"))
         found = of_prometheus(registry, table)
-        assert 0 < found.pop("hold_seconds_sum") < 60
-        assert 0 < found.pop("wait_seconds_sum") < 60
+        assert found.pop("hold_seconds_sum") == pytest.approx(HOLDS)
+        assert found.pop("wait_seconds_sum") == pytest.approx(WAITS)
         assert found == {
             "acquired_total": 5,  # one by the other client: it is of the same table
             "abandoned_total": 2,
@@ -151,6 +149,7 @@ def test_prometheus_is_installed_once_in_a_registry(registry: CollectorRegistry)
         prometheus.install(registry)
 
 
+@pytest.mark.real("embedded")
 @pytest.mark.parametrize("several", [False, True], ids=["one process", "several"])
 def test_a_forked_child_holds_nothing(scene: Scene, monkeypatch, several: bool) -> None:
     registry = CollectorRegistry()
@@ -248,6 +247,7 @@ def test_opentelemetry_counts_what_happens(scene: Scene, telemetry: Telemetry) -
     assert detached.attributes["pynamodb_mutex.to"] == "a ticket"
 
 
+@pytest.mark.real("embedded")
 def test_spans_are_children_of_what_is_current(scene: Scene, telemetry: Telemetry) -> None:
     tracer = telemetry.tracers.get_tracer("the service's")
     mutex = scene.mutex(owner="me")
@@ -346,7 +346,7 @@ def test_cloudwatch_gets_a_line_for_each_event(scene: Scene) -> None:
     (lost,) = (line for line in lines if line["event"] == "lost")
     assert (lost["loss"], lost["owner"], lost["Lost"]) == ("FORCED", "me", 1)
     assert ["table", "loss"] in lost["_aws"]["CloudWatchMetrics"][0]["Dimensions"]
-    assert lost["HoldTime"] > 0
+    assert lost["HoldTime"] == pytest.approx(HOLDS)
     assert isinstance(lost["fencing_token"], int)
     by = [line["abandoned_by"] for line in lines if line.get("Abandoned")]
     assert by[0] == "other"

@@ -71,29 +71,18 @@ ORDER = SimpleNamespace(id=7, items=["x", "y"])
         ("{{nightly}}", _plain, ((7,), {}), "{nightly}"),
     ],
 )
-def test_the_key_is_made_from_the_arguments(embedded_table, template, function, call, key):
+def test_the_key_is_made_from_the_arguments(table, template, function, call, key):
     args, kwargs = call
     seen = []
 
     @functools.wraps(function)  # keeps the signature
     def work(*_, **__):
-        seen.extend(keys_of(embedded_table))
+        seen.extend(keys_of(table))
         return "result"
 
     assert synchronized(template)(work)(*args, **kwargs) == "result"
     assert seen == [key]
-    assert keys_of(embedded_table) == []
-
-
-@pytest.fixture
-def embedded_table(request, embedded_engine, monkeypatch):
-    """One engine will do where the key is all that matters."""
-    from pynamodb_mutex.testing import use
-
-    with use(embedded_engine):
-        monkeypatch.setattr(LockItem.Meta, "table_name", "synchronized")
-        LockItem.create_table()
-        yield LockItem
+    assert keys_of(table) == []
 
 
 @pytest.mark.parametrize(
@@ -145,7 +134,7 @@ def test_bad_options_are_refused_when_decorating(options, error):
         synchronized("a", **options)
 
 
-def test_arguments_that_make_no_key_or_no_call(embedded_table):
+def test_arguments_that_make_no_key_or_no_call(table):
     work = synchronized("{order_id}")(_plain)
     with pytest.raises(InvalidKeyError):
         work("")

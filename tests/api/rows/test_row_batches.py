@@ -34,6 +34,7 @@ def test_batch_refuses_a_row_whose_lock_was_lost(any_scene: RowScene) -> None:
         batch.save(row)
 
 
+@pytest.mark.real
 def test_batch_takes_no_claim_along(row_scene: RowScene) -> None:
     with row_scene.lock():
         row = row_scene.row

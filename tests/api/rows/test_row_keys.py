@@ -219,6 +219,7 @@ def test_it_is_the_lock_of_a_row_whose_locks_are_in_that_table(table, monkeypatc
         assert Row.locked("a/%", 2).acquire(blocking=False)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("model", "key", "twin"),
     [

@@ -214,6 +214,7 @@ class Outer(MapAttribute):
     owner = UnicodeAttribute()
 
 
+@pytest.mark.real
 def test_attributes_of_every_type(engine):
     rich = hashed(
         where=Outer,
@@ -369,6 +370,7 @@ class Player(RowLockMixin):
     by_rank = ByRank()
 
 
+@pytest.mark.real
 def test_indexes_follow_what_is_written_under_the_lock(engine, monkeypatch):
     monkeypatch.setattr(Player.Meta, "table_name", meta().table_name)
     created(Player)

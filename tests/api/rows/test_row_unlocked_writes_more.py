@@ -20,6 +20,7 @@ from row_scene import TRANSACT, Account, RowScene, save, update
 from dev.faultproxy import drop_answer, fault_proxy, refuse, through
 
 
+@pytest.mark.real
 def test_own_save_is_recognised_by_all_that_it_wrote(row_scene: RowScene) -> None:
     class Full(row_scene.here):
         class Meta(row_scene.here.Meta):
@@ -124,6 +125,7 @@ def test_condition_of_a_plain_write_next_to_a_lock_table_is_pynamodbs_error(
     assert table_scene.proxy.kinds() == ["UpdateItem"]
 
 
+@pytest.mark.real
 def test_transactions_without_rows_that_can_be_locked_are_pynamodbs_own(
     row_scene: RowScene,
 ) -> None:

@@ -95,6 +95,7 @@ returning = pytest.mark.parametrize("write", [do_save, do_update, do_delete])
 Returning = Callable[[Model], Any]
 
 
+@pytest.mark.real
 @returning
 def test_write_returns_what_pynamodb_returns(row_scene: RowScene, write: Returning) -> None:
     expected = write(row_scene.old(f"{row_scene.key}-plain"))
@@ -108,6 +109,7 @@ def test_write_returns_what_pynamodb_returns(row_scene: RowScene, write: Returni
         assert without["Attributes"]["balance"] == expected["Attributes"]["balance"]
 
 
+@pytest.mark.real
 @returning
 def test_write_next_to_a_lock_table_returns_what_its_transaction_used(
     table_scene: RowScene, write: Returning

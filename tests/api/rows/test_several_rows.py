@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -23,6 +24,7 @@ from pynamodb_mutex import (
 # -- requests --------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_two_requests_lock_write_and_unlock(rows: Rows) -> None:
     with rows.locks() as locked:
         add_unread(rows, locked)
@@ -170,7 +172,7 @@ def ledger(rows: Rows) -> Iterator[type[Ledger]]:
         _connection = None
 
         class Meta(Ledger.Meta):
-            table_name = f"ledger-{rows.scene.key}-{time.monotonic_ns()}"
+            table_name = f"ledger-{uuid.uuid4().hex}"
             host = rows.scene.proxy.url
 
     Mine.create_table(wait=True)
@@ -180,6 +182,7 @@ def ledger(rows: Rows) -> Iterator[type[Ledger]]:
     forget_holds(Mine)
 
 
+@pytest.mark.real
 def test_rows_of_several_models_are_locked_and_written_together(
     rows: Rows, ledger: type[Ledger]
 ) -> None:

@@ -168,18 +168,18 @@ def test_without_a_date_a_dead_holder_is_watched_for_its_lease(rows: Rows) -> No
     locks.release()
 
 
+@pytest.mark.usefixtures("engine")  # before the clock, which stands still in its world
 def test_a_client_whose_clock_stood_still_gets_claims_that_are_long_enough(
-    locks: RowLocks[Account],
+    fake_clock: FakeClock, locks: RowLocks[Account]
 ) -> None:
-    with FakeClock() as clock:
-        with Account.locked("a"):
-            pass
-        # the clock stands, its knowledge of server time with it: the claims come out short
-        time.sleep(12)
-        clock.advance(0.001)
-        assert locks.acquire(blocking=False)
-        assert locks.remaining > 10
-        locks.release()
+    with Account.locked("a"):
+        pass
+    # the clock stands, its knowledge of server time with it: the claims come out short
+    time.sleep(12)
+    fake_clock.advance(0.001)
+    assert locks.acquire(blocking=False)
+    assert locks.remaining > 10
+    locks.release()
 
 
 def test_claims_that_came_too_late_are_not_held(rows: Rows) -> None:

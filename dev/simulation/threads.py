@@ -20,6 +20,7 @@ from pynamodb.connection import Connection
 from dev.simulation import network
 from dev.simulation.network import Client
 from dev.simulation.world import Clock, MainThread, Process
+from pynamodb_mutex import _async_handles
 from pynamodb_mutex._dynamodb import create_table
 from pynamodb_mutex._runtime import callers, notifications, run_on_thread, threads
 from pynamodb_mutex._runtime import process as of_runtime
@@ -43,6 +44,7 @@ def installed(world: World) -> Iterator[None]:
         for module in (threads, run_on_thread, notifications, callers):
             stack.enter_context(patch.object(module, "threading", stand_in))
         stack.enter_context(patch.object(callers, "_thread", _ThreadLocal(world)))
+        stack.enter_context(patch.object(_async_handles, "asyncio", AsyncIo(world)))
         pause = types.SimpleNamespace(sleep=world.sleep, monotonic=lambda: local_clock().now())
         stack.enter_context(patch.object(create_table, "time", pause))
         stack.enter_context(patch.object(Connection, "client", property(_client_of)))
@@ -370,6 +372,7 @@ class Loop(asyncio.BaseEventLoop):
         self._selector = self
         self._wake: Callable[..., None] | None = None
         self._woken = False
+        self.set_task_factory(_make_task)
 
     def time(self) -> float:
         """Return the local time of the process."""
@@ -381,12 +384,9 @@ class Loop(asyncio.BaseEventLoop):
             self._woken = False
             return []
         self._wake = self._thread.waker()
-        events = asyncio.events
-        events._set_running_loop(None)
         try:
             self._thread.park(math.inf if timeout is None else self.time() + timeout)
         finally:
-            events._set_running_loop(self)
             self._wake, self._woken = None, False
         return []
 
@@ -418,10 +418,44 @@ class Loop(asyncio.BaseEventLoop):
             self._wake()
 
 
+class AsyncIo:
+    """Stands for the module `asyncio`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def run(self, main: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on an event loop of its own."""
+        return run_tasks(self._world, main)
+
+    def new_event_loop(self) -> Loop:
+        """Return an event loop for the thread that runs."""
+        return Loop(self._world)
+
+    def run_coroutine_threadsafe(self, coroutine: Coroutine[Any, Any, Any], loop: Loop) -> Future:
+        """Run a coroutine on a loop of another thread."""
+        future = Future(self._world)
+
+        def result(task: asyncio.Task[Any]) -> Any:
+            if task.cancelled():
+                raise futures.CancelledError
+            return task.result()
+
+        def begin() -> None:
+            task = loop.create_task(coroutine)
+            task.add_done_callback(lambda task: future.settle(partial(result, task)))
+
+        loop.call_soon_threadsafe(begin)
+        return future
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what is the same in every world."""
+        return getattr(asyncio, name)
+
+
 def run_tasks(world: World, main: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine on an event loop of its own, in the thread that runs; as `asyncio.run` does."""
     loop = Loop(world)
-    loop.set_task_factory(_make_task)
     try:
         try:
             return loop.run_until_complete(main)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from aio_scene import Run, run_once
+from aio_scene import Run, run
 from hearing import Heard, hearing, until
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
@@ -27,7 +27,7 @@ from pynamodb_mutex._runtime.threads import LINGER
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import FakeClock
 
-__all__ = ["run_once"]
+__all__ = ["run"]
 
 
 @pytest.fixture
@@ -317,7 +317,7 @@ def test_signals_of_renewals_come_once_refusals_have_passed(
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_task_acquires_and_releases_while_threads_are_refused(
-    scene: Scene, refusals, run_once: Run, count: int
+    scene: Scene, refusals, run: Run, count: int
 ) -> None:
     async def main() -> None:
         refusals.left = count
@@ -326,13 +326,13 @@ def test_task_acquires_and_releases_while_threads_are_refused(
             await mutex.ensure_held()
             assert mutex.held
 
-    run_once(main())
+    run(main())
     assert scene.proxy.kinds() == ["GetItem", "acquire", "renew", "release"]
     assert refusals.refused
 
 
 def test_tasks_that_wait_get_the_lock_though_every_thread_is_refused(
-    scene: Scene, refusals, run_once: Run
+    scene: Scene, refusals, run: Run
 ) -> None:
     got: list[int] = []
 
@@ -344,12 +344,12 @@ def test_tasks_that_wait_get_the_lock_though_every_thread_is_refused(
         await asyncio.gather(*(work(number) for number in range(5)))
 
     refusals.all()
-    run_once(main())
+    run(main())
     assert sorted(got) == list(range(5))
 
 
 def test_task_is_reported_what_failed_though_every_thread_is_refused(
-    scene: Scene, refusals, run_once: Run
+    scene: Scene, refusals, run: Run
 ) -> None:
     async def main() -> None:
         async with AsyncMutex.for_key(scene.key, model=scene.here) as mutex:
@@ -358,11 +358,11 @@ def test_task_is_reported_what_failed_though_every_thread_is_refused(
 
     refusals.all()
     with pytest.raises(MutexLostError):
-        run_once(main())
+        run(main())
 
 
 def test_task_loses_its_lock_once_refusals_have_passed(
-    scene: Scene, refusals, run_once: Run
+    scene: Scene, refusals, run: Run
 ) -> None:
     on_lost = OnLost()
 
@@ -380,7 +380,7 @@ def test_task_loses_its_lock_once_refusals_have_passed(
                 await asyncio.sleep(0.01)
 
     with pytest.raises(MutexLostError):
-        run_once(main())
+        run(main())
     until(lambda: on_lost.calls)
 
 

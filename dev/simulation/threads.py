@@ -20,7 +20,6 @@ from pynamodb.connection import Connection
 from dev.simulation import network
 from dev.simulation.network import Client
 from dev.simulation.world import Clock, MainThread, Process
-from pynamodb_mutex import _async_handles
 from pynamodb_mutex._dynamodb import create_table
 from pynamodb_mutex._runtime import callers, notifications, run_on_thread, threads
 from pynamodb_mutex._runtime import process as of_runtime
@@ -44,9 +43,9 @@ def installed(world: World) -> Iterator[None]:
         for module in (threads, run_on_thread, notifications, callers):
             stack.enter_context(patch.object(module, "threading", stand_in))
         stack.enter_context(patch.object(callers, "_thread", _ThreadLocal(world)))
-        stack.enter_context(patch.object(_async_handles, "asyncio", AsyncIo(world)))
         pause = types.SimpleNamespace(sleep=world.sleep, monotonic=lambda: local_clock().now())
         stack.enter_context(patch.object(create_table, "time", pause))
+        stack.enter_context(patch("pynamodb_mutex._async_handles.asyncio", AsyncIo(world)))
         stack.enter_context(patch.object(Connection, "client", property(_client_of)))
         stack.enter_context(patch.object(BaseClient, "_make_api_call", network.make_api_call))
         network.worlds.append(world)

@@ -63,7 +63,9 @@ class World:
         trace: What happened, a line each, if it is kept.
     """
 
-    def __init__(self, seed: int = 0, *, keep_trace: bool = False, epoch: float = EPOCH) -> None:
+    def __init__(
+        self, seed: int = 0, *, keep_trace: bool = False, epoch: float = EPOCH
+    ) -> None:
         self.seed = seed
         self.now = 0.0
         self.rng = random.Random(seed)
@@ -366,6 +368,7 @@ class Thread:
         self.result: Any = None
         self.error: BaseException | None = None
         self.locals: dict[str, Any] = {}
+        self.loop: Any = None
         self._call = call
         self._joining: list[Callable[..., None]] = []
         self._turn = 0

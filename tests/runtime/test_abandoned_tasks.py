@@ -145,9 +145,36 @@ def test_what_an_abandoned_operation_returns_in_spite_of_it_is_taken_back(scene:
         taken_back.append(result)
         yield Wait(0.0)
 
-    running = run_in_task.run(current_process(), stubborn(), undo)
-    abandon(running)
-    running.close()
+    for how in (undo, None):
+        running = run_in_task.run(current_process(), stubborn(), how)
+        abandon(running)
+        running.close()
+        time.sleep(1)
+    assert taken_back == ["done"]
+
+
+def test_what_an_operation_returned_before_its_task_was_abandoned_is_taken_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_back = []
+
+    def quick() -> Operation[str]:
+        yield Wait(0.0)
+        return "done"
+
+    def undo(result: str) -> Operation[None]:
+        taken_back.append(result)
+        yield Wait(0.0)
+
+    async def closed(*_: Any) -> None:
+        raise GeneratorExit
+
+    async def main() -> None:
+        with pytest.raises(GeneratorExit):
+            await run_in_task.run(current_process(), quick(), undo)
+
+    monkeypatch.setattr(run_in_task, "_after", closed)
+    asyncio.run(main())
     time.sleep(1)
     assert taken_back == ["done"]
 

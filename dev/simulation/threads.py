@@ -50,6 +50,7 @@ def installed(world: World) -> Iterator[Any]:
             stack.enter_context(patch.object(module, name, local))
         pause = types.SimpleNamespace(sleep=world.sleep, monotonic=lambda: local_clock().now())
         stack.enter_context(patch.object(create_table, "time", pause))
+        stack.enter_context(patch("pynamodb_mutex._async_handles.asyncio", AsyncIo(world)))
         stack.enter_context(patch.object(Connection, "client", property(_client_of)))
         stack.enter_context(patch.object(BaseClient, "_make_api_call", network.make_api_call))
         network.worlds.append(world)
@@ -450,6 +451,7 @@ class Loop(asyncio.BaseEventLoop):
         self._selector = self
         self._wake: Callable[..., None] | None = None
         self._woken = False
+        self.set_task_factory(_make_task)
 
     def time(self) -> float:
         """Return the local time of the process."""
@@ -461,12 +463,9 @@ class Loop(asyncio.BaseEventLoop):
             self._woken = False
             return []
         self._wake = self._thread.waker()
-        events = asyncio.events
-        events._set_running_loop(None)
         try:
             self._thread.park(math.inf if timeout is None else self.time() + timeout)
         finally:
-            events._set_running_loop(self)
             self._wake, self._woken = None, False
         return []
 
@@ -498,10 +497,44 @@ class Loop(asyncio.BaseEventLoop):
             self._wake()
 
 
+class AsyncIo:
+    """Stands for the module `asyncio`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def run(self, main: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on an event loop of its own."""
+        return run_tasks(self._world, main)
+
+    def new_event_loop(self) -> Loop:
+        """Return an event loop for the thread that runs."""
+        return Loop(self._world)
+
+    def run_coroutine_threadsafe(self, coroutine: Coroutine[Any, Any, Any], loop: Loop) -> Future:
+        """Run a coroutine on a loop of another thread."""
+        future = Future(self._world)
+
+        def result(task: asyncio.Task[Any]) -> Any:
+            if task.cancelled():
+                raise futures.CancelledError
+            return task.result()
+
+        def begin() -> None:
+            task = loop.create_task(coroutine)
+            task.add_done_callback(lambda task: future.settle(partial(result, task)))
+
+        loop.call_soon_threadsafe(begin)
+        return future
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what is the same in every world."""
+        return getattr(asyncio, name)
+
+
 def run_tasks(world: World, main: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine on an event loop of its own, in the thread that runs; as `asyncio.run` does."""
     loop = Loop(world)
-    loop.set_task_factory(_make_task)
     try:
         try:
             return loop.run_until_complete(main)

@@ -11,6 +11,7 @@ included, and so does PynamoDB. What stands in for the rest: the clock and `Thre
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
 import random
@@ -417,7 +418,13 @@ class Thread:
         assert not self.process._is_stepping, "a step of an operation blocks"
         self._parked, self._until = True, until
         self.clock_has_jumped()
-        self._block()
+        # for asyncio all simulated threads are one: the loop of this one does not run in others
+        loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            self._block()
+        finally:
+            asyncio._set_running_loop(loop)
         if world.has_ended:
             raise GreenletExit
         thrown, self._thrown = self._thrown, None

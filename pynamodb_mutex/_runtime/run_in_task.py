@@ -19,11 +19,14 @@ from pynamodb_mutex._operations.events import LockEvent
 from pynamodb_mutex._runtime.callers import acting_as, caller
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.notifications import deliver
-from pynamodb_mutex._runtime.run_on_thread import start_renewals
+from pynamodb_mutex._runtime.process import InsideMonitor
+from pynamodb_mutex._runtime.run_on_thread import INTERRUPTED, start_renewals
+from pynamodb_mutex._runtime.run_on_thread import run as run_on_thread
+from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.store import Request
-    from pynamodb_mutex._operations.effects import Effect, Operation
+    from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.events import Event
     from pynamodb_mutex._runtime.process import Process
 
@@ -62,7 +65,7 @@ class TaskSleeper:
         self._event.clear()
 
 
-async def run(  # noqa: C901 - one loop, which is read from top to bottom
+async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     process: Process, operation: Operation[R], undo: Undo[R] | None = None
 ) -> R:
     """Run an operation for this task; its first step at once, before anything else runs on the loop.
@@ -82,6 +85,7 @@ async def run(  # noqa: C901 - one loop, which is read from top to bottom
     sent = 0.0
     events: list[Event] = []
     cancelled: asyncio.CancelledError | None = None
+    under_way: Future[Any] | None = None
     while True:
         try:
             effect, sent = process.step(resume, value, request, sent, events)
@@ -93,16 +97,22 @@ async def run(  # noqa: C901 - one loop, which is read from top to bottom
                 raise cancelled  # noqa: TRY301 - thrown into the operation below
             if isinstance(effect, Send):
                 request = effect.request
-            value, interruption = await _perform(process, effect)
-            cancelled = cancelled or interruption
+            value = None
+            if isinstance(effect, Wait):
+                await _wait(effect)
+            elif isinstance(effect, Send | Open):
+                under_way = _posted(process, _call_of(effect))
+                value, interruption = await _answer(under_way)
+                cancelled = cancelled or interruption
         except StopIteration as done:
-            result: R = done.value
-            cancelled = await _after(process, events) or cancelled
-            if cancelled is None:
-                return result
-            if undo is not None:
-                await _undone(process, undo(result))
-            raise cancelled from None
+            return await _result(process, done.value, events, cancelled, undo)
+        except GeneratorExit:
+            _abandon(process, operation, undo, under_way)
+            raise
+        except InsideMonitor:
+            # a loop of its own runs in a signal handler: at the first step, for all steps of that loop are inside
+            operation.close()
+            raise MutexError(INTERRUPTED) from None
         except BaseException as error:  # noqa: BLE001 - raised again, by the operation
             if operation.gi_frame is None:  # type: ignore[attr-defined]  # a generator has one
                 raise await _failure(process, error, events, cancelled) from error.__cause__
@@ -115,15 +125,79 @@ async def run(  # noqa: C901 - one loop, which is read from top to bottom
                 resume, value, undo = operation.throw, error, None
 
 
-async def _perform(process: Process, effect: Effect) -> tuple[Any, asyncio.CancelledError | None]:
-    """Do what an operation asks for; return what it gets for it, and what cancelled the task meanwhile."""
-    if isinstance(effect, Send):
-        return await _to_its_end(process, effect.request.send)
-    if isinstance(effect, Open):
-        return await _to_its_end(process, effect.store.connection.open)
-    if isinstance(effect, Wait):
-        await _wait(effect)
-    return None, None
+def _call_of(effect: Send | Open) -> Callable[[], Any]:
+    """Return what a worker is to do for an operation."""
+    return effect.request.send if isinstance(effect, Send) else effect.store.connection.open
+
+
+async def _result(
+    process: Process,
+    result: R,
+    events: list[Event],
+    cancelled: asyncio.CancelledError | None,
+    undo: Undo[R] | None,
+) -> R:
+    """Return what an operation came to, or take it back if the task was cancelled."""
+    try:
+        cancelled = await _after(process, events) or cancelled
+    except GeneratorExit:
+        if undo is not None:
+            _leave_to_worker(process, partial(run_on_thread, process, undo(result)))
+        raise
+    if cancelled is None:
+        return result
+    if undo is not None:
+        await _undone(process, undo(result))
+    raise cancelled from None
+
+
+def _abandon(
+    process: Process,
+    operation: Operation[R],
+    undo: Undo[R] | None,
+    under_way: Future[Any] | None,
+) -> None:
+    """Let a worker interrupt the operation of a task whose coroutine was closed, and take back what it came to.
+
+    Python closes a coroutine that nobody refers to any more, such as that of a task whose loop was closed. It
+    throws GeneratorExit into it, wherever the garbage collector happens to run. Three things cannot be done there:
+
+    - Await what the operation asks for: a coroutine that is closed may not wait.
+    - Throw GeneratorExit into the operation: it delegates to other generators, which Python closes then, so that
+      they cannot ask for the request that takes back a claim.
+    - Run a step of the operation. The thread may be in the middle of a step, and the two would go round for ever:
+
+          thread                                  coroutine of an abandoned task
+          begins a step of an operation
+            allocates, and collects garbage
+                                                  gets GeneratorExit, throws it into its operation by a step
+                                                  step raises InsideMonitor, which it throws by a step
+                                                  step raises InsideMonitor, which it throws by a step
+                                                  ...
+
+    A worker does all of it when the step is over, and what is under way has been answered: a late acquire could be
+    applied after the request that takes it back. If there is no worker, as at the end of the process, the claim
+    that the operation may have acquired is not renewed, and expires.
+    """
+
+    def end() -> None:
+        try:
+            result = run_on_thread(process, operation, interruption=asyncio.CancelledError())
+        except asyncio.CancelledError:
+            return
+        if undo is not None:
+            run_on_thread(process, undo(result))
+
+    if under_way is None:
+        _leave_to_worker(process, end)
+    else:
+        under_way.add_done_callback(lambda _: _leave_to_worker(process, end))
+
+
+def _leave_to_worker(process: Process, call: Callable[[], object]) -> None:
+    """Let a worker make a call for an abandoned task, unless it was one of the parent's, which goes on there."""
+    if not process.inherited:
+        process.task_workers.post(call)
 
 
 async def _failure(
@@ -194,7 +268,12 @@ async def _undone(process: Process, operation: Operation[Any]) -> None:
 async def _to_its_end(
     process: Process, function: Callable[[], T]
 ) -> tuple[T, asyncio.CancelledError | None]:
-    """Call a function on a thread; return what it returned, and what cancelled the task meanwhile.
+    """Call a function on a thread; return what it returned, and what cancelled the task meanwhile."""
+    return await _answer(_posted(process, function))
+
+
+def _posted(process: Process, function: Callable[[], T]) -> Future[T]:
+    """Let a worker call a function.
 
     Where the system refuses every thread it is called on the loop's own: others wait for a request,
     but no lock is lost, and a process that ends does not hang.
@@ -204,6 +283,11 @@ async def _to_its_end(
     call = partial(contextvars.copy_context().run, function)
     process.task_workers.post(partial(_settle, future, call))
     process.task_workers.help_out()
+    return future
+
+
+async def _answer(future: Future[T]) -> tuple[T, asyncio.CancelledError | None]:
+    """Return what a worker's call returned, and what cancelled the task meanwhile."""
     awaited = asyncio.wrap_future(future)
     cancelled: asyncio.CancelledError | None = None
     while not awaited.done():

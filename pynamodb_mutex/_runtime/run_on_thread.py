@@ -29,6 +29,12 @@ R = TypeVar("R")
 RETRY = 0.1
 """Seconds from one try to the next to start a thread that the system refuses."""
 
+INTERRUPTED = (
+    "a signal handler or finaliser has interrupted this library on its thread: "
+    "only a release is possible there"
+)
+"""What a MutexError says there."""
+
 
 class ThreadSleeper:
     """Lets a thread sleep until a local time, or until it is woken."""
@@ -57,6 +63,7 @@ def run(  # noqa: C901 - one loop, which is read from top to bottom
     sleeper: ThreadSleeper | None = None,
     *,
     may_be_deferred: bool = False,
+    interruption: BaseException | None = None,
 ) -> R:
     """Run an operation on this thread.
 
@@ -66,9 +73,10 @@ def run(  # noqa: C901 - one loop, which is read from top to bottom
 
     Args:
         process: The state of this process.
-        operation: Not begun yet.
+        operation: Not begun yet, unless there is an interruption.
         sleeper: Lets the thread sleep.
         may_be_deferred: Whether the operation may run after the step that was interrupted: it returns nothing.
+        interruption: Thrown into the operation first, at the effect to which another runner has brought it.
 
     Returns:
         What the operation returns.
@@ -76,8 +84,8 @@ def run(  # noqa: C901 - one loop, which is read from top to bottom
     Raises:
         MutexError: If a step was interrupted, and it may not be deferred.
     """
-    resume: Any = operation.send
-    value: Any = None
+    resume: Any = operation.send if interruption is None else operation.throw
+    value: Any = interruption
     request: Request | None = None
     sent = 0.0
     events: list[Event] = []
@@ -108,10 +116,7 @@ def run(  # noqa: C901 - one loop, which is read from top to bottom
                 nothing: Any = None
                 return nothing  # type: ignore[no-any-return]  # as may_be_deferred says
             operation.close()
-            raise MutexError(
-                "a signal handler or finaliser has interrupted this library on its thread: "
-                "only a release is possible there"
-            ) from None
+            raise MutexError(INTERRUPTED) from None
         except BaseException as error:
             if operation.gi_frame is None:  # type: ignore[attr-defined]  # a generator has one
                 _after(process, events)

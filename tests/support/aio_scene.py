@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -20,32 +20,22 @@ LONG = 60.0
 """Seconds that nothing takes here, however busy the machine."""
 
 
-class Run:
-    """Runs a coroutine on an event loop of its own."""
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
-    def __init__(self, factory: Any) -> None:
-        self._factory = factory
 
-    def __call__(self, main: Coroutine[Any, Any, Any]) -> Any:
-        loop = self._factory()
+@pytest.fixture
+def run(engine_name: str) -> Run:
+    """Runs a coroutine on an event loop of its own: on uvloop's with DynamoDB Local, else on asyncio's."""
+
+    def run(main: Coroutine[Any, Any, Any]) -> Any:
+        loop = (uvloop if engine_name == "local" else asyncio).new_event_loop()
         try:
-            return loop.run_until_complete(asyncio.wait_for(main, LONG))
+            return loop.run_until_complete(main)
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
-
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Both event loops, on each engine."""
-    return Run(request.param)
-
-
-@pytest.fixture
-def run_once(request: pytest.FixtureRequest) -> Run:
-    """One event loop on each engine, for what takes its time and knows neither."""
-    local = "local" in request.node.name
-    return Run(uvloop.new_event_loop if local else asyncio.new_event_loop)
+    return run
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ happen in another order from one run to the next.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import functools
 import itertools
@@ -32,7 +31,7 @@ from dev.faultproxy.proxy import FaultProxy
 from dev.faultproxy.wire import Reply, kind_of
 from dev.simulation.network import Client, service_model, worlds
 from dev.simulation.table import Refusal
-from dev.simulation.threads import Executor, acting_as, installed, run_tasks, threading_of
+from dev.simulation.threads import AsyncIo, Executor, acting_as, installed, threading_of
 from dev.simulation.world import Process, World
 from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex.testing import Engine
@@ -60,7 +59,7 @@ def _stand_ins(world: World, threading: Any) -> Iterator[None]:
     stand_ins = {
         "threading": threading,
         "time": _Time(world),
-        "asyncio": _Asyncio(world),
+        "asyncio": AsyncIo(world),
         "random": _Random(world),
         "ThreadPoolExecutor": type("Executor", (Executor,), {"_world": world}),
         "FakeClock": functools.partial(VirtualClock, world),
@@ -122,19 +121,6 @@ class _Time:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
-
-
-class _Asyncio:
-    """Stands for the module `asyncio`."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def run(self, main: Any) -> Any:
-        return run_tasks(self._world, main)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(asyncio, name)
 
 
 class _Random:

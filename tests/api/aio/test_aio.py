@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aio_scene import Run, async_mutex, left_behind, queue_of, run, run_once, until
+from aio_scene import Run, async_mutex, left_behind, queue_of, run, until
 from botocore.client import BaseClient
 from pynamodb.exceptions import UpdateError
 from scene import Scene
@@ -26,7 +26,7 @@ from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import FakeClock
 
-__all__ = ["run", "run_once"]
+__all__ = ["run"]
 
 
 MOST_THREADS = 16
@@ -40,6 +40,7 @@ def pool_threads() -> set[threading.Thread]:
 # -- one task --------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_two_requests_acquire_and_release(scene: Scene, run: Run) -> None:
     async def main() -> None:
         async with async_mutex(scene) as mutex:
@@ -55,7 +56,7 @@ def test_two_requests_acquire_and_release(scene: Scene, run: Run) -> None:
 
 
 def test_only_a_request_or_a_receiver_needs_a_thread(
-    scene: Scene, run_once: Run, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = current_process().task_workers
     posted, post = [], workers.post
@@ -80,11 +81,11 @@ def test_only_a_request_or_a_receiver_needs_a_thread(
         assert len(posted) == 5
         assert threads != [threading.get_ident()]
 
-    run_once(main())
+    run(main())
 
 
 def test_lock_that_was_won_back_after_its_release_failed_is_detached(
-    scene: Scene, run_once: Run
+    scene: Scene, run: Run
 ) -> None:
     async def main() -> str:
         mutex = async_mutex(scene, auto_renew=False)
@@ -98,13 +99,11 @@ def test_lock_that_was_won_back_after_its_release_failed_is_detached(
             await mutex.renew()
             return await mutex.detach()
 
-    Mutex.attach(run_once(main()), model=scene.here).release()
+    Mutex.attach(run(main()), model=scene.here).release()
     assert left_behind(scene) == []
 
 
-def test_receiver_sees_the_acquisition_of_the_task_that_it_is_about(
-    scene: Scene, run_once: Run
-) -> None:
+def test_receiver_sees_the_acquisition_of_the_task_that_it_is_about(scene: Scene, run: Run) -> None:
     seen: list[tuple[bool, bool]] = []
 
     async def main() -> None:
@@ -120,12 +119,12 @@ def test_receiver_sees_the_acquisition_of_the_task_that_it_is_about(
         with signals.acquired.connected_to(see):
             await asyncio.gather(*(work() for _ in range(3)))
 
-    run_once(main())
+    run(main())
     assert seen == [(True, True)] * 3
 
 
 def test_what_is_raised_while_a_request_is_sent_ends_the_attempt(
-    scene: Scene, run_once: Run, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = BaseClient._make_api_call
 
@@ -140,11 +139,12 @@ def test_what_is_raised_while_a_request_is_sent_ends_the_attempt(
         with pytest.raises(NotImplementedError):
             await async_mutex(scene).acquire()
 
-    run_once(main())
+    run(main())
     assert left_behind(scene) == []
 
 
-def test_every_call_does_what_it_does_for_threads(scene: Scene, run_once: Run) -> None:
+@pytest.mark.real
+def test_every_call_does_what_it_does_for_threads(scene: Scene, run: Run) -> None:
     async def main() -> None:
         mutex = async_mutex(scene, lease=20, data={"page": 1})
         assert repr(mutex).startswith(f"<AsyncMutex {scene.key!r}")
@@ -172,11 +172,11 @@ def test_every_call_does_what_it_does_for_threads(scene: Scene, run_once: Run) -
         with pytest.raises(ValueError, match="non-blocking"):
             await mutex.acquire(blocking=False, timeout=3)
 
-    run_once(main())
+    run(main())
     assert left_behind(scene) == []
 
 
-def test_a_lock_that_is_held_is_not_taken(scene: Scene, run_once: Run) -> None:
+def test_a_lock_that_is_held_is_not_taken(scene: Scene, run: Run) -> None:
     other = scene.taken()
 
     async def main() -> None:
@@ -188,22 +188,22 @@ def test_a_lock_that_is_held_is_not_taken(scene: Scene, run_once: Run) -> None:
                 pass
         assert raised.value.owner == "other"
 
-    run_once(main())
+    run(main())
     other.release()
     assert left_behind(scene) == []
 
 
-def test_the_owner_is_named_after_the_task(scene: Scene, run_once: Run) -> None:
+def test_the_owner_is_named_after_the_task(scene: Scene, run: Run) -> None:
     async def main() -> None:
         asyncio.current_task().set_name("invoicing")
         async with async_mutex(scene) as mutex:
             assert mutex.owner == scene.row.owner
             assert mutex.owner.endswith(":invoicing")
 
-    run_once(main())
+    run(main())
 
 
-def test_decorated_functions_run_under_a_lock_of_their_own(scene: Scene, run_once: Run) -> None:
+def test_decorated_functions_run_under_a_lock_of_their_own(scene: Scene, run: Run) -> None:
     at_work, most = 0, 0
 
     @async_mutex(scene)
@@ -219,14 +219,14 @@ def test_decorated_functions_run_under_a_lock_of_their_own(scene: Scene, run_onc
     async def main() -> list[int]:
         return await asyncio.gather(*(work(number, times=2) for number in range(4)))
 
-    assert run_once(main()) == [0, 2, 4, 6]
+    assert run(main()) == [0, 2, 4, 6]
     assert most == 1
     assert (work.__name__, work.__doc__) == ("work", "Work.")
     with pytest.raises(TypeError, match="coroutine function"):
         async_mutex(scene)(lambda: None)
 
 
-def test_transaction_whose_block_fails_is_not_sent(scene: Scene, run_once: Run) -> None:
+def test_transaction_whose_block_fails_is_not_sent(scene: Scene, run: Run) -> None:
     async def main() -> None:
         async with async_mutex(scene) as mutex:
             with pytest.raises(ZeroDivisionError):
@@ -234,20 +234,20 @@ def test_transaction_whose_block_fails_is_not_sent(scene: Scene, run_once: Run) 
                     transaction.save(scene.here(f"{scene.key}.other"))
                     raise ZeroDivisionError
 
-    run_once(main())
+    run(main())
     assert scene.proxy.kinds() == ["acquire", "release"]
 
 
-def test_a_transaction_is_guarded_by_the_lock(scene: Scene, run_once: Run) -> None:
+def test_a_transaction_is_guarded_by_the_lock(scene: Scene, run: Run) -> None:
     async def main() -> None:
         async with async_mutex(scene) as mutex, mutex.transaction() as transaction:
             transaction.save(scene.here(f"{scene.key}-row", owner="written"))
 
-    run_once(main())
+    run(main())
     assert scene.there.get(f"{scene.key}-row").owner == "written"
 
 
-def test_for_row_names_the_same_lock_as_for_threads(scene: Scene, run_once: Run) -> None:
+def test_for_row_names_the_same_lock_as_for_threads(scene: Scene, run: Run) -> None:
     there = Mutex.for_row(scene.there, "a row", lock_model=scene.there)
     assert there.acquire()
 
@@ -256,13 +256,14 @@ def test_for_row_names_the_same_lock_as_for_threads(scene: Scene, run_once: Run)
         assert mutex.key == there.key
         assert not await mutex.acquire(blocking=False)
 
-    run_once(main())
+    run(main())
     there.release()
 
 
 # -- several tasks ---------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_a_hundred_waiting_tasks_take_turns_and_few_threads(scene: Scene, run: Run) -> None:
     tokens: list[int] = []
     at_work = most = 0
@@ -296,6 +297,7 @@ def test_a_hundred_waiting_tasks_take_turns_and_few_threads(scene: Scene, run: R
     assert left_behind(scene) == []
 
 
+@pytest.mark.real
 def test_tasks_and_threads_wait_in_one_line(scene: Scene, run: Run) -> None:
     order: list[str] = []
 
@@ -322,7 +324,7 @@ def test_tasks_and_threads_wait_in_one_line(scene: Scene, run: Run) -> None:
     assert order == ["task", "thread"]
 
 
-def test_tasks_that_share_a_mutex_see_their_own_acquisitions(scene: Scene, run_once: Run) -> None:
+def test_tasks_that_share_a_mutex_see_their_own_acquisitions(scene: Scene, run: Run) -> None:
     mutex = async_mutex(scene)
 
     async def taker(entered: asyncio.Event, leave: asyncio.Event) -> int:
@@ -341,7 +343,7 @@ def test_tasks_that_share_a_mutex_see_their_own_acquisitions(scene: Scene, run_o
         async with mutex:
             assert mutex.fencing_token > token
 
-    run_once(main())
+    run(main())
 
 
 def test_a_task_may_enter_again_and_another_may_not(scene: Scene, run: Run) -> None:
@@ -368,9 +370,7 @@ def test_a_task_may_enter_again_and_another_may_not(scene: Scene, run: Run) -> N
     assert left_behind(scene) == []
 
 
-def test_a_reentrant_mutex_for_threads_distinguishes_tasks_as_well(
-    scene: Scene, run_once: Run
-) -> None:
+def test_a_reentrant_mutex_for_threads_distinguishes_tasks_as_well(scene: Scene, run: Run) -> None:
     async def try_to_enter() -> bool:
         return scene.mutex(reentrant=True).acquire(blocking=False)
 
@@ -379,13 +379,13 @@ def test_a_reentrant_mutex_for_threads_distinguishes_tasks_as_well(
             assert await try_to_enter()
             assert not await asyncio.create_task(try_to_enter())
 
-    run_once(main())
+    run(main())
 
 
 # -- a bad network ---------------------------------------------------------------------------------
 
 
-def test_lost_answers_are_harmless(scene: Scene, run_once: Run) -> None:
+def test_lost_answers_are_harmless(scene: Scene, run: Run) -> None:
     async def main() -> None:
         scene.proxy.next(drop_answer(), op="acquire")
         async with async_mutex(scene, timeout=20) as mutex:
@@ -393,13 +393,13 @@ def test_lost_answers_are_harmless(scene: Scene, run_once: Run) -> None:
             assert scene.row.token == mutex.token
             scene.proxy.next(drop_answer(), op="release")
 
-    run_once(main())
+    run(main())
     assert scene.applied("acquire") == [True, False]
     assert left_behind(scene) == []
 
 
 def test_whoever_cannot_reach_dynamodb_takes_no_thread_while_it_waits(
-    scene: Scene, run_once: Run
+    scene: Scene, run: Run
 ) -> None:
     scene.proxy.always(drop_request())
     before = pool_threads()
@@ -416,7 +416,7 @@ def test_whoever_cannot_reach_dynamodb_takes_no_thread_while_it_waits(
         assert len(pool_threads() - before) <= MOST_THREADS
         await asyncio.gather(*tasks)
 
-    run_once(main())
+    run(main())
     attempts = [seen.body["Key"]["key"]["S"] for seen in scene.proxy.of("acquire")]
     assert len(set(attempts)) == 40
 
@@ -424,9 +424,8 @@ def test_whoever_cannot_reach_dynamodb_takes_no_thread_while_it_waits(
 # -- acquire here, release there -------------------------------------------------------------------
 
 
-def test_a_lock_is_detached_by_one_task_and_attached_by_another(
-    scene: Scene, run_once: Run
-) -> None:
+@pytest.mark.real
+def test_a_lock_is_detached_by_one_task_and_attached_by_another(scene: Scene, run: Run) -> None:
     async def give() -> tuple[str, int]:
         mutex = async_mutex(scene, lease=20)
         await mutex.acquire()
@@ -444,11 +443,11 @@ def test_a_lock_is_detached_by_one_task_and_attached_by_another(
         with pytest.raises(MutexLostError):
             await AsyncMutex.attach(ticket, model=scene.here)
 
-    run_once(main())
+    run(main())
     assert left_behind(scene) == []
 
 
-def test_what_was_attached_may_be_released_without_a_block(scene: Scene, run_once: Run) -> None:
+def test_what_was_attached_may_be_released_without_a_block(scene: Scene, run: Run) -> None:
     async def main() -> None:
         mutex = async_mutex(scene)
         await mutex.acquire()
@@ -457,5 +456,5 @@ def test_what_was_attached_may_be_released_without_a_block(scene: Scene, run_onc
         assert 0 < taken.remaining <= 30
         await taken.release()
 
-    run_once(main())
+    run(main())
     assert left_behind(scene) == []

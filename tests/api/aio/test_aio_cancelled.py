@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from aio_scene import LONG, Run, async_mutex, left_behind, queue_of, run, run_once, until
+from aio_scene import LONG, Run, async_mutex, left_behind, queue_of, run, until
 from scene import Scene
 
 from dev.faultproxy import (
@@ -31,7 +31,7 @@ from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock
 
-__all__ = ["run", "run_once"]
+__all__ = ["run"]
 
 
 async def cancel(task: asyncio.Task[Any], times: int = 1) -> None:
@@ -45,19 +45,22 @@ async def cancel(task: asyncio.Task[Any], times: int = 1) -> None:
 # -- at any await ----------------------------------------------------------------------------------
 
 
-def test_cancelled_at_any_moment_of_a_section(scene: Scene, run: Run) -> None:
-    held = []
+@pytest.mark.parametrize("late", [delay, delay_answer])
+def test_cancelled_at_any_moment_of_a_section(scene: Scene, run: Run, late: Any) -> None:
+    scene.proxy.always(late(0.010))
+    entered = []
 
     async def section() -> None:
         async with async_mutex(scene) as mutex:
-            held.append(mutex.held)
-            await asyncio.sleep(0.002)
+            entered.append(mutex.held)
+            await asyncio.sleep(0.010)
 
     async def main() -> int:
         cancelled = 0
-        for step in range(40):
+        # 10 ms for the acquire, for the body, and for the release
+        for step in range(32):
             task = asyncio.create_task(section())
-            await asyncio.sleep(0.0015 * step)
+            await asyncio.sleep(0.0005 + 0.001 * step)
             task.cancel()
             try:
                 await task
@@ -66,24 +69,42 @@ def test_cancelled_at_any_moment_of_a_section(scene: Scene, run: Run) -> None:
             assert left_behind(scene) == []
         return cancelled
 
-    cancelled = run(main())
-    assert cancelled >= 5
-    assert all(held)
+    assert run(main()) == 30
+    assert entered == [True] * 22
 
 
-def test_cancelled_at_any_moment_of_a_wait_in_line(scene: Scene, run_once: Run) -> None:
-    done = []
+@pytest.mark.real
+def test_cancelled_at_some_moments_of_a_section(scene: Scene, run: Run) -> None:
+    async def section() -> None:
+        async with async_mutex(scene):
+            await asyncio.sleep(0.002)
+
+    async def main() -> None:
+        for step in range(20):
+            task = asyncio.create_task(section())
+            await asyncio.sleep(0.003 * step)
+            task.cancel()
+            await asyncio.wait({task})
+            assert left_behind(scene) == []
+
+    run(main())
+
+
+def test_cancelled_at_any_moment_of_a_wait_in_line(scene: Scene, run: Run) -> None:
+    scene.proxy.always(delay_answer(0.003))
+    ends: list[str] = []
 
     async def section() -> None:
         async with async_mutex(scene, timeout=50):
-            done.append(1)
+            ends.append("entered")
             await asyncio.sleep(0.003)
+        ends.append("left")
 
     async def main() -> None:
         # each is cancelled at another moment: waiting, handed over to, working, releasing
         tasks = [asyncio.create_task(section()) for _ in range(30)]
         for task in tasks[::2]:
-            await asyncio.sleep(0.004)
+            await asyncio.sleep(0.0105)
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         wrong = [
@@ -92,11 +113,12 @@ def test_cancelled_at_any_moment_of_a_wait_in_line(scene: Scene, run_once: Run) 
         assert wrong == []
         assert results[1::2] == [None] * 15
 
-    run_once(main())
+    run(main())
+    assert ends.count("entered") > ends.count("left") > 15
     assert left_behind(scene) == []
 
 
-def test_cancelled_while_it_polls(scene: Scene, run_once: Run) -> None:
+def test_cancelled_while_it_polls(scene: Scene, run: Run) -> None:
     other = scene.taken()
 
     async def main() -> None:
@@ -104,14 +126,14 @@ def test_cancelled_while_it_polls(scene: Scene, run_once: Run) -> None:
         await until(lambda: len(scene.proxy.of("GetItem")) >= 2)
         await cancel(task)
 
-    run_once(main())
+    run(main())
     assert left_behind(scene) == ["a claim"]
     other.release()
     assert scene.other().acquire(blocking=False)
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_cancelled_while_the_acquire_is_under_way(scene: Scene, run_once: Run, times: int) -> None:
+def test_cancelled_while_the_acquire_is_under_way(scene: Scene, run: Run, times: int) -> None:
     async def main() -> None:
         scene.proxy.next(delay_answer(0.3), op="acquire")
         task = asyncio.create_task(async_mutex(scene).acquire())
@@ -120,11 +142,11 @@ def test_cancelled_while_the_acquire_is_under_way(scene: Scene, run_once: Run, t
         # it is over when the task is
         assert left_behind(scene) == []
 
-    run_once(main())
+    run(main())
     assert scene.applied("release") == [True]
 
 
-def test_cancelled_while_the_acquire_of_a_block_is_under_way(scene: Scene, run_once: Run) -> None:
+def test_cancelled_while_the_acquire_of_a_block_is_under_way(scene: Scene, run: Run) -> None:
     async def block() -> None:
         async with async_mutex(scene):
             pytest.fail("the block was entered")
@@ -136,11 +158,11 @@ def test_cancelled_while_the_acquire_of_a_block_is_under_way(scene: Scene, run_o
         await cancel(task)
         assert left_behind(scene) == []
 
-    run_once(main())
+    run(main())
     assert scene.applied("release") == [True]
 
 
-def test_cancelled_while_a_lost_acquire_is_repeated(scene: Scene, run_once: Run) -> None:
+def test_cancelled_while_a_lost_acquire_is_repeated(scene: Scene, run: Run) -> None:
     async def main() -> None:
         scene.proxy.next(drop_answer(), op="acquire")
         scene.proxy.always(drop_request(), op="acquire")
@@ -149,12 +171,12 @@ def test_cancelled_while_a_lost_acquire_is_repeated(scene: Scene, run_once: Run)
         await cancel(task)
         assert left_behind(scene) == []
 
-    run_once(main())
+    run(main())
     # the only thing that could be done, for what became of the first was not known
     assert scene.applied("disown") == [True]
 
 
-def test_cancelled_while_the_lock_is_handed_over_to_it(scene: Scene, run_once: Run) -> None:
+def test_cancelled_while_the_lock_is_handed_over_to_it(scene: Scene, run: Run) -> None:
     mutex = scene.mutex()
     assert mutex.acquire()
 
@@ -169,10 +191,10 @@ def test_cancelled_while_the_lock_is_handed_over_to_it(scene: Scene, run_once: R
         await giving
         assert left_behind(scene) == []
 
-    run_once(main())
+    run(main())
 
 
-def test_cancelled_while_it_releases(scene: Scene, run_once: Run) -> None:
+def test_cancelled_while_it_releases(scene: Scene, run: Run) -> None:
     async def block() -> None:
         async with async_mutex(scene):
             scene.proxy.next(delay(0.3), op="release")
@@ -184,12 +206,12 @@ def test_cancelled_while_it_releases(scene: Scene, run_once: Run) -> None:
         await cancel(task, times=2)
         assert left_behind(scene) == []
 
-    run_once(main())
+    run(main())
     assert scene.applied("release") == [True]
 
 
 def test_cancelled_while_it_waits_to_retry_a_release(
-    scene: Scene, run_once: Run, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         mutex = async_mutex(scene)
@@ -208,12 +230,12 @@ def test_cancelled_while_it_waits_to_retry_a_release(
         await asyncio.sleep(0)
         await cancel(task)
 
-    run_once(main())
+    run(main())
     assert scene.proxy.kinds()[-2:] == ["release", "release"]
     assert left_behind(scene) == []
 
 
-def test_cancelled_while_it_learns_that_the_lock_is_held(scene: Scene, run_once: Run) -> None:
+def test_cancelled_while_it_learns_that_the_lock_is_held(scene: Scene, run: Run) -> None:
     scene.taken()
     asked = threading.Event()
 
@@ -226,11 +248,11 @@ def test_cancelled_while_it_learns_that_the_lock_is_held(scene: Scene, run_once:
         await cancel(task)
         assert not mutex.held
 
-    run_once(main())
+    run(main())
     assert scene.row.is_held
 
 
-def test_cancelled_while_the_acquire_is_denied(scene: Scene, run_once: Run) -> None:
+def test_cancelled_while_the_acquire_is_denied(scene: Scene, run: Run) -> None:
     under_way = threading.Event()
 
     def deny_late(exchange: Exchange) -> None:
@@ -244,11 +266,11 @@ def test_cancelled_while_the_acquire_is_denied(scene: Scene, run_once: Run) -> N
         await until(under_way.is_set)
         await cancel(task)
 
-    run_once(main())
+    run(main())
     assert left_behind(scene) == []
 
 
-def test_cancelled_while_it_detaches(scene: Scene, run_once: Run) -> None:
+def test_cancelled_while_it_detaches(scene: Scene, run: Run) -> None:
     async def main() -> None:
         mutex = async_mutex(scene)
         await mutex.acquire()
@@ -258,11 +280,11 @@ def test_cancelled_while_it_detaches(scene: Scene, run_once: Run) -> None:
         await cancel(task)
         assert left_behind(scene) == []
 
-    run_once(main())
+    run(main())
     assert scene.applied("attach", "release") == [True, True]
 
 
-def test_cancelled_while_it_attaches(scene: Scene, run_once: Run) -> None:
+def test_cancelled_while_it_attaches(scene: Scene, run: Run) -> None:
     async def main() -> None:
         mutex = async_mutex(scene)
         await mutex.acquire()
@@ -273,23 +295,23 @@ def test_cancelled_while_it_attaches(scene: Scene, run_once: Run) -> None:
         await cancel(task)
         assert left_behind(scene) == []
 
-    run_once(main())
+    run(main())
 
 
-def test_a_timeout_of_asyncios_own_is_a_cancellation(scene: Scene, run_once: Run) -> None:
+def test_a_timeout_of_asyncios_own_is_a_cancellation(scene: Scene, run: Run) -> None:
     other = scene.taken()
 
     async def main() -> None:
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(async_mutex(scene).acquire(), 0.2)
 
-    run_once(main())
+    run(main())
     other.release()
     assert left_behind(scene) == []
 
 
 def test_what_cannot_be_taken_back_does_not_hide_the_cancellation(
-    scene: Scene, run_once: Run, caplog: pytest.LogCaptureFixture
+    scene: Scene, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         scene.proxy.next(delay_answer(0.3), op="acquire")
@@ -298,7 +320,7 @@ def test_what_cannot_be_taken_back_does_not_hide_the_cancellation(
         assert scene.force()
         await cancel(task)
 
-    run_once(main())
+    run(main())
     assert "could not be taken back" in caplog.text
     assert left_behind(scene) == []
 
@@ -311,6 +333,7 @@ def test_sleeper_of_a_closed_loop_is_woken_in_vain() -> None:
     sleeper.wake()
 
 
+@pytest.mark.real
 def test_sleeper_woken_by_a_thread_wakes_a_loop_that_sleeps(run: Run) -> None:
     async def main() -> None:
         sleeper = TaskSleeper()
@@ -326,6 +349,7 @@ def test_sleeper_woken_by_a_thread_wakes_a_loop_that_sleeps(run: Run) -> None:
 # -- on loss ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_loss_cancels_the_task_that_holds(scene: Scene, run: Run) -> None:
     async def main() -> str:
         with FakeClock() as clock, pytest.raises(MutexLostError) as raised:
@@ -341,7 +365,7 @@ def test_loss_cancels_the_task_that_holds(scene: Scene, run: Run) -> None:
     assert run(main()) == "went on"
 
 
-def test_the_end_of_the_lease_cancels_too(scene: Scene, run_once: Run) -> None:
+def test_the_end_of_the_lease_cancels_too(scene: Scene, run: Run) -> None:
     async def main() -> None:
         with FakeClock() as clock, pytest.raises(MutexLostError) as raised:
             async with async_mutex(scene, cancel_on_loss=True, auto_renew=False):
@@ -349,10 +373,10 @@ def test_the_end_of_the_lease_cancels_too(scene: Scene, run_once: Run) -> None:
                 await asyncio.sleep(50)
         assert raised.value.loss is Loss.EXPIRED
 
-    run_once(main())
+    run(main())
 
 
-def test_loss_cancels_nobody_unless_asked_to(scene: Scene, run_once: Run) -> None:
+def test_loss_cancels_nobody_unless_asked_to(scene: Scene, run: Run) -> None:
     told = []
 
     async def main() -> None:
@@ -365,10 +389,11 @@ def test_loss_cancels_nobody_unless_asked_to(scene: Scene, run_once: Run) -> Non
                 assert told == [mutex]
                 assert mutex.lost
 
-    run_once(main())
+    run(main())
 
 
-def test_loss_is_asked_to_a_coroutine_function(scene: Scene, run_once: Run) -> None:
+@pytest.mark.real
+def test_loss_is_asked_to_a_coroutine_function(scene: Scene, run: Run) -> None:
     told = []
 
     async def tell(mutex: Any) -> None:
@@ -383,10 +408,10 @@ def test_loss_is_asked_to_a_coroutine_function(scene: Scene, run_once: Run) -> N
                 await until(lambda: told)
         assert told == [(Loss.FORCED, asyncio.get_running_loop())]
 
-    run_once(main())
+    run(main())
 
 
-def test_only_the_task_that_lost_is_cancelled(scene: Scene, run_once: Run) -> None:
+def test_only_the_task_that_lost_is_cancelled(scene: Scene, run: Run) -> None:
     mutex = async_mutex(scene, cancel_on_loss=True, lease=6, timeout=50)
 
     async def hold(entered: asyncio.Event) -> str:
@@ -409,11 +434,11 @@ def test_only_the_task_that_lost_is_cancelled(scene: Scene, run_once: Run) -> No
         assert await winner == "done"
 
     first = 0
-    run_once(main())
+    run(main())
     assert left_behind(scene) == []
 
 
-def test_acquire_without_a_block_is_cancelled_as_well(scene: Scene, run_once: Run) -> None:
+def test_acquire_without_a_block_is_cancelled_as_well(scene: Scene, run: Run) -> None:
     async def work() -> None:
         with FakeClock() as clock:
             await async_mutex(scene, cancel_on_loss=True).acquire()
@@ -426,11 +451,11 @@ def test_acquire_without_a_block_is_cancelled_as_well(scene: Scene, run_once: Ru
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    run_once(main())
+    run(main())
 
 
 def test_a_lock_that_was_lost_before_the_block_began_cancels_it(
-    scene: Scene, run_once: Run, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = AsyncMutex._begin
 
@@ -448,21 +473,19 @@ def test_a_lock_that_was_lost_before_the_block_began_cancels_it(
             async with async_mutex(scene, cancel_on_loss=True):
                 await asyncio.sleep(50)
 
-    run_once(main())
+    run(main())
 
 
-def test_a_body_that_blocks_the_loop_is_reported_when_it_ends(scene: Scene, run_once: Run) -> None:
+def test_a_body_that_blocks_the_loop_is_reported_when_it_ends(scene: Scene, run: Run) -> None:
     async def main() -> None:
         with pytest.raises(MutexLostError):
             async with async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False):
                 time.sleep(1.5)  # the news comes meanwhile, and waits for the loop
 
-    run_once(main())
+    run(main())
 
 
-def test_releasing_what_was_lost_is_not_interrupted_by_the_news(
-    scene: Scene, run_once: Run
-) -> None:
+def test_releasing_what_was_lost_is_not_interrupted_by_the_news(scene: Scene, run: Run) -> None:
     async def main() -> None:
         mutex = async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False)
         await mutex.acquire()
@@ -470,11 +493,11 @@ def test_releasing_what_was_lost_is_not_interrupted_by_the_news(
         with pytest.raises(MutexLostError):
             await mutex.release()
 
-    run_once(main())
+    run(main())
 
 
 def test_a_body_that_takes_no_notice_is_reported_when_it_ends(
-    scene: Scene, run_once: Run, fake_clock: FakeClock
+    scene: Scene, run: Run, fake_clock: FakeClock
 ) -> None:
     async def main() -> None:
         with pytest.raises(MutexLostError):
@@ -486,12 +509,12 @@ def test_a_body_that_takes_no_notice_is_reported_when_it_ends(
                     await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    run_once(main())
+    run(main())
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not count cancellations")
 def test_another_cancellation_at_the_same_time_counts(
-    scene: Scene, run_once: Run, fake_clock: FakeClock
+    scene: Scene, run: Run, fake_clock: FakeClock
 ) -> None:
     async def work() -> None:
         async with async_mutex(scene, cancel_on_loss=True):
@@ -507,10 +530,10 @@ def test_another_cancellation_at_the_same_time_counts(
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(work())
 
-    run_once(main())
+    run(main())
 
 
-def test_the_bodys_own_error_is_kept(scene: Scene, run_once: Run, fake_clock: FakeClock) -> None:
+def test_the_bodys_own_error_is_kept(scene: Scene, run: Run, fake_clock: FakeClock) -> None:
     async def main() -> None:
         with pytest.raises(LookupError, match="mine"):
             async with async_mutex(scene, cancel_on_loss=True):
@@ -521,11 +544,11 @@ def test_the_bodys_own_error_is_kept(scene: Scene, run_once: Run, fake_clock: Fa
                 except asyncio.CancelledError as error:
                     raise LookupError("mine") from error
 
-    run_once(main())
+    run(main())
 
 
 def test_a_lock_won_back_after_the_loss_still_ends_the_block_by_it(
-    scene: Scene, run_once: Run, fake_clock: FakeClock
+    scene: Scene, run: Run, fake_clock: FakeClock
 ) -> None:
     async def main() -> None:
         with pytest.raises(MutexLostError, match="had been lost"):
@@ -537,12 +560,12 @@ def test_a_lock_won_back_after_the_loss_still_ends_the_block_by_it(
                     await mutex.renew(lease=30)
                     raise
 
-    run_once(main())
+    run(main())
     assert left_behind(scene) == []
 
 
 def test_a_block_that_was_left_is_not_cancelled_any_more(
-    scene: Scene, run_once: Run, fake_clock: FakeClock
+    scene: Scene, run: Run, fake_clock: FakeClock
 ) -> None:
     async def main() -> None:
         async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
@@ -550,5 +573,5 @@ def test_a_block_that_was_left_is_not_cancelled_any_more(
         fake_clock.advance(31)
         await asyncio.sleep(0.2)
 
-    run_once(main())
+    run(main())
     assert left_behind(scene) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from worker import workers
 
 from pynamodb_mutex import LockItem
@@ -9,6 +10,7 @@ from pynamodb_mutex import LockItem
 TASKS, SECTIONS = 4, 5
 
 
+@pytest.mark.real
 def test_tasks_of_several_processes_take_turns_after_a_killed_one(table: type[LockItem]) -> None:
     LockItem("counter", writes=0).save()
     with workers(*[0.0] * 3) as (dying, *others):

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from aio_scene import Run, run_once, sent_on_a_loop
+from aio_scene import Run, run, sent_on_a_loop
 from row_scene import RowScene
 
 from pynamodb_mutex import MutexLostError, MutexTimeoutError
 from pynamodb_mutex.aio import AsyncRowLock, locked, locked_all
 from pynamodb_mutex.testing import FakeClock
 
-__all__ = ["run_once", "sent_on_a_loop"]
+__all__ = ["run", "sent_on_a_loop"]
 
 
-def test_entering_gives_the_row_and_leaving_gives_it_back(
-    row_scene: RowScene, run_once: Run
-) -> None:
+@pytest.mark.real
+def test_entering_gives_the_row_and_leaving_gives_it_back(row_scene: RowScene, run: Run) -> None:
     before = row_scene.row.balance
 
     async def main() -> None:
@@ -34,21 +33,21 @@ def test_entering_gives_the_row_and_leaving_gives_it_back(
             assert account.is_locked
         assert not account.is_locked
 
-    run_once(main())
+    run(main())
     assert row_scene.row.balance == before + 5
 
 
-def test_a_missing_row_is_reported_and_nothing_is_held(row_scene: RowScene, run_once: Run) -> None:
+def test_a_missing_row_is_reported_and_nothing_is_held(row_scene: RowScene, run: Run) -> None:
     async def main() -> None:
         with pytest.raises(row_scene.here.DoesNotExist):
             async with locked(row_scene.here, "nobody"):
                 pass
 
-    run_once(main())
+    run(main())
     assert row_scene.there.count("nobody") == 0
 
 
-def test_a_cancelled_task_writes_no_more(row_scene: RowScene, run_once: Run) -> None:
+def test_a_cancelled_task_writes_no_more(row_scene: RowScene, run: Run) -> None:
     rows = []
 
     async def work() -> None:
@@ -64,7 +63,7 @@ def test_a_cancelled_task_writes_no_more(row_scene: RowScene, run_once: Run) -> 
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    run_once(main())
+    run(main())
     with row_scene.there.locked(row_scene.key, timeout=0) as account:
         account.balance = 7
         account.save()
@@ -72,7 +71,7 @@ def test_a_cancelled_task_writes_no_more(row_scene: RowScene, run_once: Run) -> 
 
 
 def test_loss_cancels_the_task_of_a_row(
-    row_scene: RowScene, run_once: Run, fake_clock: FakeClock
+    row_scene: RowScene, run: Run, fake_clock: FakeClock
 ) -> None:
     async def main() -> None:
         with pytest.raises(MutexLostError):
@@ -81,10 +80,10 @@ def test_loss_cancels_the_task_of_a_row(
                 fake_clock.advance(11)
                 await asyncio.sleep(50)
 
-    run_once(main())
+    run(main())
 
 
-def test_a_row_is_detached_and_attached(row_scene: RowScene, run_once: Run) -> None:
+def test_a_row_is_detached_and_attached(row_scene: RowScene, run: Run) -> None:
     async def main() -> None:
         lock = locked(row_scene.here, row_scene.key)
         async with lock:
@@ -94,11 +93,12 @@ def test_a_row_is_detached_and_attached(row_scene: RowScene, run_once: Run) -> N
             assert account.name == row_scene.key
             await asyncio.to_thread(account.save)
 
-    run_once(main())
+    run(main())
     assert row_scene.there.locked(row_scene.key).acquire(blocking=False)
 
 
-def test_several_rows_are_locked_and_read_together(row_scene: RowScene, run_once: Run) -> None:
+@pytest.mark.real
+def test_several_rows_are_locked_and_read_together(row_scene: RowScene, run: Run) -> None:
     names = [f"{row_scene.key}-{letter}" for letter in "ab"]
     for name in names:
         row_scene.old(name).save()
@@ -119,35 +119,33 @@ def test_several_rows_are_locked_and_read_together(row_scene: RowScene, run_once
             async with locked_all(row_scene.here, [names[0], "nobody"]):
                 pass
 
-    run_once(main())
+    run(main())
     assert [row_scene.there.get(name).balance for name in names] == [3, 4]
     assert row_scene.there.locked(names[0]).acquire(blocking=False)
 
 
-def test_rows_that_cannot_be_read_are_released(table_scene: RowScene, run_once: Run) -> None:
+def test_rows_that_cannot_be_read_are_released(table_scene: RowScene, run: Run) -> None:
     async def main() -> None:
         # their locks stand in a lock table, so that only reading them shows that one is missing
         with pytest.raises(table_scene.here.DoesNotExist):
             async with locked_all(table_scene.here, [table_scene.key, "nobody"]):
                 pass
 
-    run_once(main())
+    run(main())
     assert table_scene.there.locked(table_scene.key).acquire(blocking=False)
 
 
-def test_row_of_a_lock_that_is_entered_again_is_the_same(
-    row_scene: RowScene, run_once: Run
-) -> None:
+def test_row_of_a_lock_that_is_entered_again_is_the_same(row_scene: RowScene, run: Run) -> None:
     async def main() -> None:
         lock = locked(row_scene.here, row_scene.key, reentrant=True)
         async with lock as outer, lock as inner:
             assert inner is outer
 
-    run_once(main())
+    run(main())
     assert row_scene.there.locked(row_scene.key).acquire(blocking=False)
 
 
-def test_row_that_cannot_be_read_is_released(table_scene: RowScene, run_once: Run) -> None:
+def test_row_that_cannot_be_read_is_released(table_scene: RowScene, run: Run) -> None:
     lock = locked(table_scene.here, "nobody")
 
     async def main() -> None:
@@ -155,14 +153,14 @@ def test_row_that_cannot_be_read_is_released(table_scene: RowScene, run_once: Ru
             async with lock:
                 pass
 
-    run_once(main())
+    run(main())
     assert not lock.held
     assert not lock.lost
     assert locked_all(table_scene.here, ["nobody", "else"]).__repr__().count("nobody") == 1
 
 
 def test_no_row_is_read_on_the_loops_thread(
-    table_scene: RowScene, run_once: Run, sent_on_a_loop: list[str]
+    table_scene: RowScene, run: Run, sent_on_a_loop: list[str]
 ) -> None:
     async def main() -> None:
         lock = locked(table_scene.here, table_scene.key, reentrant=True)
@@ -178,5 +176,5 @@ def test_no_row_is_read_on_the_loops_thread(
             assert rows[0].name == table_scene.key
         await locks.release()
 
-    run_once(main())
+    run(main())
     assert sent_on_a_loop == []

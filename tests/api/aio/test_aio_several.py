@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from aio_scene import LONG, Run, async_mutex, left_behind, run_once, sent_on_a_loop, until
+from aio_scene import LONG, Run, async_mutex, left_behind, run, sent_on_a_loop, until
 from driving import acquiring
 from pynamodb.exceptions import UpdateError
 from scene import Scene
 from stores import store_for
 
-from dev.faultproxy import delay_answer, deny
+from dev.faultproxy import delay, delay_answer, deny
 from pynamodb_mutex import (
     Mutex,
     MutexLostError,
@@ -26,7 +26,7 @@ from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncMutexGroup, AsyncSemaphore
 from pynamodb_mutex.testing import FakeClock
 
-__all__ = ["run_once", "sent_on_a_loop"]
+__all__ = ["run", "sent_on_a_loop"]
 
 TRANSACT = "TransactWriteItems"
 
@@ -42,7 +42,8 @@ def free(scene: Scene, *keys: str) -> bool:
 # -- all or none -----------------------------------------------------------------------------------
 
 
-def test_several_keys_are_acquired_and_released_together(scene: Scene, run_once: Run) -> None:
+@pytest.mark.real
+def test_several_keys_are_acquired_and_released_together(scene: Scene, run: Run) -> None:
     keys = keys_of(scene)
 
     async def main() -> None:
@@ -69,12 +70,12 @@ def test_several_keys_are_acquired_and_released_together(scene: Scene, run_once:
                 bool(group)
         assert not await group.locked()
 
-    run_once(main())
+    run(main())
     assert scene.proxy.kinds().count(TRANSACT) == 4
     assert free(scene, *keys)
 
 
-def test_a_group_with_a_key_in_the_way_times_out(scene: Scene, run_once: Run) -> None:
+def test_a_group_with_a_key_in_the_way_times_out(scene: Scene, run: Run) -> None:
     keys = keys_of(scene)
     other = Mutex.for_key(keys[1], model=scene.there, owner="other")
     assert other.acquire()
@@ -85,37 +86,39 @@ def test_a_group_with_a_key_in_the_way_times_out(scene: Scene, run_once: Run) ->
                 pass
         assert (raised.value.key, raised.value.owner) == (keys[1], "other")
 
-    run_once(main())
+    run(main())
     other.release()
     assert free(scene, *keys)
 
 
-def test_a_group_that_is_cancelled_leaves_nothing_held(scene: Scene, run_once: Run) -> None:
+@pytest.mark.parametrize("late", [delay, delay_answer])
+def test_a_group_that_is_cancelled_leaves_nothing_held(scene: Scene, run: Run, late: Any) -> None:
     keys = keys_of(scene)
 
+    scene.proxy.always(late(0.010))
+    entered = []
+
     async def section() -> None:
-        async with AsyncMutex.for_keys(keys, model=scene.here):
-            await asyncio.sleep(0.002)
+        async with AsyncMutex.for_keys(keys, model=scene.here) as group:
+            entered.append(group.held)
+            await asyncio.sleep(0.010)
 
     async def main() -> None:
-        for step in range(12):
+        # 10 ms for the acquire, for the body, and for the release
+        for step in range(30):
             task = asyncio.create_task(section())
-            await asyncio.sleep(0.004 * step)
+            await asyncio.sleep(0.0005 + 0.001 * step)
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            with pytest.raises(asyncio.CancelledError):
+                await task
             assert free(scene, *keys)
-        scene.proxy.next(delay_answer(0.3), op=TRANSACT)
-        task = asyncio.create_task(section())
-        await asyncio.sleep(0.1)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
-    run_once(main())
-    assert free(scene, *keys)
+    run(main())
+    assert entered == [True] * 20
 
 
 def test_loss_of_one_cancels_the_task_that_holds_all(
-    scene: Scene, run_once: Run, fake_clock: FakeClock
+    scene: Scene, run: Run, fake_clock: FakeClock
 ) -> None:
     keys = keys_of(scene)
 
@@ -128,11 +131,11 @@ def test_loss_of_one_cancels_the_task_that_holds_all(
                 await asyncio.sleep(50)
         assert group.loss is not None
 
-    run_once(main())
+    run(main())
     assert free(scene, *keys)
 
 
-def test_tasks_at_one_table_all_get_their_turn(scene: Scene, run_once: Run) -> None:
+def test_tasks_at_one_table_all_get_their_turn(scene: Scene, run: Run) -> None:
     forks = [f"{scene.key}-fork-{number}" for number in range(5)]
     eating: set[int] = set()
     wrong: list[Any] = []
@@ -150,7 +153,7 @@ def test_tasks_at_one_table_all_get_their_turn(scene: Scene, run_once: Run) -> N
     async def main() -> None:
         await asyncio.gather(*(dine(place) for place in range(5)))
 
-    run_once(main())
+    run(main())
     assert wrong == []
     assert free(scene, *forks)
 
@@ -158,7 +161,7 @@ def test_tasks_at_one_table_all_get_their_turn(scene: Scene, run_once: Run) -> N
 # -- whichever is free, and permits ----------------------------------------------------------------
 
 
-def test_any_of_several_keys_says_which_it_got(scene: Scene, run_once: Run) -> None:
+def test_any_of_several_keys_says_which_it_got(scene: Scene, run: Run) -> None:
     keys = keys_of(scene)
     others = [Mutex.for_key(key, model=scene.there) for key in keys[:2]]
     assert all(other.acquire() for other in others)
@@ -174,11 +177,12 @@ def test_any_of_several_keys_says_which_it_got(scene: Scene, run_once: Run) -> N
         others[0].release()
         assert await waiting
 
-    run_once(main())
+    run(main())
     others[1].release()
 
 
-def test_a_semaphore_lets_so_many_tasks_in(scene: Scene, run_once: Run) -> None:
+@pytest.mark.real
+def test_a_semaphore_lets_so_many_tasks_in(scene: Scene, run: Run) -> None:
     at_work, most = 0, 0
     both: asyncio.Event
     permits: set[int | None] = set()
@@ -202,16 +206,14 @@ def test_a_semaphore_lets_so_many_tasks_in(scene: Scene, run_once: Run) -> None:
         both = asyncio.Event()
         await asyncio.gather(*(work() for _ in range(12)))
 
-    run_once(main())
+    run(main())
     assert most == 2
     assert permits == {1, 2}
     holders = [Semaphore.for_key(scene.key, permits=2, model=scene.there) for _ in range(2)]
     assert all(holder.acquire(blocking=False) for holder in holders)
 
 
-def test_a_cancelled_wait_for_a_permit_leaves_the_others_in_line(
-    scene: Scene, run_once: Run
-) -> None:
+def test_a_cancelled_wait_for_a_permit_leaves_the_others_in_line(scene: Scene, run: Run) -> None:
     async def main() -> None:
         def semaphore() -> AsyncSemaphore:
             return AsyncSemaphore.for_key(scene.key, permits=1, model=scene.here, timeout=50)
@@ -224,7 +226,7 @@ def test_a_cancelled_wait_for_a_permit_leaves_the_others_in_line(
             assert not second.done()
         assert await second
 
-    run_once(main())
+    run(main())
 
 
 # -- first come, first served ----------------------------------------------------------------------
@@ -253,7 +255,7 @@ kinds = pytest.mark.parametrize("kind", ["a mutex", "any of some keys", "a semap
 @patient
 @kinds
 def test_tasks_of_one_tick_acquire_in_the_order_of_their_calls(
-    scene: Scene, run_once: Run, kind: str
+    scene: Scene, run: Run, kind: str
 ) -> None:
     order: list[int] = []
 
@@ -266,13 +268,13 @@ def test_tasks_of_one_tick_acquire_in_the_order_of_their_calls(
         scene.proxy.next(delay_answer(0.3))
         await asyncio.gather(*map(work, range(12)))
 
-    run_once(main())
+    run(main())
     assert order == list(range(12))
 
 
 @kinds
 def test_tasks_of_one_tick_stand_in_line_in_the_order_of_their_calls(
-    scene: Scene, run_once: Run, kind: str
+    scene: Scene, run: Run, kind: str
 ) -> None:
     tasks = 100
 
@@ -290,13 +292,11 @@ def test_tasks_of_one_tick_stand_in_line_in_the_order_of_their_calls(
         await working
         return [turn.contender.owner for turn in turns]
 
-    assert run_once(main()) == [str(number) for number in range(tasks)]
+    assert run(main()) == [str(number) for number in range(tasks)]
 
 
 @patient
-def test_tasks_of_one_tick_take_permits_in_the_order_of_their_calls(
-    scene: Scene, run_once: Run
-) -> None:
+def test_tasks_of_one_tick_take_permits_in_the_order_of_their_calls(scene: Scene, run: Run) -> None:
     order: list[int] = []
 
     async def work(number: int, leave: asyncio.Event) -> None:
@@ -313,13 +313,13 @@ def test_tasks_of_one_tick_take_permits_in_the_order_of_their_calls(
             event.set()
         await working
 
-    run_once(main())
+    run(main())
     assert order == list(range(8))
 
 
 @pytest.mark.parametrize("left_by", ["an error", "a cancellation"])
 def test_next_in_line_goes_on_when_the_first_left_without_an_answer(
-    scene: Scene, run_once: Run, left_by: str
+    scene: Scene, run: Run, left_by: str
 ) -> None:
     scene.proxy.next(deny() if left_by == "an error" else delay_answer(0.3), op="acquire")
 
@@ -332,11 +332,12 @@ def test_next_in_line_goes_on_when_the_first_left_without_an_answer(
             await first
         assert await second
 
-    run_once(main())
+    run(main())
 
 
+@pytest.mark.real
 def test_no_request_is_sent_on_the_loops_thread(
-    scene: Scene, run_once: Run, sent_on_a_loop: list[str]
+    scene: Scene, run: Run, sent_on_a_loop: list[str]
 ) -> None:
     async def main() -> None:
         mutex = async_mutex(scene, reentrant=True)
@@ -353,7 +354,7 @@ def test_no_request_is_sent_on_the_loops_thread(
         async with AsyncMutex.any_of(keys_of(scene), model=scene.here) as one:
             assert not await one.locked()
 
-    run_once(main())
+    run(main())
     assert sent_on_a_loop == []
 
 
@@ -376,7 +377,7 @@ def test_no_client_of_boto_is_made_on_the_loops_thread(scene: Scene) -> None:
 # -- decorated functions ---------------------------------------------------------------------------
 
 
-def test_calls_with_the_same_argument_take_turns(scene: Scene, run_once: Run) -> None:
+def test_calls_with_the_same_argument_take_turns(scene: Scene, run: Run) -> None:
     at_work: list[int] = []
     most = 0
 
@@ -392,14 +393,14 @@ def test_calls_with_the_same_argument_take_turns(scene: Scene, run_once: Run) ->
     async def main() -> None:
         assert await asyncio.gather(*(ship(each) for each in (7, 7, 8, 7))) == [7, 7, 8, 7]
 
-    run_once(main())
+    run(main())
     assert most == 1
     assert left_behind(scene) == []
 
 
-def test_a_lock_shared_with_threads_is_one_lock(scene: Scene, run_once: Run) -> None:
+def test_a_lock_shared_with_threads_is_one_lock(scene: Scene, run: Run) -> None:
     async def main() -> None:
         async with async_mutex(scene):
             assert not await asyncio.to_thread(scene.mutex().acquire, blocking=False)
 
-    run_once(main())
+    run(main())

@@ -15,6 +15,7 @@ def keys_of(table):
     return sorted(item.key for item in table.held())
 
 
+@pytest.mark.real
 def test_a_coroutine_function_stays_one_and_runs_under_its_lock(table):
     @synchronized("order-{order_id}")
     async def ship(order_id):

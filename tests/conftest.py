@@ -12,7 +12,6 @@ import botocore.loaders
 import botocore.session
 import hypothesis
 import pytest
-
 from simulated import simulated_engine
 
 from pynamodb_mutex import LockItem, models

@@ -32,8 +32,17 @@ def main() -> int:
     add("--size", type=_size, help="how much happens, as it is printed for a violation")
     add("--trace", action="store_true", help="print all that happens in one schedule")
     add("--picture", help="draw one schedule into this file, a PNG or SVG")
-    add("--explore", type=int, metavar="FAULTS", help="play all worlds of two clients, one key and so many faults")
-    add("--teeth", action="store_true", help="break the library in each known way, and see it caught")
+    add(
+        "--explore",
+        type=int,
+        metavar="FAULTS",
+        help="play all worlds of two clients, one key and so many faults",
+    )
+    add(
+        "--teeth",
+        action="store_true",
+        help="break the library in each known way, and see it caught",
+    )
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(2**40) if options.seed is None else options.seed
     if options.explore is not None:
@@ -129,7 +138,9 @@ def _try_teeth(seed: int, most: int, seconds: float) -> int:
                 found = explore(1).violation or "-"
             missed += found == "-"
         median = f"{statistics.median(took):.0f}" if took else "-"
-        print(f"{name:20} caught {len(took)} of 3  schedules {median:>4}  {found[:100]}", flush=True)
+        print(
+            f"{name:20} caught {len(took)} of 3  schedules {median:>4}  {found[:100]}", flush=True
+        )
     return 1 if missed else 0
 
 

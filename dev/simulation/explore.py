@@ -249,7 +249,9 @@ def _client(world: SmallWorld, name: str) -> None:
     # a release whose request and repetition fail leaves the lock to expire
     allowed = LEASE / 2 if world.faults_met < 2 else LEASE * 1.1
     if world.now - begun > allowed:
-        world.fail(f"I7: {name} waited for {world.now - begun:.0f} s, and nobody worked for so long")
+        world.fail(
+            f"I7: {name} waited for {world.now - begun:.0f} s, and nobody worked for so long"
+        )
     try:
         for number in range(2):
             mutex.save_data(f"{name}-{number}")

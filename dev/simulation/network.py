@@ -252,7 +252,7 @@ class Network:
             thread.process.answered += 1
         return data
 
-    def _carry(self, exchange: Exchange) -> None:
+    def _carry(self, exchange: Exchange) -> None:  # noqa: C901 - one line for each kind of fault
         world, rng = self._world, self._world.rng
         fault = exchange.fault = self.script(exchange) or self.faults.draw(rng)
         there, back = self._takes(), self._takes()

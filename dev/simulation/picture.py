@@ -54,7 +54,9 @@ def draw(played: Played, path: str) -> None:
     axes.set_xlim(0, end)
     axes.set_xlabel("seconds")
     axes.set_title(played.violation or "no violation", fontsize=9)
-    legend: list[Any] = [Patch(color=_COLORS(n % 10), label=f"holds {key}") for key, n in keys.items()]
+    legend: list[Any] = [
+        Patch(color=_COLORS(n % 10), label=f"holds {key}") for key, n in keys.items()
+    ]
     legend += [
         Patch(color="0.85", label="stands still"),
         Line2D([], [], color="black", marker="|", linestyle="", label="a request meets a fault"),

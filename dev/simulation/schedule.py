@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -192,9 +192,7 @@ class Schedule:
         counts: What the clients did.
     """
 
-    def __init__(
-        self, seed: int, size: Size | None = None, *, keep_trace: bool = False
-    ) -> None:
+    def __init__(self, seed: int, size: Size | None = None, *, keep_trace: bool = False) -> None:
         self.world = World(seed, keep_trace=keep_trace)
         rng = self._rng = self.world.rng
         create_tables(self.world.tables)
@@ -303,7 +301,9 @@ class Schedule:
 
     def _refuse_threads(self, process: Process) -> None:
         process.refuses_threads = True
-        self.world.after(self._rng.random() * 30, partial(setattr, process, "refuses_threads", False))
+        self.world.after(
+            self._rng.random() * 30, partial(setattr, process, "refuses_threads", False)
+        )
 
     _strikes: dict[str, Callable[[Schedule, Process], None]] = {  # noqa: RUF012 - never changed
         "crash": _crash,
@@ -337,7 +337,7 @@ class Schedule:
                     judge.fail(f"{process.name} has {what} left: {kept}")
         for number, applied in self._reported.items():
             times = judge.writes.get(number, 0)
-            if applied is True and (times != 1 and number not in judge.unguarded or not times):
+            if applied is True and ((times != 1 and number not in judge.unguarded) or not times):
                 judge.fail(f"I2: the write {number} was reported as applied, and was not")
             if applied is False and times:
                 judge.fail(f"I2: the write {number} was reported as not applied, and was")
@@ -605,10 +605,8 @@ def _connection() -> Connection:
 
 
 def _quietly(call: Callable[[], object]) -> None:
-    try:
+    with suppress(PynamoDBException):
         call()
-    except PynamoDBException:
-        pass
 
 
 def _as_a_child(judge: Judge, mutex: Mutex) -> None:

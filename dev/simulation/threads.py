@@ -114,7 +114,7 @@ class Lock:
         self._depth = 0
         self._waiting: list[Callable[..., None]] = []
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - as there
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Acquire it, as the same thread may do again."""
         thread = self._world.thread
         until = math.inf if timeout < 0 or thread is None else thread.process.clock() + timeout
@@ -480,7 +480,7 @@ class Loop(asyncio.BaseEventLoop):
         def run() -> None:
             try:
                 done = partial(settle, future.set_result, func(*args))
-            except Exception as error:  # noqa: BLE001 - it is for who awaits
+            except Exception as error:
                 done = partial(settle, future.set_exception, error)
             self.call_soon_threadsafe(done)
 

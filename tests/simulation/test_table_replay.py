@@ -48,6 +48,8 @@ from pynamodb_mutex import (
 )
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 
+pytestmark = pytest.mark.real
+
 ABOUT_TABLES = {
     "CreateTable",
     "DeleteTable",

@@ -25,6 +25,7 @@ from unittest.mock import patch
 import botocore.parsers
 from botocore.awsrequest import HeadersDict
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
+from typing_extensions import Self
 
 from dev.faultproxy import proxy as of_proxy
 from dev.faultproxy.proxy import FaultProxy
@@ -144,7 +145,7 @@ class VirtualClock:
         assert self._world.process is not None
         return self._world.process
 
-    def __enter__(self) -> VirtualClock:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -67,7 +67,7 @@ $(PEERS_VENV)/.installed: setup.cfg setup.py dev/peers/requirements.txt
 	$(call install,$(PEERS_VENV),-e . -r dev/peers/requirements.txt)
 	@touch $@
 
-simulate: $(VENV)/.installed ## the whole library in virtual time, from a seed (ARGS=... for seed, seconds, trace, teeth)
+simulate: $(VENV)/.installed ## the whole library in virtual time, from a seed (ARGS=--help)
 	@$(IN_VENV) dev.simulation $(ARGS)
 
 peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## other locks under the same nemesis (ARGS=... for its options)

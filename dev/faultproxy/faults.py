@@ -38,7 +38,12 @@ def _made_up(status: int, code: str, **more: Any) -> Reply:
 
 
 def _refuses(name: str, status: int, code: str, **more: Any) -> Fault:
-    return answer_with(_made_up(status, code, **more), name)
+    def meet(exchange: Exchange) -> None:
+        exchange.keep_from_engine(name)
+        # made now: a fault may stand for a whole run, and a Date of its beginning would be a lie
+        exchange.answer(_made_up(status, code, **more))
+
+    return Fault(name, meet)
 
 
 def pass_on() -> Fault:

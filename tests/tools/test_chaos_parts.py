@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+from pynamodb.exceptions import PynamoDBException
+from scene import Scene
 from test_chaos_checker import FACTS, two_believers
 
 from dev.chaos.__main__ import main
@@ -15,6 +17,8 @@ from dev.chaos.checker import check
 from dev.chaos.history import SECOND, Recorder, read
 from dev.chaos.shim import Shim
 from dev.chaos.timeline import draw
+from dev.faultproxy import deny
+from pynamodb_mutex._runtime.process import current_process
 
 CLOCKS = """
 import threading, time
@@ -104,3 +108,13 @@ def test_renewals_in_a_batch_are_followed_row_by_row(table) -> None:
         statement = store_for(table).requests.renew_in_batch.fill(hold.options.row, values)
         addressed = {"TableName": table.Meta.table_name, "Key": hold.options.row}
         assert _addressed(statement) == addressed
+
+
+def test_made_up_answer_has_the_date_of_its_own_second(scene: Scene) -> None:
+    # a fault may stand for a whole run: the Date of its beginning would put a new process's server time back
+    scene.proxy.next(deny())
+    time.sleep(30)
+    with pytest.raises(PynamoDBException):
+        scene.mutex().acquire()
+    store = current_process().store(scene.here)
+    assert store.server_now(store.connection._now()) == pytest.approx(time.time(), abs=1.5)

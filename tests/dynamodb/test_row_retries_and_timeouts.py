@@ -81,7 +81,6 @@ def attempts(scene: RowScene, proxy: FaultProxy, write: Write) -> list[bool]:
 # -- how often --------------------------------------------------------------------------------------
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("retries", [0, 1, 6])
 @pytest.mark.parametrize("fault", [throttle, server_error, drop_request])
 @every_write
@@ -102,7 +101,7 @@ def test_write_is_repeated_as_often_as_meta_says(
         assert attempts(any_scene, proxy, write) == [False] * (retries + 1)
 
 
-@pytest.mark.real
+@pytest.mark.real("local")
 @pytest.mark.parametrize("retries", [0, 2])
 @save_or_update
 def test_transaction_is_repeated_as_often_as_its_connection_says(
@@ -130,7 +129,6 @@ def test_transaction_is_repeated_as_often_as_its_connection_says(
         assert len(proxy.of(TRANSACT)) == retries + 1
 
 
-@pytest.mark.real
 def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene: RowScene) -> None:
     with new_process(row_scene, retries=4) as (client, proxy):
         proxy.next(*[drop_request() for _ in range(4)], op="GetItem")

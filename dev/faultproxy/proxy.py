@@ -15,15 +15,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from pynamodb.models import Model
-from typing_extensions import Self
 
 from dev.faultproxy.faults import Fault, pass_on
 from dev.faultproxy.wire import Exchange, Reply, Seen, When
 from pynamodb_mutex.testing import Engine
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass

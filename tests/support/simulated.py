@@ -19,13 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import botocore.parsers
 from botocore.awsrequest import HeadersDict
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
-from typing_extensions import Self
 
 from dev.faultproxy import proxy as of_proxy
 from dev.faultproxy.proxy import FaultProxy
@@ -36,6 +35,9 @@ from dev.simulation.threads import AsyncIo, Executor, acting_as, installed, thre
 from dev.simulation.world import Process, World
 from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex.testing import Engine
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 ROOT = Path(__file__).parents[2]
 _OURS = (ROOT / "tests", ROOT / "dev" / "faultproxy", ROOT / "pynamodb_mutex" / "testing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import re
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -32,7 +33,6 @@ from pynamodb_mutex import (
 from pynamodb_mutex.aio import AsyncMutex
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Iterator
 
     from dev.simulation.table import Tables
@@ -194,7 +194,7 @@ class Schedule:
 
     def __init__(self, seed: int, size: Size | None = None, *, keep_trace: bool = False) -> None:
         self.world = World(seed, keep_trace=keep_trace)
-        rng = self._rng = self.world.rng
+        self._rng = self.world.rng
         create_tables(self.world.tables)
         self.judge = Judge(
             self.world,
@@ -210,7 +210,7 @@ class Schedule:
         self._names = itertools.count()
         self._tickets: list[str] = []
         self._reported: dict[str, bool | None] = {}
-        size = self.size = Size.at_random(rng) if size is None else size
+        size = self.size = Size.at_random(random.Random(seed)) if size is None else size
         self._keys = [f"k{number}" for number in range(size.keys)]
         self._rows = [f"r{number}" for number in range(size.rows)]
 

@@ -150,15 +150,12 @@ class Refusal(NamedTuple):
         guards: What the rows show whose guard may have refused it.
         error: What to raise if it was none of them.
         others: What the rows show whose other conditions may have refused it.
-        blind: Whether nothing shows that an earlier attempt was applied: neither a guard's number nor
-            a transaction's token.
         maybe_applied: Whether an attempt that the connection itself retried may have been applied.
     """
 
     guards: Sequence[tuple[Guard, RawItem]]
     error: PynamoDBException
     others: Sequence[tuple[Condition, RawItem]] = ()
-    blind: bool = False
     maybe_applied: bool = False
 
 
@@ -287,9 +284,10 @@ def _is_applied(
                 raise guard.claim.lost_error(what, applied=None if maybe_applied else False)
     if applied or verdict is Verdict.AGAIN:
         return applied
-    in_doubt = maybe_applied and refusal.blind
+    # Also in a transaction, whose token shows that no earlier attempt was applied so far. A is delayed, B is refused
+    # by who holds the row, the holder releases it, A arrives: no guard refuses it.
     others = {
-        condition.judge(row, refusal.error, now, maybe_applied=in_doubt)
+        condition.judge(row, refusal.error, now, maybe_applied=maybe_applied)
         for condition, row in refusal.others
     }
     if not others:

@@ -90,7 +90,7 @@ def write_alone(
             return Refusal([(member.guard, answer.item)], answer.refusal)
         if isinstance(member, UnlockedRow):
             rows = [(member, answer.item)]
-            return Refusal([], answer.refusal, rows, True, answer.maybe_applied)
+            return Refusal([], answer.refusal, rows, answer.maybe_applied)
         return Refusal([], answer.refusal)
 
     answer = yield from write(shared, guards, build, refusal, what)
@@ -153,6 +153,7 @@ def write_together(
             [(guard, refused[place]) for place, guard in guards.items() if place in refused],
             answer.refusal,
             [(other, refused[place]) for place, other in conditions.items() if place in refused],
+            answer.maybe_applied,
         )
 
     answer = yield from write(shared, list(guards.values()), build, refusal, what)

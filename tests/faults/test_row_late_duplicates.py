@@ -23,7 +23,7 @@ from row_scene import (
 )
 
 from dev.faultproxy import Late, deny, drop_answer, late
-from pynamodb_mutex import MutexLostError
+from pynamodb_mutex import MutexLostError, RowLockedError
 
 Next = Callable[[RowScene, Account], Any]
 
@@ -313,3 +313,18 @@ def test_late_unlocked_writes_do_not_touch_a_row_that_is_locked(row_scene: RowSc
     row_scene.taken()
     for kept in all_kept:
         arrives_in_vain(row_scene, kept)
+
+
+def test_late_attempt_of_an_unlocked_write_may_follow_its_refusal(any_scene: RowScene) -> None:
+    kept = late()
+    any_scene.proxy.next(kept, op=any_scene.op("update"))
+    row = any_scene.here.get(any_scene.key, consistent_read=True)
+    with (
+        any_scene.there.locked(any_scene.key),
+        pytest.raises(RowLockedError, match="answer was lost") as refused,
+    ):
+        update(row, "late")
+    assert refused.value.applied is None
+    # the holder has released the row: nothing refuses the first attempt any more
+    assert kept.apply().status == 200
+    assert any_scene.old.get(any_scene.key, consistent_read=True).last == "late"

@@ -49,12 +49,10 @@ class Fault:
     Attributes:
         kind: One of `KINDS`.
         seconds: What the kind says.
-        answer: In place of DynamoDB's, for the kind "answered".
     """
 
     kind: str
     seconds: float | None = None
-    answer: Callable[[Outcome], Outcome] | None = None
 
 
 KINDS = {
@@ -68,13 +66,9 @@ KINDS = {
     "denied": "refused by a policy",
     "nonsense": "answered by something that is not DynamoDB",
     "undated": "answered without a Date",
-    "slow": "takes so many seconds on its way there",
-    "slow_answer": "its answer takes so many seconds",
     "partial": "of a batch only a part is done",
 }
 """Kinds of faults, and what they mean."""
-
-_AT_RANDOM = [kind for kind in KINDS if kind not in {"slow", "slow_answer"}]
 
 
 class Faults:
@@ -87,7 +81,7 @@ class Faults:
     def at_random(cls, rng: random.Random) -> Faults:
         """Return some kinds of faults, each rare or frequent; often none."""
         level = rng.choice((0.0, 0.01, 0.05, 0.2))
-        shares = {kind: rng.random() * level for kind in _AT_RANDOM if rng.random() < 0.5}
+        shares = {kind: rng.random() * level for kind in KINDS if rng.random() < 0.5}
         shares["denied"] = shares.get("denied", 0.0) / 10
         return cls(**shares)
 
@@ -111,8 +105,6 @@ class Exchange:
         operation: DynamoDB's name.
         kwargs: As botocore's client takes them.
         fault: What goes wrong with it.
-        times_applied: How often it reached DynamoDB so far, refused or not.
-        was_refused: Whether DynamoDB refused it when it reached it last.
     """
 
     thread: Thread
@@ -120,8 +112,6 @@ class Exchange:
     operation: str
     kwargs: dict[str, Any]
     fault: Fault | None = None
-    times_applied: int = 0
-    was_refused: bool = False
 
 
 @cache
@@ -288,8 +278,6 @@ class Network:
                 world.deliver(there, apply)
             world.after(there + back, partial(wake, _page))
         else:
-            there += seconds or 0.0 if kind == "slow" else 0.0
-            back += seconds or 0.0 if kind == "slow_answer" else 0.0
             world.deliver(there, partial(self._apply_and_answer, exchange, back))
 
     def _takes(self) -> float:
@@ -313,8 +301,6 @@ class Network:
         skew = world.rng.uniform(-0.5, 0.5) * HOST_SKEW if self.latency else 0.0
         date = _date(math.floor(self.epoch + world.now + skew))
         operation, name = exchange.operation, str(exchange.thread)
-        exchange.times_applied += 1
-        exchange.was_refused = False
         self.applying = exchange
         try:
             if exchange.fault is not None and exchange.fault.kind == "partial":
@@ -322,7 +308,6 @@ class Network:
             else:
                 data = world.tables.apply(operation, kwargs, as_of)
         except Refusal as refusal:
-            exchange.was_refused = True
             world.note(name, f"  {operation} refused: {refusal.code}")
             return _refused(refusal, operation, date)
         finally:
@@ -360,8 +345,6 @@ class Network:
         fault = exchange.fault
         if fault is not None and fault.kind == "undated":
             outcome = _undated(outcome)
-        if fault is not None and fault.answer is not None:
-            outcome = fault.answer(outcome)
         self._world.deliver(back, partial(wake, outcome))
 
 

@@ -17,7 +17,7 @@ import math
 import random
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.store import Request, Store
     from pynamodb_mutex._operations.effects import Effect
     from pynamodb_mutex._operations.events import Event
-
-T = TypeVar("T")
 
 MOST_STEPS = 100_000
 """A schedule has a few thousand. More within one `World.run` means that something goes round and round."""
@@ -377,7 +375,6 @@ class Thread:
         self.result: Any = None
         self.error: BaseException | None = None
         self.locals: dict[Any, Any] = {}
-        self.loop: Any = None
         self._call = call
         self._joining: list[Callable[..., None]] = []
         self._turn = 0

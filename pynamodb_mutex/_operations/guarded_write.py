@@ -284,8 +284,8 @@ def _is_applied(
                 raise guard.claim.lost_error(what, applied=None if maybe_applied else False)
     if applied or verdict is Verdict.AGAIN:
         return applied
-    # Also in a transaction, whose token shows that no earlier attempt was applied so far. A is delayed, B is refused
-    # by who holds the row, the holder releases it, A arrives: no guard refuses it.
+    # Also in a transaction, whose token shows only that no earlier attempt was applied so far: the first attempt is
+    # delayed, the second is refused because another holds the row, the holder releases it, and the first arrives.
     others = {
         condition.judge(row, refusal.error, now, maybe_applied=maybe_applied)
         for condition, row in refusal.others

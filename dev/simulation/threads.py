@@ -79,22 +79,23 @@ def acting_as(world: World, process: Process) -> Iterator[MainThread]:
         world.thread, world.main = before
 
 
+def of_world(world: World, kind: type[Any]) -> Any:
+    """Return a stand-in for a world: the library, and tests, make it without naming one."""
+    return type(kind.__name__, (kind,), {"_world": world})
+
+
 def threading_of(world: World) -> Any:
     """Return what stands for the module `threading` in a world."""
 
-    def inside(kind: type[Any]) -> Any:
-        # the library, and tests, name them without a world
-        return type(kind.__name__, (kind,), {"_world": world})
-
     return types.SimpleNamespace(
-        Thread=inside(StartedThread),
-        Timer=inside(Timer),
-        Condition=inside(Condition),
-        Event=inside(Event),
-        Semaphore=inside(Semaphore),
-        Barrier=inside(Barrier),
-        Lock=inside(Lock),
-        RLock=inside(Lock),
+        Thread=of_world(world, StartedThread),
+        Timer=of_world(world, Timer),
+        Condition=of_world(world, Condition),
+        Event=of_world(world, Event),
+        Semaphore=of_world(world, Semaphore),
+        Barrier=of_world(world, Barrier),
+        Lock=of_world(world, Lock),
+        RLock=of_world(world, Lock),
         current_thread=lambda: world.running.locals.get("started_as", world.running),
         main_thread=lambda: world.main,
         get_ident=lambda: id(world.running),
@@ -198,7 +199,7 @@ class Event:
     _world: World
 
     def __init__(self) -> None:
-        self._condition = type("Condition", (Condition,), {"_world": self._world})()
+        self._condition = of_world(self._world, Condition)()
         self._is_set = False
 
     def is_set(self) -> bool:
@@ -225,7 +226,7 @@ class Semaphore:
     _world: World
 
     def __init__(self, value: int = 1) -> None:
-        self._condition = type("Condition", (Condition,), {"_world": self._world})()
+        self._condition = of_world(self._world, Condition)()
         self._left = value
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
@@ -254,7 +255,7 @@ class Barrier:
 
     def __init__(self, parties: int) -> None:
         self.parties = parties
-        self._passed = type("Event", (Event,), {"_world": self._world})()
+        self._passed = of_world(self._world, Event)()
         self._arrived = 0
 
     def wait(self, timeout: float | None = None) -> int:
@@ -352,7 +353,7 @@ class Executor(futures.Executor):
         self._calls: deque[Callable[[], None]] = deque()
         self._idle = 0
         self._is_shut = False
-        self._changed = type("Condition", (Condition,), {"_world": self._world})()
+        self._changed = of_world(self._world, Condition)()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make a call on a thread."""
@@ -394,7 +395,7 @@ class Future(futures.Future[Any]):
 
     def __init__(self, world: World) -> None:
         super().__init__()
-        self._done = type("Event", (Event,), {"_world": world})()
+        self._done = of_world(world, Event)()
 
     def settle(self, call: Callable[[], Any]) -> None:
         """Make a call, and note what came of it."""

@@ -31,7 +31,7 @@ from dev.faultproxy.proxy import FaultProxy
 from dev.faultproxy.wire import Reply, kind_of
 from dev.simulation.network import Client, service_model, worlds
 from dev.simulation.table import Refusal
-from dev.simulation.threads import AsyncIo, Executor, acting_as, installed, threading_of
+from dev.simulation.threads import AsyncIo, Executor, acting_as, installed, of_world, threading_of
 from dev.simulation.world import Process, World
 from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex.testing import Engine
@@ -64,7 +64,7 @@ def _stand_ins(world: World, threading: Any) -> Iterator[None]:
         "time": _Time(world),
         "asyncio": AsyncIo(world),
         "random": _Random(world),
-        "ThreadPoolExecutor": type("Executor", (Executor,), {"_world": world}),
+        "ThreadPoolExecutor": of_world(world, Executor),
         "FakeClock": functools.partial(VirtualClock, world),
         "forget_everything": functools.partial(_forget_everything, world),
     }

@@ -14,8 +14,9 @@ JOBS ?= 4
 
 PROOF = build/proof
 IN_VENV = $(VENV)/bin/python -m
+PYTEST = $(IN_VENV) pytest --numprocesses $(JOBS) --dist worksteal -m
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet
-# Into an environment: uv takes a quarter of pip's time, and pip goes where uv is not told of the way.
+# Into an environment: uv takes a quarter of pip's time, and pip serves where uv cannot reach the index.
 define install
 $(1)/bin/python $(PIP_INSTALL) uv
 $(1)/bin/python -m uv pip install --quiet --compile-bytecode --python $(1)/bin/python $(2) || \
@@ -44,13 +45,23 @@ $(DEMO_VENV)/.installed: setup.cfg setup.py
 	$(call install,$(DEMO_VENV),$(FOR_DEMO))
 	@touch $@
 
-test: $(VENV)/.installed ## run all tests; every line and branch must be covered
+test: $(VENV)/.installed ## run the tests (MEASURED=1: and measure their coverage)
+ifndef MEASURED
+	$(PYTEST) 'not lengthy'
+else
+	$(MAKE) --no-print-directory coverage
+	$(PYTEST) '(local or unmeasured) and not lengthy'
+endif
+
+# Without DynamoDB Local, and without what runs in processes of its own: measured, a test takes three times as long.
+coverage: $(VENV)/.installed ## measure the tests; every line and branch must be covered
 	@$(IN_VENV) coverage erase
-	$(IN_VENV) coverage run -m pytest -m 'not (alone or local or unmeasured)' --numprocesses $(JOBS) --dist worksteal
+	$(subst pytest,coverage run -m pytest,$(PYTEST)) 'not (local or unmeasured or lengthy)'
 	@$(IN_VENV) coverage combine --quiet
 	$(IN_VENV) coverage report --fail-under=100
-	$(IN_VENV) pytest -m '(local or unmeasured) and not alone' --numprocesses $(JOBS) --dist worksteal
-	$(IN_VENV) pytest -m alone
+
+lengthy: $(VENV)/.installed ## run the tests of the tools that attack and measure with real processes
+	$(PYTEST) lengthy
 
 demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options)
 	@$(DEMO_VENV)/bin/python examples/demo.py $(ARGS)
@@ -70,7 +81,10 @@ $(PEERS_VENV)/.installed: setup.cfg setup.py dev/peers/requirements.txt
 simulate: $(VENV)/.installed ## the whole library in virtual time, from a seed (ARGS=--help)
 	@$(IN_VENV) dev.simulation $(ARGS)
 
-peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## other locks under the same nemesis (ARGS=... for its options)
+races: $(VENV)/.installed ## real threads in drawn orders (ARGS="schedules seed scene ...")
+	@$(VENV)/bin/frontrun $(IN_VENV) dev.races $(or $(ARGS),200 1)
+
+peers: $(VENV)/.installed $(PEERS_VENV)/.installed ## other locks under the same fault injection (ARGS=... for its options)
 	$(IN_VENV) dev.peers --python $(PEERS_VENV)/bin/python --out $(PROOF) $(ARGS)
 
 # Goes on after a violation, so that the page has it all; fails in the end.
@@ -84,7 +98,7 @@ proof: $(VENV)/.installed ## the whole proof: trial (ARGS=...), peers, large mod
 	$(IN_VENV) dev.chaos.page $(PROOF) $(PROOF)/runs || failed=1; \
 	exit $$failed
 
-bench: $(VENV)/.installed $(PEERS_VENV)/.installed ## what locks cost, beside other locks (ARGS=... for its options)
+bench: $(VENV)/.installed $(PEERS_VENV)/.installed ## what locks cost, next to other locks (ARGS=... for its options)
 	$(IN_VENV) dev.bench --python $(PEERS_VENV)/bin/python $(ARGS)
 
 $(COMPAT_VENV)/.installed: setup.cfg setup.py dev/compat/requirements.txt
@@ -102,9 +116,10 @@ lint: $(VENV)/.installed ## check style, format, layers and types
 	$(IN_VENV) mypy --strict pynamodb_mutex tests/typing examples
 	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python
 
-docs: $(VENV)/.installed ## build the documentation into build/docs; a warning is an error
+docs: $(VENV)/.installed ## build the documentation into build/docs, and count its words; a warning is an error
 	@if test -f docs/conf.py; then \
-		$(IN_VENV) sphinx -W --keep-going -n -q docs build/docs && echo "build/docs/index.html"; \
+		$(IN_VENV) sphinx -W --keep-going -n -q docs build/docs && echo "build/docs/index.html" && \
+		$(IN_VENV) dev.words; \
 	else \
 		echo "no docs/conf.py: nothing to build"; \
 	fi
@@ -115,7 +130,7 @@ newest: WHEEL_TESTS = api/locks/test_mutex
 lowest: WHEEL_TESTS = api/locks/test_mutex operations/test_renewal_batches dynamodb/test_create_table
 IN_WHEEL = cd build/wheel && ../$@/bin/python -I
 TEST_WHEEL = $(IN_WHEEL) -m pytest -q -c ../../pyproject.toml --rootdir ../../tests -o pythonpath='build/wheel tests/support' -p no:cacheprovider \
-	-m 'not (local or alone)' $(WHEEL_TESTS:%=../../tests/%.py)
+	-m 'not (local or lengthy)' $(WHEEL_TESTS:%=../../tests/%.py)
 FOR_TESTS = pytest pytest-timeout hypothesis greenlet
 
 dist: newest lowest ## build sdist and wheel, check them, try the wheel in clean environments

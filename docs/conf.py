@@ -1,9 +1,15 @@
 """Sphinx configuration. The build needs no network."""
 
 import inspect
+from importlib import import_module
 from importlib.metadata import version as version_of
+from typing import ClassVar
 
+from docutils.statemachine import StringList
+from sphinx.domains.python import PyObject
 from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util.docutils import SphinxDirective
 
 project = "pynamodb-mutex"
 author = "pynamodb-mutex maintainers"
@@ -22,6 +28,7 @@ default_role = "py:obj"
 nitpicky = True
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 napoleon_google_docstring = True
@@ -49,6 +56,78 @@ html_theme = "furo"
 html_title = "pynamodb-mutex"
 
 
+MEMBERS = {
+    "Make one": ["for_key", "for_row", "for_keys", "any_of"],
+    "Acquire and release": [
+        *("acquire", "release", "__enter__", "__exit__", "__aenter__", "__aexit__", "__call__"),
+    ],
+    "State, without a request": ["held", "remaining", "deadline", "lost", "loss"],
+    "Renew": ["ensure_held", "renew"],
+    "The lock, and this acquisition of it": [
+        *("key", "keys", "members", "permit", "row", "owner", "token", "fencing_token"),
+        *("fencing_tokens", "abandoned", "abandoned_by", "data"),
+    ],
+    "Write under the lock": ["transaction", "save_data"],
+    "Hand over to another process": ["detach", "attach"],
+    "The lock in DynamoDB, whoever holds it": ["locked", "force_release"],
+}
+"""The members of all handles on locks, in the order in which the reference shows them."""
+
+INTERNAL = {"bind", "of"}
+"""Methods that the modules of the library call on each other's objects."""
+
+
+class Members(SphinxDirective):
+    """``.. members:: CLASS``: its members by `MEMBERS`; those that a documented class has described, as links.
+
+    The option ``base`` names that class. A public member without a place in `MEMBERS` is an error.
+    """
+
+    required_arguments = 1
+    option_spec: ClassVar = {"base": str}
+
+    def run(self):
+        name, base = self.arguments[0], self.options.get("base")
+        handle = find(name)
+        described = find(base) if base else None
+        public = {each for each in dir(handle) if not each.startswith("_")} - INTERNAL
+        if unknown := public - {each for names in MEMBERS.values() for each in names}:
+            raise self.error(f"{name}: no place for {', '.join(sorted(unknown))}")
+        lines, inherited = [], []
+        for title, names in MEMBERS.items():
+            there = [each for each in names if self.has(handle, each)]
+            inherited += [each for each in there if found(described, each) is found(handle, each)]
+            own = [each for each in there if each not in inherited]
+            lines += [f".. rubric:: {title}", ""] if own else []
+            for each in own:
+                is_property = isinstance(found(handle, each), property)
+                lines += [f".. auto{'property' if is_property else 'method'}:: {name}.{each}", ""]
+        if inherited:
+            links = ", ".join(f":py:obj:`{each} <{base}.{each}>`" for each in inherited)
+            lines += [f"As ``{base.rpartition('.')[2]}`` has them: {links}.", ""]
+        return self.parse_text_to_nodes(StringList(lines, source=name))
+
+    @staticmethod
+    def has(handle, name):
+        """Say whether a class has a member, other than a method that makes objects of its base alone."""
+        if found(handle, name) is None:
+            return False
+        makers = {each for kind in handle.__mro__ for each in vars(kind).get("_makers", ())}
+        return name not in makers or name in handle._makers
+
+
+def found(kind, name):
+    """Return what a class has under a name, by itself or by inheritance, as it is defined."""
+    bases = () if kind is None else kind.__mro__
+    return next((vars(base)[name] for base in bases if name in vars(base)), None)
+
+
+def find(name):
+    """Return what a dotted name names."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
+
+
 def property_docstring(app, what, name, obj, options, lines):  # noqa: PLR0917 - Sphinx calls it so
     """Read a property's docstring as a method's.
 
@@ -59,5 +138,31 @@ def property_docstring(app, what, name, obj, options, lines):  # noqa: PLR0917 -
         lines[:] = GoogleDocstring(written, app.config, app, "method", name, obj, options).lines()
 
 
+def variable_docstring(app, what, name, obj, options, lines):  # noqa: PLR0917 - Sphinx calls it so
+    """Describe a variable that another library defines: autodoc finds the docstring of its type."""
+    if name == "pynamodb_mutex.signals.signals_available":
+        lines[:] = ["Whether blinker is installed, so that signals are sent."]
+
+
+def readable_defaults(app, what, name, obj, options, signature, result):  # noqa: PLR0917 - as above
+    """Replace the names of constants that readers do not know by their values."""
+    if signature is None:
+        return None
+    return signature.replace("FOREVER", "-1").replace(
+        "=REGISTRY", "=prometheus_client.REGISTRY"
+    ), result
+
+
 def setup(app):
+    for module in ("pynamodb_mutex._synchronized", "pynamodb_mutex.testing.holders"):
+        # autodoc would show the overloads, which are for type checkers, in place of the signature
+        analyzer = ModuleAnalyzer.for_module(module)
+        analyzer.analyze()
+        analyzer.overloads.clear()
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
+    app.add_directive("members", Members)
+    app.connect("autodoc-process-docstring", variable_docstring)
+    app.connect("autodoc-process-signature", readable_defaults)
     app.connect("autodoc-process-docstring", property_docstring, priority=900)  # after napoleon

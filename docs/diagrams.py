@@ -1,6 +1,7 @@
 """Draw the diagrams of the concept pages: ``python docs/diagrams.py`` writes them into docs/pictures.
 
-Each is an SVG on a background of its own, so that it reads the same in light and in dark.
+Each is an SVG on a background of its own, so that it reads the same in light and in dark. They are as wide as a
+phone's screen: a wider drawing would be scaled down there, and its words with it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from html import escape
 from pathlib import Path
 
 PICTURES = Path(__file__).parent / "pictures"
-WIDTH = 760
-INK, PALE, BLUE, GREEN, RED, AMBER = (
+WIDTH = 440
+INK, PALE, GREY, BLUE, GREEN, RED, AMBER = (
     "#1f2933",
     "#7b8794",
+    "#55606d",
     "#1d5fa8",
     "#1c7c4a",
     "#b3261e",
@@ -64,7 +66,7 @@ class Drawing:
         heads = "".join(
             f'<marker id="head-{ink[1:]}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8"'
             f' markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" fill="{ink}"/></marker>'
-            for ink in (INK, PALE, BLUE, GREEN, RED, AMBER)
+            for ink in (INK, PALE, GREY, BLUE, GREEN, RED, AMBER)
         )
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{self.height}"'
@@ -77,16 +79,22 @@ class Drawing:
 
 
 class Sequence(Drawing):
-    """Who sends what to whom: lifelines, and arrows between them."""
+    """Requests and answers: lifelines, and arrows between them."""
 
     def __init__(self, height: int, title: str, lives: dict[str, float]) -> None:
         super().__init__(height, title)
         self.lives = lives
-        self.at = 84.0
+        self.at = 76.0
         for name, x in lives.items():
-            self.box(x - 92, 18, 184, 32, INK, "#eef2f6")
-            self.text(x, 39, name, weight="bold", halo="0")
-            self.line(x, 50, x, height - 18, PALE, dash="3 4", width="1.2")
+            self.box(x - 58, 14, 116, 30, INK, "#eef2f6")
+            self.text(x, 34, name, weight="bold", halo="0")
+            self.line(x, 44, x, height - 14, PALE, dash="3 4", width="1.2")
+
+    def _beside(self, x: float) -> tuple[float, str]:
+        """Return where words at a lifeline begin, or end: those at an outer one begin at the edge."""
+        if x < WIDTH / 3:
+            return 8, "start"
+        return (WIDTH - 8, "end") if x > WIDTH * 2 / 3 else (x, "middle")
 
     def send(
         self, start: str, end: str, words: str, ink: str = BLUE, *, lost: bool = False
@@ -94,189 +102,237 @@ class Sequence(Drawing):
         """Draw a message; one that is lost ends half way."""
         x1, x2 = self.lives[start], self.lives[end]
         stop = x1 + (x2 - x1) * 0.55 if lost else x2
-        self.text((x1 + x2) / 2, self.at - 7, words, ink)
+        outer = max(x1, x2, key=lambda each: abs(each - WIDTH / 2)) if len(self.lives) > 2 else x1
+        at, anchor = self._beside(outer)
+        self.text(at, self.at - 7, words, ink, anchor=anchor)
         self.line(x1, self.at, stop, self.at, ink, arrow="yes")
         if lost:
             self.line(stop + 2, self.at - 7, stop + 16, self.at + 7, RED, width="2.5")
             self.line(stop + 2, self.at + 7, stop + 16, self.at - 7, RED, width="2.5")
-        self.at += 34
+        self.at += 36
 
     def state(self, name: str, words: str, ink: str = INK, fill: str = "#f7f9fb") -> None:
         """Say how things stand at a lifeline."""
-        width = 7.3 * len(words) + 22
-        x = min(max(self.lives[name] - width / 2, 8), WIDTH - width - 8)
-        self.box(x, self.at - 18, width, 24, ink, fill)
-        self.text(x + width / 2, self.at - 1.5, words, ink, size="12", halo="0")
+        width = 7.6 * len(words) + 16
+        x = min(max(self.lives[name] - width / 2, 6), WIDTH - width - 6)
+        self.box(x, self.at - 20, width, 25, ink, fill)
+        self.text(x + width / 2, self.at - 3, words, ink, halo="0")
         self.at += 36
 
     def gap(self, words: str) -> None:
         """Let time pass."""
-        self.line(24, self.at - 8, WIDTH - 24, self.at - 8, PALE, dash="8 6", width="1")
-        width = 7 * len(words) + 24
+        self.line(12, self.at - 8, WIDTH - 12, self.at - 8, PALE, dash="8 6", width="1")
+        width = 7.6 * len(words) + 20
         self.box(WIDTH / 2 - width / 2, self.at - 20, width, 24, "#ffffff", "#ffffff")
-        self.text(WIDTH / 2, self.at - 4, words, PALE, size="12")
-        self.at += 36
+        self.text(WIDTH / 2, self.at - 4, words, GREY)
+        self.at += 34
+
+    def note(self, *lines: str) -> None:
+        """Write a remark below."""
+        for words in lines:
+            self.text(8, self.at - 8, words, GREY, anchor="start")
+            self.at += 18
 
 
-A, ROW, B = "process A", "the lock's row", "process B"
-THREE = {A: 118.0, ROW: 380.0, B: 642.0}
+A, ROW, B = "process A", "the row", "process B"
+THREE = {A: 66.0, ROW: 220.0, B: 374.0}
+TWO = {A: 66.0, ROW: 350.0}
 HELD, FREE = "#e8f3ec", "#f7f9fb"
 
 
 def protocol() -> Drawing:
-    """Take, be refused, renew, write, release: each one conditional write."""
+    """Acquire, be refused, renew, write, release: each one conditional write."""
     draw = Sequence(672, "The requests of a lock", THREE)
     draw.state(ROW, "version 41, no end: free")
-    draw.send(A, ROW, "acquire, token a: if there is no claim")
+    draw.send(A, ROW, "acquire with token a: if there is no claim")
     draw.state(ROW, "token a, version 42, end 12:00:30", GREEN, HELD)
     draw.send(ROW, A, "applied: held", GREEN)
-    draw.send(B, ROW, "acquire, token b: if there is no claim")
-    draw.send(ROW, B, "refused, with the row: held by A", RED)
+    draw.send(B, ROW, "acquire with token b: if there is no claim")
+    draw.send(ROW, B, "refused, with the row: A holds it", RED)
     draw.send(A, ROW, "renew: if token a, version 42")
     draw.state(ROW, "token a, version 42, end 12:00:40", GREEN, HELD)
-    draw.send(B, ROW, "poll: a read, half a unit", PALE)
-    draw.send(A, ROW, "write: if a, 42, and writes = 0")
+    draw.send(B, ROW, "poll: a read, half a unit", GREY)
+    draw.send(A, ROW, "write: if token a, version 42, and writes = 0")
     draw.state(ROW, "token a, version 42, writes 1, and the data", GREEN, HELD)
     draw.send(A, ROW, "release: if token a, version 42")
     draw.state(ROW, "token a, version 42, no end: free", INK, FREE)
-    draw.send(B, ROW, "poll: it is free", PALE)
-    draw.send(B, ROW, "acquire, token b: if there is no claim")
+    draw.send(B, ROW, "poll: it is free", GREY)
+    draw.send(B, ROW, "acquire with token b: if there is no claim")
     draw.state(ROW, "token b, version 43, end 12:01:07", GREEN, HELD)
     draw.send(ROW, B, "applied: held, fencing token 43", GREEN)
     return draw
 
 
 def lost_answer() -> Drawing:
-    """An answer is lost: the repeat is refused by its own first attempt."""
-    draw = Sequence(330, "An answer is lost", {A: 118.0, ROW: 560.0})
-    draw.send(A, ROW, "acquire, token a: if there is no claim")
+    """An answer is lost: the retry is refused, and the row shows why."""
+    draw = Sequence(316, "An answer is lost", TWO)
+    draw.send(A, ROW, "acquire with token a: if there is no claim")
     draw.state(ROW, "token a, version 42, end 12:00:30", GREEN, HELD)
-    draw.send(ROW, A, "applied", PALE, lost=True)
-    draw.send(A, ROW, "the same again, token a: if there is no claim, and the token is not a")
+    draw.send(ROW, A, "applied", GREEN, lost=True)
+    draw.at += 16
+    draw.text(8, draw.at - 25, "retry, token a: if there is no claim,", BLUE, anchor="start")
+    draw.send(A, ROW, "and the row has another token")
     draw.send(ROW, A, "refused, with the row: token a", RED)
-    draw.state(A, "a is mine: it was applied. Held", GREEN, HELD)
-    draw.text(24, draw.at, "The lease counts from the first sending.", PALE, anchor="start")
+    draw.state(A, "token a is mine: it was applied. Held", GREEN, HELD)
+    draw.note("The lease counts from the first sending.")
     return draw
 
 
 def hand_over() -> Drawing:
-    """Threads of one process: a release gives the lock on by one write."""
-    lives = {"thread 1": 118.0, "thread 2": 330.0, ROW: 620.0}
-    draw = Sequence(392, "Hand-over within a process", lives)
-    draw.send("thread 1", ROW, "acquire, token a")
+    """Threads of one process: a release hands the lock over by one write."""
+    lives = {"thread 1": 66.0, "thread 2": 220.0, ROW: 374.0}
+    draw = Sequence(352, "Hand-over within a process", lives)
+    draw.send("thread 1", ROW, "acquire with token a")
     draw.state(ROW, "token a, version 42", GREEN, HELD)
-    draw.state("thread 2", "wants it too: queues here, sends nothing")
-    draw.text(118, draw.at, "releases", BLUE)
-    draw.at += 22
-    draw.send("thread 1", ROW, "if token a, version 42: token b, version 43, a new end")
+    draw.state("thread 2", "waits in the queue, and sends nothing")
+    draw.at += 16
+    draw.text(8, draw.at - 25, "release: if token a, version 42:", BLUE, anchor="start")
+    draw.send("thread 1", ROW, "token b, version 43, a new end")
     draw.state(ROW, "token b, version 43", GREEN, HELD)
     draw.send(ROW, "thread 1", "applied", GREEN)
-    draw.send("thread 1", "thread 2", "it is yours", GREEN)
-    draw.text(24, draw.at, "One write in place of release, poll and acquire.", PALE, anchor="start")
+    draw.send("thread 1", "thread 2", "hands the lock over", GREEN)
+    draw.note("One write instead of release, poll and acquire.")
     return draw
 
 
 def take_over() -> Drawing:
-    """A holder dies, and a newcomer takes the lock at first sight; a late write is refused."""
-    draw = Sequence(484, "A dead holder's lock", THREE)
-    draw.send(A, ROW, "acquire, token a")
+    """A holder dies, and a newcomer acquires the lock at once; a late write is refused."""
+    draw = Sequence(458, "A dead holder's lock", THREE)
+    draw.send(A, ROW, "acquire with token a")
     draw.state(ROW, "token a, version 42, end 12:00:30, owner A", GREEN, HELD)
-    draw.state(A, "is stopped, or dies", RED, "#fbeceb")
+    draw.state(A, "is paused, or dies", RED, "#fbeceb")
     draw.gap("a minute passes")
-    draw.send(B, ROW, "acquire b: no claim, or end < 12:01:31")
+    draw.send(B, ROW, "acquire with token b: no claim, or end < 12:01:31")
     draw.state(ROW, "token b, version 43, end 12:02:03, abandoned by A", GREEN, HELD)
     draw.send(ROW, B, "applied at once: held", GREEN)
-    draw.gap("A wakes up")
-    draw.send(A, ROW, "write: if token a, version 42, writes = 0")
+    draw.gap("A resumes")
+    draw.send(A, ROW, "write: if token a, version 42, and writes = 0")
     draw.send(ROW, A, "refused, with the row: lost, TAKEN", RED)
-    words = "12:01:31 is B's lower bound of DynamoDB's time, less 0.1 s. No wall clock of A or B."
-    draw.text(WIDTH - 24, draw.at, words, PALE, anchor="end", size="12")
+    draw.note(
+        "12:01:31 is B's lower bound of DynamoDB's time, less 0.1 s.",
+        "No wall clock of A or B is used.",
+    )
     return draw
 
 
 def server_time() -> Drawing:
-    """What the Date of an answer says of DynamoDB's time."""
-    draw = Drawing(400, "Bounds of DynamoDB's time")
-    left, bottom, x_scale, y_scale = 96, 340, 118, 56
+    """What the Date of an answer says about DynamoDB's time."""
+    draw = Drawing(410, "Bounds of DynamoDB's time")
+    left, bottom, x_scale, y_scale = 66, 320, 73, 52
 
     def at(local: float, server: float) -> tuple[float, float]:
         return left + local * x_scale, bottom - server * y_scale
 
-    draw.line(left, bottom, WIDTH - 24, bottom, INK, arrow="yes")
-    draw.line(left, bottom, left, 24, INK, arrow="yes")
-    draw.text(WIDTH - 28, bottom + 20, "local clock", anchor="end")
-    draw.text(left, 18, "DynamoDB's time", anchor="middle")
+    draw.line(left, bottom, WIDTH - 10, bottom, INK, arrow="yes")
+    draw.line(left, bottom, left, 26, INK, arrow="yes")
+    draw.text(WIDTH - 10, bottom + 34, "local clock", anchor="end")
+    draw.text(8, 18, "DynamoDB's time", anchor="start")
     for second in range(1, 6):
         x, y = at(0, second)
-        draw.line(x, y, WIDTH - 30, y, "#dde3ea", width="1")
-        draw.text(x - 8, y + 4, f"12:00:0{second}", PALE, anchor="end", size="11")
-    for sent, received, date, name in (
-        (0.5, 0.9, 1, "first answer"),
-        (2.6, 2.9, 3, "second answer"),
-    ):
+        draw.line(x, y, WIDTH - 12, y, "#dde3ea", width="1")
+        draw.text(x - 6, y + 4, f"12:00:0{second}", GREY, anchor="end", size="12")
+    for sent, received, date, name in ((0.5, 1.0, 1, "1st"), (2.6, 3.0, 3, "2nd")):
         (x1, top), (x2, low) = at(sent, date + 1), at(received, date)
         draw.box(x1, top, x2 - x1, low - top, AMBER, "#fdf3e1")
         draw.line(x1, bottom, x1, low, AMBER, dash="2 3", width="1")
         draw.line(x2, bottom, x2, low, AMBER, dash="2 3", width="1")
-        draw.text(x1 - 4, bottom + 16, "sent", AMBER, anchor="end", size="11")
-        draw.text(x2 + 4, bottom + 16, "received", AMBER, anchor="start", size="11")
-        draw.text(x2 + 6, low + 16, f"{name}: Date 12:00:0{date}", AMBER, anchor="start", size="11")
+        draw.text(x1 + 5, bottom + 16, "sent", AMBER, anchor="end")
+        draw.text(x2 - 5, bottom + 16, "received", AMBER, anchor="start")
+        words = f"{name} answer: Date 12:00:0{date}"
+        place, anchor = (x2 + 5, "start") if date == 1 else (WIDTH - 10, "end")
+        draw.text(place, low + (16 if date == 1 else 34), words, AMBER, anchor=anchor)
     draw.line(*at(0.0, 0.95), *at(4.25, 5.2), INK, dash="6 4")
-    draw.text(*at(4.28, 5.26), "true", anchor="start", size="12")
+    draw.text(*at(4.3, 5.22), "true", anchor="start")
     draw.line(*at(0.5, 2.0), *at(2.6, 4.16), RED, width="2.2")
     draw.line(*at(2.6, 4.0), *at(4.1, 5.56), RED, width="2.2")
-    draw.text(*at(3.25, 5.25), "upper bound", RED, anchor="end", size="12")
-    draw.line(*at(0.9, 1.0), *at(2.9, 2.95), BLUE, width="2.2")
-    draw.line(*at(2.9, 3.0), *at(4.6, 4.66), BLUE, width="2.2")
-    draw.text(*at(3.98, 3.72), "lower bound", BLUE, anchor="start", size="12")
-    draw.text(
-        left,
-        388,
-        "Somewhere between sending and receiving, DynamoDB's time was within [Date, Date + 1 s).",
-        INK,
-        anchor="start",
-        size="12",
-    )
+    draw.text(*at(3.2, 5.25), "upper bound", RED, anchor="end")
+    draw.line(*at(1.0, 1.0), *at(3.0, 2.95), BLUE, width="2.2")
+    draw.line(*at(3.0, 3.0), *at(4.7, 4.66), BLUE, width="2.2")
+    draw.text(*at(3.75, 3.4), "lower bound", BLUE, anchor="start")
+    draw.text(8, 380, "Between sending and receiving,", anchor="start")
+    draw.text(8, 398, "DynamoDB's time was within [Date, Date + 1 s).", anchor="start")
     return draw
 
 
 def ends() -> Drawing:
     """The holder stops before anybody else may begin."""
-    draw = Drawing(286, "When a holder stops, and when another may begin")
-    sent, stops, end, takes = 120.0, 470.0, 540.0, 640.0
+    draw = Drawing(350, "When a holder stops, and when another may begin")
+    sent, stops, end, takes = 20.0, 250.0, 290.0, 328.0
     rows = (
-        (64, "A believes", sent, stops, GREEN, HELD),
-        (124, "the row's claim", sent + 26, end, INK, "#eef2f6"),
-        (184, "B may take it", takes, WIDTH - 14, BLUE, "#e6eff9"),
+        (46, "A believes that it holds", sent, stops, GREEN, HELD),
+        (126, "the claim in the row", sent + 16, end, INK, "#eef2f6"),
+        (206, "B may acquire", takes, WIDTH - 8, BLUE, "#e6eff9"),
     )
+    for x, top, ink in ((sent, 30, GREEN), (stops, 46, GREEN), (end, 126, INK), (takes, 206, BLUE)):
+        draw.line(x, top, x, 262, ink, dash="3 4", width="1.2")
     for y, name, start, stop, ink, fill in rows:
-        draw.box(start, y, stop - start, 30, ink, fill)
-        draw.text(sent - 10, y + 20, name, ink, anchor="end", size="12")
-    for x, top, words, ink in (
-        (sent, 34, "A sends", GREEN),
-        (stops, 34, "A stops: 0.99 leases after sending", GREEN),
-        (end, 111, "end: A's upper bound when it sent, + lease", INK),
-        (takes, 172, "B's lower bound - 0.1 s is past the end", BLUE),
+        draw.box(start, y, stop - start, 28, ink, fill)
+        draw.text((start + stop) / 2, y + 19, name, ink, halo="0", size="12" if y > 200 else "13")
+    draw.text(sent - 8, 24, "A sends", GREEN, anchor="start")
+    draw.text(stops + 6, 58, "A stops 0.99 leases", GREEN, anchor="start")
+    draw.text(stops + 6, 75, "after sending", GREEN, anchor="start")
+    draw.text(end + 6, 138, "A's upper bound", anchor="start")
+    draw.text(end + 6, 155, "when it sent + lease", anchor="start")
+    draw.text(takes - 6, 217, "B's lower bound - 0.1 s", BLUE, anchor="end")
+    draw.text(takes - 6, 234, "has passed that end", BLUE, anchor="end")
+    draw.line(8, 262, WIDTH - 8, 262, INK, arrow="yes")
+    draw.text(WIDTH - 10, 282, "true time", anchor="end")
+    for place, words in enumerate(
+        (
+            "A stops earlier if its upper bound of DynamoDB's",
+            "time reaches the end first. It never stops later.",
+        )
     ):
-        draw.line(x, top + 8, x, 236, ink, dash="3 4", width="1.2")
-        anchor = "start" if x == sent else "end"
-        draw.text(x + (-4 if anchor == "start" else 4), top, words, ink, anchor=anchor, size="12")
-    draw.line(40, 236, WIDTH - 14, 236, INK, arrow="yes")
-    draw.text(WIDTH - 16, 256, "true time", anchor="end", size="12")
-    draw.text(
-        40,
-        274,
-        "A also stops when its upper bound reaches the end, should that come first: never after it.",
-        PALE,
-        anchor="start",
-        size="12",
+        draw.text(8, 318 + 18 * place, words, GREY, anchor="start")
+    return draw
+
+
+def which_lock() -> Drawing:
+    """Ask one question after another; the first yes chooses."""
+    questions = (
+        (
+            "Is it harmless to do the work twice, or can",
+            "a conditional write refuse the second try?",
+            "no lock",
+        ),
+        (
+            "Do you change one row, and may a conflict",
+            "make you read it and start again?",
+            "version attribute",
+        ),
+        (
+            "Must every job be done, one after another,",
+            "and may it wait in a queue?",
+            "a queue: SQS FIFO",
+        ),
+        ("Does the work need several resources", "at the same time?", "several locks"),
+        ("Is there a pool of resources,", "and will any of them do?", "any of"),
+        ("May several holders work at once,", "up to a limit?", "semaphore"),
+        ("Is the resource one row", "of a PynamoDB model?", "row lock"),
     )
+    step, top, middle = 72, 20, 196.0
+    draw = Drawing(top + step * len(questions) + 64, "Which lock do I need?")
+    for number, (first, second, answer) in enumerate(questions):
+        y = top + number * step
+        is_other = number < 3  # no lock of this library
+        draw.box(20, y, 352, 48, INK, "#eef2f6")
+        draw.text(middle, y + 20, first, halo="0")
+        draw.text(middle, y + 38, second, halo="0")
+        draw.line(372, y + 24, 500, y + 24, GREEN, arrow="yes")
+        draw.text(436, y + 18, "yes", GREEN, halo="0")
+        draw.box(500, y + 6, 240, 36, *((AMBER, "#fdf3e1") if is_other else (GREEN, HELD)))
+        draw.text(620, y + 29, answer, weight="bold", halo="0")
+        draw.line(middle, y + 48, middle, y + step, RED, arrow="yes")
+        draw.text(middle + 18, y + 64, "no", RED, halo="0")
+    y = top + step * len(questions)
+    draw.box(middle - 120, y, 240, 36, GREEN, HELD)
+    draw.text(middle, y + 23, "mutex", weight="bold", halo="0")
     return draw
 
 
 DIAGRAMS = {
     drawn.__name__.replace("_", "-"): drawn
-    for drawn in (protocol, lost_answer, hand_over, take_over, server_time, ends)
+    for drawn in (protocol, lost_answer, hand_over, take_over, server_time, ends, which_lock)
 }
 
 

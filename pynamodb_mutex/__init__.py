@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what not everybody needs when it is asked for."""
+    """Load names that few programs need when they are first used: an import of the package stays fast."""
     if name == "synchronized":
         from pynamodb_mutex._synchronized import synchronized  # noqa: PLC0415 - as the docstring says
 

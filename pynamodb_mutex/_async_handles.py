@@ -1,4 +1,4 @@
-"""What all locks for tasks have in common: each drives one for threads, with the runner for tasks."""
+"""Base classes of the locks for tasks: each runs the operations of a lock for threads with the runner for tasks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 
 class AsyncHandle(Handle[Any], Generic[L]):
-    """A lock for threads, driven by tasks, and the tasks that hold it."""
+    """A lock for threads, run by tasks, and the tasks that hold it."""
 
     def __init__(self, make: Callable[..., L], on_lost: Any, *, cancel_on_loss: bool) -> None:
         self._make = make
@@ -66,7 +66,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         return self._lock._not_held_error(what)
 
     def _notify(self, _: L) -> None:
-        """Pass on the report of a loss, which comes on a thread of its own."""
+        """Report a loss to the tasks that hold the lock; called on a thread of its own."""
         for several in list(self._holders.values()):
             for holder in list(several):
                 holder.check_soon()
@@ -74,13 +74,13 @@ class AsyncHandle(Handle[Any], Generic[L]):
             return
         result = self._on_lost(self)
         if inspect.iscoroutine(result):
-            # an error in it is logged, as one in a function is
+            # waited for here, so that an error in it is logged like one in a function
             asyncio.run_coroutine_threadsafe(result, self._loop).result()
 
     # -- calls --------------------------------------------------------------------------------------
 
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. Cancelled, it leaves nothing held."""
+        """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If it is cancelled, nothing is held."""
         lock, who = self._lock, caller()
         attempt = lock._attempt(who, lock._options.patience(blocking, timeout), blocks=False)
         operation = lock._acquiring(attempt, who.number)
@@ -93,7 +93,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         return True
 
     async def release(self) -> None:
-        """Release the lock: see `~pynamodb_mutex.Mutex.release`. Cancelled, it does so before it ends."""
+        """Release the lock: see `~pynamodb_mutex.Mutex.release`. If it is cancelled, the lock is released first."""
         if self._holders:
             take_last(self._holders).end()
         await self._run(self._lock._releasing(self._lock._current("release")))
@@ -103,7 +103,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         await self._run(self._lock._renewing(lease))
 
     async def ensure_held(self, at_least: float = 0.0) -> None:
-        """Raise unless the lock is held: see `~pynamodb_mutex.Mutex.ensure_held`."""
+        """Raise unless the lock is held, and renew it if needed: see `~pynamodb_mutex.Mutex.ensure_held`."""
         await self._run(self._lock._ensuring(at_least))
 
     async def locked(self) -> bool:
@@ -136,11 +136,11 @@ class AsyncHandle(Handle[Any], Generic[L]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release the lock. The body's own exception is never replaced.
+        """Release the lock. An exception of the body is never replaced, except the cancellation of ``cancel_on_loss``.
 
         Raises:
-            MutexLostError: After a clean body, or one that was cancelled for that, if the lock was
-                lost meanwhile.
+            MutexLostError: If the lock was lost meanwhile, and the body did not raise or was cancelled for
+                that loss.
         """
         # none if the body released the lock
         holder = take_last(self._holders) if self._holders else None
@@ -155,7 +155,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
                 note_not_released(left_by, failure)
         loss = None if holder is None else holder.cancelled_for
         if loss is not None and left_by is None and error is not None:
-            # it was won back after the task had been cancelled: the body was interrupted all the same
+            # a renewal won the lock back after the task had been cancelled; the body was interrupted even so
             raise MutexLostError(f"{self._lock!r} had been lost: {loss.value}", loss=loss)
 
     def _begin(self, held: HeldClaim | Held) -> None:
@@ -167,7 +167,11 @@ class AsyncHandle(Handle[Any], Generic[L]):
     def __call__(
         self, function: Callable[P, Coroutine[Any, Any, R]]
     ) -> Callable[P, Coroutine[Any, Any, R]]:
-        """Decorate a coroutine function: each call runs under the lock, by an object of its own."""
+        """Decorate a coroutine function: each call acquires the lock by an object of its own.
+
+        Raises:
+            TypeError: For anything but a coroutine function.
+        """
         if not inspect.iscoroutinefunction(function):
             msg = f"{function!r} is no coroutine function: an async lock cannot be taken in it"
             raise TypeError(msg)
@@ -189,7 +193,7 @@ def _nothing() -> Operation[None]:
 
 
 class _HoldingTask:
-    """A task that holds a lock, and is cancelled when it loses it.
+    """A task that holds a lock, and is cancelled if the lock is lost.
 
     Attributes:
         cancelled_for: The loss for which the task was cancelled.
@@ -206,7 +210,7 @@ class _HoldingTask:
         self._ended = False
 
     def _cancels(self) -> int:
-        # Python 3.10 does not count them: then each is taken for ours, once there was one of ours
+        # Python 3.10 does not count cancellations: after one of ours, each is taken for ours
         count: int = getattr(self._task, "cancelling", int)()
         return count
 
@@ -224,13 +228,13 @@ class _HoldingTask:
             self._task.cancel(f"a lock was lost: {self.cancelled_for.value}")
 
     def end(self) -> None:
-        """Cancel nobody any more."""
+        """Never cancel the task from now on."""
         self._ended = True
 
     def leave(self, error: BaseException | None) -> BaseException | None:
-        """Note that the task leaves the block; return the error with which it does.
+        """Note that the task leaves the block; return the error with which it leaves.
 
-        That is none in place of a cancellation that was this object's and nobody else's.
+        None if that error is a cancellation by this object alone.
         """
         self.end()
         if self.cancelled_for is None:
@@ -247,7 +251,7 @@ class AsyncTransaction:
         self._transaction: Any = transaction
 
     async def __aenter__(self) -> TransactWrite:
-        """Return PynamoDB's, to put writes into; they are not awaited."""
+        """Return PynamoDB's TransactWrite; its ``save``, ``update`` and ``delete`` are not awaited."""
         entered: TransactWrite = self._transaction.__enter__()
         return entered
 
@@ -257,7 +261,7 @@ class AsyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Send it: see `~pynamodb_mutex.Mutex.transaction` for what it raises. Cancelled, it is sent all the same."""
+        """Send the transaction; raises what `~pynamodb_mutex.Mutex.transaction` says. It is sent even if the task is cancelled now."""
         if kind is None:
             await run(current_process(), self._transaction.committing())
             self._transaction.committed()

@@ -1,8 +1,8 @@
-"""What all locks have in common, as their users see them: on one key or several, for threads or for tasks.
+"""Base classes of all locks as users see them: on one key or several, for threads or for tasks.
 
-A handle may be shared by threads and tasks. Each sees its own acquisition, and one that has none sees the
-latest: so a holder that lost the lock does not see `held` as True because another acquired it by the
-same object.
+Threads and tasks may share a handle. Each sees its own acquisition; one without an acquisition sees the
+latest. So a holder that has lost the lock does not see `held` as True because another thread acquired the
+lock by the same object.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ H = TypeVar("H", bound="HeldClaim | Held")
 
 
 class Handle(Made, Generic[H]):
-    """A lock as its users see it: what is known of it, without asking DynamoDB."""
+    """A lock as its users see it: the state that needs no request."""
 
     @abstractmethod
     def _mine(self) -> H | None:
@@ -65,28 +65,27 @@ class Handle(Made, Generic[H]):
 
     @property
     def held(self) -> bool:
-        """Whether the lock is held here, now, by the local clock; of several, whether all are. No I/O."""
+        """Whether the lock is held here, by the local clock; of several locks, whether all are. Sends no request."""
         held = self._mine()
         return held is not None and held.held
 
     @property
     def remaining(self) -> float:
-        """Seconds until the lease ends, by the local clock; of several, until the first one does. 0 if not held."""
+        """Seconds until the lease ends, by the local clock; of several locks, the first lease. 0 if not held."""
         held = self._mine()
         return 0.0 if held is None else held.remaining
 
     @property
     def deadline(self) -> float:
-        """When the protected work must be over: the instant at which `held` becomes False.
+        """Time at which `held` becomes False unless the lock is renewed, in seconds of the local clock.
 
-        A reading of ``time.clock_gettime(time.CLOCK_BOOTTIME)`` on Linux, of ``time.monotonic()``
-        elsewhere; of no other clock, and of no other machine. Each renewal moves it; beyond
-        ``max_hold`` it stands still. It may also move nearer, when DynamoDB's answers show that the
-        local clock stood still. Minus infinity if the lock is not held any more, or was acquired by the
-        parent of this forked process.
+        Compare it with ``time.clock_gettime(time.CLOCK_BOOTTIME)`` on Linux and ``time.monotonic()``
+        elsewhere, on this machine only. Each renewal moves it, until ``max_hold``. It may also move
+        nearer, if DynamoDB's answers show that the local clock stood still. Minus infinity if the lock
+        is no longer held, or the parent of this forked process acquired it.
 
         Raises:
-            MutexNotHeldError: If there never was an acquisition.
+            MutexNotHeldError: If it was never acquired.
         """
         held = self._mine()
         if held is None:
@@ -95,12 +94,12 @@ class Handle(Made, Generic[H]):
 
     @property
     def lost(self) -> bool:
-        """Whether the lock was held here and lost before it was released. No I/O."""
+        """Whether the lock was held here and lost before it was released. Sends no request."""
         return self.loss is not None
 
     @property
     def loss(self) -> Loss | None:
-        """Why the lock was lost; None if it was not."""
+        """Why the lock was lost; None if it was not. Sends no request."""
         held = self._mine()
         return None if held is None else held.loss
 
@@ -109,7 +108,7 @@ class Handle(Made, Generic[H]):
         """Return the error for a call that needs an acquisition."""
 
     def _state(self) -> str:
-        """Say how the lock fares, for people."""
+        """Describe the state of the lock, for people."""
         held = self._mine()
         if held is not None and held.held:
             return f"held, {held.remaining:.1f} s left"
@@ -118,7 +117,7 @@ class Handle(Made, Generic[H]):
         return "not held"
 
     def __bool__(self) -> NoReturn:
-        """Refuse: what would be asked is not clear."""
+        """Refuse: it is not clear what the truth value would mean."""
         msg = f"a {type(self).__name__} has no truth value: use .held, or the result of .acquire()"
         raise TypeError(msg)
 
@@ -143,17 +142,17 @@ class HandleOfOne(Handle["HeldClaim"]):
         """Random id of the last acquisition.
 
         Raises:
-            MutexNotHeldError: If there was none.
+            MutexNotHeldError: If it was never acquired.
         """
         return self._last("token").own.token
 
     @property
     def fencing_token(self) -> int:
-        """Number of the last acquisition: greater than that of each one before it, on this key.
+        """Number of the last acquisition; greater than that of any acquisition before it on this key.
 
         Raises:
-            MutexNotHeldError: If there was none.
-            MutexError: With ``delete_on_release``, for then it may fall.
+            MutexNotHeldError: If it was never acquired.
+            MutexError: With ``delete_on_release``, because the number could fall.
         """
         if self._options.delete_on_release:
             msg = "no fencing token with delete_on_release: it could fall when the row is new"
@@ -168,18 +167,18 @@ class HandleOfOne(Handle["HeldClaim"]):
 
     @property
     def owner(self) -> str:
-        """The label under which the lock is held, or would be."""
+        """The label with which this handle holds the lock, or would."""
         claim = self._mine()
         return self._options.owner or caller().label if claim is None else claim.contender.owner
 
     @property
     def abandoned(self) -> bool:
-        """Whether the holder before never released the lock."""
+        """Whether the previous holder never released the lock."""
         return bool(self.abandoned_by)
 
     @property
     def abandoned_by(self) -> str | None:
-        """Label of the holder that never released the lock, or None."""
+        """Label of the previous holder if it never released the lock; otherwise None."""
         claim = self._mine()
         return claim.abandoned_by or None if claim is not None else None
 
@@ -203,7 +202,7 @@ class HandleOfOne(Handle["HeldClaim"]):
         return super()._state()
 
     def __repr__(self) -> str:
-        """Say what is known, without asking."""
+        """Describe the lock and its state, without a request."""
         table = self._options.model.Meta.table_name
         return f"<{type(self).__name__} {shown(self.key)} in {table}: {self._state()}>"
 
@@ -217,12 +216,12 @@ class HandleOfSeveral(Handle["Held"]):
         """The keys, for messages."""
 
     def __repr__(self) -> str:
-        """Say what is known, without asking."""
+        """Describe the lock and its state, without a request."""
         return f"<{type(self).__name__} {self._names}: {self._state()}>"
 
 
 class ThreadHandle(Handle[H]):
-    """A lock for threads: what is done with it, by operations that tasks run as well."""
+    """A lock for threads: its calls, and the operations behind them, which tasks run as well."""
 
     _options: LockOptions
 
@@ -241,7 +240,7 @@ class ThreadHandle(Handle[H]):
         return self._holds.get(this_caller()) or self._latest
 
     def _current(self, what: str) -> H:
-        """Return the acquisition that a call is about."""
+        """Return the acquisition that a call needs."""
         held = self._mine()
         if held is None:
             raise self._not_held_error(what)
@@ -323,14 +322,14 @@ class ThreadHandle(Handle[H]):
         return run(current_process(), self._acquiring(attempt, who.number)) is not None
 
     def release(self) -> None:
-        """Release the lock; of several, all.
+        """Release the lock; of several locks, all.
 
-        In a signal handler, or a finaliser, that has interrupted this library on its thread, it is released right
-        after that, and what goes wrong is logged.
+        In a signal handler or finaliser that interrupted a step of this library on the same thread, the
+        lock is released right after that step, and errors are logged.
 
         Raises:
-            MutexLostError: If it had been lost; of several, if one had been: the others are released.
-            MutexNotHeldError: If it is not held here: never acquired, released already, or held by
+            MutexLostError: If it had been lost; of several locks, if one had been. The others are released.
+            MutexNotHeldError: If it is not held here: never acquired, released already, or acquired by
                 the parent of this forked process.
             pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached; the lock then expires with
                 its lease. UpdateError for one lock, DeleteError with ``delete_on_release``,
@@ -340,12 +339,12 @@ class ThreadHandle(Handle[H]):
         run(current_process(), self._releasing(held), may_be_deferred=True)
 
     def renew(self, lease: float | None = None) -> None:
-        """Renew now, by one request. The new end counts from now and never comes before the old one.
+        """Renew now, by one request. The new end counts from now and is never before the old one.
 
-        A lease that has ended is won back if nobody acquired the lock meanwhile.
+        An expired lock is won back if nobody has acquired it since.
 
         Args:
-            lease: Seconds, for this renewal alone; each lock's own by default.
+            lease: Seconds, for this renewal alone; each lock's own lease by default.
 
         Raises:
             MutexLostError: If the lock is lost.
@@ -356,14 +355,18 @@ class ThreadHandle(Handle[H]):
         run(current_process(), self._renewing(lease))
 
     def ensure_held(self, at_least: float = 0.0) -> None:
-        """Raise unless the lock is held, and renew it first if less of its lease is left.
+        """Raise unless the lock is held. Renews it first if less than ``at_least`` of its lease is left.
+
+        Without an argument it sends no request.
 
         Args:
-            at_least: Seconds that must be left; more than the lease is never left.
+            at_least: Seconds that must be left, less than the lease.
 
         Raises:
             MutexLostError: If it is lost.
             MutexNotHeldError: If it is not held here.
+            ValueError: If ``at_least`` is negative, or not below the lease.
+            pynamodb.exceptions.PynamoDBException: If it must be renewed and that fails: see `renew`.
         """
         run(current_process(), self._ensuring(at_least))
 
@@ -382,10 +385,10 @@ class ThreadHandle(Handle[H]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release the lock. The body's own exception is never replaced.
+        """Release the lock, as `release` does. An exception of the body is never replaced.
 
         Raises:
-            MutexLostError: After a clean body, if the lock was lost meanwhile.
+            MutexLostError: If the body did not raise, and the lock was lost meanwhile.
         """
         held = self._leave_block()
         if held is None:
@@ -402,7 +405,11 @@ class ThreadHandle(Handle[H]):
         """Return another handle on the same lock."""
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function: each call runs under the lock, by a handle of its own."""
+        """Decorate a function: each call acquires the lock by a handle of its own.
+
+        Raises:
+            TypeError: For a generator or a coroutine function, which would run outside the lock.
+        """
         return locked_calls(function, self._another)
 
 
@@ -466,10 +473,10 @@ MOST = 100
 
 
 class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
-    """Several locks, acquired, renewed and released together: all or none, in one request each.
+    """Several locks, acquired, renewed and released together: all or none, by one request each.
 
-    Nobody holds some of them while waiting for others. Losing one lock is losing all. May be shared
-    by threads, as a Mutex: each sees its own acquisition, and one that has none sees the latest.
+    Nobody holds some of them while waiting for others. Losing one lock is losing all. Threads may share
+    it, as they may a Mutex: each sees its own acquisition; a thread without one sees the latest.
     """
 
     def __init__(self, locks: list[Any], options: LockOptions | None = None) -> None:
@@ -492,24 +499,23 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
         """Acquire all the locks, or none.
 
         Args:
-            blocking: Wait for them.
-            timeout: Seconds to wait, -1 for ever. None is as if it were not given: the one that was given
-                with the keys.
+            blocking: Wait for the locks; otherwise try once.
+            timeout: Seconds to wait, -1 for ever; None for the timeout that was given with the keys.
 
         Returns:
-            Whether they were acquired; False only if the store said that another holds one.
+            Whether they were acquired. False only if DynamoDB said that another holder has one.
 
         Raises:
-            MutexAlreadyHeldError: If this thread holds them by this object, and they are not
-                reentrant; or if they are, and it holds some of them otherwise; or if the wait would never
-                end, as `Mutex.acquire <pynamodb_mutex.Mutex.acquire>` says.
+            MutexAlreadyHeldError: If this thread or task holds them by this object, and they are not
+                reentrant; if they are, and it holds only some of them, or others with them; or if the wait
+                would never end, as for `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`.
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
-            InvalidRowError: If one of the rows is not a lock's, or its lock attributes cannot be right.
+            InvalidRowError: If one of the rows is not a lock's, or has impossible attributes.
             pynamodb.exceptions.DoesNotExist: If one of the rows to lock is missing.
-            pynamodb.exceptions.TableDoesNotExist: If a table is.
-            pynamodb.exceptions.TransactWriteError: If DynamoDB refuses the request at all, or could
-                not be reached, or was throttling, until the timeout; GetError if that was a read, as a
-                first request or a poll is.
+            pynamodb.exceptions.TableDoesNotExist: If a table is missing.
+            pynamodb.exceptions.TransactWriteError: If DynamoDB refuses the request; or if it throttled,
+                failed or was unreachable until the timeout.
+            pynamodb.exceptions.GetError: The same, for a read: the first request to an endpoint, or a poll.
         """
         return self._acquire(blocking, timeout)
 

@@ -1,4 +1,4 @@
-"""The locks of rows, one or several, as their users see them."""
+"""Row locks, one or several, as users see them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ N = TypeVar("N", bound=Model)
 
 
 class RowLock(Mutex, Generic[M]):
-    """The lock of one row; entering it gives the row, as it stood when it was locked.
+    """The lock of one row, made by `RowLockMixin.locked`. ``with`` returns the row, as it was when it was locked.
 
-    All that `Mutex` has; ``data`` and ``save_data`` only if the lock stands in a lock table, for else
-    they are the row's own matter.
+    ``data`` and ``save_data`` need a ``lock_model``.
     """
 
     _made_by = "locked(...) of the row's model"
@@ -56,12 +55,13 @@ class RowLock(Mutex, Generic[M]):
 
     @property
     def row(self) -> M:
-        """The row under the lock, as the locking request read it.
+        """The row under the lock, as the request that acquired the lock read it.
+
+        With a ``lock_model`` the first access reads the row by a request of its own.
 
         Raises:
-            MutexNotHeldError: If the lock was never taken.
-            pynamodb.exceptions.DoesNotExist: If the lock stands in the lock table, and the row is
-                missing.
+            MutexNotHeldError: If the lock was never acquired.
+            pynamodb.exceptions.DoesNotExist: With a ``lock_model``, if the row is missing.
         """
         return self._row_of(self._current("row"))
 
@@ -73,11 +73,11 @@ class RowLock(Mutex, Generic[M]):
 
     @staticmethod
     def _item_of(claim: HeldClaim) -> RawItem | None:
-        """Return the row, if the locking request has read it: the lock is in it."""
+        """Return the row if the acquiring request has read it, because the lock is in it."""
         return claim.item if claim.store.layout.must_exist and claim.item else None
 
     def bind(self, claim: HeldClaim, item: RawItem) -> None:
-        """Make the instance that stands for the row as long as it is locked."""
+        """Make the instance that represents the row while it is locked."""
         row: Any = self._model.from_raw_data(item)
         row._row_lock, row._row_claim = self, claim
         claim.row = row
@@ -86,21 +86,22 @@ class RowLock(Mutex, Generic[M]):
     def attach(  # type: ignore[override]  # a row lock is of the row's model
         cls, ticket: str, *, model: type[N], **options: Unpack[Options]
     ) -> RowLock[N]:
-        """Go on with the lock of a row that another process detached: see `Mutex.attach`.
+        """Continue to hold a row lock that another process detached: see `Mutex.attach <pynamodb_mutex.Mutex.attach>`.
 
-        The first ``with`` gives the row as the attaching request read it.
+        The first ``with`` returns the row as the attaching request read it.
 
         Args:
-            ticket: What `Mutex.detach` returned. It is good once.
-            model: That of the row.
-            **options: Those of `RowLockMixin.locked`.
+            ticket: What `detach <pynamodb_mutex.Mutex.detach>` returned. It is good once.
+            model: The row's model.
+            **options: Those of `RowLockMixin.locked <pynamodb_mutex.RowLockMixin.locked>`.
 
         Raises:
-            InvalidTicketError: If it is no ticket, or one for another model.
-            MutexLostError: If it was used already, or has ended, or the lock was broken or taken
-                meanwhile: ``loss`` says which.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or cannot be
-                reached. The ticket may then be used up; not with GetError, for a read that failed.
+            InvalidTicketError: If it is not a ticket, or one for another model.
+            MutexLostError: If the ticket was used or has expired, or the lock was broken or acquired by
+                another holder since; ``loss`` says which.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request, or cannot be reached. The
+                ticket may then be used up.
+            pynamodb.exceptions.GetError: If the read that precedes it fails. The ticket is still good.
         """
         cls._called("attach", options)
         read = parse_ticket(ticket)
@@ -125,12 +126,12 @@ class RowLock(Mutex, Generic[M]):
             raise self._model.DoesNotExist(f"{shown(self.key)}: there is no such row")
         return answer.item
 
-    def __enter__(self) -> M:  # type: ignore[override]  # the row is what one wants; .row_lock is this
+    def __enter__(self) -> M:  # type: ignore[override]  # returns the row; .row_lock is this
         """Acquire the lock and return the row.
 
         Raises:
-            MutexTimeoutError: If it was not free within the timeout.
-            pynamodb.exceptions.DoesNotExist: If there is no such row; nothing is created.
+            MutexTimeoutError: If the lock was not free within the timeout.
+            pynamodb.exceptions.DoesNotExist: If the row is missing; nothing is created.
         """
         claim = self._enter()
         try:
@@ -149,9 +150,10 @@ class RowLock(Mutex, Generic[M]):
 
 
 class RowLocks(LockGroup, Generic[M]):
-    """The locks of several rows, acquired, renewed and released together: all or none.
+    """The locks of several rows, made by `RowLockMixin.locked_all <pynamodb_mutex.RowLockMixin.locked_all>`.
 
-    Entering it gives the rows, read when the first is asked for. Losing one lock is losing all.
+    They are acquired, renewed and released together: all or none. ``with`` returns the rows. Losing one
+    lock is losing all.
     """
 
     _made_by = "locked_all([...]) of the rows' model"
@@ -168,10 +170,10 @@ class RowLocks(LockGroup, Generic[M]):
         super().__init__(locks)
 
     def __enter__(self) -> LockedRows[M]:
-        """Acquire the locks and return the rows.
+        """Acquire the locks and return the rows, which are read when the first is accessed.
 
         Raises:
-            MutexTimeoutError: If they were not free within the timeout.
+            MutexTimeoutError: If they were not all free within the timeout.
             pynamodb.exceptions.DoesNotExist: If one of the rows is missing; nothing is created.
         """
         return self._rows_of(self._enter())
@@ -179,19 +181,21 @@ class RowLocks(LockGroup, Generic[M]):
     def transaction(self, *, unlock: bool = True) -> TransactWrite:
         """Return a TransactWrite that is applied only while all the locks are held.
 
-        What is written in it of the locked rows need not be the instances that were read: any of
-        the same key will do.
+        Any instance with the key of a locked row can be written in it, not only those that were read.
 
         Args:
-            unlock: Release the locks in the same request.
+            unlock: Release all the locks in the same request.
 
         Raises:
-            MutexLostError: If they are lost already. Leaving its ``with`` block raises it too.
+            MutexLostError: If the locks are lost already. Leaving its ``with`` block raises it too.
             MutexNotHeldError: If they are not held here.
-            MutexError: If one of them is used with ``delete_on_release``, for then nothing can be guarded.
+            MutexError: If one of them has ``delete_on_release``, because nothing can be guarded then.
         """
         held = self._current("transaction")
         return _RowsTransactWrite(self._rows_of(held), held.unreleased, unlock=unlock)
+
+    def _another(self) -> RowLocks[M]:
+        return made(type(self), [lock._another() for lock in self._locks])
 
     def _rows_of(self, held: Held) -> LockedRows[M]:
         if held.rows is None:
@@ -203,7 +207,7 @@ class RowLocks(LockGroup, Generic[M]):
 
 
 class LockedRows(Sequence[M]):
-    """The rows under several locks, read by one request when the first of them is asked for."""
+    """The rows under several locks: a sequence, read by one request when the first row is accessed."""
 
     def __init__(
         self, locks: RowLocks[M], members: Sequence[RowLock[Any]], claims: Sequence[HeldClaim]
@@ -213,11 +217,11 @@ class LockedRows(Sequence[M]):
         self._claims = claims
 
     def transaction(self, *, unlock: bool = True) -> TransactWrite:
-        """Return a TransactWrite under all the locks: see `RowLocks.transaction`."""
+        """Return a TransactWrite under all the locks: see `RowLocks.transaction <pynamodb_mutex.groups.RowLocks.transaction>`."""
         return self._locks.transaction(unlock=unlock)
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return len(self._members)
 
     @overload
@@ -228,13 +232,13 @@ class LockedRows(Sequence[M]):
         """Return a row, in the order of the keys.
 
         Raises:
-            pynamodb.exceptions.DoesNotExist: If it is missing, under a lock in a lock table.
+            pynamodb.exceptions.DoesNotExist: With a ``lock_model``, if it is missing.
         """
         items = run(current_process(), self.reading())
         return self.bound(items)[place]
 
     def bind(self, row: Any) -> None:
-        """Let an instance that was made by hand stand for the locked row of its key."""
+        """Let an instance that the caller constructed represent the locked row of its key."""
         for member, claim in self._pairs():
             of_one_table = member._model.Meta.table_name == type(row).Meta.table_name
             if of_one_table and same(member._raw_key, key_of(row)) and row._row_claim is None:
@@ -244,7 +248,7 @@ class LockedRows(Sequence[M]):
         return zip(self._members, self._claims, strict=True)
 
     def reading(self) -> Operation[dict[HeldClaim, RawItem]]:
-        """Read all the rows at once that were not read before."""
+        """Read all unread rows by one request."""
         unread = [(member, claim) for member, claim in self._pairs() if claim.row is None]
         if not unread:
             return {}
@@ -255,7 +259,7 @@ class LockedRows(Sequence[M]):
         return {claim: item for (_, claim), item in zip(unread, items, strict=True) if item}
 
     def bound(self, items: dict[HeldClaim, RawItem]) -> list[M]:
-        """Return all the rows, those that were just read among them."""
+        """Return all the rows, including those that were just read."""
         for member, claim in self._pairs():
             if claim in items and claim.row is None:
                 member.bind(claim, items[claim])
@@ -263,7 +267,7 @@ class LockedRows(Sequence[M]):
 
 
 class _RowsTransactWrite(GuardedTransactWrite):
-    """A transaction under the locks of rows, to which the instances that are put into it are bound."""
+    """A transaction under row locks; it binds the instances that are written in it to their locks."""
 
     def __init__(self, rows: LockedRows[Any], claims: Sequence[HeldClaim], *, unlock: bool) -> None:
         super().__init__(claims, unlock=unlock)

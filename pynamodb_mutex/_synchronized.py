@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
 
     class Skipping(Protocol):
-        """Decorates a function whose calls are left out while another holds the lock."""
+        """Decorates a function whose calls are skipped while another holds the lock."""
 
         @overload
         def __call__(
@@ -67,31 +67,30 @@ def synchronized(
     model: type[LockItem] = LockItem,
     **options: Unpack[Options],
 ) -> Any:
-    """Decorate a function: each call runs under the lock whose key its arguments make.
+    """Decorate a function: each call runs under the lock whose key is made from its arguments.
 
-    ``@synchronized("order-{order_id}")`` locks "order-7" for a call with ``order_id=7``. The calls of
-    coroutine functions wait without blocking the event loop. Each call has a mutex of its own: one
-    that calls itself with the same key would wait for itself, and raises MutexAlreadyHeldError, unless it
-    is ``reentrant`` or has a ``timeout``.
+    ``@synchronized("order-{order_id}")`` locks "order-7" for a call with ``order_id=7``. Coroutine functions
+    are supported; their calls wait without blocking the event loop. Each call has a mutex of its own, so a
+    function that calls itself with the same key gets MutexAlreadyHeldError, unless it is ``reentrant`` or
+    has a ``timeout``.
 
     Args:
-        template: The key, by the rules of ``str.format``, with the function's parameters by their names:
-            "{order.id}", "{items[0]}", "{day:%Y-%m-%d}". Defaults count.
-        on_locked: What a call does when the lock is not free: "wait" for it, and raise
-            MutexTimeoutError after ``timeout``; or "skip" the call and return None, after one try, or
-            after ``timeout`` seconds if that is given. For jobs that should not run twice.
+        template: The key, by the rules of ``str.format``, with the names of the function's parameters:
+            "{order.id}", "{items[0]}", "{day:%Y-%m-%d}". Default values of parameters count.
+        on_locked: What a call does if another holds the lock: "wait", and raise MutexTimeoutError after
+            ``timeout`` seconds; or "skip" the call and return None, after one attempt, or after ``timeout``
+            seconds if given.
         model: The lock table.
-        **options: Those of `Mutex.for_key`.
+        **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`.
 
     Returns:
-        The decorator. It raises ValueError for a template that is malformed or names what is no
-        parameter, and TypeError for a generator, or if it stands above ``@staticmethod`` or
-        ``@classmethod``. Calls raise what entering and leaving a mutex does, and InvalidKeyError if
-        the arguments make no key.
+        The decorator. It raises ValueError for a template that is malformed or names an unknown
+        parameter, and TypeError for a generator, or above ``@staticmethod`` or ``@classmethod``. Calls raise
+        what ``with`` of a mutex raises, and InvalidKeyError if the arguments make an invalid key.
 
     Raises:
         TypeError: For an option of a wrong type.
-        ValueError: For an option that no lock can have.
+        ValueError: For a value that `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse.
     """
     check_options("synchronized", options)
     if not isinstance(template, str):
@@ -103,7 +102,7 @@ def synchronized(
     skips = on_locked == "skip"
     if skips and options.get("timeout") is None:
         options = {**options, "timeout": 0.0}
-    Mutex.for_key("-", model=model, **options)  # to refuse here what could not work
+    Mutex.for_key("-", model=model, **options)  # refuses invalid options now, not at the first call
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         check_function(function)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _commit(transaction: TransactWrite) -> Any:
-    """Commit a `TransactWrite`, guarded if rows that can be locked are written in it."""
+    """Commit a `TransactWrite`; guarded, if it writes rows of a `RowLockMixin` model."""
     send_through_own_connection(transaction)
     process = current_process()
     operation = commit(process, transaction)
@@ -34,19 +34,20 @@ _plain_commit = replace_commit(TransactWrite, _commit)
 
 
 class GuardedTransactWrite(TransactWrite):
-    """A PynamoDB TransactWrite that is applied only under the given locks.
+    """A PynamoDB TransactWrite that is applied only while the given locks are held.
 
-    A guard counts the write as well as checking the claim, at the price of a ConditionCheck: so a
-    late duplicate is refused for ever, not for the ten minutes for which DynamoDB remembers a
-    ClientRequestToken, and a write that was given up cannot be applied after the next one.
+    The guard is an update that increments the claim's number of writes; it costs what a ConditionCheck
+    costs. With a ConditionCheck alone, a copy of the transaction that the network delivers after the ten
+    minutes for which DynamoDB remembers a ClientRequestToken would be applied a second time, and one that
+    was given up could be applied after the next one. The number refuses both.
     """
 
     def __init__(self, claims: Sequence[HeldClaim], *, unlock: bool = False) -> None:
-        """Begin one.
+        """Check the locks, and begin the transaction.
 
         Raises:
             MutexNotHeldError: If one of the locks is not held here; MutexLostError if it is lost.
-            MutexError: If one of them is used with ``delete_on_release``.
+            MutexError: If one of them has ``delete_on_release``.
         """
         run(current_process(), _checking(claims))
         super().__init__(connection=claims[0].store.connection.pynamodb)
@@ -59,12 +60,12 @@ class GuardedTransactWrite(TransactWrite):
         return answer
 
     def committed(self) -> None:
-        """Do what PynamoDB does after that."""
+        """Do what PynamoDB does after a commit."""
         update_local_versions(self)
 
     def committing(self) -> Operation[dict[str, Any]]:
         """Return the operation that commits it."""
-        # there is always a guard, so it is never PynamoDB's to commit
+        # a guard makes it ours to commit: never None
         committing: Any = commit(current_process(), self, self._claims, unlock=self._unlock)
         operation: Operation[dict[str, Any]] = committing
         return operation

@@ -1,7 +1,7 @@
-"""Locks for asyncio: the same ones, awaited.
+"""The library's locks for asyncio.
 
-Each object here has one of the library's locks inside, and drives it for a task. Requests are sent on
-a few threads; waiting takes none. Works under any event loop that is asyncio's, such as uvloop.
+Each object here runs the operations of one of the other locks for a task. Requests are sent on at most 16
+threads; waiting uses none. Works under any asyncio event loop, such as uvloop.
 """
 
 from __future__ import annotations
@@ -45,19 +45,21 @@ __all__ = [
 
 
 def _listed(keys: Any) -> Any:
-    """Keep keys that can be gone through only once; the rest is refused by whom they are for."""
+    """Return keys that can be iterated more than once; anything else is checked later."""
     return list(keys) if isinstance(keys, Iterator) else keys
 
 
 class AsyncMutex(AsyncHandle[Any], HandleOfOne):
-    """A `~pynamodb_mutex.Mutex` for tasks: at most one task of one process holds it, wherever they run.
+    """A `~pynamodb_mutex.Mutex` for tasks.
 
-    Used like `asyncio.Lock`, but that ``async with`` gives the mutex. Tasks may share one: each sees
-    its own acquisition, and one that has none sees the latest. ``held`` and its like send nothing and
-    are not awaited.
+    Use it like `asyncio.Lock`; ``async with`` returns the mutex. Tasks may share a mutex: each sees its own
+    acquisition; a task without one sees the latest. Properties such as ``held`` send no request and are not
+    awaited.
 
-    Cancelling a task in any of its calls leaves nothing held and nothing behind: what it has sent is
-    seen to its end, which takes a few seconds if DynamoDB hangs, and taken back.
+    A task may be cancelled in any call: it then holds nothing and waits in no queue. A request that it
+    has sent is completed and undone first, which takes a few seconds if DynamoDB hangs.
+
+    Not guaranteed: what ``Mutex`` does not guarantee.
     """
 
     _makers = frozenset({"for_key", "for_row", "for_keys", "any_of", "attach"})
@@ -78,21 +80,21 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> Self:
-        """Return a mutex for a key, not yet held. Sends nothing.
+        """Return a mutex for a key, not yet held. Sends no request.
 
         Args:
             key: 1 to 2048 bytes of UTF-8.
             model: The lock table.
-            cancel_on_loss: Cancel the task that holds it when it is lost. An ``async with`` block that
-                ends by this raises MutexLostError.
-            **options: Those of `~pynamodb_mutex.Mutex.for_key`. ``on_lost`` is called with this object, on a thread of
-                its own; a coroutine function runs on the loop of the last task that asked for the lock.
-                ``reentrant`` means the same task.
+            cancel_on_loss: Cancel the task that holds the lock when the lock is lost. An ``async with`` block
+                that ends by this cancellation raises MutexLostError.
+            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`. ``on_lost`` is called with this
+                object, on a thread of its own; a coroutine function runs on the event loop of the last task
+                that used this object. ``reentrant`` applies to the same task.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not take.
+            InvalidKeyError: For a key that DynamoDB would not accept.
             TypeError: For an option of a wrong type.
-            ValueError: For a duration that no lock can have.
+            ValueError: For a duration that `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse.
         """
         cls._called("for_key", options)
         make = functools.partial(Mutex.for_key, key, model=model)
@@ -137,14 +139,14 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> AsyncMutexGroup:
-        """Return the locks of several keys, to be taken together: see `~pynamodb_mutex.Mutex.for_keys`."""
+        """Return the locks of several keys, to be acquired together: see `~pynamodb_mutex.Mutex.for_keys`."""
         cls._called("for_keys", options)
         make = functools.partial(Mutex.for_keys, _listed(keys), model=model)
         return AsyncMutexGroup._made(make, cancel_on_loss, options)
 
     @property
     def key(self) -> str:
-        """The key; with `any_of`, the one that it got."""
+        """The key; with `any_of`, the key that it got."""
         key: str = self._lock.key
         return key
 
@@ -157,7 +159,7 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> Self:
-        """Go on with a lock that another process or task detached: see `~pynamodb_mutex.Mutex.attach`."""
+        """Continue to hold a lock that another process or task detached: see `~pynamodb_mutex.Mutex.attach`."""
         return await cls._attached(ticket, model, cancel_on_loss, options)
 
     @classmethod
@@ -177,11 +179,11 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         return mutex
 
     async def __aenter__(self) -> Self:
-        """Acquire the lock; after `attach`, go on with what it acquired.
+        """Acquire the lock; after `attach`, use that acquisition.
 
         Raises:
-            MutexTimeoutError: If it was not free within the timeout.
-            MutexLostError: If the lock that was attached is lost already.
+            MutexTimeoutError: If the lock was not free within the timeout.
+            MutexLostError: After `attach`, if the lock has been lost since.
         """
         await self._enter()
         return self
@@ -195,7 +197,7 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
     async def detach(self, lease: float | None = None) -> str:
         """End the acquisition here, and return a ticket for it: see `~pynamodb_mutex.Mutex.detach`.
 
-        Cancelled before it has returned, it releases the lock.
+        If the task is cancelled before this returns, the lock is released.
         """
         ticket: str = await self._run(self._lock._detaching(lease), self._taking_back)
         if self._holders:
@@ -212,11 +214,11 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         yield from lock._releasing(claim)
 
     async def save_data(self, data: Any) -> None:
-        """Write the payload into the row: see `~pynamodb_mutex.Mutex.save_data`."""
+        """Write the payload into the row, guarded: see `~pynamodb_mutex.Mutex.save_data`."""
         await self._run(self._lock._saving_data(data))
 
     async def force_release(self) -> bool:
-        """Break whatever claim stands on this key now: see `~pynamodb_mutex.Mutex.force_release`."""
+        """Break the claim that is on this key now: see `~pynamodb_mutex.Mutex.force_release`."""
         broken: bool = await self._run(self._lock._forcing())
         return broken
 
@@ -226,7 +228,7 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
 
 
 class AsyncSemaphore(AsyncMutex):
-    """A `~pynamodb_mutex.Semaphore` for tasks: so many hold it at a time, wherever they run."""
+    """A `~pynamodb_mutex.Semaphore` for tasks: limits the number of concurrent holders, across processes."""
 
     _makers = frozenset({"for_key"})
 
@@ -240,7 +242,7 @@ class AsyncSemaphore(AsyncMutex):
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> Self:
-        """Return a semaphore for a key, not yet held: see `~pynamodb_mutex.Semaphore.for_key`. Sends nothing."""
+        """Return a semaphore for a key, not yet held: see `~pynamodb_mutex.Semaphore.for_key`. Sends no request."""
         cls._called("for_key", options)
         make = functools.partial(Semaphore.for_key, key, permits=permits, model=model)
         return cls._made(make, cancel_on_loss, options)
@@ -253,7 +255,7 @@ class AsyncSemaphore(AsyncMutex):
 
 
 class AsyncRowLock(AsyncMutex, Generic[M]):
-    """The lock of one row, for tasks; entering it gives the row: see `locked`."""
+    """The lock of one row, for tasks; ``async with`` returns the row: see `locked`."""
 
     _made_by = "pynamodb_mutex.aio.locked(Model, ...)"
     _makers = frozenset({"attach"})
@@ -269,16 +271,16 @@ class AsyncRowLock(AsyncMutex, Generic[M]):
         cancel_on_loss: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> AsyncRowLock[N]:
-        """Go on with the lock of a row that another detached: see `~pynamodb_mutex.RowLock.attach`."""
+        """Continue to hold a row lock that another process or task detached: see `~pynamodb_mutex.RowLock.attach`."""
         lock: AsyncRowLock[Any] = await cls._attached(ticket, model, cancel_on_loss, options)
         return lock
 
-    async def __aenter__(self) -> M:  # type: ignore[override]  # the row is what one wants
-        """Take the lock and return the row.
+    async def __aenter__(self) -> M:  # type: ignore[override]  # returns the row; .row_lock is this
+        """Acquire the lock and return the row.
 
         Raises:
-            MutexTimeoutError: If it was not free within the timeout.
-            pynamodb.exceptions.DoesNotExist: If there is no such row; nothing is created.
+            MutexTimeoutError: If the lock was not free within the timeout.
+            pynamodb.exceptions.DoesNotExist: If the row is missing; nothing is created.
         """
         claim = await self._enter()
         try:
@@ -308,12 +310,12 @@ class AsyncMutexGroup(AsyncHandle[MutexGroup], HandleOfSeveral):
 
     @property
     def members(self) -> tuple[Mutex, ...]:
-        """What each lock knows of itself: see `~pynamodb_mutex.groups.MutexGroup.members`."""
+        """A Mutex for each lock: see `~pynamodb_mutex.groups.MutexGroup.members`."""
         return self._lock.members
 
     @property
     def fencing_tokens(self) -> dict[str, int]:
-        """Numbers of the last acquisition by key: see `~pynamodb_mutex.groups.MutexGroup.fencing_tokens`."""
+        """The fencing tokens by key: see `~pynamodb_mutex.groups.MutexGroup.fencing_tokens`."""
         return self._lock.fencing_tokens
 
     async def __aenter__(self) -> Self:
@@ -331,7 +333,7 @@ class AsyncMutexGroup(AsyncHandle[MutexGroup], HandleOfSeveral):
 
 
 class AsyncRowLocks(AsyncHandle[RowLocks[M]], HandleOfSeveral, Generic[M]):
-    """The locks of several rows, all or none, for tasks; entering it gives the rows: see `locked_all`."""
+    """The locks of several rows, all or none, for tasks; ``async with`` returns the rows: see `locked_all`."""
 
     _made_by = "pynamodb_mutex.aio.locked_all(Model, [...])"
 
@@ -349,7 +351,7 @@ class AsyncRowLocks(AsyncHandle[RowLocks[M]], HandleOfSeveral, Generic[M]):
         held = await self._enter()
         try:
             rows = self._lock._rows_of(held)
-            # asked for by a task, they must not have to be read first
+            # read here: access to a row, in the block, must not block the event loop
             rows.bound(await self._run(rows.reading()))
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
@@ -369,22 +371,22 @@ def locked(
     cancel_on_loss: bool = False,
     **options: Unpack[AsyncOptions],
 ) -> AsyncRowLock[M]:
-    """Return the lock of a row, not yet held: `~pynamodb_mutex.RowLockMixin.locked` for tasks. Sends nothing.
+    """Return the lock of a row, not yet held: `~pynamodb_mutex.RowLockMixin.locked` for tasks. Sends no request.
 
-    The row's own ``save``, ``update`` and ``delete`` block: await them by ``asyncio.to_thread``. They
-    are refused once the lock is released, whatever became of the task.
+    The row's ``save``, ``update`` and ``delete`` block: await them by ``asyncio.to_thread``. They are
+    refused once the lock is released, also after the task was cancelled.
 
     Args:
-        model: Of the row.
-        hash_key: Of the row.
-        range_key: Of the row, if the model has one.
-        cancel_on_loss: See `~pynamodb_mutex.aio.AsyncMutex.for_key`.
-        **options: Those of `~pynamodb_mutex.RowLockMixin.locked`.
+        model: The row's model.
+        hash_key: The row's hash key.
+        range_key: The row's range key, if the model has one.
+        cancel_on_loss: See `AsyncMutex.for_key <pynamodb_mutex.aio.AsyncMutex.for_key>`.
+        **options: Those of `RowLockMixin.locked <pynamodb_mutex.RowLockMixin.locked>`.
 
     Raises:
         InvalidKeyError: For a key that the model cannot have.
         TypeError: For an option of a wrong type.
-        ValueError: For a duration that no lock can have.
+        ValueError: For a duration that `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse.
     """
     check_options("locked", options)
     rows: Any = model  # a RowLockMixin
@@ -401,7 +403,7 @@ def locked_all(
 ) -> AsyncRowLocks[M]:
     """Return the locks of several rows: `~pynamodb_mutex.RowLockMixin.locked_all` for tasks, see `locked`.
 
-    Entering it reads the rows as well, by one request more.
+    ``async with`` also reads the rows, by one more request.
     """
     check_options("locked_all", options)
     rows: Any = model  # a RowLockMixin

@@ -1,4 +1,4 @@
-"""What can go wrong with a lock. DynamoDB's own failures stay PynamoDB's exceptions."""
+"""The library's exceptions. Failures of DynamoDB raise PynamoDB's own exceptions."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ def _rebuild(kind: type[MutexError], args: tuple[Any, ...], state: dict[str, Any
 class MutexError(PynamoDBException):
     """Base class of this library's exceptions.
 
-    The text shows keys and owners as ``repr`` does, shortened; the attributes have them as they are.
+    Messages show keys and owners as ``repr`` does, shortened; the attributes have the full values.
 
     Attributes:
-        key: The lock's key, where known.
-        owner: Label of the holder, where known.
-        expires_at: End of the holder's claim, in seconds of server time since the epoch, where known.
+        key (str | None): The lock's key, if known.
+        owner (str | None): Label of the holder, if known.
+        expires_at (float | None): End of the holder's claim, in seconds of DynamoDB's time since the epoch, if
+            known.
     """
 
     msg = "Mutex error"
@@ -64,7 +65,7 @@ class MutexError(PynamoDBException):
 
 
 def describe_holder(owner: str | None, expires_at: float | None) -> str:
-    """Say who holds a lock, and until when, for a message."""
+    """Describe the holder of a lock and the end of its claim, for a message."""
     if expires_at is None:
         return "its holder is not known"
     try:
@@ -84,15 +85,15 @@ class MutexTimeoutError(MutexError, TimeoutError):
 
 
 class MutexNotHeldError(MutexError, RuntimeError):
-    """The call needs the lock, and it is not held here."""
+    """The call needs the lock, but the lock is not held here."""
 
 
 class MutexLostError(MutexNotHeldError):
-    """The lock was held here, and is no more.
+    """The lock was held here and has been lost.
 
     Attributes:
-        loss: Why.
-        applied: Of a guarded write: False if it was not applied, None if that cannot be known.
+        loss (Loss): The cause.
+        applied (bool | None): For a guarded write: False if it was not applied, None if that is unknown.
     """
 
     def __init__(
@@ -112,17 +113,18 @@ class MutexLostError(MutexNotHeldError):
 
 
 class MutexAlreadyHeldError(MutexError, RuntimeError):
-    """The thread or task that asks holds the lock already, and may not enter again.
+    """The thread or task already holds the lock and may not acquire it again.
 
-    Or the one that asks would block the only thread on which the holder can go on: that of an event loop.
+    Also raised if the call would block the event loop of the task that holds the lock.
     """
 
 
 class RowLockedError(MutexError):
-    """A row was to be written without its lock while another holds it.
+    """A write of a row without its lock was refused, because another holder has the row.
 
     Attributes:
-        applied: False if it was not written; None if that cannot be known, for an answer was lost before.
+        applied (bool | None): False if it was not applied; None if that is unknown, because an earlier
+            attempt's answer was lost.
     """
 
     def __init__(
@@ -140,17 +142,17 @@ class RowLockedError(MutexError):
 
 
 class InvalidKeyError(MutexError, ValueError):
-    """A key that DynamoDB would not take."""
+    """A key that DynamoDB would not accept."""
 
 
 class InvalidRowError(MutexError):
-    """A row stands under the key that is not a lock's, or whose lock attributes cannot be right.
+    """The row under the key is not a lock's, or has impossible lock attributes.
 
-    Such a row is never taken, and nobody waits for it. `LockItem.force_release
-    <pynamodb_mutex.LockItem.force_release>` puts the lock attributes of a lock's row right.
+    Such a row is never acquired, and no call waits for it. `LockItem.force_release
+    <pynamodb_mutex.LockItem.force_release>` repairs impossible attributes.
 
     Attributes:
-        attribute: Stored name of the attribute that is missing or wrong, where known.
+        attribute (str | None): Stored name of the attribute that is missing or wrong, if known.
     """
 
     def __init__(
@@ -168,4 +170,4 @@ class InvalidRowError(MutexError):
 
 
 class InvalidTicketError(MutexError, ValueError):
-    """What should be a ticket is none, or is one for another table or region."""
+    """The ticket is not a ticket, or one for another table or region."""

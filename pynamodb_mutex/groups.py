@@ -1,6 +1,6 @@
-"""Several locks at once: all or none, or whichever is free.
+"""Several locks at once: all or none, or the first that is free.
 
-They come from `Mutex.for_keys`, `RowLockMixin.locked_all`, `Mutex.any_of` and `Semaphore.for_key`.
+Made by `Mutex.for_keys`, `RowLockMixin.locked_all`, `Mutex.any_of` and `Semaphore.for_key`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _PERMIT = "#permit-"
 
 
 class Semaphore(AnyOf):
-    """Limits the number of concurrent holders, wherever they run.
+    """Limits the number of concurrent holders, across processes.
 
-    Used like `threading.Semaphore`, as a context manager, or as a decorator. Each permit is a lock of
-    its own, with a lease: that of a dead holder is free again. One object holds one permit for each
-    thread or task; for one more in the same thread make another object.
+    Use it like `threading.Semaphore`, as a context manager, or as a decorator. Each permit is a lock of
+    its own with its own lease, so the permit of a dead holder is free again. One object holds one permit
+    per thread or task; for another permit in the same thread use another object.
 
-    Not guaranteed: an order between permits. A fencing token grows for each permit alone, so a resource
-    that compares it must do so for each value of `permit`.
+    Not guaranteed: an order between permits. Fencing tokens grow per permit, so a resource must compare
+    them per value of `permit`.
     """
 
     _made_by = "{}.for_key(...)"
@@ -43,24 +43,24 @@ class Semaphore(AnyOf):
     def for_key(  # type: ignore[override]  # the number of permits has no default
         cls, key: str, *, permits: int, model: type[LockItem] = LockItem, **options: Unpack[Options]
     ) -> Semaphore:
-        """Return a semaphore for a key, not yet held. Sends nothing.
+        """Return a semaphore for a key, not yet held. Sends no request.
 
         Permit 3 of ``gpu`` is the lock on the key ``gpu#permit-3``.
 
-        Clients may ask for different numbers at the same time. There are never more holders than the
-        largest of them and, once those have left that hold a permit beyond the lowest, never more than
-        the lowest as long as no client asks for more.
+        Clients may use different numbers at the same time: there are never more holders than the largest
+        number that a client uses. After the number was lowered, holders of higher permits keep them until
+        they release.
 
         Args:
             key: 1 to 2037 bytes of UTF-8.
-            permits: How many may hold it at a time, 1 to 100.
+            permits: The number of concurrent holders, 1 to 100.
             model: The lock table.
-            **options: Those of `Mutex.for_key`.
+            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not take.
+            InvalidKeyError: For a key that DynamoDB would not accept.
             TypeError: If permits is not an int, or an option is of a wrong type.
-            ValueError: If permits is below 1 or above 100, or as `Mutex.for_key` says.
+            ValueError: If permits is below 1 or above 100; and as `Mutex.for_key`.
         """
         cls._called("for_key", options)
         if isinstance(permits, bool) or not isinstance(permits, int):

@@ -1,4 +1,4 @@
-"""The lock table: LockItem, a row that carries a claim and nothing else."""
+"""The lock table: LockItem, the row of one lock."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ _TIGHT = {
 class _DefaultName:
     """The name of `LockItem`'s table, unless one is assigned.
 
-    The environment is read at first use: pytest, for one, imports the package before any conftest.py can set
-    the variable. It is read once, for a name that changed later would divide the holders of a lock.
+    The environment is read at first use: pytest imports the package before a conftest.py can set the variable.
+    It is read once: with a name that changes later, one part of a program would lock in one table and the
+    rest in another.
     """
 
     def __get__(self, meta: object, _: object = None) -> str:
@@ -61,23 +62,27 @@ class _DefaultMeta(type):
 
 
 class LockItem(Model):
-    """One lock, as its row stands in the table.
+    """The lock table as a PynamoDB model: the row of one lock.
 
     Subclass it to choose another table, region or host (``class Meta``), other stored names
-    (``attr_name=``), extra attributes, or a range key with a default. A subclass has a connection
-    of its own, with tight timeouts, whatever its ``Meta`` derives from.
+    (``attr_name=``), additional attributes, or a range key with a default. A subclass has a connection of
+    its own, with a connect timeout of 1 s and a read timeout of 2 s unless its ``Meta`` says otherwise.
+
+    Do not write rows by hand; use `force_release` to free a lock.
 
     Attributes:
-        key: 1 to 2048 bytes of UTF-8.
-        version: The fencing token: grows at each change of hands.
-        token: Of the last acquisition; stays when the lock is released.
-        owner: A label for people; absent when free.
-        lease: Seconds the claim lives without being renewed.
-        expires_at: End of the claim in seconds of server time; absent when free.
-        writes: Number of the last guarded write under this claim.
-        abandoned_by: Label of the holder from whom this claim was taken over, or empty.
-        ttl: When DynamoDB may delete the row. Garbage collection only, never the end of a claim.
-        data: The caller's payload, any JSON; survives hand-over.
+        key (str): The hash key, 1 to 2048 bytes of UTF-8.
+        version (int): The fencing token; grows each time the lock changes hands.
+        token (str): Random id of the last acquisition; stays when the lock is released.
+        owner (str | None): A label for people; None when free.
+        lease (float | None): Seconds until the claim expires unless renewed; None when free.
+        expires_at (float | None): End of the claim, in seconds of DynamoDB's time since the epoch; None when
+            free.
+        writes (int | None): Number of the last guarded write under this claim.
+        abandoned_by (str | None): Label of the previous holder if it never released the lock, or empty.
+        ttl (datetime.datetime | None): When DynamoDB may delete the row, at least `retention` after the claim. Not the
+            end of the claim.
+        data (Any): The payload; the next holder can read it.
     """
 
     class Meta(metaclass=_DefaultMeta):
@@ -88,8 +93,8 @@ class LockItem(Model):
         max_pool_connections = _TIGHT["max_pool_connections"]
 
     retention: ClassVar[float] = 7 * 86400.0
-    """Seconds a row stays after its claim ended or was released. Fencing tokens only grow as long
-    as the row exists or, once it is deleted, as server time in milliseconds is ahead of them."""
+    """Seconds a row stays after its claim ended or was released (default 7 days). A row that is created after
+    that starts its fencing tokens from DynamoDB's time in milliseconds."""
 
     key = UnicodeAttribute(hash_key=True)
     version = VersionAttribute()
@@ -103,13 +108,13 @@ class LockItem(Model):
     data = JSONAttribute(null=True)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give the subclass its own connection, and its Meta what it left out.
+        """Give the subclass a connection of its own, and its Meta the defaults.
 
         Raises:
             TypeError: If its retention is not a number.
-            ValueError: If its retention is negative, infinite or NaN, or longer than 100 years.
+            ValueError: If its retention is negative, infinite, NaN or over 100 years.
         """
-        # PynamoDB looks at the table's name alone and would hand over the parent's connection
+        # PynamoDB compares only the table's name, and would use the parent's connection
         forget_connection(cls)
         check_retention(cls.retention)
         lock_models.add(cls)
@@ -119,7 +124,7 @@ class LockItem(Model):
                 if not hasattr(meta, name):
                     setattr(meta, name, value)
             if not issubclass(meta, LockItem.Meta) and not hasattr(meta, "table_name"):
-                # inherited, for the name must not be read before it is used
+                # inherited, not copied: the environment must not be read before the name is used
                 named: Any = type("Meta", (meta, LockItem.Meta), {})
                 cls.Meta = named  # type: ignore[misc]  # mypy takes it for a fixed type
         super().__init_subclass__(**kwargs)
@@ -128,11 +133,11 @@ class LockItem(Model):
     def create_table(  # type: ignore[override]  # boto3's names, and waiting is the default
         cls, wait: bool = True, **create_table_options: Any
     ) -> None:
-        """Create the table: on-demand, with TTL enabled. Safe to call again, also while it is made.
+        """Create the table: on-demand, with TTL enabled. Safe to call again, also by several processes at once.
 
         Args:
-            wait: Return when the table is active and its TTL enabled. Without waiting, TTL is only
-                enabled if the table is active already: call again later.
+            wait: Wait until the table is active and its TTL is enabled. Otherwise TTL is enabled only if
+                the table is active already: call again later.
             **create_table_options: Any option of CreateTable as boto3 names it, such as
                 ``TableClass``, ``DeletionProtectionEnabled``, ``OnDemandThroughput``,
                 ``WarmThroughput``, ``StreamSpecification``, ``SSESpecification``,
@@ -140,9 +145,9 @@ class LockItem(Model):
 
         Raises:
             TypeError: For an option that CreateTable does not have.
-            ValueError: For an option's value that CreateTable would not take.
-            pynamodb.exceptions.TableError: If DynamoDB refuses, or an existing table has other keys
-                or another TTL attribute.
+            ValueError: For a value that CreateTable would not accept.
+            pynamodb.exceptions.TableError: If DynamoDB refuses the request, or an existing table has other
+                keys or another TTL attribute.
         """
         from pynamodb_mutex._dynamodb import create_table  # noqa: PLC0415 - seldom needed, slow to load
 
@@ -150,14 +155,14 @@ class LockItem(Model):
 
     @classmethod
     def held(cls) -> Iterator[LockItem]:
-        """Iterate over the items that are held now, in no order. Reads the whole table.
+        """Iterate over the items that are held now, in no particular order. Reads the whole table.
 
-        A row that cannot be a lock's, or is no item of this model, such as one whose ``data`` is not JSON, is
-        left out, with a warning in the log that names it.
+        Rows that are not a lock's, or that this model cannot read, such as one whose ``data`` is not JSON, are
+        skipped with a warning in the log.
 
         Raises:
-            pynamodb.exceptions.ScanError: If DynamoDB refuses or cannot be reached.
-            pynamodb.exceptions.TableDoesNotExist: If there is no table.
+            pynamodb.exceptions.ScanError: If DynamoDB refuses the request or cannot be reached.
+            pynamodb.exceptions.TableDoesNotExist: If the table is missing.
         """
         layout = current_process().store(cls).layout
         for raw in filter(layout.is_the_models, cls._scanned()):
@@ -178,7 +183,7 @@ class LockItem(Model):
 
     @classmethod
     def _scanned(cls) -> Iterator[dict[str, dict[str, Any]]]:
-        """Read all rows that carry a claim, dead or alive."""
+        """Read all rows that have a claim, running or expired."""
         process = current_process()
         store = process.store(cls)
         start = None
@@ -191,26 +196,26 @@ class LockItem(Model):
 
     @classmethod
     def force_release(cls, key: str) -> bool:
-        """Break the claim that stands in the row now, and no later one.
+        """Break the claim that is in the row now, and no later one.
 
-        The holder learns it from its next request. Guarded writes of it are refused from this
-        moment on; anything else it does is not.
+        From now on DynamoDB refuses the holder's guarded writes, and the next fencing token is higher than
+        its own. Not guaranteed: that the holder stops. It learns of the loss from its next request.
 
-        A row whose lock attributes cannot be right, so that no mutex takes it, is put right, if it still
-        stands exactly as it was read: the lock is free then, and its fencing token above the old one, if
-        that was a number. A row that is not a lock's is never changed.
+        A row with impossible lock attributes, which no mutex acquires, is repaired if it has not changed
+        since it was read: the lock is then free, and its fencing token is above the old one, if that was a
+        number. A row that is not a lock's is never changed.
 
         Args:
             key: The lock's key.
 
         Returns:
-            Whether a claim was broken, or a row put right; False if there was nothing to break, or the row
+            Whether a claim was broken, or a row repaired; False if there was nothing to break, or the lock
             changed hands meanwhile.
 
         Raises:
             InvalidKeyError: For a key that no lock can have.
             InvalidRowError: If the row under the key is not a lock's.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses or cannot be reached.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached.
         """
         process = current_process()
         row = key_of(cls, check_key(key))
@@ -218,15 +223,15 @@ class LockItem(Model):
 
     @property
     def is_held(self) -> bool:
-        """Whether the claim this item shows is still running, as far as server time is known."""
+        """Whether this item's claim is still running, as far as DynamoDB's time is known. See `remaining`."""
         return self.remaining > 0
 
     @property
     def remaining(self) -> float:
-        """Seconds until the claim this item shows may be taken over, unless it is renewed.
+        """Seconds until this item's claim may be taken over unless it is renewed; 0 without a claim.
 
-        Costs a read if this process has had no answer from DynamoDB yet, or none for 25 leases, to know its
-        time.
+        Sends a read if this process has had no answer from DynamoDB yet, or none for 25 leases, because it
+        does not know DynamoDB's time then.
         """
         if self.expires_at is None:
             return 0.0
@@ -242,9 +247,9 @@ class LockItem(Model):
 
     @property
     def since(self) -> datetime | None:
-        """When the holder took the lock, in server time (UTC); None if there is no claim.
+        """When the holder acquired the lock, in DynamoDB's time (UTC), to a second or two.
 
-        For people, to a second or two. None too if the claim's token is not this library's.
+        None if there is no claim, or its token was not made by this library. For people only.
         """
         made = made_at(self.token)
         if self.expires_at is None or made is None:
@@ -253,7 +258,7 @@ class LockItem(Model):
 
     @property
     def expires(self) -> datetime | None:
-        """End of the claim in server time (UTC); None if there is no claim, or its end is no date."""
+        """End of the claim, in DynamoDB's time (UTC); None without a claim, or if its end is not a date."""
         if self.expires_at is None or not 0 <= self.expires_at < YEAR_10000:
             return None
         return datetime.fromtimestamp(self.expires_at, tz=timezone.utc)

@@ -1,4 +1,4 @@
-"""Mutex: a lock on one key, on whichever of several is free first, or on several together."""
+"""Mutex: a lock on one key, on the first free one of several keys, or on several keys together."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ if TYPE_CHECKING:
 
 
 class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
-    """A lock that at most one thread of one process holds, wherever they run.
+    """A lock on one key, held by at most one thread or task at a time, in whichever process.
 
-    Used like `threading.Lock`, as a context manager, or as a decorator. A mutex may be shared by
-    threads: each sees its own acquisition, and one that has none sees the latest.
+    Use it like `threading.Lock`, as a context manager, or as a decorator. Threads may share a mutex:
+    each sees its own acquisition; a thread without one sees the latest.
 
-    Not guaranteed: that what the holder does outside DynamoDB ends before the lease does. A process
-    may be stopped between any two of its steps. `transaction` is safe from that, and so is any
-    resource that compares `fencing_token`.
+    Not guaranteed: that what the holder does outside DynamoDB ends before its lease does, because a
+    process can be paused between any two of its steps. Writes by `transaction` and `save_data` are safe
+    from that, and so is a resource that compares `fencing_token`.
     """
 
     _makers = frozenset({"for_key", "for_row", "for_keys", "any_of", "attach"})
 
     _raw_key: RawItem | None = None
-    """Of the user's row that is locked, if it is one."""
+    """Key of the user's row, if this is the lock of a row."""
 
     def __init__(self, options: LockOptions) -> None:
         """Use `for_key`."""
@@ -94,31 +94,30 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         reentrant: bool = False,
         delete_on_release: bool = False,
     ) -> Mutex:
-        """Return a mutex for a key, not yet held. Sends nothing.
+        """Return a mutex for a key, not yet held. Sends no request.
 
         Args:
             key: 1 to 2048 bytes of UTF-8.
             model: The lock table.
-            lease: Seconds the lock lives without being renewed, from 0.5 to 100 years. A dead holder's
-                lock is free after about this time.
-            timeout: Seconds to wait for the lock; -1 waits for ever, and so does None, which is as if it
-                were not given.
-            auto_renew: Renew in the background, each third of the lease.
-            max_hold: Seconds after which it is not renewed any more, for a holder that hangs.
-            owner: A label for people; host, process and thread by default.
+            lease: Seconds until the lock expires unless it is renewed, from 0.5 to 100 years. The lock of
+                a dead holder is free after about this time.
+            timeout: Seconds to wait for the lock; -1, or None, waits for ever.
+            auto_renew: Renew the lock in the background, every third of the lease.
+            max_hold: Seconds after which the background renewals end, for a holder that hangs.
+            owner: A label for people; by default host, process and thread. The protocol never compares it.
             on_lost: Called with the mutex, on a thread of its own, when the lock is lost.
-            data: Any JSON, written into the row with the claim; None leaves what is there.
-            poll: Shortest and longest wait between two looks at a held lock, in seconds.
+            data: JSON payload, written into the row with the claim; None leaves the stored one.
+            poll: Shortest and longest wait between two polls of a held lock, in seconds.
             reentrant: A thread that holds the key by a reentrant mutex may acquire it again.
-            delete_on_release: Delete the row at release. Then fencing tokens could fall, and late copies
-                of requests could apply a guarded write again: `fencing_token`, `transaction` and
+            delete_on_release: Delete the row at release. Fencing tokens could then fall, and a late copy
+                of a guarded write could be applied again: `fencing_token`, `transaction` and
                 `save_data` raise MutexError.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not take.
+            InvalidKeyError: For a key that DynamoDB would not accept.
             TypeError: For an option of a wrong type, or data that is not JSON.
-            ValueError: For a negative, infinite or NaN duration, one of more than 100 years, or a lease too
-                short to renew; or for NaN or infinity in the data.
+            ValueError: For a duration that is negative, infinite, NaN or over 100 years; for a lease under
+                0.5 s; for NaN or infinity in the data.
         """
         cls._called("for_key", {})
         if not (isinstance(model, type) and issubclass(model, LockItem)):
@@ -152,14 +151,15 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         lock_model: type[LockItem] = LockItem,
         **options: Unpack[Options],
     ) -> Mutex:
-        """Return a mutex in the lock table, named after a row that need not exist.
+        """Return a mutex in the lock table that is named after a row. Sends no request.
 
-        It is that of `RowLockMixin.locked` for a model whose ``lock_model`` is the same.
+        The row need not exist. For a model with the same ``lock_model`` this is the lock that
+        `RowLockMixin.locked` acquires; for any other model it is a different lock.
 
         Args:
-            model: Whose table the row is in. Any PynamoDB model.
-            hash_key: Of the row.
-            range_key: Of the row, if the model has one.
+            model: The row's model; any PynamoDB model.
+            hash_key: The row's hash key.
+            range_key: The row's range key, if the model has one.
             lock_model: The lock table.
             **options: Those of `for_key`.
 
@@ -178,19 +178,19 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         model: type[LockItem] = LockItem,
         **options: Unpack[Options],
     ) -> MutexGroup:
-        """Return the locks of several keys, to be taken together: all or none. Sends nothing.
+        """Return the locks of several keys, to be acquired together: all or none. Sends no request.
 
         Args:
-            keys: Up to 100, of which one that comes twice counts once. Mutexes, such as those of
-                other lock tables in the region, keep their own options.
+            keys: 1 to 100; a repeated key counts once. A Mutex among them, such as one in another lock
+                table of the region, keeps its own options.
             model: The lock table of the keys that are strings.
-            **options: Those of `for_key`. The ``timeout`` and ``poll`` are the group's.
-                ``on_lost`` is called once, with the mutex whose lock was lost first.
+            **options: Those of `for_key`. ``timeout`` and ``poll`` are the group's. ``on_lost`` is called
+                once, with the mutex whose lock was lost first.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not take.
-            TypeError: If the keys are one string, or for an option of a wrong type.
-            ValueError: For no key, more than 100, one that comes twice with different options, or
+            InvalidKeyError: For a key that DynamoDB would not accept.
+            TypeError: If the keys are a single string, or for an option of a wrong type.
+            ValueError: For no key, more than 100, a key that is repeated with different options, or
                 tables in different regions or at different hosts; and as `for_key`.
         """
         cls._called("for_keys", options)
@@ -200,25 +200,27 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     def attach(
         cls, ticket: str, *, model: type[LockItem] = LockItem, **options: Unpack[Options]
     ) -> Mutex:
-        """Go on with a lock that another process detached. It is held when this returns.
+        """Continue to hold a lock that another process detached. The mutex is held when this returns.
 
-        One conditional write gives the lock a new token, so nothing that the giver still sends is
-        applied. The first ``with`` of the mutex does not take the lock again, but gives it back.
+        One conditional write gives the lock a new token and fencing token, so DynamoDB refuses everything
+        that the previous holder still sends. The first ``with`` uses this acquisition and releases it at
+        its end.
 
-        Not guaranteed: that what the giver did outside DynamoDB has ended. Compare fencing tokens.
+        Not guaranteed: that the previous holder's work outside DynamoDB has ended. Compare fencing tokens.
 
         Args:
             ticket: What `detach` returned. It is good once.
             model: The lock table.
-            **options: Those of `for_key`, for this holder; the lease is the giver's by default, and
-                ``timeout`` is for how long a failing DynamoDB is asked again, a lease at most.
+            **options: Those of `for_key`, for this holder. The default lease is that of the detached mutex.
+                ``timeout`` is for how long failures are retried, one lease at most.
 
         Raises:
-            InvalidTicketError: If it is no ticket, or one for another table or region.
-            MutexLostError: If it was used already, or has ended, or the lock was broken or taken
-                meanwhile: ``loss`` says which.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or cannot be
-                reached. The ticket may then be used up; not with GetError, for a read that failed.
+            InvalidTicketError: If it is not a ticket, or one for another table or region.
+            MutexLostError: If the ticket was used or has expired, or the lock was broken or acquired by
+                another holder since; ``loss`` says which.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request, or cannot be reached. The
+                ticket may then be used up.
+            pynamodb.exceptions.GetError: If the read that precedes it fails. The ticket is still good.
         """
         from pynamodb_mutex._operations.attach import parse_ticket  # noqa: PLC0415 - seldom needed
 
@@ -239,43 +241,43 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     def any_of(
         cls, keys: Iterable[str], *, model: type[LockItem] = LockItem, **options: Unpack[Options]
     ) -> AnyOf:
-        """Return a mutex on whichever of several keys is free first, not yet held. Sends nothing.
+        """Return a mutex on whichever of several keys is free first, not yet held. Sends no request.
 
         Args:
-            keys: 1 to 100 keys, those that come twice counted once.
+            keys: 1 to 100; a repeated key counts once.
             model: The lock table.
-            **options: Those of `for_key`. A reentrant one is entered again by the same object only.
+            **options: Those of `for_key`. With ``reentrant``, only this object can acquire its key again.
 
         Raises:
-            InvalidKeyError: For a key that DynamoDB would not take.
-            TypeError: If the keys are not an iterable, or a single str.
-            ValueError: If there are none, or more than 100.
+            InvalidKeyError: For a key that DynamoDB would not accept.
+            TypeError: If the keys are a single string, or not iterable.
+            ValueError: For no key, or more than 100.
         """
         cls._called("any_of", options)
         return AnyOf.of(keys, model, options)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Take the lock.
+        """Acquire the lock.
 
         Args:
-            blocking: Wait for it.
-            timeout: Seconds to wait, -1 for ever. None is as if it were not given: the mutex's own.
+            blocking: Wait for the lock; otherwise try once.
+            timeout: Seconds to wait, -1 for ever; None for the mutex's own timeout.
 
         Returns:
-            Whether it was taken; False only if the store said that another holds it.
+            Whether the lock was acquired. False only if DynamoDB said that another holder has it.
 
         Raises:
-            MutexAlreadyHeldError: If this thread or task holds it by this mutex, which is not reentrant. Or
-                if the wait would never end: without a timeout, when it holds it by another one, or when
-                the wait would block the event loop of a task that holds it, or comes before it. The last of
-                these is a RuntimeWarning if there is a timeout.
+            MutexAlreadyHeldError: If this thread or task holds the lock by this mutex, which is not
+                reentrant. Without a timeout, also if the wait would never end: because the thread holds
+                the lock by another mutex, or would block the event loop of a task that holds it or waits
+                before it. (With a timeout the latter emits a RuntimeWarning.)
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
-            InvalidRowError: If the row under the key is not a lock's, or its lock attributes cannot be right.
-            pynamodb.exceptions.TableDoesNotExist: If there is no table there; it says where.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request at all, or could not be
-                reached, or was throttling, until the timeout; GetError if that was a read, as a first
-                request or a poll is. Both are PynamoDBConnectionError. After 10 s, whatever the timeout, if
-                nothing has answered this process there yet.
+            InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
+            pynamodb.exceptions.TableDoesNotExist: If the table is missing; names table and region.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it throttled, failed or
+                was unreachable until the timeout (10 s, whatever the timeout, at an endpoint that has never
+                answered this process).
+            pynamodb.exceptions.GetError: The same, for a read: the first request to an endpoint, or a poll.
         """
         return self._acquire(blocking, timeout)
 
@@ -331,18 +333,18 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         attached, self._attached = self._attached, None
         if attached is None or attached.is_released or attached is not self._latest:
             return (yield from super()._entering(attempt, me))
-        # after attach: go on with what it acquired
+        # after attach: use that acquisition
         attached.check("with")
         self._holds[me] = attached
         attached.contender.caller = attempt.contender.caller
         return self._begin_block(attached, me)
 
     def __enter__(self) -> Self:
-        """Acquire the lock; after `attach`, go on with what it acquired.
+        """Acquire the lock, as `acquire` does; after `attach`, use that acquisition.
 
         Raises:
-            MutexTimeoutError: If it was not free within the timeout.
-            MutexLostError: If the lock that was attached is lost already.
+            MutexTimeoutError: If the lock was not free within the timeout.
+            MutexLostError: After `attach`, if the lock has been lost since.
         """
         self._enter()
         return self
@@ -353,7 +355,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         return Attachment(self._contender(who, blocks=blocks), ticket)
 
     def _attaching(self, attachment: Attachment, me: int) -> Operation[HeldClaim]:
-        """Go on with the acquisition that a ticket names; the next ``with`` block takes it over."""
+        """Acquire what a ticket names; the next ``with`` block uses that acquisition."""
 
         def note(claim: HeldClaim) -> None:
             self._attached = claim
@@ -362,26 +364,27 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         return attachment.attach(note)
 
     def detach(self, lease: float | None = None) -> str:
-        """End the acquisition here, and return a ticket by which another process goes on with it.
+        """End the acquisition here; return a ticket with which another process continues to hold the lock.
 
-        The lock stays taken: nobody renews it until `attach`, so it ends when the ticket does. From
-        the return on this mutex does not hold it. A guarded write under way is waited for.
+        Until `attach` nobody holds the lock, and nobody else can acquire it. Nobody renews it, so it expires with
+        the ticket.
+        Waits for a guarded write that is being sent.
 
-        Not guaranteed: that anybody attaches. A ticket that is lost keeps the key blocked until it
-        ends. Whoever may write to the table can use a ticket: pass it on as you would the lock.
+        Not guaranteed: that anybody attaches. If the ticket gets lost, the key stays locked until it
+        expires. Anyone who has the ticket and may write to the table can use it.
 
         Args:
-            lease: Seconds from now for which the ticket is good; the mutex's own by default.
+            lease: Seconds from now for which the ticket is good; the mutex's lease by default.
 
         Returns:
-            Compact JSON in ASCII, good for one `attach`.
+            Compact ASCII JSON, good for one `attach`.
 
         Raises:
             MutexLostError: If the lock is lost.
             MutexNotHeldError: If it is not held here, or a write of unknown outcome may have released it.
-            MutexAlreadyHeldError: If it is entered several times, being reentrant.
-            MutexError: If it was taken together with others.
-            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached within 5 s; the lock is held
+            MutexAlreadyHeldError: If a reentrant mutex was acquired several times.
+            MutexError: If it was acquired together with others.
+            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached within 5 s. The lock is held
                 as before.
         """
         return run(current_process(), self._detaching(lease))
@@ -394,13 +397,19 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         return detach(self._current("detach"), lease, self._raw_key)
 
     def save_data(self, data: Any) -> None:
-        """Write the payload into the row, if the lock is still held in the store; None clears it.
+        """Write the payload into the row by a guarded write: only if the lock is still held in DynamoDB.
+
+        Args:
+            data: JSON; None removes the payload.
 
         Raises:
-            MutexLostError: If it is not; its ``applied`` says whether the payload was written.
-            MutexError: With ``delete_on_release``, for then nothing can be guarded.
-            TypeError: If the payload is not JSON; ValueError for NaN or infinity in it.
-            pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached; the outcome is unknown.
+            MutexLostError: If the lock is lost; ``applied`` says whether the payload was written.
+            MutexNotHeldError: If it is not held here.
+            MutexError: With ``delete_on_release``, because nothing can be guarded then.
+            TypeError: If the payload is not JSON.
+            ValueError: For NaN or infinity in it.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request, or cannot be reached: then
+                the outcome is unknown.
         """
         run(current_process(), self._saving_data(data))
 
@@ -414,20 +423,20 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         return save_data(claim, payload(claim, data))
 
     def transaction(self) -> TransactWrite:
-        """Return a TransactWrite that is applied only if the lock is still held in the store.
+        """Return a PynamoDB TransactWrite that is applied only if the lock is still held in DynamoDB.
 
-        Its rows are written at most once, and in the order of this holder's writes. One of its 100
-        items is the guard on the lock's row.
+        Its rows are written at most once, and in the order of this holder's writes. The guard on the
+        lock's row is one of its 100 items.
 
-        Leaving its ``with`` block raises MutexLostError if the lock is lost; ``applied`` says whether
-        the rows were written. It raises ``pynamodb.exceptions.TransactWriteError`` if another
-        condition in it does not hold, or DynamoDB cannot be reached; then the outcome is unknown. For a
-        table that does not exist it raises ``TableDoesNotExist``, which names that table.
+        Leaving its ``with`` block raises MutexLostError if the lock is lost (``applied`` says whether the
+        rows were written), ``pynamodb.exceptions.TransactWriteError`` if another of its conditions does
+        not hold (nothing was written) or DynamoDB cannot be reached (the outcome is unknown), and
+        ``TableDoesNotExist`` for a missing table.
 
         Raises:
             MutexLostError: If the lock is lost already.
             MutexNotHeldError: If it is not held here.
-            MutexError: With ``delete_on_release``, for then nothing can be guarded.
+            MutexError: With ``delete_on_release``, because nothing can be guarded then.
         """
         claim = self._current("transaction")
         from pynamodb_mutex._transactions import (  # noqa: PLC0415 - seldom needed, slow to load
@@ -437,10 +446,10 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         return GuardedTransactWrite([claim])
 
     def force_release(self) -> bool:
-        """Break whatever claim stands on this key now, and no later one.
+        """Break the claim that is on this key now, and no later one: see `LockItem.force_release`.
 
         Returns:
-            Whether a claim was broken, or a row put right. See `LockItem.force_release`.
+            Whether a claim was broken, or a row repaired.
 
         Raises:
             InvalidRowError: If the row under the key is not a lock's.
@@ -459,13 +468,13 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         """Whether anyone holds the lock, by one consistent read.
 
         Raises:
-            InvalidRowError: If the row under the key is not a lock's, or its lock attributes cannot be right.
+            InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
             pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
         """
         return run(current_process(), self._asking())
 
     def _asking(self) -> Operation[bool]:
-        """Ask whether anyone holds the lock."""
+        """Return the operation that reads whether anyone holds the lock."""
         process = current_process()
         return _is_held(process, process.store(self._options.model), self._options)
 
@@ -504,13 +513,13 @@ _MOST_SHOWN = 3
 
 
 class AnyOf(Mutex):
-    """A mutex on whichever of several keys is free first.
+    """A mutex on whichever of several keys is free first: see `Mutex.any_of <pynamodb_mutex.Mutex.any_of>`.
 
-    All that `~pynamodb_mutex.Mutex` has, for the key that it got: `key` says which. Before the first acquisition `key`
-    only describes the alternatives. Fencing tokens compare within one key.
+    Once acquired, it is a mutex on the key that it got. Threads and tasks of one process that wait for
+    the same set of keys get a key in the order of their calls.
 
-    Threads of one process that wait for the same set of keys queue up, first come first served.
-    Between processes, and between different sets of keys, nobody is promised a turn.
+    Not guaranteed: an order between processes, or between different sets of keys. Fencing tokens
+    compare only within one key.
     """
 
     _made_by = "Mutex.any_of([...])"
@@ -548,10 +557,10 @@ class AnyOf(Mutex):
         return tuple(each.key for each in self._alternatives)
 
     def locked(self) -> bool:
-        """Whether all the keys are held, by whomever; one consistent BatchGetItem.
+        """Whether all the keys are held, by any holders; one consistent BatchGetItem.
 
         Raises:
-            InvalidRowError: If one of the rows is not a lock's, or its lock attributes cannot be right.
+            InvalidRowError: If one of the rows is not a lock's, or has impossible attributes.
             pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
         """
         return super().locked()
@@ -562,7 +571,7 @@ class AnyOf(Mutex):
         return _are_held(process, [(store, each) for each in self._alternatives], all)
 
     def force_release(self) -> NoReturn:
-        """Refuse: which claim is to be broken is not clear.
+        """Refuse: it is not clear which key's claim to break.
 
         Raises:
             TypeError: Always. `~pynamodb_mutex.LockItem.force_release` breaks the claim on one key.
@@ -606,7 +615,7 @@ class AnyOf(Mutex):
 def options_of_any(
     keys: Sequence[str], name: str, model: type[LockItem], options: Options
 ) -> tuple[LockOptions, list[LockOptions]]:
-    """Return the options that several keys have in common, under a name for people, and those of each."""
+    """Return the common options of several keys, under a name for people, and the options of each key."""
     common = Mutex.for_key(keys[0], model=model, **options)._options
     each = [common._replace(key=key, row=key_of(common.model, key)) for key in keys]
     return common._replace(key=name), each
@@ -633,11 +642,11 @@ def _are_held(
 class MutexGroup(LockGroup):
     """The locks of several keys, acquired, renewed and released together: all or none.
 
-    Each is one request, so there is no order of keys to keep, and no deadlock. Losing one lock is
-    losing all: ``on_lost`` is called once, and the claims that still stand are released by ``release``,
-    or expire with their leases. Used like a ``Mutex``: also as a context manager and as a decorator.
+    Use it like a ``Mutex``, as a context manager or as a decorator. Acquiring, renewing and releasing
+    take one request each, so no order of keys is needed, and there is no deadlock. Losing one lock is
+    losing all: ``on_lost`` is called once. The other claims remain until ``release``, or expire.
 
-    Not guaranteed: that who wants many keys is not overtaken again and again by those who want few of
+    Not guaranteed: that a group of many keys is not overtaken again and again by waiters for fewer of
     them; and what ``Mutex`` does not guarantee.
     """
 
@@ -666,17 +675,17 @@ class MutexGroup(LockGroup):
 
     @property
     def members(self) -> tuple[Mutex, ...]:
-        """What each lock knows of itself, in the order of `keys`: its ``abandoned_by``, its ``data``."""
+        """A Mutex for each lock, in the order of `keys`, with its ``abandoned_by`` and ``data``."""
         return tuple(self._locks)
 
     @property
     def fencing_tokens(self) -> dict[str, int]:
-        """Numbers of the last acquisition by key: each greater than any before it on its key.
+        """The fencing tokens of the last acquisition, by key; each is greater than any before it on its key.
 
         Raises:
             MutexNotHeldError: If the locks were never acquired.
-            MutexError: With ``delete_on_release``, for then they may fall; or if two of the locks have
-                the same key, in two tables: then ask each of the `members`.
+            MutexError: With ``delete_on_release``, because the tokens could fall; or if two locks have the
+                same key in two tables: then read them from the `members`.
         """
         tokens = {lock.key: lock.fencing_token for lock in self._locks}
         if len(tokens) < len(self._locks):
@@ -685,10 +694,10 @@ class MutexGroup(LockGroup):
         return tokens
 
     def locked(self) -> bool:
-        """Whether anyone holds any of the locks, by one consistent read of all.
+        """Whether anyone holds any of the locks, by one consistent BatchGetItem.
 
         Raises:
-            InvalidRowError: If one of the rows is not a lock's, or its lock attributes cannot be right.
+            InvalidRowError: If one of the rows is not a lock's, or has impossible attributes.
             pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
         """
         return run(current_process(), self._asking())
@@ -699,14 +708,14 @@ class MutexGroup(LockGroup):
         return _are_held(process, locks, any)
 
     def transaction(self) -> TransactWrite:
-        """Return a TransactWrite that is applied only if all the locks are still held in the store.
+        """Return a TransactWrite that is applied only if all the locks are still held in DynamoDB.
 
-        As ``Mutex.transaction``; of its 100 items each lock takes one.
+        See `Mutex.transaction <pynamodb_mutex.Mutex.transaction>`. Each lock takes one of its 100 items.
 
         Raises:
             MutexLostError: If the locks are lost already. Leaving its ``with`` block raises it too.
             MutexNotHeldError: If they are not held here.
-            MutexError: If one of them is used with ``delete_on_release``, for then nothing can be guarded.
+            MutexError: If one of them has ``delete_on_release``, because nothing can be guarded then.
         """
         claims = self._current("transaction").unreleased
         from pynamodb_mutex._transactions import (  # noqa: PLC0415 - seldom needed, slow to load
@@ -716,11 +725,11 @@ class MutexGroup(LockGroup):
         return GuardedTransactWrite(claims)
 
     def __enter__(self) -> Self:
-        """Acquire the locks.
+        """Acquire the locks, as `acquire` does.
 
         Raises:
-            MutexTimeoutError: If they were not all free within the timeout; it names the key that was in
-                the way, its owner and the end of its lease.
+            MutexTimeoutError: If they were not all free within the timeout. Its attributes describe one
+                key that was held: the key, its owner and the end of its claim.
         """
         self._enter()
         return self

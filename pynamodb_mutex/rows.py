@@ -1,4 +1,4 @@
-"""Row locks: any PynamoDB model, locked by the row, with writes that need the lock."""
+"""Row locks: locks on single rows of any PynamoDB model, with writes that need the lock."""
 
 from __future__ import annotations
 
@@ -55,17 +55,29 @@ _RESERVED = ("locked", "locked_all", "row_lock", "is_locked", "lock_model", "loc
 
 
 class RowLockMixin(Model):
-    """Gives a PynamoDB model locks by the row: ``class Account(RowLockMixin, Model)``.
+    """Adds row locks to a PynamoDB model: ``class Account(RowLockMixin, Model)``.
 
-    The lock's attributes join the row when it is first locked; no migration is needed. They are
-    written by the lock's protocol alone, whatever an instance carries.
+    A row gets the lock's attributes when it is first locked; no migration is needed. Only the protocol
+    writes them: what you assign to them on an instance is ignored.
+
+    Not guaranteed: anything against writes that do not check the lock, which are those of `batch_write` and
+    of programs without the mixin.
 
     Attributes:
-        lock_model: Keep the locks in this lock table, and the rows without attributes of a lock.
-            Guarded writes are transactions then, at twice the price.
-        lock_enforced: Refuse `save`, `update` and `delete` of a row that another holds. If False the
-            lock binds only those who take it; a `save` or `delete` without it still ends another's
-            claim.
+        lock_model: Lock table that keeps the locks, so that the rows carry no attribute of a lock; None
+            (the default) keeps them in the rows. With a lock table each write of a row is a transaction, at
+            twice the price.
+        lock_enforced: Refuse `save`, `update` and `delete` without the lock while another process holds the
+            row (default True). If False, the lock is advisory; a `save` or `delete` without it then ends
+            the holder's claim, unless there is a ``lock_model``.
+        lock_version: The fencing token, as read with the row. This and the next six mean nothing with a
+            ``lock_model``.
+        lock_token: Random id of the last acquisition.
+        lock_owner: Label of the holder; None when free.
+        lock_lease: Seconds until the claim expires unless renewed; None when free.
+        lock_expires_at: End of the claim in seconds of server time; None when free.
+        lock_writes: Number of the last guarded write under the claim.
+        lock_abandoned_by: Label of the previous holder if it never released the lock, or empty.
     """
 
     _claim_prefix: ClassVar[str] = "lock_"
@@ -84,14 +96,14 @@ class RowLockMixin(Model):
     _row_claim: HeldClaim | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse attributes that would be in the lock's way.
+        """Refuse attributes that conflict with those of the lock.
 
         Raises:
-            TypeError: If there are such.
+            TypeError: If there is one.
         """
         super().__init_subclass__(**kwargs)
         if "Meta" in vars(cls):
-            # PynamoDB looks at the table's name alone, and would hand over the parent's connection
+            # PynamoDB compares only the table's name, and would use the parent's connection
             forget_connection(cls)
         for base in cls.__mro__:
             for name in _RESERVED:
@@ -117,13 +129,13 @@ class RowLockMixin(Model):
 
     @classmethod
     def _check_redefined(cls, name: str, ours: Attribute[Any]) -> None:
-        """Refuse an attribute of a model's own that has the name of one of the lock's.
+        """Refuse an attribute of the model that has the name of one of the lock's attributes.
 
-        One that is stored under another name says how the lock's is to be stored. One that is not would
-        be taken over silently: what the model wrote there would be read as a claim, and never be written.
+        With another stored name, it redefines the lock's attribute. With the same stored name, it would
+        become the lock's silently: its values would be read as a claim, and never be written.
 
         Raises:
-            TypeError: If it is one.
+            TypeError: If there is one.
         """
         used: Any = getattr(cls, name)
         own = [base for base in cls.__mro__ if base is not RowLockMixin and name in vars(base)]
@@ -147,18 +159,19 @@ class RowLockMixin(Model):
     def locked(
         cls, hash_key: Any, range_key: Any = None, **options: Unpack[Options]
     ) -> RowLock[Self]:
-        """Return the lock of a row, not yet held. Sends nothing.
+        """Return the lock of a row, not yet held. Sends no request.
 
         Args:
-            hash_key: Of the row.
-            range_key: Of the row, if the model has one.
-            **options: Those of `Mutex.for_key`. ``data`` and ``delete_on_release`` only with a
-                ``lock_model``; with the latter the row cannot be written under the lock.
+            hash_key: The row's hash key.
+            range_key: The row's range key, if the model has one.
+            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`. ``data`` and
+                ``delete_on_release`` need a ``lock_model``; with ``delete_on_release`` the row cannot be
+                written under the lock.
 
         Raises:
             InvalidKeyError: For a key that the model cannot have.
             TypeError: For an option of a wrong type.
-            ValueError: For a duration that no lock can have.
+            ValueError: For a duration that `Mutex.for_key <pynamodb_mutex.Mutex.for_key>` would refuse.
         """
         check_options(f"{cls.__name__}.locked", options)
         raw_key = row_key(cls, hash_key, range_key)
@@ -166,16 +179,16 @@ class RowLockMixin(Model):
 
     @classmethod
     def locked_all(cls, keys: Iterable[Any], **options: Unpack[Options]) -> RowLocks[Self]:
-        """Return the locks of several rows, to be taken together: all or none. Sends nothing.
+        """Return the locks of several rows, to be acquired together: all or none. Sends no request.
 
         Args:
-            keys: Up to 100: hash keys, or tuples of hash and range key, or for a row of another model
-                what its `locked` returns, whose options are then its own.
+            keys: 1 to 100 hash keys, or tuples of hash and range key. For a row of another model, the
+                result of that model's `locked`, which keeps its own options.
             **options: As for `locked`.
 
         Raises:
             InvalidKeyError: For a key that the model cannot have.
-            ValueError: For no key, more than 100, or one that comes twice.
+            ValueError: For no key, more than 100, or a repeated key.
         """
         check_options(f"{cls.__name__}.locked_all", options)
         locks: list[RowLock[Any]] = []
@@ -191,7 +204,7 @@ class RowLockMixin(Model):
         """The lock under which this instance was read.
 
         Raises:
-            MutexNotHeldError: If it was read without.
+            MutexNotHeldError: If it was read without a lock.
         """
         if self._row_lock is None:
             msg = f"{shown(name_of(self))} was read without its lock"
@@ -200,7 +213,7 @@ class RowLockMixin(Model):
 
     @property
     def is_locked(self) -> bool:
-        """Whether the row is locked, by this instance now, or else as the instance shows it. No I/O."""
+        """Whether this instance is under its lock now or, without a lock, shows a running claim. Sends no request."""
         claim = self._row_claim
         # a claim that this instance still shows may have been released by it
         if claim is not None and (not claim.is_released or self.lock_token == claim.own.token):
@@ -220,21 +233,24 @@ class RowLockMixin(Model):
         add_version_condition: bool = True,
         unlock: bool = False,
     ) -> dict[str, Any]:
-        """Save the row: under its lock only if that is still held, else only if nobody holds it.
+        """Save the row: under its lock, only if the lock is still held; without it, only if nobody holds it.
+
+        Under the lock it also renews the lease.
 
         Args:
-            condition: The caller's own.
-            add_version_condition: As PynamoDB has it.
-            unlock: Give the lock back in the same request.
+            condition: A condition of yours, in addition.
+            add_version_condition: As in PynamoDB.
+            unlock: Release the lock in the same request.
 
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
-            MutexError: If the lock is used with ``delete_on_release``, for then nothing can be guarded.
-            RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
-            InvalidRowError: If it is not locked here, and the attributes of its lock cannot be right.
-            MutexNotHeldError: With ``unlock``, if it is not locked here.
-            pynamodb.exceptions.PutError: If the condition or the model's version does not hold, or
-                DynamoDB cannot be reached. TransactWriteError with a ``lock_model``.
+            MutexError: If the lock has ``delete_on_release``, because nothing can be guarded then.
+            RowLockedError: Without the lock, if another holder has the row; ``applied`` as above.
+            InvalidRowError: Without the lock, if the row has impossible lock attributes.
+            MutexNotHeldError: After the release, inside the lock's block; with ``unlock``, without the lock.
+            pynamodb.exceptions.PutError: If the condition or the model's version does not hold (nothing was
+                written), or DynamoDB cannot be reached (the outcome is unknown). TransactWriteError with a
+                ``lock_model``.
         """
         version = add_version_condition
         write = RowWrite(self, TRANSACT_PUT, condition, add_version_condition=version)
@@ -248,23 +264,26 @@ class RowLockMixin(Model):
         add_version_condition: bool = True,
         unlock: bool = False,
     ) -> Any:
-        """Update the row: under its lock only if that is still held, else only if nobody holds it.
+        """Update the row: under its lock, only if the lock is still held; without it, only if nobody holds it.
+
+        Not guaranteed: that an update *without* the lock is applied only once, if its answer is lost and
+        it is retried.
 
         Args:
-            actions: What to do.
-            condition: The caller's own.
-            add_version_condition: As PynamoDB has it.
-            unlock: Give the lock back in the same request.
+            actions: Update actions of PynamoDB.
+            condition: A condition of yours, in addition.
+            add_version_condition: As in PynamoDB.
+            unlock: Release the lock in the same request.
 
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was written.
-            MutexError: If the lock is used with ``delete_on_release``, for then nothing can be guarded.
-            RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
-            InvalidRowError: If it is not locked here, and the attributes of its lock cannot be right.
-            MutexNotHeldError: With ``unlock``, if it is not locked here.
-            pynamodb.exceptions.UpdateError: If the condition or the model's version does not hold, or
-                DynamoDB cannot be reached. With a ``lock_model`` TransactWriteError, and GetError if the
-                update was applied and the row could not be read again.
+            MutexError: If the lock has ``delete_on_release``, because nothing can be guarded then.
+            RowLockedError: Without the lock, if another holder has the row; ``applied`` as above.
+            InvalidRowError: Without the lock, if the row has impossible lock attributes.
+            MutexNotHeldError: After the release, inside the lock's block; with ``unlock``, without the lock.
+            pynamodb.exceptions.UpdateError: If the condition or the model's version does not hold (nothing
+                was written), or DynamoDB cannot be reached (the outcome is unknown). With a ``lock_model``
+                TransactWriteError, and GetError if the update was applied but the row could not be read again.
         """
         if not isinstance(actions, list) or not actions:
             raise TypeError("the value of `actions` is expected to be a non-empty list")
@@ -274,22 +293,24 @@ class RowLockMixin(Model):
     def delete(
         self, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> Any:
-        """Delete the row: under its lock only if that is still held, else only if nobody holds it.
+        """Delete the row: under its lock, only if the lock is still held; without it, only if nobody holds it.
 
-        A lock that stands in the row ends with it. If an answer was lost, and the row is then found
-        gone while the lease still runs, it counts as deleted by this call.
+        A lock in the row ends with it. If an answer was lost, and the row is missing at the retry while the
+        lease still runs, it counts as deleted by this call.
 
         Args:
-            condition: The caller's own.
-            add_version_condition: As PynamoDB has it.
+            condition: A condition of yours, in addition.
+            add_version_condition: As in PynamoDB.
 
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the row was deleted.
-            MutexError: If the lock is used with ``delete_on_release``, for then nothing can be guarded.
-            RowLockedError: If it is not locked here, and another holds it; ``applied`` as above.
-            InvalidRowError: If it is not locked here, and the attributes of its lock cannot be right.
-            pynamodb.exceptions.DeleteError: If the condition or the model's version does not hold, or
-                DynamoDB cannot be reached. TransactWriteError with a ``lock_model``.
+            MutexError: If the lock has ``delete_on_release``, because nothing can be guarded then.
+            RowLockedError: Without the lock, if another holder has the row; ``applied`` as above.
+            InvalidRowError: Without the lock, if the row has impossible lock attributes.
+            MutexNotHeldError: After the release, inside the lock's block.
+            pynamodb.exceptions.DeleteError: If the condition or the model's version does not hold (nothing
+                was deleted), or DynamoDB cannot be reached (the outcome is unknown). TransactWriteError with
+                a ``lock_model``.
         """
         version = add_version_condition
         write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
@@ -304,7 +325,7 @@ class RowLockMixin(Model):
         )
 
     def _row_write(self, write: RowWrite, what: str, *, unlock: bool = False) -> dict[str, Any]:
-        """Make a write; return what PynamoDB would of it."""
+        """Write, and return what PynamoDB's method would return."""
         members = self._row_members(write, what, unlock=unlock)
         process = current_process()
         row: RawItem = {}
@@ -319,7 +340,7 @@ class RowLockMixin(Model):
         return data | {ATTRIBUTES: row} if write.kind == TRANSACT_UPDATE else data
 
     def _reading_again(self, store: Store, what: str) -> Operation[RawItem]:
-        """Read what a transaction wrote, for its answer does not show it."""
+        """Read what a transaction wrote: its answer does not include it."""
         read = store.read(key_of(self), consistent=True)
         try:
             answer = yield from retrying(current_process(), lambda: read, 0.0)
@@ -329,7 +350,7 @@ class RowLockMixin(Model):
         return answer.item
 
     def _row_members(self, write: RowWrite, what: str, *, unlock: bool = False) -> list[Any]:
-        """Return a write and what protects it: parts of one request, or of one transaction."""
+        """Return a write and its guard: parts of one request, or members of one transaction."""
         claim, lock_model = self._row_claim, type(self).lock_model
         process = current_process()
         if claim is not None:
@@ -347,7 +368,7 @@ class RowLockMixin(Model):
         if unlock:
             msg = f"{what}(unlock=True): {shown(name_of(self))} is not locked here"
             raise MutexNotHeldError(msg, key=name_of(self))
-        # as the model's Meta has it: patience, too
+        # with the timeouts and retries of the model's Meta: without the lock there is no lease to keep
         connection = connection_of(type(self)).connection
         store, enforced = process.store(type(self)).through(connection), type(self).lock_enforced
         if lock_model is None:
@@ -397,10 +418,10 @@ class RowLockMixin(Model):
 
     @classmethod
     def batch_write(cls, auto_commit: bool = True) -> BatchWrite[Self]:
-        """Return PynamoDB's batch, which refuses a row that is locked here.
+        """Return PynamoDB's batch; its `save` and `delete` raise MutexError for an instance under its lock.
 
-        A batch cannot carry conditions: it writes over what another has locked. Its `save` and
-        `delete` raise MutexError for an instance that is locked.
+        Not guaranteed: that others' locks are respected. A batch cannot carry conditions, so it overwrites
+        rows that other processes hold, and fencing tokens of these rows may fall.
         """
         return _Batch(cls, auto_commit=auto_commit)
 
@@ -409,10 +430,10 @@ class RowLockMixin(Model):
     def serialize(
         self, null_check: bool = True, *, with_lock: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """Serialise the row: for botocore, with its attributes by their stored names.
+        """Serialise the row for botocore, by stored names of the attributes.
 
         Args:
-            null_check: Raise for an attribute that may not be absent, and is.
+            null_check: Raise if a required attribute is missing.
             with_lock: Include the lock's attributes, as they were read.
         """
         raw: RawItem = super().serialize(null_check=null_check)
@@ -431,7 +452,7 @@ class RowLockMixin(Model):
         """Return the row as plain JSON, as PynamoDB does.
 
         Args:
-            force: Convert what has no equal in JSON, too.
+            force: Also convert values that have no equivalent in JSON.
             with_lock: Include the lock's attributes, as they were read.
         """
         simple = super().to_simple_dict(force=force)
@@ -439,7 +460,7 @@ class RowLockMixin(Model):
 
     @classmethod
     def _without_lock(cls, by_stored_name: dict[str, V]) -> dict[str, V]:
-        """Return what belongs to the row itself."""
+        """Return the row's own attributes."""
         ours = RowLockMixin.get_attributes()
         # With a lock_model the mixin's attributes have no meaning, and a model may have its own of the
         # same names. Without one each attribute of such a name is the lock's, however it is stored.
@@ -451,7 +472,7 @@ class RowLockMixin(Model):
         return {name: value for name, value in by_stored_name.items() if name in own}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy, or a pickle, has of the row: not its lock."""
+        """Return the state of a copy or a pickle: without the lock."""
         state = dict(self.__dict__)
         state.pop("_row_lock", None)
         state.pop("_row_claim", None)
@@ -479,7 +500,7 @@ def _refuse_in_batch(row: RowLockMixin) -> None:
 
 
 def _checking(claim: HeldClaim, what: str) -> Operation[None]:
-    """Raise if a row was lost, or its block goes on although the lock was released.
+    """Raise if the row's lock was lost, or was released while its block continues.
 
     Raises:
         MutexLostError: If it was lost.
@@ -494,13 +515,13 @@ def _checking(claim: HeldClaim, what: str) -> Operation[None]:
 
 
 def _refuse_if_released_inside(claim: HeldClaim, what: str) -> None:
-    """Raise if the block under a lock goes on although the lock was released.
+    """Raise if a lock was released while its block continues.
 
-    What is written there was read under the lock. Without a guard it would be written over what another
-    holder has written since, and nobody would notice. After the block an instance is an ordinary one.
+    The instance was read under the lock. An unguarded write of it would silently overwrite what the next
+    holder has written since. After the block the instance is an ordinary one.
 
     Raises:
-        MutexNotHeldError: If it does.
+        MutexNotHeldError: If it was.
     """
     if claim.is_released_inside:
         msg = f"{what}: the lock of {shown(claim.key)} was released inside its block: end the block, or lock the row again"

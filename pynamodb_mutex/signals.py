@@ -1,30 +1,31 @@
-"""Signals of what happens to locks, by blinker, as PynamoDB's own are.
+"""Emits blinker signals for lock events, as PynamoDB does for requests.
 
 ``acquired.connect(receiver)`` calls ``receiver(sender, **event)`` for each lock of this process,
-``acquired.connect(receiver, sender=ShopLock)`` for those in one table. The sender is the model in
-whose table the lock stands: `~pynamodb_mutex.LockItem`, a subclass of it, or for a row's lock the row's model. A
-receiver is kept by a weak reference unless it is connected with ``weak=False``.
+``acquired.connect(receiver, sender=ShopLock)`` for those in one table. The sender is the model of the lock's
+row: `~pynamodb_mutex.LockItem`, a subclass of it, or, for a lock in a row, that row's model. blinker keeps a
+weak reference to a receiver unless it is connected with ``weak=False``.
 
-Each acquisition is reported in the order in which things happen to it, whatever the threads do: first
-``acquired``, then each ``lost``, and a ``renewed`` with ``won_back`` for each time that a lost lock is held
-again, and as its end one of ``released``, ``handed_over`` and ``lost``, unless the process ends before.
-Locks that are acquired together are reported one by one. Entering a reentrant lock again is not an acquisition.
+**Order.** Signals of one acquisition are emitted in the order of the events: first ``acquired``; then any
+number of ``lost``, each followed by a ``renewed`` with ``won_back`` if a renewal wins the lock back; last one of
+``released``, ``handed_over`` and ``lost``, unless the process ends before. Locks that are acquired together are
+reported one by one. Acquiring a reentrant lock again is not an acquisition.
 
-What a receiver raises is logged under ``pynamodb_mutex`` and goes no further. A coroutine function is
-refused in the same way. No lock of the library is kept while a receiver runs: it may ask mutexes and
-acquire other locks. ``renewed`` and ``renewal_failed`` are sent on one thread of the library's own, in
-their order, at most 1000 of them waiting; each ``lost`` on a thread of its own; the rest, and a
-``renewed`` by which a lost lock is held again, on the thread that calls the lock, which waits for the
-receivers. For a task of asyncio that is a worker thread, in the task's context. Where another thread is
-still reporting what came before, of the same acquisition, that one goes on with it, and nobody waits: a
-receiver that is slow, or calls the lock, delays what comes after it, and no other acquisition.
-While the system refuses a thread, what is reported on one waits. A forked child reports nothing of its parent's
-locks.
+**Errors.** An exception of a receiver is logged under ``pynamodb_mutex`` and has no other effect. A
+coroutine function as a receiver is refused in the same way.
 
-Without blinker nothing is sent, and ``connect`` raises RuntimeError: install the extra
+**Threads.** The library holds no internal lock while a receiver runs: a receiver may query mutexes and
+acquire other locks. ``renewed`` and ``renewal_failed`` are emitted on one thread of the library, in order, with
+at most 1000 of them queued. Each ``lost`` is emitted on a thread of its own. The others, and a ``renewed`` with
+``won_back``, are emitted on the thread that calls the lock, which waits for the receivers; for an asyncio task,
+on a worker thread in the task's context. If another thread is still emitting an earlier event of the same
+acquisition, that thread emits this one too, and no thread waits: a receiver that is slow, or that calls the
+lock, delays later events of this acquisition only. While the system refuses a thread, events that need one
+wait. A forked child emits nothing for its parent's locks.
+
+Without blinker nothing is emitted, and ``connect`` raises RuntimeError: install the extra
 ``pynamodb-mutex[signals]``.
 
-The classes name the arguments, for type checkers: ``def receiver(sender, **event: Unpack[Lost])``.
+The classes below name the arguments, for type checkers: ``def receiver(sender, **event: Unpack[Lost])``.
 """
 
 from __future__ import annotations
@@ -74,15 +75,15 @@ class Acquired(_OfAHold):
         key: The lock's key.
         owner: The holder's label.
         token: Random id of the acquisition.
-        fencing_token: Its number; None with ``delete_on_release``.
-        waited: Seconds from the call that asked for it.
-        attempts: Requests that were sent for it: looks and conditional writes, repeats counted. 0 if
-            another thread handed it over before this one had asked. Those of one group are counted
-            for each of its locks.
-        abandoned: Whether the holder before never gave it back.
+        fencing_token: Its fencing token; None with ``delete_on_release``.
+        waited: Seconds since the call of ``acquire``.
+        attempts: Requests sent for it: polls and conditional writes, including retries. 0 if another thread
+            handed the lock over before this one sent a request. The requests of a group count for each of
+            its locks.
+        abandoned: Whether the previous holder never released the lock.
         abandoned_by: Label of that holder, or None.
-        lease: Seconds it lives without being renewed.
-        expires_at: End of the claim, in server time.
+        lease: Seconds until the claim expires unless renewed.
+        expires_at: End of the claim, in seconds of DynamoDB's time since the epoch.
     """
 
     waited: float
@@ -97,12 +98,12 @@ class Contended(TypedDict):
     """Arguments of `contended`.
 
     Attributes:
-        key: The lock's key; with `~pynamodb_mutex.Mutex.any_of`, the one that is free first as far as is known.
-        owner: Label of the one who asks.
-        holder: Label of the one who holds it; None if it is not known, as are the next three.
-        holder_token: Random id of that acquisition.
-        holder_fencing_token: Its number.
-        expires_at: End of the holder's claim, in server time.
+        key: The lock's key; with `~pynamodb_mutex.Mutex.any_of`, the key whose claim ends first, as far as known.
+        owner: Label of the waiter.
+        holder: Label of the holder. This and the next three are None if unknown.
+        holder_token: Random id of the holder's acquisition.
+        holder_fencing_token: Its fencing token.
+        expires_at: End of the holder's claim, in seconds of DynamoDB's time since the epoch.
     """
 
     key: str
@@ -118,11 +119,11 @@ class NotAcquired(TypedDict):
 
     Attributes:
         key: The lock's key; with `~pynamodb_mutex.Mutex.any_of`, as in `Contended`.
-        owner: Label of the one who asked.
-        waited: Seconds from the call.
+        owner: Label of the waiter.
+        waited: Seconds since the call of ``acquire``.
         attempts: As in `Acquired`.
-        error: What was raised; CancelledError for a task that was cancelled. None if the lock was held
-            until the timeout.
+        error: The exception that was raised; CancelledError for a cancelled task. None if the lock was held
+            by another until the timeout.
     """
 
     key: str
@@ -136,8 +137,8 @@ class Renewed(_OfAHold):
     """Arguments of `renewed`, in addition to the first four of `Acquired`.
 
     Attributes:
-        expires_at: The new end, in server time.
-        won_back: Whether the lock had been lost, as `lost` reported, and is held again by this renewal.
+        expires_at: The new end, in seconds of DynamoDB's time since the epoch.
+        won_back: Whether the lock had been lost, as `lost` reported, and this renewal won it back.
     """
 
     expires_at: float
@@ -148,8 +149,8 @@ class RenewalFailed(_OfAHold):
     """Arguments of `renewal_failed`, in addition to the first four of `Acquired`.
 
     Attributes:
-        expires_at: End of the claim, in server time: until then it is retried.
-        error: What the request failed with.
+        expires_at: End of the claim, in seconds of DynamoDB's time since the epoch; retries end then.
+        error: The exception of the request.
     """
 
     expires_at: float
@@ -160,9 +161,9 @@ class Lost(_OfAHold):
     """Arguments of `lost`, in addition to the first four of `Acquired`.
 
     Attributes:
-        loss: Why.
-        taker: Label of the one who has taken it, if that is known.
-        held_for: Seconds from the acquisition until this process knew.
+        loss: The cause.
+        taker: Label of the holder that acquired the lock since, if known.
+        held_for: Seconds from the acquisition until this process noticed the loss.
     """
 
     loss: Loss
@@ -174,9 +175,9 @@ class Released(_OfAHold):
     """Arguments of `released`, in addition to the first four of `Acquired`.
 
     Attributes:
-        held_for: Seconds from the acquisition.
-        error: None as a rule. Else why DynamoDB did not confirm the release: the lock expires with
-            its lease at the latest.
+        held_for: Seconds since the acquisition.
+        error: None, or why DynamoDB did not confirm the release: the lock then expires with its lease at the
+            latest.
     """
 
     held_for: float
@@ -187,11 +188,11 @@ class HandedOver(_OfAHold):
     """Arguments of `handed_over`, in addition to the first four of `Acquired`.
 
     Attributes:
-        held_for: Seconds from the acquisition.
-        to: Label of the next holder, a thread or task of this process; None after ``detach``, as are
-            the next two: `acquired` reports it where the ticket is attached.
+        held_for: Seconds since the acquisition.
+        to: Label of the next holder, a thread or task of this process. This and the next two are None after
+            ``detach``: the process that attaches emits `acquired`.
         to_token: Random id of the next holder's acquisition.
-        to_fencing_token: Its number.
+        to_fencing_token: Its fencing token.
     """
 
     to: str | None
@@ -204,25 +205,25 @@ acquired: NamedSignal = notifications.on_acquired
 """A lock was acquired, by a request of its own, by a hand-over from another thread, or by ``attach``. See `Acquired`."""
 
 contended: NamedSignal = notifications.on_contended
-"""A lock that was asked for is held. Sent once for each acquisition, when that is first seen. See `Contended`."""
+"""``acquire`` found the lock held by another. Emitted once per call. See `Contended`."""
 
 not_acquired: NamedSignal = notifications.on_not_acquired
-"""An acquisition ended without the lock, by timeout, by an error, or cancelled. See `NotAcquired`."""
+"""``acquire`` ended without the lock: by timeout, error or cancellation. See `NotAcquired`."""
 
 renewed: NamedSignal = notifications.on_renewed
-"""A lock was renewed, in the background, by ``renew``, or by a guarded ``save``. May come after its end was
-reported, from another thread. See `Renewed`."""
+"""A lock was renewed, in the background, by ``renew``, or by a guarded ``save``. It may be emitted, on another
+thread, after the signal of the acquisition's end. See `Renewed`."""
 
 renewal_failed: NamedSignal = notifications.on_renewal_failed
-"""A request to renew failed, and did not say that the lock is lost. See `RenewalFailed`."""
+"""A renewal request failed, without an answer that the lock is lost. See `RenewalFailed`."""
 
 lost: NamedSignal = notifications.on_lost
-"""A lock was lost before it was released. Sent once; again only if it was won back in between. The
-end of a lock that is acquired while somebody listens is watched in the background, also without ``auto_renew``. See
-`Lost`."""
+"""A lock was lost before it was released. Emitted once; again only if the lock was won back in between. While
+a receiver is connected, losses are also detected in the background for locks without ``auto_renew``, if they were
+acquired after it was connected. See `Lost`."""
 
 released: NamedSignal = notifications.on_released
 """A lock was released, by ``release``, by leaving the block, or by a write with ``unlock=True``. See `Released`."""
 
 handed_over: NamedSignal = notifications.on_handed_over
-"""A lock went on to the next thread or task in line, or into a ticket by ``detach``. See `HandedOver`."""
+"""A lock was handed over to the next thread or task in line, or detached into a ticket. See `HandedOver`."""

@@ -56,13 +56,18 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("unhurried")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs on DynamoDB Local, and begin with what may take longest.
+UNMEASURED = ("docs", "simulation", "tools")
+"""Folders of tests that coverage is measured without: they take long, and others cover what they cover."""
 
-    make test measures coverage without DynamoDB Local, in half the time. A file whose ONE_ENGINE is
-    true is about what is the same on any: it runs on the embedded one.
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what coverage is measured without, and begin with what may take longest.
+
+    A file whose ONE_ENGINE is true is about what is the same on any engine: it runs on the embedded one.
     """
     for item in list(items):
+        if item.path.parent.name in UNMEASURED:
+            item.add_marker("unmeasured")
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "local" in callspec.id.split("-"):
             item.add_marker("local")

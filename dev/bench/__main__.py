@@ -144,14 +144,14 @@ def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | Non
 def _circumstances(results: dict[str, Any]) -> str:
     """Say on what it was measured."""
     listed = ", ".join(f"{name} {found}" for name, found in results["versions"].items())
-    quick = ", at tiny sizes, which tell nothing" * results["quick"]
+    quick = ", at tiny sizes, which show nothing" * results["quick"]
     return f"Measured on {engine_title(results['engine'])} with {results['cpus']} processors{quick}: {listed}.\n"
 
 
 def _make_tables(libraries: tuple[str, ...]) -> None:
     client = boto3.client("dynamodb")
-    wanted = {table_of(name): keys_of(name) for name in libraries} | {ROWS_TABLE: ("pk",)}
-    for table, keys in wanted.items():
+    asked = {table_of(name): keys_of(name) for name in libraries} | {ROWS_TABLE: ("pk",)}
+    for table, keys in asked.items():
         with suppress(client.exceptions.ResourceNotFoundException):
             client.delete_table(TableName=table)  # of an engine that was running before
         create_table(client, table, keys)

@@ -41,21 +41,22 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
             f"on {engine_title(results['engine'])}", x=0.995, ha="right", fontsize=7, color="grey"
         )
         path = folder / f"{name}.png"
-        figure.savefig(path, dpi=120)
+        figure.savefig(path, dpi=174)
         plt.close(figure)
         drawn.append(path)
     return drawn
 
 
-def _panels(count: int, width: float = 4.6) -> tuple[Any, list[Any]]:
+def _panels(count: int) -> tuple[Any, list[Any]]:
+    """Return panels one below the other, so that they can be read on a telephone, 400 pixels wide."""
     figure, axes = plt.subplots(
-        1, count, figsize=(width * count, 4.2), layout="constrained", squeeze=False
+        count, 1, figsize=(4.6, 3.3 * count), layout="constrained", squeeze=False
     )
-    for each in axes[0]:
+    for each in axes[:, 0]:
         each.spines[["top", "right"]].set_visible(False)
         each.set_axisbelow(True)
         each.grid(axis="y", color="gainsboro")
-    return figure, list(axes[0])
+    return figure, list(axes[:, 0])
 
 
 def _those(libraries: Libraries) -> Libraries:
@@ -97,7 +98,7 @@ def _named(axes: Any, names: list[str], title: str) -> None:
 def _cycle(found: dict[str, Any]) -> Any:
     libraries = _those(found["libraries"])
     figure, panels = _panels(3)
-    _counts(panels[0], libraries, "Take and release: requests and units")
+    _counts(panels[0], libraries, "Acquire and release: requests and units")
     cpu = {name: each["cpu"]["ratio"] for name, each in libraries.items()}
     _bars(panels[1], cpu, "times that of bare boto3", "CPU of the client")
     for name, each in libraries.items():
@@ -107,7 +108,7 @@ def _cycle(found: dict[str, Any]) -> Any:
     panels[2].set_xlabel("latency added to each request, ms")
     panels[2].set_ylabel("ms")
     panels[2].set_ylim(bottom=0)
-    panels[2].set_title("Time of taking and releasing", loc="left", fontsize=10)
+    panels[2].set_title("Time to acquire and release", loc="left", fontsize=10)
     panels[2].legend(frameon=False, fontsize=8, handlelength=3.5)
     return figure
 
@@ -122,7 +123,7 @@ def _row(found: dict[str, Any]) -> Any:
 
 
 def _hand_over(found: dict[str, Any]) -> Any:
-    figure, panels = _panels(4, width=3.6)
+    figure, panels = _panels(4)
     titles = {
         "short": "From a release to the next\nprocess, which waited up to 1 s",
         "long": "From a release to the next\nprocess, which waited 5 s",
@@ -155,7 +156,7 @@ def _hand_over(found: dict[str, Any]) -> Any:
 
 
 def _waiting(found: dict[str, Any]) -> Any:
-    figure, (axes,) = _panels(1, width=6.4)
+    figure, (axes,) = _panels(1)
     for name, each in _those(found["libraries"]).items():
         counts = [int(count) for count in each["waiters"]]
         totals = [counted["total"] for counted in each["waiters"].values()]
@@ -233,7 +234,7 @@ def _start(found: dict[str, Any]) -> Any:
 
 def _memory(found: dict[str, Any]) -> Any:
     libraries = _those(found["libraries"])
-    figure, (axes,) = _panels(1, width=5.0)
+    figure, (axes,) = _panels(1)
     held = {name: each["held"] for name, each in libraries.items()}
     held |= {
         f"{name}, waiting thread": each["waiting"]

@@ -51,7 +51,7 @@ class Child:
         self._process.start()
         theirs.close()
 
-    def tell(self, value: Any = None) -> None:
+    def send(self, value: Any = None) -> None:
         self._pipe.send(value)
 
     def hear(self, patience: float = PATIENCE) -> Any:
@@ -92,9 +92,9 @@ def _body(
 ) -> None:
     pipe = _Pipe(connection)
     try:
-        wanted = environment(engine)
+        found = environment(engine)
         os.environ.clear()
-        os.environ.update(wanted)
+        os.environ.update(found)
         pipe.say(function(pipe, *arguments))
     except Exception as error:
         pipe.say(error=f"{type(error).__name__}: {error}"[:300])

@@ -34,7 +34,7 @@ _TAKE = {
     "ReturnValues": "ALL_NEW",
     "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
 }  # fmt: skip
-_GIVE_BACK = {
+_RELEASE = {
     "ConditionExpression": "((#0 = :0 AND #1 = :1) AND attribute_exists (#2))",
     "UpdateExpression": "SET #3 = :2 REMOVE #2, #4, #5",
     "ExpressionAttributeNames": {
@@ -79,7 +79,7 @@ class Floor(Library):
         )["Attributes"]
         return key, token, item["version"]
 
-    def give_back(self, lock: Any) -> None:
+    def release(self, lock: Any) -> None:
         key, token, version = lock
         self._client.update_item(
             TableName=table_of(FLOOR),
@@ -89,5 +89,5 @@ class Floor(Library):
                 ":1": version,
                 ":2": {"N": str(int(time.time() + 7 * _DAY))},
             },
-            **_GIVE_BACK,
+            **_RELEASE,
         )

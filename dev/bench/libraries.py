@@ -35,10 +35,10 @@ class Library(Protocol):
     def __init__(self, lease: float | None = None) -> None: ...
 
     def take(self, key: str) -> Any:
-        """Wait for a lock, and return what gives it back; None if it was not had."""
+        """Wait for a lock, and return what releases it; None if it was not acquired."""
         ...
 
-    def give_back(self, lock: Any) -> None: ...
+    def release(self, lock: Any) -> None: ...
 
     def held(self, lock: Any) -> bool:
         """Say whether the library believes to hold a lock."""
@@ -61,7 +61,7 @@ class Ours(Library):
         mutex = self._for_key(key, **self._options)
         return mutex if mutex.acquire() else None
 
-    def give_back(self, lock: Any) -> None:
+    def release(self, lock: Any) -> None:
         lock.release()
 
     def held(self, lock: Any) -> bool:
@@ -88,7 +88,7 @@ class PythonClient(Library):
     def take(self, key: str) -> Any:
         return self._client.acquire_lock(key, retry_timeout=timedelta(seconds=PATIENT))
 
-    def give_back(self, lock: Any) -> None:
+    def release(self, lock: Any) -> None:
         lock.release()
 
     def held(self, lock: Any) -> bool:
@@ -115,7 +115,7 @@ class BlockLock(Library):
         lock.acquire()
         return lock
 
-    def give_back(self, lock: Any) -> None:
+    def release(self, lock: Any) -> None:
         lock.release()
 
 
@@ -137,7 +137,7 @@ class DyndbMutex(Library):
             mutex = self._made[key] = self._make(key, region_name=region, **self._options)
         return mutex if mutex.lock() else None
 
-    def give_back(self, lock: Any) -> None:
+    def release(self, lock: Any) -> None:
         lock.release()
 
 

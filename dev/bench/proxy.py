@@ -164,15 +164,15 @@ class _Proxy:
 
     def control(self, message: Message) -> bytes:
         """Return what was counted; set the latency and start anew if the body says so."""
-        wanted = json.loads(message.body)
+        asked = json.loads(message.body)
         counts = {
             "requests": self._requests, "wcu": self._write, "rcu": self._read,
             "unknown": self._unknown,
         }  # fmt: skip
         body = json.dumps(counts).encode()
-        if "latency" in wanted:
-            self.latency = wanted["latency"]
-        if wanted.get("reset"):
+        if "latency" in asked:
+            self.latency = asked["latency"]
+        if asked.get("reset"):
             self._start_anew()
         return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 

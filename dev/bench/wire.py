@@ -61,15 +61,15 @@ class Wire:
 
     def counted(self) -> Counts:
         """Return what passed since the last call of this, or of `set`."""
-        told = self._ask(reset=True)
-        if told["unknown"]:
-            raise ValueError(f"no price is known for {sorted(set(told['unknown']))}")
-        return Counts(told["requests"], told["wcu"], told["rcu"])
+        answer = self._ask(reset=True)
+        if answer["unknown"]:
+            raise ValueError(f"no price is known for {sorted(set(answer['unknown']))}")
+        return Counts(answer["requests"], answer["wcu"], answer["rcu"])
 
-    def _ask(self, **wanted: Any) -> Any:
+    def _ask(self, **asked: Any) -> Any:
         proxy = http.client.HTTPConnection(self._address.hostname or "", self._address.port)
         try:
-            proxy.request("POST", CONTROL.decode(), json.dumps(wanted))
+            proxy.request("POST", CONTROL.decode(), json.dumps(asked))
             return json.loads(proxy.getresponse().read())
         finally:
             proxy.close()

@@ -29,30 +29,32 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--lease", type=float, default=1.5)
     parser.add_argument("--faults", type=float, default=0.08, help="share of requests")
-    parser.add_argument("--calm", action="store_true", help="no faults, no nemesis")
+    parser.add_argument(
+        "--calm", action="store_true", help="no faults, no fault injection to processes"
+    )
     parser.add_argument("--break", dest="broken", help="break the library in this way")
     parser.add_argument("--keep", type=Path, help="folder for the histories")
     options = parser.parse_args(arguments)
     reports = []
     engines = chosen_engines(options.engine)
     for seed in range(options.seed, options.seed + options.runs):
-        wanted = Options(
+        asked = Options(
             seed=seed, seconds=options.seconds, engine=engines[seed % len(engines)], clients=options.clients,
             lease=options.lease, faults=0.0 if options.calm else options.faults,
-            nemesis=not options.calm, broken=options.broken,
+            injector=not options.calm, broken=options.broken,
         )  # fmt: skip
         keep = options.keep
-        reports.append(_run(wanted, keep and (keep / str(seed) if options.runs > 1 else keep)))
+        reports.append(_run(asked, keep and (keep / str(seed) if options.runs > 1 else keep)))
     whole = in_all(reports)
     if len(reports) > 1:
         print("\n".join(["", f"all {len(reports)} runs", *whole.lines()]))
     return 1 if whole.violations else 0
 
 
-def chosen_engines(wanted: str) -> tuple[str, ...]:
+def chosen_engines(engine: str) -> tuple[str, ...]:
     """Return those to run on; DynamoDB Local is left out of both, and that said, where it cannot be had."""
-    if wanted != "both":
-        return (wanted,)
+    if engine != "both":
+        return (engine,)
     reason = why_no_dynamodb_local()
     if reason is None or os.environ.get("PYNAMODB_MUTEX_REQUIRE_LOCAL"):
         return ENGINES
@@ -60,21 +62,21 @@ def chosen_engines(wanted: str) -> tuple[str, ...]:
     return ENGINES[:1]
 
 
-def _run(wanted: Options, keep: Path | None) -> Report:
-    """Make one run; what it leaves is kept if that is wanted, or if something was violated."""
+def _run(asked: Options, keep: Path | None) -> Report:
+    """Make one run; what it leaves is kept if that was asked for, or if something was violated."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
     folder = keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     for old in folder.glob("*.jsonl"):
         old.unlink()
-    facts = Run(wanted, folder)()
+    facts = Run(asked, folder)()
     events = read(folder)
     report = check(events, facts)
     text = "\n".join(report.lines())
     (folder / "report.txt").write_text(text + "\n")
     print(text)
     if report.violations:
-        print(f"seed {wanted.seed}; history in {folder}")
+        print(f"seed {asked.seed}; history in {folder}")
         _picture(folder, events, report)
     elif keep is None:
         shutil.rmtree(folder)

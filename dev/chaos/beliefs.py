@@ -1,4 +1,4 @@
-"""P4: who believed to hold a lock, and when; and P5, what the unguarded twins lost."""
+"""P4: who believed to hold a lock, and when; and P5, what the unguarded controls lost."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dev.chaos.figures import Counts, Samples
 from dev.chaos.history import SECOND, Event
 from dev.chaos.verdicts import Report
 
-THAWED = 0.5
+RESUMED = 0.5
 """Seconds in which a client that was frozen must make use of the first answer after it."""
 
 
 EARLIEST = SECOND // 20
-"""Nanoseconds after a thaw before which a request may have been under way already."""
+"""Nanoseconds after it resumed before which a request may have been under way already."""
 
 
 class Belief(NamedTuple):
@@ -61,9 +61,9 @@ def check_beliefs(
     ends: dict[tuple[str, str, int], str],
     report: Report,
 ) -> None:
-    """Judge overlaps: of a claim broken by force, and of a thawed client, they are excused.
+    """Judge overlaps: of a claim broken by force, and of a resumed client, they are excused.
 
-    A thawed client may believe until the library has the answer to a request that it sent since.
+    A resumed client may believe until the library has the answer to a request that it sent since.
 
     Args:
         events: The history.
@@ -72,7 +72,7 @@ def check_beliefs(
         report: To add to.
     """
     excused = _thaws(events)
-    lengths = {kind: Samples() for kind in ("violating", "of forced", "of thawed")}
+    lengths = {kind: Samples() for kind in ("violating", "of forced", "of resumed")}
     for lock, found in beliefs(events).items():
         report.count("P4", len(found))
         for one, other in overlaps(found):
@@ -82,11 +82,11 @@ def check_beliefs(
                 lengths["of forced"].append(length)
                 continue
             if any(
-                taken.get((lock, each.token, each.fence), each.since) < thawed and end <= until
+                taken.get((lock, each.token, each.fence), each.since) < resumed and end <= until
                 for each in (one, other)
-                for thawed, until in excused.get(each.proc.split(".")[0], [])
+                for resumed, until in excused.get(each.proc.split(".")[0], [])
             ):
-                lengths["of thawed"].append(length)
+                lengths["of resumed"].append(length)
                 continue
             lengths["violating"].append(length)
             text = f"{lock}: {one.proc} and {other.proc} both believed for {length * 1000:.1f} ms"
@@ -96,17 +96,17 @@ def check_beliefs(
 
 
 def _thaws(events: list[Event]) -> dict[str, list[tuple[int, int]]]:
-    """Return for each client when it was thawed, and until when it need not know."""
+    """Return for each client when it was resumed, and until when it need not know."""
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    thawed: dict[str, int] = {}
+    resumed: dict[str, int] = {}
     for event in events:
         if event["op"] == "resume" and event["still"]:
-            thawed.setdefault(event["client"], event["t"])
-        since = thawed.get(event["proc"])
+            resumed.setdefault(event["client"], event["t"])
+        since = resumed.get(event["proc"])
         if since is not None and _tells_time(event) and event["t"] - since > EARLIEST:
-            found[event["proc"]].append((since, event["t"] + int(THAWED * SECOND)))
-            del thawed[event["proc"]]
-    for client, since in thawed.items():
+            found[event["proc"]].append((since, event["t"] + int(RESUMED * SECOND)))
+            del resumed[event["proc"]]
+    for client, since in resumed.items():
         found[client].append((since, 1 << 62))
     return found
 
@@ -121,12 +121,12 @@ def _tells_time(event: Event) -> bool:
     )
 
 
-def lost_by_twins(events: list[Event]) -> Counts:
-    """Count what was told as applied to the twins, and what of it was overwritten unseen."""
-    told = {
+def lost_by_controls(events: list[Event]) -> Counts:
+    """Count what was reported as applied to the controls, and what of it was overwritten unseen."""
+    reported = {
         (row, value)
         for event in events
-        if event["op"] == "twin" and event["phase"] == "ok"
+        if event["op"] == "control" and event["phase"] == "ok"
         for row, value in event["values"].items()
     }
     last: dict[str, str] = {}
@@ -135,11 +135,11 @@ def lost_by_twins(events: list[Event]) -> Counts:
         if event["op"] != "wire":
             continue
         for row in event["rows"]:
-            name = row["key"].removeprefix("twin-")
+            name = row["key"].removeprefix("control-")
             if name == row["key"] or row.get("last") == last.get(name):
                 continue
             before = last.get(name)
-            if before is not None and row.get("read") != before and (name, before) in told:
+            if before is not None and row.get("read") != before and (name, before) in reported:
                 lost += 1
             last[name] = row.get("last", "")
-    return Counts({"kept": len(told) - lost, "lost": lost})
+    return Counts({"kept": len(reported) - lost, "lost": lost})

@@ -23,13 +23,16 @@ from pynamodb_mutex._dynamodb.layout import Layout, seconds, slot
 from pynamodb_mutex._dynamodb.requests import Requests
 from pynamodb_mutex._dynamodb.store import Request, Store
 from pynamodb_mutex._operations import acquire
+from pynamodb_mutex._operations.effects import Wakeup
 from pynamodb_mutex._operations.guarded_write import Guard
-from pynamodb_mutex._operations.held import HeldClaim, State
+from pynamodb_mutex._operations.held import Held, HeldClaim, State
+from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._protocol.claim import Claim, OwnClaim, Term
 from pynamodb_mutex._protocol.outcome import Verdict
-from pynamodb_mutex._protocol.server_time import Bounds
+from pynamodb_mutex._protocol.server_time import Bounds, ServerTime
 from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._runtime.process import current_process
 
 Patches = list[Any]
 
@@ -74,7 +77,7 @@ def token_per_client() -> Patches:
 
     return [
         patch.object(acquire.Acquisition, "take", named),
-        patch.object(Shared, "new_token", lambda self, store: client.token),
+        patch.object(Shared, "new_token", lambda *_: getattr(client, "token", "client")),
     ]
 
 
@@ -165,12 +168,30 @@ def wall_clock() -> Patches:
 
     def learn(self: Store, reply: Any, sent: float, received: float) -> bool:
         reply.sent, reply.received = reply.sent or sent, received
+        # a simulated process has a wall clock of its own
+        read_wall_clock = getattr(current_process(), "time_of_day", time.time)
         offset = wall_offsets.get(self.model.Meta.host, 0.0)
         server = self.connection.server
         server.answered = True
-        return server.observe(time.time() + offset, sent, received)
+        return server.observe(read_wall_clock() + offset, sent, received)
 
     return [patch.object(Store, "learn", learn)]
+
+
+def upper_bound_of_all() -> Patches:
+    """The upper bound of server time is the lowest of all answers, as if no clock ever stood still."""
+    observe = ServerTime.observe
+
+    def lowest(self: ServerTime, date: float, sent: float, received: float) -> bool:
+        old = self.bounds
+        rose = observe(self, date, sent, received)
+        new = self.bounds
+        if old is None or new is None or old.highest(sent) >= new.highest(sent):
+            return rose
+        self.bounds = Bounds(new.lower, new.lower_at, old.upper, old.upper_at)
+        return False
+
+    return [patch.object(ServerTime, "observe", lowest)]
 
 
 def early_taker() -> Patches:
@@ -205,7 +226,8 @@ def own_write_unknown() -> Patches:
 
     def forgetful(self: Guard, row: Any, *, maybe_applied: bool) -> Verdict:
         verdict = judge(self, row, maybe_applied=maybe_applied)
-        if verdict is Verdict.APPLIED:
+        if verdict is Verdict.APPLIED and not hasattr(self, "was_made_again"):
+            self.was_made_again = True  # type: ignore[attr-defined]
             self.claim.own.writes = self.claim.store.layout.claim(row).writes
             return Verdict.AGAIN
         return verdict
@@ -214,7 +236,7 @@ def own_write_unknown() -> Patches:
 
 
 def held_is_a_flag() -> Patches:
-    """Who was told that it holds believes so until told otherwise."""
+    """A holder believes that it holds until an answer says otherwise."""
 
     def remaining(self: HeldClaim) -> float:
         belief = self.belief
@@ -228,7 +250,7 @@ def held_is_a_flag() -> Patches:
 
 
 def unknown_is_no() -> Patches:
-    """A write of unknown outcome is told as not applied."""
+    """A write of unknown outcome is reported as not applied."""
     lost_error = HeldClaim.lost_error
 
     def sure(self: HeldClaim, what: str, *, applied: bool | None = False) -> Any:
@@ -262,6 +284,39 @@ def unlocking_believes() -> Patches:
     ]
 
 
+def lost_wake_up() -> Patches:
+    """A release does not wake the waiters of the same process; each goes on at its next poll."""
+
+    def silently(call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def silent(self: Any, claim: Any) -> Any:
+            with patch.object(Wakeup, "ring", lambda _: None):
+                return call(self, claim)
+
+        return silent
+
+    return [
+        patch.object(LocalQueue, "released_by", silently(LocalQueue.released_by)),
+        patch.object(Turn, "grant", silently(Turn.grant)),
+    ]
+
+
+def queued_twice() -> Patches:
+    """A waiter stands in the local queue twice."""
+    enter = Turn.enter
+
+    def twice(self: Any, now: float, *, polls_first: bool) -> None:
+        enter(self, now, polls_first=polls_first)
+        self.queue.turns.append(self)
+
+    return [patch.object(Turn, "enter", twice)]
+
+
+def renewal_forgotten() -> Patches:
+    """No renewal is planned."""
+    return [patch.object(Held, "plan_renewal", lambda self, sent, ends: None)]
+
+
 BROKEN: dict[str, Callable[[], Patches]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -283,6 +338,10 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         unknown_is_no,
         force_breaks_any,
         unlocking_believes,
+        upper_bound_of_all,
+        lost_wake_up,
+        queued_twice,
+        renewal_forgotten,
     )
 }
 

@@ -1,7 +1,7 @@
 """Judges a history: pure functions from events to a report.
 
 The requests in the store's order, with the rows as they stood after each, are the truth. What clients
-were told, and what they believed, is held against it. All in O(n log n).
+were answered, and what they believed, is held against it. All in O(n log n).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import Any
 
-from dev.chaos.beliefs import check_beliefs, lost_by_twins
+from dev.chaos.beliefs import check_beliefs, lost_by_controls
 from dev.chaos.figures import figures
 from dev.chaos.history import Event, in_order
 from dev.chaos.liveness import check_liveness
 from dev.chaos.tables import START, lock_of
-from dev.chaos.verdicts import TWINS, Report, judge_control
+from dev.chaos.verdicts import CONTROLS, Report, judge_control
 
 State = dict[str, Any]
 Lock = str
@@ -42,15 +42,15 @@ def check(events: list[Event], facts: dict[str, Any]) -> Report:
         if event["op"] in {"wire", "init"}:
             store.see(event)
         elif (event["op"], event.get("phase")) == ("acquire", "ok"):
-            store.told |= {token for token, _ in event["locks"].values()}
-    told(events, store, report)
+            store.reported |= {token for token, _ in event["locks"].values()}
+    check_reports(events, store, report)
     taken = {acquisition: t for acquisition, (t, _) in store.taken.items()}
     ends = {acquisition: how for acquisition, (_, how) in store.ends.items()}
     check_beliefs(events, taken, ends, report)
     check_liveness(events, facts, report)
     report.figures["orphaned claims"] = store.orphans
     report.figures["locks taken again by a repeated acquire"] = store.again
-    report.figures |= {TWINS: lost_by_twins(events), **figures(events, facts)}
+    report.figures |= {CONTROLS: lost_by_controls(events), **figures(events, facts)}
     judge_control(report, events[-1]["t"])
     report.violations.sort(key=lambda violation: violation.t)
     report.seeds.append(f"{facts.get('seed')} ({facts.get('engine')})")
@@ -65,7 +65,7 @@ class Store:
         ends: When each acquisition's claim ended, and by what.
         applied: When each guarded write was applied, by row and value.
         owners: Which client made an acquisition, by its token.
-        told: Tokens of which a client was told that it holds. From then on they are not used again, and
+        reported: Tokens of which a client was answered that it holds. From then on they are not used again, and
             another thread of that client is refused rightly.
         orphans: How many claims an acquire made that came late, after one that was known.
         again: How many acquires took the lock once more when repeated, for the first claim was lost.
@@ -85,7 +85,7 @@ class Store:
         self._looked: dict[tuple[str, Lock], str | None] = {}
         self._versions: dict[Lock, int] = {}
         self.owners: dict[str, str] = {}
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self._tenures: dict[str, set[str]] = defaultdict(set)
 
     def see(self, event: Event) -> None:
@@ -167,7 +167,7 @@ class Store:
             # allowed: a late duplicate on another's tombstone, a claim in which nobody believes
             is_late = event.get("fault") in {"late", "late_duplicate"}
             self.orphans, self.again = self.orphans + is_late, self.again + (not is_late)
-            if token in self.told and not is_late:
+            if token in self.reported and not is_late:
                 report.violate("P7", t, f"{lock}: the token {token} came twice")
         self.owners.setdefault(token, event["proc"])
         self.taken[lock, token, version] = (t, event.get("fault") or "")
@@ -178,7 +178,7 @@ class Store:
         report, t, name = self._report, event["t"], new["key"]
         old = self.rows.get(name)
         self.rows[name] = new
-        if old is None or name.startswith("twin-"):
+        if old is None or name.startswith("control-"):
             return
         if (new.get("last"), new.get("ticks")) == (old.get("last"), old.get("ticks")):
             return
@@ -210,8 +210,8 @@ class Store:
         self.applied[name, str(value)].append(t)
 
 
-def told(events: list[Event], store: Store, report: Report) -> None:
-    """Hold what clients were told against what the store did (P2, P3, P7, P8)."""
+def check_reports(events: list[Event], store: Store, report: Report) -> None:
+    """Hold what clients were answered against what the store did (P2, P3, P7, P8)."""
     invoked: dict[tuple[str, str], int] = {}
     acquired: dict[Lock, list[tuple[int, int, int]]] = defaultdict(list)
     for event in events:
@@ -237,9 +237,9 @@ def _told_write(event: Event, since: int, store: Store, report: Report) -> None:
     for row, value in event["values"].items():
         times, t = store.applied.get((row, value), []), event["t"]
         if event["phase"] == "ok" and not any(at <= t for at in times):
-            report.violate("P2", t, f"{row}: {value} was told as applied, and was not")
+            report.violate("P2", t, f"{row}: {value} was reported as applied, and was not")
         if event["phase"] == "fail" and times:
-            report.violate("P2", t, f"{row}: {value} was told as not applied, and was")
+            report.violate("P2", t, f"{row}: {value} was reported as not applied, and was")
 
 
 def _told_held(event: Event, since: int, store: Store, report: Report) -> None:
@@ -248,7 +248,7 @@ def _told_held(event: Event, since: int, store: Store, report: Report) -> None:
         report.count("P8")
         at, _ = store.taken.get((lock, token, fence), (None, ""))
         if at is None or at > event["t"]:
-            text = f"{lock}: {event['proc']} was told that it holds it, with fencing token {fence}"
+            text = f"{lock}: {event['proc']} is said to hold it, with fencing token {fence}"
             report.violate("P7", event["t"], text)
         elif at < since:
             report.violate("P8", event["t"], f"{lock}: taken before it was asked for")
@@ -263,13 +263,13 @@ def _told_not_held(event: Event, since: int, store: Store, report: Report) -> No
         token = claim.get("token", "")
         at, fault = store.taken.get((lock, token, claim.get("version", 0)), (0, ""))
         mine = claim.get("expires_at") is not None and store.owners.get(token) == client
-        if token in store.told:
+        if token in store.reported:
             continue
         if mine and since <= at <= t and fault not in {"late", "stall"}:
             ended = store.disowned.get(client, 0)
             if not at <= ended <= t:
                 report.violate(
-                    "P7", t, f"{lock}: {client} was told that it is another's: it is its own"
+                    "P7", t, f"{lock}: {client} was answered that another holds it: it does itself"
                 )
 
 
@@ -280,11 +280,11 @@ def _told_released(event: Event, since: int, store: Store, report: Report) -> No
             continue
         ended, _ = store.ends.get((lock, token, fence), (None, ""))
         if ended is None or ended > event["t"]:
-            report.violate("P7", event["t"], f"{lock}: told as released, and was not")
+            report.violate("P7", event["t"], f"{lock}: reported as released, and was not")
 
 
 def _fences_grow(lock: Lock, acquired: list[tuple[int, int, int]], report: Report) -> None:
-    """Who asked after another was told that it holds has the higher fencing token."""
+    """Who asked after another was answered that it holds has the higher fencing token."""
     ends = sorted((told_at, fence) for _, told_at, fence in acquired)
     highest, place = 0, 0
     for since, t, fence in sorted(acquired):
@@ -292,7 +292,7 @@ def _fences_grow(lock: Lock, acquired: list[tuple[int, int, int]], report: Repor
             highest, place = max(highest, ends[place][1]), place + 1
         report.count("P3")
         if fence <= highest:
-            report.violate("P3", t, f"{lock}: told fencing token {fence} after {highest}")
+            report.violate("P3", t, f"{lock}: reported fencing token {fence} after {highest}")
 
 
 def _final(event: Event, since: int, store: Store, report: Report) -> None:

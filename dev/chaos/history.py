@@ -26,7 +26,7 @@ class Outage(NamedTuple):
     """A time in which a client did nothing, or nothing that reached the store.
 
     Attributes:
-        deed: What the nemesis did to it.
+        deed: What the fault injector did to it.
     """
 
     since: int

@@ -86,7 +86,7 @@ def _takeovers(events: list[Event], facts: dict[str, Any], report: Report) -> No
 
 
 def _calls(events: list[Event]) -> dict[str, Event]:
-    """Return the call by which each token was taken, of those that were told so."""
+    """Return the call by which each token was taken, of those whose clients were answered so."""
     asked: dict[str, Event] = {}
     calls: dict[str, Event] = {}
     for event in events:

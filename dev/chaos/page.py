@@ -41,7 +41,7 @@ INJECTED = {
         "late_duplicate": "answered, and applied once more up to three leases later",
         "stall": "never answered, half of them applied",
     },
-    "nemesis": {
+    "injector": {
         "stop_client": "process stopped for up to 3.5 leases",
         "stand_still": "the same, and its local clock stood still meanwhile",
         "step_wall": "wall clock set wrong by up to an hour",

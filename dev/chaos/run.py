@@ -1,4 +1,4 @@
-"""One run: a store, its proxies, clients and a nemesis, for so many seconds."""
+"""One run: a store, its proxies, clients and a fault injector, for so many seconds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 
 from dev.chaos import ROOT
 from dev.chaos.history import Recorder, read
+from dev.chaos.injector import FaultInjector, LockFaultInjector
 from dev.chaos.liveness import unserved
-from dev.chaos.nemesis import LockNemesis, Nemesis
 from dev.chaos.network import Ledger, Wire, store, trouble
 from dev.chaos.shim import Clock, Shim
 from pynamodb_mutex.testing import Engine, dynamodb_local, embedded_dynamodb, use
@@ -44,7 +44,7 @@ class Options:
 
     Attributes:
         faults: Share of requests that meet a fault.
-        nemesis: Whether clients are stopped, killed and so on.
+        injector: Whether clients are stopped, killed and so on.
         broken: Name of what is to be broken in the library, for tests of the harness.
     """
 
@@ -54,7 +54,7 @@ class Options:
     clients: int = 4
     lease: float = 1.5
     faults: float = 0.08
-    nemesis: bool = True
+    injector: bool = True
     broken: str | None = None
 
     @property
@@ -91,7 +91,7 @@ class Client:
         self.lives += 1
 
     def config(self) -> dict[str, Any]:
-        """What the worker is told."""
+        """What the worker gets."""
         options = self.run.options
         return {
             "folder": str(self.run.folder), "proc": self.proc, "url": self.wire.url,
@@ -166,7 +166,7 @@ class Run:
         self.ledger: Ledger
 
     def __call__(self) -> dict[str, Any]:
-        """Run it; return what the checker needs to know beside the history."""
+        """Run it; return what the checker needs to know next to the history."""
         engines = {"embedded": embedded_dynamodb, "local": dynamodb_local}
         started = time.monotonic()
         with closing(self.record), engines[self.options.engine]() as engine, use(engine):
@@ -180,7 +180,7 @@ class Run:
 
     def _in(self, engine: Engine) -> None:
         options = self.options
-        self.shim = Shim.build(self.folder) if options.nemesis else None
+        self.shim = Shim.build(self.folder) if options.injector else None
         names = [f"c{place}" for place in range(options.clients)] + ["operator", "reaper"]
         with store(engine, self.folder, self.prefix, self.record, names) as (self.ledger, proxies):
             for place, wire in enumerate(proxies[: options.clients]):
@@ -212,19 +212,19 @@ class Run:
                     trouble(options.seed * 100 + place, options.lease, options.faults)
                 )
         ends = time.monotonic() + options.seconds
-        if not options.nemesis:
+        if not options.injector:
             time.sleep(options.seconds)
         else:
-            nemesis = self.nemesis(proxies[options.clients :])
-            nemesis.rage(ends)
-            nemesis.last_kill()
+            injector = self.injector(proxies[options.clients :])
+            injector.inject(ends)
+            injector.last_kill()
         for client in self.clients:
             client.wire.clear()
             client.wire.partitioned = False
         self._calm_down()
 
-    def nemesis(self, proxies: list[Wire]) -> Nemesis:
-        return LockNemesis(self, *proxies)
+    def injector(self, proxies: list[Wire]) -> FaultInjector:
+        return LockFaultInjector(self, *proxies)
 
     def _calm_down(self) -> None:
         """Leave everybody alone until each has got on, and dead holders' locks are free."""

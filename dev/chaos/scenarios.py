@@ -76,7 +76,7 @@ class Scene:
         """Take the lock and give it back, if it is to be had."""
         section = worker.take("mutex", ["m0"], timeout=timeout, auto_renew=False)
         if section is not None:
-            worker.give_back(section)
+            worker.release(section)
 
     def lose_writes(self, op: str) -> Any:
         """Keep the next request of a kind, and let the repeats of it not pass."""
@@ -109,7 +109,7 @@ def scene(engine: Engine, folder: Path, prefix: str) -> Iterator[Scene]:
 
 
 def judged(folder: Path) -> Report:
-    return check(read(folder), {"lease": LONG, "nemesis": False})
+    return check(read(folder), {"lease": LONG, "injector": False})
 
 
 # -- schedules -----------------------------------------------------------------------------------------
@@ -124,21 +124,21 @@ def answer_comes_after_the_lease(scene: Scene) -> None:
     section = scene.take(scene.other)
     slow.join()
     time.sleep(0.3)
-    scene.other.give_back(section)
+    scene.other.release(section)
     scene.one.beliefs.stop()
 
 
 def release_comes_late(scene: Scene) -> None:
     section = scene.take(scene.one, lease=STALLED)
     kept = scene.lose_writes("UpdateItem")
-    scene.one.give_back(section)
+    scene.one.release(section)
     section = scene.take(scene.other)
     kept.apply()
-    scene.other.give_back(section)
+    scene.other.release(section)
 
 
 def lock_is_taken_again(scene: Scene) -> None:
-    scene.one.give_back(scene.take(scene.one))
+    scene.one.release(scene.take(scene.one))
     scene.try_for(scene.one, timeout=2.0)
 
 
@@ -159,7 +159,7 @@ def write_comes_twice(scene: Scene) -> None:
     scene.one.write(section)
     scene.one.write(section)
     kept[0].apply("late_duplicate")
-    scene.one.give_back(section)
+    scene.one.release(section)
 
 
 def write_comes_after_the_next_has_read(scene: Scene, key: str = "m0") -> None:
@@ -170,8 +170,8 @@ def write_comes_after_the_next_has_read(scene: Scene, key: str = "m0") -> None:
     scene.other.read(after)
     kept.apply()
     scene.other.write(after)
-    scene.other.give_back(after)
-    scene.one.give_back(section)
+    scene.other.release(after)
+    scene.one.release(section)
 
 
 def locked_write_comes_after_the_next_has_read(scene: Scene) -> None:
@@ -180,7 +180,7 @@ def locked_write_comes_after_the_next_has_read(scene: Scene) -> None:
 
 def lock_changes_hands(scene: Scene) -> None:
     for worker in (scene.one, scene.other):
-        worker.give_back(scene.take(worker))
+        worker.release(scene.take(worker))
 
 
 def save_comes_after_a_renewal(scene: Scene) -> None:
@@ -188,7 +188,7 @@ def save_comes_after_a_renewal(scene: Scene) -> None:
     section.lock.renew(2 * LONG)
     scene.one.chance = First(3)
     scene.one.write(section)
-    scene.one.give_back(section)
+    scene.one.release(section)
 
 
 def renewal_comes_after_the_release(scene: Scene) -> None:
@@ -196,7 +196,7 @@ def renewal_comes_after_the_release(scene: Scene) -> None:
     kept = late()
     scene.wire.next(kept, op="renew")
     section.lock.renew()
-    scene.one.give_back(section)
+    scene.one.release(section)
     kept.apply()
 
 
@@ -204,15 +204,15 @@ def wall_clock_is_ahead(scene: Scene) -> None:
     wall_offsets[scene.wire_of_other.url] = 3600.0
     section = scene.take(scene.one)
     scene.try_for(scene.other, timeout=0.5)
-    scene.one.give_back(section)
+    scene.one.release(section)
 
 
 def holder_dies(scene: Scene) -> None:
     section = scene.take(scene.one, lease=LEASE)
     other = scene.take(scene.other)
     time.sleep(0.3)
-    scene.other.give_back(other)
-    scene.one.give_back(section)
+    scene.other.release(other)
+    scene.one.release(section)
 
 
 def server_time_is_known_badly(scene: Scene) -> None:
@@ -220,8 +220,8 @@ def server_time_is_known_badly(scene: Scene) -> None:
     section = scene.take(scene.one, lease=5.0)
     scene.wire_of_other.next(delay(3.5), op="GetItem")
     other = scene.take(scene.other)
-    scene.other.give_back(other)
-    scene.one.give_back(section)
+    scene.other.release(other)
+    scene.one.release(section)
 
 
 def acquire_is_denied(scene: Scene) -> None:
@@ -233,7 +233,7 @@ def answer_to_write_is_lost(scene: Scene) -> None:
     section = scene.work_on("r0")
     scene.wire.next(drop_answer(), op="update")
     scene.one.write(section)
-    scene.one.give_back(section)
+    scene.one.release(section)
 
 
 def another_takes_while_the_answer_is_lost(scene: Scene) -> None:
@@ -241,11 +241,11 @@ def another_takes_while_the_answer_is_lost(scene: Scene) -> None:
 
     def take() -> None:
         scene.operator.tables.row.locked("r0").force_release()
-        scene.other.give_back(scene.take(scene.other, "r0"))
+        scene.other.release(scene.take(scene.other, "r0"))
 
     scene.wire.next(drop_answer(take), op="update")
     scene.one.write(section)
-    scene.one.give_back(section)
+    scene.one.release(section)
 
 
 def another_takes_what_a_write_unlocks(scene: Scene) -> None:
@@ -254,12 +254,12 @@ def another_takes_what_a_write_unlocks(scene: Scene) -> None:
     def take() -> None:
         after = scene.take(scene.other, "r0")
         time.sleep(0.5)
-        scene.other.give_back(after)
+        scene.other.release(after)
 
     scene.wire.next(drop_answer(take), op="PutItem")
     scene.one.chance = First(2)
     scene.one.write(section)
-    scene.one.give_back(section)
+    scene.one.release(section)
 
 
 def force_comes_late(scene: Scene) -> None:
@@ -280,10 +280,10 @@ def force_comes_late(scene: Scene) -> None:
     scene.wire_of_operator.clear()
     scene.wire_of_operator.always(deny(), op="force")
     forcing.join()
-    scene.one.give_back(section)
+    scene.one.release(section)
     section = scene.take(scene.other)
     kept.apply()
-    scene.other.give_back(section)
+    scene.other.release(section)
 
 
 class Case(NamedTuple):

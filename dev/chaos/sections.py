@@ -6,7 +6,7 @@ import random
 from contextlib import ExitStack
 from typing import Any
 
-from dev.chaos.tables import SEMAPHORE, Tables, Written, twin_of
+from dev.chaos.tables import SEMAPHORE, Tables, Written, control_of
 from pynamodb_mutex import Mutex, Semaphore
 from pynamodb_mutex._runtime.process import current_process
 
@@ -19,7 +19,7 @@ class Section:
     Attributes:
         names: Of the rows, which the locks are called after too.
         lingers: Chance of a wait of up to a lease before a write.
-        twins: What the unguarded twins said when the rows were read.
+        controls: What the unguarded controls said when the rows were read.
     """
 
     way = ""
@@ -30,7 +30,7 @@ class Section:
         self.options = {"poll": POLL, **options}
         self.locks: dict[str, tuple[str, int]] = {}
         self.rows: dict[str, Any] = {}
-        self.twins: dict[str, Written] = {}
+        self.controls: dict[str, Written] = {}
         self.released = False
 
     def acquire(self) -> bool:
@@ -47,7 +47,7 @@ class Section:
 
     @property
     def names_held(self) -> list[str]:
-        """Of those that were wanted, the ones that were got."""
+        """Of those that were asked for, the ones that were acquired."""
         return self.names
 
     @property
@@ -56,9 +56,10 @@ class Section:
         return [self.lock]
 
     def read(self) -> None:
-        """Read the rows, and their twins."""
-        self.twins = {
-            name: self.tables.plain.get(twin_of(name), consistent_read=True) for name in self.names
+        """Read the rows, and their controls."""
+        self.controls = {
+            name: self.tables.plain.get(control_of(name), consistent_read=True)
+            for name in self.names
         }
 
     def write(self, values: dict[str, str], chance: random.Random) -> None:
@@ -74,11 +75,11 @@ class Section:
     def write_twins(self, values: dict[str, str]) -> None:
         """Write the rows that nothing guards, as one does who trusts in a lock alone."""
         for name, value in values.items():
-            twin = self.twins[name]
-            twin.read, twin.last = twin.last, value
-            twin.count, twin.ticks = twin.count + 1, twin.ticks + 1
-            twin.by, twin.fence = self.locks[name]
-            twin.save()
+            control = self.controls[name]
+            control.read, control.last = control.last, value
+            control.count, control.ticks = control.count + 1, control.ticks + 1
+            control.by, control.fence = self.locks[name]
+            control.save()
 
     def changes(self, name: str, value: str) -> list[Any]:
         """What a guarded write does to a row, as an update."""
@@ -102,7 +103,7 @@ class Section:
 
 
 class KeysSection(Section):
-    """Several keys at once beside plain rows, which are written in one transaction."""
+    """Several keys at once next to plain rows, which are written in one transaction."""
 
     way = "keys"
 
@@ -129,7 +130,7 @@ class KeysSection(Section):
 
 
 class MutexSection(KeysSection):
-    """A Mutex beside a plain row, which is written in the mutex's transaction."""
+    """A Mutex next to a plain row, which is written in the mutex's transaction."""
 
     way = "mutex"
 
@@ -144,7 +145,7 @@ class MutexSection(KeysSection):
 class ApartSection(MutexSection):
     """Two mutexes, taken one after the other and held for a while: their renewals come together.
 
-    The row of one is written. Where both are wanted, all take them in the same order.
+    The row of one is written. Where both are needed, all take them in the same order.
     """
 
     way = "apart"

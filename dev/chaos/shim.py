@@ -13,7 +13,7 @@ _FORMAT = "qq"
 
 
 class Clock:
-    """The offsets of one process's clocks, in nanoseconds, which it reads at each look at a clock."""
+    """The offsets of one process's clocks, in nanoseconds, which it reads each time it reads a clock."""
 
     def __init__(self, library: Path, path: Path) -> None:
         path.write_bytes(struct.pack(_FORMAT, 0, 0))

@@ -1,4 +1,4 @@
-"""The tables of a run: locks, rows that carry a lock, plain rows, and twins that nothing guards."""
+"""The tables of a run: locks, rows that carry a lock, plain rows, and controls that nothing guards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS = ("r0", "r1")
 SEMAPHORE = "s0"
 PERMITS = ("s0#permit-1", "s0#permit-2")
 KEYS = (*MUTEXES, *PERMITS)
-"""Of the lock table. Beside each stands a plain row, which its holder writes."""
+"""Of the lock table. Next to each stands a plain row, which its holder writes."""
 
 START = "start"
 
@@ -28,7 +28,7 @@ class Tables(NamedTuple):
     Attributes:
         locks: The lock table.
         row: Of rows that carry their lock.
-        plain: Of the same table, without lock attributes: rows that a Mutex guards, and twins.
+        plain: Of the same table, without lock attributes: rows that a Mutex guards, and controls.
     """
 
     locks: type[LockItem]
@@ -89,8 +89,8 @@ def lock_of(row: dict[str, Any]) -> str | None:
     return None
 
 
-def twin_of(row: str) -> str:
-    return f"twin-{row}"
+def control_of(row: str) -> str:
+    return f"control-{row}"
 
 
 def create(made: Tables) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def create(made: Tables) -> list[dict[str, Any]]:
     made.row.create_table(wait=True)
     shown = []
     for name in (*KEYS, *ROWS):
-        for each in (name, twin_of(name)):
+        for each in (name, control_of(name)):
             made.plain(each).save()
             shown.append({"table": "rows", "key": each, "last": START, "count": 0, "ticks": 0})
     return shown

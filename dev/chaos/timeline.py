@@ -18,7 +18,7 @@ from dev.chaos.history import SECOND, Event, outages
 from dev.chaos.tables import lock_of
 from dev.chaos.verdicts import Report
 
-WINDOW = 4.0
+WINDOW = 2.0
 """Seconds shown before and after the first violation."""
 
 _COLORS = plt.get_cmap("tab10").colors
@@ -51,7 +51,8 @@ class _Picture:
             name: place for place, name in enumerate([*self._locks[::-1], *clients[::-1]])
         }
         self._colors = {client: _COLORS[place % 10] for place, client in enumerate(clients)}
-        size = (14, 1.5 + 0.55 * len(self._lanes))
+        # to be read on a telephone, 400 pixels wide
+        size = (4.8, 2.6 + 0.6 * len(self._lanes))
         self._figure, self._axes = plt.subplots(figsize=size, layout="constrained")
 
     def _at(self, t: int) -> float:
@@ -60,10 +61,10 @@ class _Picture:
     def _shows(self, since: int, until: int) -> bool:
         return until > self._start and since < self._end
 
-    def _bar(self, lane: str, since: int, until: int, **look: Any) -> None:
+    def _bar(self, lane: str, since: int, until: int, **style: Any) -> None:
         if self._shows(since, until):
             left, right = self._at(since), self._at(until)
-            self._axes.barh(self._lanes[lane], right - left, left=left, **look)
+            self._axes.barh(self._lanes[lane], right - left, left=left, **style)
 
     def claims(self) -> None:
         for lock, spans in self._held.items():
@@ -81,13 +82,13 @@ class _Picture:
                 height = self._lanes[client] - 0.3 + self._locks.index(lock) * step
                 left, right = self._at(belief.since), self._at(belief.until)
                 self._axes.plot([left, right], [height] * 2, lw=3, color=self._colors[client])
-                self._axes.annotate(lock, (left, height), fontsize=6, va="center", ha="right")
+                self._axes.annotate(lock, (left, height), fontsize=7, va="center", ha="right")
 
     def marks(self) -> None:
         """Mark outages of clients, writes to rows, faults, kills and steps of a clock."""
         for since, until, client, deed in outages(self._events):
-            look = {"stop_client": "//", "stand_still": "xx", "partition": ".."}[deed]
-            style = {"fill": False, "hatch": look, "edgecolor": "silver", "lw": 0, "zorder": 0}
+            hatch = {"stop_client": "//", "stand_still": "xx", "partition": ".."}[deed]
+            style = {"fill": False, "hatch": hatch, "edgecolor": "silver", "lw": 0, "zorder": 0}
             self._bar(client, since, until, height=0.9, **style)
         for event in self._events:
             if self._start <= event["t"] <= self._end:
@@ -100,15 +101,15 @@ class _Picture:
         if report.violations:
             first = report.violations[0]
             title = f"{first.property}: {first.text}"
-            self._axes.set_title(title, fontsize=10, color="red", loc="left")
+            self._axes.set_title(title, fontsize=8, color="red", wrap=True, loc="left")
 
     def save(self, path: Path) -> None:
         self._axes.set_yticks(list(self._lanes.values()), list(self._lanes))
         self._axes.set_xlim(-WINDOW, WINDOW)
         self._axes.set_xlabel(f"seconds from {self._middle / SECOND:.3f}")
-        place = {"loc": "outside lower center", "ncols": 5, "fontsize": 8, "frameon": False}
+        place = {"loc": "outside lower center", "ncols": 2, "fontsize": 8, "frameon": False}
         self._figure.legend(handles=_legend(), **place)
-        self._figure.savefig(path, dpi=110)
+        self._figure.savefig(path, dpi=170)
         plt.close(self._figure)
 
 
@@ -148,7 +149,7 @@ def _mark(axes: Any, event: Event, x: float, lanes: dict[str, int], colors: dict
             y = lanes[event["proc"]] + 0.38
             axes.plot(x, y, "v", ms=4, color=colors[event["proc"]])
             if event["fault"] != "partition":
-                axes.annotate(event["fault"], (x, y), fontsize=5, rotation=45)
+                axes.annotate(event["fault"], (x, y), fontsize=7, rotation=30)
     elif event["op"] == "force" and event.get("key") in lanes:
         axes.plot(x, lanes[event["key"]], "P", ms=9, color="black", mec="white")
     elif event["op"] in {"kill", "step_wall"} and event["client"] in lanes:

@@ -8,17 +8,17 @@ from dev.chaos.figures import Counts, Figures, added_up
 
 PROPERTIES = {
     "P1": "guarded exclusion: each write by the holder of that instant, tenures never interleave",
-    "P2": "no lost update: what was told as applied is there, once, on what its writer had read",
+    "P2": "no lost update: what was reported as applied is there, once, on what its writer had read",
     "P3": "fencing tokens only grow",
     "P4": "one believer: no live claim taken, no end moved back, nobody else's belief overlaps",
-    "P5": "the unguarded twin loses updates: the nemesis has teeth",
+    "P5": "the unguarded control loses updates: fault injection has teeth",
     "P6": "liveness: dead holders' locks are taken in time, everybody gets on",
     "P7": "no false answers: held, released, lost and errors are what the store says",
     "P8": "each effect on a lock lies within its call",
 }
 
 
-TWINS = "updates of the unguarded twin told as applied"
+CONTROLS = "updates of the unguarded control reported as applied"
 
 PAUSES = 15
 """Stopped clients from which on an unguarded row must have lost something."""
@@ -101,10 +101,10 @@ def in_all(reports: list[Report]) -> Report:
 
 def judge_control(report: Report, t: int = 0) -> None:
     """Judge P5, the positive control, by the figures."""
-    nemesis, twins = report.figures["nemesis"], report.figures[TWINS]
-    assert isinstance(nemesis, Counts)
-    assert isinstance(twins, Counts)
-    if nemesis["stop_client"] + nemesis["stand_still"] >= PAUSES:
+    injector, controls = report.figures["injector"], report.figures[CONTROLS]
+    assert isinstance(injector, Counts)
+    assert isinstance(controls, Counts)
+    if injector["stop_client"] + injector["stand_still"] >= PAUSES:
         report.count("P5")
-        if not twins["lost"]:
-            report.violate("P5", t, "the unguarded twin lost nothing")
+        if not controls["lost"]:
+            report.violate("P5", t, "the unguarded control lost nothing")

@@ -1,9 +1,9 @@
-"""A client: locks, reads, writes, releases, and writes down what it was told.
+"""A client: locks, reads, writes, releases, and writes down what it was answered.
 
     python -m dev.chaos.worker CONFIG.json
 
 Several threads of it may do so, which then wait for each other as well as for other clients.
-Ends at the end of its standard input, at once; or after the section it is in, when told to stop there.
+Ends at the end of its standard input, at once; or after the section it is in, when asked to stop there.
 SIGUSR1 lets it fork within a section.
 """
 
@@ -30,8 +30,8 @@ from dev.chaos.sections import WAYS, Section
 from dev.chaos.tables import MUTEXES, PERMITS, ROWS, Tables, tables
 from pynamodb_mutex import MutexLostError, MutexNotHeldError, MutexTimeoutError
 
-LOOK_SECONDS = 0.008
-TELL_SECONDS = 0.1
+POLL_SECONDS = 0.008
+REPORT_SECONDS = 0.1
 
 
 class Beliefs:
@@ -43,7 +43,7 @@ class Beliefs:
         self._changed = threading.Lock()
         self._since = self._until = 0
         self._over = threading.Event()
-        threading.Thread(target=self._look, daemon=True).start()
+        threading.Thread(target=self._poll, daemon=True).start()
 
     def end(self) -> None:
         self._over.set()
@@ -55,7 +55,7 @@ class Beliefs:
     def stop(self) -> None:
         with self._changed:
             self._ask()
-            self._tell()
+            self._report()
             self.section = None
 
     def _ask(self) -> None:
@@ -65,23 +65,23 @@ class Beliefs:
         if self.section.held:
             self._since, self._until = self._since or at, at
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self.section is not None and self._until > self._since:
             locks = self.section.locks
             self._record("belief", locks=locks, since=self._since, until=self._until)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for turn in itertools.count():
-            if self._over.wait(LOOK_SECONDS):
+            if self._over.wait(POLL_SECONDS):
                 return
             with self._changed:
                 self._ask()
-                if turn % int(TELL_SECONDS / LOOK_SECONDS) == 0:
-                    self._tell()
+                if turn % int(REPORT_SECONDS / POLL_SECONDS) == 0:
+                    self._report()
 
 
 class Worker:
-    """One thread that works until it is told to stop."""
+    """One thread that works until it has to stop."""
 
     def __init__(self, config: dict[str, Any], made: Tables | None = None) -> None:
         self.folder, self.proc = Path(config["folder"]), config["proc"]
@@ -108,10 +108,10 @@ class Worker:
         way = chance.choice(
             ["mutex", "mutex", "apart", "keys", "permit", "permit", "row", "row", "many"]
         )
-        wanted = {"mutex": MUTEXES, "apart": MUTEXES, "keys": MUTEXES, "permit": PERMITS}.get(
+        asked = {"mutex": MUTEXES, "apart": MUTEXES, "keys": MUTEXES, "permit": PERMITS}.get(
             way, ROWS
         )
-        names = chance.sample(wanted, 1 if way in {"mutex", "row"} else 2)
+        names = chance.sample(asked, 1 if way in {"mutex", "row"} else 2)
         section = self.take(way, names, timeout=15, auto_renew=chance.random() < 0.8)
         if section is None:
             time.sleep(0.05)
@@ -119,7 +119,7 @@ class Worker:
         try:
             self._work(section)
         finally:
-            self.give_back(section)
+            self.release(section)
 
     def take(self, way: str, names: list[str], **options: Any) -> Section | None:
         """Take locks; None if they were not to be had."""
@@ -165,7 +165,7 @@ class Worker:
         return True
 
     def write(self, section: Section, values: dict[str, str] | None = None) -> bool:
-        """Write the rows, guarded; say whether that was told to have worked."""
+        """Write the rows, guarded; say whether that worked, as reported."""
         if values is None:
             values = {name: f"{self.proc}-{next(self._numbers)}" for name in section.names}
         call = {"locks": section.locks}
@@ -184,16 +184,16 @@ class Worker:
         return False
 
     def _twins(self, section: Section, values: dict[str, str]) -> bool:
-        self.record("twin", phase="invoke", values=values)
+        self.record("control", phase="invoke", values=values)
         try:
             section.write_twins(values)
         except PynamoDBException as error:
-            self._failed("twin", error, {"values": values}, unknown=True)
+            self._failed("control", error, {"values": values}, unknown=True)
             return False
-        self.record("twin", phase="ok", values=values)
+        self.record("control", phase="ok", values=values)
         return True
 
-    def give_back(self, section: Section) -> None:
+    def release(self, section: Section) -> None:
         """Release the locks, and stop believing."""
         self._release(section)
         self.beliefs.stop()

@@ -49,10 +49,10 @@ class Result(NamedTuple):
     """What came of it.
 
     Attributes:
-        violated: Number of the property; 0 if all held; None if it could not be told.
+        violated: Number of the property; 0 if all held; None if it is not known.
         states: Stored.
         seconds: Of the search, without the compiler.
-        trouble: Why it could not be told.
+        trouble: Why it is not known.
     """
 
     violated: int | None
@@ -97,7 +97,7 @@ RUNS = [
     claim("a release removes the token", "REL_KEEP=0", 42),
     claim("a release deletes the row, and the version starts anew", "REL_VERSION=0 FAULTS=0", 30),
     claim("a first release that is refused counts as released", "REL_FIRST=0 FORCES=1", 22),
-    claim("a release does not look who broke the claim", "REL_FORCED=0 FORCES=1", 22),
+    claim("a release does not read who broke the claim", "REL_FORCED=0 FORCES=1", 22),
     claim("force keeps the token", "FORCE_TOKEN=0 FORCES=1", 22),
     claim("force keeps the version", "FORCE_VERSION=0 FORCES=1", 22),
     claim("force breaks what it finds", "FORCE_SEEN=0 FORCES=1", 50),

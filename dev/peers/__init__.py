@@ -1,4 +1,4 @@
-"""Other locks on DynamoDB, and ours, under the same nemesis: what each violates, and how long a dead
+"""Other locks on DynamoDB, and ours, under the same fault injection: what each violates, and how long a dead
 holder's lock stays closed.
 
     python -m dev.peers --python .venv-peers/bin/python --seed 1 --seconds 60

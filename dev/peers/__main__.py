@@ -66,32 +66,32 @@ def _tried(library: str, options: argparse.Namespace, seeds: list[int]) -> dict[
     lease, version = PeerOptions.lease, ""
     attacks = []
     for seed in seeds if options.seconds else []:
-        wanted = PeerOptions(seed=seed, seconds=options.seconds, **common)
-        events = _history(wanted, options.keep and options.keep / f"{library}-{seed}")
+        asked = PeerOptions(seed=seed, seconds=options.seconds, **common)
+        events = _history(asked, options.keep and options.keep / f"{library}-{seed}")
         version = _version(events)
         attacks.append(judge(events, lease))
         print(f"{library} {version}, seed {seed}: {attacks[-1]}")
     calm = {}
     if options.kills:
-        wanted = PeerOptions(seed=seeds[0], seconds=0, faults=0.0, kills=options.kills, **common)
-        events = _history(wanted, options.keep and options.keep / f"{library}-calm")
+        asked = PeerOptions(seed=seeds[0], seconds=0, faults=0.0, kills=options.kills, **common)
+        events = _history(asked, options.keep and options.keep / f"{library}-calm")
         version = _version(events)
         calm = judge(events, lease) | {
             "takeovers": takeovers(events), "hand_overs": hand_overs(events),
         }  # fmt: skip
-        alone = replace(wanted, clients=1)
+        alone = replace(asked, clients=1)
         events = _history(alone, options.keep and options.keep / f"{library}-alone")
         calm["newcomers"] = newcomers(events)
         print(f"{library} {version}, calm: {calm}")
     return {"version": version, "attacks": attacks, "calm": calm}
 
 
-def _history(wanted: PeerOptions, keep: Path | None) -> list[Event]:
+def _history(asked: PeerOptions, keep: Path | None) -> list[Event]:
     folder = keep or Path(tempfile.mkdtemp(prefix="peers-"))
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.jsonl"):
         old.unlink()
-    PeerRun(wanted, folder)()
+    PeerRun(asked, folder)()
     events = read(folder)
     if keep is None:
         shutil.rmtree(folder)

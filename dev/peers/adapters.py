@@ -44,7 +44,7 @@ class Peer(Protocol):
 class PythonClient(Peer):
     """python-dynamodb-lock: four heartbeats a lease as it advises, in danger after two thirds of it.
 
-    It believes as long as its lock is LOCKED: neither stolen nor in danger, as it tells its callback.
+    It believes as long as its lock is LOCKED: neither stolen nor in danger, as its callback hears.
     """
 
     def __init__(self, table: str, lease: float, owner: str) -> None:

@@ -1,4 +1,4 @@
-"""The awslabs lock client, which the Python peers took for their model, in a Java process beside ours."""
+"""The awslabs lock client, which the Python peers took for their model, in a Java process next to ours."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def build(folder: Path) -> str:
 class JavaClient(Peer):
     """awslabs' AmazonDynamoDBLockClient, with four heartbeats a lease.
 
-    It waits a lease longer than it is told to if somebody holds the lock, so it is told a lease less.
+    It waits a lease longer than it is asked to if somebody holds the lock, so it gets a lease less.
     """
 
     version = LIBRARY.version

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dev.chaos.beliefs import beliefs, overlaps
 from dev.chaos.history import SECOND, Event, outages
-from dev.chaos.tables import twin_of
+from dev.chaos.tables import control_of
 from dev.peers.spans import Span, length, union, without
 
 LOCK_TABLE = "peers"
@@ -48,7 +48,7 @@ def judge(events: list[Event], lease: float) -> dict[str, Any]:
         "acquired": len(ok),
         **overlapping(events, lease),
         "unwritten": unwritten(events),
-        "lost": lost(events, "twin", twin_of(KEY)),
+        "lost": lost(events, "control", control_of(KEY)),
         "lost_guarded": lost(events, "write", KEY),
         "errors": dict(errors(events).most_common()),
         "timed_out": sum(call.phase == "fail" for call in acquires),
@@ -92,8 +92,8 @@ def overlapping(events: list[Event], lease: float) -> dict[str, Any]:
     """
     grace = int((lease / 3 + 1.0) * SECOND)
     asleep = _spans(events, "stop_client", "stand_still")
-    thawed = {
-        client: [(thaw, thaw + grace) for _, thaw in spans]
+    resumed = {
+        client: [(resumed_at, resumed_at + grace) for _, resumed_at in spans]
         for client, spans in _spans(events, "stand_still").items()
     }
     found: list[float] = []
@@ -104,7 +104,7 @@ def overlapping(events: list[Event], lease: float) -> dict[str, Any]:
             continue
         whole = [(other.since, min(one.until, other.until))]
         awake = without(whole, [span for client in clients for span in asleep.get(client, [])])
-        left = without(awake, [span for client in clients for span in thawed.get(client, [])])
+        left = without(awake, [span for client in clients for span in resumed.get(client, [])])
         if left:
             found.append(length(left) / 1e6)
         if length(left) < length(awake):
@@ -130,12 +130,12 @@ def unwritten(events: list[Event]) -> int:
 
 
 def lost(events: list[Event], op: str, row: str) -> dict[str, int]:
-    """Count updates of a row that were told as applied, and those of them that were overwritten unseen.
+    """Count updates of a row that were reported as applied, and those of them that were overwritten unseen.
 
     Those overwritten by a request that arrived late are counted apart. What a request leaves that is applied
     for a second time is no update again: the next write need not have seen it.
     """
-    told = {
+    reported = {
         value
         for event in events
         if event["op"] == op and event["phase"] == "ok"
@@ -149,13 +149,13 @@ def lost(events: list[Event], op: str, row: str) -> dict[str, int]:
             value = there.get("last", "")
             if there["key"] != row or value == last:
                 continue
-            if not again and last in told and (there.get("read") != last or value in seen):
+            if not again and last in reported and (there.get("read") != last or value in seen):
                 unseen += event["fault"] not in LATE
                 by_late += event["fault"] in LATE
             again = value in seen
             seen.add(value)
             last = value
-    return {"acked": len(told), "lost": unseen, "lost_by_late": by_late}
+    return {"acked": len(reported), "lost": unseen, "lost_by_late": by_late}
 
 
 def errors(events: list[Event]) -> Counter[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 
 from dev.chaos import ROOT
-from dev.chaos.nemesis import Nemesis
+from dev.chaos.injector import FaultInjector
 from dev.chaos.network import Wire
 from dev.chaos.run import Client, Options, Run
 from dev.peers import LIBRARIES, OURS, create_table
@@ -24,7 +24,7 @@ KILL_SECONDS = 60.0
 """Within which somebody must hold the lock while another waits, and then within which it must be taken over."""
 
 LONG_DEAD = 3.0
-"""Leases after which one comes along whom nobody told that the holder is dead."""
+"""Leases after which one comes along who has not seen that the holder is dead."""
 
 BREAK_SECONDS = 5.0
 """Between one kill and the next: the client that was killed is back at work."""
@@ -51,7 +51,7 @@ class PeerOptions(Options):
 
 
 class PeerClient(Client):
-    """A worker that may have a Java process beside it: what is done to it is done to both."""
+    """A worker that may have a Java process next to it: what is done to it is done to both."""
 
     run: PeerRun
 
@@ -80,7 +80,7 @@ class PeerClient(Client):
         return path.read_text() if self.working and path.exists() else ""
 
 
-class PeerNemesis(Nemesis):
+class PeerFaultInjector(FaultInjector):
     """One that knows nothing of the library: the holder is who says so."""
 
     def holder(self) -> PeerClient | None:
@@ -88,10 +88,10 @@ class PeerNemesis(Nemesis):
         return next((client for client in clients if client.doing == "holds"), None)
 
 
-class Killer(PeerNemesis):
+class Killer(PeerFaultInjector):
     """Kills one holder after another while another client waits, and waits until it has taken over."""
 
-    def rage(self, ends: float) -> None:
+    def inject(self, ends: float) -> None:
         for _ in range(self._run.options.kills):
             time.sleep(BREAK_SECONDS)
             holder = self._kill_holder()
@@ -131,7 +131,7 @@ class Killer(PeerNemesis):
 class Desert(Killer):
     """Kills the only client while it holds, and starts another when the lease has long been over."""
 
-    def rage(self, ends: float) -> None:
+    def inject(self, ends: float) -> None:
         for _ in range(self._run.options.kills):
             holder = self._kill_holder()
             time.sleep(LONG_DEAD * self._lease)
@@ -153,9 +153,9 @@ class PeerRun(Run):
         create_table(boto3.client("dynamodb"), f"{self.prefix}-peers", keys)
         super()._start()
 
-    def nemesis(self, proxies: list[Wire]) -> Nemesis:
+    def injector(self, proxies: list[Wire]) -> FaultInjector:
         if not self.options.kills:
-            return PeerNemesis(self)
+            return PeerFaultInjector(self)
         return Desert(self) if self.options.clients == 1 else Killer(self)
 
     def _calm_down(self) -> None:

@@ -99,7 +99,7 @@ _ATTACKED: dict[str, Callable[[Attacks], str]] = {
     "acquired": _sum("acquired"),
     "two believers": _overlaps("overlaps"),
     "  excused, after a freeze": _overlaps("overlaps_excused"),
-    "told held, nothing written": _sum("unwritten"),
+    "reported held, nothing written": _sum("unwritten"),
     "plain row, updates lost": _lost("lost"),
     "guarded row, updates lost": _lost("lost_guarded"),
     "acquires that raised": lambda attacks: str(_errors(attacks).total()),

@@ -1,4 +1,4 @@
-"""A client of any of the libraries: locks, reads, writes, releases, and writes down what it was told.
+"""A client of any of the libraries: locks, reads, writes, releases, and writes down what it was answered.
 
     python -m dev.peers.worker CONFIG.json
 
@@ -23,7 +23,7 @@ from typing import Any
 import boto3
 
 from dev.chaos.history import Recorder
-from dev.chaos.tables import twin_of
+from dev.chaos.tables import control_of
 from dev.chaos.worker import Beliefs
 from dev.peers import LIBRARIES
 from dev.peers.adapters import Peer
@@ -48,9 +48,9 @@ class Holding:
 
 
 class Worker:
-    """One thread that works until it is told to stop.
+    """One thread that works until it has to stop.
 
-    Beside its history it leaves a file that says what it is doing, for a nemesis that looks for the holder:
+    In addition to its history it leaves a file that says what it is doing, for a fault injector that searches for the holder:
     "waits", "holds", or nothing.
     """
 
@@ -108,9 +108,9 @@ class Worker:
             self.beliefs.stop()
 
     def _work(self, holding: Holding) -> None:
-        twin = twin_of(KEY)
+        control = control_of(KEY)
         try:
-            item = self.rows.get_item(Key={"name": twin}, ConsistentRead=True)["Item"]
+            item = self.rows.get_item(Key={"name": control}, ConsistentRead=True)["Item"]
             if isinstance(self.peer, OurMutex):
                 self.peer.read(KEY)
         except Exception as error:
@@ -125,7 +125,7 @@ class Worker:
                 return
             value = f"{self.proc}-{next(self._numbers)}"
             item |= {"read": item["last"], "last": value}
-            if not self._write("twin", value, partial(self.rows.put_item, Item=item)):
+            if not self._write("control", value, partial(self.rows.put_item, Item=item)):
                 return
             ours = isinstance(self.peer, OurMutex)
             if ours and not self._write("write", value, partial(self.peer.write, value)):

@@ -16,9 +16,11 @@ from dev.chaos.broken import BROKEN, broken
 from dev.simulation.explore import Choices, explore
 from dev.simulation.explore import play as play_small
 from dev.simulation.picture import draw
+from dev.simulation.replay import Client, replay_schedule
 from dev.simulation.schedule import Played, Size, play, shrink
+from pynamodb_mutex.testing import dynamodb_local
 
-_SHOWN = 80
+_PRINTED = 80
 """Lines of the trace that are shown of a schedule with a violation."""
 
 
@@ -40,8 +42,15 @@ def main() -> int:
     )
     add(
         "--teeth",
+        nargs="*",
+        choices=BROKEN,
+        metavar="NAME",
+        help="break the library in these ways, or in each known one, and see it caught",
+    )
+    add(
+        "--local",
         action="store_true",
-        help="break the library in each known way, and see it caught",
+        help="send the same to DynamoDB Local, and compare its answers",
     )
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(2**40) if options.seed is None else options.seed
@@ -51,9 +60,12 @@ def main() -> int:
         played = play(seed, options.size, keep_trace=True)
         if options.picture:
             draw(played, options.picture)
-        return _show(played, None if options.trace else 0)
-    if options.teeth:
-        return _try_teeth(seed, options.schedules or 300, options.seconds)
+        return _print(played, None if options.trace else 0)
+    if options.teeth is not None:
+        names = options.teeth or list(BROKEN)
+        return _try_teeth(names, seed, options.schedules or 300, options.seconds)
+    if options.local:
+        return _replay(seed, options.schedules or 30)
     return _play_many(seed, options.schedules, options.seconds, options.size)
 
 
@@ -62,11 +74,25 @@ def _size(text: str) -> Size:
     return Size(**{**fields, "ways": tuple(fields["ways"])})
 
 
-def _show(played: Played, last: int | None) -> int:
+def _print(played: Played, last: int | None) -> int:
     lines = played.trace if last is None else played.trace[len(played.trace) - last :]
     print("\n".join(lines))
     print(played.violation or "no violation")
     return 1 if played.violation else 0
+
+
+def _replay(seed: int, schedules: int) -> int:
+    """Replay schedules on DynamoDB Local; return 1 if it answers one otherwise."""
+    with dynamodb_local() as engine:
+        client, requests = Client(engine.endpoint_url), 0
+        for at in range(seed, seed + schedules):
+            try:
+                requests += replay_schedule(client, at)
+            except AssertionError as error:
+                print(f"seed {at}: {error}")
+                return 1
+    print(f"seeds {seed} to {seed + schedules - 1}: {requests:,} requests answered alike")
+    return 0
 
 
 def _play_many(seed: int, schedules: int | None, seconds: float, size: Size | None) -> int:
@@ -81,7 +107,7 @@ def _play_many(seed: int, schedules: int | None, seconds: float, size: Size | No
         counts.update(played.counts)
         if played.violation:
             violations += 1
-            _show_smallest(at, played)
+            _print_smallest(at, played)
     took = time.monotonic() - begun
     print(
         f"seeds {seed} to {seed + total['schedules'] - 1}: {total['schedules']:,} schedules, "
@@ -92,12 +118,12 @@ def _play_many(seed: int, schedules: int | None, seconds: float, size: Size | No
     return 1 if violations else 0
 
 
-def _show_smallest(seed: int, played: Played) -> None:
+def _print_smallest(seed: int, played: Played) -> None:
     """Shrink a schedule with a violation, and show it."""
     assert played.violation is not None
     print(f"{played.violation}\nagain: python -m dev.simulation --trace --seed {seed}")
     seed, size = shrink(seed, played.size, played.violation)
-    _show(play(seed, size, keep_trace=True), _SHOWN)
+    _print(play(seed, size, keep_trace=True), _PRINTED)
     fields = json.dumps(size._asdict())
     print(f"smaller: python -m dev.simulation --trace --seed {seed} --size '{fields}'\n")
 
@@ -116,10 +142,10 @@ def _explore(faults: int) -> int:
     return 1
 
 
-def _try_teeth(seed: int, most: int, seconds: float) -> int:
+def _try_teeth(names: list[str], seed: int, most: int, seconds: float) -> int:
     """Print for each broken variant how many schedules it took to catch it, three times over."""
     missed = 0
-    for name in BROKEN:
+    for name in names:
         took: list[int] = []
         found = ""
         for turn in range(3):

@@ -6,11 +6,14 @@ rows and from what a holder believes, not from what the library says about it: t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dev.simulation.network import EPOCH, HOST_SKEW
-from pynamodb_mutex._protocol.claim import FORCED_MARK
+from pynamodb_mutex._operations.held import State
+from pynamodb_mutex._protocol.claim import FORCED_MARK, Loss
+from pynamodb_mutex._runtime.callers import this_caller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +22,16 @@ if TYPE_CHECKING:
 
     Place = tuple[str, Any]
     """A row: its table and its key."""
+
+
+WAKES_WITHIN = 0.1
+"""Seconds within which a release wakes the next waiter of its process; a thread takes some milliseconds."""
+
+LONGEST_HANG = 10.0
+"""Seconds for which a request may be under way, at most: longer than any timeout of a client."""
+
+DISTURBED_FOR = 2.0
+"""Seconds after a process stood still in which it may still be late, for what it had planned was not done."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,10 @@ class Judge:
         self._versions: dict[Place, int] = {}
         self._broken: set[str] = set()
         self._owners: dict[str, Process] = {}
+        self._began: dict[Any, float] = {}
+        self._waiting: set[tuple[Process, int]] = set()
+        self._to_be_woken: dict[tuple[Process, int], float] = {}
+        self._disturbed: dict[Process, float] = {}
         self.detached: set[str] = set()
         self.acquisitions = 0
         self.writes: dict[str, int] = {}
@@ -153,6 +170,8 @@ class Judge:
         is_single = exchange is not None and exchange.operation != "TransactWriteItems"
         is_same = new.get(f"{prefix}token") == old.get(f"{prefix}token")
         is_repeated = is_same and is_single and new.get(writes) != old.get(writes)
+        # of a transaction only an addition shows that it was applied once more
+        is_repeated = is_repeated or new.get("count") != old.get("count")
         if number is None or (number == _number_of(old) and not is_repeated):
             return
         if new.get(f"{prefix}token") != old.get(f"{prefix}token") and "count" not in new:
@@ -184,12 +203,74 @@ class Judge:
     def believes(self, process: Process, claim: Any) -> None:
         """Note a claim that a process may believe in from now on."""
         self.acquisitions += 1
+        # a thread that was refused is asked for again when the process uses its locks next, which may be late
+        self._began[claim] = math.inf if process.refuses_threads else self._world.now
+        if claim.contender.caller.number != this_caller():
+            # it was handed over
+            self._expect(process, claim.contender)
         place = (claim.store.connection.table_name, claim.key)
         claims = self._believed.setdefault(place, [])
         if (process, claim) not in claims:
             claims.append((process, claim))
         if len(claims) > 1:
             self._contested.add(place)
+
+    def ended(self, process: Process, store: Any, key: str, claim: Any) -> None:
+        """Check that a process did what it could against a loss; expect that the next in line is woken."""
+        began, now = self._began.pop(claim, math.inf), self._world.now
+        queue = process.queues.get((store, key))
+        if queue is not None and queue.holder is claim and queue.turns:
+            self._expect(process, queue.turns[0].contender)
+        if (
+            # one that came late, with not much left of its lease, may be lost before its first renewal is due
+            now - began < claim.lease / 2
+            or claim.belief.state is not State.LOST
+            or claim.belief.loss not in {Loss.EXPIRED, Loss.UNREACHABLE}
+            or not claim.options.auto_renew
+            or claim.options.max_hold is not None
+        ):
+            return
+        since = max(began, now - claim.lease)
+        if self._disturbed.get(process, -1.0) >= since - DISTURBED_FOR or process.refuses_threads:
+            return
+        for sent in reversed(self._world.network.log):
+            # No renewal is sent while two are under way, and a request may hang for longer than a short lease: one
+            # from before the lock was lost, and won back by a renewal that its holder asked for.
+            if sent.sent < since - LONGEST_HANG:
+                break
+            hangs = sent.client.hangs_for if sent.thread.name.endswith("worker") else 0.0
+            if sent.sent < since - hangs or sent.thread.process is not process:
+                continue
+            if claim.own.token in repr(sent.kwargs):
+                return
+        self.fail(f"I6: {process.name} let {key} expire, and did not try to renew it")
+
+    # -- waiters ------------------------------------------------------------------------------------
+
+    def _expect(self, process: Process, contender: Any) -> None:
+        """Expect that somebody goes on now, if it waits and does not send a request."""
+        waiter = (process, contender.caller.number)
+        if waiter in self._waiting:
+            self._to_be_woken.setdefault(waiter, self._world.now)
+
+    def waits(self, process: Process, caller: int) -> None:
+        """Note that a thread or task waits until it is woken, or a time comes."""
+        self._waiting.add((process, caller))
+
+    def goes_on(self, process: Process, caller: int) -> None:
+        """Check that a thread or task was woken when it had to be."""
+        waiter = (process, caller)
+        self._waiting.discard(waiter)
+        since = self._to_be_woken.pop(waiter, None)
+        if since is not None and self._world.now - since > WAKES_WITHIN:
+            waited = self._world.now - since
+            self.fail(f"I7: a release in {process.name} woke the next in line after {waited:.1f} s")
+
+    def disturbed(self, process: Process) -> None:
+        """Excuse what a process does late: it stood still, or stands still from now on."""
+        self._disturbed[process] = self._world.now
+        for waiter in [each for each in self._to_be_woken if each[0] is process]:
+            del self._to_be_woken[waiter]
 
     def froze(self, process: Process) -> None:
         """Excuse what a process believes until it has had an answer: its clock stood still."""

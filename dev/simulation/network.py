@@ -104,6 +104,7 @@ class Exchange:
         client: Of which connection.
         operation: DynamoDB's name.
         kwargs: As botocore's client takes them.
+        sent: True time at which it was sent.
         fault: What goes wrong with it.
     """
 
@@ -111,6 +112,7 @@ class Exchange:
     client: Client
     operation: str
     kwargs: dict[str, Any]
+    sent: float
     fault: Fault | None = None
 
 
@@ -232,15 +234,12 @@ class Network:
             raise EndpointConnectionError(endpoint_url=url)
         thread = world.running
         self.requests += 1
-        exchange = Exchange(thread, client, operation, kwargs)
+        exchange = Exchange(thread, client, operation, kwargs, world.now)
         self.log.append(exchange)
         world.note(str(thread), f"sends {operation}")
         self._carry(exchange)
         outcome: Outcome = thread.park()
-        data = outcome()
-        if data and "date" in data["ResponseMetadata"]["HTTPHeaders"]:
-            thread.process.answered += 1
-        return data
+        return outcome()
 
     def _carry(self, exchange: Exchange) -> None:  # noqa: C901 - one line for each kind of fault
         world, rng = self._world, self._world.rng

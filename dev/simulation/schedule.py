@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dev.simulation.table import Tables
+    from pynamodb_mutex._operations.held import HeldClaim
 
 QUIET = 900.0
 """Seconds after the last fault within which everybody must have got on, and nothing be left."""
@@ -209,6 +210,7 @@ class Schedule:
         self._numbers = itertools.count(1)
         self._names = itertools.count()
         self._tickets: list[str] = []
+        self._never_released: set[HeldClaim] = set()
         self._reported: dict[str, bool | None] = {}
         size = self.size = Size.at_random(random.Random(seed)) if size is None else size
         self._keys = [f"k{number}" for number in range(size.keys)]
@@ -230,7 +232,7 @@ class Schedule:
         world.network.faults = Faults()
         world.network.partitioned.clear()
         for process in world.processes:
-            process.refuses_threads = False
+            self._allow_threads(process)
         world.run(size.seconds + QUIET)
         self._check_end()
 
@@ -300,10 +302,15 @@ class Schedule:
         self.world.after(self._rng.random() * 30, partial(cut_off.discard, process))
 
     def _refuse_threads(self, process: Process) -> None:
+        self.world.note(process.name, "refuses threads")
         process.refuses_threads = True
-        self.world.after(
-            self._rng.random() * 30, partial(setattr, process, "refuses_threads", False)
-        )
+        self.world.after(self._rng.random() * 30, partial(self._allow_threads, process))
+
+    def _allow_threads(self, process: Process) -> None:
+        if process.refuses_threads:
+            self.world.note(process.name, "starts threads again")
+            process.refuses_threads = False
+            self.judge.disturbed(process)
 
     _strikes: dict[str, Callable[[Schedule, Process], None]] = {  # noqa: RUF012 - never changed
         "crash": _crash,
@@ -328,8 +335,14 @@ class Schedule:
                 "queues": [
                     (key, queue.holder, queue.turns, queue.watchers)
                     for (_, key), queue in process.queues.items()
+                    if queue.turns or queue.watchers or queue.holder not in self._never_released
                 ],
-                "holders": process._holders,
+                "holders": [
+                    claim
+                    for claims in process._holders.values()
+                    for claim in claims
+                    if claim not in self._never_released
+                ],
                 "renewals": [] if process.schedule.is_empty else [process.schedule._due],
             }
             for what, kept in left.items():
@@ -362,6 +375,7 @@ class Client:
             with self._failures():
                 self._world.sleep(self._rng.random() * 2)
                 way = self._rng.choice(self._schedule.size.ways)
+                self._schedule._count(way)
                 getattr(self, way)()
 
     def run_tasks(self) -> None:
@@ -391,12 +405,17 @@ class Client:
                 mutex = AsyncMutex.for_key(self._key(), model=Lock, **options)
                 if not await mutex.acquire():
                     continue
+                claim = mutex._lock._latest
                 try:
                     await asyncio.sleep(self._rng.random() * 3)
                     if self._rng.random() < 0.5:
                         number = self._number()
                         with self._reporting(number):
                             await mutex.save_data(number)
+                except GeneratorExit:
+                    # A second Ctrl-C, while the first one ended the event loop: what follows does not run.
+                    self._schedule._never_released.add(claim)
+                    raise
                 finally:
                     await mutex.release()
 

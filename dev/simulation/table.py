@@ -211,7 +211,7 @@ class Tables:
     def rows(self, table: str) -> list[Item]:
         """Return the rows of a table as they are, in the order in which they were made.
 
-        For who looks on: they are no copies, and must not be changed. A row that was not written since is the
+        For observers: they are no copies, and must not be changed. A row that was not written since is the
         same object.
         """
         return [*self._table(table).rows.values()]
@@ -300,17 +300,17 @@ class Tables:
 
     def _batch_get(self, request: Mapping[str, Any], as_of: int | None) -> dict[str, Any]:
         _check_understood("BatchGetItem", request)
-        if not all(wanted["Keys"] for wanted in request["RequestItems"].values() or [{"Keys": ()}]):
+        if not all(asked["Keys"] for asked in request["RequestItems"].values() or [{"Keys": ()}]):
             raise invalid("The list of keys in RequestItems for BatchGetItem is required")
         found: dict[str, list[Item]] = {}
         unprocessed: dict[str, dict[str, Any]] = {}
         count = 0
-        for name, wanted in request["RequestItems"].items():
-            _check_understood("BatchGetItem of a table", wanted)
-            expressions, _ = expressions_of(wanted)
+        for name, asked in request["RequestItems"].items():
+            _check_understood("BatchGetItem of a table", asked)
+            expressions, _ = expressions_of(asked)
             table = self._table(name)
-            late = None if wanted.get("ConsistentRead") else as_of
-            keys = [table.key_of(key) for key in wanted["Keys"]]
+            late = None if asked.get("ConsistentRead") else as_of
+            keys = [table.key_of(key) for key in asked["Keys"]]
             if len(set(keys)) < len(keys):
                 raise invalid(_DUPLICATES)
             read = self._most_of(len(keys), count)
@@ -318,7 +318,7 @@ class Tables:
             rows = (table.read(key, late) for key in keys[:read])
             found[name] = [shown(item, expressions) for item in rows if item is not None]
             if read < len(keys):
-                unprocessed[name] = {**wanted, "Keys": wanted["Keys"][read:]}
+                unprocessed[name] = {**asked, "Keys": asked["Keys"][read:]}
         if count > _MOST_READ:
             raise invalid("Too many items requested for the BatchGetItem call")
         return {"Responses": found, "UnprocessedKeys": unprocessed}

@@ -23,8 +23,10 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from dev.simulation.network import EPOCH, Network
 from dev.simulation.table import Tables
+from pynamodb_mutex._operations.effects import Wait
 from pynamodb_mutex._protocol.server_time import DRIFT
 from pynamodb_mutex._runtime import process as of_runtime
+from pynamodb_mutex._runtime.callers import this_caller
 from pynamodb_mutex._runtime.clock import LocalClock
 
 if TYPE_CHECKING:
@@ -226,7 +228,8 @@ class Process(of_runtime.Process):
         frozen_at: True time since which its clock has stood still.
         refuses_threads: Whether its system refuses to start a thread.
         threads_running: Its threads that have not ended.
-        answered: How many of its requests DynamoDB has answered with a Date.
+        clock_ran_on: Local time at which its clock stood still last.
+        answered: How many dated answers to requests sent since then the library has learned server time from.
     """
 
     def __init__(self, world: World, name: str, rate: float | None = None) -> None:
@@ -237,6 +240,7 @@ class Process(of_runtime.Process):
         self.frozen_at: float | None = None
         self.refuses_threads = False
         self.threads_running: list[Thread] = []
+        self.clock_ran_on = -math.inf
         self.answered = 0
         self._rate = 1 + rng.uniform(-0.99, 0.99) * DRIFT if rate is None else rate
         self._begin, self._local = world.now, rng.uniform(0, 1e6)
@@ -265,9 +269,20 @@ class Process(of_runtime.Process):
             return self._local
         return self._local + (self.world.now - self._begin) * self._rate
 
+    def time_of_day(self) -> float:
+        """Return what its wall clock shows, which is off by up to an hour. The library never reads it."""
+        chance = random.Random(f"{self.world.seed} {self.name}")
+        wrong = chance.choice((-1, 1)) * 3600.0 ** chance.random()
+        return self.world.network.epoch + self.world.now + wrong
+
     def true_time(self, local: float) -> float:
         """Return the true time at which the local clock shows a time, unless it is stopped before."""
-        return self._begin + (local - self._local) / self._rate
+        time = self._begin + (local - self._local) / self._rate
+        while self._local + (time - self._begin) * self._rate < local:
+            # Rounded down. A thread would wake before its time, wait for what is left of it, which is less than
+            # floats can tell apart, and wake at the same instant again and again.
+            time += 1e-9
+        return time
 
     def step(
         self,
@@ -277,12 +292,26 @@ class Process(of_runtime.Process):
         sent: float,
         events: list[Event],
     ) -> tuple[Effect, float]:
-        """Run an operation to its next effect, and let the judge look at what came of it."""
-        try:
+        """Run an operation to its next effect, and let the judge check the result."""
+        judge = self.world.judge
+        if judge is None:
             return super().step(resume, value, request, sent, events)
+        caller = this_caller()
+        judge.goes_on(self, caller)
+        try:
+            effect, now = super().step(resume, value, request, sent, events)
+            if isinstance(effect, Wait) and effect.wakeup is not None:
+                judge.waits(self, caller)
+            return effect, now
         finally:
-            if self.world.judge is not None:
-                self.world.judge.stepped(self)
+            # An answer to a request that was sent before the clock stood still does not tell for how long it did.
+            if (
+                request is not None
+                and value.date is not None
+                and (value.sent or sent) >= self.clock_ran_on
+            ):
+                self.answered += 1
+            judge.stepped(self)
 
     def note_holder(self, store: Store, key: str, claim: Any) -> None:
         """Note that a key is held here."""
@@ -294,6 +323,8 @@ class Process(of_runtime.Process):
     def forget_holder(self, store: Store, key: str, claim: Any) -> None:
         """Note that a key is not held here any more."""
         super().forget_holder(store, key, claim)
+        if self.world.judge is not None:
+            self.world.judge.ended(self, store, key, claim)
         self.world.note(str(self.world.thread), f"  holds {key} no more: {claim.belief.state.name}")
 
     # -- what happens to it -------------------------------------------------------------------------
@@ -309,6 +340,8 @@ class Process(of_runtime.Process):
         if self._paused is not None:
             return
         self.world.note(self.name, f"{'FREEZE' if freeze else 'STOP'} for {seconds:.3f} s")
+        if self.world.judge is not None:
+            self.world.judge.disturbed(self)
         self._paused = []
         if freeze:
             self._local = self.clock()
@@ -319,8 +352,11 @@ class Process(of_runtime.Process):
         paused, self._paused = self._paused or [], None
         if not self.lives:
             return
+        if self.world.judge is not None:
+            self.world.judge.disturbed(self)
         if self.frozen_at is not None:
             self._begin, self.frozen_at = self.world.now, None
+            self.clock_ran_on = self._local
             if self.world.judge is not None:
                 self.world.judge.froze(self)
         self.world.note(self.name, "goes on")

@@ -53,8 +53,8 @@ def connection_of(model: type[Model]) -> TableConnection:
 def forget_connection(model: type[Model]) -> None:
     """Let a model make its connection anew.
 
-    In a subclass, which PynamoDB would give its parent's, looking at the table's name alone; and in a
-    forked child, where parent and child would read each other's answers from one socket.
+    For a subclass, because PynamoDB compares only the table's name and would use its parent's connection; and
+    in a forked child, where parent and child would read each other's answers from one socket.
     """
     model._connection = None
 
@@ -121,7 +121,7 @@ def items_of(transaction: TransactWrite) -> list[tuple[str, dict[str, Any]]]:
 
 
 def options_of(transaction: TransactWrite) -> dict[str, str]:
-    """Return what a caller wants the answer to a transaction to show."""
+    """Return what the caller requests in the answer to a transaction."""
     connection = transaction._connection
     options: dict[str, str] = {}
     if transaction._return_consumed_capacity is not None:

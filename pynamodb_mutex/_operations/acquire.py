@@ -214,7 +214,7 @@ class Acquisition:
     # -- one try ------------------------------------------------------------------------------------
 
     def poll(self) -> Operation[HeldClaim | None]:
-        """Acquire the lock if it is free, as far as one can see; by one request as a rule."""
+        """Acquire the lock if it is free, as far as is known; usually by one request."""
         self.check_process()
         contender, shared = self.contender, self.shared
         if not contender.store.connection.is_open:
@@ -294,10 +294,18 @@ class Acquisition:
                 # such as a fraction, which the write added one to: released below
                 answer.claim.check()
             if not shows_acquisition(own, answer.claim):
+                # Nothing to disown: an earlier attempt whose answer was lost has not been applied, or its claim
+                # has ended since. One that is still on its way may be applied later. A request that is sent
+                # now could not prevent that, since it would arrive first; the claim that the late attempt
+                # then makes ends with its lease.
                 attempts.first_sent = math.inf
                 self._see(answer)
                 return None
-            # also if refused: an earlier attempt was applied and its answer lost
+            # Also if refused: the first attempt was sent at 0 s and applied, its answer was lost, and the retry,
+            # sent at 9 s, is refused by our own token. The row has the end that the first attempt proposed.
+            # Counted from 9 s, our lease would last 9 s longer on the local clock than the row says, and
+            # another could hold the lock meanwhile. So it counts from the first attempt that may have been
+            # applied.
             sent = min(attempts.first_sent, answer.sent)
             claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
             held = Held((claim,), is_group=False)

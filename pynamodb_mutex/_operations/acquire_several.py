@@ -139,6 +139,9 @@ class _Member:
     def held(self, sent: float) -> HeldClaim:
         """Return the acquisition, whichever of the attempts since ``sent`` made it."""
         contender, own = self.contender, self.own
+        # The first attempt may have been applied and its answer lost. The retry, which proposes a later end,
+        # is then refused, and the row keeps the first end. A transaction that is applied does not show which
+        # end it wrote, so the holder believes in the earliest end that an attempt proposed.
         claim = Claim(
             token=own.token,
             version=own.version,
@@ -277,7 +280,7 @@ class AcquisitionOfSeveral:
     # -- one try ------------------------------------------------------------------------------------
 
     def _try(self) -> Operation[Held | None]:
-        """Acquire the locks if they are free, as far as one can see."""
+        """Acquire the locks if they are free, as far as is known."""
         is_free = yield from self._seems_free()
         return (yield from self._take()) if is_free else None
 
@@ -339,8 +342,8 @@ class AcquisitionOfSeveral:
                 if self._is_blocked(refused, answer.received) or answer.refused == before:
                     return None
                 # It was refused for a fencing token, or an end, that is known now. If the same rows refuse it
-                # again, whatever the reason is, sending it once more is for the next poll: neither the
-                # timeout nor blocking=False is looked at in this loop.
+                # again, whatever the reason is, the next poll sends it again: this loop checks neither the
+                # timeout nor blocking=False.
                 before = dict(answer.refused)
         except BaseException:
             if attempts.maybe_applied:
@@ -474,7 +477,7 @@ class AcquisitionOfAny(Acquisition):
         return stalled
 
     def poll(self) -> Operation[HeldClaim | None]:
-        """Acquire one that is free, as far as one can see; by one request as a rule."""
+        """Acquire one that is free, as far as is known; usually by one request."""
         # at random, or all that come at once would try the same
         attempts = self._shuffled()
         # unless somebody in line has seen that all are held

@@ -68,8 +68,10 @@ class Wakeup:
     def ring(self) -> None:
         """End the wait on it, or the next one, if it has not begun."""
         self.rung = True
-        if self.sleeper is not None:
-            self.sleeper.wake()
+        # Read once: a waiter whose time is up sets it to None at any moment, outside the monitor.
+        sleeper = self.sleeper
+        if sleeper is not None:
+            sleeper.wake()
 
 
 class Wait:

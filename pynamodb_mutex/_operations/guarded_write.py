@@ -252,6 +252,7 @@ def _send_until_known(
     """Send a write until it is known what became of it; return the answer, or None for a lost one."""
     about = guards[0].claim if guards else None
     while True:
+        # anew in each round: the renewal that this write met has moved the end
         until = min((guard.claim.ends for guard in guards), default=shared.now + RELEASE_PATIENCE)
         answer = yield from retrying(shared, build, until, about=about, attempts=attempts)
         if answer.applied:
@@ -278,6 +279,8 @@ def _is_applied(
     applied = verdict is Verdict.APPLIED
     for guard, row in refusal.guards:
         is_lost = verdicts[guard] in {Verdict.LOST, Verdict.GONE}
+        # A write that unlocks is applied, its answer is lost, another process acquires one of the locks, and the
+        # retry is refused by that row: this lock was released, not lost.
         if is_lost and not (applied and guard.ends):
             guard.lose(row)
             if not applied:

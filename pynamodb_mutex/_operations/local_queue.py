@@ -127,6 +127,8 @@ class LocalQueue(Generic[H, C]):
         turn = next((turn for turn in self.turns if turn.promised_by is None), None)
         if turn is None or self._hand_overs >= MOST_HAND_OVERS:
             if turn is not None:
+                # The first in line would poll at the instant of the release, a round trip before any other
+                # process can see it, and get the lock each time. So it waits for one poll.
                 self.rests_until = now + next_wait(0.0, poll, uniform)
             self._hand_overs = 0
             return None

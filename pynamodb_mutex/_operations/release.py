@@ -38,6 +38,9 @@ def release(claim: HeldClaim) -> Operation[None]:
         PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
     claim.check("release")
+    # Before `leave`, which ends the state: if a write that unlocks had no answer (IN_DOUBT), it may have
+    # released the lock, and the row may be another's by now. The release below is then refused at its first
+    # attempt, and that is no loss.
     ending = Ending(claim, claim.ends)
     if not leave(claim, "release"):
         return
@@ -192,7 +195,7 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
     """Hand a claim over to the next in line, by one conditional write.
 
     Returns:
-        Whether the claim has ended; not if DynamoDB refuses what the next one wants to write.
+        Whether the claim has ended; not if DynamoDB refuses the values of the next holder.
     """
     claim = ending.claim
     shared, store = claim.shared, claim.store

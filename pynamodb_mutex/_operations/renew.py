@@ -137,6 +137,10 @@ def _renew_once(
             return ()
         proposals: list[Proposal] = []
 
+        # Each attempt proposes a later end than any before it. The first one is applied and its answer lost: with
+        # the same end the retry would be refused by its own first attempt ("an end before the new one"); with
+        # a later end it is applied. Only the last attempt's proposal counts, since its answer is the one
+        # that arrived: a holder never believes in an end that no answer has confirmed.
         def build() -> Request:
             proposals[:] = [  # noqa: B023 - as below
                 claim.propose_renewal(claim.lease if lease is None else lease)

@@ -79,6 +79,9 @@ def retrying(
     while True:
         request = build()
         made.count += 1
+        # Before the effect, not after it: at Ctrl-C the yield raises, and whoever undoes the write must already
+        # know that it may have been applied. An answer that it was not takes only this attempt back: an
+        # earlier one without an answer may still have been applied.
         before, made.first_sent = made.first_sent, min(made.first_sent, shared.now)
         reply: Answer | Failure = yield Send(request)
         if type(reply) is not Failure and accept is not None:

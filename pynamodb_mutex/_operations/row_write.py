@@ -59,7 +59,7 @@ _OPERATIONS = {
 
 
 class RowWrite:
-    """What a caller wants written to one row.
+    """A caller's write of one row.
 
     Attributes:
         row: The model's instance.
@@ -202,6 +202,8 @@ class UnlockedRow:
     def request(self, now: float) -> dict[str, Any]:
         """Return the request for an attempt that is about to be sent."""
         layout = self.store.layout
+        # The same version in each attempt. The first one is applied, its answer is lost, and the retry is refused
+        # by the version that the first one wrote: `judge` then finds in the row exactly what was sent.
         if not self._version:
             known = int(getattr(self.write.row, "lock_version", None) or 0)
             self._version = max(self.store.next_version(now), known + 1)
@@ -248,7 +250,7 @@ class UnlockedRow:
 
 
 class PlainRow:
-    """A row's write as the caller wants it: what protects it is in the same transaction."""
+    """A row's write as the caller gave it; its guard is another item of the same transaction."""
 
     def __init__(self, write: RowWrite, store: Store) -> None:
         self.kind = write.kind

@@ -197,7 +197,7 @@ class RenewalSchedule:
         return self._heap[0][0] if self._heap else math.inf
 
     def take_due(self, now: float) -> Scheduled | None:
-        """Take out a member that is due; None if none is. Give it back by `put_back`."""
+        """Take out a member that is due; None if none is. Return it by `put_back`."""
         return self._take_before(now)
 
     def take_soon_due(self, first: Scheduled, now: float) -> list[Scheduled]:

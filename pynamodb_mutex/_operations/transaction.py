@@ -56,7 +56,7 @@ class ProtectedItem(dict[str, Any]):
 
     Attributes:
         members: The write, and what protects it in other rows.
-        shows_row: Whether the caller wants to see the row whose condition does not hold.
+        shows_row: Whether the caller requests the row whose condition does not hold.
     """
 
     def __init__(self, members: Sequence[Member], return_values: str | None = None) -> None:
@@ -111,7 +111,7 @@ def write_together(
         items: What the protocol builds for each attempt, and what stays as the caller gave it.
         what: For messages.
         request_token: For the first attempt, if the caller has one.
-        options: What else the caller wants in the request.
+        options: Other options of the caller's request.
 
     Returns:
         DynamoDB's answer; nothing if it was lost, and a guard showed that the writes were applied.

@@ -227,6 +227,9 @@ class OwnClaim:
             what an earlier request, perhaps still on its way, would let this holder believe, for a
             watcher waits just as long as the row says.
         """
+        # Renewal 1, for 60 s, is applied and answered: this holder believes for most of a minute. Renewal 2, for
+        # 2 s, is applied and its answer is slow. With a lease of 2 s in the row, a watcher that has no server
+        # time would take the lock over when the row has not changed for that long.
         lease = max(lease, (self._reach - now) / (1 - DRIFT))
         self._reach = max(self._reach, now + lease * (1 - DRIFT))
         end = NO_SERVER_TIME if bounds is None else bounds.nominal(now) + lease

@@ -121,6 +121,7 @@ def guarded_write(
         row_is_gone: Whether there is no row.
         may_delete: Whether an earlier attempt may have deleted it, while nobody else can have the lock.
     """
+    # Not `is_mine`: a write that unlocks has removed the claim, and left token, version and number.
     ours = claim.token == own.token and claim.version == own.version
     if ours and claim.writes == write.number:
         return Verdict.APPLIED
@@ -129,7 +130,9 @@ def guarded_write(
     if not is_mine(own, claim):
         return Verdict.LOST
     if claim.writes != own.writes:
-        # an earlier write, whose answer was lost, had been applied
+        # Write 1 (known 0, next 1) was applied, its answer was lost, and its caller got an error. Write 2 (known 0,
+        # next 2) is refused although the lock is ours. Sent again as (known 1, next 2) it is applied, and a
+        # late copy of write 1, which still says "known 0", is refused for ever.
         own.writes = claim.writes
         return Verdict.AGAIN
     if write.end is not None and write.end <= (claim.expires_at or 0.0):

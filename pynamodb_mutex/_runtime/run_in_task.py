@@ -20,7 +20,7 @@ from pynamodb_mutex._runtime.callers import acting_as, caller
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.notifications import deliver
 from pynamodb_mutex._runtime.process import InsideMonitor
-from pynamodb_mutex._runtime.run_on_thread import INTERRUPTED, start_renewals
+from pynamodb_mutex._runtime.run_on_thread import INTERRUPTED, run_deferred, start_renewals
 from pynamodb_mutex._runtime.run_on_thread import run as run_on_thread
 from pynamodb_mutex.exceptions import MutexError
 
@@ -90,6 +90,8 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
         try:
             effect, sent = process.step(resume, value, request, sent, events)
             resume, request = operation.send, None
+            if process.deferred:
+                _posted(process, partial(run_deferred, process))
             if events:
                 taken, events = events, []
                 cancelled = await _delivered(process, taken) or cancelled
@@ -222,7 +224,8 @@ async def _wait(effect: Wait) -> None:
         return
     wakeup.sleeper = sleeper
     try:
-        # Who rings sets `rung` first, and then looks for a sleeper: one of the two sees the other.
+        # A ring sets `rung` first and reads `sleeper` second; this does the opposite. So a ring at any moment
+        # is noticed here, or finds the sleeper.
         if not wakeup.rung:
             await sleeper.sleep(effect.until)
     finally:
@@ -254,6 +257,8 @@ async def _after(process: Process, events: list[Event]) -> asyncio.CancelledErro
         start_renewals(process)
     if process.threads.refusing:
         process.threads.start()
+    if process.deferred:
+        _posted(process, partial(run_deferred, process))
     return cancelled
 
 

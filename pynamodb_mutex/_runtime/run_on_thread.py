@@ -57,7 +57,7 @@ class ThreadSleeper:
             self._woken = False
 
 
-def run(  # noqa: C901 - one loop, which is read from top to bottom
+def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     process: Process,
     operation: Operation[R],
     sleeper: ThreadSleeper | None = None,
@@ -92,6 +92,8 @@ def run(  # noqa: C901 - one loop, which is read from top to bottom
     while True:
         try:
             effect, sent = process.step(resume, value, request, sent, events)
+            if process.deferred:
+                run_deferred(process)
             if events:
                 taken, events = events, []
                 deliver(process, taken)
@@ -133,7 +135,8 @@ def _wait(effect: Wait, sleeper: ThreadSleeper) -> None:
         sleeper.sleep(effect.until)
         return
     wakeup.sleeper = sleeper
-    # Who rings sets `rung` first, and then looks for a sleeper: one of the two sees the other.
+    # A ring sets `rung` first and reads `sleeper` second; this does the opposite. So a ring at any moment is
+    # noticed here, or finds the sleeper.
     if not wakeup.rung:
         sleeper.sleep(effect.until)
     wakeup.sleeper = None
@@ -148,8 +151,22 @@ def _after(process: Process, events: list[Event]) -> None:
         start_renewals(process)
     if process.threads.refusing:
         process.threads.start()
+    if process.deferred:
+        run_deferred(process)
+
+
+def run_deferred(process: Process) -> None:
+    """Run the releases that signal handlers and finalisers began inside the monitor.
+
+    Called as soon as the monitor is left: the operation that was interrupted may wait for hours after
+    that step, perhaps for a holder that waits for the very lock that was released.
+    """
     while process.deferred:
-        _run_logged(process, process.deferred.popleft(), "a release by a signal handler failed")
+        try:
+            operation = process.deferred.popleft()
+        except IndexError:  # another thread was quicker
+            return
+        _run_logged(process, operation, "a release by a signal handler failed")
 
 
 # -- renewals --------------------------------------------------------------------------------------

@@ -57,8 +57,8 @@ class Threads:
 
         Never raises because of a refusal, and waits for nothing: it may be called from a property.
         """
-        # Not waited for: who has the lock goes through all that waits. It looks again after it has
-        # let the lock go, for what was put in meanwhile by one who did not get it.
+        # Do not wait for the lock: its holder starts threads for everything that waits. It checks again
+        # after it has released the lock, for what was added meanwhile by a thread that did not get it.
         while self._waiting and self._starting.acquire(blocking=False):
             try:
                 if not self._start_first():

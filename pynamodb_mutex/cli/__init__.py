@@ -1,8 +1,7 @@
 """The command ``pynamodb-mutex``. Needs the extra ``cli``; the package never imports it.
 
-Exit codes: 0 done; 1 failed; 2 wrong usage; 130 interrupted by Ctrl-C; 141 nobody
-reads what is printed. Commands that say more with theirs
-name them in their help.
+Exit codes: 0 done; 1 failed; 2 wrong usage; 130 interrupted by Ctrl-C; 141 the reader of standard
+output has gone. A command that has further ones names them in its help.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ import sys
 from importlib.util import find_spec
 
 INTERRUPTED = 130
-"""Exit code: Ctrl-C, or a signal of that number."""
+"""Exit code after Ctrl-C: 128 + SIGINT."""
 
 UNREAD = 141
-"""Exit code: nobody reads what is printed any more, as of what SIGPIPE ends."""
+"""Exit code when the reader of standard output has gone: 128 + SIGPIPE."""
 
 
 def main() -> None:
-    """Run the command line, and exit."""
+    """Run the command line and exit."""
     missing = [name for name in ("click", "rich") if find_spec(name) is None]
     if missing:
         sys.exit(f"pynamodb-mutex needs {' and '.join(missing)}: pip install 'pynamodb-mutex[cli]'")

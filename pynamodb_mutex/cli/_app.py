@@ -1,4 +1,4 @@
-"""The group ``app`` holds all commands; ``completion`` makes shells complete them."""
+"""The group ``app`` of all commands, and the command ``completion``."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class AppGroup(click.Group):
         super().__init__(name, **more)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run a command; it ends quietly when nobody reads what it prints, as in ``ls | head -1``."""
+        """Run a command; end silently when the reader of the output has gone, as in ``ls | head -1``."""
         try:
             return super().invoke(context)
         except BrokenPipeError:
-            # what is still buffered would fail once more when Python ends
+            # Python flushes its buffer at exit, which would fail once more
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             context.exit(UNREAD)
 
@@ -46,18 +46,18 @@ class AppGroup(click.Group):
 )
 @click.version_option(package_name="pynamodb-mutex")
 def app() -> None:
-    """Look at locks on DynamoDB, run commands under them, and free stuck ones.
+    """Run commands under locks on DynamoDB, read locks, and free stuck ones.
 
-    Options can also come from the environment: PYNAMODB_MUTEX_TABLE and the like for those below,
-    PYNAMODB_MUTEX_LS_SORT and the like for those of a command; never --force and --yes.
+    Options can also come from the environment: PYNAMODB_MUTEX_TABLE and so on for the options below,
+    PYNAMODB_MUTEX_LS_SORT and so on for those of a command; never --force and --yes.
 
     \b
     Exit codes:
       0    done
-      1    failed; what happened is on standard error
+      1    failed; standard error says why
       2    wrong usage
       130  interrupted by Ctrl-C
-      141  nobody reads what is printed, as in ls | head -1
+      141  the reader of the output has gone, as in ls | head -1
     """
 
 
@@ -72,9 +72,9 @@ _SHELLS: dict[str, type[ShellComplete]] = {
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Complete keys in a shell.
+    """Print a completion script for a shell.
 
-    The script that is printed lets SHELL complete commands, options and keys. Keys are those of the locks that are held or abandoned, as a look at a part of the table shows them.
+    With it SHELL completes commands, options and keys. The keys are those of held and abandoned locks among the first 500 rows of the table.
 
     \b
     Examples:

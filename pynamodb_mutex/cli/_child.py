@@ -1,4 +1,4 @@
-"""The overseer waits for a child process, passes signals on to it, and ends it when it must not go on."""
+"""A child process, the signals forwarded to it, and the supervisor that ends it when its lock is lost."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from pynamodb_mutex.mutex import Mutex
 
 CANNOT_RUN = 126
-"""Exit code: the command is there, but cannot be executed."""
+"""Exit code: the command exists but cannot be executed."""
 
 NOT_FOUND = 127
-"""Exit code: there is no such command."""
+"""Exit code: the command does not exist."""
 
 OF_SIGNALS = 128
-"""Exit codes above it: ended by that signal."""
+"""Exit code of a command that a signal ended: this plus the number of the signal."""
 
 ENDING = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGQUIT") if hasattr(signal, name)
@@ -44,18 +44,19 @@ ENDING = tuple(
 OTHERS = tuple(
     getattr(signal, name) for name in ("SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
-"""Signals that programs use as they like."""
+"""Signals to which programs give a meaning of their own."""
 
 WAKE = 0
+"""Written to the pipe of signals to end a wait; no signal has this number."""
 
 _LONGEST_SLEEP = 1.0
-"""Seconds: a wait does not count a suspension of the machine, leases do."""
+"""Seconds between two checks of the lock: while the machine is suspended a lease runs on, a system wait does not."""
 
-_LOOKS = 0.05
-"""Seconds between two looks at what the command left behind."""
+_GROUP_POLL = 0.05
+"""Seconds between two polls of the process group after the command has ended."""
 
-_DYING = 1.0
-"""Seconds in which what was killed is gone; later only where orphans are waited for by nobody."""
+_KILL_TAKES = 1.0
+"""Seconds after SIGKILL for the group to disappear. It stays longer only where no process reaps orphans."""
 
 
 class NoCommandError(click.ClickException):
@@ -65,7 +66,7 @@ class NoCommandError(click.ClickException):
 
 
 class NotFoundError(NoCommandError):
-    """There is no such command."""
+    """The command does not exist."""
 
     exit_code = NOT_FOUND
 
@@ -74,20 +75,21 @@ def find_command(name: str, environment: Mapping[str, str]) -> str:
     """Return the path of a command.
 
     Raises:
-        NoCommandError: If there is none, or it cannot be executed.
+        NoCommandError: If it does not exist or cannot be executed.
     """
     path = environment.get("PATH", os.defpath)
     found = shutil.which(name, path=path)
     if found is not None:
         return found
-    places = [""] if os.path.dirname(name) else path.split(os.pathsep)  # noqa: PTH120 - "./x" too
+    # Path.parent is "." for "x" and for "./x", which is not searched on the PATH
+    places = [""] if os.path.dirname(name) else path.split(os.pathsep)  # noqa: PTH120 - as above
     if name and any(Path(place, name).exists() for place in places):
         raise NoCommandError(f"{escaped(name)}: cannot be executed")
     raise NotFoundError(f"{escaped(name)}: command not found")
 
 
 def has_terminal() -> bool:
-    """Whether this process has a controlling terminal, as when a person started it."""
+    """Return whether this process has a controlling terminal, as when a person started it."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -96,14 +98,14 @@ def has_terminal() -> bool:
 
 
 class Child:
-    """The command's process, and whatever that starts.
+    """The process of the command, and the processes that it starts.
 
-    Without a terminal it leads a process group of its own, which gets the signals. With one it stays
-    in this process's group, or it could not read from the terminal, nor be stopped by it: then the
-    signals go to the command alone.
+    Without a terminal the command leads a process group of its own, and signals go to the whole group.
+    With a terminal it stays in the group of this process: in another group it could neither read from
+    the terminal nor be stopped from there. Signals then go to the command alone.
 
     Attributes:
-        exit_code: None while it runs; 128 and the number of the signal that ended it.
+        exit_code: None while the command runs; 128 plus the number of a signal that ended it.
     """
 
     def __init__(
@@ -115,22 +117,22 @@ class Child:
         own_group: bool,
         adopts: bool,
     ) -> None:
-        """Start the command, with all that this process inherited.
+        """Start the command.
 
         Args:
-            path: Of the executable.
-            arguments: Its name first.
-            environment: All of it.
-            own_group: Whether it leads a process group.
-            adopts: Whether this process is given others' orphans, to wait for them too: the first of
-                a container is.
+            path: Path of the executable.
+            arguments: Arguments, the name first.
+            environment: The whole environment.
+            own_group: Whether the command leads a process group.
+            adopts: Whether orphans become children of this process, which then reaps them: true for
+                the first process of a container.
 
         Raises:
-            NoCommandError: If it cannot be started.
+            NoCommandError: If the command cannot be started.
         """
         group: dict[str, Any] = {"setpgroup": 0} if own_group else {}
         try:
-            # what Python ignores at its start, a program expects as it is by default
+            # Python ignores these signals from its start; a program expects the default action
             self.pid = os.posix_spawn(
                 path,
                 list(arguments),
@@ -145,12 +147,12 @@ class Child:
         self.exit_code: int | None = None
         self._adopts = adopts
 
-    def look(self) -> None:
-        """Take note of who has ended."""
+    def poll(self) -> None:
+        """Reap processes that have ended, and set `exit_code` if the command has."""
         while self.exit_code is None or self._adopts:
             try:
                 pid, status = os.waitpid(-1 if self._adopts else self.pid, os.WNOHANG)
-            except ChildProcessError:  # there is none left
+            except ChildProcessError:  # no child is left
                 return
             if pid == 0:
                 return
@@ -160,7 +162,7 @@ class Child:
 
     @property
     def leaves_others(self) -> bool:
-        """Whether somebody of its group is still there."""
+        """Whether a process of the group still exists."""
         if not self.own_group:
             return False
         try:
@@ -168,14 +170,14 @@ class Child:
         except ProcessLookupError:
             return False
         except PermissionError:
-            pass  # there is somebody, of another user
+            pass  # a process of another user exists
         return True
 
     def send(self, number: int) -> bool:
-        """Send a signal to the group, or to the command if it has none of its own.
+        """Send a signal to the group, or to the command alone if it leads no group.
 
         Returns:
-            Whether it may be sent: not to a command that runs as another user, such as sudo.
+            False if this is not permitted: the command runs as another user, as under sudo.
         """
         try:
             if self.own_group:
@@ -189,25 +191,25 @@ class Child:
         return True
 
     def end(self) -> bool:
-        """Ask it to end, also if it is stopped; see `send`."""
+        """Send SIGTERM, and SIGCONT in case the command is stopped; return as `send` does."""
         allowed = self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
         return allowed
 
 
 class Signals:
-    """Signals meant for the command, and news of other threads, inside a block.
+    """Signals for the command, and wake-ups by other threads, received inside a ``with`` block.
 
-    They are read from a pipe: the interpreter writes them there whichever thread the system gave them
-    to, and nothing is interrupted by them. One that was ignored when this process started, as by
-    nohup, stays so.
+    They are read from a pipe into which the interpreter writes them, whichever thread of this process
+    the system interrupted. So no signal interrupts code of ours. A signal that was ignored when this
+    process started, as under nohup, stays ignored.
     """
 
     def __enter__(self) -> Self:
-        self._news, self._told = os.pipe()
-        os.set_blocking(self._news, False)
-        os.set_blocking(self._told, False)
-        self._wakes = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._write_end, False)
+        self._wakes = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         self._before = {
             number: signal.signal(number, lambda *_: None)
             for number in (*ENDING, *OTHERS, signal.SIGCHLD)
@@ -219,47 +221,47 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakes)
-        # a thread may be about to call `wake`: the pipe's ends are left to the end of the process
+        # the pipe stays open until the process ends: a thread may be about to call `wake`
 
     def wake(self) -> None:
-        """Let `next` return; on any thread."""
-        with suppress(BlockingIOError):  # then it wakes without this
-            os.write(self._told, bytes([WAKE]))
+        """Make `next` return; may be called on any thread."""
+        with suppress(BlockingIOError):  # the pipe is full: `next` returns anyway
+            os.write(self._write_end, bytes([WAKE]))
 
     def next(self, seconds: float) -> list[int]:
-        """Return the signals that came, after waiting for the first of them at most so long.
+        """Wait at most so long for a signal or a wake-up, and return the signals that have arrived.
 
-        Those of no meaning for the command are left out: they only end the wait.
+        Wake-ups and SIGCHLD end the wait and are not returned.
         """
-        select.select([self._news], [], [], max(0.0, seconds))
+        select.select([self._read_end], [], [], max(0.0, seconds))
         try:
-            came = os.read(self._news, 4096)
+            arrived = os.read(self._read_end, 4096)
         except BlockingIOError:
-            came = b""
-        return [number for number in came if number in ENDING or number in OTHERS]
+            arrived = b""
+        return [number for number in arrived if number in ENDING or number in OTHERS]
 
 
-class Why(Enum):
-    """Why the command was ended, if it did not end by itself."""
+class EndReason(Enum):
+    """Why the command was asked to end."""
 
     LOST = "the lock was lost"
     IN_DANGER = "the lock could not be renewed"
-    DEADLINE = "its time was up"
+    DEADLINE = "it ran beyond its deadline"
     ASKED = "a signal asked for it"
 
 
 def say(message: str) -> None:
-    """Print what happened, for people: on standard error, for standard output is the command's."""
-    with suppress(OSError):  # nobody reads it any more
-        # click would find the stream below the one by which a line that shows a wait makes room
+    """Print a message on standard error: standard output belongs to the command."""
+    with suppress(OSError):  # its reader has gone
+        # not click.echo: it would bypass the stream by which rich clears the line that shows a wait
         print(f"pynamodb-mutex run: {message}", file=sys.stderr, flush=True)
 
 
-class Overseer:
-    """Waits for the command, and ends it when it must not go on.
+class Supervisor:
+    """Waits for the command, and ends it when its lock is lost, its time is up or a signal asks for it.
 
     Attributes:
-        why: Why it was ended: the first reason, unless the lock was lost.
+        reason: Why the command was asked to end: the first reason, or LOST if the lock was lost later.
     """
 
     def __init__(
@@ -273,18 +275,18 @@ class Overseer:
         grace: float,
         deadline: float,
     ) -> None:
-        """Begin to watch.
+        """Begin to supervise.
 
         Args:
             child: The command.
             mutex: Its lock, held.
-            signals: Those that come for it.
-            watchdog: Who goes on if this process does not.
-            lease: The lock's, in seconds.
+            signals: Receives the signals.
+            watchdog: Ends the command if this process cannot.
+            lease: Lease of the lock in seconds.
             grace: Seconds from SIGTERM to SIGKILL.
-            deadline: Seconds that the command may run; infinity for as long as it likes.
+            deadline: Seconds that the command may run, or infinity.
         """
-        self.why: Why | None = None
+        self.reason: EndReason | None = None
         self._child = child
         self._mutex = mutex
         self._signals = signals
@@ -299,73 +301,73 @@ class Overseer:
         self._lost = False
 
     def wait(self) -> int:
-        """Wait until the command has ended and, if that was asked for, all of its group; return its exit code."""
+        """Wait until the command has ended, and its whole group if it was asked to end; return the exit code."""
         while True:
-            self._child.look()
+            self._child.poll()
             code = self._child.exit_code
-            if code is not None and self._rest_is_over():
+            if code is not None and self._group_has_ended():
                 return code
             self._watchdog.extend(self._mutex.deadline)
-            for number in self._signals.next(self._next_look() - local_clock().now()):
-                self._pass_on(number)
-            self._look_at_lock()
+            for number in self._signals.next(self._next_check() - local_clock().now()):
+                self._forward(number)
+            self._check_lock()
             now = local_clock().now()
             if now >= self._deadline:
                 self._deadline = math.inf
-                self._end(Why.DEADLINE, f"the command has run for {self._may_run:g} s")
+                self._end(EndReason.DEADLINE, f"the command has run for {self._may_run:g} s")
             if now >= self._kill_at:
                 self._kill_at, self._killed_at = math.inf, now
                 if self._child.send(signal.SIGKILL):
-                    say("the command has not ended in time: killing it")
+                    say("the command did not end in time: killing it")
 
-    def _rest_is_over(self) -> bool:
+    def _group_has_ended(self) -> bool:
         if not (self._asked and self._child.leaves_others):
             return True
-        return local_clock().now() >= self._killed_at + _DYING
+        return local_clock().now() >= self._killed_at + _KILL_TAKES
 
-    def _next_look(self) -> float:
-        """Return the local time at which to look again, if nothing happens before."""
+    def _next_check(self) -> float:
+        """Return the local time of the next check, if no signal arrives before."""
         now = local_clock().now()
         if self._child.exit_code is not None:
-            return now + _LOOKS
+            return now + _GROUP_POLL
         ahead = [now + _LONGEST_SLEEP, self._kill_at, self._deadline]
         if not self._lost:
             ahead.append(self._mutex.deadline - (0.0 if self._asked else self._margin))
         return min(ahead)
 
-    def _pass_on(self, number: int) -> None:
+    def _forward(self, number: int) -> None:
         if number in (signal.SIGINT, signal.SIGQUIT) and not self._child.own_group:
-            return  # what is typed at a terminal comes to the command from there
+            return  # the terminal sends these to the command itself
         self._child.send(number)
         if number in ENDING:
             self._child.send(signal.SIGCONT)
-            self.why = self.why or Why.ASKED
+            self.reason = self.reason or EndReason.ASKED
             self._expect_end()
 
     def _expect_end(self) -> None:
         self._asked = True
         self._kill_at = min(self._kill_at, local_clock().now() + self._grace)
 
-    def _look_at_lock(self) -> None:
+    def _check_lock(self) -> None:
         loss = self._mutex.loss
         if loss is not None and not self._lost:
-            # with notice the command was to be over by now: from here on another may have the lock
+            # the command had its notice; from the end of the lease on another may hold the lock
             at_once = self._asked and loss in (Loss.EXPIRED, Loss.UNREACHABLE)
             self._lost = True
-            self._end(Why.LOST, f"the lock was lost: {loss.value}")
+            self._end(EndReason.LOST, f"the lock was lost: {loss.value}")
             if at_once:
                 self._kill_at = local_clock().now()
         elif loss is None and not self._asked and self._mutex.remaining <= self._margin:
-            self._end(Why.IN_DANGER, "the lock could not be renewed and is about to end")
+            self._end(EndReason.IN_DANGER, "the lock could not be renewed and is about to expire")
 
-    def _end(self, why: Why, message: str) -> None:
-        """Ask the command to end, unless it was asked to for another reason that is good enough."""
-        if self.why is not None and why is not Why.LOST:
+    def _end(self, reason: EndReason, message: str) -> None:
+        """Ask the command to end, unless it has been asked before; a loss of the lock is always reported."""
+        if self.reason is not None and reason is not EndReason.LOST:
             return
-        self.why = why
-        # first of all: who reads standard error may keep us waiting
+        self.reason = reason
+        # before the message: the reader of standard error may block it
         allowed = self._child.end()
         self._expect_end()
         say(f"{message}: ending the command")
         if not allowed:
-            say("it runs as another user and cannot be ended: waiting for it")
+            say("the command runs as another user and cannot be signalled: waiting for its end")

@@ -1,4 +1,4 @@
-"""The commands ``show``, ``wait`` and ``release`` show a claim, wait for its end, and break it."""
+"""The commands ``show``, ``wait`` and ``release``: print a claim, wait for its end, and break it."""
 
 from __future__ import annotations
 
@@ -60,28 +60,28 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.keys import RawItem
 
 NOT_FREE = 75
-"""Exit code: EX_TEMPFAIL, time was up."""
+"""Exit code after a timeout: EX_TEMPFAIL of sysexits.h."""
 
 _POLL = (0.05, 1.0)
-"""Seconds between two looks: as a mutex waits."""
+"""Shortest and longest seconds between two polls, as a mutex has them by default."""
 
 _INDENT = 16
 _LABELS = frozenset({"key", "owner", "taken over from"})
-"""Lines that may be of any length, and of which a part says enough."""
+"""Lines of any length that a terminal cuts: a part identifies them."""
 
 _WHOLE = reprlib.Repr()
 _WHOLE.maxdict = _WHOLE.maxstring = _WHOLE.maxother = 100
-"""Shows what somebody else wrote, but for what is very long."""
+"""Prints a row of another program, very long values shortened."""
 
 _STATES = {
     FREE: "free",
     HELD: "held",
-    ABANDONED: "abandoned: its claim has ended, the next taker gets it at once",
-    INVALID: "invalid: no mutex takes this row",
+    ABANDONED: "abandoned: its lease has expired; the next process that polls acquires it",
+    INVALID: "invalid: no mutex acquires this row",
 }
 
 _PAUSE = 0.2
-"""Seconds from one attempt at a request to the next."""
+"""Seconds between two attempts of a request."""
 
 
 @click.command(cls=AppCommand)
@@ -93,9 +93,9 @@ _PAUSE = 0.2
 def show(
     place: Place, *, key: str, range_key: str | None, zone: tzinfo | None, as_json: bool
 ) -> None:
-    """Show one lock.
+    """Print all that is known of one lock.
 
-    All that is known of the lock KEY: of its holder, or of what the last one left. It is one strongly consistent read.
+    Prints the holder of the lock KEY, or what the last holder stored. Sends one strongly consistent read.
 
     \b
     Examples:
@@ -105,8 +105,8 @@ def show(
 
     \b
     Exit codes:
-      0  done, whatever the lock's state
-      1  it could not be read
+      0  done, whatever the state of the lock
+      1  the lock could not be read
     """
     locks = Locks(place.model())
     lock = locks.read(locks.row(key, range_key))
@@ -118,7 +118,7 @@ def show(
 
 
 def print_lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
-    """Print what is known of a lock; on a terminal, its key and its owners are cut to fit."""
+    """Print named values; on a terminal, keys and owners are cut to fit."""
     room = Console(stderr=err).width - _INDENT if on_terminal(err=err) else None
     for name, value in lines:
         text = escaped(value)
@@ -128,7 +128,7 @@ def print_lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
 
 
 def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
-    """Return what people ask of a lock first."""
+    """Return the lines that every state of a lock has: key, state, holder, times and fencing token."""
     claim = lock.claim
     lines = [("key", lock.name), ("state", _STATES[lock.state])]
     if lock.state == INVALID:
@@ -159,7 +159,7 @@ def _second(when: datetime) -> str:
 
 
 def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
-    """Return what only this command shows, as JSON has it."""
+    """Return the JSON fields that only this command prints."""
     claim = lock.claim
     return {
         "token": claim.token,
@@ -171,7 +171,7 @@ def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
 
 
 def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the same for people, and what it means."""
+    """Return the lines for the fields that only this command prints."""
     claim = lock.claim
     if lock.state == INVALID:
         return []
@@ -180,16 +180,16 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
             (
                 "row",
                 "none: "
-                + ("there is no such row" if locks.in_rows else "never taken, or long ago"),
+                + ("there is no such row" if locks.in_rows else "never acquired, or deleted since"),
             )
         ]
     if claim.token is None:
-        return [("lock", "never taken")]
+        return [("lock", "never acquired")]
     lines = [("token", claim.token), ("guarded writes", str(claim.writes))]
     if more["forced"]:
         lines.append(("broken", "the last claim was broken by force"))
     if claim.abandoned_by:
-        lines.append(("taken over from", f"{claim.abandoned_by}, which never gave it back"))
+        lines.append(("taken over from", f"{claim.abandoned_by}, which never released it"))
     if more["row_kept_until"] is not None:
         lines.append(("row kept until", more["row_kept_until"]))
     if more["data"] is not None:
@@ -206,19 +206,19 @@ def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str
     callback=wait_time,
     default=FOREVER,
     metavar="SECONDS",
-    help="How long to wait, at most; -1 for ever, the default.",
+    help="How long to wait at most; -1, the default, waits for ever.",
 )
 @zone_option
 @pass_place
 def wait(
     place: Place, *, key: str, range_key: str | None, timeout: float, zone: tzinfo | None
 ) -> None:
-    """Wait until a lock is free.
+    """Wait until a lock is free, without acquiring it.
 
-    Nothing is taken: somebody else may have it at once. To do something under the lock, let it be taken: see
-    pynamodb-mutex run. The lock of a holder that died counts as free when its claim has ended.
+    Another process may acquire the lock at once. To do something under the lock use pynamodb-mutex run. The lock
+    of a dead holder is free when its lease has expired.
 
-    A look costs half a read unit; there are two or three in a second.
+    Polls two or three times a second; a poll costs half a read unit.
 
     \b
     Examples:
@@ -227,9 +227,9 @@ def wait(
 
     \b
     Exit codes:
-      0    it is free
-      1    DynamoDB refused, or could not be reached at the first look
-      75   the timeout passed, and it was still held
+      0    the lock is free
+      1    DynamoDB refused a read, or could not be reached for the first one
+      75   the lock was still held after the timeout
       130  interrupted by Ctrl-C
     """
     locks = Locks(place.model())
@@ -250,10 +250,10 @@ def wait(
 
 
 class _Waiter:
-    """Polls a row, as those do who wait for the lock.
+    """Polls a row as a waiter does.
 
     Attributes:
-        trouble: What went wrong at the last poll, and may pass.
+        trouble: Transient failure of the last poll, for people; else empty.
     """
 
     def __init__(self, locks: Locks, row: RawItem) -> None:
@@ -266,7 +266,7 @@ class _Waiter:
         self._sleeper = ThreadSleeper()
 
     def begin(self) -> None:
-        """Poll for the first time: what is wrong from the start is reported at once."""
+        """Poll for the first time; a failure is raised."""
         self._see(retried(self._locks.store.read(self._row, consistent=False)))
 
     def _poll(self, *, consistent: bool = False) -> None:
@@ -285,14 +285,14 @@ class _Waiter:
         return read_clock() >= self._observed.free_at(self._locks.store.bounds)
 
     def free(self) -> bool:
-        """Say whether the lock is free, by a read that misses nothing."""
+        """Return whether the lock is free, confirmed by a strongly consistent read."""
         if not self._seems_free():
             return False
         self._poll(consistent=True)
         return not self.trouble and self._seems_free()
 
     def rest(self, deadline: float) -> None:
-        """Wait a while, and poll again."""
+        """Sleep as a waiter does, and poll again."""
         now = read_clock()
         self._waited = next_wait(self._waited, _POLL, random.uniform)
         frees_at = self._observed.free_at(self._locks.store.bounds)
@@ -301,7 +301,7 @@ class _Waiter:
         self._poll()
 
     def holder(self, zone: tzinfo | None) -> str:
-        """Say who holds it, for people."""
+        """Return who holds the lock and until when, for people."""
         now = instant(self._locks.store.server_now(read_clock()), zone)
         until = clock_time(instant(self._claim.expires_at, zone), now)
         return f"held by {shown_owner(self._claim.owner)} until {until}"
@@ -311,9 +311,9 @@ class _Waiter:
 @key_argument(required=False)
 @range_option
 @click.option(
-    "--force", is_flag=True, allow_from_autoenv=False, help="Break the claim of KEY's holder."
+    "--force", is_flag=True, allow_from_autoenv=False, help="Break the claim of the holder of KEY."
 )
-@click.option("--all-abandoned", is_flag=True, help="Free each lock whose claim has ended.")
+@click.option("--all-abandoned", is_flag=True, help="Free each lock whose lease has expired.")
 @click.option(
     "--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask, for scripts."
 )
@@ -331,20 +331,20 @@ def release(
     zone: tzinfo | None,
     as_json: bool,
 ) -> None:
-    """Free a lock by force.
+    """Free a lock by force, or all abandoned locks.
 
-    The lock KEY, or all that are abandoned. The holder is shown, and broken only if you say so: that very claim, also if it was renewed
-    meanwhile, and no later one. If the lock changed hands meanwhile, nothing is broken.
+    Prints the holder of KEY, asks, and breaks exactly the claim that was printed, even if the holder has renewed it
+    since. If another holder has acquired the lock since, nothing is broken.
 
-    A holder that is alive goes on until it next asks DynamoDB. Its guarded writes are refused from this
-    moment on; anything else it does is not.
+    A holder that is alive goes on until its next request to DynamoDB. Its guarded writes are refused from this
+    moment on; anything else that it does is not.
 
-    A row whose lock attributes cannot be right, so that no mutex takes it, is put right; one that is no
-    lock's is never changed.
+    A row with invalid lock attributes, which no mutex acquires, is repaired. A row that does not belong to a lock is
+    never changed.
 
-    With --all-abandoned, claims are freed that ended and that nobody took; one that is renewed or
-    taken meanwhile is left alone. There is seldom a need: the next taker gets such a lock at
-    once, and learns that it was abandoned, which it is not after this.
+    --all-abandoned frees each lock whose lease has expired and which nobody has acquired since. It skips locks
+    that are renewed or acquired meanwhile. It is seldom needed: the next process that polls acquires such a lock,
+    and learns that it was abandoned, which it does not after this command.
 
     \b
     Examples:
@@ -354,8 +354,8 @@ def release(
 
     \b
     Exit codes:
-      0    the lock is free: broken, or it was free already
-      1    it was not freed: no --force, not confirmed, changed hands, not a lock's row, or DynamoDB refused
+      0    the lock is free: its claim was broken, or it was free already
+      1    nothing was freed: no --force, not confirmed, another holder, not a row of a lock, or DynamoDB refused
       130  interrupted by Ctrl-C
     """
     if (key is None) != all_abandoned:
@@ -374,7 +374,7 @@ def release(
     print_lines(about(seen, zone), err=True)
     _check(locks, seen, force=force)
     confirm(
-        f"{'Put this row right' if seen.state == INVALID else 'Break this claim'} in {place}?",
+        f"{'Repair this row' if seen.state == INVALID else 'Break this claim'} in {place}?",
         yes=yes,
     )
     now = _broken(locks, seen, key)
@@ -384,12 +384,12 @@ def release(
     if now is None:
         click.echo(f"{shown(seen.name)} is free", err=True)
     elif now.state == FREE:
-        click.echo(f"{shown(seen.name)} is free: that claim had ended meanwhile", err=True)
+        click.echo(f"{shown(seen.name)} is free: that claim has ended meanwhile", err=True)
     elif now.state == INVALID:
-        raise Failure(f"nothing was broken, for it has changed meanwhile: {now.claim.fault}")
+        raise Failure(f"nothing was broken: the row has changed meanwhile: {now.claim.fault}")
     else:
         raise Failure(
-            f"that claim is over, and nothing else was broken: {shown(seen.name)} is now {now.state}, "
+            f"nothing was broken: that claim has ended meanwhile, and {shown(seen.name)} is now {now.state} "
             f"by {shown_owner(now.claim.owner)}, fencing token {now.claim.version}"
         )
 
@@ -398,24 +398,24 @@ def _check(locks: Locks, seen: Lock, *, force: bool) -> None:
     """Check that a lock may be freed by force.
 
     Raises:
-        Failure: If not; it says what else there is.
+        Failure: If not; its message says what to do instead.
     """
     if not locks.was_a_locks(seen):
-        raise Failure("nothing was done: the row is not a lock's")
+        raise Failure("nothing was done: this row does not belong to a lock")
     if force:
         return
     raise Failure(
         {
-            ABANDONED: "nothing was done. The next taker gets this lock at once; --force frees it now",
-            INVALID: "nothing was done. Find out what wrote this; --force puts the row right, and frees the lock",
-            HELD: "nothing was done: only its holder gives a lock back. If that one is dead, the lock frees "
-            "itself at its end; --force breaks its claim now",
+            ABANDONED: "nothing was done: the next process that polls acquires this lock; --force frees it now",
+            INVALID: "nothing was done: find out what wrote this row; --force repairs it and frees the lock",
+            HELD: "nothing was done: only the holder releases a lock. If the holder is dead, the lock becomes free "
+            "when its lease expires; --force breaks the claim now",
         }[seen.state]
     )
 
 
 def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:
-    """Break a claim; return what stands there instead if it is over otherwise."""
+    """Break a claim; return the lock as it is now if the claim had ended otherwise."""
     process = current_process()
     instead = run(process, break_seen(process, locks.store, seen.row, key, seen.raw))
     return None if instead is None else locks.shown(seen.row, instead.item, instead.received)
@@ -446,16 +446,16 @@ def _release_abandoned(
         if refused:
             raise Failure(f"DynamoDB refused to free {refused} of {len(found)}")
     finally:
-        # also what was done before Ctrl-C, or before DynamoDB refused
+        # also after Ctrl-C or a refusal: what has been done is reported
         if as_json:
             print_json(results)
 
 
 def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
-    """End a claim that has ended by server time, and nothing else.
+    """Remove a claim whose lease has expired by server time, and no other claim.
 
     Returns:
-        None if the lock is free now; else why it is not, in words or as an error that says so for good.
+        None if the lock is free now, else why not: a reason, or the error by which DynamoDB refused.
     """
     store = locks.store
     now = read_clock()
@@ -474,10 +474,10 @@ def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
                 raise failure.__cause__ or failure from None
             time.sleep(_PAUSE)
         except PynamoDBException as error:
-            # about this row, such as a policy that leaves it out: the others are not given up for it
+            # it concerns this row alone, such as a policy that excludes it: go on with the others
             return error
     claim = answer.claim
     if claim.fault is not None:
         return str(claim.fault)
     ended = answer.applied or claim.expires_at is None
-    return None if ended else "renewed or taken meanwhile"
+    return None if ended else "renewed or acquired meanwhile"

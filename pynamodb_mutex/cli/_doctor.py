@@ -1,4 +1,4 @@
-"""The command ``doctor`` checks whether everything is as locks need it."""
+"""The command ``doctor``: checks everything that locks depend on."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _STYLES = {
 }
 
 SIGNED_FOR = 300
-"""Seconds for which AWS takes a signature that was made by another clock."""
+"""Seconds by which the clock that signs a request may differ from that of AWS."""
 
 NOTABLE_OFFSET = 60.0
-"""Seconds between the clocks that somebody should know of."""
+"""Seconds between the clocks from which on there is a warning."""
 
 _NOT_WHO_YOU_SAY = {
     "ExpiredTokenException",
@@ -59,13 +59,13 @@ _NOT_WHO_YOU_SAY = {
 _DEPENDENT = ("table", "ttl", "rows", "permissions")
 
 LOW_CAPACITY = 5
-"""Capacity units below which somebody should know: taking a lock and giving it back are two writes."""
+"""Capacity units below which there is a warning: an acquire and a release are two writes."""
 
-_THROTTLED = "throttled locks are taken later, or lost for want of renewal"
+_THROTTLED = "a throttled request delays an acquire, or loses a lock that it should renew"
 _MULTI_REGION = "see docs/howto/multi_region.rst"
 
 SAMPLE = 500
-"""Rows that are looked at, at most."""
+"""Most rows that are read."""
 
 _SHOWN = 3
 
@@ -79,7 +79,7 @@ _OTHERS = {
     "dyndb-mutex": {"holder", "expire_ts"},
     "ShedLock": {"lockUntil", "lockedAt", "lockedBy"},
 }
-"""Attributes that other libraries write, whatever the key is called."""
+"""Attributes by which rows of other libraries are recognised, whatever the name of the key."""
 
 
 @click.command(cls=AppCommand)
@@ -88,7 +88,7 @@ _OTHERS = {
     metavar="KEY",
     default="pynamodb-mutex doctor",
     show_default=True,
-    help="The key with which permissions are tried; give one where a policy distinguishes keys.",
+    help="The key with which permissions are tried; give one if a policy allows only some keys.",
 )
 @json_option
 @click.pass_context
@@ -96,9 +96,9 @@ _OTHERS = {
 def doctor(place: Place, context: click.Context, key: str, as_json: bool) -> None:
     """Check credentials, endpoint, clocks, the table, its rows and permissions.
 
-    Changes nothing, and ends within seconds. Permissions are tried by requests whose conditions cannot hold;
-    those to create, change and delete tables cannot be tried like that and are not. Of the rows the first 500 are
-    read.
+    Changes nothing, and ends within seconds. Permissions are tried by requests whose conditions are never met.
+    Permissions to create, change and delete tables cannot be tried like that, and are not checked. Reads the first
+    500 rows.
 
     \b
     Examples:
@@ -107,15 +107,15 @@ def doctor(place: Place, context: click.Context, key: str, as_json: bool) -> Non
 
     \b
     Exit codes:
-      0    there is no problem; warnings, and what could not be checked, are none
-      1    there is
+      0    no problem; warnings and unchecked items may exist
+      1    at least one problem
     """
     model = place.lock_model()
     findings = examine(model, key)
     if as_json:
         print_json(_document(model.Meta.table_name, findings))
     elif on_terminal():
-        _show(findings)
+        _print_table(findings)
     else:
         for finding in findings:
             click.echo(f"{finding.verdict.value:9}  {finding.check:19}  {finding.what}")
@@ -140,8 +140,8 @@ def _document(table: str, findings: Sequence[Finding]) -> dict[str, Any]:
     return {"table": table, "problems": problems, "checks": checks}
 
 
-def _show(findings: Sequence[Finding]) -> None:
-    """Show a table that fits the terminal."""
+def _print_table(findings: Sequence[Finding]) -> None:
+    """Print a table that fits the terminal."""
     from rich.console import Console  # noqa: PLC0415 - only for a terminal
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
@@ -175,7 +175,7 @@ def examine(model: type[LockItem], key: str) -> list[Finding]:
 
     Args:
         model: The lock table.
-        key: With which permissions are tried; its row need not exist.
+        key: Key with which permissions are tried; its row need not exist.
     """
     asker = Asker(model)
     described = asker.ask("DescribeTable", {"TableName": asker.table})
@@ -192,10 +192,10 @@ def examine(model: type[LockItem], key: str) -> list[Finding]:
     else:
         rest = list(_of_the_table(model, asker, described))
         if any(each.check == "keys" and each.verdict is Verdict.PROBLEM for each in rest):
-            rest.append(unchecked("permissions", "the keys of the table are others"))
+            rest.append(unchecked("permissions", "the table has other keys"))
         else:
             rest += _permissions(model, asker, key)
-    # these after the rest, for they are judged by all the answers
+    # the clocks are judged by all answers, so after the other checks
     return [*_reached(asker, described), _clocks(asker), _local_clock(), *rest]
 
 
@@ -208,9 +208,7 @@ def _reached(asker: Asker, described: Reply) -> Iterator[Finding]:
     method = asker.client._request_signer._credentials.method
     found = "credentials given by the model" if method == "explicit" else f"credentials: {method}"
     if described.code in _NOT_WHO_YOU_SAY:
-        yield problem(
-            "access", f"{found}, but {described.described}", "renew them, or use other ones"
-        )
+        yield problem("access", f"{found}, but {described.described}", "renew them, or use others")
     else:
         yield ok("access", found)
     meta = asker.client.meta
@@ -219,13 +217,13 @@ def _reached(asker: Asker, described: Reply) -> Iterator[Finding]:
         fastest = 1000 * (asker.fastest or 0.0)
         yield ok("endpoint", f"{where} answers within {fastest:.0f} ms")
     else:
-        advice = "check the network, VPC endpoints and proxies on the way, and --endpoint-url"
+        advice = "check the network, VPC endpoints, proxies and --endpoint-url"
         yield problem("endpoint", f"{where}: {described.described}", advice)
 
 
 def _clocks(asker: Asker) -> Finding:
     if asker.offset is None:
-        advice = "without dates a dead holder's lock is free only after another whole lease"
+        advice = "without dates a waiter must watch a dead holder's lock for a whole lease before it takes over"
         return unchecked("clock", "no answer had a date", advice)
     low, high = asker.offset
     if low <= 0.0 <= high:
@@ -245,9 +243,7 @@ def _clocks(asker: Asker) -> Finding:
 
 def _local_clock() -> Finding:
     if _clock._SUSPEND_AWARE is None:
-        what = (
-            "does not count suspension: a holder that was suspended believes for as long as it was"
-        )
+        what = "does not count suspension: a holder that was suspended may believe for that long after its lease"
         return warning("local clock", what, "hold no locks where machines are suspended")
     return ok("local clock", "counts suspension")
 
@@ -277,8 +273,8 @@ def table_findings(model: type[LockItem], region: str, table: dict[str, Any]) ->
     """Judge a table by its description.
 
     Args:
-        model: Whose table it is.
-        region: From which it is described.
+        model: The lock table.
+        region: Region whose answer it is.
         table: As DescribeTable returns it.
     """
     yield _status(table)
@@ -301,7 +297,7 @@ def _keys(model: type[LockItem], table: dict[str, Any]) -> Finding:
     needed, found = keys_needed(model), keys_of(table)
     if needed == found:
         return ok("keys", found)
-    advice = "give --model with the names in use there, or --table with another table"
+    advice = "give a --model with these names, or another --table"
     return problem("keys", f"the table has {found}, {model.__name__} needs {needed}", advice)
 
 
@@ -326,7 +322,7 @@ def _protection(table: dict[str, Any]) -> Finding:
         return ok("deletion protection", "on")
     name = table["TableName"]
     advice = f"aws dynamodb update-table --table-name {name} --deletion-protection-enabled"
-    what = "off: who deletes the table ends every lock in it"
+    what = "off: deleting the table ends every lock in it"
     return warning("deletion protection", what, advice)
 
 
@@ -337,12 +333,14 @@ def _replicas(region: str, table: dict[str, Any]) -> Finding:
     if _is_strong(table):
         what = (
             f"a global table with {places}, strongly consistent: DynamoDB has neither transactions (for_keys, "
-            "transaction, lock_model) nor TTL there, and this library was not tried on one"
+            "transaction, lock_model) nor TTL there, and this library has not been tried on one"
         )
         return warning("replicas", what, _MULTI_REGION)
     if others or version == "2017.11.29":
-        what = f"a global table with {places}, eventually consistent: two regions can each give out the same lock"
-        advice = f"let each key be locked in one region only, or use a table without replicas; {_MULTI_REGION}"
+        what = f"a global table with {places}, eventually consistent: two regions can each grant the same lock"
+        advice = (
+            f"lock each key in one region only, or use a table without replicas; {_MULTI_REGION}"
+        )
         return problem("replicas", what, advice)
     return ok("replicas", "none: the table is in one region")
 
@@ -355,7 +353,7 @@ def _stream(table: dict[str, Any]) -> Finding:
     stream = table.get("StreamSpecification", {})
     if stream.get("StreamEnabled"):
         view = stream.get("StreamViewType")
-        return ok("stream", f"on ({view}): each write of a lock, renewals too, is a record of it")
+        return ok("stream", f"on ({view}): each write of a lock, including renewals, is a record")
     return ok("stream", "off")
 
 
@@ -363,9 +361,9 @@ def ttl_finding(model: type[LockItem], table: dict[str, Any], reply: Reply) -> F
     """Judge a table's TTL.
 
     Args:
-        model: Whose table it is.
-        table: As DescribeTable returns it; empty if it did not.
-        reply: To DescribeTimeToLive.
+        model: The lock table.
+        table: As DescribeTable returns it; empty if it failed.
+        reply: Reply to DescribeTimeToLive.
     """
     name = model.Meta.table_name
     attribute = model.ttl.attr_name
@@ -374,8 +372,8 @@ def ttl_finding(model: type[LockItem], table: dict[str, Any], reply: Reply) -> F
     found = reply.data["TimeToLiveDescription"]
     status, on = found["TimeToLiveStatus"], found.get("AttributeName", attribute)
     if status in ("DISABLED", "DISABLING"):
-        what = f"{status}: rows of keys that are not used any more stay for ever"
-        advice = "pynamodb-mutex create-table enables it, also on a table that is there"
+        what = f"{status}: rows of unused keys stay for ever"
+        advice = "pynamodb-mutex create-table enables it, also on an existing table"
         if _is_strong(table):
             advice = "DynamoDB has no TTL on such a table: delete old rows yourself"
         return warning("ttl", what, advice)
@@ -413,23 +411,25 @@ def rows_seen(model: type[LockItem], reply: Reply) -> Iterator[Finding]:
     if not (broken or others or shared):
         yield ok("rows", f"{seen} read: {locks} of locks, nothing wrong")
     for library, found in shared.items():
-        what = f"{reader.count(found)} locked by {library} too: the two do not keep each other out"
+        what = f"{reader.count(found)} locked by {library} too: the two libraries do not exclude each other"
         yield problem(
-            "rows", what, "let one library lock a key, and delete the rows when neither does"
+            "rows", what, "use one library per key; delete these rows when neither uses them"
         )
     for library, found in others.items():
-        what = f"{reader.count(found)} in the format of {library}, which does not see our locks, nor we its"
-        advice = "use a table of their own for these locks; delete the rows if nothing writes them any more"
+        what = f"{reader.count(found)} in the format of {library}: the two libraries do not see each other's locks"
+        advice = "use separate tables; delete these rows if nothing writes them any more"
         yield warning("rows", what, advice)
     for fault, found in broken.items():
         what = f"{reader.count(found)} {fault}"
         yield warning(
-            "rows", what, "find what else writes them; pynamodb-mutex show KEY shows such a row"
+            "rows",
+            what,
+            "find the program that writes them; pynamodb-mutex show KEY prints such a row",
         )
 
 
 class _Reader:
-    """Reads rows by the names that a model stores them under."""
+    """Reads rows by the attribute names of a model."""
 
     def __init__(self, model: type[LockItem]) -> None:
         self._fault = current_process().store(model).layout.fault
@@ -441,14 +441,14 @@ class _Reader:
         self._ttl = model.ttl.attr_name
 
     def is_ours(self, item: RawItem) -> bool:
-        """Say whether a row carries a claim, or what is left of one, or looks as if."""
+        """Return whether a row has the attributes of a claim, of a tombstone, or of a broken one."""
         return (self._token in item and self._version in item) or self._ends in item
 
     def faults(self, item: RawItem) -> Iterator[str]:
-        """Say what this library would not have written."""
+        """Return the faults of a row: what this library would not have written."""
         fault = self._fault(item)
         if fault is not None:
-            yield f"whose {fault}: no lock to this library"
+            yield f"whose {fault}: no mutex acquires such a row"
             return
         claimed = self._ends in item
         if claimed and self._lease not in item:
@@ -465,7 +465,7 @@ class _Reader:
             yield f"whose {self._ttl!r} is before {self._ends!r}: DynamoDB may delete a lock that is held"
 
     def count(self, items: list[RawItem]) -> str:
-        """Say how many rows, and name the first few, unless the table's key is called otherwise."""
+        """Return the number of rows and the first few keys, if the table has a key of that name."""
         text = f"{len(items)} row{'' if len(items) == 1 else 's'}"
         keys = [shown(*item[self._key].values()) for item in items[:_SHOWN] if self._key in item]
         more = [] if len(items) <= _SHOWN else ["..."]

@@ -1,4 +1,4 @@
-"""The commands ``create-table``, ``delete-table``, ``template`` and ``policy`` provide a table and permissions."""
+"""The commands ``create-table``, ``delete-table``, ``template`` and ``policy``: a table and its permissions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 _POLL = 0.5
 _LONGEST_WAIT = 600.0
-"""Seconds between two looks at a table that is being deleted, and in which it must be gone."""
+"""Seconds between two polls of a table that is being deleted, and the longest wait for its end."""
 
 _SHOWN = 5
-"""Locks that are named before they go with their table."""
+"""Most held locks that are named before their table is deleted."""
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _NOT_STRINGS = {"y", "n", "yes", "no", "true", "false", "on", "off", "null"}
@@ -43,23 +43,28 @@ def _tags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> lis
     for value in values:
         name, equals, text = value.partition("=")
         if not (name and equals):
-            raise click.BadParameter(f"{shown(value)} is not as in team=payments")
+            raise click.BadParameter(f"{shown(value)} is not KEY=VALUE, such as team=payments")
         tags.append({"Key": name, "Value": text})
     return tags
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of how a table is made; it reads the first two by `capacity_of`."""
+    """Add the options for the settings of a table; `capacity_of` checks the capacities."""
     for option in (
-        click.option("--deletion-protection", is_flag=True, help="Refuse to delete the table."),
         click.option(
-            "--write-capacity", type=click.IntRange(min=1), metavar="UNITS", help="Provisioned."
+            "--deletion-protection", is_flag=True, help="Let DynamoDB refuse to delete the table."
+        ),
+        click.option(
+            "--write-capacity",
+            type=click.IntRange(min=1),
+            metavar="UNITS",
+            help="Provisioned write units.",
         ),
         click.option(
             "--read-capacity",
             type=click.IntRange(min=1),
             metavar="UNITS",
-            help="Provisioned; with --write-capacity, in place of on-demand billing.",
+            help="Provisioned read units, with --write-capacity; on-demand billing by default.",
         ),
     ):
         command = option(command)
@@ -67,21 +72,28 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def capacity_of(reading: int | None, writing: int | None) -> tuple[int, int] | None:
-    """Return the units of reading and writing; None for billing on demand.
+    """Return the read and write units; None for billing on demand.
 
     Raises:
-        click.UsageError: If there is but one of them.
+        click.UsageError: If only one of them was given.
     """
     if reading is None and writing is None:
         return None
     if reading is None or writing is None:
-        raise click.UsageError("--read-capacity and --write-capacity go together")
+        raise click.UsageError("give --read-capacity and --write-capacity together")
     return reading, writing
 
 
 @click.command(cls=AppCommand)
 @settings_options
-@click.option("--tag", "tags", multiple=True, callback=_tags, metavar="KEY=VALUE", help="A tag.")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    callback=_tags,
+    metavar="KEY=VALUE",
+    help="A tag; may be repeated.",
+)
 @json_option
 @pass_place
 def create_table(
@@ -93,10 +105,10 @@ def create_table(
     tags: list[dict[str, str]],
     as_json: bool,
 ) -> None:
-    """Create the lock table.
+    """Create the lock table, and wait until it is active.
 
-    It waits until the table can be used. It is made on-demand, with TTL enabled. It is safe to run again: a table that is there stays as it is,
-    but for its TTL, which is enabled if it is not.
+    The table is billed on demand and has TTL enabled. Running the command again is safe: of an existing table it
+    changes nothing, except that it enables TTL.
 
     \b
     Examples:
@@ -105,8 +117,8 @@ def create_table(
 
     \b
     Exit codes:
-      0    the table is there, and active
-      1    it is not: DynamoDB refused, or a table of that name has other keys
+      0    the table exists and is active
+      1    DynamoDB refused, or a table of that name has other keys
     """
     capacity = capacity_of(read_capacity, write_capacity)
     model = place.lock_model()
@@ -125,24 +137,22 @@ def create_table(
     if as_json:
         print_json({"table": model.Meta.table_name, "created": created})
         return
-    note = "" if created or not options else "; its settings are left as they are"
-    click.echo(f"{place} is created" if created else f"{place} was there{note}")
+    note = "" if created or not options else "; its settings were not changed"
+    click.echo(f"{place} is created" if created else f"{place} already exists{note}")
 
 
 @click.command(cls=AppCommand)
-@click.option(
-    "--force", is_flag=True, allow_from_autoenv=False, help="Also while locks are held in it."
-)
+@click.option("--force", is_flag=True, allow_from_autoenv=False, help="Also while locks are held.")
 @click.option(
     "--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask, for scripts."
 )
 @pass_place
 def delete_table(place: Place, *, force: bool, yes: bool) -> None:
-    """Delete the lock table.
+    """Delete the lock table, and wait until it is deleted.
 
-    It waits until the table is gone. You are shown what is in it, and asked for its name. While locks are held it is refused without
-    --force; who holds one then learns that it is lost from its next request. Fencing tokens of a
-    table that is made anew are higher than those before, for they count from the time.
+    Prints the rows and the held locks, and asks for the name of the table. Refused while locks are held, unless
+    --force is given; a holder then learns of the loss from its next request. Fencing tokens of a table that
+    is created again are higher than before, because they start from the time.
 
     \b
     Examples:
@@ -151,8 +161,8 @@ def delete_table(place: Place, *, force: bool, yes: bool) -> None:
 
     \b
     Exit codes:
-      0    it is gone
-      1    it is not: locks are held, not confirmed, protected, or DynamoDB refused; or it never was there
+      0    the table is deleted
+      1    locks are held, not confirmed, protected, DynamoDB refused, or there is no such table
       130  interrupted by Ctrl-C
     """
     model = place.lock_model()
@@ -163,14 +173,14 @@ def delete_table(place: Place, *, force: bool, yes: bool) -> None:
         raise Failure(f"there is no {place}: wrong region or profile?")
     found = keys_of(table)
     if found != keys_needed(model):
-        raise Failure(f"{place} is no lock table: it has {found}")
+        raise Failure(f"{place} is not a lock table: it has {found}")
     if table["TableStatus"] != "DELETING":
         _check(place, table, force=force)
         if not yes:
             _typed(name)
         _delete(client, name)
     _gone(client, name, place)
-    click.echo(f"{place} is gone")
+    click.echo(f"{place} is deleted")
 
 
 def _described(client: Any, name: str) -> dict[str, Any] | None:
@@ -184,7 +194,7 @@ def _described(client: Any, name: str) -> dict[str, Any] | None:
 
 
 def _check(place: Place, table: dict[str, Any], *, force: bool) -> None:
-    """Say what goes with the table; refuse if somebody holds a lock in it."""
+    """Print the contents of the table; refuse if a lock in it is held."""
     locks = Locks(place.model())
     with progress("reading the table") as news:
         held = [lock for lock in locks.all(news) if lock.state == HELD]
@@ -196,9 +206,7 @@ def _check(place: Place, table: dict[str, Any], *, force: bool) -> None:
         owner = shown_owner(lock.claim.owner)
         click.echo(f"    {shown(lock.name)} by {owner}", err=True)
     if held and not force:
-        raise Failure(
-            f"{len(held)} locks are held: nothing was done; --force deletes it all the same"
-        )
+        raise Failure("nothing was done: locks are held; --force deletes the table nevertheless")
 
 
 def _typed(name: str) -> None:
@@ -207,7 +215,7 @@ def _typed(name: str) -> None:
         click.prompt("Type the table's name to delete it", err=True, default="", show_default=False)
         != name
     ):
-        raise Failure("that is not its name: nothing was done")
+        raise Failure("nothing was done: that is not the name of the table")
 
 
 def _delete(client: Any, name: str) -> None:
@@ -216,10 +224,10 @@ def _delete(client: Any, name: str) -> None:
     except ClientError as error:
         if "deletion" in str(error).lower() and is_code(error, "ValidationException"):
             raise Failure(
-                f"table {name} is protected against deletion; to end that: aws dynamodb update-table "
+                f"table {name} is protected against deletion; to change that: aws dynamodb update-table "
                 f"--table-name {name} --no-deletion-protection-enabled"
             ) from error
-        # gone, or going: somebody else deletes it too
+        # another process deletes the table too
         if not (
             is_code(error, "ResourceNotFoundException") or is_code(error, "ResourceInUseException")
         ):
@@ -228,7 +236,7 @@ def _delete(client: Any, name: str) -> None:
 
 def _gone(client: Any, name: str, place: Place) -> None:
     waited = 0.0
-    with progress(f"waiting until {place} is gone"):
+    with progress(f"waiting until {place} is deleted"):
         while (table := _described(client, name)) is not None:
             if waited >= _LONGEST_WAIT:
                 raise Failure(f"{place} is still {table['TableStatus']} after {waited:.0f} s")
@@ -237,7 +245,7 @@ def _gone(client: Any, name: str, place: Place) -> None:
 
 
 class Key(NamedTuple):
-    """An attribute of the primary key, as it is stored."""
+    """An attribute of the primary key, by its stored name."""
 
     name: str
     kind: str
@@ -247,29 +255,29 @@ class Key(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What a snippet says of the table."""
+    """What a snippet defines of the table."""
 
     name: str
     keys: list[Key]
     ttl: str
     capacity: tuple[int, int] | None
-    """Units of reading and writing; None: on demand."""
+    """Read and write units; None: on demand."""
     protected: bool
 
 
 def table_of(model: type[LockItem], capacity: tuple[int, int] | None, *, protected: bool) -> Table:
-    """Return a model's table as `LockItem.create_table` would make it.
+    """Return the table that `LockItem.create_table` creates for a model.
 
     Raises:
-        Failure: If the model asks for more than keys, billing and TTL.
+        Failure: If the model has more than keys, billing and TTL.
     """
     meta = model.Meta
     more = [name for name in ("tags", "stream_view_type") if getattr(meta, name, None)]
     schema = schema_of(model)
     if more or schema["global_secondary_indexes"] or schema["local_secondary_indexes"]:
         raise Failure(
-            f"{model.__name__} has {more[0] if more else 'indexes'}: the snippet would lack that. "
-            "Put its keys and TTL into a template of yours"
+            f"{model.__name__} has {more[0] if more else 'indexes'}, which the snippet would lack. "
+            "Put the keys and the TTL of this model into a template of your own"
         )
     kinds = {
         each["AttributeName"]: each["AttributeType"] for each in schema["attribute_definitions"]
@@ -319,12 +327,12 @@ def cloudformation(table: Table) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a literal in double quotes, as JSON, YAML and Python have them."""
+    """Return a literal in double quotes that JSON, YAML and Python all read."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _yaml(text: str) -> str:
-    """Quote what YAML would take for something else than this string."""
+    """Return a string for YAML, quoted where YAML would read another value."""
     plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_STRINGS
     return text if plain else _quoted(text)
 
@@ -421,8 +429,8 @@ def template(
 ) -> None:
     """Print the table for CloudFormation (YAML), Terraform or the CDK (Python).
 
-    It is the table that LockItem.create_table() makes, of --table or of --model with its stored names and its
-    range key. Nothing is sent to AWS.
+    It is the table that LockItem.create_table() creates, or that of --model with its attribute names and range key.
+    Nothing is sent to AWS.
 
     \b
     Examples:
@@ -440,11 +448,11 @@ def template(
 
 
 class Role(NamedTuple):
-    """What somebody does with a table, and the actions of IAM that it takes.
+    """A use of the table, and the IAM actions that it needs.
 
     Attributes:
-        does: In a line.
-        actions: Without the ``dynamodb:`` before them. A transaction takes those of what it is made of.
+        does: Description, one line.
+        actions: Names without ``dynamodb:``. A transaction needs those of its parts.
     """
 
     does: str
@@ -457,11 +465,11 @@ ROLES = {
         ("GetItem", "UpdateItem"),
     ),
     "several": Role(
-        "the same with for_keys, any_of and Semaphore, and with many locks renewed by one request",
+        "the same with for_keys, any_of and Semaphore, and renewal of many locks by one request",
         ("BatchGetItem", "GetItem", "PartiQLUpdate", "UpdateItem"),
     ),
     "deleter": Role(
-        "as locker, with delete_on_release=True",
+        "like locker, with delete_on_release=True",
         ("DeleteItem", "GetItem", "UpdateItem"),
     ),
     "rows": Role(
@@ -469,12 +477,12 @@ ROLES = {
         ("BatchGetItem", "DeleteItem", "GetItem", "PartiQLUpdate", "PutItem", "UpdateItem"),
     ),
     "lock-model": Role(
-        "the same rows, where --table is their lock_model: the permissions on it",
+        "what such rows need in --table if it is their lock_model",
         ("BatchGetItem", "ConditionCheckItem", "GetItem", "PartiQLUpdate", "UpdateItem"),
     ),
-    "viewer": Role("look at locks", ("BatchGetItem", "GetItem", "Scan")),
+    "viewer": Role("read locks", ("BatchGetItem", "GetItem", "Scan")),
     "operator": Role(
-        "look at locks and the table, and break locks",
+        "read locks and the settings of the table, and break locks",
         ("BatchGetItem", "DescribeTable", "DescribeTimeToLive", "GetItem", "Scan", "UpdateItem"),
     ),
     "admin": Role(
@@ -485,12 +493,12 @@ ROLES = {
 
 
 class Use(NamedTuple):
-    """What in the library takes an action on the lock table.
+    """What the library needs an action on the lock table for.
 
     Attributes:
-        by: What does not work without it.
-        role: The least role that has it.
-        vital: Whether no lock can be taken without it.
+        by: What does not work without the action.
+        role: The smallest role that has it.
+        vital: Whether no lock can be acquired without it.
     """
 
     by: str
@@ -502,16 +510,17 @@ USES = {
     "GetItem": Use("every lock", "locker", vital=True),
     "UpdateItem": Use("every lock", "locker", vital=True),
     "PartiQLUpdate": Use(
-        "renewing many locks by one request; without it each is renewed by its own", "several"
+        "renewing many locks by one request; without it each lock takes a request of its own",
+        "several",
     ),
     "BatchGetItem": Use("Mutex.for_keys, Mutex.any_of and Semaphore", "several"),
     "ConditionCheckItem": Use("rows whose lock_model is this table", "lock-model"),
     "DeleteItem": Use("delete_on_release=True", "deleter"),
-    "Scan": Use("LockItem.held(), and the look at the table's rows here", "viewer"),
-    "DescribeTable": Use("LockItem.create_table(), and half of the checks here", "operator"),
-    "DescribeTimeToLive": Use("LockItem.create_table(), and a check here", "operator"),
+    "Scan": Use("LockItem.held(), and the check of rows here", "viewer"),
+    "DescribeTable": Use("LockItem.create_table(), and the checks of the table here", "operator"),
+    "DescribeTimeToLive": Use("LockItem.create_table(), and the check of TTL here", "operator"),
 }
-"""The actions that `doctor` tries. Those that create, change and delete tables cannot be tried harmlessly."""
+"""The actions that `doctor` tries. Trying one that creates, changes or deletes a table would do it."""
 
 
 def _account(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
@@ -533,15 +542,15 @@ _EPILOG = "\b\nROLE is one of:\n" + "\n".join(
     metavar="ROLE",
     multiple=True,
     default=("locker",),
-    help="What the policy is for; locker by default. Several together if given more than once.",
+    help="What the policy is for; locker by default. May be repeated.",
 )
 @click.option("--account", callback=_account, metavar="ID", help="AWS account; any by default.")
 @pass_place
 def policy(place: Place, roles: tuple[str, ...], account: str | None) -> None:
     """Print the least IAM policy for the table.
 
-    The region is that of --region, of the model or of boto3's settings; without any of them the policy holds
-    in each region. Nothing is sent to AWS.
+    The region is that of --region, of the model or of boto3's settings; without any of them the policy is valid
+    in every region. Nothing is sent to AWS.
 
     \b
     Examples:
@@ -569,7 +578,7 @@ def policy(place: Place, roles: tuple[str, ...], account: str | None) -> None:
 
 
 def table_arn(place: Place, account: str | None) -> str:
-    """Return the ARN of the lock table, with an asterisk for what is not known."""
+    """Return the ARN of the lock table, with an asterisk for an unknown region or account."""
     meta: Any = place.lock_model().Meta
     session = botocore.session.get_session()
     region = meta.region or session.get_config_variable("region")

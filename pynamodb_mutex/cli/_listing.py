@@ -1,4 +1,4 @@
-"""The commands ``ls`` and ``watch`` list locks: once, and as they change."""
+"""The commands ``ls`` and ``watch``: list locks once, and as they change."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 COLUMNS = ("KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "TOKEN", "STATE")
 
 _NEEDS = {"OWNER": 30, "REMAINING": 48, "UNTIL": 60, "SINCE": 72, "TOKEN": 100}
-"""Columns that a terminal must have for those of the table that are left out first: never KEY and STATE."""
+"""Width from which on a terminal shows these columns of the table; KEY and STATE are always shown."""
 
 _GAP = 2
-"""Columns between those of the table."""
+"""Blanks between two columns of the table."""
 
 _NEWS = 6
-"""Changes that stay on the screen."""
+"""Most changes on the screen."""
 
 ORDERS = {
     "key": lambda lock: (lock.key, lock.range_key or ""),
@@ -68,16 +68,16 @@ sort_option = click.option(
     type=click.Choice(list(ORDERS)),
     default="key",
     show_default=True,
-    help="What the locks are sorted by.",
+    help="Order of the locks.",
 )
 
 
 @click.command(cls=AppCommand)
 @keys_argument
 @prefix_option
-@click.option("--held", "only", flag_value=HELD, help="Only those that are held.")
-@click.option("--abandoned", "only", flag_value=ABANDONED, help="Only those that are abandoned.")
-@click.option("--count", is_flag=True, help="Print how many there are, and nothing else.")
+@click.option("--held", "only", flag_value=HELD, help="Only held locks.")
+@click.option("--abandoned", "only", flag_value=ABANDONED, help="Only abandoned locks.")
+@click.option("--count", is_flag=True, help="Print only the number of locks.")
 @sort_option
 @zone_option
 @json_option
@@ -93,17 +93,17 @@ def ls(
     zone: tzinfo | None,
     as_json: bool,
 ) -> None:
-    """List who holds what.
+    """List held and abandoned locks.
 
-    Shown are the locks that are held, and those that are abandoned: their claim ended, and nobody took
-    them since. An abandoned lock is free: the next taker gets it at once. Times are DynamoDB's, as its
-    answers show, not this machine's. UNTIL moves with each renewal. Of the KEYs, each is shown, also if it is free.
+    A lock is abandoned if its lease has expired and nobody has acquired it since: the next process that polls
+    acquires it. Times are those of DynamoDB's clock, not of this machine. UNTIL moves with each renewal. Given
+    KEYs, lists exactly these, also if they are free.
 
-    To a terminal a table is printed: it leaves out columns, and the middle of long keys and owners, as it must to
-    fit. Else there is a line for each lock, whole, with tabs between the columns.
+    On a terminal the output is a table that leaves out columns, and the middle of long keys and owners, to fit.
+    Otherwise each lock is one complete line with tabs between the columns.
 
-    It reads the whole table, also with --prefix: 1 read unit for each 4 KB. With KEYs, up to 100, it is 1 read
-    unit for each.
+    Reads the whole table, also with --prefix: 1 read unit for each 4 KB. With KEYs, up to 100, 1 read unit
+    for each.
 
     \b
     Examples:
@@ -115,7 +115,7 @@ def ls(
 
     \b
     Exit codes:
-      0  done, also if there are none
+      0  done, also if there are no locks
       1  the table could not be read
     """
     locks = Locks(place.model())
@@ -143,7 +143,7 @@ def ls(
 
 
 def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
-    """Return a lock's columns for programs."""
+    """Return the columns of a lock for programs."""
     return [
         escaped(lock.name),
         escaped(lock.claim.owner or "-"),
@@ -156,7 +156,7 @@ def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
 
 
 def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
-    """Return locks as a table for people, on a terminal of so many columns: a line for each."""
+    """Return a table for a terminal of this width, one line for each lock."""
     names = [name for name in COLUMNS if width >= _NEEDS.get(name, 0)]
     rows = [_cells(lock, zone) for lock in locks]
     widths = {name: max(map(cell_len, [name, *(row[name] for row in rows)])) for name in names}
@@ -172,7 +172,7 @@ def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
 
 
 def counts_of(locks: Sequence[Lock]) -> str:
-    """Say how many are held, and how many abandoned."""
+    """Return a line with the numbers of held and abandoned locks."""
     held, abandoned = (sum(lock.state == state for lock in locks) for state in (HELD, ABANDONED))
     return f"held: {held}   abandoned: {abandoned}"
 
@@ -191,7 +191,7 @@ def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
 
 
 def _shorten(widths: dict[str, int], room: int) -> None:
-    """Let the columns fit: keys, which are to be copied, give way only where owners have two fifths already."""
+    """Narrow the columns to fit: owners first, down to two fifths; then keys, which people copy."""
     shared = room - sum(width for name, width in widths.items() if name not in ("KEY", "OWNER"))
     if "OWNER" in widths:
         widths["OWNER"] = min(widths["OWNER"], max(shared - widths["KEY"], shared * 2 // 5))
@@ -199,14 +199,14 @@ def _shorten(widths: dict[str, int], room: int) -> None:
 
 
 class Change(NamedTuple):
-    """What became of a lock between two looks."""
+    """A change of a lock between two reads."""
 
     event: str
     lock: Lock
     before: Lock | None
 
     def words(self, longest: int | None = None) -> str:
-        """Say it, for people; of keys and owners at most so many columns."""
+        """Return the change for people, keys and owners cut to so many columns."""
 
         def name(text: str) -> str:
             return escaped(text) if longest is None else cut(escaped(text), longest)
@@ -238,7 +238,7 @@ class Change(NamedTuple):
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between two looks.",
+    help="Time between two reads.",
 )
 @sort_option
 @zone_option
@@ -256,13 +256,14 @@ def watch(
 ) -> None:
     """Watch locks change.
 
-    All locks, or those of the KEYs, as they are taken, freed and abandoned. On a terminal it is a live view; else a line is printed for each change, with what there is to
-    begin with. Renewals are no change. What comes and goes between two looks is not seen.
+    Reports when all locks, or those of the KEYs, are taken, freed and abandoned. On a terminal this is a live view;
+    otherwise one line for each lock at the start and one for each change. Renewals are not reported, nor is a lock that
+    is acquired and released between two reads.
 
-    What a look costs: without KEYs the whole table is read, 1 read unit for each 4 KB, also with
-    --prefix; with KEYs, up to 100, 1 read unit for each.
+    A read of all locks, also with --prefix, costs 1 read unit for each 4 KB of the table. With KEYs, up to 100, it
+    costs 1 read unit for each.
 
-    Throttling and failures of the network that pass do not end it; Ctrl-C does.
+    Throttling and transient network failures do not end the command; Ctrl-C does.
 
     \b
     Examples:
@@ -273,21 +274,21 @@ def watch(
     \b
     Exit codes:
       0  ended by Ctrl-C
-      1  DynamoDB refused
+      1  DynamoDB refused a read
     """
     locks = Locks(place.model())
-    look = _looker(locks, keys, prefix)
+    read = _reader(locks, keys, prefix)
     try:
         if on_terminal() and not as_json:
-            _live(_Watching(look, interval), View(place, sort, zone))
+            _live(_Watching(read, interval), View(place, sort, zone))
         else:
-            _lines(_Watching(look, interval), zone, as_json=as_json)
+            _lines(_Watching(read, interval), zone, as_json=as_json)
     except KeyboardInterrupt:
         return
 
 
-def _looker(locks: Locks, keys: Iterable[str], prefix: str) -> Callable[[], list[Lock]]:
-    """Return what looks once at the locks that are watched."""
+def _reader(locks: Locks, keys: Iterable[str], prefix: str) -> Callable[[], list[Lock]]:
+    """Return a function that reads the watched locks once."""
     rows = rows_of(locks, keys, prefix)
     if rows:
         return lambda: locks.read_several(rows)
@@ -295,20 +296,20 @@ def _looker(locks: Locks, keys: Iterable[str], prefix: str) -> Callable[[], list
 
 
 class _Watching:
-    """The locks as they were seen last, and what went wrong if the latest look failed."""
+    """The locks at the last successful read, and the failure of the latest one."""
 
-    def __init__(self, look: Callable[[], list[Lock]], interval: float) -> None:
+    def __init__(self, read: Callable[[], list[Lock]], interval: float) -> None:
         self.locks: dict[tuple[Any, ...], Lock] = {}
         self.trouble: str | None = None
         self.begun = False
-        self._look = look
+        self._read = read
         self._interval = interval
         self._due = read_clock()
 
     def look(self) -> list[Change]:
-        """Look again, and return what has changed."""
+        """Read the locks again, and return the changes."""
         try:
-            seen = {(lock.key, lock.range_key): lock for lock in self._look()}
+            seen = {(lock.key, lock.range_key): lock for lock in self._read()}
         except TransientError as failure:
             self.trouble = one_line(failure)
             return []
@@ -323,8 +324,8 @@ class _Watching:
         return [change for change in changes if change is not None]
 
     def rest(self) -> None:
-        """Wait until it is time for the next look."""
-        # a slow look is not followed by a hurry
+        """Wait until the next read is due."""
+        # after a slow read the next one is due at once, and no missed ones are made up for
         self._due = max(self._due + self._interval, read_clock())
         ThreadSleeper().sleep(self._due)
 
@@ -355,29 +356,29 @@ def _lines(watching: _Watching, zone: tzinfo | None, *, as_json: bool) -> None:
                 click.echo(f"{iso(at, 'seconds') or '-'}  {change.words()}")
         if watching.trouble != trouble:
             trouble = watching.trouble
-            click.echo(f"{trouble}; repeated" if trouble else "DynamoDB answers again", err=True)
+            click.echo(f"{trouble}; retrying" if trouble else "DynamoDB answers again", err=True)
         watching.rest()
 
 
 class View(NamedTuple):
-    """How the live view shows locks."""
+    """The live view."""
 
     place: Place
     order: str
     zone: tzinfo | None
 
     def line(self, change: Change, width: int) -> Text:
-        """Print a change, in a line of so many columns."""
+        """Return a change as one line for a terminal of this width."""
         now = instant(change.lock.seen_at, self.zone)
         return _line(f"{clock_time(now, now)}  {change.words(width // 3)}")
 
     def frame(self, watching: _Watching, news: list[Text], console: Console) -> Group:
-        """Draw what is known, to fit a terminal."""
+        """Return the whole view, to fit a terminal."""
         locks = sorted(watching.locks.values(), key=ORDERS[self.order])
         room = max(3, console.height - _NEWS - 8)
         parts: list[Any] = [_line(str(self.place), "bold"), _line(counts_of(locks))]
         if watching.trouble is not None:
-            parts.append(_line(f"{watching.trouble}; repeated", "red"))
+            parts.append(_line(f"{watching.trouble}; retrying", "red"))
         parts.append(Text())
         if locks:
             parts.append(table_of(locks[:room], self.zone, console.width))
@@ -387,12 +388,12 @@ class View(NamedTuple):
 
 
 def _line(text: str, style: str = "") -> Text:
-    """Return a text that takes one line of the terminal, whatever its width."""
+    """Return a text that is cut to one line of the terminal."""
     return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
 def _live(watching: _Watching, view: View) -> None:
-    """Show the locks, and what changed last."""
+    """Show the live view until Ctrl-C."""
     news: list[Text] = []
     console = Console()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:

@@ -1,4 +1,4 @@
-"""Locks as commands name them and see them, in a lock table or in rows of a user's model."""
+"""Locks as commands name and read them, in a lock table or in the rows of a user's model."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ if TYPE_CHECKING:
     from pynamodb_mutex._protocol.claim import Claim
 
 PATIENCE = 3.0
-"""Seconds for which a request that fails, and may pass, is repeated."""
+"""Seconds for which a transient failure is retried."""
 
 PAGE = 500
-"""Rows in a request: a whole page, of 1 MB, may take longer than a request may that locks need."""
+"""Rows for each Scan: a whole page of 1 MB may take longer than the timeouts for requests of locks allow."""
 
 MOST_READ = 100
-"""Rows that one BatchGetItem takes."""
+"""Most rows of one BatchGetItem."""
 
 MOST_KEYS = 50
-"""Keys that a shell is given to complete one."""
+"""Most keys that a completion offers."""
 
 _SECONDS = 0.5
-"""For each of connecting and reading, while somebody waits for the completion of a key."""
+"""Timeouts in seconds for connecting and reading while a person waits for a completion."""
 
 FREE, HELD, ABANDONED, INVALID = "free", "held", "abandoned", "invalid"
 
 
 class TransientError(Exception):
-    """A request failed, and may be sent again."""
+    """A request failed, and a retry may succeed."""
 
 
 def sent(request: Request) -> Answer:
     """Send a request once.
 
     Raises:
-        TransientError: If it failed, and may be sent again.
+        TransientError: If it failed and a retry may succeed.
         PynamoDBException: If it failed otherwise.
     """
     reply = run(current_process(), once(request))
@@ -75,10 +75,10 @@ def sent(request: Request) -> Answer:
 
 
 def retried(request: Request, patience: float = PATIENCE) -> Answer:
-    """Send a request until it is answered, for so many seconds.
+    """Send a request, and retry transient failures for so many seconds.
 
     Raises:
-        PynamoDBException: If it is not.
+        PynamoDBException: If it fails for good.
     """
     process = current_process()
     return run(process, retrying(process, lambda: request, process.read_clock() + patience))
@@ -89,13 +89,13 @@ class Lock(NamedTuple):
 
     Attributes:
         key: The key, or the hash key of the row.
-        range_key: Of the row, if it has one.
+        range_key: The range key of the row, if it has one.
         row: The primary key.
         raw: The row; empty if there is none.
-        claim: What it says.
-        state: Whether it was free, held or abandoned then, by server time; or that it cannot be a lock's.
-        remaining: Seconds from then until the claim may be taken over; None if that is not known.
-        seen_at: Server time then; None if no answer showed it.
+        claim: The claim in the row.
+        state: Free, held or abandoned by server time when the answer arrived, or invalid.
+        remaining: Seconds from then until the claim may be taken over; None if unknown.
+        seen_at: Server time then; None if unknown.
     """
 
     key: str
@@ -109,27 +109,30 @@ class Lock(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The key and the range key, for people."""
         return self.key if self.range_key is None else f"{self.key} {self.range_key}"
 
     @property
     def fencing_token(self) -> int | None:
-        """Of the claim, or of the last one; None if there was none: a save without the lock leaves a number too."""
+        """The fencing token of the claim or of the last one; None if there was none.
+
+        The version alone does not show that: a save without the lock writes one too.
+        """
         return None if self.claim.token is None else self.claim.version or None
 
     @property
     def since(self) -> float | None:
-        """Server time at which the holder took it."""
+        """Server time at which the holder acquired the lock."""
         return made_at(self.claim.token) if self.claim.expires_at is not None else None
 
     @property
     def until(self) -> float | None:
-        """End of the claim in server time."""
+        """Server time at which the lease expires; None if unknown."""
         end = self.claim.expires_at
         return None if end is None or end >= NO_SERVER_TIME else end
 
     def document(self, zone: tzinfo | None) -> dict[str, Any]:
-        """Return the lock as JSON has it."""
+        """Return the JSON fields of the lock."""
         claim = self.claim
         rows = {} if self.range_key is None else {"range_key": self.range_key}
         return {
@@ -151,7 +154,7 @@ class Locks:
     """The locks of a model.
 
     Attributes:
-        odd: What was left out by `all`: rows with a claim that cannot be a lock's, and why.
+        odd: Rows that `all` left out because their claim is invalid.
     """
 
     def __init__(self, model: type[Model]) -> None:
@@ -166,10 +169,10 @@ class Locks:
         self.in_rows = self.store.layout.must_exist
 
     def row(self, key: str, range_key: str | None = None) -> RawItem:
-        """Return the primary key of a lock that was named on the command line.
+        """Return the primary key of a lock from the arguments of a command.
 
         Raises:
-            click.BadParameter: If there can be no such lock.
+            click.BadParameter: If no lock can have this key.
         """
         if self.in_rows:
             if (range_key is None) != (self._range is None):
@@ -181,7 +184,7 @@ class Locks:
                 name: value for each, text in given for name, value in _typed(each, text).items()
             }
         if range_key is not None:
-            raise click.BadParameter("is for row locks alone", param_hint="--range-key")
+            raise click.BadParameter("is for row locks only", param_hint="--range-key")
         try:
             return key_of(self._model, check_key(key))
         except InvalidKeyError as error:
@@ -193,16 +196,16 @@ class Locks:
         return self.shown(row, answer.item, answer.received)
 
     def all(self, progress: Callable[[str], None], prefix: str = "") -> Iterator[Lock]:
-        """Read the locks that are held or abandoned, page after page; what may pass is repeated.
+        """Read the held and abandoned locks whose keys begin with the prefix, page by page, with retries.
 
-        Only those whose keys begin with the prefix. Rows that cannot be a lock's are left out: `warn` names them.
+        Rows with an invalid claim are left out; `warn` names them.
         """
         patience = PATIENCE
 
         def page(start: RawItem | None) -> Answer:
             nonlocal patience
             answer = retried(self.store.scan(start, PAGE), patience)
-            # it can be reached: from here on it is throttling that is waited for
+            # DynamoDB can be reached: a later failure is most likely throttling, and worth a longer wait
             patience = SCAN_PATIENCE
             return answer
 
@@ -215,15 +218,15 @@ class Locks:
                 yield lock
 
     def warn(self) -> None:
-        """Name the rows that were left out."""
+        """Print the rows that `all` left out."""
         for lock in self.odd:
             click.echo(f"left out: {lock.claim.fault}", err=True)
 
     def standing(self) -> Iterator[Lock]:
-        """Read the same without a retry, and with rows that cannot be a lock's.
+        """Read the held, abandoned and invalid locks without retries.
 
         Raises:
-            TransientError: If a page may be read yet.
+            TransientError: If a retry may succeed.
         """
         return self._pages(lambda start: sent(self.store.scan(start, PAGE)))
 
@@ -237,7 +240,7 @@ class Locks:
                 return
 
     def read_several(self, rows: list[RawItem]) -> list[Lock]:
-        """Read up to 100 locks, strongly consistent; also those that are free."""
+        """Read up to 100 locks, free ones too, strongly consistent."""
         process = current_process()
         until = process.read_clock() + PATIENCE
         keys = [(self._model, row) for row in rows]
@@ -246,14 +249,14 @@ class Locks:
         return [self.shown(row, raw, received) for row, raw in zip(rows, raws, strict=True)]
 
     def of_page(self, items: list[RawItem], received: float) -> Iterator[Lock]:
-        """Return what one page of the table shows."""
+        """Return the locks of one page of the table."""
         for raw in items:
-            # the key of another would name another lock
+            # in a shared table: the key of a row of another kind would name another lock
             if self.store.layout.is_the_models(raw):
                 yield self.shown(self._row_of(raw), raw, received)
 
     def was_a_locks(self, lock: Lock) -> bool:
-        """Say whether a row is a lock's, if a broken one: only then it is for a command to change."""
+        """Return whether a row belongs to a lock, perhaps a broken one: commands change no other rows."""
         return self.store.layout.was_a_locks(lock.raw)
 
     def ttl(self, raw: RawItem) -> float | None:
@@ -261,10 +264,10 @@ class Locks:
         return self.store.layout.ttl(raw)
 
     def data(self, raw: RawItem) -> Any:
-        """Return the payload in a row; if it cannot be read, as it stands there."""
+        """Return the payload in a row, or a text that says why it cannot be read."""
         try:
             data = self.store.layout.data(raw)
-            # Python reads NaN, which no JSON has
+            # Python reads NaN, which JSON does not have
             json.dumps(data, default=plain, allow_nan=False)
         except (InvalidRowError, ValueError, TypeError) as error:
             return f"cannot be read: {one_line(error)}"
@@ -277,7 +280,7 @@ class Locks:
         return [each for each in (self._hash, self._range) if each is not None]
 
     def shown(self, row: RawItem, raw: RawItem, received: float) -> Lock:
-        """Return what an answer shows of a lock; the state is that of when it came."""
+        """Return the lock that an answer shows, with its state at the time of the answer."""
         claim, bounds = self.store.layout.claim(raw), self.store.bounds
         state, remaining = FREE, None
         if claim.fault is not None:
@@ -286,7 +289,7 @@ class Locks:
             state = HELD if claim.is_held(received, bounds) else ABANDONED
             remaining = 0.0
             if state == HELD and bounds is not None:
-                # as `Bounds.passes`, but not widened for the drift of a time that is still to come
+                # as `Bounds.passes`, without the margin for clock drift until then
                 remaining = claim.expires_at + HOST_SKEW - bounds.lowest(received)
             if claim.expires_at >= NO_SERVER_TIME:
                 remaining = None
@@ -303,7 +306,7 @@ class Locks:
 
 
 def _typed(attribute: Attribute[Any], text: str) -> RawItem:
-    """Return a part of a row's key as DynamoDB has it, from the text that stands for it."""
+    """Return an attribute of a primary key as DynamoDB stores it, from its text."""
     value: str | bytes = text
     try:
         if attribute.attr_type == "N":
@@ -317,16 +320,16 @@ def _typed(attribute: Attribute[Any], text: str) -> RawItem:
 
 
 def complete_keys(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return keys of locks that are held or abandoned; none if anything is in the way."""
+    """Return keys of held and abandoned locks; none if anything fails."""
     try:
         model = context.find_root().ensure_object(Place).model()
         names = ("connect_timeout_seconds", "read_timeout_seconds")
         locks = Locks(elsewhere(model, dict.fromkeys(names, _SECONDS)))
-        page = sent(locks.store.scan(limit=PAGE))  # no more: each press of the key costs
+        page = sent(locks.store.scan(limit=PAGE))  # one page: each press of the tab key costs
         keys = {lock.key for lock in locks.of_page(page.data["Items"], page.received)}
     except Exception:  # noqa: BLE001 - a traceback in the middle of a command line helps nobody
         return []
-    # a shell would take spaces and control characters for something else
+    # a shell gives spaces and control characters another meaning
     good = (key for key in keys if key.startswith(incomplete) and key.isprintable())
     return sorted(key for key in good if " " not in key)[:MOST_KEYS]
 
@@ -339,24 +342,24 @@ def key_argument(**more: Any) -> Callable[[Any], Any]:
 keys_argument = click.argument("keys", nargs=-1, shell_complete=complete_keys, metavar="[KEY]...")
 
 prefix_option = click.option(
-    "--prefix", default="", metavar="TEXT", help="Only keys that begin like this."
+    "--prefix", default="", metavar="TEXT", help="Only keys that begin with TEXT."
 )
 
 
 def rows_of(locks: Locks, keys: Iterable[str], prefix: str) -> list[RawItem]:
-    """Return the primary keys of the locks that were named, each once; none if all of a prefix are meant.
+    """Return the primary keys of the named locks, each once; none if no KEY was given.
 
     Raises:
-        click.UsageError: If both were given, or more KEYs than one request can ask for.
+        click.UsageError: If a prefix was given too, or more KEYs than one request reads.
     """
     unique = list(dict.fromkeys(keys))
     if unique and prefix:
         raise click.UsageError("give KEYs, or --prefix")
     if len(unique) > MOST_READ:
-        raise click.UsageError(f"up to {MOST_READ} KEYs; for more there is --prefix")
+        raise click.UsageError(f"give up to {MOST_READ} KEYs, or --prefix")
     return [locks.row(key) for key in unique]
 
 
 range_option = click.option(
-    "--range-key", metavar="TEXT", help="Of the row, if --model is of rows that have one."
+    "--range-key", metavar="TEXT", help="Range key of the row, for a --model whose rows have one."
 )

@@ -1,4 +1,4 @@
-"""Commands print times, JSON, questions and progress; they share the options that say how."""
+"""Times, JSON, questions and progress as commands print them, and the options for these."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _zone(_: click.Context, __: click.Parameter, value: str | None) -> tzinfo | 
     try:
         return ZoneInfo(value)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        msg = f"there is no time zone {shown(value)}; one is Europe/Berlin"
+        msg = f"there is no time zone {shown(value)}; an example is Europe/Berlin"
         raise click.BadParameter(msg) from error
 
 
@@ -47,19 +47,19 @@ zone_option = click.option(
     callback=_zone,
     metavar="ZONE",
     envvar="PYNAMODB_MUTEX_TZ",
-    help="Time zone of what is shown, as in Europe/Berlin; local by default.",
+    help="Time zone of printed times, such as Europe/Berlin; local by default.",
 )
 
 
 def finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    """Refuse a number of seconds that is none; click takes it for one in range."""
+    """Refuse nan and inf, which click takes for numbers in range."""
     if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is no number of seconds")
+        raise click.BadParameter(f"{value} is not a finite number of seconds")
     return value
 
 
 def wait_time(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    """Check how long to wait as a mutex does: -1 is for ever."""
+    """Check a timeout as a mutex does: -1 waits for ever."""
     try:
         return None if value is None else check_timeout(value)
     except ValueError as error:
@@ -76,22 +76,22 @@ json_option = click.option(
 
 
 def instant(seconds: float | None, zone: tzinfo | None) -> datetime | None:
-    """Return an instant of server time in a zone, None for the local one; None for what is none."""
+    """Return server time as a datetime in a zone, the local one for None; None if it is no valid time."""
     if seconds is None:
         return None
     try:
         return datetime.fromtimestamp(seconds, tz=timezone.utc).astimezone(zone)
     except (ValueError, OverflowError, OSError):
-        return None  # a row that another program wrote
+        return None  # another program wrote it
 
 
 def iso(when: datetime | None, timespec: str = "milliseconds") -> str | None:
-    """Return an instant as JSON has it."""
+    """Return a time in ISO 8601, for JSON."""
     return None if when is None else when.isoformat(timespec=timespec)
 
 
 def clock_time(when: datetime | None, now: datetime | None) -> str:
-    """Return an instant for people: the time if it is less than half a day away, else the date.
+    """Return a time for people: without the date if it is less than half a day away, else the date alone.
 
     Not "the time if it is today": at 23:59:50 a claim that expires in 29 s would have a date only.
     """
@@ -114,7 +114,7 @@ def duration(seconds: float) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text without its middle, if it does not fit into so many columns of a terminal."""
+    """Return a text, without its middle if it is wider than so many columns of a terminal."""
     if cell_len(text) <= width:
         return text
     end = max(0, width - 1) // 2
@@ -122,14 +122,14 @@ def cut(text: str, width: int) -> str:
 
 
 def print_json(document: Any, *, line: bool = False) -> None:
-    """Print a JSON document, on one line if more are to follow."""
+    """Print a JSON document; as one line, and at once, if further ones follow."""
     click.echo(json.dumps(document, default=plain, indent=None if line else 2))
     if line:
         sys.stdout.flush()
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON has for a value of an attribute."""
+    """Return a JSON value for the value of an attribute."""
     if hasattr(value, "as_dict"):
         return value.as_dict()
     if isinstance(value, (set, frozenset)):
@@ -142,38 +142,36 @@ def plain(value: Any) -> Any:
 
 
 def on_terminal(*, err: bool = False) -> bool:
-    """Say whether a person looks at standard output, or at standard error."""
+    """Return whether standard output, or standard error, is a terminal."""
     return (sys.stderr if err else sys.stdout).isatty()
 
 
 def check_terminal() -> None:
-    """Check that there is somebody to ask.
+    """Check that standard input is a terminal.
 
     Raises:
-        Failure: If not.
+        Failure: If not: there is no person to ask.
     """
     if not sys.stdin.isatty():
-        raise Failure(
-            "not confirmed, for there is no terminal to ask on: nothing was done; see --yes"
-        )
+        raise Failure("nothing was done: there is no terminal to ask on; see --yes")
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if somebody says so.
+    """Ask a question, unless ``yes`` is true.
 
     Raises:
-        Failure: If not, or if there is nobody to ask.
+        Failure: If the answer is no, or there is no terminal.
     """
     if yes:
         return
     check_terminal()
     if not click.confirm(question, err=True):
-        raise Failure("not confirmed: nothing was done")
+        raise Failure("nothing was done: not confirmed")
 
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being waited for; gives what to call with the latest news."""
+    """Show a text on a terminal while the block runs; yields a function that replaces the text."""
     console = Console(stderr=True)
     if not on_terminal(err=True):
         yield lambda _: None

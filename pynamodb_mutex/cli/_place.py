@@ -1,4 +1,4 @@
-"""Options choose the table, where it is, and as whom it is reached; each command takes them."""
+"""The options of every command: which table, where, with which credentials; and how failures are reported."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FAILED = 1
-"""Exit code: something went wrong; what, is on standard error."""
+"""Exit code of a failure; standard error says why."""
 
 
 class Failure(click.ClickException):
-    """What ends a command with a message on standard error."""
+    """Ends a command with a message on standard error."""
 
     exit_code = FAILED
 
 
 _WRONG_PLACE = "wrong region or profile?"
 
-IF_NO_TABLE = f"{_WRONG_PLACE} If not, pynamodb-mutex create-table makes it"
-"""What to do where there is no lock table. Often there is one, elsewhere."""
+IF_NO_TABLE = f"{_WRONG_PLACE} If not, pynamodb-mutex create-table creates it"
+"""Advice where there is no lock table: often it exists in another region or account."""
 
 
 class Place:
-    """Where the locks are, as the options say.
+    """Where the locks are, according to the options.
 
     Attributes:
-        environment: This process's, before any option changed it: what a command that is run gets.
+        environment: The environment before any option changed it; `run` passes it on to its command.
+        chosen: Values of the options, by their names.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,7 @@ class Place:
 
     def _located(self) -> type[Model]:
         if "profile" in self.chosen:
-            # also for what PynamoDB opens later, and so that credentials are refreshed
+            # by the environment: it holds for each session that PynamoDB opens, and credentials are refreshed
             os.environ["AWS_PROFILE"] = self.chosen["profile"]
             for name in _BEFORE_A_PROFILE:
                 os.environ.pop(name, None)
@@ -92,7 +93,7 @@ class Place:
         return elsewhere(base, settings) if settings else base
 
     def __str__(self) -> str:
-        """Name the table and where it is, for people."""
+        """Return the table and its region or endpoint, for people."""
         connection = current_process().store(self.model()).connection
         meta = connection.pynamodb.client.meta
         where = f"table {connection.table_name} in {meta.region_name}"
@@ -100,9 +101,9 @@ class Place:
         return where if endpoint.endswith(_AWS) else f"{where} at {endpoint}"
 
     def without_table(self) -> str:
-        """Say that the table is not there, where it was sought, and what to do."""
+        """Return the message for a missing table: where it was sought, and what to do."""
         model = self.model()
-        # the command makes lock tables alone
+        # the command creates lock tables only
         advice = IF_NO_TABLE if issubclass(model, LockItem) else _WRONG_PLACE
         connection = current_process().store(model).connection
         connection.open()
@@ -110,7 +111,7 @@ class Place:
 
 
 _BEFORE_A_PROFILE = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-"""What botocore prefers to a profile that is named by a variable, but not to one that is asked for."""
+"""Variables that botocore prefers to AWS_PROFILE, but that an explicit --profile must override."""
 
 _AWS = (".amazonaws.com", ".amazonaws.com.cn")
 
@@ -119,7 +120,7 @@ def elsewhere(base: type[Model], settings: dict[str, Any]) -> type[Model]:
     """Return a model with other settings in its Meta."""
     own: Any = base.Meta
     meta = type("Meta", (own,), settings)
-    # PynamoDB would go on with the connection of the model that this one is made from
+    # otherwise PynamoDB would use the connection of the base class
     return type(base.__name__, (base,), {"Meta": meta, "_connection": None})
 
 
@@ -127,7 +128,9 @@ def _imported(name: str) -> type[Model]:
     """Import ``module:Class``, also from the current directory."""
     module, _, attribute = name.partition(":")
     if not (module and attribute):
-        raise click.BadParameter("as in shop.locks:ShopLock", param_hint="--model")
+        raise click.BadParameter(
+            "give MODULE:CLASS, such as shop.locks:ShopLock", param_hint="--model"
+        )
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds strings
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as above
     try:
@@ -142,15 +145,15 @@ def _imported(name: str) -> type[Model]:
     kept_in = getattr(found, "lock_model", None)
     if kept_in is not None:
         msg = (
-            f"{name} keeps its locks in {kept_in.__name__}: name that one; "
-            "the keys there are as in TABLE/HASH-KEY/RANGE-KEY"
+            f"{name} keeps its locks in {kept_in.__name__}: name that model; "
+            "its keys have the form TABLE/HASH-KEY/RANGE-KEY"
         )
         raise click.BadParameter(msg, param_hint="--model")
     return found
 
 
 def _choose(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Note an option's value: of the command, else of the group before it, else of the environment."""
+    """Store the value of an option; click calls this for the group first, then for the command."""
     place = context.find_root().ensure_object(Place)
     if value is None:
         return
@@ -159,12 +162,12 @@ def _choose(context: click.Context, parameter: click.Parameter, value: str | Non
     if parameter.name == "endpoint_url":
         parts = urlsplit(value)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise click.BadParameter(f"{shown(value)} is no URL as in http://localhost:8000")
+            raise click.BadParameter(f"{shown(value)} is not a URL such as http://localhost:8000")
     place.chosen[parameter.name or ""] = value
 
 
 def place_options() -> list[click.Parameter]:
-    """Return the options that stand before or after the command's name."""
+    """Return the options that may stand before or after the name of a command."""
     return [
         click.Option(
             [f"--{name}"],
@@ -172,28 +175,28 @@ def place_options() -> list[click.Parameter]:
             metavar=metavar,
             expose_value=False,
             callback=_choose,
-            # LockItem reads the variable itself; a model of one's own has a table of its own
+            # LockItem reads the variable itself; it must not override the table of a user's model
             allow_from_autoenv=name != "table",
         )
         for name, metavar, text in (
-            ("table", "NAME", "The table; pynamodb-mutex, or PYNAMODB_MUTEX_TABLE, by default."),
-            ("region", "NAME", "AWS region; as boto3 finds it by default."),
-            ("endpoint-url", "URL", "Another endpoint, such as DynamoDB Local's."),
-            ("profile", "NAME", "AWS profile; as boto3 finds it by default."),
-            ("model", "MODULE:CLASS", "A LockItem, or a model with row locks, of your own."),
+            ("table", "NAME", "Lock table; PYNAMODB_MUTEX_TABLE or pynamodb-mutex by default."),
+            ("region", "NAME", "AWS region; by default that of boto3."),
+            ("endpoint-url", "URL", "Another endpoint, such as that of DynamoDB Local."),
+            ("profile", "NAME", "AWS profile; by default that of boto3."),
+            ("model", "MODULE:CLASS", "Your own LockItem, or a model with row locks."),
         )
     ]
 
 
 class AppCommand(click.Command):
-    """A command that takes the options of place too, and reports failures in one line."""
+    """A command that also takes the options of `Place`, and reports failures in one line."""
 
     def __init__(self, name: str | None = None, **more: Any) -> None:
         more["params"] = [*(more.get("params") or []), *place_options()]
         super().__init__(name, **more)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the command; what DynamoDB refuses is reported without a traceback, as Ctrl-C is."""
+        """Run the command; report errors of DynamoDB, and Ctrl-C, without a traceback."""
         try:
             return super().invoke(context)
         except (KeyboardInterrupt, click.Abort):
@@ -202,12 +205,12 @@ class AppCommand(click.Command):
         except TableDoesNotExist as error:
             raise Failure(context.ensure_object(Place).without_table()) from error
         except BotoCoreError as error:
-            # of a client that a command makes itself: the library's own requests say what to set
+            # from a client that a command made itself; requests of the library explain theirs already
             raise Failure(one_line(explained(error))) from error
         except (PynamoDBException, ClientError) as error:
             raise Failure(one_line(error)) from error
         except ValueError as error:
-            # botocore's, of an endpoint that the environment or a profile names
+            # botocore raises this for an invalid endpoint of the environment or of a profile
             if not str(error).startswith("Invalid endpoint"):
                 raise
             raise Failure(one_line(error)) from error

@@ -1,4 +1,4 @@
-"""Probes ask DynamoDB, by requests that change nothing, about the table, the clocks and the permissions."""
+"""Probes: requests that change nothing and find out about the table, the clocks and the permissions."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from pynamodb_mutex.models import LockItem
 
 MISSING = "ResourceNotFoundException"
-"""The error's code where there is no table."""
+"""Error code where there is no table."""
 
 NOT_DYNAMODBS = "NotDynamoDBs"
-"""Instead of an error's code: something else answered."""
+"""In place of an error code: something other than DynamoDB answered."""
 
 UNREACHABLE = "Unreachable"
-"""Instead of an error's code: nothing answered."""
+"""In place of an error code: no answer."""
 
 UNSENT = "Unsent"
-"""Instead of an error's code: there is nothing to sign a request with, or no region to send it to."""
+"""In place of an error code: not sent, for lack of credentials, region or a valid endpoint."""
 
 _ANSWERS = {
     "BatchExecuteStatement": "Responses",
@@ -45,10 +45,10 @@ _ANSWERS = {
     "DescribeTimeToLive": "TimeToLiveDescription",
     "Scan": "Items",
 }
-"""What an answer has at least: botocore takes one that it cannot read for an empty one."""
+"""A field that each answer has: botocore returns an empty answer where it cannot read one."""
 
 _PATIENCE = 2
-"""Requests without an answer, one after the other, before the rest is given up."""
+"""Consecutive requests without an answer after which no further ones are sent."""
 
 _REFUSED = {"ConditionalCheckFailedException", "TransactionCanceledException"}
 _NOT_UNDERSTOOD = {"UnknownOperationException", "ValidationException"}
@@ -58,29 +58,29 @@ _CODES = {
     "ConditionalCheckFailed": "ConditionalCheckFailedException",
     "ValidationError": "ValidationException",
 }
-"""Codes that a statement in a batch is answered by, and a request by itself."""
+"""Error codes of a statement in a batch, and those of a single request."""
 
 
 class Verdict(enum.Enum):
-    """How it stands."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
-    """Locks work, but not everything does, or not for ever."""
+    """Locks work, but some features do not, or not for ever."""
     PROBLEM = "problem"
     """Locks do not work, or are not safe."""
     UNCHECKED = "unchecked"
-    """It could not be found out."""
+    """The check was not possible."""
 
 
 class Finding(NamedTuple):
     """What one check found.
 
     Attributes:
-        check: Its name.
-        verdict: How it stands.
-        what: In a line, why.
-        advice: What to do, in a line; empty if nothing is to be done.
+        check: Name of the check.
+        verdict: The result.
+        what: The reason, one line.
+        advice: What to do, one line; empty if nothing.
     """
 
     check: str
@@ -90,32 +90,32 @@ class Finding(NamedTuple):
 
 
 def ok(check: str, what: str) -> Finding:
-    """Return that a check found nothing wrong."""
+    """Return a finding without a fault."""
     return Finding(check, Verdict.OK, what)
 
 
 def warning(check: str, what: str, advice: str) -> Finding:
-    """Return what somebody should know."""
+    """Return a warning."""
     return Finding(check, Verdict.WARNING, what, advice)
 
 
 def problem(check: str, what: str, advice: str) -> Finding:
-    """Return what must be changed."""
+    """Return a problem."""
     return Finding(check, Verdict.PROBLEM, what, advice)
 
 
 def unchecked(check: str, what: str, advice: str = "") -> Finding:
-    """Return that nothing is known, and why."""
+    """Return that a check was not possible, and why."""
     return Finding(check, Verdict.UNCHECKED, what, advice)
 
 
 class Reply(NamedTuple):
-    """What came of one request.
+    """The outcome of one request.
 
     Attributes:
-        data: The answer; that of an error too, for what it says in addition to its code.
-        code: Of the error, or None.
-        message: Of the error, or empty.
+        data: The answer, also that of an error.
+        code: Code of the error, or None.
+        message: Message of the error, or empty.
     """
 
     data: dict[str, Any]
@@ -124,19 +124,19 @@ class Reply(NamedTuple):
 
     @property
     def answered(self) -> bool:
-        """Whether DynamoDB answered, if only by an error."""
+        """Whether DynamoDB answered, be it by an error."""
         return self.code not in {NOT_DYNAMODBS, UNREACHABLE, UNSENT}
 
     @property
     def denied(self) -> bool:
-        """Whether the role may not do this."""
+        """Whether the permission is missing."""
         return self.code == "AccessDeniedException"
 
     @property
     def described(self) -> str:
-        """What failed, in a line."""
+        """The failure, one line."""
         text = {
-            NOT_DYNAMODBS: "what answers is not DynamoDB: a proxy or portal on the way",
+            NOT_DYNAMODBS: "the answer is not from DynamoDB: check for a proxy or portal",
             UNREACHABLE: self.message,
             UNSENT: self.message,
         }.get(self.code or "", f"{self.code}: {self.message}")
@@ -144,14 +144,14 @@ class Reply(NamedTuple):
 
 
 class Asker:
-    """Asks about one table, each request once and with tight timeouts, whatever the model's are.
+    """Sends requests about one table, each once and with short timeouts, whatever those of the model are.
 
     Attributes:
-        table: Its name.
+        table: Name of the table.
         store: The requests that the library would send.
-        fastest: Seconds of the fastest round trip, once there was an answer.
-        offset: Bounds of how far this host's clock is ahead of DynamoDB's, in seconds; None as long as no
-            answer had a date.
+        fastest: Seconds of the fastest round trip; None before the first answer.
+        offset: Bounds in seconds of how far the clock of this host is ahead of DynamoDB's; None before
+            the first answer with a date.
     """
 
     def __init__(self, model: type[LockItem]) -> None:
@@ -171,7 +171,7 @@ class Asker:
         """The client of botocore.
 
         Raises:
-            BotoCoreError: If there can be none, as without a region.
+            BotoCoreError: If there is none, as without a region.
         """
         return self.store.connection.pynamodb.client
 
@@ -183,9 +183,9 @@ class Asker:
         return connection.where
 
     def ask(self, operation: str, request: dict[str, Any]) -> Reply:
-        """Send one request, and return what came of it."""
+        """Send one request, and return its outcome."""
         if self._silences >= _PATIENCE:
-            return Reply({}, UNREACHABLE, "not asked, for nothing answered any more")
+            return Reply({}, UNREACHABLE, "not sent: earlier requests were not answered")
         started, sent = time.monotonic(), time.time()
         reply = self._send(operation, request)
         took = time.monotonic() - started
@@ -203,7 +203,7 @@ class Asker:
             reply = Reply(send(**request))
         except ClientError as error:
             if error.operation_name != operation:
-                # such as AssumeRole, on the way to credentials
+                # a request for credentials, such as AssumeRole
                 return Reply({}, UNSENT, str(error))
             answer: Any = error.response
             reply = Reply(answer, answer["Error"]["Code"], answer["Error"]["Message"])
@@ -216,14 +216,14 @@ class Asker:
                 raise
             reply = Reply({})
         except (BotoCoreError, ValueError) as error:
-            # no region, no credentials, or an endpoint that is no URL
+            # no region, no credentials, or an invalid endpoint
             return Reply({}, UNSENT, str(error))
         whole = reply.code is not None or _ANSWERS.get(operation, "ResponseMetadata") in reply.data
         seen = answers.Reply(reply.data)
         return reply if whole and seen.is_dynamodbs else Reply({}, NOT_DYNAMODBS)
 
     def _compare_clocks(self, reply: Reply, sent: float, received: float) -> None:
-        """Narrow down the offset: at some instant between the two, the time was within a second of the date."""
+        """Narrow the bounds: at some instant between sending and receiving, server time was in [Date, Date + 1 s)."""
         try:
             instant = instant_of(answers.Reply(reply.data).date or "")
         except ValueError:
@@ -241,12 +241,12 @@ class Probes:
         """Make the requests.
 
         Args:
-            model: Whose table it is.
-            asker: Asks there.
-            key: Of a row, which need not exist.
+            model: The lock table.
+            asker: Sends them.
+            key: Key of a row, which need not exist.
 
         Raises:
-            InvalidKeyError: If the model can have no such key.
+            InvalidKeyError: If the model cannot have this key.
         """
         self._ask = asker.ask
         self._table = asker.table
@@ -267,20 +267,20 @@ class Probes:
                     action, f"not allowed; for {use.by}: {one_line(reply.message)}", advice
                 )
             elif reply.code == MISSING and use.vital:
-                # a role that may not describe the table learns it here
+                # without the permission to describe the table, this is how its absence is noticed
                 yield problem(action, "there is no such table", IF_NO_TABLE)
             elif reply.denied:
                 advice = f"if you use that: pynamodb-mutex policy --role {use.role}"
                 yield warning(action, f"not allowed; for {use.by}", advice)
             else:
-                yield _unanswered(action, use.by, reply)
+                yield _judged(action, use.by, reply)
         reply = self._transact({"Update": self._rows.guard.fill(self._key, self._values)})
         if reply.denied:
-            what = f"UpdateItem is not allowed within them; for {_TRANSACTIONS}"
-            advice = "look for the condition dynamodb:EnclosingOperation in the role's policies"
+            what = f"UpdateItem is not allowed within transactions; for {_TRANSACTIONS}"
+            advice = "check the policies of the role for the condition dynamodb:EnclosingOperation"
             yield warning("transactions", what, advice)
         else:
-            yield _unanswered("transactions", _TRANSACTIONS, reply)
+            yield _judged("transactions", _TRANSACTIONS, reply)
 
     def _send(self, action: str) -> Reply:
         table, rows, key, values = self._table, self._rows, self._key, self._values
@@ -303,7 +303,7 @@ class Probes:
 
 
 def _alone(reply: Reply) -> Reply:
-    """Return the answer to the only statement of a batch, as that to a request by itself."""
+    """Return the answer to the only statement of a batch as that to a single request."""
     for statement in reply.data.get("Responses", ()):
         error = statement.get("Error", {})
         code = error.get("Code")
@@ -313,10 +313,12 @@ def _alone(reply: Reply) -> Reply:
     return reply
 
 
-def _unanswered(check: str, by: str, reply: Reply) -> Finding:
-    """Judge what was not denied."""
+def _judged(check: str, by: str, reply: Reply) -> Finding:
+    """Judge a reply that is not a denial."""
     if reply.code is None or reply.code in _REFUSED:
         return ok(check, f"allowed; for {by}")
     if reply.code in _NOT_UNDERSTOOD:
-        return warning(check, f"not understood ({reply.described}); for {by}", "do without it here")
+        return warning(
+            check, f"not supported ({reply.described}); for {by}", "do not use it at this endpoint"
+        )
     return unchecked(check, reply.described)

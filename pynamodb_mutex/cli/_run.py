@@ -1,4 +1,4 @@
-"""The command ``run`` takes a lock, runs another command under it, and gives it back."""
+"""The command ``run``: acquires a lock, runs another command under it, and releases it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from pynamodb_mutex.cli._child import (
     ENDING,
     OF_SIGNALS,
     Child,
-    Overseer,
+    EndReason,
     Signals,
-    Why,
+    Supervisor,
     find_command,
     has_terminal,
     say,
@@ -51,38 +51,38 @@ if TYPE_CHECKING:
 
 DONE = 0
 LOCKED = 75
-"""Exit code: another held the lock; EX_TEMPFAIL of sysexits.h."""
+"""Exit code: another process held the lock; EX_TEMPFAIL of sysexits.h."""
 
 LOST = 76
 """Exit code: the lock was lost, or could not be renewed, while the command ran."""
 
 TIMED_OUT = 124
-"""Exit code: the command ran beyond its deadline, as `timeout` of GNU says it."""
+"""Exit code: the command ran beyond its deadline, as that of GNU `timeout`."""
 
 NOT_RUN = 125
-"""Exit code: the command was not started, for the lock could not be asked for."""
+"""Exit code: the lock could not be requested, so the command was not started."""
 
 _LONGEST_SLEEP = 1.0
-"""Seconds: so often the time waited is shown anew."""
+"""Seconds between two updates of the line that shows a wait."""
 
 _LONG = 1.0
-"""Seconds after which a wait is worth a line in the log of a job; most are over before."""
+"""Seconds after which a wait is worth a line in the log of a job; most waits are shorter."""
 
 
 class NotRunError(Failure):
-    """The command was not started, for the lock could not be asked for."""
+    """The lock could not be requested, so the command was not started."""
 
     exit_code = NOT_RUN
 
 
 class RunCommand(AppCommand):
-    """A command whose last arguments are another's."""
+    """A command whose last arguments are another command."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments; those behind ``--`` are the command's alone.
+        """Parse the arguments; those after ``--`` belong to the command.
 
         Raises:
-            click.UsageError: If there is no ``--``: an option might be meant for either.
+            click.UsageError: If there is no ``--``: an option could be meant for either.
         """
         marked = "--" in args
         rest = super().parse_args(context, args)
@@ -91,15 +91,15 @@ class RunCommand(AppCommand):
         return rest
 
     def invoke(self, context: click.Context) -> Any:
-        """Run it; a failure of ours is kept apart from the command's."""
+        """Run the command; give our failures another exit code than 1, which the command may use."""
         try:
             return super().invoke(context)
         except Failure as failure:
             raise NotRunError(failure.message) from failure
 
 
-class _Saying(logging.Handler):
-    """Says what is logged. A StreamHandler would write into the line that shows a wait."""
+class _LogHandler(logging.Handler):
+    """Prints log records by `say`: a StreamHandler would write into the line that shows a wait."""
 
     def emit(self, record: logging.LogRecord) -> None:
         say(self.format(record))
@@ -123,14 +123,14 @@ def _duration(
 _EXIT_CODES = """\
 \b
 Exit codes:
-  0    the command succeeded, or was skipped; what it fails with is passed on,
-       and 128 + n if signal n ended it
-  75   another holds the lock (--if-locked wait and fail)
+  0    the command succeeded, or was skipped (--if-locked skip)
+  n    that of the command; 128 + n if signal n ended it
+  75   another process held the lock (--if-locked wait and fail)
   76   the lock was lost, or could not be renewed
   124  the command ran beyond its deadline
-  125  the lock could not be asked for: the command was not started
+  125  the lock could not be requested: the command was not started
   126  the command cannot be executed
-  127  there is no such command
+  127  the command does not exist
   2    wrong usage
 """
 
@@ -145,15 +145,15 @@ Exit codes:
     type=click.Choice(["wait", "skip", "fail"]),
     default="wait",
     show_default=True,
-    help="What to do when another holds the lock: wait for it, exit with 0, or exit with 75.",
+    help="What to do if another process holds the lock: wait for it, exit with 0, or exit with 75.",
 )
 @click.option(
     "--timeout",
     type=float,
     callback=wait_time,
     metavar="SECONDS",
-    help="How long to wait for the lock, -1 for ever; by default for ever with --if-locked wait, and not at "
-    "all with skip and fail.",
+    help="How long to wait for the lock; -1 waits for ever, the default with --if-locked wait; 0 is the "
+    "default with skip and fail.",
 )
 @click.option(
     "--lease",
@@ -161,14 +161,14 @@ Exit codes:
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the lock outlives this process. It is renewed at a third of this.",
+    help="How long the lock stays held if this process dies. It is renewed each third of this.",
 )
 @click.option(
     "--deadline",
     type=float,
     metavar="SECONDS",
     callback=_duration,
-    help="How long the command may run: then it is ended, and the exit code is 124.",
+    help="How long the command may run; then it is ended, and the exit code is 124.",
 )
 @click.option(
     "--grace",
@@ -177,12 +177,12 @@ Exit codes:
     show_default=True,
     metavar="SECONDS",
     callback=_duration,
-    help="How long the command may take to end, from SIGTERM to SIGKILL.",
+    help="How long the command may take to end: from SIGTERM to SIGKILL.",
 )
 @click.option(
-    "--owner", help="Who holds the lock, for people; host, process and command by default."
+    "--owner", help="Label of the holder, for people; host, process and command by default."
 )
-@click.option("--verbose", is_flag=True, help="Say on standard error what is done.")
+@click.option("--verbose", is_flag=True, help="Report each step on standard error.")
 @click.pass_context
 @pass_place
 def run(
@@ -199,14 +199,14 @@ def run(
     owner: str | None,
     verbose: bool,
 ) -> None:
-    """Run a command while this process holds a lock.
+    """Run a command under a lock.
 
-    The lock is renewed as long as the command runs, and released when it has ended. If it is lost,
-    or cannot be renewed, the command is ended before or as soon as another may have it. Signals are
-    passed on.
+    The lock is renewed while the command runs and released when the command has ended. If the lock cannot be
+    renewed, the command is ended before the lease expires; if the lock is lost, as soon as that is noticed.
+    Signals are forwarded to the command.
 
-    The command finds PYNAMODB_MUTEX_KEY, PYNAMODB_MUTEX_FENCING_TOKEN, PYNAMODB_MUTEX_TOKEN and
-    PYNAMODB_MUTEX_OWNER in its environment.
+    The environment of the command has PYNAMODB_MUTEX_KEY, PYNAMODB_MUTEX_FENCING_TOKEN,
+    PYNAMODB_MUTEX_TOKEN and PYNAMODB_MUTEX_OWNER.
 
     \b
     Examples:
@@ -214,9 +214,9 @@ def run(
       pynamodb-mutex run deploy --timeout 600 --deadline 1800 -- make deploy
     """
     if not hasattr(os, "posix_spawn"):
-        raise Failure("run needs a POSIX system, for it sends signals")
-    if verbose:  # what the library repeats, too
-        logging.basicConfig(handlers=[_Saying()], format="%(message)s", level=logging.WARNING)
+        raise Failure("run needs a POSIX system: it sends signals")
+    if verbose:  # also what the library retries
+        logging.basicConfig(handlers=[_LogHandler()], format="%(message)s", level=logging.WARNING)
     job = _Job(
         find_command(command[0], place.environment), command, lease, grace, deadline, verbose
     )
@@ -225,8 +225,8 @@ def run(
     with Signals() as signals:
         try:
             mutex = cast(
-                "SeenMutex",
-                SeenMutex.for_key(
+                "ObservedMutex",
+                ObservedMutex.for_key(
                     key,
                     model=place.lock_model(),
                     lease=lease,
@@ -249,7 +249,7 @@ def run(
 
 @dataclass
 class _Job:
-    """What is to be run, and how."""
+    """The command, and how to run it."""
 
     path: str
     command: Sequence[str]
@@ -259,38 +259,38 @@ class _Job:
     verbose: bool
 
 
-def _not_free(mutex: SeenMutex, timeout: float, *, skip: bool, verbose: bool) -> int:
-    """Say that another holds the lock, unless that is nothing to speak of; return the exit code."""
+def _not_free(mutex: ObservedMutex, timeout: float, *, skip: bool, verbose: bool) -> int:
+    """Report that another process holds the lock, silently if it is to be skipped; return the exit code."""
     if verbose or not skip:
         waited = f" after {timeout:g} s" if timeout else ""
-        say(f"{shown(mutex.key)} is locked{waited}: {mutex.awaited}")
+        say(f"{shown(mutex.key)} is locked{waited}: {mutex.waits_for}")
     return DONE if skip else LOCKED
 
 
 def _under_lock(
-    job: _Job, mutex: SeenMutex, environment: Mapping[str, str], signals: Signals
+    job: _Job, mutex: ObservedMutex, environment: Mapping[str, str], signals: Signals
 ) -> int:
-    """Run the command, and give the lock back; return the exit code.
+    """Run the command, and release the lock; return the exit code.
 
     Raises:
-        InterruptedWaitError: If a signal came before it was started.
-        NoCommandError: If it cannot be started.
+        InterruptedWaitError: If a signal arrived before the command was started.
+        NoCommandError: If the command cannot be started.
     """
     if job.verbose:
-        say(f"took {shown(mutex.key)}, fencing token {mutex.fencing_token}")
+        say(f"acquired {shown(mutex.key)}, fencing token {mutex.fencing_token}")
     child = None
     try:
-        heed(signals)
+        wait_or_raise(signals)
         with Watchdog() as watchdog:
             child = Child(
                 job.path,
                 job.command,
-                {**environment, **_about(mutex)},
+                {**environment, **_variables(mutex)},
                 own_group=not has_terminal(),
                 adopts=os.getpid() == 1,
             )
             watchdog.guard(-child.pid if child.own_group else child.pid, job.grace)
-            overseer = Overseer(
+            supervisor = Supervisor(
                 child,
                 mutex,
                 signals,
@@ -299,22 +299,22 @@ def _under_lock(
                 grace=job.grace,
                 deadline=math.inf if job.deadline is None else job.deadline,
             )
-            code = overseer.wait()
+            code = supervisor.wait()
     except BaseException:
-        # never before a command that was started has ended: after an error of ours the lease runs out
+        # not if the command was started: it may still run after an error of ours, so the lease must expire
         if child is None:
-            _give_back(mutex, verbose=job.verbose)
+            _release(mutex, verbose=job.verbose)
         raise
-    if overseer.why is Why.LOST:
+    if supervisor.reason is EndReason.LOST:
         return LOST
-    is_lost = _give_back(mutex, verbose=job.verbose)
-    if is_lost or overseer.why is Why.IN_DANGER:
+    is_lost = _release(mutex, verbose=job.verbose)
+    if is_lost or supervisor.reason is EndReason.IN_DANGER:
         return LOST
-    return TIMED_OUT if overseer.why is Why.DEADLINE else code
+    return TIMED_OUT if supervisor.reason is EndReason.DEADLINE else code
 
 
-def _about(mutex: SeenMutex) -> dict[str, str]:
-    """Return what the command learns of its lock."""
+def _variables(mutex: ObservedMutex) -> dict[str, str]:
+    """Return the variables that describe the lock to the command."""
     return {
         "PYNAMODB_MUTEX_KEY": mutex.key,
         "PYNAMODB_MUTEX_FENCING_TOKEN": str(mutex.fencing_token),
@@ -323,26 +323,26 @@ def _about(mutex: SeenMutex) -> dict[str, str]:
     }
 
 
-def _give_back(mutex: SeenMutex, *, verbose: bool) -> bool:
-    """Release the lock; return whether it had been lost."""
+def _release(mutex: ObservedMutex, *, verbose: bool) -> bool:
+    """Release the lock; return whether it was lost."""
     try:
         mutex.release()
     except MutexLostError as error:
-        say(f"the lock had been lost when the command ended: {error.loss.value}")
+        say(f"the lock was lost while the command ran: {error.loss.value}")
         return True
     except (PynamoDBException, BotoCoreError) as error:
-        say(f"the lock could not be released, and expires with its lease: {one_line(error)}")
+        say(f"the lock could not be released and will expire: {one_line(error)}")
     else:
         if verbose:
-            say(f"gave {shown(mutex.key)} back")
+            say(f"released {shown(mutex.key)}")
     return False
 
 
 class InterruptedWaitError(Exception):
-    """A signal came before the command was started.
+    """A signal arrived before the command was started.
 
     Attributes:
-        number: The signal's.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -350,8 +350,8 @@ class InterruptedWaitError(Exception):
         self.number = number
 
 
-class SeenMutex(Mutex):
-    """A mutex that shows what it waits for."""
+class ObservedMutex(Mutex):
+    """A mutex that reports what it waits for."""
 
     _seen: Acquisition | None = None
 
@@ -360,15 +360,15 @@ class SeenMutex(Mutex):
         return self._seen
 
     @property
-    def in_the_way(self) -> Claim | None:
-        """The claim that stood in the way, as it was seen last."""
+    def blocking_claim(self) -> Claim | None:
+        """The claim of the holder that was read last, if any."""
         return None if self._seen is None else self._seen.holder
 
     @property
-    def awaited(self) -> str:
-        """What is waited for, for people: who holds the lock, or an answer."""
-        if self.in_the_way is not None:
-            return describe(self.in_the_way)
+    def waits_for(self) -> str:
+        """What the mutex waits for, for people: the holder, or an answer of DynamoDB."""
+        if self.blocking_claim is not None:
+            return describe(self.blocking_claim)
         connection = current_process().store(self._options.model).connection
         if connection.server.answered:
             return f"DynamoDB is throttling or failing, in {connection.where}"
@@ -376,9 +376,9 @@ class SeenMutex(Mutex):
 
 
 def describe(claim: Claim) -> str:
-    """Say who holds a lock, and since when."""
+    """Return who holds a lock and since when, for people."""
     if claim.expires_at is None:
-        # left just now and taken by another, or the write that takes it fails for a while
+        # it was read as free; then another process was faster, or our write has failed so far
         return "it was free a moment ago"
     text = f"held by {shown_owner(claim.owner)}"
     made = made_at(claim.token)
@@ -388,8 +388,8 @@ def describe(claim: Claim) -> str:
     return text
 
 
-def heed(signals: Signals, seconds: float = 0.0) -> None:
-    """Wait so long.
+def wait_or_raise(signals: Signals, seconds: float = 0.0) -> None:
+    """Wait so many seconds.
 
     Raises:
         InterruptedWaitError: As soon as a signal asks this process to end.
@@ -399,23 +399,22 @@ def heed(signals: Signals, seconds: float = 0.0) -> None:
             raise InterruptedWaitError(number)
 
 
-def acquire(mutex: SeenMutex, signals: Signals, *, verbose: bool) -> bool:
-    """Take a lock; return whether it was free in time.
+def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool) -> bool:
+    """Acquire a lock; return whether this succeeded in time.
 
-    At a terminal a line shows who holds it, and how long it has been waited for. Elsewhere a line that stays
-    says so once the wait is a long one, and another one if it is then for something else: first for
-    DynamoDB's answer, then for a holder.
+    On a terminal a line that is updated shows the holder and the time waited. Elsewhere a line is printed once
+    the wait is long, and a second one if the reason changes, as from an answer of DynamoDB to a holder.
 
     Args:
         mutex: The lock.
-        signals: Those that may end the wait; one that comes during a request is heeded after the answer.
-        verbose: Say it in a line that stays at once, and at a terminal too.
+        signals: End the wait; a signal during a request takes effect after the answer.
+        verbose: Print the line at once, and on a terminal too.
 
     Raises:
-        InterruptedWaitError: When a signal came. Then nothing is held.
+        InterruptedWaitError: When a signal arrived. Then nothing is held.
         pynamodb.exceptions.PynamoDBException: As `Mutex.acquire`.
     """
-    sleeper = _ShowingSleeper(mutex, signals, verbose=verbose)
+    sleeper = _WaitSleeper(mutex, signals, verbose=verbose)
     who = caller()
     attempt = mutex._attempt(who, mutex._options.patience(True, None), blocks=True)
     try:
@@ -425,10 +424,10 @@ def acquire(mutex: SeenMutex, signals: Signals, *, verbose: bool) -> bool:
     return claim is not None
 
 
-class _ShowingSleeper(run_on_thread.ThreadSleeper):
-    """Shows what is waited for, while the thread that acquires the lock sleeps."""
+class _WaitSleeper(run_on_thread.ThreadSleeper):
+    """Shows what the mutex waits for while the thread that acquires it sleeps."""
 
-    def __init__(self, mutex: SeenMutex, signals: Signals, *, verbose: bool) -> None:
+    def __init__(self, mutex: ObservedMutex, signals: Signals, *, verbose: bool) -> None:
         super().__init__()
         self._mutex = mutex
         self._signals = signals
@@ -439,25 +438,25 @@ class _ShowingSleeper(run_on_thread.ThreadSleeper):
         self._said: set[bool] = set()
 
     def stop(self) -> None:
-        """Show nothing any more."""
+        """Remove the line that shows the wait."""
         self._status.stop()
 
     def sleep(self, until: float) -> None:
-        """Sleep until a local time; nobody else in this process wants a lock, so nothing wakes it before.
+        """Sleep until a local time; no other thread of this process waits for a lock and could wake this one.
 
         Raises:
-            InterruptedWaitError: When a signal comes.
+            InterruptedWaitError: When a signal arrives.
         """
         key = shown(self._mutex.key)
-        awaited, for_answer = self._mutex.awaited, self._mutex.in_the_way is None
+        waits_for, for_answer = self._mutex.waits_for, self._mutex.blocking_claim is None
         is_long = read_clock() - self._started >= _LONG
         is_terminal = self._console.is_terminal
         if for_answer not in self._said and (self._verbose or (is_long and not is_terminal)):
             self._said.add(for_answer)
-            say(f"waiting for {key}: {awaited}")
+            say(f"waiting for {key}: {waits_for}")
         while (now := read_clock()) < until:
             if is_terminal:
-                text = f"waiting for {key} for {now - self._started:.0f} s: {awaited}"
+                text = f"waiting for {key} for {now - self._started:.0f} s: {waits_for}"
                 self._status.update(escape(text))
                 self._status.start()
-            heed(self._signals, min(until - now, _LONGEST_SLEEP))
+            wait_or_raise(self._signals, min(until - now, _LONGEST_SLEEP))

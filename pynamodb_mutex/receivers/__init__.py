@@ -1,4 +1,4 @@
-"""Ready receivers of the signals: for OpenTelemetry, Prometheus and CloudWatch.
+"""Receivers of the signals for OpenTelemetry, Prometheus and CloudWatch.
 
-Each is a module that is imported by itself, and installed by a call of its ``install``.
+Each is a module of its own; import it and call its ``install``.
 """

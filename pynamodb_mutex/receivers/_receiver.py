@@ -1,4 +1,4 @@
-"""What the ready receivers have in common."""
+"""Base classes of the receivers."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def missing(module: str, what: str, extra: str) -> ImportError:
 
 
 class Receiver:
-    """A receiver of the signals, from when it is made until it is uninstalled.
+    """Receives the signals until it is uninstalled.
 
-    As a context manager it is uninstalled at the end of the block. The methods of a subclass that are
-    named as signals receive them.
+    As a context manager it is uninstalled at the end of the block. A subclass receives the signals for which it
+    has a method of the same name.
     """
 
     def __init__(self, key_label: Callable[[str], str] | None) -> None:
@@ -54,7 +54,7 @@ class Receiver:
         return self
 
     def uninstall(self) -> None:
-        """Receive no more signals. What was counted stays; may be called again."""
+        """Stop receiving signals. Counts remain. May be called again."""
         for name in _NAMES:
             method = getattr(self, name, None)
             if method is not None:
@@ -74,7 +74,7 @@ class Receiver:
         self.uninstall()
 
     def _labels(self, sender: type[Model], key: str) -> tuple[str, ...]:
-        """Return the table, and what the caller makes of the key: never the key itself."""
+        """Return the table and the caller's label of the key, never the key itself."""
         table: Any = sender.Meta
         if self._key_label is None:
             return (table.table_name,)
@@ -82,9 +82,9 @@ class Receiver:
 
 
 class Held(Generic[T]):
-    """What is remembered of locks that are held, by their tokens; each until its end is reported.
+    """Values for locks that are held, by token, each until the lock's end is reported.
 
-    Has no lock, which a fork could leave locked: each step is one operation of a dict.
+    Uses no `threading.Lock`, which a fork could leave locked in the child: each step is one dict operation.
 
     Args:
         forget: Called in a forked child for each lock that is its parent's.
@@ -96,17 +96,17 @@ class Held(Generic[T]):
         self._forget = forget
 
     def add(self, token: str, what: T) -> None:
-        """Remember a lock that is held from now on."""
+        """Add a lock that is held from now on."""
         self._forget_parents()
         self._held[token] = what
 
     def pop(self, token: str) -> T | None:
-        """Forget a lock whose end was reported; None if it was not remembered."""
+        """Remove a lock whose end was reported; None if it is not there."""
         self._forget_parents()
         return self._held.pop(token, None)
 
     def clear(self) -> list[T]:
-        """Forget all; return what was remembered."""
+        """Remove all, and return their values."""
         held, self._held = self._held, {}
         return list(held.values())
 

@@ -4,7 +4,7 @@ Needs neither a client nor a permission: CloudWatch Logs makes the metrics from 
 
 ==================  ============================================================================
 ``Acquired``        1 for a lock acquired; with it ``WaitTime`` in seconds, ``Attempts``, and
-                    ``Abandoned``, 1 if the holder before never gave it back
+                    ``Abandoned``, 1 if the previous holder never released it
 ``Contended``       1 for an acquisition that found the lock held
 ``NotAcquired``     1 for an acquisition that failed; with it ``WaitTime``
 ``RenewalFailed``   1 for a renewal that failed
@@ -15,7 +15,7 @@ Needs neither a client nor a permission: CloudWatch Logs makes the metrics from 
 
 The dimension is ``table``, with ``key_label`` also ``table`` and ``key_label`` together, and for
 ``Lost`` also ``table`` and ``loss`` together. Key, owner and fencing token are properties of the line, to be
-searched by CloudWatch Logs Insights, and cost no metric.
+searched by CloudWatch Logs Insights; they are not metrics.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ def install(
     stream: TextIO | None = None,
     key_label: Callable[[str], str] | None = None,
 ) -> CloudWatchReceiver:
-    """Write a line for each thing that happens to the locks of this process, but for renewals that succeed.
+    """Write a line for each event of this process's locks, except successful renewals.
 
     Args:
-        namespace: Of the metrics.
-        stream: Where the lines go; what is ``sys.stdout`` at the time by default.
-        key_label: Makes a dimension from a key, one of few, such as its prefix. Each value is a metric of
-            its own, which costs.
+        namespace: Namespace of the metrics.
+        stream: Where to write the lines; by default ``sys.stdout``, as it is at the time of each line.
+        key_label: Maps a key to a dimension with few values, such as the key's prefix. CloudWatch charges
+            each value as a metric.
 
     Returns:
-        What is installed, to ``uninstall`` it.
+        The receiver; call its ``uninstall`` to stop.
 
     Raises:
         ImportError: If blinker is not installed.
@@ -64,7 +64,7 @@ def install(
 
 
 class CloudWatchReceiver(Receiver):
-    """What `install` returns. Also a context manager, which uninstalls it."""
+    """The receiver that `install` returns. As a context manager it is uninstalled at the end of the block."""
 
     def __init__(
         self, namespace: str, stream: TextIO | None, key_label: Callable[[str], str] | None
@@ -149,7 +149,7 @@ class CloudWatchReceiver(Receiver):
         directive = {"Namespace": self._namespace, "Dimensions": dimensions, "Metrics": described}
         metadata = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [directive]}
         stream = self._stream or sys.stdout
-        # in one piece, for other threads write as well
+        # one call: other threads write to the stream as well
         stream.write(json.dumps({"_aws": metadata, **line}) + "\n")
         stream.flush()
 

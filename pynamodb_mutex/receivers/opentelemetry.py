@@ -1,16 +1,16 @@
 """Spans and metrics of locks for OpenTelemetry.
 
-A span ``acquire TABLE`` from the call until the lock was acquired, or not, and a span ``hold TABLE`` from
-then until it was released, handed over or lost. Both are children of what is current where the lock is
-acquired, and the second has a link to the first. A loss is an error of the span that held.
+The span ``acquire TABLE`` lasts from the call of ``acquire`` to its end; the span ``hold TABLE`` from then until
+the lock is released, handed over or lost. Both are children of the span that is current where the lock is
+acquired; the second has a link to the first. A loss sets the second one's status to error.
 
 =======================================  ==================  =================================================
 ``pynamodb_mutex.acquired``              counter             locks acquired
 ``pynamodb_mutex.contended``             counter             acquisitions that found the lock held
-``pynamodb_mutex.not_acquired``          counter             acquisitions that came to nothing;
+``pynamodb_mutex.not_acquired``          counter             acquisitions that failed;
                                                              ``pynamodb_mutex.outcome`` is ``held`` or ``error``
-``pynamodb_mutex.abandoned``             counter             locks taken over from a holder that never gave
-                                                             them back
+``pynamodb_mutex.abandoned``             counter             locks taken over from a holder that never
+                                                             released them
 ``pynamodb_mutex.lost``                  counter             locks lost; ``pynamodb_mutex.loss`` is the name of
                                                              the ``Loss``
 ``pynamodb_mutex.renewal_failures``      counter             renewals that failed
@@ -60,15 +60,15 @@ def install(
     meter_provider: MeterProvider | None = None,
     key_label: Callable[[str], str] | None = None,
 ) -> OpenTelemetryReceiver:
-    """Trace and count what happens to the locks of this process from now on.
+    """Trace and count the lock events of this process from now on.
 
     Args:
-        tracer_provider: Gets the spans; the global one by default.
-        meter_provider: Gets the metrics; the global one by default.
-        key_label: Makes an attribute of metrics from a key, one of few, such as its prefix.
+        tracer_provider: Receives the spans; the global one by default.
+        meter_provider: Receives the metrics; the global one by default.
+        key_label: Maps a key to an attribute of metrics with few values, such as the key's prefix.
 
     Returns:
-        What is installed, to ``uninstall`` it.
+        The receiver; call its ``uninstall`` to stop.
 
     Raises:
         ImportError: If blinker or opentelemetry-api is not installed.
@@ -82,7 +82,7 @@ class _Holding(NamedTuple):
 
 
 class OpenTelemetryReceiver(Receiver):
-    """What `install` returns. Also a context manager, which uninstalls it."""
+    """The receiver that `install` returns. As a context manager it is uninstalled at the end of the block."""
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ class OpenTelemetryReceiver(Receiver):
 
         self._acquired = count("acquired", "Locks acquired")
         self._contended = count("contended", "Acquisitions that found the lock held")
-        self._not_acquired = count("not_acquired", "Acquisitions that came to nothing")
+        self._not_acquired = count("not_acquired", "Acquisitions that failed")
         self._abandoned = count(
-            "abandoned", "Locks taken over from a holder that never gave them back"
+            "abandoned", "Locks taken over from a holder that never released them"
         )
         self._lost = count("lost", "Locks lost before they were released")
         self._failures = count("renewal_failures", "Renewals that failed")
@@ -117,11 +117,11 @@ class OpenTelemetryReceiver(Receiver):
         self._now_held = meter.create_up_down_counter(
             f"{_OURS}.held", "{lock}", "Locks held by this process"
         )
-        # the parent of a forked child ends their spans itself
+        # in a forked child: only the parent ends the spans of its locks
         self._held: Held[_Holding] = Held(self._uncount)
 
     def uninstall(self) -> None:
-        """Receive no more signals, and end the spans of locks that are held; may be called again."""
+        """Stop receiving signals, and end the spans of locks that are held. May be called again."""
         super().uninstall()
         for holding in self._held.clear():
             self._uncount(holding)

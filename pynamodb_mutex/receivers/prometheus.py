@@ -3,10 +3,10 @@
 ==============================================  =========  ===================================================
 ``pynamodb_mutex_acquired_total``               counter    locks acquired
 ``pynamodb_mutex_contended_total``              counter    acquisitions that found the lock held
-``pynamodb_mutex_not_acquired_total``           counter    acquisitions that came to nothing; ``reason`` is
+``pynamodb_mutex_not_acquired_total``           counter    acquisitions that failed; ``reason`` is
                                                            ``held`` or ``error``
-``pynamodb_mutex_abandoned_total``              counter    locks taken over from a holder that never gave them
-                                                           back
+``pynamodb_mutex_abandoned_total``              counter    locks taken over from a holder that never released
+                                                           them
 ``pynamodb_mutex_lost_total``                   counter    locks lost; ``cause`` is the name of the ``Loss``
 ``pynamodb_mutex_renewal_failures_total``       counter    renewals that failed
 ``pynamodb_mutex_wait_seconds``                 histogram  from the call until the lock was acquired
@@ -14,8 +14,8 @@
 ``pynamodb_mutex_held``                         gauge      locks held by this process now
 ==============================================  =========  ===================================================
 
-All have the label ``table``, and with ``key_label`` the label ``key``. The keys themselves are no labels:
-there may be any number of them.
+All have the label ``table``, and with ``key_label`` the label ``key``. Keys themselves are not used as labels,
+because their number has no limit.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 
 def install(
     registry: CollectorRegistry = REGISTRY, *, key_label: Callable[[str], str] | None = None
 ) -> PrometheusReceiver:
-    """Count what happens to the locks of this process from now on.
+    """Count the lock events of this process from now on.
 
     Args:
-        registry: Where the metrics are registered.
-        key_label: Makes a label from a key, one of few, such as its prefix. Without, metrics tell
-            tables apart, not keys.
+        registry: Registry for the metrics.
+        key_label: Maps a key to a label with few values, such as the key's prefix. Without it, metrics are
+            per table.
 
     Returns:
-        What is installed, to ``uninstall`` it.
+        The receiver; call its ``uninstall`` to stop.
 
     Raises:
         ImportError: If blinker or prometheus_client is not installed.
-        ValueError: If it is installed in this registry already.
+        ValueError: If a receiver is already installed in this registry.
     """
     return PrometheusReceiver(registry, key_label)._connect()
 
 
 class PrometheusReceiver(Receiver):
-    """What `install` returns. Also a context manager, which uninstalls it."""
+    """The receiver that `install` returns. As a context manager it is uninstalled at the end of the block."""
 
     def __init__(self, registry: CollectorRegistry, key_label: Callable[[str], str] | None) -> None:
         """Use `install`."""
@@ -76,10 +76,10 @@ class PrometheusReceiver(Receiver):
             Counter, "contended", "Acquisitions that found the lock held"
         )
         self._not_acquired = self._metric(
-            Counter, "not_acquired", "Acquisitions that came to nothing", "reason"
+            Counter, "not_acquired", "Acquisitions that failed", "reason"
         )
         self._abandoned = self._metric(
-            Counter, "abandoned", "Locks taken over from a holder that never gave them back"
+            Counter, "abandoned", "Locks taken over from a holder that never released them"
         )
         self._lost = self._metric(Counter, "lost", "Locks lost before they were released", "cause")
         self._failures = self._metric(Counter, "renewal_failures", "Renewals that failed")
@@ -101,7 +101,7 @@ class PrometheusReceiver(Receiver):
         return metric
 
     def uninstall(self) -> None:
-        """Receive no more signals, and take the metrics out of the registry; may be called again."""
+        """Stop receiving signals, and remove the metrics from the registry. May be called again."""
         super().uninstall()
         while self._metrics:
             self._registry.unregister(self._metrics.pop())

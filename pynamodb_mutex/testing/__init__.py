@@ -1,7 +1,7 @@
-"""For tests and examples: an embedded DynamoDB, a clock that stands until it is moved, claims of others.
+"""For tests and examples: an embedded DynamoDB, a fake clock, and locks that other processes seem to hold.
 
-Needs the extra ``testing``. Its pytest fixtures (``dynamodb``, ``lock_table``, ``fake_clock``) are
-there as soon as the package is installed.
+Needs the extra ``testing``. pytest finds the fixtures ``dynamodb`` (an engine for the session), ``lock_table``
+(LockItem with an empty table) and ``fake_clock`` (a `FakeClock`) when the package is installed.
 """
 
 from importlib import import_module
@@ -39,7 +39,7 @@ _HOMES = {"FakeClock": "fake_clock", "expire": "holders", "held_elsewhere": "hol
 def __getattr__(name: str) -> Any:
     """Load a name's module when the name is first used.
 
-    Every start of pytest loads this package, for its plugin is inside: that must cost no time in
+    Every start of pytest loads this package, because it contains the plugin. That must cost no time in
     projects whose tests use no lock.
     """
     if name in __all__:

@@ -69,7 +69,7 @@ class Engine:
     Attributes:
         name: "embedded", "local", or "external" for one that was running before.
         endpoint_url: Where it answers.
-        pid: Its process; None if it was not started here.
+        pid: Its process id; None if it was not started here.
     """
 
     name: str
@@ -85,10 +85,10 @@ def embedded_dynamodb(port: int = 0) -> Iterator[Engine]:
         port: The port on 127.0.0.1; 0 for one that is free.
 
     Yields:
-        The engine, which answers by now.
+        The engine, ready to answer.
 
     Raises:
-        EngineError: A package is missing, or the server does not start.
+        EngineError: If a package is missing, or the server does not start.
     """
     missing = [name for name in ("moto", "flask", "waitress") if not importlib.util.find_spec(name)]
     if missing:
@@ -96,8 +96,8 @@ def embedded_dynamodb(port: int = 0) -> Iterator[Engine]:
             f"the embedded DynamoDB needs {' and '.join(missing)}: "
             "pip install 'pynamodb-mutex[testing]'"
         )
-    # The server is to find the packages that we find, however our sys.path came about, and
-    # nothing that happens to lie in the working directory.
+    # the server must find the packages that this process finds, whatever made its sys.path, and nothing
+    # in the working directory
     package_root = str(Path(__file__).parents[2])
     path = os.pathsep.join([package_root, *filter(None, sys.path)])
     env = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
@@ -113,13 +113,13 @@ def dynamodb_local(port: int = 0) -> Iterator[Engine]:
     Its jars are fetched once, by Maven, into the user's cache folder.
 
     Args:
-        port: The port; 0 for one that is free. Of no meaning for one that runs already.
+        port: The port; 0 for one that is free. Ignored for an engine that is already running.
 
     Yields:
-        The engine, which answers by now.
+        The engine, ready to answer.
 
     Raises:
-        EngineError: It cannot be used here, or does not start.
+        EngineError: If it cannot be used here, or does not start.
     """
     setting = os.environ.get(LOCAL_VARIABLE, "")
     if setting.startswith(_URL):
@@ -136,7 +136,7 @@ def dynamodb_local(port: int = 0) -> Iterator[Engine]:
 
 
 def why_no_dynamodb_local() -> str | None:
-    """Say what is missing for :func:`dynamodb_local`.
+    """Return what is missing for :func:`dynamodb_local`.
 
     Returns:
         None if it can be used, though Maven may still fail to fetch it; else one sentence,
@@ -193,10 +193,10 @@ def environment(engine: Engine) -> dict[str, str]:
 
 @contextmanager
 def use(engine: Engine) -> Iterator[Engine]:
-    """Let this process, and those it starts, talk to an engine inside the block.
+    """Direct this process, and those it starts, to an engine for the length of the block.
 
-    What the library knows of another endpoint, its connections included, is dropped on both ends.
-    boto3 clients and the connections of other models keep the endpoint they have.
+    The library forgets its connections, locks and server time at both ends of the block. boto3 clients and
+    the connections of models other than lock models keep their endpoint.
 
     Args:
         engine: The engine to reach.

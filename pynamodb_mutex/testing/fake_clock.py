@@ -1,4 +1,4 @@
-"""A local clock that stands still until a test moves it."""
+"""A local clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class FakeClock(clock.LocalClock):
-    """A local clock that stands still until it is moved, as a context manager.
+    """A local clock that moves only by `advance`; a context manager.
 
-    Every lock of the process goes by it inside the block; waiting threads wake when it is moved far
-    enough. It is the local clock alone: the engine's own time goes on, so `advance` plays a process
-    that was suspended, or slow, and standing still one whose clock stood.
+    All locks of the process use it inside the block. Waiting threads wake when it has been moved far
+    enough. The engine's own time continues: `advance` simulates a process that was suspended or slow, and
+    not advancing simulates one whose clock stood still.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class FakeClock(clock.LocalClock):
         self.advance(math.inf)
 
     def now(self) -> float:
-        """Return seconds since an arbitrary start."""
+        """Return the time of this clock, in seconds since an arbitrary start."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock, and wake the threads that wait for that."""
+        """Move the clock forward by a number of seconds, and wake the threads whose time has come."""
         with self._moved:
             self._now += seconds
             due = [condition for end, condition in self._waiting if end <= self._now]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def dynamodb() -> Iterator[Engine]:
-    """An embedded DynamoDB for the session; boto3 and PynamoDB find it by the environment."""
+    """An embedded DynamoDB for the session; the environment directs boto3 and PynamoDB to it."""
     from pynamodb_mutex.testing.engines import embedded_dynamodb, use  # noqa: PLC0415 - see above
 
     with embedded_dynamodb() as engine, use(engine):
@@ -40,7 +40,7 @@ def lock_table(dynamodb: Engine) -> Iterator[type[LockItem]]:  # noqa: ARG001 - 
 
 @pytest.fixture
 def fake_clock() -> Iterator[FakeClock]:
-    """The local clock, standing still until `FakeClock.advance`."""
+    """The local clock, which moves only by `FakeClock.advance`."""
     from pynamodb_mutex.testing.fake_clock import FakeClock  # noqa: PLC0415 - see above
 
     with FakeClock() as clock:

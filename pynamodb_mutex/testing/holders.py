@@ -1,4 +1,4 @@
-"""Holders that a test makes up: one that died long ago, and one in another process."""
+"""Holders for tests: one that died long ago, and one that seems to be in another process."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ M = TypeVar("M", bound=Model)
 def expire(key: Any, model: type[Model] = LockItem) -> None:
     """Move the end of a key's claim into the past, as if its holder had died long ago.
 
-    A holder in this process goes on as it may after a pause: it finds out at its next request, or at the
-    end of its lease. Others here do not count on it any more.
+    A holder in this process continues, as after a pause: it notices the loss at its next request, or at the
+    end of its lease. Waiters in this process no longer wait for it.
 
     Args:
         key: The lock's key; of a row, its hash key, or a tuple of hash and range key.
         model: The lock table, or the model of the row.
 
     Raises:
-        pynamodb.exceptions.UpdateError: If nobody holds it.
+        pynamodb.exceptions.UpdateError: If nobody holds the key.
     """
     process, options = current_process(), _lock_of(key, model)._options
     run(process, _expiring(process, process.store(options.model), options))
@@ -72,16 +72,16 @@ def held_elsewhere(
     lease: float = 30.0,
     model: type[Model] = LockItem,
 ) -> AbstractContextManager[Model]:
-    """Let somebody else hold a key, or a row, inside a block, whoever held it before.
+    """Let another process seem to hold a key, or a row, for the length of a block. Breaks any claim first.
 
     Args:
         key: The lock's key; of a row, its hash key, or a tuple of hash and range key.
         owner: The label of the holder.
-        lease: Seconds; not renewed.
+        lease: Seconds until the lock expires; it is not renewed.
         model: The lock table, or the model of the row.
 
     Returns:
-        A context manager that gives the item, or the row, as it stands in the table.
+        A context manager that returns the item, or the row, as it is in the table.
     """
     return _held(_lock_of(key, model, owner=owner, lease=lease, auto_renew=False), model)
 
@@ -89,7 +89,7 @@ def held_elsewhere(
 @contextmanager
 def _held(lock: Any, model: type[M]) -> Iterator[M]:
     lock.force_release()
-    # With a connection and a local queue of its own, as another process has.
+    # a connection and a local queue of its own, as another process has them
     elsewhere = Process()
     store = elsewhere.store(lock._options.model)
     acquisition = Acquisition(Contender(elsewhere, store, lock._options, caller()), 0.0)
@@ -99,7 +99,7 @@ def _held(lock: Any, model: type[M]) -> Iterator[M]:
         msg = f"{shown(lock.key)} was taken before it could be held elsewhere"
         raise MutexTimeoutError(msg, key=lock.key)
     try:
-        # The claim of a row may stand in a lock table: then the row itself has to be read.
+        # the claim of a row may be in a lock table: then the row itself must be read
         stands_in_row = lock._options.model is model
         item = claim.item if stands_in_row else run(current_process(), lock._reading())
         yield model.from_raw_data(item)
@@ -109,7 +109,7 @@ def _held(lock: Any, model: type[M]) -> Iterator[M]:
 
 
 def _lock_of(key: Any, model: type[Model], **options: Any) -> Mutex:
-    """Return the lock that a key, or that of a row, stands for."""
+    """Return the lock of a key, or of a row's key."""
     if issubclass(model, LockItem):
         return Mutex.for_key(key, model=model, **options)
     if not hasattr(model, "locked"):

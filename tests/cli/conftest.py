@@ -6,7 +6,6 @@ import uuid
 
 import pytest
 
-from dev.faultproxy import fault_proxy
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.testing import use
 
@@ -20,10 +19,3 @@ def embedded(embedded_engine, monkeypatch):
         monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", name)
         LockItem.create_table()
         yield LockItem
-
-
-@pytest.fixture
-def proxy(engine):
-    """A proxy to each engine in turn."""
-    with fault_proxy(engine) as proxy:
-        yield proxy

@@ -1,156 +1,325 @@
-"""Where the locks are, what the command line says when they are not there, and its other commands."""
+"""What all commands share: which table, messages of failures, closed pipes, Ctrl-C, help and completion."""
 
 from __future__ import annotations
 
+import base64
 import os
 import socket
 import subprocess
 import sys
-import time
 import types
+import uuid
+from datetime import datetime, timezone
+from decimal import Decimal
 
+import cli_models
 import pytest
 from cli import COMMAND, run_cli
+from cli_scene import json_of, plain, wrong_usage
+from click.testing import CliRunner
+from lock_items import Elsewhere
+from pynamodb.attributes import MapAttribute
 from pynamodb.signals import pre_dynamodb_send
 
+from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.cli import INTERRUPTED, main
+from pynamodb_mutex.cli import _output as output
 from pynamodb_mutex.cli._app import app
-from pynamodb_mutex.testing import environment, held_elsewhere
+from pynamodb_mutex.cli._place import Place
+from pynamodb_mutex.testing import environment, expire, held_elsewhere
 
-pytestmark = pytest.mark.real
-
-COMMANDS = sorted(app.commands)
+CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 def failure(*args, **more):
-    """Run a command that fails, and return the one line that it says."""
+    """Run a command that fails; return the one line that it prints."""
     done = run_cli(*args, **more)
     assert (done.exit_code, done.stdout) == (1, ""), done.output
     (line,) = done.stderr.splitlines()
     return line
 
 
-def test_the_place_may_stand_before_or_after_the_command(table, engine):
+@pytest.fixture
+def made(engine, monkeypatch):
+    """Makes a model's table, under a name of its own."""
+
+    def make(model):
+        monkeypatch.setattr(model.Meta, "table_name", f"locks-{uuid.uuid4().hex}")
+        monkeypatch.setattr(model, "_connection", None)
+        model.create_table(wait=True)
+        return model
+
+    return make
+
+
+# -- which table -----------------------------------------------------------------------------------
+
+
+def test_options_before_or_after_the_command_and_from_the_environment(table, engine):
     name = table.Meta.table_name
     with held_elsewhere("a"):
         for args in (("--table", name, "ls"), ("ls", "--table", name)):
-            assert "\nelsewhere" not in run_cli(*args).stdout
             assert "a\telsewhere\t" in run_cli(*args).stdout
         # the later one counts
         assert "a\t" in run_cli("--table", "nothing", "ls", "--table", name).stdout
-        env = {"PYNAMODB_MUTEX_REGION": "!"}
-        assert "region_name '!' doesn't match" in run_cli("ls", env=env).stderr
-        assert run_cli("--region", "us-east-1", "ls", env=env).exit_code == 0
+        env = {"PYNAMODB_MUTEX_REGION": "us-west-2"}
+        assert " in us-west-2" in run_cli("ls", "--prefix", "x", env=env).stderr
+        done = run_cli("--region", "us-east-1", "ls", "--prefix", "x", env=env)
+        assert " in us-east-1" in done.stderr
         done = run_cli("--endpoint-url", engine.endpoint_url, "--region", "us-east-1", "ls")
         assert "a\t" in done.stdout
 
 
-def test_a_missing_table_is_reported_with_what_makes_it(engine):
-    for args in (("ls",), ("show", "a"), ("wait", "a"), ("watch",), ("release", "a")):
-        line = failure("--table", "no-such-table", *args)
-        assert line == (
-            f"Error: there is no table no-such-table in us-east-1 at {engine.endpoint_url}: wrong region or "
-            "profile? If not, pynamodb-mutex create-table makes it"
-        )
-    # what create-table does not make
-    for args in (("delete-table", "--yes"), ("--model", "cli_models:Order", "ls")):
-        line = failure("--table", "no-such-table", *args)
-        assert line.startswith("Error: there is no table no-such-table in us-east-1")
-        assert line.endswith(": wrong region or profile?")
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--endpoint-url", "localhost:8000", "ls"), "is not a URL such as http://localhost:8000"),
+        (("--endpoint-url", "http://", "ls"), "is not a URL such as http://localhost:8000"),
+        (("--table", " ", "ls"), "is empty"),
+        (("ls", "--region", ""), "is empty"),
+        (("nothing",), "No such command"),
+        (("--model", "cli_models", "ls"), "such as shop.locks:ShopLock"),
+        (("--model", ":x", "ls"), "such as shop.locks:ShopLock"),
+        (("--model", "cli_models:Nothing", "ls"), "AttributeError"),
+        (("--model", "no_such_module:X", "ls"), "ModuleNotFoundError"),
+        (("--model", "cli_models:uuid", "ls"), "AttributeError"),
+        (("--model", "os:path", "ls"), "neither a LockItem nor a model with row locks"),
+        (("--model", "cli_models:Kept", "ls"), "keeps its locks in LockItem"),
+        (("--model", "cli_models:Order", "create-table"), "is a model of rows"),
+        (("--model", "cli_models:Order", "show", "a"), "Order has a range key"),
+        (("--model", "cli_models:Order", "watch", "a"), "Order has a range key"),
+        (("--model", "cli_models:Blob", "show", "AQ==", "--range-key", "1"), "no range key"),
+        (("--model", "cli_models:Blob", "show", "A"), "is not base64"),
+        (("--model", "cli_models:Order", "show", "a", "--range-key", "x"), "is not a number"),
+    ],
+)
+def test_wrong_usage(args, message):
+    assert message in wrong_usage(*args)
 
 
 @pytest.mark.real("embedded")
-def test_an_endpoint_that_does_not_answer_is_reported_within_seconds(table):
+def test_amazons_own_endpoint_is_not_spelt_out(engine, monkeypatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB")
+    place = Place()
+    place.chosen = {"table": "mine", "region": "eu-west-1"}
+    assert str(place) == "table mine in eu-west-1"
+
+
+def test_model_with_other_names_a_range_key_and_other_data(made):
+    model = made(cli_models.ShopLock)
+    of_model = ("--model", "cli_models:ShopLock")
+    with held_elsewhere("a", owner="me", model=model):
+        model("stray", kind="ORDER", owner="they", token="t", expires_at=1.0).save()
+        model("other", kind="ORDER").save()
+        data = model.data.set(MapAttribute(page=3))
+        model.get("a", "LOCK").update([data], add_version_condition=False)
+        (lock,) = json_of(*of_model, "ls")
+        assert (lock["key"], lock["owner"], lock["state"]) == ("a", "me", "held")
+        assert "range_key" not in lock
+        assert json_of(*of_model, "show", "a")["data"] == {"page": 3}
+        assert json_of(*of_model, "release", "a", "--force", "--yes")["freed"] is True
+        assert model.get("a", "LOCK").expires_at is None
+        assert model.get("stray", "ORDER").expires_at == 1.0
+
+
+def test_model_of_rows_with_a_range_key(made, table):
+    model = made(cli_models.Order)
+    of_model = ("--model", "cli_models:Order")
+    model("alice", 7).save()
+    model("bob", 1).save()
+    with held_elsewhere(("alice", 7), owner="me", model=model):
+        (lock,) = json_of(*of_model, "ls")
+        assert (lock["key"], lock["range_key"], lock["owner"]) == ("alice", "7", "me")
+        assert run_cli(*of_model, "ls").stdout.splitlines()[1].startswith("alice 7\tme\t")
+        found = json_of(*of_model, "show", "alice", "--range-key", "7.0")
+        assert (found["state"], found["row_kept_until"], found["data"]) == ("held", None, None)
+        done = run_cli(*of_model, "wait", "alice", "--range-key", "7", "--timeout", "0")
+        assert done.exit_code == 75
+        expire(("alice", 7), model)
+        freed = json_of(*of_model, "release", "--all-abandoned", "--yes")["freed"]
+        assert [lock["range_key"] for lock in freed] == ["7"]
+    row = model.get("alice", 7)
+    assert (row.lock_expires_at, row.number) == (None, 7)
+    assert json_of(*of_model, "show", "bob", "--range-key", "1")["token"] is None
+    lines = run_cli(*of_model, "show", "carol", "--range-key", "1").stdout
+    assert "none: there is no such row" in lines
+    assert not list(model.query("carol"))
+    # the table of the model counts, not that of the environment
+    with held_elsewhere("a"):
+        assert json_of(*of_model, "ls") == []
+        found = json_of("--model", "pynamodb_mutex:LockItem", "ls")
+        assert [lock["key"] for lock in found] == ["a"]
+        assert run_cli(*of_model, "--table", model.Meta.table_name, "ls").exit_code == 0
+
+
+def test_model_of_rows_with_binary_keys(made):
+    model = made(cli_models.Blob)
+    of_model = ("--model", "cli_models:Blob")
+    model(b"\xff\x00").save()
+    model(b"\x01").save()
+    text = base64.b64encode(b"\xff\x00").decode()
+    with held_elsewhere(b"\xff\x00", model=model):
+        assert [lock["key"] for lock in json_of(*of_model, "ls")] == [text]
+        assert json_of(*of_model, "release", text, "--force", "--yes")["freed"] is True
+    assert "never acquired" in run_cli(*of_model, "show", "AQ==").stdout
+
+
+def test_model_in_the_working_directory(table, tmp_path, monkeypatch):
+    module = "from pynamodb_mutex import LockItem\nclass Here(LockItem):\n    pass\n"
+    (tmp_path / "cli_models_here.py").write_text(module)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with held_elsewhere("a"):
+        for _ in range(2):
+            assert "a\t" in run_cli("--model", "cli_models_here:Here", "ls").stdout
+
+
+def test_json_of_values_of_attributes():
+    when = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    values = [MapAttribute(a=1), {2, 1}, b"\xff", Decimal("1.5"), when, uuid.UUID(int=1)]
+    assert [output.plain(value) for value in values] == [
+        {"a": 1},
+        [1, 2],
+        "/w==",
+        1.5,
+        "2026-01-02T00:00:00+00:00",
+        "00000000-0000-0000-0000-000000000001",
+    ]
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+def test_a_missing_table_is_reported_with_advice(engine):
+    missing = f"Error: there is no table no-such-table in us-east-1 at {engine.endpoint_url}: "
+    creates = "wrong region or profile? If not, pynamodb-mutex create-table creates it"
+    for args in (("ls",), ("show", "a"), ("wait", "a"), ("watch",), ("release", "a")):
+        assert failure("--table", "no-such-table", *args) == missing + creates
+    # create-table does not create tables of rows
+    rows = ("--model", "cli_models:Order", "ls")
+    assert failure("--table", "no-such-table", *rows) == f"{missing}wrong region or profile?"
+    line = failure("--table", "no-such-table", "delete-table", "--yes")
+    assert line.startswith("Error: there is no table no-such-table in us-east-1")
+    assert line.endswith(": wrong region or profile?")
+
+
+def test_an_endpoint_that_does_not_answer_is_reported(embedded, monkeypatch):
+    monkeypatch.setattr("pynamodb_mutex.cli._locks.PATIENCE", 0.2)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        begun = time.monotonic()
-        assert "Could not connect to the endpoint URL" in failure("--endpoint-url", url, "ls")
-        assert time.monotonic() - begun < 30
-        assert "Could not connect" in failure("--endpoint-url", url, "delete-table")
+        at = ("--endpoint-url", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        for args in (("ls",), ("delete-table",)):
+            assert "Could not connect to the endpoint URL" in failure(*at, *args)
 
 
-def test_a_profile_that_is_asked_for_comes_before_the_environment(table, monkeypatch, tmp_path):
+def test_a_profile_comes_before_credentials_of_the_environment(embedded, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_PROFILE", "")  # put back afterwards, as are these
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+    for name in CREDENTIALS:
         monkeypatch.setenv(name, "theenvironments")
     credentials = tmp_path / "credentials"
     credentials.write_text("[ops]\naws_access_key_id = theprofiles\naws_secret_access_key = x\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
     used = set()
 
-    def note(sender: object, **_: object) -> None:
+    def note(sender, **_):
         used.add(sender.session.get_credentials().access_key)
 
     with pre_dynamodb_send.connected_to(note):
         assert run_cli("--profile", "ops", "--region", "us-east-1", "ls").exit_code == 0
     assert used == {"theprofiles"}
-
-
-def test_credentials_that_there_are_not(table, monkeypatch):
-    monkeypatch.setenv("AWS_PROFILE", "")  # put back afterwards, as are these
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        monkeypatch.setenv(name, "nobodys")
     assert "The config profile (nobody) could not be found" in failure("--profile", "nobody", "ls")
     monkeypatch.delenv("AWS_PROFILE")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "nothing"))
     assert "AWS_ACCESS_KEY_ID" not in os.environ
-    told = failure("--region", "us-east-1", "ls")
-    assert "Unable to locate credentials. Give credentials as boto3 finds them" in told
+    message = failure("--region", "us-east-1", "ls")
+    assert "Unable to locate credentials. Give credentials as boto3 finds them" in message
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("--endpoint-url", "localhost:8000", "ls"), "no URL as in http://localhost:8000"),
-        (("--endpoint-url", "http://", "ls"), "no URL as in http://localhost:8000"),
-        (("--table", " ", "ls"), "is empty"),
-        (("ls", "--region", ""), "is empty"),
-        (("nothing",), "No such command"),
-    ],
-)
-def test_wrong_usage(args, message):
-    done = run_cli(*args)
-    assert done.exit_code == 2
-    assert message in done.stderr
-
-
-def test_what_the_environment_names_is_no_endpoint(monkeypatch):
+def test_invalid_endpoints_and_regions_are_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "nonsense")
-    told = "Invalid endpoint: nonsense"
+    invalid, at = "Invalid endpoint: nonsense", ("--region", "us-east-1")
     for args, request in ((("ls",), "Scan"), (("show", "k"), "GetItem")):
-        assert failure("--region", "us-east-1", *args) == f"Error: {request} failed: {told}"
+        assert failure(*at, *args) == f"Error: {request} failed: {invalid}"
     for name in ("create-table", "delete-table"):
-        assert failure("--region", "us-east-1", name) == f"Error: {told}"
-    done = run_cli("--region", "us-east-1", "run", "k", "--", "true")
-    assert (done.exit_code, done.stderr) == (125, f"Error: GetItem failed: {told}\n")
-
-
-@pytest.mark.parametrize("command", ["ls", "create-table", "delete-table"])
-def test_region_that_there_is_not(monkeypatch, tmp_path, command):
+        assert failure(*at, name) == f"Error: {invalid}"
+    done = run_cli(*at, "run", "k", "--", "true")
+    assert (done.exit_code, done.stderr) == (125, f"Error: GetItem failed: {invalid}\n")
+    monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB")
+    assert "region_name '!' doesn't match" in failure("--region", "!", "ls")
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "nothing"))
-    assert "You must specify a region. Set the region: " in failure(command)
+    for command in ("ls", "create-table", "delete-table"):
+        assert "You must specify a region. Set the region: " in failure(command)
 
 
-def test_a_mistake_of_our_own_is_not_reported_as_the_users(monkeypatch):
+def test_a_programming_error_is_not_reported_as_a_failure(monkeypatch):
     monkeypatch.setattr("pynamodb_mutex.cli._listing.Locks", lambda _: int("ours"))
     with pytest.raises(ValueError, match="ours"):
         app(["ls"], standalone_mode=False)
 
 
-def test_amazons_own_endpoint_is_not_spelt_out(engine, monkeypatch):
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
-    monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB")
-    from pynamodb_mutex.cli._place import Place
+CLOSED = """
+import os, sys
+from pynamodb_mutex.cli import main
+import pynamodb_mutex.cli._app  # once, not in each fork
+for args in (["ls"], ["ls", "--json"], ["policy"], ["show", "--help"]):
+    pid = os.fork()
+    if pid == 0:
+        sys.argv[1:] = args
+        main()
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=sys.stderr, flush=True)
+"""
 
-    place = Place()
-    place.chosen = {"table": "mine", "region": "eu-west-1"}
-    assert str(place) == "table mine in eu-west-1"
+
+@pytest.mark.real("embedded")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_closed_pipe_ends_a_command_silently(table):
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes) as pipe, held_elsewhere("a"):
+        command = [sys.executable, "-c", CLOSED]
+        done = subprocess.run(
+            command, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=100
+        )
+    assert done.stderr.split() == [b"141"] * 4
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_has_help_with_examples_and_exit_codes(name):
+def test_main_is_interrupted_at_its_start(monkeypatch):
+    class Slow(types.ModuleType):
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "pynamodb_mutex.cli._app", Slow("_app"))
+    with pytest.raises(SystemExit) as exited:
+        main()
+    assert exited.value.code == INTERRUPTED
+
+
+HIDING = """
+import importlib.util, sys
+sys.modules["click"] = None
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *a: None if name in ("click", "rich") else find(name, *a)
+from pynamodb_mutex.cli import main
+main()
+"""
+
+
+def test_without_the_extra_one_line_names_it():
+    done = subprocess.run(
+        [sys.executable, "-c", HIDING], capture_output=True, text=True, check=False
+    )
+    needs = "pynamodb-mutex needs click and rich: pip install 'pynamodb-mutex[cli]'\n"
+    assert (done.returncode, done.stderr) == (1, needs)
+
+
+# -- help and completion ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(app.commands))
+def test_help_has_examples_and_exit_codes(name):
     first, second = run_cli(name, "-h"), run_cli(name, "--help")
     assert (first.exit_code, first.stdout) == (0, second.stdout)
     assert "\n  Examples:\n    " in first.stdout
@@ -159,85 +328,120 @@ def test_each_command_has_help_with_examples_and_exit_codes(name):
         assert "--endpoint-url" in first.stdout
 
 
-def test_it_runs_as_a_module():
-    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("pynamodb-mutex, version ")
-
-
-@pytest.mark.parametrize("args", [["ls"], ["ls", "--json"], ["policy"], ["show", "--help"]])
-def test_a_closed_pipe_ends_it_quietly(table, args):
-    reads, writes = os.pipe()
-    os.close(reads)
-    with os.fdopen(writes) as pipe, held_elsewhere("a"):
-        done = subprocess.run(
-            [*COMMAND, *args], stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=100
-        )
-    assert (done.returncode, done.stderr) == (141, b"")
-
-
-def test_without_the_extra_one_line_names_it():
-    hidden = "import sys; sys.modules['click'] = None; from pynamodb_mutex.cli import main; "
-    hide = "import importlib.util as u; f = u.find_spec; "
-    hide += "u.find_spec = lambda n, *a: None if n in ('click', 'rich') else f(n, *a); "
-    done = subprocess.run(
-        [sys.executable, "-c", f"{hide}{hidden}main()"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr == (
-        "pynamodb-mutex needs click and rich: pip install 'pynamodb-mutex[cli]'\n"
-    )
-
-
-# -- completion ---------------------------------------------------------------------------------
-
-
-def completed(engine, *words):
-    """What a shell is told when the last word is completed."""
-    env = {
-        **environment(engine),
-        "_PYNAMODB_MUTEX_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(["pynamodb-mutex", *words]),
-        "COMP_CWORD": str(len(words)),
-    }
-    done = run_cli_completing(env)
-    return [line.partition(",")[2] for line in done.splitlines() if line]
-
-
-def run_cli_completing(env):
-    code = "from pynamodb_mutex.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
-    )
-    assert done.stderr == ""
-    return done.stdout
+def test_version(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["main", "--version"])
+    with pytest.raises(SystemExit) as exited:
+        main()
+    assert exited.value.code == 0
+    assert capsys.readouterr().out.startswith("pynamodb-mutex, version ")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_for_each_shell(shell):
+def test_completion_script(shell):
     done = run_cli("completion", shell)
     assert done.exit_code == 0
     assert "_PYNAMODB_MUTEX_COMPLETE" in done.stdout
     assert "pynamodb-mutex" in done.stdout
 
 
-def test_keys_are_completed_from_the_table(table, engine):
+def asking(*words):
+    """Return the environment by which bash asks to complete the last word."""
+    return {
+        "_PYNAMODB_MUTEX_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["pynamodb-mutex", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+
+
+def completed(printed):
+    return [line.partition(",")[2] for line in printed.splitlines() if line]
+
+
+@pytest.mark.real("embedded")
+def test_completion_of_keys(table, engine, monkeypatch):
+    def complete(*words):
+        with monkeypatch.context() as patch:
+            for name, value in asking(*words).items():
+                patch.setenv(name, value)
+            done = CliRunner().invoke(app, prog_name="pynamodb-mutex")
+        assert (done.exit_code, done.stderr) == (0, "")
+        return completed(done.stdout)
+
     with held_elsewhere("deploy"), held_elsewhere("debug"), held_elsewhere("other one"):
-        assert completed(engine, "show", "de") == ["debug", "deploy"]
-        if engine.name == "local":
-            return
-        assert completed(engine, "watch", "debug", "o") == []
-        assert "show" in completed(engine, "s")
-        url = ("--endpoint-url", "http://127.0.0.1:9")
-        assert completed(engine, *url, "show", "de") == []
+        assert complete("show", "de") == ["debug", "deploy"]
+        assert complete("watch", "debug", "o") == []
+        assert "show" in complete("s")
+        assert complete("--endpoint-url", "http://127.0.0.1:9", "show", "de") == []
+        env = environment(engine) | asking("show", "de")
+        done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, check=False)
+        assert (completed(done.stdout), done.stderr) == (["debug", "deploy"], "")
 
 
-def test_interrupted_before_it_could_begin(monkeypatch):
-    class Slow(types.ModuleType):
-        def __getattr__(self, name: str) -> object:
-            raise KeyboardInterrupt
+# -- at a terminal ---------------------------------------------------------------------------------
 
-    monkeypatch.setitem(sys.modules, "pynamodb_mutex.cli._app", Slow("_app"))
-    with pytest.raises(SystemExit) as exited:
-        main()
-    assert exited.value.code == INTERRUPTED
+
+@pytest.fixture
+def spawn(engine):
+    """Starts a command on a terminal of its own."""
+    pexpect = pytest.importorskip("pexpect")
+    children = []
+
+    def start(*args):
+        env = {**environment(engine), "TERM": "xterm-256color"}
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            env.pop(name, None)
+        child = pexpect.spawn(
+            COMMAND[0],
+            [*COMMAND[1:], *args],
+            env=env,
+            encoding="utf-8",
+            timeout=60,
+            dimensions=(24, 80),
+        )
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.close(force=True)
+
+
+def rest(child):
+    """Read to the end; return the exit code and what was shown, without colours."""
+    sent = child.read()
+    child.close()
+    return child.exitstatus, plain(sent)
+
+
+@pytest.mark.real("embedded")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+def test_live_view_until_ctrl_c(table, spawn):
+    mutex = Mutex.for_key("deploy", owner="me", model=Elsewhere)
+    with held_elsewhere("other"):
+        child = spawn("watch", "--interval", "0.1")
+        child.expect("held: 1 ")
+        mutex.acquire()
+        child.expect("deploy  taken by me, fencing token")
+        mutex.release()
+        child.expect("deploy  freed")
+        child.sendintr()
+        code, shown = rest(child)
+        assert (code, "Traceback" in shown) == (0, False)
+
+
+@pytest.mark.real("embedded")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+def test_ctrl_c_at_the_question_breaks_nothing(table, spawn):
+    import pexpect
+
+    with held_elsewhere("a", owner="they") as item:
+        child = spawn("release", "a", "--force")
+        child.expect("owner: +they")
+        child.expect(r"Break this claim in .*\[y/N\]")
+        # Python misses a signal in the instant in which it begins to read a line
+        while True:
+            child.sendintr()
+            if child.expect(["interrupted", pexpect.TIMEOUT], timeout=5) == 0:
+                break
+        assert rest(child)[0] == 130
+        assert LockItem.get("a").token == item.token

@@ -1,16 +1,22 @@
-"""`pynamodb-mutex doctor`: it changes nothing, tries each permission by itself, and shows what it found."""
+"""``doctor``: each check, what it reports, and that it changes nothing."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
+import threading
+import time
 import uuid
+from dataclasses import replace
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import boto3
 import pytest
-from click.testing import CliRunner
-from doctor_scene import Found, on_one_engine, through
+from boto3.dynamodb.types import TypeSerializer
+from cli import run_cli
+from cli_scene import client, on_terminal
 from pynamodb.attributes import TTLAttribute, UnicodeAttribute
 
 from dev.faultproxy import (
@@ -18,28 +24,103 @@ from dev.faultproxy import (
     Reply,
     answer_with,
     deny,
+    drop_request,
+    no_date,
+    page,
+    pass_on,
     refuse,
+    set_date,
+    stall,
     throttle,
 )
+from dev.simulation.network import Client
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex.cli._app import app
+from pynamodb_mutex._runtime import clock as _clock
+from pynamodb_mutex.cli import _doctor, _probes
 from pynamodb_mutex.cli._infrastructure import ROLES, USES
+from pynamodb_mutex.cli._probes import Asker
+from pynamodb_mutex.testing import environment
 
-pytestmark = pytest.mark.real
+ON_TABLES = {"table", "ttl", "rows", "permissions"}
+READS = {"BatchExecuteStatement", "BatchGetItem", "DescribeTable", "DescribeTimeToLive", "GetItem"}
+READS |= {"Scan"}
 
 
-def rows() -> list[dict]:
-    return boto3.client("dynamodb").scan(TableName=LockItem.Meta.table_name)["Items"]
+@pytest.fixture
+def proxy(table, proxy):
+    """A proxy to the engine, with a table."""
+    return proxy
 
 
-def test_nothing_is_wrong_and_nothing_changes(table, proxy):
+def doctor(*args, by=run_cli, **more):
+    """Run the doctor. A simulated client gets credentials, and a host whose clock is that of the world."""
+    made = Client.__init__
+
+    def make(simulated, connection):
+        made(simulated, connection)
+        credentials = SimpleNamespace(method="simulated")
+        simulated._request_signer = SimpleNamespace(_credentials=credentials)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "__init__", make)
+        patch.setattr(_probes, "time", time)
+        return by("doctor", *args, **more)
+
+
+class Found:
+    """What the doctor reports in JSON."""
+
+    def __init__(self, *args, proxy=None, **more):
+        LockItem._connection = None
+        at = [] if proxy is None else ["--endpoint-url", proxy.url]
+        done = doctor("--json", *at, *args, **more)
+        report = json.loads(done.stdout)
+        self.all = report["checks"]
+        assert done.exit_code == bool(report["problems"]) == bool(self.of("problem"))
+
+    def __getitem__(self, check):
+        """Return verdict and reason."""
+        (found,) = self.about(check)
+        return found
+
+    def about(self, check):
+        found = [each for each in self.all if each["check"] == check]
+        assert all(each["advice"] or each["verdict"] in ("ok", "unchecked") for each in found)
+        return [(each["verdict"], each["what"]) for each in found]
+
+    def of(self, verdict):
+        return {each["check"] for each in self.all if each["verdict"] == verdict}
+
+
+def of_model(model, *args, **more):
+    globals()[model.__name__] = model
+    return Found("--model", f"{__name__}:{model.__name__}", *args, **more)
+
+
+def create(monkeypatch, key="key", kind="S", **more):
+    """Create a table by hand, and make it that of LockItem."""
+    name = f"locks-{uuid.uuid4().hex}"
+    monkeypatch.setattr(LockItem.Meta, "table_name", name)
+    client().create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind}],
+        **({"BillingMode": "PAY_PER_REQUEST"} | more),
+    )
+
+
+@pytest.mark.real
+def test_nothing_is_wrong_and_nothing_changes(proxy):
+    def rows():
+        return boto3.client("dynamodb").scan(TableName=LockItem.Meta.table_name)["Items"]
+
     with Mutex.for_key("free"):
         pass
     with Mutex.for_key("held", auto_renew=False):
         before = rows()
-        found = through(proxy)
+        found = Found(proxy=proxy)
         for key in ("held", "free"):
-            assert not through(proxy, "--key", key).of("problem")
+            assert not Found("--key", key, proxy=proxy).of("problem")
         assert rows() == before
     assert {*USES, "transactions", "access", "endpoint", "clock", "table", "keys"} <= found.of("ok")
     assert {"billing", "replicas", "stream", "ttl", "rows"} <= found.of("ok")
@@ -49,11 +130,228 @@ def test_nothing_is_wrong_and_nothing_changes(table, proxy):
     assert not [seen for seen in proxy.log if seen.applied and seen.op not in READS]
 
 
-READS = {"BatchExecuteStatement", "BatchGetItem", "DescribeTable", "DescribeTimeToLive"}
-READS |= {"GetItem", "Scan"}
+# -- how it is printed -----------------------------------------------------------------------------
 
 
-def test_a_table_of_other_names(engine):
+def test_lines_and_a_table_on_a_terminal(proxy):
+    done = doctor()
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 0
+    assert "ok         table                " in done.stdout
+    (at,) = (n for n, line in enumerate(lines) if line.startswith("warning    deletion protection"))
+    assert lines[at + 1].strip().startswith("-> aws dynamodb update-table")
+    assert lines[-1] == "no problems, 1 warning"
+    code, sent, shown = doctor(by=on_terminal, columns=60)
+    assert code == 0
+    assert "\x1b[32mok" in sent
+    assert max(map(len, shown.splitlines())) <= 60  # wrapped within its column
+    assert "no problems, 1 warning" in shown
+    proxy.always(deny(), op="GetItem")
+    proxy.always(throttle(), op="Scan")
+    done = doctor("--endpoint-url", proxy.url)
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[-1] == "1 problem, 1 warning, 2 unchecked"
+
+
+# -- credentials, region, endpoint -----------------------------------------------------------------
+
+
+@pytest.fixture
+def refusing():
+    """An STS that lets nobody assume a role."""
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            error = "<Error><Code>AccessDenied</Code><Message>not you</Message></Error>"
+            answer = f"<ErrorResponse>{error}</ErrorResponse>".encode()
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(answer)))
+            self.send_header("x-amzn-RequestId", "1")
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+NOWHERE = {
+    "AWS_CONFIG_FILE": "/nowhere",
+    "AWS_SHARED_CREDENTIALS_FILE": "/nowhere",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ([], {"AWS_DEFAULT_REGION": None, "AWS_REGION": None}, "access", "specify a region"),
+        ([], dict.fromkeys(KEYS), "access", "credentials"),
+        (["--profile", "nobody"], {"AWS_PROFILE": None}, "access", "profile (nobody)"),
+        ([], {"AWS_ENDPOINT_URL_DYNAMODB": "nonsense"}, "access", "Invalid endpoint"),
+        (["--endpoint-url", "http://127.0.0.1:9"], {}, "endpoint", "Could not connect"),
+        (["--profile", "assumed"], {"STS": True}, "access", "AssumeRole operation: not you"),
+    ],
+)
+def test_without_an_answer_the_rest_is_unchecked(embedded_engine, tmp_path, refusing, case):
+    args, env, check, reason = case
+    env = NOWHERE | environment(embedded_engine) | env
+    if env.pop("STS", False):
+        assumed = "[profile assumed]\nrole_arn = arn:aws:iam::123456789012:role/none\n"
+        keys = "aws_access_key_id = testing\naws_secret_access_key = testing\n"
+        (tmp_path / "config").write_text(f"{assumed}source_profile = assumed\n{keys}")
+        env |= {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_ENDPOINT_URL_STS": refusing}
+        env |= dict.fromkeys((*KEYS, "AWS_PROFILE"))
+    found = Found(*args, env=env)
+    assert found.of("problem") == {check}
+    assert reason in found[check][1]
+    assert found.of("unchecked") == {"clock", *ON_TABLES}
+
+
+@pytest.mark.real("embedded")
+def test_credentials_of_the_model_and_credentials_that_are_refused(proxy):
+    class Keyed(LockItem):
+        class Meta:
+            table_name = LockItem.Meta.table_name
+            aws_access_key_id = aws_secret_access_key = "testing"
+
+    assert of_model(Keyed)["access"] == ("ok", "credentials given by the model")
+    proxy.always(refuse("ExpiredTokenException"))
+    found = Found(proxy=proxy)
+    assert found.of("problem") == {"access"}
+    assert found["access"][1].startswith("credentials: env, but ExpiredTokenException")
+    assert {"endpoint", "clock"} <= found.of("ok")
+    assert found.of("unchecked") == ON_TABLES
+    assert len(proxy.log) == 1
+
+
+@pytest.mark.real("embedded")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        page(200),
+        page(404),
+        answer_with(Reply(200, b"[]", DYNAMODBS)),
+        answer_with(Reply(200, b'{"Table"', DYNAMODBS)),
+        answer_with(Reply(200, b"\xff", DYNAMODBS)),
+    ],
+    ids=["page", "error page", "list", "half an answer", "no text"],
+)
+def test_an_answer_that_is_not_from_dynamodb(proxy, answer):
+    proxy.always(answer)
+    found = Found(proxy=proxy)
+    assert found.of("problem") == {"endpoint"}
+    assert "the answer is not from DynamoDB" in found["endpoint"][1]
+
+
+def test_a_programming_error_is_raised(table):
+    with pytest.raises(AttributeError):
+        Asker(LockItem).ask("MakeCoffee", {})
+
+
+def test_after_two_requests_without_an_answer_no_more_are_sent(proxy):
+    proxy.next(pass_on(), pass_on())
+    proxy.always(drop_request())
+    found = Found(proxy=proxy)
+    assert not found.of("problem")
+    assert {"rows", *USES} <= found.of("unchecked")
+    assert len(proxy.log) == 4
+    assert found["Scan"][1] == "not sent: earlier requests were not answered"
+
+
+def test_timeouts_of_the_model_are_not_used(proxy):
+    class Patient(LockItem):
+        class Meta:
+            table_name = LockItem.Meta.table_name
+            read_timeout_seconds = 300
+
+    proxy.always(stall())
+    started = time.monotonic()
+    assert "Read timeout" in of_model(Patient, proxy=proxy)["endpoint"][1]
+    assert time.monotonic() - started < 30
+
+
+# -- clocks ----------------------------------------------------------------------------------------
+
+
+def shifted(seconds):
+    def shift(date):
+        moved = parsedate_to_datetime(date) + timedelta(seconds=seconds)
+        return format_datetime(moved, usegmt=True)
+
+    return set_date(shift)
+
+
+@pytest.mark.parametrize(
+    ("shift", "verdict", "side"),
+    [(-20, "ok", "ahead of"), (20, "ok", "behind"), (-400, "warning", "ahead of")],
+)
+def test_clocks_that_differ(proxy, shift, verdict, side):
+    proxy.always(shifted(shift))
+    found = Found(proxy=proxy)["clock"]
+    assert found[0] == verdict
+    offset, words = found[1].split(" s ", 1)
+    assert abs(abs(shift) - float(offset)) <= 1
+    assert words.startswith(side)
+
+
+def test_clocks_that_agree_and_answers_without_a_date(proxy):
+    # as if an earlier answer had been given by a host whose clock is wrong
+    proxy.next(shifted(-20))
+    verdict, what = Found(proxy=proxy)["clock"]
+    assert (verdict, what[:7]) == ("ok", "within ")
+    proxy.always(no_date())
+    assert Found(proxy=proxy)["clock"] == ("unchecked", "no answer had a date")
+
+
+def test_a_local_clock_that_does_not_count_suspension(table, monkeypatch):
+    assert Found()["local clock"][0] == ("ok" if hasattr(time, "CLOCK_BOOTTIME") else "warning")
+    monkeypatch.setattr(_clock, "_SUSPEND_AWARE", None)
+    assert Found()["local clock"][0] == "warning"
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def edited(**changes):
+    """Answer DescribeTable as for a table with these settings."""
+
+    def edit(reply):
+        body = json.loads(reply.content)
+        body["Table"] |= changes
+        return replace(reply, content=json.dumps(body).encode())
+
+    return replace(pass_on(), edit=edit)
+
+
+def test_no_table(engine, monkeypatch):
+    monkeypatch.setattr(LockItem.Meta, "table_name", "locks-that-are-not-there")
+    found = Found()
+    assert found.of("problem") == {"table"}
+    assert found.of("unchecked") == ON_TABLES - {"table"}
+    assert {"access", "endpoint", "clock"} <= found.of("ok")
+
+
+@pytest.mark.parametrize(("key", "kind"), [("id", "S"), ("key", "N")])
+def test_other_keys(engine, monkeypatch, key, kind):
+    create(monkeypatch, key, kind)
+    found = Found()
+    assert found.of("problem") == {"keys"}
+    assert found["rows"][0] == "ok"
+    needs = "LockItem needs hash key 'key' (S)"
+    assert found["keys"][1] == f"the table has hash key '{key}' ({kind}), {needs}"
+    assert found["permissions"][0] == "unchecked"
+
+
+def test_other_names_and_a_range_key(engine):
     class Other(LockItem):
         class Meta:
             table_name = f"locks-{uuid.uuid4().hex}"
@@ -62,13 +360,186 @@ def test_a_table_of_other_names(engine):
         kind = UnicodeAttribute(range_key=True, attr_name="sk", default="lock")
         ttl = TTLAttribute(null=True, attr_name="expires")
 
+    class Ranged(LockItem):
+        class Meta:
+            table_name = f"locks-{uuid.uuid4().hex}"
+
+        kind = UnicodeAttribute(range_key=True)
+
     Other.create_table()
     with Mutex.for_key("a", model=Other):
-        globals()["Other"] = Other
-        found = Found("--model", f"{__name__}:Other")
+        found = of_model(Other)
     assert not found.of("problem") | found.of("unchecked")
     assert found["keys"][1] == "hash key 'pk' (S), range key 'sk' (S)"
     assert found["ttl"][1] == "ENABLED on 'expires'"
+    Ranged.create_table()
+    found = of_model(Ranged)
+    assert found.of("problem") == {"permissions"}
+    assert "Ranged.kind is a range key: give it a default" in found["permissions"][1]
+
+
+def test_ttl(engine, monkeypatch):
+    create(monkeypatch)
+    assert Found()["ttl"] == ("warning", "DISABLED: rows of unused keys stay for ever")
+    client().update_time_to_live(
+        TableName=LockItem.Meta.table_name,
+        TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires_at"},
+    )
+    assert Found()["ttl"] == ("problem", "ENABLED on 'expires_at', not on 'ttl'")
+
+
+@pytest.mark.parametrize(("units", "verdict"), [((5, 5), "ok"), ((1, 5), "warning")])
+def test_provisioned_capacity(engine, monkeypatch, units, verdict):
+    throughput = dict(zip(("ReadCapacityUnits", "WriteCapacityUnits"), units, strict=True))
+    create(monkeypatch, BillingMode="PROVISIONED", ProvisionedThroughput=throughput)
+    expected = f"{units[0]} read and {units[1]} write capacity units"
+    assert Found()["billing"] == (verdict, expected)
+
+
+STREAM = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
+HERE, THERE = {"RegionName": "us-east-1"}, {"RegionName": "eu-west-1"}
+STRONG = {"MultiRegionConsistency": "STRONG"}
+
+
+def at_most(**units):
+    return {"BillingModeSummary": {"BillingMode": "PAY_PER_REQUEST"}, "OnDemandThroughput": units}
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "verdict", "reason"),
+    [
+        ("table", {"TableStatus": "UPDATING"}, "ok", "is UPDATING"),
+        ("table", {"TableStatus": "DELETING"}, "problem", "is DELETING"),
+        ("deletion protection", {"DeletionProtectionEnabled": True}, "ok", "on"),
+        ("stream", {"StreamSpecification": STREAM}, "ok", "on (NEW_IMAGE): each write"),
+        ("billing", at_most(MaxWriteRequestUnits=1), "warning", "at most -1 reads and 1 writes"),
+        ("billing", at_most(MaxReadRequestUnits=-1), "ok", "on demand"),
+        ("replicas", {"Replicas": [HERE]}, "ok", "none"),
+        ("replicas", {"Replicas": [THERE]}, "problem", "with eu-west-1, eventually consistent"),
+        (
+            "replicas",
+            {"Replicas": [THERE], "MultiRegionConsistency": "EVENTUAL"},
+            "problem",
+            "two regions can each grant the same lock",
+        ),
+        ("replicas", {"GlobalTableVersion": "2017.11.29"}, "problem", "with other regions"),
+        (
+            "replicas",
+            {"Replicas": [HERE, THERE], **STRONG},
+            "warning",
+            "with eu-west-1, strongly consistent: DynamoDB has neither transactions",
+        ),
+    ],
+)
+def test_settings_of_the_table(proxy, check, answer, verdict, reason):
+    proxy.next(edited(**answer), op="DescribeTable")
+    found = Found(proxy=proxy)[check]
+    assert found[0] == verdict
+    assert reason in found[1]
+
+
+def test_a_strongly_consistent_global_table_has_no_ttl(proxy):
+    disabled = {"TimeToLiveDescription": {"TimeToLiveStatus": "DISABLED"}}
+    answer = Reply(200, json.dumps(disabled).encode(), DYNAMODBS)
+    proxy.always(edited(Replicas=[THERE], **STRONG), op="DescribeTable")
+    proxy.always(answer_with(answer), op="DescribeTimeToLive")
+    proxy.always(refuse("ValidationException"), op="TransactWriteItems")
+    found = Found(proxy=proxy)
+    (ttl,) = (each for each in found.all if each["check"] == "ttl")
+    assert "no TTL on such a table" in ttl["advice"]
+    assert not found.of("problem")
+    assert {"transactions", "ConditionCheckItem"} <= found.of("warning")
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def put(**attributes):
+    item = {name: TypeSerializer().serialize(value) for name, value in attributes.items()}
+    client().put_item(TableName=LockItem.Meta.table_name, Item=item)
+
+
+NOW = 1_800_000_000
+OURS = {"token": "t", "version": 1, "lease": 30, "expires_at": NOW, "ttl": NOW + 1}
+OTHERS = {
+    "python-dynamodb-lock": {
+        "owner_name": "host",
+        "lease_duration": 30,
+        "record_version_number": "1",
+        "expiry_time": NOW,
+    },
+    "Java": {
+        "ownerName": "host",
+        "leaseDuration": "20000",
+        "recordVersionNumber": "1",
+        "isReleased": "1",
+    },
+    "dynamodblock": {"owner_id": "a", "ttl": NOW, "ttl_precise": NOW},
+    "dyndb-mutex": {"holder": "a", "expire_ts": NOW * 1000},
+    "ShedLock": {"lockUntil": "2026", "lockedAt": "2026", "lockedBy": "host"},
+}
+
+
+def test_rows_of_other_libraries(table):
+    put(key="unknown", state="open")
+    put(key="ours", **OURS)
+    for ours, verdict, words in (
+        ({}, "warning", "in the format of"),
+        (OURS, "problem", "locked by"),
+    ):
+        for library, attributes in OTHERS.items():
+            put(key=library, **(attributes | ours))
+        found = Found().about("rows")
+        for library in OTHERS:
+            (what,) = (what for had, what in found if library in what and had == verdict)
+            assert what.startswith(f"1 row ('{library}') {words}")
+        assert len(found) == len(OTHERS)
+
+
+def test_the_table_of_another_library(engine, monkeypatch):
+    create(monkeypatch, "lockname")
+    put(lockname="theirs", **OTHERS["dyndb-mutex"])
+    found = Found()
+    assert found.of("problem") == {"keys"}
+    verdict, what = found["rows"]
+    assert verdict == "warning"
+    assert what.startswith("1 row in the format of dyndb-mutex")
+
+
+BROKEN = {
+    "whose 'version' is missing: no mutex acquires such a row": {"version": None},
+    "with a claim, but without 'lease'": {"lease": None},
+    "whose 'expires_at' is not a number": {"expires_at": "2027-01-15"},
+    "whose 'expires_at' is not in seconds: it is after the year 9999": {"expires_at": NOW * 1000},
+    "whose 'ttl' is not a number": {"ttl": "2027-01-15"},
+    "whose 'ttl' is not in seconds": {"ttl": NOW * 1000},
+    "whose 'ttl' is before 'expires_at': DynamoDB may delete": {"ttl": NOW - 1},
+}
+
+
+def test_rows_that_look_broken(table):
+    put(key="ours", **OURS)
+    put(key="free", token="t", version=2)
+    put(key="left", token="t", version=2, ttl=NOW)
+    for place, broken in enumerate(BROKEN.values()):
+        row = {name: value for name, value in (OURS | broken).items() if value is not None}
+        for number in range(4):
+            put(key=f"{place}-{number}", **row)
+    found = Found().about("rows")
+    for place, fault in enumerate(BROKEN):
+        ((verdict, what),) = (each for each in found if fault in each[1])
+        assert verdict == "warning"
+        assert what.startswith("4 rows (")
+        assert what.count(f"'{place}-") == 3
+        assert f", ...) {fault}" in what
+    assert len(found) == len(BROKEN)
+
+
+def test_only_the_first_rows_are_read(table, monkeypatch):
+    monkeypatch.setattr(_doctor, "SAMPLE", 1)
+    put(key="a", state="open")
+    put(key="b", state="open")
+    assert Found()["rows"] == ("ok", "the first 1 row read: 0 of locks, nothing wrong")
 
 
 # -- permissions -----------------------------------------------------------------------------------
@@ -77,8 +548,9 @@ def test_a_table_of_other_names(engine):
 IN_TRANSACTIONS = {"ConditionCheckItem": "ConditionCheck", "UpdateItem": "Update"}
 
 
-def let_only(proxy, actions: tuple[str, ...]) -> None:
-    """Deny every other action, as AWS does."""
+@pytest.mark.parametrize("role", ["locker", "several", "viewer", "operator", "lock-model"])
+def test_missing_permissions_are_reported_action_by_action(proxy, role):
+    actions = ROLES[role].actions
     allowed = {IN_TRANSACTIONS[action] for action in actions if action in IN_TRANSACTIONS}
     proxy.always(
         deny(),
@@ -87,102 +559,40 @@ def let_only(proxy, actions: tuple[str, ...]) -> None:
     )
     for action in set(USES) - set(actions):
         proxy.always(deny(), op="BatchExecuteStatement" if action == "PartiQLUpdate" else action)
-
-
-@on_one_engine
-def test_a_role_that_may_not_describe_it_learns_that_there_is_no_table(table, proxy):
-    proxy.always(deny(), op="DescribeTable")
-    found = through(proxy, "--table", "locks-that-are-not-there")
-    assert found.of("problem") == {"GetItem", "UpdateItem"}
-    assert found["GetItem"][1] == "there is no such table"
-
-
-@pytest.mark.parametrize("role", ["locker", "several", "viewer", "operator", "lock-model"])
-def test_what_a_role_may_not_do_is_reported_action_by_action(table, proxy, role):
-    actions = ROLES[role].actions
-    let_only(proxy, actions)
-    found = through(proxy)
+    found = Found(proxy=proxy)
     vital = {action for action, use in USES.items() if use.vital}
     assert found.of("ok") >= set(USES) & set(actions)
     assert found.of("problem") == vital - set(actions)
     assert found.of("warning") >= set(USES) - vital - set(actions)
     assert found["transactions"][0] == ("ok" if "UpdateItem" in actions else "warning")
-    expected = {
-        check
-        for check, action in (
-            ("table", "DescribeTable"),
-            ("ttl", "DescribeTimeToLive"),
-            ("rows", "Scan"),
-        )
-        if action not in actions
-    }
-    assert found.of("unchecked") == expected
+    needs = {"table": "DescribeTable", "ttl": "DescribeTimeToLive", "rows": "Scan"}
+    unchecked = {check for check, action in needs.items() if action not in actions}
+    assert found.of("unchecked") == unchecked
 
 
-@on_one_engine
-def test_a_batch_may_be_denied_statement_by_statement(table, proxy):
-    told = {"Responses": [{"Error": {"Code": "AccessDenied", "Message": "no"}, "TableName": "x"}]}
-    answer = Reply(200, json.dumps(told).encode(), DYNAMODBS)
-    proxy.always(answer_with(answer), op="BatchExecuteStatement")
-    found = through(proxy)
-    assert found["PartiQLUpdate"][0] == "warning"
-    assert "not allowed" in found["PartiQLUpdate"][1]
+def test_without_the_permission_to_describe_it_a_missing_table_is_noticed(proxy):
+    proxy.always(deny(), op="DescribeTable")
+    found = Found("--table", "locks-that-are-not-there", proxy=proxy)
+    assert found.of("problem") == {"GetItem", "UpdateItem"}
+    assert found["GetItem"][1] == "there is no such table"
 
 
-@on_one_engine
-def test_an_engine_that_knows_no_batches(table, proxy):
+def test_a_batch_is_denied_by_statement_or_not_supported(proxy):
+    answer = {"Responses": [{"Error": {"Code": "AccessDenied", "Message": "no"}, "TableName": "x"}]}
+    proxy.always(
+        answer_with(Reply(200, json.dumps(answer).encode(), DYNAMODBS)), op="BatchExecuteStatement"
+    )
+    verdict, what = Found(proxy=proxy)["PartiQLUpdate"]
+    assert (verdict, "not allowed" in what) == ("warning", True)
+    proxy.clear()
     proxy.always(refuse("UnknownOperationException"), op="BatchExecuteStatement")
-    verdict, what = through(proxy)["PartiQLUpdate"]
+    verdict, what = Found(proxy=proxy)["PartiQLUpdate"]
     assert verdict == "warning"
-    assert what.startswith("not understood (UnknownOperationException")
+    assert what.startswith("not supported (UnknownOperationException")
 
 
-@on_one_engine
-def test_what_is_throttled_is_not_known(table, proxy):
+def test_a_throttled_check_is_unchecked(proxy):
     proxy.always(throttle(), op="Scan")
-    found = through(proxy)
+    found = Found(proxy=proxy)
     assert found.of("unchecked") == {"rows", "Scan"}
     assert "ThrottlingException" in found["Scan"][1]
-
-
-# -- how it is shown -------------------------------------------------------------------------------
-
-
-@on_one_engine
-def test_plain(table):
-    done = CliRunner().invoke(app, ["doctor"])
-    assert done.exit_code == 0
-    lines = done.stdout.splitlines()
-    assert "ok         table                " in done.stdout
-    (at,) = (n for n, line in enumerate(lines) if line.startswith("warning    deletion protection"))
-    assert lines[at + 1].strip().startswith("-> aws dynamodb update-table")
-    assert lines[-1] == "no problems, 1 warning"
-
-
-@on_one_engine
-def test_plain_with_a_problem(table, proxy):
-    proxy.always(deny(), op="GetItem")
-    proxy.always(throttle(), op="Scan")
-    done = CliRunner().invoke(app, ["doctor", "--endpoint-url", proxy.url])
-    assert done.exit_code == 1
-    assert done.stdout.splitlines()[-1] == "1 problem, 1 warning, 2 unchecked"
-
-
-@on_one_engine
-def test_on_a_terminal(table):
-    pexpect = pytest.importorskip("pexpect")
-    terminal = pexpect.spawn(
-        sys.executable,
-        ["-m", "pynamodb_mutex.cli", "doctor"],
-        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "60"},
-        dimensions=(50, 60),
-        encoding="utf-8",
-        timeout=60,
-    )
-    shown = terminal.read()
-    terminal.close()
-    assert terminal.exitstatus == 0
-    assert "\x1b[32mok" in shown
-    # wrapped, with what belongs together below one another
-    assert max(len(line) for line in shown.replace("\x1b", "").splitlines()) < 80
-    assert "no problems, 1 warning" in shown

@@ -1,26 +1,38 @@
-"""``pynamodb-mutex run``: the lock, the command's environment, and exit codes."""
+"""``run``: the lock, the command and its environment, signals, the end of the command, and exit codes."""
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
+import sys
 import threading
-import time
+from contextlib import contextmanager
 
 import pytest
+from lock_items import Elsewhere
+from run_scene import (
+    GENEROUS,
+    RUN,
+    free,
+    is_there,
+    outcome,
+    run_here,
+    running,
+    text_in,
+    until,
+    watched,
+)
 
-pytest.importorskip("click")
-pytest.importorskip("rich")
-
-from run_scene import RUN, free, outcome, run_here, running, text_in
-
-from dev.faultproxy import drop_request, fault_proxy, throttle
+from dev.faultproxy import drop_request, fault_proxy, server_error, throttle
 from pynamodb_mutex import LockItem
+from pynamodb_mutex._operations import release
 from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._protocol.claim import Claim
 from pynamodb_mutex.cli import _run
+from pynamodb_mutex.cli._child import Child
 from pynamodb_mutex.cli._run import describe
 from pynamodb_mutex.testing import held_elsewhere
 
@@ -29,44 +41,95 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals"),
 ]
 
+KILLED = "pynamodb-mutex run: the command did not end in time: killing it"
+STUBBORN = "trap '' TERM INT HUP; echo $$ >{0}; while :; do sleep 0.05; done"
 
-def test_the_command_has_the_lock_and_learns_of_it(table, tmp_path):
-    seen = tmp_path / "seen"
-    told = run_here("k", "--verbose", "--", "sh", "-c", f"env >{seen}; exit 7")
-    assert told.exit_code == 7
-    assert told.stdout == ""
-    item = LockItem.get("k")
-    fence = int(item.version)
-    env = dict(line.split("=", 1) for line in seen.read_text().splitlines() if "=" in line)
+
+def stubborn(path):
+    """Return a command that ignores SIGTERM and writes its process id."""
+    return ["sh", "-c", STUBBORN.format(path)]
+
+
+def patient(folder, code=0):
+    """Return a command that writes its process id, and ends as soon as there is a file "go"."""
+    script = f"echo $$ >{folder}/pid; while [ ! -e {folder}/go ]; do sleep 0.02; done; exit {code}"
+    return ["sh", "-c", script]
+
+
+@contextmanager
+def meanwhile(path, action):
+    """Do something, on a thread, as soon as the command has written its process id."""
+    thread = threading.Thread(target=lambda: action(int(text_in(path))))
+    thread.start()
+    yield
+    thread.join()
+
+
+def end_this(_pid):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def proxied(embedded, embedded_engine):
+    with fault_proxy(embedded_engine) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What `run` prints about its wait."""
+    texts = []
+    monkeypatch.setattr(_run, "say", texts.append)
+    return texts
+
+
+def test_the_command_has_the_lock_and_variables_that_describe_it(table, tmp_path):
+    done = run_here("k", "--verbose", "--", "sh", "-c", f"env >{tmp_path}/env; exit 7")
+    assert (done.exit_code, done.stdout) == (7, "")
+    item, lines = LockItem.get("k"), (tmp_path / "env").read_text().splitlines()
+    env = dict(line.split("=", 1) for line in lines if "=" in line)
     assert env["PYNAMODB_MUTEX_KEY"] == "k"
-    assert env["PYNAMODB_MUTEX_FENCING_TOKEN"] == str(fence)
+    assert env["PYNAMODB_MUTEX_FENCING_TOKEN"] == str(int(item.version))
     assert env["PYNAMODB_MUTEX_TOKEN"] == item.token
     assert env["PYNAMODB_MUTEX_OWNER"].endswith(f":{os.getpid()}:sh")
     assert env["PYNAMODB_MUTEX_TABLE"] == table.Meta.table_name
-    # there may be a line about an answer that was waited for, on a busy machine
-    assert told.stderr.splitlines()[-2:] == [
-        f"pynamodb-mutex run: took 'k', fencing token {fence}",
-        "pynamodb-mutex run: gave 'k' back",
+    # a slow answer is reported first
+    assert done.stderr.splitlines()[-2:] == [
+        f"pynamodb-mutex run: acquired 'k', fencing token {item.version}",
+        "pynamodb-mutex run: released 'k'",
     ]
     assert free()
 
 
-def test_a_command_that_was_killed(embedded):
-    assert run_here("k", "--", "sh", "-c", "kill -9 $$").exit_code == 128 + 9
-
-
-def test_what_is_inherited_passes_through(embedded):
+def test_standard_streams_belong_to_the_command(embedded):
     data = bytes(range(256)) * 1000
+    command = ["sh", "-c", "cat; printenv PYNAMODB_MUTEX_OWNER >&2; kill -9 $$"]
     done = subprocess.run(
-        [*RUN, "k", "--owner", "me", "--", "sh", "-c", "cat; printenv PYNAMODB_MUTEX_OWNER >&2"],
+        [*RUN, "k", "--owner", "me", "--", *command],
         input=data,
         capture_output=True,
-        check=True,
+        check=False,
         timeout=60,
         start_new_session=True,
     )
-    assert done.stdout == data
-    assert done.stderr == b"me\n"
+    assert (done.returncode, done.stdout, done.stderr) == (128 + 9, data, b"me\n")
+
+
+def test_one_process_at_a_time(embedded, tmp_path):
+    count = tmp_path / "count"
+    count.write_text("0")
+    command = f"n=$(cat {count}); sleep 0.05; echo $((n + 1)) >{count}"
+    processes = [
+        subprocess.Popen([*RUN, "k", "--", "sh", "-c", command], start_new_session=True)
+        for _ in range(2)
+    ]
+    assert run_here("k", "--", "sh", "-c", command).exit_code == 0
+    assert [process.wait(100) for process in processes] == [0, 0]
+    assert count.read_text() == "3\n"
+    assert free()
+
+
+# -- another process holds the lock ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -78,92 +141,77 @@ def test_what_is_inherited_passes_through(embedded):
         (["--timeout", "3", "--verbose"], 75, "'k' is locked after 3 s: held by 'night shift'"),
     ],
 )
-def test_another_has_the_lock(table, tmp_path, options, code, says):
+def test_if_locked(embedded, tmp_path, options, code, says):
     with held_elsewhere("k", owner="night shift"):
-        told = run_here("k", *options, "--", "touch", tmp_path / "ran")
+        done = run_here("k", *options, "--", "touch", tmp_path / "ran")
         assert LockItem.get("k").owner == "night shift"
-    assert told.exit_code == code
-    assert says in told.stderr if says else told.stderr == ""
-    assert ("waiting for 'k': held by 'night shift'" in told.stderr) == ("--timeout" in options)
+    assert done.exit_code == code
+    assert says in done.stderr if says else done.stderr == ""
+    assert ("waiting for 'k': held by 'night shift'" in done.stderr) == ("--timeout" in options)
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_row_that_says_little_about_its_holder(embedded):
+def test_a_holder_without_a_name_and_a_lock_that_was_free(embedded):
     with held_elsewhere("k"):
-        item = LockItem.get("k")
-        item.update([LockItem.token.set("made by hand"), LockItem.owner.remove()])
-        told = run_here("k", "--if-locked", "fail", "--", "true")
-        assert told.stderr == "pynamodb-mutex run: 'k' is locked: held by an unnamed owner\n"
-
-
-def test_who_gives_it_back_just_now_is_not_named():
-    # seen free, and taken by another before this process's write
+        LockItem.get("k").update([LockItem.token.set("made by hand"), LockItem.owner.remove()])
+        done = run_here("k", "--if-locked", "fail", "--", "true")
+        assert done.stderr == "pynamodb-mutex run: 'k' is locked: held by an unnamed owner\n"
+    # read as free, and acquired by another process before this one's write
     assert describe(Claim(token="t", owner=None)) == "it was free a moment ago"
 
 
-def test_it_waits_for_its_turn(table, tmp_path):
-    with held_elsewhere("k") as item, running("k", "--", "touch", tmp_path / "ran") as process:
-        assert process.poll() is None
-        assert not (tmp_path / "ran").exists()
-        assert item.owner == "elsewhere"
-        threading.Timer(0.5, LockItem.force_release, ["k"]).start()
-        assert outcome(process)[0] == 0
-    assert (tmp_path / "ran").exists()
-
-
-def test_long_wait_is_reported_in_one_line_where_there_is_no_terminal(embedded, tmp_path):
-    with (
-        held_elsewhere("k", owner="night shift"),
-        running("k", "--", "touch", tmp_path / "ran") as process,
-    ):
-        line = process.stderr.readline()
-        assert line.startswith(
-            "pynamodb-mutex run: waiting for 'k': held by 'night shift' since 20"
-        )
-        time.sleep(1.5)  # more polls, and no more lines
-        assert LockItem.force_release("k")
-        assert outcome(process) == (0, "")
-    assert (tmp_path / "ran").exists()
-
-
-def test_endpoint_that_never_answers_is_reported_and_given_up(embedded, monkeypatch):
-    monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 4.0)
-    monkeypatch.setattr(_run, "_LONG", 0.0)
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    told = run_here("k", "--endpoint-url", url, "--region", "eu-wst-1", "--", "true")
-    assert told.exit_code == 125
-    first, last = told.stderr.splitlines()
-    assert first == (
-        f"pynamodb-mutex run: waiting for 'k': no answer from DynamoDB yet, in eu-wst-1 at {url}"
-    )
-    assert last.startswith(
-        f"Error: GetItem failed: DynamoDB has not answered yet in eu-wst-1 at {url} (wrong region or "
-        "endpoint?): Could not connect to the endpoint URL"
-    )
-
-
-def test_each_reason_of_a_long_wait_is_reported_once(embedded, embedded_engine, monkeypatch):
-    # nothing answers until that is said; then another holds the lock, until that is said
+def test_each_reason_of_a_long_wait_is_reported_once(
+    embedded, embedded_engine, monkeypatch, tmp_path, said
+):
     monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 60.0)
-    said = []
-
-    def say(text):
-        said.append(text)
-        proxy.clear()
-        if len(said) == 2:
-            LockItem.force_release("k")
-
-    monkeypatch.setattr(_run, "say", say)
+    monkeypatch.setattr(_run, "_LONG", 0.1)
     with fault_proxy(embedded_engine) as proxy, held_elsewhere("k", owner="night shift"):
         proxy.always(drop_request())
-        told = run_here("k", "--endpoint-url", proxy.url, "--", "true")
-    assert told.exit_code == 0
+
+        def answer_then_release():
+            until(lambda: len(said) == 1)
+            proxy.clear()
+            until(lambda: len(said) == 2)
+            polls = len(proxy.log)
+            until(lambda: len(proxy.log) > polls + 3)
+            LockItem.force_release("k")
+
+        thread = threading.Thread(target=answer_then_release)
+        thread.start()
+        done = run_here("k", "--endpoint-url", proxy.url, "--", "touch", tmp_path / "ran")
+        thread.join()
+    assert (done.exit_code, (tmp_path / "ran").exists()) == (0, True)
     assert [text.partition(" since ")[0] for text in said] == [
         f"waiting for 'k': no answer from DynamoDB yet, in us-east-1 at {proxy.url}",
         "waiting for 'k': held by 'night shift'",
     ]
+
+
+def waiting_until_said(monkeypatch, fake_clock):
+    """Let time pass only when `run` has reported its wait; return what it says."""
+    said = []
+
+    def say(text):
+        said.append(text)
+        fake_clock.advance(schedule.UNANSWERED_PATIENCE)
+
+    monkeypatch.setattr(_run, "say", say)
+    monkeypatch.setattr(_run, "_LONG", 0.0)
+    return said
+
+
+def test_an_endpoint_that_never_answers_is_reported(embedded, monkeypatch, fake_clock):
+    said = waiting_until_said(monkeypatch, fake_clock)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    done = run_here("k", "--endpoint-url", url, "--region", "eu-wst-1", "--", "true")
+    assert done.exit_code == 125
+    assert said == [f"waiting for 'k': no answer from DynamoDB yet, in eu-wst-1 at {url}"]
+    assert done.stderr.startswith(
+        f"Error: GetItem failed: DynamoDB has not answered yet in eu-wst-1 at {url} (wrong region or "
+        "endpoint?): Could not connect to the endpoint URL"
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,15 +221,36 @@ def test_each_reason_of_a_long_wait_is_reported_once(embedded, embedded_engine, 
         ("acquire", "it was free a moment ago"),
     ],
 )
-def test_long_failure_of_dynamodb_is_reported(embedded, embedded_engine, monkeypatch, op, reason):
-    monkeypatch.setattr(_run, "_LONG", 0.0)
-    with fault_proxy(embedded_engine) as proxy:
-        proxy.always(throttle(), op=op)
-        told = run_here("k", "--endpoint-url", proxy.url, "--timeout", "3", "--", "true")
-    assert told.exit_code == 125
-    first, last = told.stderr.splitlines()
-    assert first.startswith(f"pynamodb-mutex run: waiting for 'k': {reason}")
-    assert "(ThrottlingException)" in last
+def test_a_long_failure_of_dynamodb_is_reported(proxied, monkeypatch, fake_clock, op, reason):
+    said = waiting_until_said(monkeypatch, fake_clock)
+    proxied.always(throttle(), op=op)
+    done = run_here("k", "--endpoint-url", proxied.url, "--timeout", "5", "--", "true")
+    assert done.exit_code == 125
+    (first,) = said
+    assert first.startswith(f"waiting for 'k': {reason}")
+    assert "(ThrottlingException)" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_wait_with_nothing_held(embedded, tmp_path, monkeypatch, number):
+    said = []
+
+    def say(text):
+        said.append(text)
+        os.kill(os.getpid(), signal.SIGUSR1)  # has no meaning before the command is started
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(_run, "say", say)
+    with held_elsewhere("k") as item:
+        done = run_here("k", "--verbose", "--", "touch", tmp_path / "ran")
+        assert LockItem.get("k").token == item.token
+    assert (done.exit_code, done.stderr) == (128 + number, "")
+    assert said[0].startswith("waiting for 'k': held by 'elsewhere' since 20")
+    assert not (tmp_path / "ran").exists()
+    assert free()
+
+
+# -- the command is not started --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -201,9 +270,8 @@ def test_long_failure_of_dynamodb_is_reported(embedded, embedded_engine, monkeyp
     ],
 )
 def test_wrong_usage(arguments, says):
-    told = run_here(*arguments)
-    assert told.exit_code == 2
-    assert says in told.stderr
+    done = run_here(*arguments)
+    assert (done.exit_code, says in done.stderr) == (2, True)
 
 
 def test_options_from_the_environment(embedded, monkeypatch):
@@ -211,11 +279,10 @@ def test_options_from_the_environment(embedded, monkeypatch):
     assert "a lease under 0.5 s" in run_here("k", "--", "true").stderr
     monkeypatch.setenv("PYNAMODB_MUTEX_RUN_LEASE", "5")
     assert run_here("k", "--", "true").exit_code == 0
-    # what the command is told is no option of a command line inside of it
+    # the variables that describe the lock are no options of a command line inside the command
     for name in ("KEY", "FENCING_TOKEN", "TOKEN", "OWNER"):
-        monkeypatch.setenv(f"PYNAMODB_MUTEX_{name}", "x")
-    monkeypatch.setenv("PYNAMODB_MUTEX_RUN_OWNER", "me")
-    owner = 'test "$PYNAMODB_MUTEX_OWNER-$PYNAMODB_MUTEX_KEY" = me-k'
+        monkeypatch.setenv(f"PYNAMODB_MUTEX_{name}", "outer")
+    owner = 'test "$PYNAMODB_MUTEX_OWNER" != outer'
     assert run_here("k", "--", "sh", "-c", owner).exit_code == 0
 
 
@@ -229,72 +296,367 @@ def test_options_from_the_environment(embedded, monkeypatch):
         ("./plain", 126, "./plain: cannot be executed"),
     ],
 )
-def test_no_such_command_asks_for_no_lock(tmp_path, monkeypatch, command, code, says):
+def test_for_a_missing_command_no_lock_is_requested(tmp_path, monkeypatch, command, code, says):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "plain").write_text("")
-    told = run_here("k", "--endpoint-url", "http://127.0.0.1:9", "--", command)
-    assert told.exit_code == code
-    assert says in told.stderr
+    done = run_here("k", "--endpoint-url", "http://127.0.0.1:9", "--", command)
+    assert done.exit_code == code
+    assert says in done.stderr
 
 
 @pytest.mark.parametrize(("line", "code"), [("", 126), ("#!/no/such/interpreter\n", 127)])
-def test_what_cannot_be_started_gives_the_lock_back(embedded, tmp_path, line, code):
+def test_a_command_that_cannot_be_started_leaves_the_lock_free(embedded, tmp_path, line, code):
     script = tmp_path / "script"
     script.write_text(line)
     script.chmod(0o755)
-    told = run_here("k", "--verbose", "--", script)
-    assert told.exit_code == code
-    assert "gave 'k' back" in told.stderr
+    done = run_here("k", "--verbose", "--", script)
+    assert done.exit_code == code
+    assert "released 'k'" in done.stderr
     assert free()
 
 
-def test_the_lock_cannot_be_asked_for(table, monkeypatch):
-    told = run_here("k", "--table", "locks-nowhere", "--", "true")
-    assert told.exit_code == 125
-    assert "there is no table locks-nowhere" in told.stderr
-    nowhere = ["--endpoint-url", "http://127.0.0.1:9", "--timeout", "0", "--verbose"]
-    told = run_here("k", *nowhere, "--", "true")
-    assert told.exit_code == 125
-    assert "waiting for 'k': no answer from DynamoDB yet" in told.stderr
+def test_the_lock_cannot_be_requested(embedded, monkeypatch):
+    done = run_here("k", "--table", "locks-nowhere", "--", "true")
+    assert done.exit_code == 125
+    assert "there is no table locks-nowhere" in done.stderr
+    nowhere = ["--endpoint-url", "http://127.0.0.1:9", "--timeout", "0"]
+    done = run_here("k", *nowhere, "--", "true")
+    assert done.exit_code == 125
+    assert "DynamoDB has not answered yet" in done.stderr
     monkeypatch.delattr(os, "posix_spawn")
-    told = run_here("k", "--", "true")
-    assert told.exit_code == 125
-    assert "POSIX" in told.stderr
+    done = run_here("k", "--", "true")
+    assert (done.exit_code, "POSIX" in done.stderr) == (125, True)
 
 
-def test_an_error_of_ours_ends_the_command_and_leaves_the_lock_to_its_lease(
+def test_a_signal_before_the_command_is_started(embedded):
+    def on_sight():
+        until(lambda: LockItem.count("k") and LockItem.get("k").is_held)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    # it arrives between the acquire and the start of the command, or just before or after
+    thread = threading.Thread(target=on_sight)
+    thread.start()
+    done = run_here("k", "--", "sleep", "60")
+    thread.join()
+    assert done.exit_code == 128 + signal.SIGTERM
+    assert free()
+
+
+# -- signals, deadline, errors ---------------------------------------------------------------------
+
+
+def test_signals_are_forwarded_and_the_lock_is_released_after_the_command(embedded, tmp_path):
+    command = (
+        f"trap 'echo hup >{tmp_path}/hup' HUP;"
+        f"trap 'sleep 0.5; echo done >{tmp_path}/done; exit 3' TERM;"
+        f"echo $$ >{tmp_path}/pid; while :; do sleep 0.05; done"
+    )
+    with running("k", "--", "sh", "-c", command) as process:
+        text_in(tmp_path / "pid")
+        process.send_signal(signal.SIGHUP)
+        assert text_in(tmp_path / "hup") == "hup\n"
+        assert LockItem.get("k").is_held
+        process.send_signal(signal.SIGTERM)
+        while True:
+            held = LockItem.get("k", consistent_read=True).is_held
+            if (tmp_path / "done").exists():
+                break  # and the lock may have been released since
+            assert held
+        assert outcome(process)[0] == 3
+    assert free()
+
+
+def test_a_command_that_ignores_signals_is_killed_with_all_its_group(embedded, tmp_path):
+    command = f"({STUBBORN.format(tmp_path / 'grandchild')}) & exec sleep 60"
+    with meanwhile(tmp_path / "grandchild", end_this):
+        done = run_here("k", "--grace", 0.5, "--", "sh", "-c", command)
+    assert done.exit_code == 128 + signal.SIGTERM
+    assert done.stderr == f"{KILLED}\n"
+    assert not is_there(int(text_in(tmp_path / "grandchild")))
+    assert free()
+
+
+def test_a_stopped_command_is_ended(embedded, tmp_path):
+    def stop_and_interrupt(pid):
+        os.kill(pid, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with meanwhile(tmp_path / "pid", stop_and_interrupt):
+        done = run_here("k", "--", *patient(tmp_path))
+    assert (done.exit_code, done.stderr) == (128 + signal.SIGINT, "")
+
+
+def test_an_ignored_signal_stays_ignored(embedded, tmp_path):
+    def hang_up(pid):
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(pid, signal.SIGHUP)
+        (tmp_path / "go").touch()
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with meanwhile(tmp_path / "pid", hang_up):
+            done = run_here("k", "--", *patient(tmp_path))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_a_command_that_was_asked_to_end_has_its_grace_beyond_the_deadline(embedded, tmp_path):
+    with meanwhile(tmp_path / "pid", end_this):
+        done = run_here("k", "--deadline", 0.5, "--grace", 1, "--", *stubborn(tmp_path / "pid"))
+    assert done.exit_code == 128 + signal.SIGKILL
+    assert done.stderr == f"{KILLED}\n"
+
+
+def test_the_deadline(embedded, tmp_path, monkeypatch):
+    done = run_here("k", "--deadline", 0.3, "--grace", 0.3, "--", *stubborn(tmp_path / "pid"))
+    assert done.exit_code == 124
+    over = "pynamodb-mutex run: the command has run for 0.3 s: ending the command"
+    assert done.stderr.splitlines() == [over, KILLED]
+    assert not is_there(int(text_in(tmp_path / "pid")))
+    assert free()
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "killpg", refuse)  # as for a command of another user
+    done = run_here("k", "--deadline", 0.1, "--grace", 0.1, "--", "sleep", "0.5")
+    assert done.exit_code == 124
+    says = "the command runs as another user and cannot be signalled: waiting for its end"
+    assert says in done.stderr
+
+
+def test_after_an_error_of_ours_the_command_ends_and_the_lock_expires(
     embedded, tmp_path, monkeypatch
 ):
-    def fail(*_):
+    def fail():
         text_in(tmp_path / "pid")
         raise OSError("made up")
 
     started = select.select
     monkeypatch.setattr(select, "select", lambda *args: fail() if args[3] else started(*args))
-    command = f"echo $$ >{tmp_path}/pid; exec sleep 60"
-    told = run_here("k", "--grace", "0.2", "--", "sh", "-c", command)
-    assert isinstance(told.exception, OSError)
+    done = run_here("k", "--grace", "0.2", "--", *patient(tmp_path))
+    assert isinstance(done.exception, OSError)
     os.waitpid(int(text_in(tmp_path / "pid")), 0)  # it has ended
     assert LockItem.get("k").is_held
 
 
-def test_what_it_leaves_in_the_background_goes_on(embedded, tmp_path):
-    command = f"(sleep 1; echo on >{tmp_path}/late) & exit 0"
+def test_background_processes_run_on_without_the_lock(embedded, tmp_path):
+    wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
+    command = f"({wait}; echo on >{tmp_path}/late) & exit 0"
     assert run_here("k", "--", "sh", "-c", command).exit_code == 0
     assert free()
-    assert not (tmp_path / "late").exists()
+    (tmp_path / "go").touch()
     assert text_in(tmp_path / "late") == "on\n"
 
 
-def test_only_one_at_a_time(table, tmp_path):
-    count = tmp_path / "count"
-    count.write_text("0")
-    command = f"n=$(cat {count}); sleep 0.05; echo $((n + 1)) >{count}"
-    processes = [
-        subprocess.Popen([*RUN, "k", "--", "sh", "-c", command], start_new_session=True)
-        for _ in range(4)
-    ]
-    assert [process.wait(100) for process in processes] == [0] * 4
-    assert count.read_text() == "4\n"
-    assert free()
+# -- loss ------------------------------------------------------------------------------------------
+
+
+def test_a_broken_lock_ends_the_command(embedded, tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "RENEWALS_PER_LEASE", 60)  # so the loss is noticed soon
+    with meanwhile(tmp_path / "pid", lambda _: Elsewhere.force_release("k")):
+        done = run_here("k", "--grace", 0.5, "--", *stubborn(tmp_path / "pid"))
+    assert done.exit_code == 76
+    broken = "pynamodb-mutex run: the lock was lost: its claim was broken by force"
+    assert done.stderr.splitlines() == [f"{broken}: ending the command", KILLED]
+    assert not is_there(int(text_in(tmp_path / "pid")))
+
+
+def test_a_lock_that_is_broken_while_the_command_ends_by_itself(embedded, tmp_path):
+    def break_it(_):
+        Elsewhere.force_release("k")
+        (tmp_path / "go").touch()
+
+    with meanwhile(tmp_path / "pid", break_it):
+        done = run_here("k", "--", *patient(tmp_path))
+    assert done.exit_code == 76
+    lost = "the lock was lost while the command ran: its claim was broken by force"
+    assert lost in done.stderr
+
+
+def test_without_dynamodb_the_command_ends_before_the_lease(
+    embedded, embedded_engine, tmp_path, fake_clock
+):
+    command = f"trap 'echo 1 >{tmp_path}/notice' TERM; echo $$ >{tmp_path}/pid"
+    command += "; while :; do sleep 0.02; done"
+    alive = []
+
+    def outage(pid):
+        proxy.always(drop_request())
+        fake_clock.advance(26)  # the lease has less left than the grace
+        until(lambda: any(seen.kind == "renew" for seen in proxy.log))
+        text_in(tmp_path / "notice")
+        alive.append(is_there(pid))
+        fake_clock.advance(3.8)  # the lease is over, the grace is not
+
+    with fault_proxy(embedded_engine) as proxy, meanwhile(tmp_path / "pid", outage):
+        at = ["--endpoint-url", proxy.url]
+        done = run_here("k", *at, "--lease", 30, "--grace", 4, "--", "sh", "-c", command)
+    assert (done.exit_code, alive) == (76, [True])
+    danger, lost, *killed = done.stderr.splitlines()
+    assert "could not be renewed and is about to expire: ending the command" in danger
+    assert "the lock was lost: DynamoDB could not be reached until its lease ended" in lost
+    assert killed == [KILLED]
+
+
+def test_a_lock_that_cannot_be_released(embedded, embedded_engine, monkeypatch):
+    monkeypatch.setattr(release, "RELEASE_PATIENCE", 0.2)
+    with fault_proxy(embedded_engine) as proxy:
+        proxy.always(drop_request(), op="release")
+        done = run_here("k", "--endpoint-url", proxy.url, "--", "sh", "-c", "exit 5")
+    assert done.exit_code == 5
+    assert "the lock could not be released and will expire" in done.stderr
+
+
+# -- the watchdog, and the first process of a container --------------------------------------------
+
+
+def test_watchdog_ends_the_command_when_run_is_killed(embedded, tmp_path):
+    with running("k", "--lease", 30, "--grace", 0.5, "--", *stubborn(tmp_path / "pid")) as process:
+        pid = watched(tmp_path / "pid")
+        process.kill()
+        until(lambda: not is_there(pid))
+        assert LockItem.get("k", consistent_read=True).is_held
+        ended = "run was killed or stopped: the watchdog ends the command"
+        assert ended in outcome(process)[1]
+
+
+def test_watchdog_ends_the_command_after_the_lease_when_run_is_stopped(embedded, tmp_path):
+    with running("k", "--lease", 1.5, "--grace", 0.3, "--", *stubborn(tmp_path / "pid")) as process:
+        pid = watched(tmp_path / "pid")
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: not is_there(pid))
+        process.send_signal(signal.SIGCONT)
+        assert outcome(process)[0] == 76
+
+
+def test_watchdog_that_is_killed_is_not_missed(embedded, tmp_path):
+    def kill_the_watchdog(_):
+        listed = subprocess.run(
+            ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        (watchdog,) = (line.split()[0] for line in listed.splitlines() if "_watchdog.py" in line)
+        os.kill(int(watchdog), signal.SIGKILL)
+        until(lambda: not is_there(int(watchdog)))
+        (tmp_path / "go").touch()
+
+    with meanwhile(tmp_path / "pid", kill_the_watchdog):
+        done = run_here("k", "--", *patient(tmp_path))
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("own_group", [True, False])
+def test_a_command_that_has_ended_can_be_asked_to_end(own_group):
+    child = Child("/bin/sh", ["sh", "-c", ":"], os.environ, own_group=own_group, adopts=False)
+    while child.exit_code is None:
+        child.poll()
+    assert child.end()
+    assert not child.leaves_others
+
+
+ADOPTS = """
+import ctypes, os, sys, time
+from pynamodb_mutex.cli._child import Child
+assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # a subreaper: orphans come to it, as to process 1
+script = "(sh -c 'echo $$ >orphan; sleep 0.2' &) ; sleep 1; exit 4"
+child = Child("/bin/sh", ["sh", "-c", script], os.environ, own_group=True, adopts=True)
+while child.exit_code is None:
+    child.poll()
+    time.sleep(0.02)
+    if os.path.exists("orphan") and child.exit_code is None:
+        orphan = int(open("orphan").read() or 0)
+child.poll()
+try:
+    os.kill(orphan, 0)
+except ProcessLookupError:
+    sys.exit(child.exit_code)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux has subreapers")
+def test_orphans_are_reaped(tmp_path):
+    done = subprocess.run([sys.executable, "-c", ADOPTS], cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode == 4
+
+
+# -- at a terminal ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def typed():
+    pexpect = pytest.importorskip("pexpect")
+    started = []
+
+    def start(*arguments, endpoint=None):
+        moved = {} if endpoint is None else {"AWS_ENDPOINT_URL_DYNAMODB": endpoint}
+        process = pexpect.spawn(
+            RUN[0],
+            [*RUN[1:], *map(str, arguments)],
+            dimensions=(24, 100),
+            encoding="utf-8",
+            timeout=GENEROUS,
+            env=os.environ | {"TERM": "xterm"} | moved,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.close(force=True)
+
+
+def code(process):
+    process.read()
+    process.close()
+    return process.exitstatus
+
+
+def test_terminal_shows_the_holder_and_log_records_until_ctrl_c(embedded, embedded_engine, typed):
+    with (
+        fault_proxy(embedded_engine) as proxy,
+        held_elsewhere("k", owner="night shift") as item,
+    ):
+        process = typed("k", "--verbose", "--", "true", endpoint=proxy.url)
+        process.expect(r"waiting for 'k' for \d+ s: held by 'night shift' since 20..-..-..")
+        process.expect("waiting for 'k' for [1-9]")
+        proxy.always(server_error(), op="GetItem")
+        process.expect("GetItem failed")
+        # the line of the spinner was cleared before, and drawn anew after
+        _, cleared, line = process.before.rpartition("\x1b[2K")
+        assert (bool(cleared), line) == (True, "pynamodb-mutex run: ")
+        proxy.clear()
+        process.expect("waiting for 'k' for")
+        process.sendintr()
+        assert code(process) == 130
+        assert LockItem.get("k").token == item.token
+
+
+def test_terminal_belongs_to_the_command_after_the_wait(embedded, typed):
+    script = "import time\ntry: print('got', input()); time.sleep(60)\n"
+    script += "except KeyboardInterrupt: time.sleep(1); exit(9)"
+    with held_elsewhere("k"):
+        process = typed("k", "--grace", 0.2, "--", sys.executable, "-c", script)
+        process.expect("waiting for 'k'")
+        assert LockItem.force_release("k")
+        process.sendline("it")
+        process.expect("got it")
+        process.sendintr()
+        # the command takes longer than the grace, which does not apply to what is typed
+        assert code(process) == 9
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_at_a_terminal_a_signal_ends_the_command_alone(embedded, typed, tmp_path, number):
+    process = typed("k", "--grace", 0.2, "--", *patient(tmp_path))
+    killed = number == signal.SIGKILL
+    pid = watched(tmp_path / "pid") if killed else int(text_in(tmp_path / "pid"))
+    process.kill(number)
+    if not killed:
+        assert code(process) == 128 + signal.SIGTERM
+        assert not LockItem.get("k", consistent_read=True).is_held
+    until(lambda: not is_there(pid))  # after SIGKILL the watchdog ends it

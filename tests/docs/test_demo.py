@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.unmeasured
-
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 signals = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="stops processes")
 
@@ -37,13 +35,13 @@ TAKEN = "another holder has taken it"
 # A run as it should be. A is killed, C takes over; B is stopped, C takes over; B's write is refused.
 START = [*holds("C", 6, 0.1, 0.3), (0.3, "C", "writes", 6, 1)]
 KILL = [*holds("A", 7, 1.0, 1.4), (1.2, "A", "sleeps", 7), (1.5, "A", "kills", 7)]
-HEIR = [*holds("C", 8, 3.6, 3.9), (3.9, "C", "writes", 8, 2)]
+TAKEOVER = [*holds("C", 8, 3.6, 3.9), (3.9, "C", "writes", 8, 2)]
 STOP = [*holds("B", 9, 5.0, 5.4), (5.5, "B", "stops", 9)]
-SECOND_HEIR = [*holds("C", 10, 8.0, 8.3), (8.3, "C", "writes", 10, 3)]
+SECOND_TAKEOVER = [*holds("C", 10, 8.0, 8.3), (8.3, "C", "writes", 10, 3)]
 CONTINUE = [(8.1, "B", "continues", 9)]
 REFUSAL = [(8.2, "B", "refused", 9, 0, TAKEN)]
 COUNT = [(9.0, "", "counts", 0, 3)]
-RUN = (START, KILL, HEIR, STOP, SECOND_HEIR, CONTINUE, REFUSAL, COUNT)
+RUN = (START, KILL, TAKEOVER, STOP, SECOND_TAKEOVER, CONTINUE, REFUSAL, COUNT)
 
 
 def run(*more, without=(), instead=None):

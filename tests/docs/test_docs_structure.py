@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import pkgutil
 import re
@@ -11,8 +12,6 @@ from pathlib import Path
 import pytest
 
 import pynamodb_mutex
-
-pytestmark = pytest.mark.unmeasured
 
 ROOT = Path(__file__).parents[2]
 PAGES = [page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").rglob("*.rst"))]
@@ -41,12 +40,19 @@ def test_reference_has_every_public_name(name):
         assert set(getattr(import_module(name), "__all__", ())) <= documented
 
 
-def test_links_of_the_readme_lead_somewhere():
-    """They are relative, for the repository's own page."""
-    links = re.findall(r"`[^`<]+ <([^>]+)>`_", (ROOT / "README.rst").read_text(encoding="utf-8"))
+def test_links_of_the_readme_lead_to_pages_of_the_documentation():
+    """They are absolute, for the page of a package index; setup.cfg says where the documentation is."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg", encoding="utf-8")
+    urls = dict(re.findall(r"^(\w+) = (\S+)$", settings["metadata"]["project_urls"], re.MULTILINE))
+    readme = (ROOT / "README.rst").read_text(encoding="utf-8")
+    links = re.findall(r"`[^`<]+\s<([^>]+)>`_", readme)
     assert len(links) > 10
+    assert readme.count("://") == len(links)
     for link in links:
-        assert link.startswith("https://") or (ROOT / link).is_file(), link
+        page = re.fullmatch(rf"{re.escape(urls['Documentation'])}/page/([\w/]+)\.html", link)
+        assert page is not None, link
+        assert (ROOT / "docs" / f"{page[1]}.rst").is_file(), link
 
 
 def test_diagrams_are_as_drawn():

@@ -15,7 +15,6 @@ pytest.importorskip("moto")
 
 FLEET = Path(__file__).parents[2] / "examples" / "nightly_job" / "fleet.py"
 pytestmark = [
-    pytest.mark.unmeasured,
     pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals"),
 ]
 

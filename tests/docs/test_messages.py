@@ -529,8 +529,8 @@ def test_command_line_prints_no_control_character(table: type[LockItem], said: S
     prints("ls", "--endpoint-url", SPITE)
     prints("show", SPITE * 1000)
     said.is_harmless(
-        "took",
-        "gave",
+        "acquired '",
+        "released '",
         "not found",
         "is still held by",
         "is locked",

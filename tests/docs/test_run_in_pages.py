@@ -15,8 +15,6 @@ from test_docs import PAGES, blocks_of
 
 from pynamodb_mutex.cli._run import run
 
-pytestmark = pytest.mark.unmeasured
-
 
 def containers(part):
     """Yield what a manifest says a container is to run."""

@@ -1,7 +1,5 @@
 """LockItem.create_table: safe to call again, and CreateTable's options by boto3's names."""
 
-from __future__ import annotations
-
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -54,15 +52,11 @@ class Wire:
         """Let CreateTable go out in full, and its engine see what every engine understands."""
 
         def create(client, forward, kwargs):
-            dropped = set(kwargs) - set(UNDERSTOOD)
-            kept = {name: value for name, value in kwargs.items() if name not in dropped}
+            del self.answers["CreateTable"]
+            kept = {name: kwargs[name] for name in UNDERSTOOD if name in kwargs}
             return client._make_api_call("CreateTable", {**kept, "BillingMode": "PAY_PER_REQUEST"})
 
-        def once(client, forward, kwargs):
-            del self.answers["CreateTable"]
-            return create(client, forward, kwargs)
-
-        self.answers["CreateTable"] = once
+        self.answers["CreateTable"] = create
 
 
 @pytest.fixture
@@ -107,7 +101,6 @@ def test_the_second_call_changes_nothing(fresh, wire):
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
-@pytest.mark.real
 def test_many_may_call_it_at_once(fresh):
     with ThreadPoolExecutor(4) as pool:
         for created in [pool.submit(fresh.create_table) for _ in range(4)]:
@@ -115,7 +108,7 @@ def test_many_may_call_it_at_once(fresh):
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
-@pytest.mark.real
+@pytest.mark.real("embedded")
 def test_errors_are_reported_by_their_code(fresh, monkeypatch):
     """Botocore makes a client's error classes at first use, where two threads may each get their own."""
 
@@ -142,18 +135,30 @@ def creating(times):
     return answer
 
 
-def test_it_waits_until_the_table_is_active(fresh, wire):
-    wire.answers["DescribeTable"] = creating(2)
+def not_found(times):
+    """Answer that there is no such table, as AWS does just after it is created."""
+    left = [times]
+
+    def answer(client, forward, kwargs):
+        if left[0] > 0:
+            left[0] -= 1
+            error = {"Error": {"Code": "ResourceNotFoundException", "Message": "not found"}}
+            raise ClientError(error, "DescribeTable")
+        return forward()
+
+    return answer
+
+
+@pytest.mark.parametrize("not_yet", [creating, not_found])
+@pytest.mark.parametrize("by_another", [False, True])
+def test_table_that_is_being_created_is_waited_for(fresh, wire, not_yet, by_another):
+    if by_another:
+        fresh.create_table(wait=False)
+        wire.sent.clear()
+    wire.answers["DescribeTable"] = not_yet(2)
     fresh.create_table()
     assert len(wire.of("DescribeTable")) == 3
-    assert ttl()["TimeToLiveStatus"] == "ENABLED"
-
-
-def test_a_table_that_another_is_just_creating_is_waited_for(fresh, wire):
-    fresh.create_table(wait=False)
-    wire.answers["DescribeTable"] = creating(2)
-    fresh.create_table()
-    assert len(wire.of("CreateTable")) == 2
+    assert len(wire.of("CreateTable")) == 1
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
@@ -165,60 +170,23 @@ def test_without_waiting_ttl_comes_with_a_later_call(fresh, wire):
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
-def test_a_table_that_describe_does_not_know_yet_is_waited_for(fresh, wire):
-    left = [2]
-
-    def answer(client, forward, kwargs):
-        left[0] -= 1
-        if left[0] >= 0:
-            raise not_found(client)
-        return forward()
-
-    wire.answers["DescribeTable"] = answer
-    fresh.create_table()
-    assert left[0] < 0
-    assert ttl()["TimeToLiveStatus"] == "ENABLED"
-
-
-def not_found(client):
-    error = {"Error": {"Code": "ResourceNotFoundException", "Message": "not found"}}
-    return ClientError(error, "DescribeTable")
-
-
-def test_it_does_not_wait_for_ever(fresh, wire, monkeypatch):
+@pytest.mark.parametrize(
+    ("not_yet", "message"), [(creating, "still CREATING"), (not_found, "could not be created")]
+)
+def test_it_does_not_wait_for_ever(fresh, wire, monkeypatch, not_yet, message):
     monkeypatch.setattr(_table, "_LONGEST_WAIT", 0.2)
-    wire.answers["DescribeTable"] = creating(1000)
-    with pytest.raises(TableError, match="still CREATING"):
-        fresh.create_table()
-
-    def unknown(client, forward, kwargs):
-        raise not_found(client)
-
-    wire.answers["DescribeTable"] = unknown
-    with pytest.raises(TableError, match="could not be created"):
+    wire.answers["DescribeTable"] = not_yet(1000)
+    with pytest.raises(TableError, match=message):
         fresh.create_table()
 
 
-def test_ttl_that_another_enabled_meanwhile_is_fine(fresh, wire):
+@pytest.mark.parametrize(("status", "updates"), [("DISABLED", 2), ("ENABLING", 1)])
+def test_ttl_that_another_enables_meanwhile_is_fine(fresh, wire, status, updates):
     fresh.create_table()
-
-    def not_yet(client, forward, kwargs):
-        return {"TimeToLiveDescription": {"TimeToLiveStatus": "DISABLED"}}
-
-    wire.answers["DescribeTimeToLive"] = not_yet
+    shown = {"TimeToLiveStatus": status, "AttributeName": "ttl"}
+    wire.answers["DescribeTimeToLive"] = lambda *_: {"TimeToLiveDescription": shown}
     fresh.create_table()
-    assert len(wire.of("UpdateTimeToLive")) == 2
-
-
-def test_ttl_that_is_being_enabled_is_fine(fresh, wire):
-    fresh.create_table()
-
-    def soon(client, forward, kwargs):
-        return {"TimeToLiveDescription": {"TimeToLiveStatus": "ENABLING", "AttributeName": "ttl"}}
-
-    wire.answers["DescribeTimeToLive"] = soon
-    fresh.create_table()
-    assert len(wire.of("UpdateTimeToLive")) == 1
+    assert len(wire.of("UpdateTimeToLive")) == updates
 
 
 # -- what cannot work ---------------------------------------------------------------------------
@@ -238,16 +206,16 @@ def test_a_refusal_is_a_table_error_with_its_cause(fresh, wire, operation):
     assert caught.value.cause_response_code == "AccessDeniedException"
 
 
+def other_table(fresh, **attributes):
+    """Create the table by another program."""
+    settings = {"table_name": fresh.Meta.table_name, "billing_mode": "PAY_PER_REQUEST"}
+    model = type("Other", (Model,), {"Meta": type("Meta", (), settings), **attributes})
+    model.create_table(wait=True)
+
+
 @pytest.mark.real
-def test_ttl_on_another_attribute_is_a_clear_error(fresh):
-    class Plain(Model):
-        class Meta:
-            table_name = fresh.Meta.table_name
-            billing_mode = "PAY_PER_REQUEST"
-
-        key = UnicodeAttribute(hash_key=True)
-
-    Plain.create_table(wait=True)
+def test_table_with_ttl_on_another_attribute_is_an_error(fresh):
+    other_table(fresh, key=UnicodeAttribute(hash_key=True))
     client().update_time_to_live(
         TableName=fresh.Meta.table_name,
         TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires"},
@@ -256,38 +224,28 @@ def test_ttl_on_another_attribute_is_a_clear_error(fresh):
         fresh.create_table()
 
 
-@pytest.mark.real
-def test_table_whose_key_has_another_type_is_an_error(fresh):
-    class Numbered(Model):
-        class Meta:
-            table_name = fresh.Meta.table_name
-            billing_mode = "PAY_PER_REQUEST"
-
-        key = NumberAttribute(hash_key=True)
-
-    Numbered.create_table(wait=True)
-    message = r"exists with other keys: hash key 'key' \(N\), not hash key 'key' \(S\)"
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        (
+            lambda: {"key": NumberAttribute(hash_key=True)},
+            r"hash key 'key' \(N\), not hash key 'key' \(S\)",
+        ),
+        (
+            lambda: {
+                "pk": UnicodeAttribute(hash_key=True),
+                "number": NumberAttribute(range_key=True),
+            },
+            "",
+        ),
+    ],
+)
+def test_table_with_other_keys_is_an_error(fresh, attributes, message):
+    other_table(fresh, **attributes())
     for wait in (True, False):
-        with pytest.raises(TableError, match=message):
+        with pytest.raises(TableError, match=f"exists with other keys: {message}"):
             fresh.create_table(wait=wait)
     # nor was anything else done to it
-    ttl = client().describe_time_to_live(TableName=fresh.Meta.table_name)
-    assert ttl["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED"
-
-
-@pytest.mark.real
-def test_a_table_with_other_keys_is_a_clear_error(fresh):
-    class Other(Model):
-        class Meta:
-            table_name = fresh.Meta.table_name
-            billing_mode = "PAY_PER_REQUEST"
-
-        pk = UnicodeAttribute(hash_key=True)
-        number = NumberAttribute(range_key=True)
-
-    Other.create_table(wait=True)
-    with pytest.raises(TableError, match="exists with other keys"):
-        fresh.create_table()
     assert ttl()["TimeToLiveStatus"] == "DISABLED"
 
 
@@ -365,25 +323,28 @@ def test_every_option_goes_out_under_its_name(fresh, wire):
     assert set(request) == {*OPTIONS, *UNDERSTOOD}
 
 
-@pytest.mark.real
-def test_provisioned_throughput_needs_no_billing_mode_next_to_it(fresh):
-    fresh.create_table(ProvisionedThroughput={"ReadCapacityUnits": 3, "WriteCapacityUnits": 2})
-    throughput = described()["ProvisionedThroughput"]
-    assert (throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]) == (3, 2)
+PROVISIONED = {"ProvisionedThroughput": {"ReadCapacityUnits": 3, "WriteCapacityUnits": 2}}
 
 
 @pytest.mark.real
-def test_options_that_engines_know_reach_the_table(fresh):
-    fresh.create_table(
-        BillingMode="PROVISIONED",
-        ProvisionedThroughput={"ReadCapacityUnits": 3, "WriteCapacityUnits": 2},
-        StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"},
-        DeletionProtectionEnabled=True,
-    )
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},  # throughput needs no billing mode with it
+        {
+            "BillingMode": "PROVISIONED",
+            "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"},
+            "DeletionProtectionEnabled": True,
+        },
+    ],
+)
+def test_options_that_engines_know_reach_the_table(fresh, options):
+    fresh.create_table(**PROVISIONED, **options)
     table = described()
-    assert table["ProvisionedThroughput"]["ReadCapacityUnits"] == 3
-    assert table["StreamSpecification"]["StreamViewType"] == "NEW_IMAGE"
-    assert table["DeletionProtectionEnabled"] is True
+    throughput = table["ProvisionedThroughput"]
+    assert (throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]) == (3, 2)
+    for name in {"StreamSpecification", "DeletionProtectionEnabled"} & set(options):
+        assert table[name] == options[name]
 
 
 def subclass(**settings):
@@ -400,10 +361,7 @@ def test_tags_and_stream_of_meta_are_taken(engine, wire):
         {"Key": "stage", "Value": "dev"},
         {"Key": "team", "Value": "locks"},
     ]
-    assert request["StreamSpecification"] == {
-        "StreamEnabled": True,
-        "StreamViewType": "NEW_IMAGE",
-    }
+    assert request["StreamSpecification"] == {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
 
 
 def test_the_callers_options_come_before_those_of_meta(engine, wire):
@@ -415,10 +373,8 @@ def test_the_callers_options_come_before_those_of_meta(engine, wire):
 def test_provisioned_billing_of_meta_is_taken(engine, wire):
     model = subclass(billing_mode="PROVISIONED", read_capacity_units=3, write_capacity_units=2)
     model.create_table()
-    assert wire.of("CreateTable")[0]["ProvisionedThroughput"] == {
-        "ReadCapacityUnits": 3,
-        "WriteCapacityUnits": 2,
-    }
+    request = wire.of("CreateTable")[0]
+    assert request["ProvisionedThroughput"] == PROVISIONED["ProvisionedThroughput"]
 
 
 @pytest.mark.real

@@ -1,14 +1,11 @@
 """Rows that are not a lock's, or whose lock attributes cannot be right: an error, and no harm to the row."""
 
-from __future__ import annotations
-
 import threading
 import time
 
 import pytest
-from botocore.client import BaseClient
 from driving import send_renewal
-from lock_items import Wire
+from lock_items import Elsewhere, Wire
 from pynamodb.exceptions import UpdateError
 from stores import store_for
 
@@ -26,41 +23,20 @@ from pynamodb_mutex._dynamodb.store import Request
 from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import held_elsewhere
 
-
-class Elsewhere(LockItem):
-    """The same table with another connection and another queue, as in another process."""
-
-    class Meta(LockItem.Meta):
-        pass
-
-
 FAR = {"N": "4102444800"}  # the year 2100
 TOMBSTONE = {"token": {"S": "theirs"}, "version": {"N": "7"}, "writes": {"N": "0"}}
-CLAIM = {
-    **TOMBSTONE,
-    "owner": {"S": "they"},
-    "lease": {"N": "30"},
-    "expires_at": FAR,
-    "abandoned_by": {"S": ""},
-}
+CLAIM = {**TOMBSTONE, "owner": {"S": "they"}, "lease": {"N": "30"}}
+CLAIM |= {"expires_at": FAR, "abandoned_by": {"S": ""}}
+JAVA = {"ownerName": {"S": "host"}, "leaseDuration": {"S": "20000"}}
+VERSION_OF_JAVA = {"recordVersionNumber": {"S": "b6a1"}}
 
 NO_LOCKS = {
     "row-of-another-application": ({"email": {"S": "a@example.com"}}, "token"),
     "row-with-names-of-ours": ({"owner": {"S": "Ann"}, "version": {"N": "3"}}, "token"),
     "session-that-expires": ({"user": {"S": "Ann"}, "expires_at": FAR}, "token"),
     "token-alone": ({"token": {"S": "secret"}, "user": {"S": "Ann"}}, "version"),
-    "java-lock": (
-        {
-            "ownerName": {"S": "host"},
-            "leaseDuration": {"S": "20000"},
-            "recordVersionNumber": {"S": "b6a1"},
-        },
-        "recordVersionNumber",
-    ),
-    "java-lock-and-ours": (
-        {**TOMBSTONE, "recordVersionNumber": {"S": "b6a1"}},
-        "recordVersionNumber",
-    ),
+    "java-lock": (JAVA | VERSION_OF_JAVA, "recordVersionNumber"),
+    "java-lock-and-ours": (TOMBSTONE | VERSION_OF_JAVA, "recordVersionNumber"),
 }
 WRONG = {
     "version-text": ({**TOMBSTONE, "version": {"S": "7"}}, "version"),
@@ -76,10 +52,7 @@ WRONG = {
     "end-in-milliseconds": ({**CLAIM, "expires_at": {"N": "4102444800000"}}, "expires_at"),
     "lease-text": ({**CLAIM, "lease": {"S": "30"}}, "lease"),
     "lease-negative": ({**CLAIM, "lease": {"N": "-30"}}, "lease"),
-    "owner-of-a-dead-claim": (
-        {**CLAIM, "owner": {"N": "1"}, "expires_at": {"N": "1"}},
-        "owner",
-    ),
+    "owner-of-a-dead-claim": ({**CLAIM, "owner": {"N": "1"}, "expires_at": {"N": "1"}}, "owner"),
     "owner-map": ({**CLAIM, "owner": {"M": {"name": {"S": "they"}}}}, "owner"),
     "writes-fraction": ({**CLAIM, "writes": {"N": "0.5"}}, "writes"),
     "abandoned-by-binary": ({**CLAIM, "abandoned_by": {"B": b"they"}}, "abandoned_by"),
@@ -104,28 +77,16 @@ def stands(key="odd"):
     return client().get_item(**where, ConsistentRead=True)["Item"]
 
 
-@pytest.fixture
-def sent(monkeypatch):
-    """Collect the operations that this process sends."""
-    operations = []
-    original = BaseClient._make_api_call
-
-    def record(self, operation, kwargs):
-        operations.append(operation)
-        return original(self, operation, kwargs)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", record)
-    return operations
-
-
 def warm():
     """Let the process know server time, so that an acquisition begins with a write."""
     with Mutex.for_key("warm"):
         pass
 
 
-def refused(caught, attribute):
-    """Check that an error names the key and the attribute."""
+def refused(call, attribute):
+    """Check that a call is refused, and that its error names the key and the attribute."""
+    with pytest.raises(InvalidRowError) as caught:
+        call()
     error = caught.value
     assert isinstance(error, MutexError)
     assert (error.key, error.attribute) == ("odd", attribute)
@@ -138,38 +99,20 @@ def refused(caught, attribute):
 
 
 @every_odd_row
-def test_acquire_is_refused_by_the_write_itself(table, sent, odd):
-    attributes, attribute = ALL[odd]
-    warm()
-    before = put(attributes)
-    sent.clear()
-    with pytest.raises(InvalidRowError) as caught:
-        Mutex.for_key("odd").acquire()
-    assert sent == ["UpdateItem"]
-    refused(caught, attribute)
-    assert stands() == before
-
-
-@every_odd_row
-def test_acquire_is_refused_at_first_contact(table, sent, odd):
+def test_acquire_and_locked_are_refused(table, sent, odd):
     attributes, attribute = ALL[odd]
     before = put(attributes)
-    forget_everything()
-    sent.clear()
-    with pytest.raises(InvalidRowError) as caught:
-        Mutex.for_key("odd").acquire()
-    assert sent == ["GetItem"]
-    refused(caught, attribute)
-    assert stands() == before
-
-
-@every_odd_row
-def test_locked_is_refused(table, odd):
-    attributes, attribute = ALL[odd]
-    put(attributes)
-    with pytest.raises(InvalidRowError) as caught:
-        Mutex.for_key("odd").locked()
-    refused(caught, attribute)
+    mutex = Mutex.for_key("odd")
+    # at first contact by a read, then by the write itself
+    for request in ("GetItem", "UpdateItem"):
+        forget_everything()
+        if request == "UpdateItem":
+            warm()
+        sent.clear()
+        refused(mutex.acquire, attribute)
+        assert sent == [request]
+        refused(mutex.locked, attribute)
+        assert stands() == before
 
 
 def test_fraction_that_the_write_meets_is_given_up(table, sent):
@@ -177,9 +120,7 @@ def test_fraction_that_the_write_meets_is_given_up(table, sent):
     put({**TOMBSTONE, "version": {"N": "7.5"}})
     sent.clear()
     mutex = Mutex.for_key("odd")
-    with pytest.raises(InvalidRowError) as caught:
-        mutex.acquire()
-    refused(caught, "version")
+    refused(mutex.acquire, "version")
     # the write adds one to what is there, before anybody knows what that is
     assert sent == ["UpdateItem", "UpdateItem"]
     assert not mutex.held
@@ -242,9 +183,7 @@ def test_highest_fencing_token_is_not_passed(table):
     with Mutex.for_key("odd"):
         pass
     for _ in range(2):
-        with pytest.raises(InvalidRowError) as caught:
-            Mutex.for_key("odd").acquire()
-        refused(caught, "version")
+        refused(Mutex.for_key("odd").acquire, "version")
 
 
 # -- breaking by force --------------------------------------------------------------------------
@@ -271,9 +210,7 @@ def test_force_leaves_a_row_that_is_no_locks(table, odd):
     attributes, attribute = NO_LOCKS[odd]
     before = put(attributes)
     for force in (lambda: table.force_release("odd"), Mutex.for_key("odd").force_release):
-        with pytest.raises(InvalidRowError) as caught:
-            force()
-        refused(caught, attribute)
+        refused(force, attribute)
     assert stands() == before
 
 
@@ -308,71 +245,45 @@ def test_force_whose_answer_is_lost_is_recognised(table, monkeypatch):
     assert Mutex.for_key("odd").acquire(timeout=0)
 
 
-def test_holder_whose_broken_row_is_put_right_learns_that_it_was_forced(table):
-    mutex = Mutex.for_key("odd", auto_renew=False)
-    elsewhere = Mutex.for_key("odd", model=Elsewhere)
-    assert mutex.acquire()
-    overwrite("end-text")
-    assert elsewhere.force_release()
-    with pytest.raises(MutexLostError) as caught:
-        mutex.renew()
-    assert caught.value.loss is Loss.FORCED
-
-
-def test_holder_in_the_process_learns_at_once_that_its_broken_row_was_put_right(table):
+@pytest.mark.parametrize("here", [False, True])
+def test_holder_whose_broken_row_is_put_right_learns_that_it_was_forced(table, here):
+    """At once, if the same process breaks it by force."""
     mutex = Mutex.for_key("odd", auto_renew=False)
     assert mutex.acquire()
     overwrite("end-text")
-    assert table.force_release("odd")
+    if here:
+        assert table.force_release("odd")
+    else:
+        assert Mutex.for_key("odd", model=Elsewhere).force_release()
+        with pytest.raises(MutexLostError):
+            mutex.renew()
     assert mutex.loss is Loss.FORCED
 
 
 # -- several locks ------------------------------------------------------------------------------
 
-some_odd_rows = pytest.mark.parametrize(
+
+@pytest.mark.parametrize(
     "odd",
     ["row-of-another-application", "end-text", "end-null", "version-text", "version-fraction"],
 )
-
-
-def put_among_others(odd):
-    put(ALL[odd][0])
+def test_several_locks_of_which_one_row_is_odd_are_refused(table, sent, odd):
+    attributes, attribute = ALL[odd]
+    before = put(attributes)
     for name in ("a", "b"):
         with Mutex.for_key(name):
             pass
-
-
-@some_odd_rows
-@pytest.mark.parametrize("timeout", [0, 60])
-def test_group_is_refused(table, sent, odd, timeout):
-    put_among_others(odd)
-    before = stands()
-    sent.clear()
-    with pytest.raises(InvalidRowError) as caught:
-        Mutex.for_keys(["a", "odd", "b"], timeout=timeout).acquire()
-    refused(caught, ALL[odd][1])
-    assert sent == ["TransactWriteItems"]
-    assert stands() == before
-    assert not Mutex.for_key("a").locked()
-
-
-@some_odd_rows
-def test_locked_of_a_group_is_refused(table, odd):
-    put_among_others(odd)
-    with pytest.raises(InvalidRowError) as caught:
-        Mutex.for_keys(["a", "odd", "b"]).locked()
-    refused(caught, ALL[odd][1])
-
-
-@some_odd_rows
-def test_any_of_is_refused(table, odd):
-    put(ALL[odd][0])
-    before = stands()
+    for timeout in (0, 60):
+        group = Mutex.for_keys(["a", "odd", "b"], timeout=timeout)
+        sent.clear()
+        refused(group.acquire, attribute)
+        assert sent == ["TransactWriteItems"]
+        refused(group.locked, attribute)
+        assert not Mutex.for_key("a").locked()
     with held_elsewhere("a"):
-        for call in ("acquire", "locked"):
-            with pytest.raises(InvalidRowError) as caught:
-                getattr(Mutex.any_of(["a", "odd"]), call)()
-            refused(caught, ALL[odd][1])
+        any_of = Mutex.any_of(["a", "odd"])
+        for call in (any_of.acquire, any_of.locked):
+            refused(call, attribute)
     assert stands() == before
 
 
@@ -398,23 +309,22 @@ def overwrite(odd, key="odd"):
     put({**kept, **OVERWRITTEN[odd], "key": {"S": key}}, key)
 
 
-def use(mutex, how):
-    """Use a lock in a way that asks DynamoDB."""
-    if how == "transaction":
-        with mutex.transaction() as transaction:
-            transaction.save(LockItem("beside"))
-    else:
-        getattr(mutex, how)(*(["data"] if how == "save_data" else []))
+def write_in_a_transaction(mutex):
+    with mutex.transaction() as transaction:
+        transaction.save(LockItem("another"))
 
 
-@pytest.mark.parametrize("how", ["renew", "release", "save_data", "transaction"])
+@pytest.mark.parametrize(
+    "use",
+    [Mutex.renew, Mutex.release, lambda mutex: mutex.save_data("data"), write_in_a_transaction],
+)
 @pytest.mark.parametrize("odd", ["row-of-another-application", "version-text", "token-number"])
-def test_holder_learns_that_its_row_was_overwritten(table, odd, how):
+def test_holder_learns_that_its_row_was_overwritten(table, odd, use):
     mutex = Mutex.for_key("odd", auto_renew=False)
     assert mutex.acquire()
     overwrite(odd)
     with pytest.raises(MutexLostError) as caught:
-        use(mutex, how)
+        use(mutex)
     assert caught.value.loss is mutex.loss is Loss.DELETED
     assert not mutex.held
 
@@ -436,11 +346,10 @@ def test_renewal_in_a_batch_shows_that_the_row_was_overwritten(table, odd):
     for mutex in mutexes:
         assert mutex.acquire()
     overwrite(odd)
-    first, other = (mutex._latest for mutex in mutexes)
-    send_renewal(first, other)
+    send_renewal(*(mutex._latest for mutex in mutexes))
     if mutexes[0].loss is None:
         # refused by a row that says nothing of whose it is: asked again by itself
-        send_renewal(first)
+        send_renewal(mutexes[0]._latest)
     assert [mutex.loss for mutex in mutexes] == [Loss.DELETED, None]
     mutexes[1].release()
 
@@ -477,9 +386,7 @@ def test_release_puts_a_row_right_whose_end_was_overwritten(table):
 def test_payload_that_cannot_be_read_is_an_error_of_its_own(table, written):
     put({**TOMBSTONE, "data": written})
     with Mutex.for_key("odd") as mutex:
-        with pytest.raises(InvalidRowError) as caught:
-            _ = mutex.data
-        refused(caught, "data")
+        refused(lambda: mutex.data, "data")
         assert mutex.held
         mutex.save_data([1])
         assert mutex.data == [1]

@@ -1,11 +1,8 @@
 """Each private name of PynamoDB in use still means what the library takes it for."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
@@ -45,28 +42,25 @@ class Shop(Model):
 
 
 @pytest.fixture
-def connection() -> Connection:
+def connection():
     return Connection(region="eu-west-1", host="http://127.0.0.1:9")
 
 
-def test_key_names_are_those_of_the_attributes() -> None:
+def test_key_names_are_those_of_the_attributes():
     assert (private.hash_key_name(Order), private.range_key_name(Order)) == ("shop", "number")
     assert (private.hash_key_name(Shop), private.range_key_name(Shop)) == ("name", None)
 
 
-def test_schema_is_what_create_table_is_asked_for() -> None:
+def test_schema_is_what_create_table_is_asked_for():
     schema = private.schema_of(Order)
     keys = {each["AttributeName"]: each["KeyType"] for each in schema["key_schema"]}
     assert keys == {"s": "HASH", "n": "RANGE"}
     assert {
         each["AttributeName"]: each["AttributeType"] for each in schema["attribute_definitions"]
-    } == {
-        "s": "S",
-        "n": "N",
-    }
+    } == {"s": "S", "n": "N"}
 
 
-def test_connection_is_the_models_own_until_it_is_forgotten() -> None:
+def test_connection_is_the_models_own_until_it_is_forgotten():
     own = private.connection_of(Order)
     assert own is private.connection_of(Order)
     assert own.table_name == "orders"
@@ -75,7 +69,7 @@ def test_connection_is_the_models_own_until_it_is_forgotten() -> None:
     assert private.connection_of(Order) is not own
 
 
-def test_subclass_gets_a_connection_of_its_own_only_when_its_parents_is_forgotten() -> None:
+def test_subclass_gets_a_connection_of_its_own_only_when_its_parents_is_forgotten():
     private.connection_of(Order)
 
     class Copy(Order):
@@ -90,9 +84,7 @@ def test_subclass_gets_a_connection_of_its_own_only_when_its_parents_is_forgotte
 
 
 @pytest.mark.parametrize(("is_left_alone", "attempts"), [(False, 1), (True, 4)])
-def test_client_makes_one_attempt_whatever_the_settings_say(
-    monkeypatch: pytest.MonkeyPatch, is_left_alone: bool, attempts: int
-) -> None:
+def test_client_makes_one_attempt_whatever_the_settings_say(monkeypatch, is_left_alone, attempts):
     monkeypatch.setattr("pynamodb.connection.base.get_settings_value", _standard_retries)
     table = TableConnection("orders", region="eu-west-1", max_retry_attempts=0)
     if not is_left_alone:
@@ -101,7 +93,7 @@ def test_client_makes_one_attempt_whatever_the_settings_say(
     assert config.retries["total_max_attempts"] == attempts
 
 
-def _standard_retries(name: str) -> Any:
+def _standard_retries(name):
     from pynamodb.settings import default_settings_dict
 
     if name == "retry_configuration":
@@ -109,30 +101,30 @@ def _standard_retries(name: str) -> Any:
     return default_settings_dict[name]
 
 
-def test_access_key_is_the_models() -> None:
+def test_access_key_is_the_models():
     assert private.access_key_of(private.connection_of(Order).connection) == "model's"
     assert private.access_key_of(Connection(region="eu-west-1")) is None
 
 
-def test_version_condition_adds_the_next_version_to_a_put_and_to_an_update() -> None:
+def test_version_condition_adds_the_next_version_to_a_put_and_to_an_update():
     row = Order("a", 1, version=3)
-    attributes: dict[str, Any] = {}
+    attributes = {}
     condition = private.version_condition(row, attributes, None)
     assert str(condition) == "v = {'N': '3'}"
     assert attributes == {"v": {"N": "4"}}
-    actions: list[Any] = []
+    actions = []
     private.version_condition(row, None, actions)
     assert [str(action) for action in actions] == ["v {'N': '1'}"]
     assert str(private.version_condition(Order("a", 1), {}, None)) == "attribute_not_exists (v)"
     assert private.version_condition(Shop("a"), {}, None) is None
 
 
-def test_serialized_key_is_that_of_a_request() -> None:
+def test_serialized_key_is_that_of_a_request():
     assert private.serialized_key(Order("a", 1)) == ("a", "1")
     assert private.serialized_key(Shop("a")) == ("a", None)
 
 
-def test_transaction_knows_its_connection_token_and_items(connection: Connection) -> None:
+def test_transaction_knows_its_connection_token_and_items(connection):
     transaction = TransactWrite(connection=connection, client_request_token="t")
     assert private.connection_of_transaction(transaction) is connection
     assert private.request_token_of(transaction) == "t"
@@ -152,9 +144,9 @@ def test_transaction_knows_its_connection_token_and_items(connection: Connection
     assert numbers == ["4", "3", "2", "1"]
 
 
-def test_items_stand_in_the_order_in_which_they_are_sent(connection: Connection) -> None:
+def test_items_stand_in_the_order_in_which_they_are_sent(connection):
     """A reason of a cancellation has no more than its place to say which item it is about."""
-    sent: list[dict[str, Any]] = []
+    sent = []
     connection.dispatch = lambda _, kwargs: sent.append(kwargs) or {}  # type: ignore[method-assign, assignment]
     with TransactWrite(connection=connection) as transaction:
         transaction.save(Order("a", 2))
@@ -165,7 +157,7 @@ def test_items_stand_in_the_order_in_which_they_are_sent(connection: Connection)
     assert [next(iter(each.items())) for each in sent[0]["TransactItems"]] == items
 
 
-def test_options_are_what_the_caller_asked_to_be_shown(connection: Connection) -> None:
+def test_options_are_what_the_caller_asked_to_be_shown(connection):
     assert private.options_of(TransactWrite(connection=connection)) == {}
     asking = TransactWrite(
         connection=connection,
@@ -178,7 +170,7 @@ def test_options_are_what_the_caller_asked_to_be_shown(connection: Connection) -
     }
 
 
-def test_versions_of_instances_follow_an_applied_transaction(connection: Connection) -> None:
+def test_versions_of_instances_follow_an_applied_transaction(connection):
     transaction = TransactWrite(connection=connection)
     new, old = Order("a", 1), Order("a", 2, version=5)
     transaction.save(new)
@@ -187,10 +179,10 @@ def test_versions_of_instances_follow_an_applied_transaction(connection: Connect
     assert (new.version, old.version) == (1, 6)
 
 
-def test_commit_that_is_put_in_place_commits_each_transaction(connection: Connection) -> None:
-    committed: list[TransactWrite] = []
+def test_commit_that_is_put_in_place_commits_each_transaction(connection):
+    committed = []
 
-    def commit(transaction: TransactWrite) -> None:
+    def commit(transaction):
         committed.append(transaction)
 
     before = private.replace_commit(TransactWrite, commit)
@@ -202,7 +194,7 @@ def test_commit_that_is_put_in_place_commits_each_transaction(connection: Connec
         assert private.replace_commit(TransactWrite, before) is commit
 
 
-def test_each_function_has_a_test() -> None:
+def test_each_function_has_a_test():
     functions = {name for name, _ in inspect.getmembers(private, inspect.isfunction)}
     own = {name for name in functions if getattr(private, name).__module__ == private.__name__}
     tree = ast.parse(Path(__file__).read_text())
@@ -210,7 +202,7 @@ def test_each_function_has_a_test() -> None:
     assert own - used == set()
 
 
-def test_private_names_of_pynamodb_are_in_that_module_alone() -> None:
+def test_private_names_of_pynamodb_are_in_that_module_alone():
     names = {
         node.attr
         for node in ast.walk(ast.parse(inspect.getsource(private)))
@@ -219,12 +211,14 @@ def test_private_names_of_pynamodb_are_in_that_module_alone() -> None:
     # our own modules have connections too
     names -= {"_connection"}
     assert len(names) >= 14
-    package = Path(inspect.getfile(private)).parents[1]
+    own = Path(inspect.getfile(private))
+    package = own.parents[1]
+    others = {path: path.read_text() for path in package.rglob("*.py") if path != own}
     elsewhere = [
         f"{path.relative_to(package)}: {node.attr}"
-        for path in package.rglob("*.py")
-        if path != Path(inspect.getfile(private))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, text in others.items()
+        if any(name in text for name in names)
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute) and node.attr in names
     ]
     assert elsewhere == []

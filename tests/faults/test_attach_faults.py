@@ -1,9 +1,7 @@
-"""Detaching and attaching while requests are lost, late, doubled, or refused.
+"""Detach and attach while requests are lost, late, doubled, or refused.
 
-The giver is the client with the bad network where its requests are spoilt, else the taker is.
+Where requests of the detaching side meet faults it is the client with the bad network, else the attaching side is.
 """
-
-from __future__ import annotations
 
 import json
 import threading
@@ -11,8 +9,8 @@ import threading
 import pytest
 from hearing import until
 from pynamodb.exceptions import GetError, UpdateError
-from scene import Lose, Scene, losses, lost_in_two_ways
-from test_late_duplicates import arrives_in_vain
+from scene import Scene, losses, lost_in_two_ways
+from subjects import assert_changes_nothing
 
 from dev.faultproxy import (
     after,
@@ -35,35 +33,35 @@ from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, expire
 
 
-def given(scene: Scene, **options) -> tuple[Mutex, str]:
-    """Acquire and detach by the client with the bad network."""
-    giver = scene.mutex(**options)
-    assert giver.acquire(timeout=20)
-    return giver, giver.detach()
-
-
-def offered(scene: Scene, **options) -> str:
-    """Acquire and detach by the other client."""
-    return scene.taken(**options).detach()
-
-
-def attach(scene: Scene, ticket: str, **options) -> Mutex:
+def attach(scene, ticket, **options):
     """Attach by the client with the bad network."""
     return Mutex.attach(ticket, model=scene.here, **options)
 
 
-def attach_there(scene: Scene, ticket: str, **options) -> Mutex:
+def attach_there(scene, ticket):
     """Attach by the other client."""
-    return Mutex.attach(ticket, model=scene.there, **options)
+    return Mutex.attach(ticket, model=scene.there)
+
+
+@pytest.fixture
+def giver(scene):
+    """Held by the client with the bad network, to be detached."""
+    giver = scene.mutex()
+    assert giver.acquire()
+    return giver
+
+
+@pytest.fixture
+def ticket(scene):
+    """Detached by the other client."""
+    return scene.taken().detach()
 
 
 # -- detach ----------------------------------------------------------------------------------------
 
 
 @lost_in_two_ways
-def test_detaching_whose_answer_is_lost(scene: Scene, lose: Lose) -> None:
-    giver = scene.mutex()
-    giver.acquire()
+def test_detach_whose_answer_is_lost(scene, giver, lose):
     scene.proxy.next(lose(), op="renew")
     ticket = giver.detach()
     assert not giver.held
@@ -72,9 +70,7 @@ def test_detaching_whose_answer_is_lost(scene: Scene, lose: Lose) -> None:
     attach_there(scene, ticket).release()
 
 
-def test_detaching_that_is_refused_is_a_loss(scene: Scene) -> None:
-    giver = scene.mutex()
-    giver.acquire()
+def test_detach_that_is_refused_is_a_loss(scene, giver):
     other = scene.forced_and_taken()
     with pytest.raises(MutexLostError) as raised:
         giver.detach()
@@ -84,12 +80,8 @@ def test_detaching_that_is_refused_is_a_loss(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("fault", [drop_request, throttle])
-def test_detaching_without_dynamodb_raises_while_it_is_still_held(
-    scene: Scene, fault: Lose, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_detach_without_dynamodb_raises_while_it_is_still_held(scene, giver, fault, monkeypatch):
     monkeypatch.setattr("pynamodb_mutex._operations.attach.RELEASE_PATIENCE", 0.0)
-    giver = scene.mutex()
-    giver.acquire()
     scene.proxy.always(fault(), op="renew")
     with pytest.raises(UpdateError):
         giver.detach()
@@ -98,9 +90,7 @@ def test_detaching_without_dynamodb_raises_while_it_is_still_held(
     attach_there(scene, giver.detach()).release()
 
 
-def test_detaching_waits_for_a_guarded_write_under_way(scene: Scene) -> None:
-    giver = scene.mutex()
-    giver.acquire()
+def test_detach_waits_for_a_guarded_write_under_way(scene, giver):
     answered = threading.Event()
     # applied, and answered only when the test says so
     scene.proxy.next(stall(answered, apply=True), op="save_data")
@@ -120,23 +110,16 @@ def test_detaching_waits_for_a_guarded_write_under_way(scene: Scene) -> None:
     taker.release()
 
 
-def test_a_write_that_waited_for_the_detaching_is_not_sent(scene: Scene) -> None:
-    giver = scene.mutex()
-    giver.acquire()
+def test_write_that_waited_for_the_detach_is_not_sent(scene, giver):
     raised = []
 
-    def write() -> None:
+    def write():
         with pytest.raises(MutexNotHeldError) as error:
             giver.save_data("too late")
         raised.append(error)
 
     writing = threading.Thread(target=write, daemon=True)
-
-    def meanwhile() -> None:
-        writing.start()
-        writing.join(0.3)
-
-    scene.proxy.next(after(meanwhile), op="renew")
+    scene.proxy.next(after(lambda: writing.start() or writing.join(0.3)), op="renew")
     ticket = giver.detach()
     writing.join(60)
     assert raised
@@ -146,17 +129,15 @@ def test_a_write_that_waited_for_the_detaching_is_not_sent(scene: Scene) -> None
     taker.release()
 
 
-def test_released_by_another_thread_while_it_is_detached(scene: Scene) -> None:
-    giver = scene.mutex()
-    giver.acquire()
-    hold = giver._latest
+def test_detach_of_what_another_thread_releases_meanwhile(scene, giver):
+    held = giver._latest
     releasing = threading.Thread(
-        target=lambda: run(current_process(), giver._releasing(hold)), daemon=True
+        target=lambda: run(current_process(), giver._releasing(held)), daemon=True
     )
 
-    def meanwhile() -> None:
+    def meanwhile():
         releasing.start()
-        until(lambda: hold.is_released)
+        until(lambda: held.is_released)
 
     scene.proxy.next(after(meanwhile), op="renew")
     with pytest.raises(MutexNotHeldError):
@@ -165,9 +146,7 @@ def test_released_by_another_thread_while_it_is_detached(scene: Scene) -> None:
     assert scene.row.expires_at is None
 
 
-def test_what_a_write_may_have_released_is_not_detached(scene: Scene) -> None:
-    giver = scene.mutex()
-    giver.acquire()
+def test_detach_of_what_a_write_may_have_released_is_refused(scene, giver):
     giver._latest.belief = Belief(State.IN_DOUBT)
     with pytest.raises(MutexNotHeldError, match="unknown outcome"):
         giver.detach()
@@ -175,72 +154,60 @@ def test_what_a_write_may_have_released_is_not_detached(scene: Scene) -> None:
     giver.release()
 
 
-# -- the giver is fenced ---------------------------------------------------------------------------
+# -- nothing of the detaching side is applied any more ---------------------------------------------
 
 
-def test_a_late_background_renewal_does_not_touch_the_claim_of_the_taker(scene: Scene) -> None:
+@pytest.mark.parametrize("in_background", [True, False])
+def test_late_renewal_does_not_touch_what_was_detached_attached_or_released(scene, in_background):
     kept = late()
     with scene.fresh() as fresh, FakeClock() as clock:
         giver = fresh.mutex(lease=30)
         giver.acquire()
         fresh.proxy.next(kept, op="renew")
-        clock.advance(10)
-        assert kept.caught.wait(60)
+        if in_background:
+            clock.advance(10)
+            assert kept.caught.wait(60)
         ticket = giver.detach()
-        arrives_in_vain(scene, kept)  # that of the detaching went further
+        assert_changes_nothing(scene, kept)  # the renewal by which it is detached went further
         taker = attach_there(scene, ticket)
-        arrives_in_vain(scene, kept)
+        assert_changes_nothing(scene, kept)
     assert taker.held
     taker.release()
-
-
-def test_a_late_renewal_of_the_detaching_neither_shortens_nor_revives(scene: Scene) -> None:
-    kept = late()
-    giver = scene.mutex()
-    giver.acquire()
-    scene.proxy.next(kept, op="renew")
-    ticket = giver.detach()
-    arrives_in_vain(scene, kept)  # its repeat went further
-    taker = attach_there(scene, ticket)
-    arrives_in_vain(scene, kept)
-    taker.release()
-    arrives_in_vain(scene, kept)
+    assert_changes_nothing(scene, kept)
     assert scene.row.expires_at is None
 
 
-def test_a_late_guarded_write_of_the_giver_is_not_applied(scene: Scene) -> None:
+def test_late_guarded_write_of_the_detaching_side_is_not_applied(scene, giver):
     kept = late()
-    giver = scene.mutex()
-    giver.acquire()
     scene.proxy.next(kept, op="save_data")
     scene.proxy.always(deny(), op="save_data")
     with pytest.raises(UpdateError):
         giver.save_data("late")
     taker = attach_there(scene, giver.detach())
-    arrives_in_vain(scene, kept)
+    assert_changes_nothing(scene, kept)
     taker.save_data("mine")
-    arrives_in_vain(scene, kept)
+    assert_changes_nothing(scene, kept)
     assert scene.row.data == "mine"
     taker.release()
 
 
-def test_nothing_that_the_giver_could_still_send_is_applied(scene: Scene) -> None:
+def test_nothing_that_the_detaching_side_could_still_send_is_applied(scene, giver):
     # as if its process had been copied before it detached
-    giver = scene.mutex()
-    giver.acquire()
     giver.save_data(1)
     giver.renew()
-    hold = giver._latest
+    held = giver._latest
     taker = attach_there(scene, giver.detach())
     before = scene.everything
     sent = {seen.kind: seen for seen in scene.proxy.log}
-    store, mine = hold.store, hold.store.mine(hold.own)
-    write = store.requests.release.fill(hold.options.row, {**mine, "ttl": "1"})
-    bodies = [sent["renew"].body, sent["save_data"].body, write]
-    values = mine | {"end": str(scene.row.expires_at + 60), "lease": "60", "ttl": "1"}
-    bodies.append(store.requests.renew.fill(hold.options.row, values))
-    values = mine | {"known": "1", "next": "2", "data": "{}"}
-    bodies.append(store.requests.save_data.fill(hold.options.row, values))
+    requests, mine = held.store.requests, held.store.mine(held.own)
+    end = str(scene.row.expires_at + 60)
+    bodies = [
+        sent["renew"].body,
+        sent["save_data"].body,
+        requests.release.fill(held.options.row, {**mine, "ttl": "1"}),
+        requests.renew.fill(held.options.row, mine | {"end": end, "lease": "60", "ttl": "1"}),
+        requests.save_data.fill(held.options.row, mine | {"known": "1", "next": "2", "data": "{}"}),
+    ]
     for body in bodies:
         reply = scene.proxy.replay(sent["renew"], **{"ExpressionAttributeValues": {}, **body})
         assert reply.error == "ConditionalCheckFailedException"
@@ -253,8 +220,7 @@ def test_nothing_that_the_giver_could_still_send_is_applied(scene: Scene) -> Non
 
 
 @lost_in_two_ways
-def test_attaching_whose_answer_is_lost_is_recognised(scene: Scene, lose: Lose) -> None:
-    ticket = offered(scene)
+def test_attach_whose_answer_is_lost_is_recognised(scene, ticket, lose):
     scene.proxy.next(lose(), op="attach")
     with attach(scene, ticket, data=[1]) as taker:
         assert scene.applied("attach") == [True, False]
@@ -265,38 +231,32 @@ def test_attaching_whose_answer_is_lost_is_recognised(scene: Scene, lose: Lose) 
 
 
 @pytest.mark.real
-def test_attaching_that_is_doubled(scene: Scene) -> None:
-    ticket = offered(scene)
+def test_attach_that_is_doubled(scene, ticket):
     scene.proxy.next(duplicate("second"), op="attach")
     attach(scene, ticket).release()
     assert scene.row.expires_at is None
 
 
-def test_a_late_attaching_is_not_applied_after_its_repeat_or_release(scene: Scene) -> None:
-    ticket = offered(scene)
+def test_late_attach_is_not_applied_after_its_repeat_or_release(scene, ticket):
     kept = late()
     scene.proxy.next(kept, op="attach")
     taker = attach(scene, ticket)
-    arrives_in_vain(scene, kept)
+    assert_changes_nothing(scene, kept)
     assert taker.held
     taker.release()
-    arrives_in_vain(scene, kept)
+    assert_changes_nothing(scene, kept)
 
 
 @losses
-def test_attaching_whose_claim_is_lost_before_the_repeat(scene: Scene, lose_it, loss: Loss) -> None:
-    ticket = offered(scene)
+def test_attach_whose_claim_is_lost_before_the_repeat(scene, ticket, lose_it, loss):
     scene.proxy.next(drop_answer(lambda: lose_it(scene)), op="attach")
     with pytest.raises(MutexLostError) as raised:
         attach(scene, ticket)
-    if lose_it is Scene.clear:
-        # what stands there is our token, without a claim: somebody took it out by hand
-        loss = Loss.TAKEN
-    assert raised.value.loss is loss
+    # cleared, the row has our token without a claim: somebody took it out by hand
+    assert raised.value.loss is (Loss.TAKEN if lose_it is Scene.clear else loss)
 
 
-def test_an_attaching_that_has_no_outcome_is_given_up(scene: Scene) -> None:
-    ticket = offered(scene)
+def test_attach_without_an_outcome_is_given_up(scene, ticket):
     scene.proxy.always(drop_answer(), op="attach")
     with pytest.raises(UpdateError):
         attach(scene, ticket, timeout=0)
@@ -304,18 +264,18 @@ def test_an_attaching_that_has_no_outcome_is_given_up(scene: Scene) -> None:
     assert scene.row.expires_at is None
 
 
-def test_an_attaching_that_was_surely_not_applied_leaves_the_ticket_good(scene: Scene) -> None:
-    ticket = offered(scene)
-    scene.proxy.always(throttle(), op="attach")
-    with pytest.raises(UpdateError):
+@pytest.mark.parametrize(("fault", "error"), [(throttle, "Throttling"), (deny, "AccessDenied")])
+def test_attach_that_was_surely_not_applied_leaves_the_ticket_good(scene, ticket, fault, error):
+    scene.proxy.always(fault(), op="attach")
+    with pytest.raises(UpdateError, match=error):
         attach(scene, ticket, timeout=0)
     scene.proxy.clear()
     assert scene.proxy.of("disown") == []
+    assert fault is throttle or scene.proxy.kinds() == ["attach"]  # denied, it is not repeated
     attach(scene, ticket).release()
 
 
-def test_an_attaching_that_arrives_after_it_was_given_up_ends_with_its_lease(scene: Scene) -> None:
-    ticket = offered(scene)
+def test_attach_that_arrives_after_it_was_given_up_ends_with_its_lease(scene, ticket):
     kept = late()
     scene.proxy.always(drop_request(), op="attach")
     scene.proxy.next(kept, op="attach")
@@ -326,28 +286,26 @@ def test_an_attaching_that_arrives_after_it_was_given_up_ends_with_its_lease(sce
     assert scene.other().acquire(blocking=False)
 
 
-def test_access_denied_is_raised_at_once(scene: Scene) -> None:
-    ticket = offered(scene)
-    scene.proxy.next(deny(), op="attach")
-    with pytest.raises(UpdateError, match="AccessDenied"):
-        attach(scene, ticket)
-    assert scene.proxy.kinds() == ["attach"]
-    attach(scene, ticket).release()
-
-
-def test_an_answer_that_is_not_about_this_row_proves_nothing(scene: Scene) -> None:
-    ticket = offered(scene)
+def test_attach_is_not_proved_by_an_answer_about_another_claim(scene, ticket):
     with scene.fresh() as other:
         attach(other, ticket).release()
         stale = other.proxy.of("attach")[0].reply
-    ticket = offered(scene)
     scene.proxy.next(answer_with(stale), op="attach")
-    attach(scene, ticket).release()
+    attach(scene, scene.taken().detach()).release()
     assert scene.row.expires_at is None
 
 
-def test_a_process_that_knows_no_time_yet_asks_first(scene: Scene) -> None:
-    ticket = offered(scene)
+def test_attach_is_not_repeated_for_longer_than_a_lease(scene):
+    ticket = scene.taken(lease=0.5).detach()
+    scene.proxy.always(throttle(), op="attach")
+    with pytest.raises(UpdateError):
+        attach(scene, ticket)
+
+
+# -- attach by a process that has had no answer yet ------------------------------------------------
+
+
+def test_first_attach_of_a_process_reads_first(scene, ticket):
     with scene.fresh() as fresh:
         taker = attach(fresh, ticket)
         assert fresh.proxy.kinds() == ["GetItem", "attach"]
@@ -356,8 +314,7 @@ def test_a_process_that_knows_no_time_yet_asks_first(scene: Scene) -> None:
         taker.release()
 
 
-def test_a_process_that_knows_no_time_yet_refuses_an_ended_ticket_too(scene: Scene) -> None:
-    ticket = offered(scene)
+def test_first_attach_of_a_process_refuses_an_ended_ticket(scene, ticket):
     expire(scene.key, scene.there)
     before = scene.everything
     with scene.fresh() as fresh, pytest.raises(MutexLostError) as raised:
@@ -366,8 +323,7 @@ def test_a_process_that_knows_no_time_yet_refuses_an_ended_ticket_too(scene: Sce
     assert scene.everything == before
 
 
-def test_first_contact_that_fails_leaves_the_ticket_good(scene: Scene) -> None:
-    ticket = offered(scene)
+def test_first_read_of_a_process_that_fails_leaves_the_ticket_good(scene, ticket):
     with scene.fresh() as fresh:
         fresh.proxy.always(server_error(), op="GetItem")
         with pytest.raises(GetError):
@@ -375,16 +331,14 @@ def test_first_contact_that_fails_leaves_the_ticket_good(scene: Scene) -> None:
     attach(scene, ticket).release()
 
 
-def test_without_a_date_a_ticket_that_nobody_took_over_is_good(scene: Scene) -> None:
-    ticket = offered(scene)
+def test_ticket_that_nobody_took_over_is_good_without_a_date(scene, ticket):
     expire(scene.key, scene.there)
     with scene.fresh() as fresh:
         fresh.proxy.always(no_date())
         attach(fresh, ticket).release()
 
 
-def test_a_claim_that_ended_before_its_answer_came_is_not_believed(scene: Scene) -> None:
-    ticket = offered(scene)
+def test_attached_claim_that_ended_before_its_answer_came_is_not_believed(scene, ticket):
     with scene.fresh() as fresh, FakeClock() as clock:
         fresh.proxy.always(deny(), op="renew")
         fresh.proxy.next(after(lambda: clock.advance(60)), op="attach")
@@ -395,18 +349,10 @@ def test_a_claim_that_ended_before_its_answer_came_is_not_believed(scene: Scene)
     assert scene.row.expires_at is None
 
 
-def test_a_claim_that_came_out_short_is_renewed_before_it_is_handed_out(scene: Scene) -> None:
-    ticket = offered(scene)
+def test_attached_claim_that_came_out_short_is_renewed_before_it_is_handed_out(scene, ticket):
     with scene.fresh() as fresh, FakeClock() as clock:
         fresh.proxy.next(after(lambda: clock.advance(20)), op="attach")
         taker = attach(fresh, ticket, auto_renew=False)
         assert fresh.applied("attach", "renew") == [True, True]
         assert taker.remaining > 25
         taker.release()
-
-
-def test_a_failing_dynamodb_is_asked_no_longer_than_a_lease(scene: Scene) -> None:
-    ticket = offered(scene, lease=0.5)
-    scene.proxy.always(throttle(), op="attach")
-    with pytest.raises(UpdateError):
-        attach(scene, ticket)

@@ -1,23 +1,23 @@
 """I5: renewals, releases and guarded writes touch the own claim alone; force, the one it saw."""
 
-from __future__ import annotations
-
-import threading
+import time
 from collections.abc import Callable
 
 import pytest
+from hearing import OnLost
 from pynamodb.exceptions import UpdateError
-from scene import Lose, Scene, losses, lost_in_two_ways
+from scene import Scene, losses, lost_in_two_ways
+from subjects import LOSSES, MAIN, OTHERS, crossed
 
 from dev.faultproxy import after, drop_answer, drop_request, late, server_error, throttle
-from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
+from pynamodb_mutex import MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, expire
 
 LoseIt = Callable[[Scene], object]
 
 
-def unaware(scene: Scene, lose_it: LoseIt, **options) -> tuple[Mutex, dict]:
+def unaware(scene, lose_it, **options):
     """Return a mutex that lost its lock and does not know, and the row as it must stay."""
     mutex = scene.mutex(auto_renew=False, **options)
     assert mutex.acquire()
@@ -29,28 +29,40 @@ def unaware(scene: Scene, lose_it: LoseIt, **options) -> tuple[Mutex, dict]:
 # -- release ---------------------------------------------------------------------------------------
 
 
-@losses
-def test_release_of_a_lost_lock_says_so_and_touches_nothing(
-    scene: Scene, lose_it: LoseIt, loss: Loss
-) -> None:
-    mutex, before = unaware(scene, lose_it)
+@pytest.mark.parametrize(
+    ("subject", "lose_it", "loss"),
+    crossed(MAIN, LOSSES, OTHERS, LOSSES[:1]),
+    indirect=["subject"],
+)
+@pytest.mark.parametrize("call", ["release", "renew"])
+def test_request_of_a_lost_lock_reports_the_loss_and_touches_nothing(subject, call, lose_it, loss):
+    lock = subject.held(auto_renew=False)
+    getattr(subject, lose_it)()
+    assert lock.held  # it cannot know
+    before = subject.everything
     with pytest.raises(MutexLostError) as raised:
-        mutex.release()
+        getattr(lock, call)()
     assert raised.value.loss is loss
-    assert raised.value.key == scene.key
     assert raised.value.owner == ("other" if loss is Loss.TAKEN else None)
-    assert len(scene.proxy.of("release")) == 1
-    if lose_it is not Scene.clear:  # that tombstone is still its
-        assert scene.everything == before
-    assert not mutex.held
-    with pytest.raises(MutexNotHeldError):
-        mutex.release()
+    if subject.name == "one lock":
+        assert raised.value.key == subject.scene.key
+        assert len(subject.of(call)) == 1
+    if call == "renew":
+        assert lock.loss is loss
+        assert subject.everything == before
+        with pytest.raises(MutexLostError):
+            lock.renew()
+    elif lose_it != "clear":  # that tombstone is still its own
+        assert subject.everything[-1] == before[-1]
+    assert not lock.held
+    with pytest.raises(MutexLostError if call == "renew" else MutexNotHeldError):
+        lock.release()
+    # those of several that were not lost are released
+    assert not any("expires_at" in claim for claim in subject.claims[:-1])
 
 
 @losses
-def test_release_that_deletes_touches_nothing_of_others(
-    scene: Scene, lose_it: LoseIt, loss: Loss
-) -> None:
+def test_release_that_deletes_touches_nothing_of_others(scene, lose_it, loss):
     mutex, before = unaware(scene, lose_it, delete_on_release=True)
     with pytest.raises(MutexLostError) as raised:
         mutex.release()
@@ -59,29 +71,8 @@ def test_release_that_deletes_touches_nothing_of_others(
         assert scene.everything == before
 
 
-@losses
-def test_leaving_the_with_block_says_that_the_lock_was_lost(
-    scene: Scene, lose_it: LoseIt, loss: Loss
-) -> None:
-    with pytest.raises(MutexLostError) as raised, scene.mutex(auto_renew=False):
-        lose_it(scene)
-    assert raised.value.loss is loss
-
-
-def test_exception_of_the_body_is_not_replaced_by_the_loss(scene: Scene) -> None:
-    def lose_it_and_fail() -> None:
-        scene.forced_and_taken()
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError), scene.mutex(auto_renew=False):
-        lose_it_and_fail()
-    assert scene.row.owner == "other"
-
-
 @pytest.mark.parametrize("fault", [throttle, server_error])
-def test_release_that_was_throttled_first_still_shows_the_loss_only_if_it_knows(
-    scene: Scene, fault: Lose
-) -> None:
+def test_release_that_was_throttled_first_still_shows_the_loss_only_if_it_knows(scene, fault):
     mutex, before = unaware(scene, Scene.forced_and_taken)
     scene.proxy.next(fault(), op="release")
     if fault is throttle:
@@ -93,9 +84,7 @@ def test_release_that_was_throttled_first_still_shows_the_loss_only_if_it_knows(
 
 
 @lost_in_two_ways
-def test_release_of_a_lock_that_was_forced_before_shows_it_even_at_a_repeat(
-    scene: Scene, lose: Lose
-) -> None:
+def test_release_of_a_lock_that_was_forced_before_shows_it_even_at_a_repeat(scene, lose):
     # the version shows that the force found this claim, so no release of ours came first
     mutex, before = unaware(scene, Scene.force)
     scene.proxy.next(lose(), op="release")
@@ -105,7 +94,7 @@ def test_release_of_a_lock_that_was_forced_before_shows_it_even_at_a_repeat(
     assert scene.everything == before
 
 
-def test_second_release_is_not_sent(scene: Scene) -> None:
+def test_second_release_is_not_sent(scene):
     mutex = scene.mutex()
     mutex.acquire()
     mutex.release()
@@ -118,45 +107,26 @@ def test_second_release_is_not_sent(scene: Scene) -> None:
 
 
 @losses
-def test_renewal_of_a_lost_lock_says_so_and_touches_nothing(
-    scene: Scene, lose_it: LoseIt, loss: Loss
-) -> None:
-    mutex, before = unaware(scene, lose_it)
-    with pytest.raises(MutexLostError) as raised:
-        mutex.renew()
-    assert raised.value.loss is mutex.loss is loss
-    assert scene.everything == before
-    assert not mutex.held
-    with pytest.raises(MutexLostError):
-        mutex.renew()
-    assert len(scene.proxy.of("renew")) == 1
-
-
-@losses
-def test_background_renewal_of_a_lost_lock_says_so_and_touches_nothing(
-    scene: Scene, lose_it: LoseIt, loss: Loss
-) -> None:
-    told = threading.Event()
+def test_background_renewal_of_a_lost_lock_says_so_and_touches_nothing(scene, lose_it, loss):
+    on_lost = OnLost()
     with FakeClock() as clock:
-        mutex = scene.mutex(on_lost=lambda _: told.set())
+        mutex = scene.mutex(on_lost=on_lost)
         mutex.acquire()
         lose_it(scene)
         before = scene.everything
         clock.advance(11)
-        assert told.wait(60)
+        assert on_lost.wait()[:2] == (mutex, loss)
         assert mutex.lost
-        assert mutex.loss is loss
         assert not mutex.held
         assert scene.everything == before
 
 
-def test_ended_lease_is_won_back_only_if_nobody_took_the_lock(scene: Scene) -> None:
+def test_ended_lease_is_won_back_only_if_nobody_took_the_lock(scene):
     mutex = scene.mutex(lease=0.5, auto_renew=False)
     mutex.acquire()
     expire(scene.key, scene.there)
-    lost = threading.Event()
-    while mutex.held:
-        lost.wait(0.05)
+    time.sleep(0.5)
+    assert not mutex.held
     assert mutex.loss is Loss.EXPIRED
     mutex.renew(lease=30)
     assert mutex.held
@@ -172,12 +142,12 @@ def test_ended_lease_is_won_back_only_if_nobody_took_the_lock(scene: Scene) -> N
 
 
 @losses
-def test_lost_lock_is_not_handed_over(scene: Scene, lose_it: LoseIt, loss: Loss) -> None:
-    others: list[Mutex] = []
+def test_lost_lock_is_not_handed_over(scene, lose_it, loss):
+    others = []
     mutex = scene.mutex(auto_renew=False)
     mutex.acquire()
     waiter = scene.waiting()
-    # just before the hand-over, for the waiting thread looks now and then
+    # just before the hand-over, for the waiting thread polls now and then
     scene.proxy.next(after(lambda: others.append(lose_it(scene))), op="hand_over")
     with pytest.raises(MutexLostError) as raised:
         mutex.release()
@@ -198,8 +168,8 @@ def test_lost_lock_is_not_handed_over(scene: Scene, lose_it: LoseIt, loss: Loss)
 # -- giving up an acquisition ----------------------------------------------------------------------
 
 
-def test_disowning_touches_no_claim_of_another(scene: Scene) -> None:
-    others: list[Mutex] = []
+def test_disowning_touches_no_claim_of_another(scene):
+    others = []
     scene.proxy.next(drop_answer(then=lambda: others.append(scene.forced_and_taken())))
     scene.proxy.always(drop_request(), op="acquire")
     with pytest.raises(UpdateError):
@@ -210,7 +180,7 @@ def test_disowning_touches_no_claim_of_another(scene: Scene) -> None:
 
 
 @pytest.mark.real
-def test_disowning_creates_no_row(scene: Scene) -> None:
+def test_disowning_creates_no_row(scene):
     scene.proxy.always(drop_request(), op="acquire")
     with pytest.raises(UpdateError):
         scene.mutex().acquire(timeout=0)
@@ -218,7 +188,7 @@ def test_disowning_creates_no_row(scene: Scene) -> None:
     assert scene.gone
 
 
-def test_failed_try_leaves_the_holders_claim_as_it_is(scene: Scene) -> None:
+def test_failed_try_leaves_the_holders_claim_as_it_is(scene):
     scene.taken()
     before = scene.everything
     mutex = scene.mutex()
@@ -230,7 +200,7 @@ def test_failed_try_leaves_the_holders_claim_as_it_is(scene: Scene) -> None:
 # -- force -----------------------------------------------------------------------------------------
 
 
-def test_force_breaks_the_claim_that_it_saw(scene: Scene) -> None:
+def test_force_breaks_the_claim_that_it_saw(scene):
     other = scene.taken(data="kept")
     before = scene.everything
     assert scene.here.force_release(scene.key)
@@ -244,11 +214,11 @@ def test_force_breaks_the_claim_that_it_saw(scene: Scene) -> None:
     assert raised.value.loss is Loss.FORCED
 
 
-def test_force_does_not_break_a_claim_later_than_the_one_it_saw(scene: Scene) -> None:
+def test_force_does_not_break_a_claim_later_than_the_one_it_saw(scene):
     first = scene.taken()
-    others: list[Mutex] = []
+    others = []
 
-    def change_hands() -> None:
+    def change_hands():
         first.release()
         others.append(scene.taken())
 
@@ -260,7 +230,7 @@ def test_force_does_not_break_a_claim_later_than_the_one_it_saw(scene: Scene) ->
     others[0].release()
 
 
-def test_force_breaks_the_claim_that_it_saw_also_after_a_renewal(scene: Scene) -> None:
+def test_force_breaks_the_claim_that_it_saw_also_after_a_renewal(scene):
     other = scene.taken()
     scene.proxy.next(after(other.renew), op="force")
     assert scene.here.force_release(scene.key)
@@ -269,7 +239,7 @@ def test_force_breaks_the_claim_that_it_saw_also_after_a_renewal(scene: Scene) -
 
 
 @pytest.mark.parametrize("ever_held", [False, True])
-def test_force_on_a_free_lock_writes_nothing(scene: Scene, ever_held: bool) -> None:
+def test_force_on_a_free_lock_writes_nothing(scene, ever_held):
     if ever_held:
         scene.taken().release()
     before = scene.everything
@@ -278,24 +248,23 @@ def test_force_on_a_free_lock_writes_nothing(scene: Scene, ever_held: bool) -> N
     assert scene.everything == before
 
 
-def test_force_on_a_lock_that_was_released_meanwhile_breaks_nothing(scene: Scene) -> None:
+def test_force_on_a_lock_that_was_released_meanwhile_breaks_nothing(scene):
     other = scene.taken()
     scene.proxy.next(after(other.release), op="force")
     assert not scene.here.force_release(scene.key)
     assert scene.row.version == other.fencing_token
 
 
-def test_forced_holder_in_the_same_process_knows_at_once(scene: Scene) -> None:
-    told = threading.Event()
-    mutex = scene.mutex(on_lost=lambda _: told.set())
+def test_forced_holder_in_the_same_process_knows_at_once(scene):
+    on_lost = OnLost()
+    mutex = scene.mutex(on_lost=on_lost)
     mutex.acquire()
     assert mutex.force_release()
     assert not mutex.held
-    assert mutex.loss is Loss.FORCED
-    assert told.wait(60)
+    assert on_lost.wait()[1] is mutex.loss is Loss.FORCED
 
 
-def test_forced_lock_can_be_had_at_once_with_a_greater_fencing_token(scene: Scene) -> None:
+def test_forced_lock_can_be_had_at_once_with_a_greater_fencing_token(scene):
     mutex = scene.mutex()
     mutex.acquire()
     kept, others = late(), []

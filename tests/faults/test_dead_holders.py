@@ -1,31 +1,20 @@
 """I7: a dead holder's lock is free in time, also for who never saw it before."""
 
-import threading
 import time
 
 import pytest
 from driving import acquiring
 from hearing import until
+from scene import Acquiring
 from worker import workers
 
-from dev.faultproxy import drop_answer, fault_proxy, no_date, through
+from dev.faultproxy import drop_answer, no_date, through
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import FakeClock, expire
 
 LEASE = 3.0
 BOUND = 1.01 * LEASE + 2.5
-
-
-@pytest.fixture
-def proxy(engine):
-    with fault_proxy(engine) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def here(proxy, table):
-    return through(proxy, table)
 
 
 def dead_holder(table, **options):
@@ -39,20 +28,25 @@ def dead_holder(table, **options):
 # -- just died -------------------------------------------------------------------------------------
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("comes", ["before its death", "after it"])
-def test_the_lock_of_a_killed_process_is_free_in_time(table, comes):
+@pytest.mark.real("embedded")
+def test_locks_of_a_killed_process_are_free_in_time(table):
     with workers(0.0, 0.0) as (dies, waits):
-        dies.ask(f"m = Mutex.for_key('k', lease={LEASE}, owner='the late')")
-        assert dies.ask("m.acquire()")
+        dies.ask("m = Mutex.for_key('k', lease=1.0, owner='the late')")
+        dies.ask("l = Mutex.for_key('l', lease=1.0, owner='the late')")
+        dies.ask("s = Mutex.for_keys(['a', 'b'], lease=1.0, owner='the late')")
+        assert dies.ask("m.acquire() and l.acquire() and s.acquire()")
+        before = dies.ask("s.fencing_tokens")
         waits.ask("m = Mutex.for_key('k')")
-        if comes == "before its death":
-            waits.send("m.acquire(timeout=60)")
-        time.sleep(1.0)  # it is renewed meanwhile
+        waits.send("m.acquire(timeout=60)")
+        assert not Mutex.for_keys(["b", "c"]).acquire(blocking=False)
+        time.sleep(0.5)  # they are renewed meanwhile
         dies.kill()
-        if comes == "after it":
-            waits.send("m.acquire(timeout=60)")
-        # that it is free after BOUND test_idle_processes.py shows, in virtual time
+        # that they are free after BOUND test_idle_processes.py shows, in virtual time
+        with Mutex.for_keys(["b", "a"], timeout=60) as group:
+            assert all(group.fencing_tokens[key] > before[key] for key in "ab")
+        comes_after = Mutex.for_key("l")
+        assert comes_after.acquire(timeout=60)
+        assert comes_after.abandoned_by == "the late"
         assert waits.answer(100)
         assert waits.ask("m.abandoned_by") == "the late"
 
@@ -137,23 +131,18 @@ def test_an_unlocked_key_is_never_waited_for(table, here, proxy, delete_on_relea
     assert proxy.kinds() == ["GetItem", "acquire", "acquire"]
 
 
-def test_who_waits_gets_it_soon_after_a_release_long_before_the_lease_ends(table, here, proxy):
-    mutex, got = Mutex.for_key("k", lease=600), threading.Event()
+def test_waiter_gets_it_soon_after_a_release_long_before_the_lease_ends(table, here, proxy):
+    mutex = Mutex.for_key("k", lease=600)
     assert mutex.acquire()
-
-    def wait():
-        with Mutex.for_key("k", model=here):
-            got.set()
-
-    waiter = threading.Thread(target=wait)
-    waiter.start()
+    waiter = Acquiring(Mutex.for_key("k", model=here))
     proxy.wait(2, "GetItem")
     mutex.release()
-    assert got.wait(60)
-    waiter.join()
+    waiter.join(60)
+    assert waiter.acquired
+    waiter.mutex.release()
 
 
-# -- an endpoint that does not tell its time -------------------------------------------------------
+# -- an endpoint that does not show its time -------------------------------------------------------
 
 
 def test_without_a_date_a_dead_holders_lock_is_free_after_its_lease_unchanged(table, here, proxy):

@@ -1,17 +1,11 @@
 """I8: what passes is repeated within the caller's timeout; what does not is raised at once."""
 
-from __future__ import annotations
-
-import socket
-import threading
-import time
-from collections.abc import Callable
 from functools import partial
-from itertools import product
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
-from hearing import until
+from group_scene import conflict
+from hearing import OnLost, until
 from pynamodb.exceptions import (
     DeleteError,
     GetError,
@@ -20,10 +14,12 @@ from pynamodb.exceptions import (
     TableDoesNotExist,
     UpdateError,
 )
-from scene import Scene
+from subjects import SUBJECTS, TOGETHER, crossed
 
 from dev.faultproxy import (
-    Fault,
+    DYNAMODBS,
+    Reply,
+    answer_with,
     deny,
     drop_answer,
     drop_request,
@@ -33,33 +29,47 @@ from dev.faultproxy import (
     throttle,
     unavailable,
 )
-from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, MutexLostError, MutexNotHeldError
+from pynamodb_mutex import InvalidKeyError, Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock
 
-MakeFault = Callable[[], Fault]
-
+# One of a kind goes by the same path in every request: all are tried in the acquire of one lock, a few elsewhere.
 FEW = [throttle, server_error, drop_request]
+WRONG = [partial(page, 200), partial(page, 200, apply=True)]  # answers that are not DynamoDB's
 PASSING = [
-    *FEW,
     partial(throttle, "ProvisionedThroughputExceededException"),
     partial(throttle, "RequestLimitExceeded"),
     partial(refuse, "TransactionConflictException"),
     unavailable,
     partial(page, 502),
     partial(page, 504, apply=True),
+    partial(page, 200, content=b"", apply=True),
+    partial(page, 200, content=b"[]"),
+    partial(page, 502, content=b"[]", apply=True),
+    partial(page, 502, content=b"<!DOCTYPE html><p>D\xe9sol\xe9", apply=True),
 ]
 FEW_FINAL = [deny, partial(page, 403)]
 FINAL = [
-    *FEW_FINAL,
     partial(refuse, "ValidationException"),
     partial(refuse, "UnrecognizedClientException"),
     partial(refuse, "ExpiredTokenException"),
 ]
-"""One of a kind goes by the same path in every request: all are tried in acquire, a few elsewhere."""
+OTHERS = [name for name in SUBJECTS if name != "one lock"]
 
 
-def assert_has_cause(error: PynamoDBException) -> None:
+def cases(few, more):
+    """Return what locks meet in which requests: a few in all, and more in the acquire of one lock."""
+    return [
+        *[("one lock", kind, each) for kind in ("renew", "save_data", "release") for each in few],
+        *[("one lock", "acquire", each) for each in (*few, *more)],
+        *[(name, kind, each) for name in OTHERS for kind in KINDS for each in few[:1]],
+    ]
+
+
+KINDS = ("acquire", "renew", "release")
+
+
+def assert_has_cause(error):
     assert isinstance(error.cause, (BotoCoreError, ClientError, OSError))
     assert error.__cause__ is not None
     assert str(error.cause) in str(error)
@@ -69,65 +79,101 @@ def assert_has_cause(error: PynamoDBException) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "fault"),
-    [*product(["acquire"], PASSING), *product(["renew", "save_data", "release"], FEW)],
+    ("subject", "kind", "fault"),
+    [
+        *cases([*FEW, *WRONG], PASSING),
+        *[(name, kind, conflict) for name in TOGETHER for kind in KINDS],
+    ],
+    indirect=["subject"],
 )
-def test_failure_that_passes_is_repeated(scene: Scene, fault: MakeFault, kind: str) -> None:
-    scene.proxy.next(fault(), op=kind)
-    with scene.mutex(timeout=30) as mutex:
-        mutex.renew()
-        mutex.save_data("mine")
-        assert scene.row.token == mutex.token
-    kinds = scene.proxy.kinds()
-    assert kinds.count(kind) == 2
-    assert len(kinds) == 5
-    assert (scene.row.expires_at, scene.row.data) == (None, "mine")
+def test_failure_that_passes_is_repeated(subject, kind, fault):
+    subject.proxy.next(fault(), **subject.on(kind))
+    lock = subject.held(timeout=30)
+    assert subject.owns(lock)
+    ends = subject.ends
+    lock.renew()
+    assert all(later > end for later, end in zip(subject.ends, ends, strict=True))
+    if subject.name == "one lock":
+        lock.save_data("mine")
+        assert subject.scene.row.data == "mine"
+    lock.release()
+    assert subject.is_free
+    assert len(subject.of(kind)) == 2
+    for other in {*KINDS, "save_data"} - {kind}:
+        assert len(subject.of(other)) <= 1
 
 
-@pytest.mark.parametrize("fault", FEW)
-@pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0}])
-def test_try_is_repeated_after_one_failure_that_passes(
-    scene: Scene, fault: MakeFault, how: dict
-) -> None:
-    scene.proxy.next(fault(), op="acquire")
-    mutex = scene.mutex()
-    assert mutex.acquire(**how) is True
-    assert mutex.held
-    assert scene.row.token == mutex.token
+@pytest.mark.real("embedded")  # botocore falls over it
+@pytest.mark.parametrize("kind", ["acquire", "renew", "save_data", "release"])
+@pytest.mark.parametrize("subject", ["one lock"], indirect=True)
+def test_null_is_no_answer(subject, kind):
+    fault = partial(page, 200, content=b"null", apply=True)
+    test_failure_that_passes_is_repeated(subject, kind, fault)
 
 
-@pytest.mark.parametrize("fault", FEW)
-def test_failure_that_does_not_pass_is_raised_when_the_timeout_is_over(
-    scene: Scene, fault: MakeFault
-) -> None:
+@pytest.mark.parametrize(
+    ("subject", "fault", "how"),
+    crossed(
+        ["one lock"],
+        [(fault, how) for fault in FEW for how in ({"blocking": False}, {"timeout": 0})],
+        OTHERS,
+        [(server_error, {"blocking": False})],
+    ),
+    indirect=["subject"],
+)
+def test_try_is_repeated_after_one_failure_that_passes(subject, fault, how):
+    subject.proxy.next(fault(), **subject.on("acquire"))
+    lock = subject.lock()
+    assert lock.acquire(**how) is True
+    assert subject.owns(lock)
+
+
+@pytest.mark.parametrize("fault", [*FEW, partial(page, 200)])
+@pytest.mark.parametrize("how", [{"timeout": 3}, {"blocking": False}, {"timeout": 0}])
+def test_failure_that_does_not_pass_is_raised_when_the_timeout_is_over(scene, fault, how):
     scene.proxy.always(fault(), op="acquire")
     mutex = scene.mutex()
     with pytest.raises(UpdateError) as raised:
-        mutex.acquire(timeout=3)
-    assert_has_cause(raised.value)
+        mutex.acquire(**how)
+    if fault in FEW:
+        assert_has_cause(raised.value)
     assert not mutex.held
     assert len(scene.proxy.of("acquire")) >= 2
-    assert scene.gone or scene.row.expires_at is None
-
-
-@pytest.mark.parametrize("fault", FEW)
-def test_try_raises_what_does_not_pass_and_is_never_held(scene: Scene, fault: MakeFault) -> None:
-    scene.proxy.always(fault(), op="acquire")
-    mutex = scene.mutex()
-    with pytest.raises(UpdateError):
-        mutex.acquire(blocking=False)
-    assert not mutex.held
-
-
-def test_throttled_acquire_leaves_nothing_to_disown(scene: Scene) -> None:
-    scene.proxy.always(throttle(), op="acquire")
-    with pytest.raises(UpdateError):
-        scene.mutex().acquire(timeout=0)
-    assert set(scene.proxy.kinds()) == {"acquire"}
+    # throttled it leaves nothing to disown
+    assert len(scene.proxy.of("disown")) == (fault is not throttle)
     assert scene.gone
 
 
-def test_refused_hand_over_does_not_spoil_the_holders_release(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"{}",
+        b'{"Attributes": {}}',
+        b"[]",
+        b"null",
+        b'"held"',
+        b"\xff\xfe",
+        b'{"Attributes": []}',
+        b'{"Attributes": {"token": 5}}',
+        b'{"Attributes": {"token": {"B": 5}}}',
+    ],
+)
+def test_success_in_no_shape_of_dynamodbs_is_a_failure_that_may_pass(scene, body):
+    scene.proxy.always(answer_with(Reply(200, body, DYNAMODBS)), op="acquire")
+    mutex = scene.mutex()
+    with pytest.raises(UpdateError) as raised:
+        mutex.acquire(blocking=False)
+    assert raised.value.cause is not None or "not DynamoDB's" in str(raised.value)
+    assert not mutex.held
+    assert len(scene.proxy.of("acquire")) > 1
+    assert len(scene.proxy.of("disown")) == 1  # it may have been applied
+    scene.proxy.clear()
+    assert mutex.acquire(blocking=False)
+
+
+def test_refused_hand_over_does_not_spoil_the_holders_release(scene):
     mutex = scene.mutex()
     mutex.acquire()
     waiter = scene.waiting()
@@ -140,32 +186,32 @@ def test_refused_hand_over_does_not_spoil_the_holders_release(scene: Scene) -> N
     waiter.mutex.release()
 
 
-def test_reads_of_a_waiter_that_fail_to_the_end_are_raised_as_such(scene: Scene) -> None:
-    other = scene.taken()
-    mutex = scene.mutex(poll=(0.02, 0.02))
-    scene.proxy.always(deny(), op="GetItem")
-    with pytest.raises(GetError, match="GetItem failed") as raised:
-        mutex.acquire(timeout=30)
-    assert_has_cause(raised.value)
-    assert scene.proxy.kinds() == ["acquire", "GetItem"]
-    assert not mutex.held
-    other.release()
-
-
-def test_failing_reads_of_a_waiter_are_repeated(scene: Scene) -> None:
+def test_failing_reads_of_a_waiter_are_repeated(scene):
     other = scene.taken()
     waiter = scene.waiting()
-    scene.proxy.next(throttle(), server_error(), drop_answer(), op="GetItem")
-    scene.proxy.wait(5, "GetItem")
+    scene.proxy.next(throttle(), server_error(), drop_answer(), page(200), op="GetItem")
+    scene.proxy.wait(6, "GetItem")
     other.release()
     waiter.join(60)
     assert waiter.acquired
     waiter.mutex.release()
 
 
-def test_release_that_cannot_be_sent_is_raised_and_the_lock_ends_with_its_lease(
-    scene: Scene,
-) -> None:
+def test_wrong_answer_to_a_read_is_no_answer(scene):
+    scene.taken()
+    scene.proxy.next(page(200), op="GetItem")
+    assert scene.mutex().locked()
+
+
+def test_wrong_answer_to_force_release_is_no_success(scene):
+    other = scene.taken()
+    scene.proxy.next(page(200), op="force")
+    assert scene.here.force_release(scene.key)
+    assert scene.applied("force") == [False, True]
+    assert scene.row.token != other.token
+
+
+def test_release_that_cannot_be_sent_is_raised_and_the_lock_ends_with_its_lease(scene):
     mutex = scene.mutex(lease=4)
     mutex.acquire()
     scene.proxy.always(drop_request(), op="release")
@@ -176,37 +222,42 @@ def test_release_that_cannot_be_sent_is_raised_and_the_lock_ends_with_its_lease(
     assert scene.other().acquire(timeout=30)
 
 
-def test_renewal_that_cannot_be_sent_is_raised_when_the_lease_is_over(scene: Scene) -> None:
+def test_renewal_that_cannot_be_sent_is_raised_when_the_lease_is_over(scene):
     mutex = scene.mutex(lease=2, auto_renew=False)
     mutex.acquire()
     scene.proxy.always(server_error(), op="renew")
-    with pytest.raises(UpdateError) as raised:
-        mutex.renew()
-    assert_has_cause(raised.value)
-    # its answers may have shown by now that the lease ends a little later than when it began
-    assert mutex.remaining < 1
-    time.sleep(mutex.remaining)
-    assert not mutex.held
-
-
-def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(scene: Scene) -> None:
-    told = threading.Event()
     with FakeClock() as clock:
-        mutex = scene.mutex(on_lost=lambda _: told.set())
+        with pytest.raises(UpdateError) as raised:
+            mutex.renew()
+        assert_has_cause(raised.value)
+        # its answers may have shown by now that the lease ends a little later than when it began
+        assert mutex.remaining < 1
+        clock.advance(mutex.remaining)
+        assert not mutex.held
+
+
+@pytest.mark.parametrize("fault", [server_error, deny, partial(page, 200)])
+def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(scene, fault):
+    on_lost = OnLost()
+    with FakeClock() as clock:
+        mutex = scene.mutex(on_lost=on_lost)
         mutex.acquire()
-        scene.proxy.always(server_error(), op="renew")
+        end = scene.row.expires_at
+        scene.proxy.always(fault(), op="renew")
         clock.advance(11)
         scene.proxy.wait(1, "renew")
+        assert mutex.held
         clock.advance(20)
-        assert told.wait(60)
+        on_lost.wait()
         assert mutex.loss is Loss.UNREACHABLE
         assert not mutex.held
+        assert scene.row.expires_at == end
         with pytest.raises(MutexLostError):
             mutex.release()
 
 
 @pytest.mark.parametrize("fault", [server_error, deny])
-def test_background_renewals_that_fail_for_a_while_are_none(scene: Scene, fault: MakeFault) -> None:
+def test_background_renewals_that_fail_for_a_while_are_no_loss(scene, fault):
     scene.proxy.next(fault(), fault(), op="renew")
     with FakeClock() as clock, scene.mutex() as mutex:
         end = scene.row.expires_at
@@ -219,106 +270,87 @@ def test_background_renewals_that_fail_for_a_while_are_none(scene: Scene, fault:
     assert scene.applied("renew") == [False, False, True]
 
 
-# -- nobody there ----------------------------------------------------------------------------------
-
-
-def nobody_listens(scene: Scene) -> type[LockItem]:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-
-    class Unreachable(scene.there):
-        class Meta(scene.there.Meta):
-            host = f"http://127.0.0.1:{port}"
-
-    return Unreachable
-
-
-@pytest.mark.real("embedded")
-@pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.6}])
-def test_refused_connection_is_raised_with_its_cause(scene: Scene, how: dict) -> None:
-    mutex = Mutex.for_key(scene.key, model=nobody_listens(scene))
-    with pytest.raises(GetError) as raised:
-        mutex.acquire(**how)
-    assert_has_cause(raised.value)
-    assert not mutex.held
-
-
-@pytest.mark.parametrize("fault", FEW)
+@pytest.mark.parametrize(
+    ("fault", "attempts"), [*[(each, None) for each in FEW], *[(each, 1) for each in FEW_FINAL]]
+)
 def test_first_request_of_a_process_that_fails_is_raised_as_the_failed_read_that_it_is(
-    scene: Scene, fault: MakeFault
-) -> None:
+    scene, fault, attempts
+):
     with scene.fresh() as first:
         first.proxy.always(fault())
         mutex = first.mutex()
         with pytest.raises(GetError, match="GetItem failed") as raised:
-            mutex.acquire(timeout=0)
+            mutex.acquire(timeout=0 if attempts is None else -1)
         assert_has_cause(raised.value)
         assert not mutex.held
+        assert attempts in (None, len(first.proxy.log))
 
 
 # -- what does not pass ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("how", "fault"), [*product([{}], FINAL), ({"blocking": False}, deny), ({"timeout": 30}, deny)]
+    ("subject", "kind", "fault"), cases(FEW_FINAL, FINAL), indirect=["subject"]
 )
-def test_refused_acquire_is_raised_at_once_and_never_held(
-    scene: Scene, fault: MakeFault, how: dict
-) -> None:
-    scene.proxy.always(fault())
-    mutex = scene.mutex()
-    with pytest.raises(UpdateError) as raised:
-        mutex.acquire(**how)
+def test_refused_request_is_raised_at_once(subject, kind, fault):
+    lock = subject.lock(timeout=-1)
+    if kind != "acquire":
+        lock.acquire()
+    before = subject.everything
+    subject.proxy.next(fault(), **subject.on(kind))
+    with pytest.raises(PynamoDBException) as raised:
+        lock.save_data("mine") if kind == "save_data" else getattr(lock, kind)()
+    assert not isinstance(raised.value, MutexLostError)
     assert_has_cause(raised.value)
-    assert not mutex.held
-    assert not mutex.lost
+    assert len(subject.of(kind)) == 1
+    assert subject.everything == before
+    assert lock.held is (kind in {"renew", "save_data"})
+    assert not lock.lost
+    if kind in {"renew", "save_data"}:
+        getattr(lock, kind)(*["again"] if kind == "save_data" else [])
+        lock.release()
+    elif kind == "release":
+        with pytest.raises(MutexNotHeldError):
+            lock.ensure_held()
+
+
+@pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 30}])
+def test_refused_acquire_is_raised_at_once_whatever_the_timeout(scene, how):
+    scene.proxy.always(deny())
+    with pytest.raises(UpdateError):
+        scene.mutex().acquire(**how)
     assert len(scene.proxy.log) == 1
-    assert scene.gone
 
 
-@pytest.mark.parametrize("fault", FEW_FINAL)
-def test_first_request_of_a_process_that_is_refused_is_raised_at_once(
-    scene: Scene, fault: MakeFault
-) -> None:
-    with scene.fresh() as first:
-        first.proxy.always(fault())
-        with pytest.raises(GetError) as raised:
-            first.mutex().acquire()
-        assert_has_cause(raised.value)
-        assert len(first.proxy.log) == 1
-
-
-@pytest.mark.parametrize("fault", FEW_FINAL)
-def test_refused_renewal_is_raised_at_once_and_the_lease_goes_on(
-    scene: Scene, fault: MakeFault
-) -> None:
-    mutex = scene.mutex()
-    mutex.acquire()
-    ends = scene.row.expires_at
-    scene.proxy.next(fault(), op="renew")
-    with pytest.raises(UpdateError):
-        mutex.renew()
-    assert mutex.held
-    assert scene.row.expires_at == ends
-    assert len(scene.proxy.of("renew")) == 1
-    mutex.release()
-
-
-@pytest.mark.parametrize("fault", FEW_FINAL)
-def test_refused_release_is_raised_at_once(scene: Scene, fault: MakeFault) -> None:
-    mutex = scene.mutex()
-    mutex.acquire()
-    scene.proxy.next(fault(), op="release")
-    with pytest.raises(UpdateError):
-        mutex.release()
-    assert len(scene.proxy.of("release")) == 1
+def test_reads_of_a_waiter_that_are_refused_are_raised_as_such(scene):
+    other = scene.taken()
+    mutex = scene.mutex(poll=(0.02, 0.02))
+    scene.proxy.always(deny(), op="GetItem")
+    with pytest.raises(GetError, match="GetItem failed") as raised:
+        mutex.acquire(timeout=30)
+    assert_has_cause(raised.value)
+    assert scene.proxy.kinds() == ["acquire", "GetItem"]
     assert not mutex.held
-    with pytest.raises(MutexNotHeldError):
-        mutex.save_data(1)
+    other.release()
 
 
-def test_refused_release_that_deletes_is_raised_as_delete_error(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("op", "error", "call"),
+    [
+        ("GetItem", GetError, lambda scene: scene.mutex().locked()),
+        ("force", UpdateError, lambda scene: scene.here.force_release(scene.key)),
+        ("Scan", ScanError, lambda scene: list(scene.here.held())),
+    ],
+)
+def test_refused_reads_and_forces_are_raised_at_once(scene, op, error, call):
+    scene.taken()
+    scene.proxy.next(deny(), op=op)
+    with pytest.raises(error):
+        call(scene)
+    assert len(scene.proxy.of(op)) == 1
+
+
+def test_refused_release_that_deletes_is_raised_as_delete_error(scene):
     mutex = scene.mutex(delete_on_release=True)
     mutex.acquire()
     scene.proxy.next(deny(), op="DeleteItem")
@@ -326,52 +358,10 @@ def test_refused_release_that_deletes_is_raised_as_delete_error(scene: Scene) ->
         mutex.release()
 
 
-@pytest.mark.parametrize("fault", FEW_FINAL)
-def test_refused_guarded_write_is_raised_at_once_and_the_lock_stays(
-    scene: Scene, fault: MakeFault
-) -> None:
-    with scene.mutex() as mutex:
-        scene.proxy.next(fault(), op="save_data")
-        with pytest.raises(UpdateError) as raised:
-            mutex.save_data("mine")
-        assert not isinstance(raised.value, MutexLostError)
-        assert mutex.held
-        assert scene.row.data is None
-        mutex.save_data("again")
-        assert scene.row.data == "again"
-
-
-def test_refused_reads_and_forces_are_raised_at_once(scene: Scene) -> None:
-    scene.taken()
-    scene.proxy.next(deny(), op="GetItem")
-    with pytest.raises(GetError):
-        scene.mutex().locked()
-    scene.proxy.next(deny(), op="force")
-    with pytest.raises(UpdateError):
-        scene.here.force_release(scene.key)
-    scene.proxy.next(deny(), op="Scan")
-    with pytest.raises(ScanError):
-        list(scene.here.held())
-
-
-def test_refused_background_renewals_are_a_loss_only_when_the_lease_ends(scene: Scene) -> None:
-    told = threading.Event()
-    with FakeClock() as clock:
-        mutex = scene.mutex(on_lost=lambda _: told.set())
-        mutex.acquire()
-        scene.proxy.always(deny(), op="renew")
-        clock.advance(11)
-        scene.proxy.wait(1, "renew")
-        assert mutex.held
-        clock.advance(20)
-        assert told.wait(60)
-        assert mutex.loss is Loss.UNREACHABLE
-
-
 # -- no table --------------------------------------------------------------------------------------
 
 
-def without_table(scene: Scene) -> type[LockItem]:
+def without_table(scene):
     class Missing(scene.there):
         class Meta(scene.there.Meta):
             table_name = f"{scene.there.Meta.table_name}-missing"
@@ -380,9 +370,7 @@ def without_table(scene: Scene) -> type[LockItem]:
 
 
 @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 30}, {}])
-def test_missing_table_is_raised_at_once_with_the_call_that_creates_it(
-    scene: Scene, how: dict
-) -> None:
+def test_missing_table_is_raised_at_once_with_the_call_that_creates_it(scene, how):
     mutex = Mutex.for_key("k", model=without_table(scene))
     with pytest.raises(TableDoesNotExist, match=r"-missing.*Missing\.create_table\(\)") as raised:
         mutex.acquire(**how)
@@ -390,7 +378,7 @@ def test_missing_table_is_raised_at_once_with_the_call_that_creates_it(
     assert not mutex.held
 
 
-def test_missing_table_is_raised_by_the_with_statement_and_by_tools(scene: Scene) -> None:
+def test_missing_table_is_raised_by_the_with_statement_and_by_tools(scene):
     missing = without_table(scene)
     with pytest.raises(TableDoesNotExist), Mutex.for_key("k", model=missing):
         pass
@@ -403,11 +391,11 @@ def test_missing_table_is_raised_by_the_with_statement_and_by_tools(scene: Scene
 
 
 @pytest.mark.parametrize("kind", ["acquire", "renew", "save_data", "release"])
-def test_table_that_disappears_is_raised_at_once(scene: Scene, kind: str) -> None:
+def test_table_that_disappears_is_raised_at_once(scene, kind):
     scene.proxy.next(refuse("ResourceNotFoundException"), op=kind)
     mutex = scene.mutex()
 
-    def cycle() -> None:
+    def cycle():
         mutex.acquire()
         mutex.renew()
         mutex.save_data(1)
@@ -423,9 +411,7 @@ def test_table_that_disappears_is_raised_at_once(scene: Scene, kind: str) -> Non
 
 
 @pytest.mark.parametrize("key", ["", "k" * 2049, "\ud800", None, 5, b"k"])
-def test_key_that_no_row_can_have_is_refused_before_anything_is_sent(
-    scene: Scene, key: object
-) -> None:
+def test_key_that_no_row_can_have_is_refused_before_anything_is_sent(scene, key):
     with pytest.raises(InvalidKeyError):
         Mutex.for_key(key, model=scene.here)
     with pytest.raises(InvalidKeyError):
@@ -433,12 +419,12 @@ def test_key_that_no_row_can_have_is_refused_before_anything_is_sent(
     assert scene.proxy.log == []
 
 
-def test_longest_key_can_be_locked(scene: Scene) -> None:
+def test_longest_key_can_be_locked(scene):
     with Mutex.for_key("é" * 1024, model=scene.here) as mutex:
         assert mutex.held
 
 
-def test_payload_that_is_not_json_is_refused_before_anything_is_sent(scene: Scene) -> None:
+def test_payload_that_is_not_json_is_refused_before_anything_is_sent(scene):
     with scene.mutex() as mutex:
         with pytest.raises(TypeError):
             mutex.save_data(object())
@@ -446,7 +432,7 @@ def test_payload_that_is_not_json_is_refused_before_anything_is_sent(scene: Scen
     assert scene.applied("save_data") == [True]
 
 
-def test_payload_too_large_for_a_row_is_raised_at_once_and_the_lock_stays(scene: Scene) -> None:
+def test_payload_too_large_for_a_row_is_raised_at_once_and_the_lock_stays(scene):
     with scene.mutex() as mutex:
         with pytest.raises(UpdateError):
             mutex.save_data("x" * 410_000)
@@ -458,7 +444,7 @@ def test_payload_too_large_for_a_row_is_raised_at_once_and_the_lock_stays(scene:
 # -- what may have been applied --------------------------------------------------------------------
 
 
-def test_failure_of_tls_may_come_with_the_answer_but_not_that_of_connecting() -> None:
+def test_failure_of_tls_may_come_with_the_answer_but_not_that_of_connecting():
     from botocore import exceptions
 
     from pynamodb_mutex._dynamodb.answers import may_pass

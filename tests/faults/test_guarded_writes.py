@@ -1,76 +1,229 @@
-"""I2: a guarded write is applied only under the claim, at most once, in order; and told truly."""
-
-from __future__ import annotations
+"""I2: a write under a lock is applied only under its claim, once, in order; and what is reported is true."""
 
 import threading
-from collections.abc import Callable
 
 import pytest
-from pynamodb.exceptions import UpdateError
-from scene import Lose, Scene, losses, lost_in_two_ways
+from pynamodb.attributes import VersionAttribute
+from pynamodb.exceptions import (
+    DeleteError,
+    PutError,
+    PynamoDBException,
+    TransactWriteError,
+    UpdateError,
+)
+from row_scene import TRANSACT, save
+from scene import lost_in_two_ways
+from subjects import LOSSES, OF_KEYS, OF_ROWS, REFUSALS, assert_changes_nothing, crossed
 
 from dev.faultproxy import (
-    Late,
     after,
+    apply_then_500,
     deny,
     drop_answer,
     drop_request,
     late,
+    refuse,
     server_error,
     throttle,
 )
-from pynamodb_mutex import MutexLostError, MutexNotHeldError
+from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.exceptions import Loss
+
+
+def of(*ways):
+    """Run a test for some ways to write."""
+    return pytest.mark.parametrize("written", ways, indirect=True)
+
+
+def those(ways, *words):
+    return [way for way in ways if any(word in way.split() for word in words)]
+
+
+ALONE = those(OF_ROWS, "alone")
+TRANSACTIONS = [way for way in OF_ROWS if way not in ALONE]
+not_deleting = of(*OF_KEYS, *those(OF_ROWS, "save", "update"))
+KEEPING = [*OF_KEYS, *those(ALONE, "save", "update")]
+KEEPING_TRANSACTIONS = those(TRANSACTIONS, "save", "update")
+MOST, OTHERS = [*OF_KEYS, *ALONE], TRANSACTIONS
+may_unlock = of(*those(ALONE, "save", "update"))
+
+
+def assert_lost(written, applied, *causes, **options):
+    """See that a write is refused because the lock is lost; return the error."""
+    with pytest.raises(MutexLostError) as raised:
+        written.write(**options)
+    assert raised.value.applied is applied
+    assert raised.value.loss in (causes or list(Loss))
+    return raised.value
+
+
+def cancelled(*codes):
+    """Cancelled by DynamoDB for these reasons."""
+    reasons = [{"Code": code} for code in codes]
+    return refuse("TransactionCanceledException", CancellationReasons=reasons)
+
+
+# -- applied ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+@of("transaction")
+def test_transaction_has_the_guard_in_the_same_request(written):
+    written.acquire()
+    written.write("first")
+    written.write("second")
+    assert written.shown == (2, "second", 2)
+    written.lock.release()
+    assert written.proxy.kinds() == ["acquire", TRANSACT, TRANSACT, "release"]
+
+
+@not_deleting
+@pytest.mark.parametrize(("lose", "times"), [(drop_answer, 1), (apply_then_500, 3)])
+def test_write_whose_answer_is_lost_is_applied_once(written, lose, times):
+    written.acquire()
+    written.proxy.next(*[lose() for _ in range(times)], op=written.op)
+    written.write("first")
+    assert written.shown == (1, "first", 1)
+    assert written.applied() == [True] + [False] * times
+    written.write("second")
+    assert written.shown == (2, "second", 2)
+    assert written.lock.held
+    if written.is_data:
+        assert written.lock.data == [2, "second"]
+    written.lock.release()
+
+
+@may_unlock
+def test_write_that_unlocks_and_whose_answer_is_lost_is_applied_once(written):
+    lost = []
+    with written.scene.lock(on_lost=lost.append) as written.row:
+        written.proxy.next(drop_answer(), drop_answer(), op=written.op)
+        written.write("first", unlock=True)
+        assert written.applied() == [True, False, False]
+        lock = written.row.row_lock
+        assert not lock.held
+        assert not lock.lost
+    assert written.content == (1, "first")
+    assert written.is_free
+    assert written.proxy.of("release") == []
+    assert lost == []
+    written.taken().release()
+
+
+@of(*those(OF_ROWS, "delete"))
+@lost_in_two_ways
+def test_delete_whose_answer_is_lost_is_applied_once(written, lose):
+    with written.scene.lock() as written.row:
+        written.proxy.next(lose(), lose(), op=written.op)
+        written.write()
+        assert written.applied() == [True, False, False]
+    assert written.scene.gone
+    assert written.times_second == written.writes_second
+
+
+@pytest.mark.real
+@of("data", "row alone update")
+def test_write_leaves_the_claim_alone(written):
+    written.acquire()
+    before = written.claim
+    written.write()
+    assert written.claim == before | {"writes": {"N": "1"}}
+    written.lock.release()
+
+
+def test_payload_may_be_any_json(scene):
+    with scene.mutex() as mutex:
+        mutex.save_data({"any": ["json", 1, None]})
+        assert scene.row.data == {"any": ["json", 1, None]}
+
+
+def test_unlock_of_unknown_outcome_is_no_loss_to_the_release(row_scene):
+    lock = row_scene.lock()
+    row_scene.proxy.next(drop_answer(), deny(), op="PutItem")
+    with pytest.raises(PutError), lock as row:
+        save(row, "mine", unlock=True)
+    assert row_scene.is_free
+    assert row_scene.row.last == "mine"
+    assert not lock.lost
+    # there was no claim to end any more
+    assert row_scene.applied("release") == [False]
+
 
 # -- not applied -----------------------------------------------------------------------------------
 
 
-@losses
-def test_refused_at_the_first_attempt_is_not_applied(
-    scene: Scene, lose_it: Callable[[Scene], object], loss: Loss
-) -> None:
-    mutex = scene.mutex(auto_renew=False)
-    mutex.acquire()
-    lose_it(scene)
-    assert mutex.held  # it cannot know
-    before = scene.everything
-    with pytest.raises(MutexLostError) as raised:
-        mutex.save_data("late")
-    assert raised.value.applied is False
-    assert raised.value.loss is mutex.loss is loss
-    assert scene.everything == before
-    assert not mutex.held
+@pytest.mark.parametrize(
+    ("written", "lose_it", "loss"), crossed(MOST, LOSSES, OTHERS, LOSSES[:1]), indirect=["written"]
+)
+def test_write_refused_at_the_first_attempt_is_not_applied(written, lose_it, loss):
+    written.acquire(auto_renew=False)
+    getattr(written, lose_it)()
+    assert written.lock.held  # it cannot know
+    before = written.everything
+    assert assert_lost(written, False, loss).owner == ("other" if loss is Loss.TAKEN else None)
+    assert written.lock.loss is loss
+    assert written.everything == before
+    assert not written.lock.held
 
 
-def test_write_of_a_holder_that_slept_through_anothers_whole_cycle_is_not_applied(
-    scene: Scene,
-) -> None:
-    mutex = scene.mutex(auto_renew=False)
-    mutex.acquire()
-    other = scene.expired_and_taken()
-    other.save_data("other")
-    other.release()
-    with pytest.raises(MutexLostError) as raised:
-        mutex.save_data("late")
-    assert raised.value.applied is False
-    assert scene.row.data == "other"
+@may_unlock
+@pytest.mark.parametrize(
+    ("lose_it", "loss"), [("forced_and_taken", Loss.TAKEN), ("force", Loss.FORCED)]
+)
+def test_write_that_unlocks_and_is_refused_is_not_applied(written, lose_it, loss):
+    written.acquire(auto_renew=False)
+    getattr(written, lose_it)()
+    before = written.everything
+    assert_lost(written, False, loss, unlock=True)
+    assert written.everything == before
 
 
-@pytest.mark.parametrize("fault", [throttle, server_error])
-def test_refused_after_an_attempt_that_was_throttled_is_reported_as_far_as_known(
-    scene: Scene, fault: Lose
-) -> None:
-    mutex = scene.mutex()
-    mutex.acquire()
-    scene.proxy.next(fault(), after(scene.force), op="save_data")
-    with pytest.raises(MutexLostError) as raised:
-        mutex.save_data("late")
-    # throttled is surely not applied; after a 500 nobody knows
-    assert raised.value.applied is (False if fault is throttle else None)
-    assert scene.row.data is None
+def test_write_after_the_whole_cycle_of_another_is_not_applied(written):
+    written.acquire(auto_renew=False)
+    written.cycle_of_another()
+    before = written.everything
+    assert_lost(written, False, Loss.TAKEN)
+    assert written.everything == before
 
 
-def test_write_without_the_lock_is_not_sent(scene: Scene) -> None:
+@of(*those(OF_ROWS, "row"))
+def test_write_is_refused_after_code_that_takes_no_locks_has_written_over_the_row(written):
+    written.acquire(auto_renew=False)
+    written.scene.overwrite()
+    assert_lost(written, False, Loss.DELETED)
+    assert written.scene.row.last == "old"
+
+
+NOT_APPLIED = [
+    (throttle, "forced_and_taken", False),  # surely not applied
+    (drop_request, "forced_and_taken", None),
+    (server_error, "forced_and_taken", None),
+    (lambda: cancelled("TransactionConflict", "None"), "forced_and_taken", False),
+    (server_error, "force", None),
+    (drop_request, "force", None),
+    (drop_request, "delete", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("written", "fault", "lose_it", "applied"),
+    crossed(MOST, NOT_APPLIED, OTHERS, NOT_APPLIED[1:2]),
+    indirect=["written"],
+)
+def test_write_not_applied_before_the_loss_is_reported_as_far_as_known(
+    written, fault, lose_it, applied
+):
+    written.acquire()
+    written.proxy.next(fault(), after(getattr(written, lose_it)), op=written.op)
+    if written.deletes and lose_it == "delete" and not written.scene.in_table:
+        written.write()  # the row is gone, as it was to be
+    else:
+        assert_lost(written, applied)
+    assert (written.content or (0, None)) == (0, None)
+    assert written.times_second == 0
+
+
+def test_write_without_the_lock_is_not_sent(scene):
     mutex = scene.mutex()
     with pytest.raises(MutexNotHeldError):
         mutex.save_data(1)
@@ -81,166 +234,171 @@ def test_write_without_the_lock_is_not_sent(scene: Scene) -> None:
     assert scene.proxy.of("save_data") == []
 
 
-# -- applied ---------------------------------------------------------------------------------------
-
-
-@lost_in_two_ways
-@pytest.mark.parametrize("times", [1, 3])
-def test_write_whose_answer_is_lost_is_applied_once(scene: Scene, lose: Lose, times: int) -> None:
-    with scene.mutex() as mutex:
-        scene.proxy.next(*[lose() for _ in range(times)], op="save_data")
-        mutex.save_data("first")
-        assert mutex.data == "first"
-        assert scene.applied("save_data") == [True] + [False] * times
-        assert (scene.row.data, scene.row.writes) == ("first", 1)
-        mutex.save_data("second")
-        assert (scene.row.data, scene.row.writes) == ("second", 2)
-
-
-@pytest.mark.real
-def test_write_leaves_the_claim_alone(scene: Scene) -> None:
-    with scene.mutex() as mutex:
-        claim = {k: v for k, v in scene.everything.items() if k not in ("data", "writes")}
-        mutex.save_data({"any": ["json", 1, None]})
-        now = scene.everything
-        assert {k: now[k] for k in claim} == claim
-
-
 # -- unknown ---------------------------------------------------------------------------------------
 
 
-@lost_in_two_ways
-def test_applied_and_then_taken_over_before_the_repeat_is_unknown(scene: Scene, lose: Lose) -> None:
-    mutex = scene.mutex()
-    mutex.acquire()
-    scene.proxy.next(lose(then=scene.forced_and_taken), op="save_data")
-    with pytest.raises(MutexLostError) as raised:
-        mutex.save_data("mine")
-    assert raised.value.applied is None
-    assert raised.value.loss is Loss.TAKEN
-    assert raised.value.owner == "other"
-    assert (scene.row.owner, scene.row.data) == ("other", "mine")
+@pytest.mark.parametrize(
+    ("written", "lose"),
+    crossed(KEEPING, [drop_answer, apply_then_500], KEEPING_TRANSACTIONS, [drop_answer]),
+    indirect=["written"],
+)
+def test_write_applied_before_another_took_over_is_unknown(written, lose):
+    written.acquire()
+    written.proxy.next(lose(then=written.forced_and_taken), op=written.op)
+    assert assert_lost(written, None, Loss.TAKEN).owner == "other"
+    assert written.content == (1, "mine")
+    assert written.claim["owner"] == {"S": "other"}
 
 
-@pytest.mark.parametrize("take", [Scene.force, Scene.forced_and_taken, Scene.delete])
-def test_not_applied_and_then_lost_before_the_repeat_is_unknown(
-    scene: Scene, take: Callable[[Scene], object]
-) -> None:
-    mutex = scene.mutex()
-    mutex.acquire()
-    scene.proxy.next(drop_request(then=lambda: take(scene)), op="save_data")
-    with pytest.raises(MutexLostError) as raised:
-        mutex.save_data("mine")
-    assert raised.value.applied is None
-    assert scene.gone or scene.row.data is None
+@may_unlock
+def test_write_applied_with_the_unlock_before_another_took_the_lock_is_unknown(written):
+    written.acquire()
+    written.proxy.next(drop_answer(then=written.taken), op=written.op)
+    assert_lost(written, None, unlock=True)
+    assert written.content == (1, "mine")
+
+
+@of("row alone delete")
+def test_delete_of_a_row_that_was_made_anew_before_the_repeat_is_unknown(written):
+    written.acquire()
+    written.proxy.next(drop_answer(then=written.scene.overwrite), op=written.op)
+    assert_lost(written, None)
+    assert written.scene.row.last == "old"
 
 
 # -- earlier writes whose outcome nobody knows -------------------------------------------------------
 
 
-def give_up_a_write(scene: Scene, fault: Lose | None, data: object) -> Late:
-    """Let a guarded write fail for good; return its first attempt, kept by the network."""
+def give_up(written, *faults):
+    """Let a write fail for good; return its first attempt, which the network keeps."""
     kept = late()
-    scene.proxy.next(kept, (fault or drop_request)(), deny(), op="save_data")
-    mutex = scene.mutex()
-    mutex.acquire()
-    with pytest.raises(UpdateError):
-        mutex.save_data(data)
-    assert mutex.held
-    scene.given_up = mutex
+    written.proxy.next(kept, *faults, deny(), op=written.op)
+    written.acquire()
+    with pytest.raises(PynamoDBException) as raised:
+        written.write("first")
+    assert not isinstance(raised.value, MutexLostError)
+    assert written.lock.held
     return kept
 
 
-@lost_in_two_ways
-def test_next_write_goes_through_after_one_that_was_applied_unknown_to_us(
-    scene: Scene, lose: Lose
-) -> None:
-    kept = give_up_a_write(scene, lose, "first")
-    mutex = scene.given_up
-    assert scene.row.data == "first"
-    mutex.save_data("second")
-    assert scene.row.data == "second"
-    assert kept.apply().error == "ConditionalCheckFailedException"
-    assert scene.row.data == "second"
-    mutex.release()
+@pytest.mark.parametrize(
+    ("written", "fault"),
+    crossed(
+        KEEPING,
+        [None, drop_request, drop_answer, apply_then_500, late],
+        KEEPING_TRANSACTIONS,
+        [None, late],
+    ),
+    indirect=["written"],
+)
+def test_next_write_goes_through_after_one_that_was_given_up(written, fault):
+    """Whether it was applied (by a second attempt, or late) or not."""
+    kept = give_up(written, *([] if fault in (None, late) else [fault()]))
+    if fault is late:
+        assert kept.apply().status == 200
+    applied = fault in (drop_answer, apply_then_500, late)
+    if applied:
+        assert written.content[1] == "first"
+    written.write_next("second")
+    assert written.shown[1:] == ("second", 2)
+    if fault is not late:
+        assert_changes_nothing(written, kept)
+    assert written.times_second == (applied and written.writes_second)
+    written.lock.release()
 
 
-def test_next_write_goes_through_after_one_that_was_never_applied(scene: Scene) -> None:
-    kept = give_up_a_write(scene, None, "first")
-    mutex = scene.given_up
-    mutex.save_data("second")
-    assert scene.applied("save_data")[-1] is True
-    assert kept.apply().error == "ConditionalCheckFailedException"
-    assert scene.row.data == "second"
-    mutex.release()
-
-
-@pytest.mark.parametrize("between", [server_error, None])
-def test_given_up_write_that_lands_during_the_next_one_keeps_its_place_before_it(
-    scene: Scene, between: Lose | None
-) -> None:
-    kept = give_up_a_write(scene, None, "first")
-    mutex = scene.given_up
-    if between is not None:
-        scene.proxy.next(between(), op="save_data")
-    landed: list[int] = []
-    scene.proxy.next(after(lambda: landed.append(kept.apply().status)), op="save_data")
-    mutex.save_data("second")
+@pytest.mark.parametrize(
+    ("written", "between"),
+    crossed(KEEPING, [[], [server_error]], KEEPING_TRANSACTIONS, [[server_error]]),
+    indirect=["written"],
+)
+def test_given_up_write_that_lands_during_the_next_one_keeps_its_place_before_it(written, between):
+    kept = give_up(written, drop_request())
+    landed = []
+    land = after(lambda: landed.append(kept.apply().status))
+    written.proxy.next(*[fault() for fault in between], land, op=written.next_op)
+    written.write_next("second")
     assert landed == [200]
-    assert scene.row.data == "second"
-    assert mutex.data == "second"
-    mutex.save_data("third")
-    assert scene.row.data == "third"
-    mutex.release()
+    assert written.shown[1:] == ("second", 2)
+    if written.is_data:
+        assert written.lock.data[1] == "second"
+    written.write_next("third")
+    assert written.shown[1:] == ("third", 3)
+    written.lock.release()
 
 
-def test_given_up_write_that_lands_is_not_taken_for_the_next_one(scene: Scene) -> None:
+@not_deleting
+def test_given_up_write_that_lands_is_not_taken_for_the_next_one(written):
     # the next write is applied too, its answer is lost, and the late one cannot undo it
-    kept = give_up_a_write(scene, None, "first")
-    mutex = scene.given_up
-    scene.proxy.next(drop_answer(then=kept.apply), op="save_data")
-    mutex.save_data("second")
-    assert scene.row.data == "second"
-    mutex.release()
+    kept = give_up(written, drop_request())
+    written.proxy.next(drop_answer(then=kept.apply), op=written.next_op)
+    written.write_next("second")
+    assert written.content[1] == "second"
+    written.lock.release()
+
+
+@of("transaction")
+def test_given_up_transaction_does_not_land_after_a_write_of_the_payload(written):
+    kept = give_up(written, drop_request())
+    written.write("second", data=True)
+    assert kept.apply().error == "TransactionCanceledException"
+    assert written.content == (0, None)
+    written.lock.release()
 
 
 # -- order -----------------------------------------------------------------------------------------
 
 
-def test_threads_that_write_at_once_write_one_after_the_other(scene: Scene) -> None:
+def in_threads(*calls):
+    """Let each call be made four times on a thread of its own; raise what they raise."""
+    errors = []
+
+    def work(call):
+        try:
+            for n in range(4):
+                call(n)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+
+
+@of("transaction", *those(OF_ROWS, "update"))
+def test_threads_under_one_lock_lose_no_update(written):
+    written.acquire()
+    for _ in range(3):
+        written.proxy.next(drop_answer(), drop_request(), op=written.op)
+    in_threads(*written.calls_of_three_threads())
+    # of the key, one thread writes the payload, which is not counted
+    assert written.shown[::2] == (12 if written.at else 8, 12)
+    written.lock.release()
+
+
+def test_threads_that_write_the_payload_write_one_after_the_other(scene):
     with scene.mutex() as mutex:
         for _ in range(4):
             scene.proxy.next(drop_answer(), drop_request(), op="save_data")
-        errors: list[BaseException] = []
-
-        def write(name: str) -> None:
-            try:
-                for n in range(5):
-                    mutex.save_data([name, n])
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert errors == []
+        in_threads(*[lambda n, name=name: mutex.save_data([name, n]) for name in "abc"])
         landed = [seen for seen in scene.proxy.of("save_data") if seen.applied]
-        data = [seen.body["ExpressionAttributeValues"] for seen in landed]
-        assert len(landed) == 15  # each once
+        data = [str(seen.body["ExpressionAttributeValues"]) for seen in landed]
+        assert len(landed) == 12  # each once
         for name in "abc":
-            mine = [str(values) for values in data if f'"{name}"' in str(values)]
-            assert [f", {n}]" in text for n, text in enumerate(mine)] == [True] * 5
-        assert scene.row.writes == 15
+            mine = [values for values in data if f'"{name}"' in values]
+            assert [f", {n}]" in text for n, text in enumerate(mine)] == [True] * 4
+        assert scene.row.writes == 12
         assert scene.row.data == mutex.data
 
 
-def test_renewals_do_not_wait_for_a_write(scene: Scene) -> None:
+def test_renewal_does_not_wait_for_a_write(scene):
     with scene.mutex() as mutex:
-        renewed: list[bool] = []
+        renewed = []
 
-        def renew() -> None:
+        def renew():
             thread = threading.Thread(target=mutex.renew)
             thread.start()
             thread.join(60)
@@ -251,10 +409,182 @@ def test_renewals_do_not_wait_for_a_write(scene: Scene) -> None:
         assert renewed == [True]
 
 
-def test_numbers_start_anew_with_each_claim(scene: Scene) -> None:
+@of(*those(TRANSACTIONS, "save"))
+def test_transaction_that_meets_a_renewal_sent_later_is_repeated(written):
+    written.acquire()
+    written.proxy.next(after(written.lock.renew), op=TRANSACT)
+    written.write()
+    assert written.applied() == ([True] if written.scene.in_table else [False, True])
+    assert written.shown == (1, "mine", 1)
+    assert written.times_second == 1
+    written.lock.release()
+
+
+def test_numbers_of_writes_start_anew_with_each_claim(scene):
     for _ in range(2):
         with scene.mutex() as mutex:
             assert scene.row.writes == 0
             mutex.save_data(1)
             mutex.save_data(2)
             assert scene.row.writes == 2
+
+
+# -- conditions of the caller's own ----------------------------------------------------------------
+
+ERRORS = {"save": PutError, "update": UpdateError, "delete": DeleteError}
+
+
+@pytest.mark.parametrize(
+    ("written", "renewed"),
+    crossed(
+        those(OF_ROWS, "row"), [False, True], ["transaction", *those(OF_ROWS, "table")], [False]
+    ),
+    indirect=["written"],
+)
+def test_condition_of_the_callers_own_is_no_loss(written, renewed):
+    written.acquire()
+    if renewed:
+        # refused for a renewal as well, and then for the condition alone
+        written.proxy.next(after(written.lock.renew), op=written.op)
+    before = written.everything
+    with pytest.raises(PynamoDBException) as raised:
+        written.write(condition=written.model.balance == 99)
+    assert not isinstance(raised.value, MutexError)
+    assert raised.value.cause_response_code in REFUSALS
+    if written.op == TRANSACT:
+        assert type(raised.value) is TransactWriteError or written.way == "alone"
+    else:
+        assert type(raised.value) is ERRORS[written.what]
+    assert written.lock.held
+    if not renewed:
+        assert written.everything == before
+    assert written.shown == (0, None, 0)
+    written.row.balance = 0
+    written.write(condition=written.model.balance == 0)
+    assert written.content == (None if written.deletes else (1, "mine"))
+    if written.lock.held:  # a row that is deleted takes its lock with it
+        written.lock.release()
+
+
+@pytest.mark.real
+@of("transaction")
+def test_condition_of_the_callers_own_is_no_loss_on_real_engines(written):
+    test_condition_of_the_callers_own_is_no_loss(written, False)
+
+
+@pytest.mark.parametrize(
+    "reasons",
+    [
+        ("TransactionConflict", "None"),
+        ("None", "TransactionConflict"),
+        ("ThrottlingError", "None"),
+        ("None", "ProvisionedThroughputExceeded"),
+    ],
+)
+@of("transaction")
+def test_transaction_cancelled_for_a_reason_that_passes_is_repeated(written, reasons):
+    written.acquire()
+    written.proxy.next(cancelled(*reasons), cancelled(*reasons), op=TRANSACT)
+    written.write("first")
+    assert written.applied() == [False, False, True]
+    assert written.shown == (1, "first", 1)
+
+
+@of("transaction")
+def test_transaction_cancelled_for_a_reason_that_stays_is_raised_at_once(written):
+    written.acquire()
+    written.proxy.next(cancelled("None", "ValidationError"), op=TRANSACT)
+    with pytest.raises(TransactWriteError):
+        written.write("first")
+    assert written.lock.held
+    assert len(written.applied()) == 1
+    assert written.shown == (0, None, 0)
+
+
+# -- versions of the caller's models ---------------------------------------------------------------
+
+
+@pytest.fixture
+def versioned(written):
+    """What is written has a version of the caller's."""
+
+    class Versioned(written.model):
+        class Meta(written.model.Meta):
+            pass
+
+        revision = VersionAttribute()
+
+    written.use(Versioned)
+    return written
+
+
+@of("transaction", *those(those(OF_ROWS, "row"), "save"))
+@lost_in_two_ways
+def test_version_of_the_callers_model_is_right_after_lost_answers(versioned, lose):
+    versioned.acquire()
+    for revision, what in enumerate(("save", "update", "save"), 2):
+        versioned.what, versioned.row.balance = what, revision - 2
+        versioned.proxy.next(lose(), op=versioned.op)
+        versioned.write()
+        assert versioned.row.revision == revision
+        assert versioned.everything[versioned.at]["revision"] == {"N": str(revision)}
+    assert versioned.content == (3, "mine")
+    versioned.lock.release()
+
+
+@of("transaction", *those(OF_ROWS, "row"))
+def test_mismatch_of_the_callers_version_is_no_loss(versioned):
+    versioned.acquire()
+    # by a program that knows nothing of locks
+    model, key = versioned.places[versioned.at]
+    model._get_connection().update_item(key, actions=[versioned.model.revision.set(7)])
+    with pytest.raises(PynamoDBException) as raised:
+        versioned.write()
+    assert not isinstance(raised.value, MutexError)
+    assert raised.value.cause_response_code in REFUSALS
+    assert versioned.lock.held
+    assert versioned.content == (0, None)
+    versioned.lock.release()
+    assert versioned.is_free
+
+
+# -- which rows a transaction of the lock guards ---------------------------------------------------
+
+
+def test_transaction_of_a_row_lock_refuses_another_instance_of_the_row(row_scene):
+    with row_scene.lock() as row:
+        transaction = row.row_lock.transaction()
+        transaction.update(row_scene.here(row_scene.key), [row_scene.here.balance.add(1)])
+        with pytest.raises(TransactWriteError), transaction:
+            pass
+        assert row.is_locked
+    assert row_scene.row.balance == 0
+
+
+def test_transaction_of_a_lock_in_a_lock_table_guards_any_instance_of_its_row(table_scene):
+    scene = table_scene
+    row = scene.locked()
+    with row.row_lock.transaction() as transaction:
+        transaction.update(scene.here(scene.key), [scene.here.balance.add(1)])
+    assert scene.row.balance == 1
+    transaction = row.row_lock.transaction()
+    transaction.update(scene.here(scene.key), [scene.here.balance.add(1)])
+    scene.forced_and_taken()
+    with pytest.raises(MutexLostError), transaction:
+        pass
+    assert scene.row.balance == 1
+
+
+@pytest.mark.real
+def test_transaction_of_the_lock_guards_rows_of_others(any_scene):
+    row = any_scene.locked(auto_renew=False)
+    free = any_scene.here(f"{any_scene.key}-free", balance=3)
+    with row.row_lock.transaction() as transaction:
+        transaction.save(free)
+    assert any_scene.here.count(free.name) == 1
+    any_scene.forced_and_taken()
+    transaction = row.row_lock.transaction()
+    transaction.delete(free)
+    with pytest.raises(MutexLostError), transaction:
+        pass
+    assert any_scene.here.count(free.name) == 1

@@ -1,188 +1,248 @@
 """I4: a request that the network delivers late, or twice, is harmless."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+import uuid
 
 import pytest
-from pynamodb.exceptions import UpdateError
-from scene import Scene
+from pynamodb.exceptions import PynamoDBException, UpdateError
+from row_scene import TRANSACT, delete, save, update
+from subjects import (
+    MAIN,
+    OF_KEYS,
+    OF_ROWS,
+    OTHERS,
+    REFUSALS,
+    SUBJECTS,
+    TOGETHER,
+    assert_changes_nothing,
+    crossed,
+)
 
-from dev.faultproxy import Late, Reply, deny, drop_request, duplicate, late
-from pynamodb_mutex import LockItem, Mutex, MutexError, MutexLostError, MutexNotHeldError
+from dev.faultproxy import Fault, deny, drop_request, duplicate, late
+from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError, RowLockedError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import expire
 
 
-def assert_refused(reply: Reply) -> None:
-    assert reply.error == "ConditionalCheckFailedException"
+def assert_refused(reply):
+    assert reply.error in REFUSALS
 
 
-def arrives_in_vain(scene: Scene, kept: Late) -> None:
-    """Let a kept request reach the engine, and see that it changes nothing."""
-    before = scene.everything
-    assert_refused(kept.apply())
-    assert scene.everything == before
+def of(*subjects):
+    """Run a test for some kinds of locks."""
+    return pytest.mark.parametrize("subject", subjects, indirect=True)
 
 
-# -- acquire ---------------------------------------------------------------------------------------
+# -- what happens before the late request arrives --------------------------------------------------
 
 
-def late_acquire(scene: Scene, **options: bool) -> tuple[Late, Mutex]:
-    """Acquire by a second attempt, while the network keeps the first."""
+def nothing(subject, lock):
+    pass
+
+
+def renew(subject, lock):
+    lock.renew(600)
+
+
+def release(subject, lock):
+    lock.release()
+
+
+def release_and_acquire_again(subject, lock):
+    lock.release()
+    assert lock.acquire()
+
+
+def release_and_let_another_acquire(subject, lock):
+    lock.release()
+    subject.taken()
+
+
+def expire_it(subject, lock):
+    subject.expire()
+
+
+def expire_and_let_another_acquire(subject, lock):
+    subject.expired_and_taken()
+
+
+def force(subject, lock):
+    subject.force()
+
+
+def force_and_let_another_acquire(subject, lock):
+    subject.forced_and_taken()
+
+
+def clear(subject, lock):
+    subject.clear()
+
+
+ANOTHER_CLAIM = [
+    release_and_let_another_acquire,
+    expire_and_let_another_acquire,
+    force_and_let_another_acquire,
+]
+
+
+def first_attempt_kept(subject, kind):
+    """Let the network keep the next request of a kind."""
     kept = late()
-    scene.proxy.next(kept, op="acquire")
-    mutex = scene.mutex(**options)
-    assert mutex.acquire()
-    assert len(scene.proxy.of("acquire")) == 1  # the one that is kept is not in the log
-    return kept, mutex
+    subject.proxy.next(kept, **subject.on(kind))
+    return kept
 
 
-def test_late_acquire_does_not_touch_the_claim_of_its_own_repeat(scene: Scene) -> None:
-    kept, mutex = late_acquire(scene)
-    arrives_in_vain(scene, kept)
-    mutex.release()
+# -- locks of every kind ---------------------------------------------------------------------------
 
 
-def test_late_acquire_does_not_take_the_lock_again_after_its_own_release(scene: Scene) -> None:
-    kept, mutex = late_acquire(scene)
-    mutex.release()
-    arrives_in_vain(scene, kept)
-    assert scene.row.expires_at is None
+FEW = [nothing, release, force_and_let_another_acquire]
 
 
-def test_late_acquire_does_not_take_back_a_claim_that_has_ended(scene: Scene) -> None:
-    kept, _ = late_acquire(scene)
-    expire(scene.key, scene.there)
-    arrives_in_vain(scene, kept)
+@pytest.mark.parametrize(
+    ("subject", "then"),
+    crossed(
+        MAIN,
+        [nothing, renew, release, release_and_acquire_again, expire_it, *ANOTHER_CLAIM],
+        OTHERS,
+        FEW,
+    ),
+    indirect=["subject"],
+)
+def test_late_acquire_changes_nothing(subject, then):
+    kept = first_attempt_kept(subject, "acquire")
+    lock = subject.held()
+    assert subject.applied("acquire") == [True]  # the one that is kept is not in the log
+    then(subject, lock)
+    if then in (nothing, renew):
+        assert subject.owns(lock)
+    assert_changes_nothing(subject, kept)
 
 
-@pytest.mark.real
-def test_late_acquire_does_not_touch_the_claim_of_another(scene: Scene) -> None:
-    kept, mutex = late_acquire(scene)
-    mutex.release()
-    other = scene.taken()
-    arrives_in_vain(scene, kept)
-    assert other.held
-    other.release()
+@pytest.mark.parametrize(
+    ("subject", "then"),
+    crossed(
+        MAIN,
+        [nothing, release, release_and_acquire_again, force, clear, *ANOTHER_CLAIM],
+        OTHERS,
+        FEW,
+    ),
+    indirect=["subject"],
+)
+def test_late_renewal_changes_nothing(subject, then):
+    lock = subject.held()
+    kept = first_attempt_kept(subject, "renew")
+    lock.renew(60)
+    then(subject, lock)
+    assert_changes_nothing(subject, kept)
 
 
-def test_late_acquire_on_anothers_tombstone_is_believed_by_nobody(scene: Scene) -> None:
+@pytest.mark.parametrize("then", ["nothing", "acquired again", "acquired by another"])
+def test_late_release_changes_nothing(subject, then):
+    lock = subject.held()
+    kept = first_attempt_kept(subject, "release")
+    lock.release()
+    if then == "acquired again":
+        assert lock.acquire()
+    elif then == "acquired by another":
+        subject.taken()
+    # releases are the same done twice, but for the time at which DynamoDB may delete the row
+    if then == "nothing":
+        kept.apply()
+        assert subject.is_free
+    else:
+        assert_changes_nothing(subject, kept)
+
+
+@of(*[name for name in SUBJECTS if name not in TOGETHER])
+def test_late_acquire_on_the_tombstone_of_another_is_believed_by_nobody(subject):
     # the one exception that one request cannot prevent
-    kept, mutex = late_acquire(scene)
-    mutex.release()
-    other = scene.taken()
+    kept = first_attempt_kept(subject, "acquire")
+    lock = subject.held()
+    lock.release()
+    other = subject.taken()
     other.release()
     assert kept.apply().status == 200
-    assert not mutex.held
+    assert not lock.held
     assert not other.held
-    assert scene.row.version > other.fencing_token
-    expire(scene.key, scene.there)  # it ends at the end that it carries
-    assert scene.other().acquire(blocking=False)
+    assert int(subject.claims[-1]["version"]["N"]) > other.fencing_token
+    subject.expire()  # it ends at the end that it carries
+    assert subject.other().acquire(blocking=False)
 
 
-def test_old_holder_is_not_helped_by_its_late_acquire_on_anothers_tombstone(scene: Scene) -> None:
-    kept, mutex = late_acquire(scene)
-    other = scene.forced_and_taken()
-    other.release()
+@of("one lock", "row", "row in a lock table")
+def test_late_acquire_on_the_tombstone_of_another_does_not_help_the_old_holder(subject):
+    kept = first_attempt_kept(subject, "acquire")
+    lock = subject.held()
+    subject.forced_and_taken().release()
     assert kept.apply().status == 200
-    assert scene.row.token == mutex.token  # yet it is not its claim: the version is another
-    before = scene.everything
+    assert subject.claims[-1]["token"]["S"] == lock.token  # and yet of another version
+    before = subject.everything
+    write = lock.row.save if subject.name != "one lock" else lambda: lock.save_data("late")
     with pytest.raises(MutexLostError) as raised:
-        mutex.save_data("late")
+        write()
     assert raised.value.applied is False
+    for call in (lock.renew, lock.release):
+        with pytest.raises(MutexLostError):
+            call()
+    assert subject.everything == before
+    assert not lock.held
+
+
+def test_loss_is_named_after_a_late_duplicate_as_before(subject):
+    lock = subject.held()
+    kept = first_attempt_kept(subject, "renew")
+    lock.renew(60)
+    subject.forced_and_taken()
+    assert_changes_nothing(subject, kept)
     with pytest.raises(MutexLostError):
-        mutex.renew()
-    with pytest.raises(MutexLostError):
-        mutex.release()
-    assert scene.everything == before
-    assert not mutex.held
-
-
-def claim_that_nobody_believes_in(scene: Scene, mutex: Mutex) -> LockItem:
-    """See that a late acquire made a claim that blocks the key, and no more than that; return it."""
-    claim = scene.row
-    assert claim.token == mutex.token
-    assert not mutex.held
-    with pytest.raises(MutexNotHeldError):
-        mutex.release()
-    assert not scene.other().acquire(blocking=False)
-    expire(scene.key, scene.there)  # it ends at the end that it carries
-    other = scene.other()
-    assert other.acquire(blocking=False)
-    other.release()
-    return claim
-
-
-def test_copy_of_an_acquire_makes_its_claim_again_where_the_row_was_deleted_at_release(
-    scene: Scene,
-) -> None:
-    # as documented of delete_on_release: without a tombstone nothing shows that the acquisition is over
-    mutex = scene.mutex(delete_on_release=True)
-    mutex.acquire()
-    first = scene.row
-    mutex.release()
-    assert scene.gone
-    (acquired,) = scene.proxy.of("acquire")
-    assert scene.proxy.replay(acquired).status == 200
-    again = claim_that_nobody_believes_in(scene, mutex)
-    assert (again.version, again.writes) == (first.version, first.writes)
-
-
-def test_late_acquire_makes_a_claim_where_the_row_was_deleted_at_release(scene: Scene) -> None:
-    kept, mutex = late_acquire(scene, delete_on_release=True)
-    mutex.release()
-    assert kept.apply().status == 200
-    claim_that_nobody_believes_in(scene, mutex)
-
-
-def test_guarded_write_of_a_lock_whose_row_is_deleted_is_never_sent(scene: Scene) -> None:
-    # sent, a copy of it would be applied a second time, after the copy of its acquire
-    mutex = scene.mutex(delete_on_release=True)
-    mutex.acquire()
-    with pytest.raises(MutexError, match="late copies"):
-        mutex.save_data("mine")
-    with pytest.raises(MutexError, match="late copies"):
-        mutex.transaction()
-    assert scene.proxy.kinds() == ["acquire"]
-    mutex.release()
+        lock.renew()
+    assert lock.loss is Loss.TAKEN
 
 
 @pytest.mark.real
-def test_late_disowning_of_a_given_up_acquire_does_not_touch_the_next_claim(scene: Scene) -> None:
-    kept = late()
-    scene.proxy.always(drop_request(), op="acquire")
-    scene.proxy.next(kept, op="disown")
-    mutex = scene.mutex()
-    with pytest.raises(UpdateError):
-        mutex.acquire(timeout=0)
-    scene.proxy.clear()
-    assert mutex.acquire()
-    arrives_in_vain(scene, kept)
-    assert mutex.held
-    mutex.release()
+@of("several keys")
+def test_late_transactions_of_locks_change_nothing_when_they_are_forgotten(subject):
+    kept = first_attempt_kept(subject, "acquire")
+    lock = subject.held()
+    lock.renew()
+    lock.release()
+
+    def assert_all_change_nothing():
+        before = subject.everything
+        kept.apply()
+        for seen in subject.proxy.of(TRANSACT):
+            # as after the ten minutes for which DynamoDB remembers them
+            subject.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4()))
+        assert subject.everything == before
+
+    assert_all_change_nothing()
+    with subject.lock() as again:
+        assert_all_change_nothing()
+        assert again.held
+    subject.taken()
+    assert_all_change_nothing()
 
 
-# -- renew -----------------------------------------------------------------------------------------
+@pytest.mark.real
+@of("several keys")
+def test_renewal_that_an_engine_without_memory_gets_twice_is_applied_once(subject):
+    def twice(exchange):
+        exchange.apply("twice")
+        seen = subject.proxy.of(TRANSACT)[-1]
+        reply = subject.proxy.replay(seen, ClientRequestToken="another")
+        assert_refused(reply)
+        exchange.answer(reply)
+
+    with subject.lock() as lock:
+        subject.proxy.next(Fault("twice", twice), **subject.on("renew"))
+        lock.renew(60)
+        assert lock.remaining > 50
+        assert subject.applied("renew") == [True]
 
 
-def late_renewal(scene: Scene, *, lease: float = 60) -> tuple[Late, Mutex]:
-    """Renew by a second attempt, while the network keeps the first."""
-    kept = late()
-    mutex = scene.mutex()
-    assert mutex.acquire()
-    scene.proxy.next(kept, op="renew")
-    mutex.renew(lease=lease)
-    return kept, mutex
+# -- one lock --------------------------------------------------------------------------------------
 
 
-def test_late_renewal_does_not_move_the_end_back(scene: Scene) -> None:
-    kept, mutex = late_renewal(scene)
-    arrives_in_vain(scene, kept)
-    mutex.release()
-
-
-def test_shorter_renewal_does_not_move_the_end_back(scene: Scene) -> None:
+def test_shorter_renewal_does_not_move_the_end_back(scene):
     mutex = scene.mutex()
     mutex.acquire()
     mutex.renew(lease=600)
@@ -195,87 +255,90 @@ def test_shorter_renewal_does_not_move_the_end_back(scene: Scene) -> None:
 
 
 @pytest.mark.real
-def test_late_renewal_does_not_revive_a_released_claim(scene: Scene) -> None:
-    kept, mutex = late_renewal(scene)
-    mutex.release()
-    arrives_in_vain(scene, kept)
-    assert scene.row.expires_at is None
-
-
-def test_late_renewal_does_not_revive_a_claim_that_was_broken(scene: Scene) -> None:
-    kept, _ = late_renewal(scene)
-    assert scene.force()
-    arrives_in_vain(scene, kept)
-    assert scene.row.expires_at is None
-
-
-def test_late_renewal_does_not_revive_a_claim_that_was_taken_out_by_hand(scene: Scene) -> None:
-    kept, _ = late_renewal(scene)
-    scene.clear()
-    arrives_in_vain(scene, kept)
-
-
-def test_late_renewal_does_not_touch_the_claim_of_another(scene: Scene) -> None:
-    kept, _ = late_renewal(scene)
-    scene.expired_and_taken()
-    arrives_in_vain(scene, kept)
-
-
-def test_late_renewal_does_not_touch_the_next_claim_of_its_own_client(scene: Scene) -> None:
-    kept, mutex = late_renewal(scene, lease=600)
-    mutex.release()
-    assert mutex.acquire()
-    arrives_in_vain(scene, kept)
-    mutex.release()
-
-
-# -- release ---------------------------------------------------------------------------------------
-
-
-def late_release(scene: Scene, **options: bool) -> tuple[Late, Mutex]:
-    """Release by a second attempt, while the network keeps the first."""
+def test_late_disowning_of_a_given_up_acquire_does_not_touch_the_next_claim(scene):
     kept = late()
-    mutex = scene.mutex(**options)
+    scene.proxy.always(drop_request(), op="acquire")
+    scene.proxy.next(kept, op="disown")
+    mutex = scene.mutex()
+    with pytest.raises(UpdateError):
+        mutex.acquire(timeout=0)
+    scene.proxy.clear()
     assert mutex.acquire()
-    scene.proxy.next(kept, op="DeleteItem" if options else "release")
-    mutex.release()
-    return kept, mutex
-
-
-def test_late_release_does_not_touch_the_claim_of_another(scene: Scene) -> None:
-    kept, _ = late_release(scene)
-    other = scene.taken()
-    arrives_in_vain(scene, kept)
-    other.release()
-
-
-@pytest.mark.real
-def test_late_release_does_not_touch_the_next_claim_of_its_own_client(scene: Scene) -> None:
-    kept, mutex = late_release(scene)
-    assert mutex.acquire()
-    arrives_in_vain(scene, kept)
+    assert_changes_nothing(scene, kept)
     assert mutex.held
     mutex.release()
 
 
-def test_late_release_of_a_free_lock_leaves_it_free(scene: Scene) -> None:
-    kept, mutex = late_release(scene)
-    kept.apply()
-    assert (scene.row.expires_at, scene.row.version) == (None, mutex.fencing_token)
-
-
-def test_late_release_that_deletes_does_not_touch_the_row_of_another(scene: Scene) -> None:
-    kept, _ = late_release(scene, delete_on_release=True)
+@pytest.mark.real
+def test_late_force_does_not_break_a_later_claim(scene):
+    kept = late()
+    scene.taken()
+    scene.proxy.next(kept, op="force")
+    assert scene.here.force_release(scene.key)
     other = scene.taken()
-    arrives_in_vain(scene, kept)
+    assert_changes_nothing(scene, kept)
+    other.renew()
+    other.release()
+    assert_changes_nothing(scene, kept)
+
+
+# -- rows that are deleted at the release ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_acquire_that_lands_where_the_row_was_deleted_makes_a_claim_that_nobody_believes(
+    scene, copy
+):
+    # as documented of delete_on_release: without a tombstone nothing shows that the acquisition is over
+    kept = late()
+    if not copy:
+        scene.proxy.next(kept, op="acquire")
+    mutex = scene.mutex(delete_on_release=True)
+    mutex.acquire()
+    first = scene.row
+    mutex.release()
+    assert scene.gone
+    (acquired,) = scene.proxy.of("acquire")
+    assert (scene.proxy.replay(acquired) if copy else kept.apply()).status == 200
+    claim = scene.row
+    assert (claim.token, claim.writes) == (mutex.token, 0)
+    assert not copy or claim.version == first.version
+    assert not mutex.held
+    with pytest.raises(MutexNotHeldError):
+        mutex.release()
+    assert not scene.other().acquire(blocking=False)
+    expire(scene.key, scene.there)  # it ends at the end that it carries
+    assert scene.other().acquire(blocking=False)
+
+
+def test_guarded_write_of_a_lock_whose_row_is_deleted_is_never_sent(scene):
+    # sent, a copy of it would be applied a second time, after the copy of its acquire
+    mutex = scene.mutex(delete_on_release=True)
+    mutex.acquire()
+    with pytest.raises(MutexError, match="late copies"):
+        mutex.save_data("mine")
+    with pytest.raises(MutexError, match="late copies"):
+        mutex.transaction()
+    assert scene.proxy.kinds() == ["acquire"]
+    mutex.release()
+
+
+def test_late_release_that_deletes_does_not_touch_the_row_of_another(scene):
+    kept = late()
+    mutex = scene.mutex(delete_on_release=True)
+    mutex.acquire()
+    scene.proxy.next(kept, op="DeleteItem")
+    mutex.release()
+    other = scene.taken()
+    assert_changes_nothing(scene, kept)
     other.release()
 
 
 # -- hand-over -------------------------------------------------------------------------------------
 
 
-def late_hand_over(scene: Scene) -> tuple[Late, Mutex]:
-    """Hand over by a second attempt, while the network keeps the first."""
+@pytest.mark.parametrize("released", [False, True])
+def test_late_hand_over_changes_nothing(scene, released):
     kept = late()
     mutex = scene.mutex()
     mutex.acquire()
@@ -284,25 +347,16 @@ def late_hand_over(scene: Scene) -> tuple[Late, Mutex]:
     mutex.release()
     waiter.join(60)
     assert waiter.acquired
-    return kept, waiter.mutex
+    if released:
+        waiter.mutex.release()
+    assert_changes_nothing(scene, kept)
+    assert waiter.mutex.held is not released
+    assert (scene.row.expires_at is None) is released
+    if not released:
+        waiter.mutex.release()
 
 
-def test_late_hand_over_does_not_touch_the_claim_that_it_made(scene: Scene) -> None:
-    kept, mutex = late_hand_over(scene)
-    arrives_in_vain(scene, kept)
-    assert mutex.held
-    mutex.release()
-
-
-@pytest.mark.real
-def test_late_hand_over_does_not_revive_what_was_released(scene: Scene) -> None:
-    kept, mutex = late_hand_over(scene)
-    mutex.release()
-    arrives_in_vain(scene, kept)
-    assert scene.row.expires_at is None
-
-
-def test_late_hand_over_does_not_revive_a_claim_that_was_taken_out_by_hand(scene: Scene) -> None:
+def test_late_hand_over_does_not_revive_a_claim_that_was_taken_out_by_hand(scene):
     kept = late()
     mutex = scene.mutex(lease=5)
     mutex.acquire()
@@ -313,97 +367,242 @@ def test_late_hand_over_does_not_revive_a_claim_that_was_taken_out_by_hand(scene
     with pytest.raises(UpdateError):
         mutex.release()
     scene.clear()
-    arrives_in_vain(scene, kept)
+    assert_changes_nothing(scene, kept)
     scene.proxy.clear()
     waiter.join(60)
     assert waiter.acquired
     waiter.mutex.release()
 
 
-# -- guarded writes --------------------------------------------------------------------------------
+# -- writes under a lock ---------------------------------------------------------------------------
 
 
-def late_write(scene: Scene) -> tuple[Late, Mutex]:
-    """Write twice, while the network keeps the first attempt at the first write."""
+def release_and_write_unlocked(written):
+    written.lock.release()
+    if not written.is_data and written.at:
+        save(written.scene.row, "unlocked")
+
+
+def release_and_write_again(written):
+    written.lock.release()
+    assert written.lock.acquire()
+    if written.at:
+        written.row = written.lock.row
+    written.write_next("again")  # with the number that the late one has as well
+
+
+def release_and_let_another_write(written):
+    written.lock.release()
+    other = written.taken()
+    if not written.at:
+        other.save_data("other")
+
+
+THEN = {
+    "nothing": lambda written: None,
+    "write again": lambda written: written.write_next("second"),
+    "release": lambda written: written.lock.release(),
+    "release, write unlocked": release_and_write_unlocked,
+    "release, acquire, write": release_and_write_again,
+    "release, another acquires": lambda written: written.lock.release() or written.taken(),
+    "release, another writes": release_and_let_another_write,
+    "force": lambda written: written.lock.force_release(),
+    "another takes over": lambda written: written.forced_and_taken(),
+}
+DELETING = [way for way in OF_ROWS if "delete" in way]
+KEEPING = [*OF_KEYS, *[way for way in OF_ROWS if way not in DELETING]]
+
+
+def by(*ways):
+    """Run a test for some ways to write."""
+    return pytest.mark.parametrize("written", ways, indirect=True)
+
+
+def late_write(written, **options):
+    """Write by a second attempt, while the network keeps the first; return that."""
     kept = late()
-    mutex = scene.mutex()
-    mutex.acquire()
-    scene.proxy.next(kept, op="save_data")
-    mutex.save_data("first")
-    mutex.save_data("second")
-    return kept, mutex
+    written.proxy.next(kept, op=written.op)
+    written.acquire()
+    written.write("first", **options)
+    return kept
+
+
+def assert_forgotten_ones_change_nothing(written):
+    """See that transactions are refused also when DynamoDB has forgotten them, after ten minutes."""
+    before = written.everything
+    for seen in written.proxy.of(TRANSACT):
+        assert_refused(written.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4())))
+    assert written.everything == before
+
+
+ALONE = [way for way in KEEPING if "plain" not in way and "guarded" not in way]
+
+
+@pytest.mark.parametrize(
+    ("written", "then"),
+    crossed(ALONE, THEN, [way for way in KEEPING if way not in ALONE], ["nothing", "write again"]),
+    indirect=["written"],
+)
+def test_late_write_changes_nothing(written, then):
+    kept = late_write(written)
+    THEN[then](written)
+    assert_changes_nothing(written, kept)
+    assert_forgotten_ones_change_nothing(written)
 
 
 @pytest.mark.real
-def test_late_write_does_not_overwrite_the_holders_next_one(scene: Scene) -> None:
-    kept, mutex = late_write(scene)
-    arrives_in_vain(scene, kept)
-    assert scene.row.data == "second"
-    mutex.release()
+@by("data", "transaction")
+def test_late_write_changes_nothing_on_real_engines(written):
+    test_late_write_changes_nothing(written, "write again")
 
 
-def test_late_write_that_was_never_applied_does_not_overwrite_the_next_one(scene: Scene) -> None:
-    kept = late()
-    mutex = scene.mutex()  # its lease is long: a renewal would change the row as well
-    mutex.acquire()
-    scene.proxy.next(kept, deny(), op="save_data")
-    with pytest.raises(UpdateError):
-        mutex.save_data("first")  # not known whether it was applied
-    assert mutex.held
-    mutex.save_data("second")
-    arrives_in_vain(scene, kept)
-    assert scene.row.data == "second"
-    mutex.release()
-
-
-@pytest.mark.parametrize("end", [Mutex.release, Mutex.force_release])
-def test_late_write_is_not_applied_after_the_claim(
-    scene: Scene, end: Callable[[Mutex], None]
-) -> None:
-    kept, mutex = late_write(scene)
-    end(mutex)
-    arrives_in_vain(scene, kept)
-
-
-def test_late_write_is_not_applied_under_the_claim_of_another(scene: Scene) -> None:
-    kept, mutex = late_write(scene)
-    mutex.release()
-    other = scene.taken()
-    arrives_in_vain(scene, kept)
-    other.save_data("other")
-    arrives_in_vain(scene, kept)
-    other.release()
-
-
-def test_late_write_is_not_applied_under_the_next_claim_of_its_own_client(scene: Scene) -> None:
-    kept, mutex = late_write(scene)
-    mutex.release()
-    mutex.acquire()
-    arrives_in_vain(scene, kept)
-    mutex.release()
-
-
-# -- force -----------------------------------------------------------------------------------------
+@by(*DELETING)
+@pytest.mark.parametrize("then", ["nothing", "made anew", "locked"])
+def test_late_delete_changes_nothing(written, then):
+    kept = late_write(written)
+    scene = written.scene
+    assert scene.gone
+    if written.lock.held:  # in a lock table
+        written.lock.release()
+    if then != "nothing":
+        scene.there(scene.key, last="made anew").save()
+    if then == "locked":
+        written.taken()
+    assert_changes_nothing(written, kept)
+    assert_forgotten_ones_change_nothing(written)
+    assert then == "nothing" or scene.row.last == "made anew"
 
 
 @pytest.mark.real
-def test_late_force_does_not_break_a_later_claim(scene: Scene) -> None:
+@by("table alone delete")
+def test_late_delete_changes_nothing_on_real_engines(written):
+    test_late_delete_changes_nothing(written, "made anew")
+
+
+@by(*[f"{place} alone {what}" for place in ("row", "table") for what in ("save", "update")])
+@pytest.mark.parametrize("then", ["nothing", "unlocked", "locked", "written"])
+def test_late_write_that_unlocks_changes_nothing(written, then):
+    kept = late_write(written, unlock=True)
+    assert written.is_free
+    if then == "unlocked":
+        save(written.scene.row, "unlocked")
+    if then in {"locked", "written"}:
+        assert written.lock.acquire()
+    if then == "written":
+        # with the number that the late one has as well
+        save(written.lock.row, "again")
+    assert_changes_nothing(written, kept)
+
+
+def test_given_up_write_of_a_lost_lock_changes_nothing(written):
     kept = late()
-    scene.taken()
-    scene.proxy.next(kept, op="force")
-    assert scene.here.force_release(scene.key)
-    other = scene.taken()
-    arrives_in_vain(scene, kept)
-    other.renew()
-    other.release()
-    arrives_in_vain(scene, kept)
+    written.proxy.next(kept, deny(), op=written.op)
+    written.acquire()
+    with pytest.raises(PynamoDBException):
+        written.write()
+    written.forced_and_taken()
+    assert_changes_nothing(written, kept)
+
+
+@by("row alone update")
+def test_given_up_write_that_lands_unlocks(written):
+    # nobody knows its outcome: the lock then is free, and the next write is refused truly
+    kept = late()
+    written.proxy.next(kept, deny(), op=written.op)
+    written.acquire()
+    with pytest.raises(PynamoDBException):
+        written.write(unlock=True)
+    assert not written.row.is_locked  # as far as anybody may rely on it
+    assert kept.apply().status == 200
+    assert written.is_free
+    with pytest.raises(MutexLostError) as raised:
+        written.write_next("late")
+    assert raised.value.applied is False
+    assert written.content[1] == "mine"
+
+
+# -- rows: the lock's own requests after writes ----------------------------------------------------
+
+
+@of("row")
+@pytest.mark.parametrize("kind", ["acquire", "renew"])
+@pytest.mark.parametrize(
+    ("write", "options"),
+    [(save, {}), (save, {"unlock": True}), (update, {"unlock": True}), (delete, {})],
+)
+def test_late_request_of_a_lock_changes_nothing_after_a_write(subject, kind, write, options):
+    kept = first_attempt_kept(subject, kind)
+    lock = subject.held()
+    if kind == "renew":
+        lock.renew(60)
+    write(lock.row, **options)
+    assert_changes_nothing(subject, kept)
+    assert subject.is_free or not options
+    assert subject.scene.gone is (write is delete)
+
+
+@pytest.mark.real
+@of("row")
+def test_late_acquire_does_not_bring_back_a_deleted_row(subject):
+    test_late_request_of_a_lock_changes_nothing_after_a_write(subject, "acquire", delete, {})
+
+
+@of("row")
+def test_late_release_changes_nothing_after_an_unlocked_save(subject):
+    lock = subject.held()
+    kept = first_attempt_kept(subject, "release")
+    lock.release()
+    save(subject.scene.row, "unlocked")
+    assert_changes_nothing(subject, kept)
+
+
+# -- rows: writes without the lock -----------------------------------------------------------------
+
+
+@pytest.mark.real  # botocore repeats what nobody guards
+def test_late_unlocked_save_does_not_write_over_the_next_one(row_scene):
+    kept = late()
+    row_scene.proxy.next(kept, op="PutItem")
+    row = row_scene.here(row_scene.key)
+    save(row, "first")
+    save(row, "second")
+    assert_changes_nothing(row_scene, kept)
+
+
+@pytest.mark.real
+def test_late_unlocked_writes_do_not_touch_a_row_that_is_locked(row_scene):
+    all_kept = []
+    for write in (save, update, delete):
+        kept = late()
+        row_scene.proxy.next(kept, op=row_scene.op(write.__name__))
+        write(row_scene.here(row_scene.key))
+        all_kept.append(kept)
+    row_scene.overwrite()
+    row_scene.taken()
+    for kept in all_kept:
+        assert_changes_nothing(row_scene, kept)
+
+
+def test_late_attempt_of_an_unlocked_write_may_follow_its_refusal(any_scene):
+    kept = late()
+    any_scene.proxy.next(kept, op=any_scene.op("update"))
+    row = any_scene.here.get(any_scene.key, consistent_read=True)
+    with (
+        any_scene.there.locked(any_scene.key),
+        pytest.raises(RowLockedError, match="answer was lost") as refused,
+    ):
+        update(row, "late")
+    assert refused.value.applied is None
+    # the holder has released the row: nothing refuses the first attempt any more
+    assert kept.apply().status == 200
+    assert any_scene.old.get(any_scene.key, consistent_read=True).last == "late"
 
 
 # -- all of them -----------------------------------------------------------------------------------
 
 
-def history(scene: Scene) -> Mutex:
-    """Let every kind of request happen once; return the present holder."""
+def history(scene):
+    """Let every kind of request happen once; return the present holder, and what was written."""
     mutex = scene.mutex()
     mutex.acquire()
     mutex.renew()
@@ -417,21 +616,14 @@ def history(scene: Scene) -> Mutex:
     again = scene.mutex()
     assert again.acquire()
     again.release()
-    return scene.taken(data="other")
+    return scene.taken(data="other"), [seen for seen in scene.proxy.log if seen.op != "GetItem"]
 
 
 @pytest.mark.real
-def test_whole_history_sent_again_changes_nothing(scene: Scene) -> None:
-    other = history(scene)
-    writes = [seen for seen in scene.proxy.log if seen.op != "GetItem"]
-    assert {seen.kind for seen in writes} == {
-        "acquire",
-        "renew",
-        "save_data",
-        "hand_over",
-        "release",
-        "force",
-    }
+def test_whole_history_sent_again_changes_nothing(scene):
+    other, writes = history(scene)
+    kinds = {"acquire", "renew", "save_data", "hand_over", "release", "force"}
+    assert {seen.kind for seen in writes} == kinds
     before = scene.everything
     for seen in [*writes, *reversed(writes)]:
         assert_refused(scene.proxy.replay(seen))
@@ -441,23 +633,13 @@ def test_whole_history_sent_again_changes_nothing(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("answer", ["first", "second"])
-def test_every_request_of_a_whole_history_may_be_sent_twice(scene: Scene, answer: str) -> None:
-    # not the second answer to a release: that the claim is gone at the first look means a loss
+def test_every_request_of_a_whole_history_may_be_sent_twice(scene, answer):
+    # not the second answer to a release: that the claim is gone at the first attempt means a loss
     scene.proxy.always(duplicate(), op="release")
     scene.proxy.always(duplicate(answer))
-    other = history(scene)
-    writes = [seen for seen in scene.proxy.log if seen.op != "GetItem"]
+    other, writes = history(scene)
     # but for releases, which are the same done twice
     again = [seen for seen in writes[1::2] if seen.kind != "release"]
     assert not any(seen.applied for seen in again)
     assert scene.row.token == other.token
     other.release()
-
-
-def test_loss_is_named_after_a_late_duplicate_as_before(scene: Scene) -> None:
-    kept, mutex = late_renewal(scene)
-    scene.forced_and_taken()
-    arrives_in_vain(scene, kept)
-    with pytest.raises(MutexLostError):
-        mutex.renew()
-    assert mutex.loss is Loss.TAKEN

@@ -1,4 +1,4 @@
-"""I6: a loss is told with its cause, by four ways, and nothing that hangs delays it."""
+"""I6: a loss is reported with its cause, in four ways, and nothing that hangs delays the report."""
 
 import threading
 import time
@@ -7,45 +7,17 @@ from email.utils import formatdate
 from unittest.mock import ANY
 
 import pytest
-from hearing import until
+from hearing import OnLost, until
 
-from dev.faultproxy import drop_request, fault_proxy, set_date, stall, through
+from dev.faultproxy import drop_request, set_date, stall, through
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
-from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, held_elsewhere
 
 CAUSES = list(Loss)
 GENEROUS = 60.0
 LONG = 100.0
-"""Seconds for which an answer is waited for: whoever waits for less does not wait for it."""
-
-
-class OnLost:
-    """What on_lost was told, and on which thread."""
-
-    def __init__(self):
-        self.came = threading.Semaphore(0)
-        self.calls = []
-
-    def __call__(self, mutex):
-        self.calls.append((mutex, mutex.loss, threading.current_thread(), local_clock().now()))
-        self.came.release()
-
-    def wait(self):
-        assert self.came.acquire(timeout=GENEROUS), "on_lost was not called"
-        return self.calls[-1]
-
-
-@pytest.fixture
-def proxy(engine):
-    with fault_proxy(engine) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def here(proxy, table):
-    return through(proxy, table)
+"""Seconds for which an answer is waited for: longer than anything here waits for other reasons."""
 
 
 @contextmanager
@@ -78,8 +50,8 @@ def test_each_cause_is_reported_in_each_of_the_four_ways(table, proxy, here, cau
                 proxy.wait(1, "renew")
             if cause in {Loss.EXPIRED, Loss.UNREACHABLE}:
                 clock.advance(20)
-            told_of, told, thread, _ = on_lost.wait()
-        assert (told_of, told) == (mutex, cause)
+            lock, loss, thread, _ = on_lost.wait()
+        assert (lock, loss) == (mutex, cause)
         assert thread is not threading.current_thread()
         assert mutex.lost
         assert mutex.loss is cause
@@ -96,7 +68,7 @@ IN_THE_STORE = [Loss.TAKEN, Loss.FORCED, Loss.DELETED]
 
 
 @pytest.mark.parametrize("cause", IN_THE_STORE)
-def test_leaving_a_clean_block_finds_a_loss_that_nobody_was_reported(table, proxy, here, cause):
+def test_leaving_a_clean_block_finds_a_loss_that_was_not_reported(table, proxy, here, cause):
     mutex = Mutex.for_key("k", model=here, auto_renew=False)
     with ExitStack() as others:
         with pytest.raises(MutexLostError) as leaving, mutex:  # noqa: PT012 - as above
@@ -108,7 +80,7 @@ def test_leaving_a_clean_block_finds_a_loss_that_nobody_was_reported(table, prox
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_a_loss_never_replaces_what_the_body_raised(table, proxy, here, cause):
+def test_loss_never_replaces_what_the_body_raised(table, proxy, here, cause):
     class OwnError(Exception):
         pass
 
@@ -123,7 +95,7 @@ def test_a_loss_never_replaces_what_the_body_raised(table, proxy, here, cause):
         body()
 
 
-def test_the_end_of_the_lease_is_reported_without_background_renewal(table):
+def test_end_of_the_lease_is_reported_without_background_renewal(table):
     on_lost = OnLost()
     with FakeClock() as clock:
         mutex = Mutex.for_key("k", auto_renew=False, on_lost=on_lost)
@@ -132,9 +104,9 @@ def test_the_end_of_the_lease_is_reported_without_background_renewal(table):
         assert mutex.held
         assert not on_lost.came.acquire(timeout=0.2)
         clock.advance(0.8)
-        assert not mutex.held  # asked first, before any thread could tell
-        told_of, told, thread, _ = on_lost.wait()
-        assert (told_of, told) == (mutex, Loss.EXPIRED)
+        assert not mutex.held  # asked first, before any thread could report it
+        lock, loss, thread, _ = on_lost.wait()
+        assert (lock, loss) == (mutex, Loss.EXPIRED)
         assert thread is not threading.current_thread()
         with pytest.raises(MutexLostError):
             mutex.ensure_held()
@@ -155,7 +127,7 @@ def test_on_lost_comes_in_time_when_an_answer_brought_the_end_nearer(table, prox
         on_lost.wait()
 
 
-def test_a_loss_that_a_guarded_write_finds_is_reported_without_background_renewal(table, here):
+def test_loss_that_a_guarded_write_finds_is_reported_without_background_renewal(table, here):
     on_lost = OnLost()
     mutex = Mutex.for_key("k", model=here, auto_renew=False, on_lost=on_lost)
     assert mutex.acquire()
@@ -164,7 +136,7 @@ def test_a_loss_that_a_guarded_write_finds_is_reported_without_background_renewa
     assert on_lost.wait()[:2] == (mutex, Loss.TAKEN)
 
 
-def test_a_force_in_the_same_process_is_reported_at_once(table):
+def test_force_in_the_same_process_is_reported_at_once(table):
     on_lost = OnLost()
     mutex = Mutex.for_key("k", auto_renew=False, on_lost=on_lost)
     assert mutex.acquire()
@@ -196,7 +168,7 @@ def test_ensure_held_shows_a_loss_that_its_renewal_finds(table, proxy, here):
 # -- what hangs ------------------------------------------------------------------------------------
 
 
-def test_renewals_that_hang_do_not_delay_the_news_beyond_the_local_end(table, proxy):
+def test_renewals_that_hang_do_not_delay_the_report_beyond_the_local_end(table, proxy):
     on_lost = OnLost()
     proxy.always(stall(), op="renew")
     here = through(proxy, table, read_timeout=LONG)
@@ -216,7 +188,7 @@ def key_is(key):
     return lambda body: body["Key"]["key"]["S"] == key
 
 
-def test_a_hanging_renewal_delays_neither_renewal_nor_loss_of_another_lock(table, proxy):
+def test_hanging_renewal_delays_neither_renewal_nor_loss_of_another_lock(table, proxy):
     on_lost = OnLost()
     proxy.always(stall(), op="renew", when=key_is("hangs"))
     here = through(proxy, table, read_timeout=LONG)
@@ -239,7 +211,7 @@ def test_a_hanging_renewal_delays_neither_renewal_nor_loss_of_another_lock(table
         lives.release()
 
 
-def test_an_on_lost_that_blocks_or_raises_hurts_nothing(table, caplog):
+def test_on_lost_that_blocks_or_raises_hurts_nothing(table, caplog):
     blocks, on_lost = threading.Event(), OnLost()
 
     def fail(_):
@@ -285,7 +257,7 @@ def test_max_hold_ends_renewal_and_then_the_lock_is_free(table, proxy, here, cap
         clock.advance(20)
         assert on_lost.wait()[1] is Loss.EXPIRED
         assert len(proxy.of("renew")) == 2
-        # nobody shall look for a network that was slow
+        # nobody shall suspect a slow network
         assert "lost by" in caplog.text
         assert "its lease ended, for it was held for longer than max_hold, 25 s" in caplog.text
         assert "held for longer than max_hold, 25 s" in repr(mutex)
@@ -307,7 +279,7 @@ def test_renew_wins_back_a_lease_that_ended_if_nobody_took_it(table):
             mutex.renew()
             assert mutex.held
             assert not mutex.lost
-            assert len(on_lost.calls) == losses  # the next loss is told again
+            assert len(on_lost.calls) == losses  # the next loss is reported again
         assert mutex.fencing_token == fence
         mutex.release()
         assert table.get("k", consistent_read=True).expires_at is None
@@ -327,4 +299,4 @@ def test_renew_does_not_win_back_what_is_gone(table, proxy, here, cause):
                     mutex.renew()
                 assert caught.value.loss is cause
             assert not mutex.held
-        assert not on_lost.came.acquire(timeout=0.2)  # it was told already
+        assert not on_lost.came.acquire(timeout=0.2)  # it was reported already

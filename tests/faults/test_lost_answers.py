@@ -1,47 +1,167 @@
 """I4: a request that was applied and whose answer was lost is harmless when it is repeated."""
 
-from __future__ import annotations
-
-import threading
 import time
-from collections.abc import Callable
 
 import pytest
-from hearing import until
-from pynamodb.exceptions import UpdateError
-from scene import Acquiring, Lose, Scene, lost_in_two_ways
+from hearing import OnLost, until
+from pynamodb.exceptions import PynamoDBException, UpdateError
+from scene import Acquiring, Scene
+from subjects import MAIN, OTHERS, SUBJECTS, TOGETHER, crossed
 
-from dev.faultproxy import apply_then_500, drop_answer, drop_request, late, no_date, throttle
-from pynamodb_mutex import Mutex, MutexLostError, MutexTimeoutError
+from dev.faultproxy import apply_then_500, deny, drop_answer, drop_request, late, no_date, throttle
+from pynamodb_mutex import MutexLostError, MutexTimeoutError
 from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock, expire
+
+once_and_often = pytest.mark.parametrize(("lose", "times"), [(drop_answer, 1), (apply_then_500, 3)])
+
+# -- locks of every kind ---------------------------------------------------------------------------
+
+
+RECOGNISED = [
+    (drop_answer, 1, {"blocking": False}),
+    (drop_answer, 1, {"timeout": 20}),
+    (apply_then_500, 3, {"timeout": 20}),
+]
+
+
+@pytest.mark.parametrize(
+    ("subject", "lose", "times", "how"),
+    crossed(MAIN, RECOGNISED, OTHERS, RECOGNISED[-1:]),
+    indirect=["subject"],
+)
+def test_acquire_that_was_applied_is_recognised(subject, lose, times, how):
+    subject.proxy.next(*[lose() for _ in range(times)], **subject.on("acquire"))
+    lock = subject.lock()
+    assert lock.acquire(**how)
+    assert lock.held
+    assert subject.applied("acquire") == [True] + [False] * times
+    assert subject.owns(lock)
+    lock.release()
+    assert subject.is_free
+
+
+@pytest.mark.parametrize("subject", sorted(set(SUBJECTS) - set(TOGETHER)), indirect=True)
+def test_acquire_whose_claim_was_broken_before_the_repeat_is_made_anew(subject):
+    subject.proxy.next(drop_answer(then=subject.force), **subject.on("acquire"))
+    lock = subject.held()
+    assert subject.applied("acquire") == [True, True]
+    assert subject.owns(lock)
+
+
+@pytest.mark.parametrize(
+    ("subject", "lose"),
+    crossed(MAIN, [drop_answer, apply_then_500, None], OTHERS, [None]),
+    indirect=["subject"],
+)
+def test_acquire_of_unknown_outcome_is_never_held_and_disowned(subject, lose):
+    if lose is None:
+        subject.proxy.next(drop_answer(), deny(), **subject.on("acquire"))
+    else:
+        subject.proxy.always(lose(), **subject.on("acquire"))
+    lock = subject.lock()
+    with pytest.raises(PynamoDBException) as raised:
+        lock.acquire(timeout=0.2)
+    assert raised.value.cause is not None
+    assert not lock.held
+    assert subject.proxy.kinds()[-1] == "disown"
+    assert subject.proxy.of("disown")[-1].applied
+    assert subject.is_free
+    assert subject.other().acquire(blocking=False)
+
+
+@pytest.mark.parametrize(
+    ("subject", "lose"),
+    crossed(MAIN, [drop_answer, apply_then_500], OTHERS, [drop_answer]),
+    indirect=["subject"],
+)
+def test_renewal_whose_answer_is_lost_is_repeated_and_only_ever_later(subject, lose):
+    lock = subject.held()
+    ends = [subject.ends]
+    note = lambda: ends.append(subject.ends)  # noqa: E731 - used twice, named once
+    subject.proxy.next(lose(then=note), lose(then=note), **subject.on("renew"))
+    lock.renew()
+    note()
+    assert len(ends) == 4
+    for of_one_claim in zip(*ends, strict=True):
+        assert list(of_one_claim) == sorted(set(of_one_claim))
+    assert max(ends[-1]) - min(ends[-1]) < 1
+    assert lock.held
+    assert subject.owns(lock)
+    lock.release()
+
+
+LOSSES = [("forced_and_taken", Loss.TAKEN), ("force", Loss.FORCED)]
+
+
+@pytest.mark.parametrize(
+    ("subject", "lose_it", "loss"),
+    crossed(MAIN, LOSSES, OTHERS, LOSSES[:1]),
+    indirect=["subject"],
+)
+def test_renewal_is_a_loss_if_it_was_lost_before_the_repeat(subject, lose_it, loss):
+    lock = subject.held()
+    subject.proxy.next(drop_answer(then=getattr(subject, lose_it)), **subject.on("renew"))
+    with pytest.raises(MutexLostError) as raised:
+        lock.renew()
+    assert raised.value.loss is lock.loss is loss
+    assert raised.value.owner == ("other" if loss is Loss.TAKEN else None)
+    assert not lock.held
+    assert subject.claims[-1].get("owner") == ({"S": "other"} if loss is Loss.TAKEN else None)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("subject", ["one lock"], indirect=True)
+def test_renewal_is_a_loss_if_another_took_over_before_the_repeat_on_real_engines(subject):
+    test_renewal_is_a_loss_if_it_was_lost_before_the_repeat(subject, "forced_and_taken", Loss.TAKEN)
+
+
+@pytest.mark.parametrize(
+    ("subject", "lose", "times"),
+    crossed(MAIN, [(drop_answer, 1), (apply_then_500, 3)], OTHERS, [(drop_answer, 1)]),
+    indirect=["subject"],
+)
+def test_release_whose_answer_is_lost_is_a_release(subject, lose, times):
+    lock = subject.held()
+    subject.proxy.next(*[lose() for _ in range(times)], **subject.on("release"))
+    before = subject.claims
+    lock.release()
+    assert not lock.held
+    assert not lock.lost
+    assert len(subject.of("release")) == times + 1
+    assert subject.is_free
+    assert [claim["version"] for claim in subject.claims] == [claim["version"] for claim in before]
+
+
+def test_release_is_a_release_if_another_acquired_before_the_repeat(subject):
+    lock, other = subject.held(), subject.other(timeout=0)
+    subject.proxy.next(drop_answer(then=other.acquire), **subject.on("release"))
+    lock.release()
+    assert subject.applied("release")[:2] == [True, False]
+    assert other.held
+    assert subject.claims[-1]["token"]["S"] == other.token
+    other.release()
+
+
+@pytest.mark.parametrize("subject", ["row", "row in a lock table"], indirect=True)
+def test_row_is_read_by_an_acquire_whose_answer_is_lost(subject):
+    subject.proxy.next(drop_answer(), drop_answer(), **subject.on("acquire"))
+    with subject.lock() as row:
+        assert row.balance == 0
+        row.balance = 1
+        row.save()
+    assert subject.scene.row.balance == 1
+
 
 # -- acquire ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("lose", "times"), [(drop_answer, 1), (apply_then_500, 3)])
-def test_acquire_that_was_applied_is_recognised(scene: Scene, lose: Lose, times: int) -> None:
-    scene.proxy.next(*[lose() for _ in range(times)], op="acquire")
-    mutex = scene.mutex()
-    assert mutex.acquire(timeout=20)
-    assert mutex.held
-    assert scene.applied("acquire") == [True] + [False] * times
-    assert (scene.row.token, scene.row.version) == (mutex.token, mutex.fencing_token)
-    mutex.release()
-    assert scene.row.expires_at is None
+def test_lease_counts_from_before_the_first_sending(scene):
+    first_seen = []
 
-
-@lost_in_two_ways
-def test_try_without_waiting_recognises_its_lost_answer(scene: Scene, lose: Lose) -> None:
-    scene.proxy.next(lose(), op="acquire")
-    assert scene.mutex().acquire(blocking=False)
-
-
-def test_lease_counts_from_before_the_first_sending(scene: Scene) -> None:
-    first_seen: list[float] = []
-
-    def dawdle() -> None:
+    def dawdle():
         first_seen.append(local_clock().now())
         time.sleep(1)
 
@@ -53,7 +173,7 @@ def test_lease_counts_from_before_the_first_sending(scene: Scene) -> None:
     assert local_clock().now() + mutex.remaining <= first_seen[0] + 10 * 0.99
 
 
-def test_lease_does_not_count_from_attempts_that_were_surely_not_applied(scene: Scene) -> None:
+def test_lease_does_not_count_from_attempts_that_were_surely_not_applied(scene):
     scene.proxy.always(no_date())
     scene.proxy.next(throttle(), throttle(), op="acquire")
     mutex = scene.mutex(lease=10)
@@ -64,11 +184,8 @@ def test_lease_does_not_count_from_attempts_that_were_surely_not_applied(scene: 
 
 
 @pytest.mark.parametrize("take_over", [Scene.forced_and_taken, Scene.expired_and_taken])
-def test_acquire_waits_if_another_took_over_before_the_repeat(
-    scene: Scene,
-    take_over: Callable[[Scene], Mutex],
-) -> None:
-    others: list[Mutex] = []
+def test_acquire_waits_if_another_took_over_before_the_repeat(scene, take_over):
+    others = []
     scene.proxy.next(drop_answer(then=lambda: others.append(take_over(scene))), op="acquire")
     mutex = scene.mutex(owner="unlucky")
     acquiring = Acquiring(mutex)
@@ -85,21 +202,10 @@ def test_acquire_waits_if_another_took_over_before_the_repeat(
     assert mutex.fencing_token > other.fencing_token
 
 
-def test_acquire_whose_claim_was_broken_before_the_repeat_is_made_anew(scene: Scene) -> None:
-    scene.proxy.next(drop_answer(then=scene.force), op="acquire")
-    mutex = scene.mutex()
-    assert mutex.acquire(timeout=20)
-    assert mutex.held
-    assert scene.applied("acquire") == [True, True]
-    assert (scene.row.token, scene.row.version) == (mutex.token, mutex.fencing_token)
+def test_acquire_whose_claim_another_acquired_and_released_before_the_repeat_is_made_anew(scene):
+    others = []
 
-
-def test_acquire_whose_claim_another_acquired_and_released_before_the_repeat_is_made_anew(
-    scene: Scene,
-) -> None:
-    others: list[int] = []
-
-    def take_and_give_back() -> None:
+    def take_and_give_back():
         other = scene.expired_and_taken()
         others.append(other.fencing_token)
         other.release()
@@ -117,8 +223,8 @@ def test_acquire_whose_claim_another_acquired_and_released_before_the_repeat_is_
     assert scene.row.expires_at is None
 
 
-def test_taker_of_a_dead_holders_lock_knows_it_even_when_the_answer_was_lost(scene: Scene) -> None:
-    scene.other(owner="dead", auto_renew=False).acquire()
+def test_acquire_after_a_dead_holder_knows_it_even_when_the_answer_was_lost(scene):
+    scene.other(owner="dead").acquire()
     expire(scene.key, scene.there)
     scene.proxy.next(drop_answer(), op="acquire")
     mutex = scene.mutex()
@@ -126,48 +232,21 @@ def test_taker_of_a_dead_holders_lock_knows_it_even_when_the_answer_was_lost(sce
     assert mutex.abandoned_by == "dead"
 
 
-# -- acquire, outcome unknown ----------------------------------------------------------------------
-
-
-@lost_in_two_ways
-def test_acquire_of_unknown_outcome_is_never_held_and_disowned(scene: Scene, lose: Lose) -> None:
-    scene.proxy.always(lose(), op="acquire")
-    mutex = scene.mutex()
-    with pytest.raises(UpdateError) as raised:
-        mutex.acquire(timeout=0.2)
-    assert raised.value.cause is not None
-    assert not mutex.held
-    assert scene.proxy.kinds()[-1] == "disown"
-    assert scene.applied("disown") == [True]
-    assert scene.row.expires_at is None
-    assert scene.other().acquire(blocking=False)
-
-
-def test_acquire_of_unknown_outcome_that_could_not_be_disowned_ends_by_itself(scene: Scene) -> None:
-    scene.proxy.always(drop_answer(), op="acquire")
-    scene.proxy.always(drop_request(), op="disown")
-    mutex = scene.mutex(lease=1)
-    with pytest.raises(UpdateError):
-        mutex.acquire(timeout=0)
-    assert scene.row.expires_at is not None
-    assert not mutex.held
-    other = scene.other()
-    assert other.acquire(timeout=20)
-    assert other.fencing_token > 0
-    assert not mutex.held
-
-
-def test_acquire_that_lands_after_it_was_given_up_is_believed_by_nobody_and_ends_by_itself(
-    scene: Scene,
-) -> None:
+@pytest.mark.parametrize("lands_later", [False, True])
+def test_acquire_of_unknown_outcome_that_is_not_disowned_ends_by_itself(scene, lands_later):
     kept = late()
-    scene.proxy.next(kept, op="acquire")
-    scene.proxy.always(drop_request(), op="acquire")
+    if lands_later:
+        scene.proxy.next(kept, op="acquire")
+        scene.proxy.always(drop_request(), op="acquire")
+    else:
+        scene.proxy.always(drop_answer(), op="acquire")
+        scene.proxy.always(drop_request(), op="disown")
     mutex = scene.mutex(lease=1)
     with pytest.raises(UpdateError):
         mutex.acquire(timeout=0)
     assert scene.applied("disown") == [False]
-    assert kept.apply().status == 200
+    if lands_later:
+        assert kept.apply().status == 200
     fence = scene.row.version
     assert scene.row.expires_at is not None
     assert not mutex.held
@@ -177,9 +256,7 @@ def test_acquire_that_lands_after_it_was_given_up_is_believed_by_nobody_and_ends
     assert not mutex.held
 
 
-def test_with_statement_raises_the_error_and_never_runs_its_body_on_an_unknown_outcome(
-    scene: Scene,
-) -> None:
+def test_with_statement_raises_the_error_and_never_runs_its_body_on_an_unknown_outcome(scene):
     scene.proxy.always(drop_answer(), op="acquire")
     entered = False
     with pytest.raises(UpdateError), scene.mutex(timeout=0):
@@ -187,134 +264,60 @@ def test_with_statement_raises_the_error_and_never_runs_its_body_on_an_unknown_o
     assert not entered
 
 
-# -- renew -----------------------------------------------------------------------------------------
+# -- background renewals ---------------------------------------------------------------------------
 
 
-@lost_in_two_ways
-def test_renewal_whose_answer_is_lost_is_repeated_and_only_ever_later(
-    scene: Scene, lose: Lose
-) -> None:
-    with scene.mutex() as mutex:
-        ends = [scene.row.expires_at]
-        note = lambda: ends.append(scene.row.expires_at)  # noqa: E731 - used twice, named once
-        scene.proxy.next(lose(then=note), lose(then=note), op="renew")
-        mutex.renew()
-        note()
-        assert len(ends) == 4
-        assert ends == sorted(set(ends))
-        assert mutex.held
-        assert scene.row.token == mutex.token
-
-
-@pytest.mark.real
-def test_renewal_is_a_loss_if_another_took_over_before_the_repeat(scene: Scene) -> None:
-    mutex = scene.mutex()
-    mutex.acquire()
-    scene.proxy.next(drop_answer(then=scene.forced_and_taken), op="renew")
-    with pytest.raises(MutexLostError) as raised:
-        mutex.renew()
-    assert raised.value.loss is mutex.loss is Loss.TAKEN
-    assert raised.value.owner == "other"
-    assert not mutex.held
-    assert scene.row.owner == "other"
-
-
-def test_renewal_is_a_loss_if_the_claim_was_broken_before_the_repeat(scene: Scene) -> None:
-    mutex = scene.mutex()
-    mutex.acquire()
-    scene.proxy.next(drop_answer(then=scene.force), op="renew")
-    with pytest.raises(MutexLostError) as raised:
-        mutex.renew()
-    assert raised.value.loss is Loss.FORCED
-    assert scene.row.expires_at is None
-
-
-def test_background_renewals_survive_lost_answers(scene: Scene) -> None:
-    told = threading.Event()
-    with FakeClock() as clock, scene.mutex(on_lost=lambda _: told.set()) as mutex:
+@pytest.mark.parametrize("lose_it", [None, Scene.forced_and_taken])
+def test_background_renewal_is_repeated_soon_and_shows_a_loss(scene, lose_it):
+    on_lost = OnLost()
+    with FakeClock() as clock:
+        mutex = scene.mutex(on_lost=on_lost)
+        mutex.acquire()
         first = scene.row.expires_at
-        scene.proxy.next(drop_answer(), drop_answer(), op="renew")
-        # those that failed are repeated soon
-        for count, pause in enumerate((11, 1, 1, 10.5), start=1):
+        faults = [drop_answer(), drop_answer()] if lose_it is None else []
+        scene.proxy.next(*faults or [drop_answer(then=lambda: lose_it(scene))], op="renew")
+        for count, pause in enumerate((11, 1, 1, 10.5) if lose_it is None else (11, 1), start=1):
             clock.advance(pause)
             scene.proxy.wait(count, "renew")
             until(lambda: not mutex._latest.together.renewals_under_way)
-        assert mutex.remaining > 25
-        assert scene.row.expires_at > first
-    assert not told.is_set()
-    assert not mutex.lost
-
-
-def test_background_renewal_shows_that_another_took_over_before_the_repeat(scene: Scene) -> None:
-    told = threading.Event()
-    with FakeClock() as clock:
-        mutex = scene.mutex(on_lost=lambda _: told.set())
-        mutex.acquire()
-        scene.proxy.next(drop_answer(then=scene.forced_and_taken), op="renew")
-        clock.advance(11)
-        scene.proxy.wait(1, "renew")
-        until(lambda: not mutex._latest.together.renewals_under_way)
-        clock.advance(1)
-        assert told.wait(60)
-        assert mutex.loss is Loss.TAKEN
-        assert scene.row.owner == "other"
+        if lose_it is None:
+            assert mutex.remaining > 25
+            assert scene.row.expires_at > first
+            mutex.release()
+            assert on_lost.calls == []
+        else:
+            on_lost.wait()
+            assert scene.row.owner == "other"
+        assert mutex.loss is (lose_it and Loss.TAKEN)
 
 
 # -- release ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("lose", "times"), [(drop_answer, 1), (apply_then_500, 3)])
-def test_release_whose_answer_is_lost_is_a_release(scene: Scene, lose: Lose, times: int) -> None:
-    mutex = scene.mutex()
-    mutex.acquire()
-    scene.proxy.next(*[lose() for _ in range(times)], op="release")
-    mutex.release()
-    assert not mutex.held
-    assert not mutex.lost
-    assert len(scene.proxy.of("release")) == times + 1
-    assert scene.row.expires_at is None
-    assert scene.row.version == mutex.fencing_token
-
-
-def test_release_is_a_release_if_another_acquired_before_the_repeat(scene: Scene) -> None:
-    other = scene.other(timeout=0)
-    mutex = scene.mutex()
-    mutex.acquire()
-    scene.proxy.next(drop_answer(then=other.acquire), op="release")
-    mutex.release()
-    assert scene.applied("release") == [True, False]
-    assert other.held
-    assert (scene.row.token, scene.row.version) == (other.token, other.fencing_token)
-    other.release()
-
-
-@pytest.mark.real
-def test_release_that_deletes_is_a_release_when_its_answer_is_lost(scene: Scene) -> None:
-    mutex = scene.mutex(delete_on_release=True)
-    mutex.acquire()
-    scene.proxy.next(drop_answer(), op="DeleteItem")
-    mutex.release()
-    assert scene.applied("DeleteItem") == [True, False]
-    assert scene.gone
-
-
-def test_release_that_deletes_leaves_the_row_of_another_who_acquired_before_the_repeat(
-    scene: Scene,
-) -> None:
+@pytest.mark.parametrize("taken", [False, True])
+def test_release_that_deletes_and_whose_answer_is_lost_is_a_release(scene, taken):
     other = scene.other()
     mutex = scene.mutex(delete_on_release=True)
     mutex.acquire()
-    scene.proxy.next(drop_answer(then=other.acquire), op="DeleteItem")
+    scene.proxy.next(drop_answer(then=other.acquire if taken else lambda: None), op="DeleteItem")
     mutex.release()
-    assert scene.row.token == other.token
-    other.release()
+    assert scene.applied("DeleteItem") == [True, False]
+    assert scene.gone is not taken
+    if taken:
+        assert scene.row.token == other.token
+        other.release()
+
+
+@pytest.mark.real
+def test_release_that_deletes_and_whose_answer_is_lost_on_real_engines(scene):
+    test_release_that_deletes_and_whose_answer_is_lost_is_a_release(scene, False)
 
 
 # -- hand-over within the process ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("lose", "times"), [(drop_answer, 1), (apply_then_500, 3)])
-def test_hand_over_whose_answer_is_lost_is_recognised(scene: Scene, lose: Lose, times: int) -> None:
+@once_and_often
+def test_hand_over_whose_answer_is_lost_is_recognised(scene, lose, times):
     mutex = scene.mutex()
     mutex.acquire()
     waiter = scene.waiting()
@@ -333,10 +336,8 @@ def test_hand_over_whose_answer_is_lost_is_recognised(scene: Scene, lose: Lose, 
     assert scene.row.expires_at is None
 
 
-def test_hand_over_is_believed_by_neither_if_another_took_over_before_the_repeat(
-    scene: Scene,
-) -> None:
-    others: list[Mutex] = []
+def test_hand_over_is_believed_by_neither_if_another_took_over_before_the_repeat(scene):
+    others = []
     mutex = scene.mutex()
     mutex.acquire()
     waiter = scene.waiting()
@@ -357,13 +358,11 @@ def test_hand_over_is_believed_by_neither_if_another_took_over_before_the_repeat
     waiter.mutex.release()
 
 
-def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_ends_by_itself(
-    scene: Scene,
-) -> None:
+def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_ends_by_itself(scene):
     mutex = scene.mutex(lease=3)
     mutex.acquire()
     waiter = scene.waiting(lease=3)
-    versions: list[int] = []
+    versions = []
     scene.proxy.always(drop_answer(then=lambda: versions.append(scene.row.version)), op="hand_over")
     with pytest.raises(UpdateError):
         mutex.release()
@@ -380,7 +379,7 @@ def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_ends_by_itself(
 
 
 @pytest.mark.real
-def test_force_release_whose_answer_is_lost_breaks_the_claim_once(scene: Scene) -> None:
+def test_force_release_whose_answer_is_lost_breaks_the_claim_once(scene):
     holder = scene.other()
     holder.acquire()
     scene.proxy.next(drop_answer(), op="force")
@@ -392,9 +391,7 @@ def test_force_release_whose_answer_is_lost_breaks_the_claim_once(scene: Scene) 
         holder.renew()
 
 
-def test_force_release_leaves_the_claim_of_another_who_acquired_before_the_repeat(
-    scene: Scene,
-) -> None:
+def test_force_release_leaves_the_claim_of_another_who_acquired_before_the_repeat(scene):
     holder, other = scene.other(), scene.other()
     holder.acquire()
     # the waiting other has its chance as soon as the claim is broken
@@ -410,11 +407,10 @@ def test_force_release_leaves_the_claim_of_another_who_acquired_before_the_repea
 
 
 @pytest.mark.real
-@lost_in_two_ways
-def test_every_answer_of_a_whole_cycle_may_be_lost(scene: Scene, lose: Lose) -> None:
+def test_every_answer_of_a_whole_cycle_may_be_lost(scene):
     kinds = ["acquire", "renew", "save_data", "release"]
     for kind in kinds:
-        scene.proxy.next(lose(), op=kind)
+        scene.proxy.next(drop_answer(), op=kind)
     with scene.mutex() as mutex:
         mutex.renew()
         mutex.save_data({"n": 1})
@@ -424,23 +420,23 @@ def test_every_answer_of_a_whole_cycle_may_be_lost(scene: Scene, lose: Lose) -> 
     assert item.expires_at is None
 
 
-@pytest.mark.real
-def test_uncontended_cycle_takes_two_requests(scene: Scene) -> None:
+def test_uncontended_cycle_takes_two_requests(scene):
     mutex = scene.mutex()
-    for _ in range(3):
+    for _ in range(12):  # and what was scheduled for the first ones is dropped
         with mutex:
             pass
-    assert scene.proxy.kinds() == ["acquire", "release"] * 3
+    assert scene.proxy.kinds() == ["acquire", "release"] * 12
+    assert len(current_process().schedule._heap) < 12
 
 
-def test_first_cycle_of_a_process_takes_a_read_more(scene: Scene) -> None:
+def test_first_cycle_of_a_process_takes_a_read_more(scene):
     with scene.fresh() as first:
         with first.mutex():
             pass
         assert first.proxy.kinds() == ["GetItem", "acquire", "release"]
 
 
-def test_read_whose_answer_is_lost_is_repeated(scene: Scene) -> None:
+def test_read_whose_answer_is_lost_is_repeated(scene):
     scene.taken(owner="somebody")
     with scene.fresh() as first:
         first.proxy.next(drop_answer(), drop_answer(), op="GetItem")

@@ -3,13 +3,12 @@
 import os
 import subprocess
 import sys
-import threading
 import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hearing import until
+from hearing import OnLost, until
 from simulated import suspended
 from worker import Fork, forked, workers
 
@@ -22,7 +21,7 @@ HOUR = 3600.0
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-def stored(table, key):
+def stored(table, key="k"):
     return table.get(key, consistent_read=True)
 
 
@@ -31,9 +30,9 @@ def stored(table, key):
 
 @pytest.mark.real
 def test_processes_whose_wall_clocks_are_hours_off_are_never_two_at_a_time(table):
-    with workers(0.0, 0.0, HOUR, -HOUR) as crowd:
+    with workers(0.0, HOUR, -HOUR) as crowd:
         for worker in crowd:
-            worker.send("compete('k', seconds=5.0, lease=1.0)")
+            worker.send("compete('k', seconds=1.5, lease=0.5)")
         results = [worker.answer() for worker in crowd]
     assert all(results)
     sections = sorted(section for result in results for section in result)
@@ -42,45 +41,40 @@ def test_processes_whose_wall_clocks_are_hours_off_are_never_two_at_a_time(table
 
 
 @pytest.mark.real("embedded")
-@pytest.mark.parametrize("off", [HOUR, -HOUR])
-def test_a_wall_clock_an_hour_off_does_not_steal_a_live_lock(table, off):
-    with Mutex.for_key("k") as mutex, workers(off) as (thief,):
-        assert thief.ask("Mutex.for_key('k').acquire(timeout=1.5)") is False
-        assert thief.ask("Mutex.for_key('k').locked()") is True
-        assert mutex.held
-        assert stored(table, "k").token == mutex.token
-
-
-@pytest.mark.real("embedded")
-def test_a_holder_whose_wall_clock_is_stepped_by_an_hour_does_not_lose(table):
-    with workers(0.0) as (holder,):
+def test_wall_clock_neither_takes_nor_loses_nor_lengthens_a_lock(table):
+    with workers(HOUR, -HOUR) as (ahead, behind):
+        # neither takes what another holds
+        with Mutex.for_key("k") as mutex:
+            for thief in (ahead, behind):
+                assert thief.ask("Mutex.for_key('k').acquire(timeout=0.3)") is False
+                assert thief.ask("Mutex.for_key('k').locked()") is True
+            assert mutex.held
+            assert stored(table).token == mutex.token
+        # stepped by an hour, it does not lose what it holds
+        holder = ahead
         holder.ask("m = Mutex.for_key('k', lease=60.0)")
         holder.ask("m.acquire()")
         for seconds in (HOUR, -HOUR, -HOUR, HOUR):
             holder.ask(f"step({seconds})")
             holder.ask("m.renew()")
             assert holder.ask("m.held and not m.lost")
-            assert 0 < stored(table, "k").expires_at - time.time() < 63
+            assert 0 < stored(table).expires_at - time.time() < 63
             assert not Mutex.for_key("k").acquire(blocking=False)
         holder.ask("m.release()")
-
-
-@pytest.mark.real("embedded")
-def test_a_wall_clock_stepped_back_does_not_lengthen_a_lease(table):
-    with workers(0.0) as (holder,):
-        holder.ask("m = Mutex.for_key('k', lease=1.0, auto_renew=False)")
+        # stepped back, it does not hold for longer
+        holder.ask("m = Mutex.for_key('k', lease=0.5, auto_renew=False)")
         holder.ask("m.acquire()")
         holder.ask(f"step({-HOUR})")
-        holder.ask("time.sleep(1)")
+        holder.ask("time.sleep(0.5)")
         assert not holder.ask("m.held")
         assert Mutex.for_key("k").acquire(timeout=20)
-        assert not holder.ask("m.acquire(timeout=0.2)")
+        assert not holder.ask("m.acquire(blocking=False)")
 
 
 @pytest.mark.real("embedded")
-def test_a_process_stopped_past_its_lease_knows_at_once_that_it_does_not_hold(table):
+def test_process_stopped_past_its_lease_knows_at_once_that_it_does_not_hold(table):
     with workers(0.0) as (holder,):
-        holder.ask("m = Mutex.for_key('k', lease=1.0, data='before')")
+        holder.ask("m = Mutex.for_key('k', lease=0.5, data='before')")
         holder.ask("m.acquire()")
         holder.stop()
         with Mutex.for_key("k", timeout=20, data="mine") as mine:
@@ -94,8 +88,7 @@ def test_a_process_stopped_past_its_lease_knows_at_once_that_it_does_not_hold(ta
             assert holder.answer() is False
             assert [holder.error().name for _ in range(3)] == ["MutexLostError"] * 3
             assert holder.answer() is True
-            assert stored(table, "k").data == "mine"
-            assert stored(table, "k").token == mine.token
+            assert (stored(table).data, stored(table).token) == ("mine", mine.token)
             assert mine.held
 
 
@@ -111,8 +104,8 @@ def overtaken(table):
         assert Mutex.for_key("k", lease=60, data="theirs").acquire(timeout=10)
     assert mutex.held  # it cannot know yet
     yield mutex
-    assert stored(table, "k").is_held
-    assert stored(table, "k").data == "theirs"
+    assert stored(table).is_held
+    assert stored(table).data == "theirs"
 
 
 def test_belief_after_a_freeze_ends_with_the_answer_to_any_request_of_the_process(overtaken):
@@ -125,23 +118,23 @@ def test_belief_after_a_freeze_ends_with_the_answer_to_any_request_of_the_proces
         overtaken.ensure_held()
 
 
-def test_a_guarded_write_after_a_freeze_is_refused_by_dynamodb(overtaken, table):
+def test_guarded_write_after_a_freeze_is_refused_by_dynamodb(overtaken, table):
     with pytest.raises(MutexLostError) as caught:
         overtaken.save_data("stale")
     assert caught.value.loss is Loss.TAKEN
     assert caught.value.applied is False
-    assert stored(table, "k").data == "theirs"
+    assert stored(table).data == "theirs"
     assert not overtaken.held
 
 
-def test_a_release_after_a_freeze_leaves_the_others_claim_alone(overtaken, table):
+def test_release_after_a_freeze_leaves_the_others_claim_alone(overtaken, table):
     with pytest.raises(MutexLostError) as caught:
         overtaken.release()
     assert caught.value.loss is Loss.TAKEN
-    assert stored(table, "k").is_held
+    assert stored(table).is_held
 
 
-def test_a_process_that_acquires_after_a_freeze_gets_a_claim_that_is_long_enough(table):
+def test_process_that_acquires_after_a_freeze_gets_a_claim_that_is_long_enough(table):
     with Mutex.for_key("first"):
         pass
     with suspended(7):  # its knowledge of server time is suspended with it
@@ -149,22 +142,23 @@ def test_a_process_that_acquires_after_a_freeze_gets_a_claim_that_is_long_enough
     mutex = Mutex.for_key("k", lease=12.0, auto_renew=False)
     assert mutex.acquire(blocking=False)
     assert mutex.remaining > 6
-    assert stored(table, "k").expires_at - time.time() > 1.5
+    assert stored(table).expires_at - time.time() > 1.5
 
 
 def test_on_lost_after_a_freeze_comes_with_the_first_answer_and_not_with_the_lease(table):
-    told = threading.Event()
-    mutex = Mutex.for_key("k", lease=1.0, auto_renew=False, on_lost=lambda mutex: told.set())
+    on_lost = OnLost()
+    mutex = Mutex.for_key("k", lease=1.0, auto_renew=False, on_lost=on_lost)
     mutex.acquire()
     with suspended(3.5):
         pass
-    assert not told.wait(0.5)
+    time.sleep(0.5)
+    assert on_lost.calls == []
     assert not Mutex.for_key("other").locked()
-    assert told.wait(0.1)
-    assert mutex.loss is Loss.EXPIRED
+    time.sleep(0.1)
+    assert on_lost.wait()[1] is Loss.EXPIRED
 
 
-def test_a_claim_that_is_over_when_it_comes_and_cannot_be_renewed_is_given_up(engine, table):
+def test_claim_that_is_over_when_it_comes_and_cannot_be_renewed_is_given_up(engine, table):
     with fault_proxy(engine) as proxy, FakeClock() as clock:
         mutex = Mutex.for_key("k", model=through(proxy, table))
         proxy.next(after(lambda: clock.advance(31)), op="acquire")
@@ -172,7 +166,7 @@ def test_a_claim_that_is_over_when_it_comes_and_cannot_be_renewed_is_given_up(en
         assert not mutex.acquire(blocking=False)
         assert not mutex.held
         assert proxy.kinds() == ["GetItem", "acquire", "renew", "disown"]
-        assert stored(table, "k").expires_at is None
+        assert stored(table).expires_at is None
         assert mutex.acquire(blocking=False)
         mutex.release()
 
@@ -180,7 +174,7 @@ def test_a_claim_that_is_over_when_it_comes_and_cannot_be_renewed_is_given_up(en
 # -- fork ------------------------------------------------------------------------------------------
 
 
-def attempt(function):
+def raised_by(function):
     """Return the name of what a function raises."""
     try:
         function()
@@ -191,111 +185,68 @@ def attempt(function):
 
 @forks
 @pytest.mark.real("embedded")
-def test_a_forked_child_holds_nothing_and_its_parent_everything(table, fake_clock):
-    mutex = Mutex.for_key("k")
-    mutex.acquire()
-    told = forked(
-        lambda: {
-            "held": mutex.held,
-            "lost": mutex.lost,
-            "remaining": mutex.remaining,
-            "release": attempt(mutex.release),
-            "renew": attempt(mutex.renew),
-            "ensure_held": attempt(mutex.ensure_held),
-            "save_data": attempt(lambda: mutex.save_data("the child's")),
-            "transaction": attempt(mutex.transaction),
-            "taken": Mutex.for_key("k").acquire(blocking=False),
-            "taken again": mutex.acquire(blocking=False),
-        }
-    )
-    assert told == {
-        "held": False,
-        "lost": False,
-        "remaining": 0.0,
-        "release": "MutexNotHeldError",
-        "renew": "MutexNotHeldError",
-        "ensure_held": "MutexNotHeldError",
-        "save_data": "MutexNotHeldError",
-        "transaction": "MutexNotHeldError",
-        "taken": False,
-        "taken again": False,
-    }
-    fake_clock.advance(11)
-    until(lambda: mutex.remaining > 25)  # its renewals go on
-    assert stored(table, "k").data is None
-    mutex.release()
+def test_forked_child_holds_nothing_and_its_parent_everything(table, fake_clock):
+    several = Mutex.for_keys(["a", "b"], auto_renew=False)
+    with Mutex.for_key("k") as mutex, several:
+
+        def child():
+            calls = [mutex.release, mutex.renew, mutex.ensure_held, mutex.transaction]
+            calls += [lambda: mutex.save_data("the child's"), several.release, several.renew]
+            errors = {raised_by(call) for call in calls}
+            with pytest.raises(MutexNotHeldError, match="parent"):
+                mutex.__exit__(None, None, None)
+            beliefs = [mutex.held, mutex.lost, mutex.remaining, several.held]
+            tries = [Mutex.for_key("k"), mutex, Mutex.for_keys(["b", "c"])]
+            return *errors, *beliefs, *[each.acquire(blocking=False) for each in tries]
+
+        assert forked(child) == ["MutexNotHeldError", False, False, 0.0, *[False] * 4]
+        assert several.held
+        fake_clock.advance(11)
+        until(lambda: mutex.remaining > 25)  # its renewals go on
+        assert stored(table).data is None
     assert forked(lambda: Mutex.for_key("k").acquire(blocking=False))
     assert not mutex.acquire(blocking=False)
 
 
 @forks
 @pytest.mark.real("embedded")
-def test_leaving_a_block_in_a_forked_child_says_that_it_is_the_parents(table):
-    with Mutex.for_key("k") as mutex:
-
-        def leave():
-            with pytest.raises(MutexNotHeldError, match="parent"):
-                mutex.__exit__(None, None, None)
-            return True
-
-        assert forked(leave)
-        assert mutex.held
-
-
-@pytest.fixture
-def slow(engine, table):
-    """A client whose answers take a while: who shares its connection reads them in between."""
-    with fault_proxy(engine) as proxy:
-        proxy.always(delay_answer(0.03))
-        yield through(proxy, table)
-
-
-@forks
-@pytest.mark.real("embedded")
-def test_a_parent_and_its_children_that_work_at_the_same_time_read_their_own_answers(slow):
+def test_parent_and_its_children_that_work_at_the_same_time_read_their_own_answers(engine, table):
     def work(name):
-        for i in range(8):
+        for i in range(4):
             with Mutex.for_key(name, model=slow, lease=10.0, data=[name, i]) as mutex:
                 assert mutex.data == [name, i]
                 mutex.save_data([name, i, "again"])
         return name
 
-    with Mutex.for_key("held", model=slow, lease=12.0) as mutex:
-        children = [Fork(lambda: work("a")), Fork(lambda: work("b"))]
-        assert work("parent") == "parent"
-        assert [child.value() for child in children] == ["a", "b"]
-        assert mutex.held
-
-
-@forks
-@pytest.mark.real("embedded")
-def test_a_connection_that_only_made_the_table_is_not_shared_with_a_forked_child(slow):
-    slow("a").save()
-    slow("b").save()
-
     def read():
-        for name in ["a", "b"] * 8:
+        for name in ["a", "b"] * 4:
             assert slow.get(name, consistent_read=True).key == name
-        return True
+        return "read"
 
-    children = [Fork(read), Fork(read)]
-    assert read()
-    assert all(child.value() for child in children)
+    with fault_proxy(engine) as proxy:
+        # whose answers take a while: who shares its connection reads them in between
+        proxy.always(delay_answer(0.03))
+        slow = through(proxy, table)
+        slow("a").save()
+        slow("b").save()
+        # a connection that no lock has used yet
+        children = [Fork(read), Fork(read)]
+        assert read() == "read"
+        assert [child.value() for child in children] == ["read", "read"]
+        with Mutex.for_key("held", model=slow, lease=12.0) as mutex:
+            children = [Fork(lambda: work("c")), Fork(lambda: work("d"))]
+            assert work("parent") == "parent"
+            assert [child.value() for child in children] == ["c", "d"]
+            assert mutex.held
 
 
 @forks
 @pytest.mark.real("embedded")
-@pytest.mark.parametrize("work", ["take", "build"])
-def test_a_fork_while_threads_are_at_work_leaves_no_child_hanging(table, work):
+def test_fork_while_threads_are_at_work_leaves_no_child_hanging(table):
     # not measured: a fork may meet coverage's own lock held, and at its end the child wants that
     env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     script = Path(__file__).parents[1] / "support" / "fork_at_work.py"
     done = subprocess.run(
-        [sys.executable, script, work],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
+        [sys.executable, script], env=env, capture_output=True, text=True, check=False, timeout=100
     )
     assert done.returncode == 0, done.stderr

@@ -1,29 +1,20 @@
 """Signals when requests fail, locks are lost, and receivers misbehave."""
 
-from __future__ import annotations
-
+import functools
 import os
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from driving import send_renewal
-from group_scene import Keys
-from hearing import Heard, hearing, until
+from hearing import OnLost, hearing, until
 from pynamodb.exceptions import PynamoDBException, UpdateError
-from scene import Scene, losses
+from scene import losses
 from stores import store_for
+from worker import forked
 
 from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request, server_error
-from pynamodb_mutex import (
-    LockItem,
-    Loss,
-    Mutex,
-    MutexLostError,
-    MutexNotHeldError,
-    signals,
-)
+from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
 from pynamodb_mutex._operations.events import LockEvent
 from pynamodb_mutex._protocol.claim import Claim
 from pynamodb_mutex._runtime import notifications
@@ -32,15 +23,39 @@ from pynamodb_mutex.testing import FakeClock
 
 
 @pytest.fixture
-def heard(scene: Scene) -> Iterator[Heard]:
+def heard(scene):
     with hearing(scene.key) as heard:
         yield heard
+
+
+class Slow:
+    """A receiver that returns, for one key, only when it may."""
+
+    def __init__(self, key):
+        self.key, self.come, self.go = key, threading.Event(), threading.Event()
+
+    def __call__(self, sender, **fields):
+        if fields["key"] == self.key:
+            self.come.set()
+            assert self.go.wait(60)
+
+
+class Failing:
+    """A receiver that raises, for one key and those that begin with it."""
+
+    def __init__(self, key, error):
+        self.key, self.error, self.count = key, error, 0
+
+    def __call__(self, sender, **fields):
+        if self.key in fields["key"]:
+            self.count += 1
+            raise self.error("a receiver's own")
 
 
 # -- requests that fail ----------------------------------------------------------------------------
 
 
-def test_lost_answers_are_counted_as_attempts(scene: Scene, heard: Heard) -> None:
+def test_lost_answers_are_counted_as_attempts(scene, heard):
     scene.proxy.next(drop_answer(), apply_then_500(), op="acquire")
     mutex = scene.mutex()
     assert mutex.acquire()
@@ -52,47 +67,34 @@ def test_lost_answers_are_counted_as_attempts(scene: Scene, heard: Heard) -> Non
     assert heard.names == ["acquired", "released"]
 
 
-def test_what_cannot_be_acquired_shows_why(scene: Scene, heard: Heard) -> None:
-    scene.proxy.next(deny(), op="acquire")
-    with pytest.raises(UpdateError) as raised:
-        scene.mutex().acquire()
-    assert heard.names == ["not_acquired"]
-    assert heard.the("not_acquired")["error"] is raised.value
-    assert heard.the("not_acquired")["attempts"] == 1
-
-
-def test_a_group_that_cannot_be_acquired_shows_why(scene: Scene, keys: Keys, heard: Heard) -> None:
-    scene.proxy.next(deny(), op="TransactWriteItems")
+@pytest.mark.parametrize("several", [False, True])
+def test_what_cannot_be_acquired_shows_why(scene, keys, heard, several):
+    scene.proxy.next(deny())
+    lock = keys.group() if several else scene.mutex()
     with pytest.raises(PynamoDBException) as raised:
-        keys.group().acquire()
-    assert {told["error"] for told in heard.of("not_acquired")} == {raised.value}
-    assert heard.keys("not_acquired") == keys.keys
+        lock.acquire()
+    assert set(heard.names) == {"not_acquired"}
+    assert [fields["error"] for fields in heard.of("not_acquired")] == [raised.value] * (
+        1 + 2 * several
+    )
+    assert {fields["attempts"] for fields in heard.of("not_acquired")} == {1}
+    assert heard.keys("not_acquired") == (keys.keys if several else [scene.key])
 
 
-def test_a_release_that_does_not_get_through_is_reported_with_its_error(
-    scene: Scene, heard: Heard
-) -> None:
-    mutex = scene.mutex(lease=4)
-    assert mutex.acquire()
-    scene.proxy.always(drop_request(), op="release")
-    with pytest.raises(UpdateError) as raised:
-        mutex.release()
-    assert heard.the("released")["error"] is raised.value
+@pytest.mark.parametrize("several", [False, True])
+def test_release_that_does_not_get_through_is_reported_with_its_error(scene, keys, heard, several):
+    lock = keys.group() if several else scene.mutex(lease=4)
+    assert lock.acquire()
+    scene.proxy.always(deny() if several else drop_request())
+    with pytest.raises(PynamoDBException) as raised:
+        lock.release()
+    assert [fields["error"] for fields in heard.of("released")] == [raised.value] * (
+        1 + 2 * several
+    )
     assert "lost" not in heard.names
 
 
-def test_a_group_whose_release_does_not_get_through(scene: Scene, keys: Keys, heard: Heard) -> None:
-    group = keys.group()
-    assert group.acquire()
-    scene.proxy.next(deny(), op="TransactWriteItems")
-    with pytest.raises(PynamoDBException) as raised:
-        group.release()
-    assert [told["error"] for told in heard.of("released")] == [raised.value] * 3
-
-
-def test_renewals_that_fail_are_reported_and_then_the_one_that_succeeds(
-    scene: Scene, heard: Heard
-) -> None:
+def test_renewals_that_fail_are_reported_and_then_the_one_that_succeeds(scene, heard):
     scene.proxy.always(server_error(), op="renew")
     with FakeClock() as clock, scene.mutex() as mutex:
         clock.advance(11)
@@ -106,7 +108,7 @@ def test_renewals_that_fail_are_reported_and_then_the_one_that_succeeds(
     assert event.told["expires_at"] < heard.of("renewed")[0]["expires_at"]
 
 
-def test_a_renewal_asked_for_that_fails_is_reported_too(scene: Scene, heard: Heard) -> None:
+def test_renewal_asked_for_that_fails_is_reported_too(scene, heard):
     with scene.mutex() as mutex:
         scene.proxy.next(deny(), op="renew")
         with pytest.raises(UpdateError) as raised:
@@ -114,7 +116,7 @@ def test_a_renewal_asked_for_that_fails_is_reported_too(scene: Scene, heard: Hea
         assert heard.the("renewal_failed")["error"] is raised.value
 
 
-def test_a_renewal_that_comes_too_late_is_not_reported(scene: Scene, heard: Heard) -> None:
+def test_renewal_that_comes_too_late_is_not_reported(scene, heard):
     with FakeClock() as clock:
         mutex = scene.mutex(auto_renew=False)
         assert mutex.acquire()
@@ -127,7 +129,7 @@ def test_a_renewal_that_comes_too_late_is_not_reported(scene: Scene, heard: Hear
     assert heard.the("renewed")["won_back"]
 
 
-def test_a_batch_that_fails_is_reported_of_each(scene: Scene, heard: Heard) -> None:
+def test_batch_that_fails_is_reported_of_each(scene, heard):
     mutexes = [Mutex.for_key(f"{scene.key}.{n}", model=scene.here, lease=120) for n in range(3)]
     for mutex in mutexes:
         assert mutex.acquire()
@@ -143,7 +145,7 @@ def test_a_batch_that_fails_is_reported_of_each(scene: Scene, heard: Heard) -> N
 
 
 @losses
-def test_a_loss_is_reported_once(scene: Scene, heard: Heard, lose_it, loss: Loss) -> None:
+def test_loss_is_reported_once(scene, heard, lose_it, loss):
     mutex = scene.mutex(auto_renew=False)
     assert mutex.acquire()
     token = mutex.token
@@ -164,9 +166,7 @@ def test_a_loss_is_reported_once(scene: Scene, heard: Heard, lose_it, loss: Loss
 
 
 @losses
-def test_a_loss_that_the_release_finds_is_reported_once(
-    scene: Scene, heard: Heard, lose_it, loss: Loss
-) -> None:
+def test_loss_that_the_release_finds_is_reported_once(scene, heard, lose_it, loss):
     mutex = scene.mutex(auto_renew=False)
     assert mutex.acquire()
     lose_it(scene)
@@ -176,9 +176,7 @@ def test_a_loss_that_the_release_finds_is_reported_once(
     assert [e.name for e in heard.events if e.sender is scene.here] == ["acquired", "lost"]
 
 
-def test_a_release_that_is_refused_shows_no_loss_that_was_reported(
-    scene: Scene, heard: Heard
-) -> None:
+def test_release_that_is_refused_shows_no_loss_that_was_reported(scene, heard):
     mutex = scene.mutex(auto_renew=False)
     assert mutex.acquire()
     scene.force()
@@ -191,14 +189,14 @@ def test_a_release_that_is_refused_shows_no_loss_that_was_reported(
     assert heard.names == ["acquired", "lost"]
 
 
-def test_a_force_in_the_same_process_is_reported(scene: Scene, heard: Heard) -> None:
+def test_force_in_the_same_process_is_reported(scene, heard):
     mutex = scene.mutex()
     assert mutex.acquire()
     assert scene.here.force_release(scene.key)
     assert heard.the("lost")["loss"] is Loss.FORCED
 
 
-def test_locks_that_were_not_handed_out_show_nothing(scene: Scene, heard: Heard) -> None:
+def test_locks_that_were_not_handed_out_show_nothing(scene, heard):
     mutex = scene.mutex(timeout=0)
     scene.proxy.always(drop_answer(), op="acquire")
     with pytest.raises(UpdateError):
@@ -209,24 +207,8 @@ def test_locks_that_were_not_handed_out_show_nothing(scene: Scene, heard: Heard)
 # -- receivers -------------------------------------------------------------------------------------
 
 
-class Failing:
-    """Raises in each signal."""
-
-    def __init__(self, scene: Scene, error: type[BaseException]) -> None:
-        self.scene = scene
-        self.error = error
-        self.count = 0
-
-    def __call__(self, sender, **told) -> None:
-        if self.scene.key in told["key"]:
-            self.count += 1
-            raise self.error("a receiver's own")
-
-
-def test_what_a_receiver_raises_hurts_neither_the_lock_nor_the_others(
-    scene: Scene, heard: Heard, caplog
-) -> None:
-    failing = Failing(scene, ValueError)
+def test_what_a_receiver_raises_hurts_neither_the_lock_nor_the_others(scene, heard, caplog):
+    failing = Failing(scene.key, ValueError)
     with (
         signals.acquired.connected_to(failing),
         signals.renewed.connected_to(failing),
@@ -255,8 +237,8 @@ def test_what_a_receiver_raises_hurts_neither_the_lock_nor_the_others(
     )
 
 
-def test_a_receiver_cannot_end_a_thread_of_ours(scene: Scene, heard: Heard) -> None:
-    failing = Failing(scene, SystemExit)
+def test_receiver_cannot_end_a_thread_of_ours(scene, heard):
+    failing = Failing(scene.key, SystemExit)
     with signals.renewed.connected_to(failing), signals.lost.connected_to(failing):
         mutex = scene.mutex()
         assert mutex.acquire()
@@ -270,8 +252,8 @@ def test_a_receiver_cannot_end_a_thread_of_ours(scene: Scene, heard: Heard) -> N
         until(lambda: failing.count == 3)
 
 
-def test_a_coroutine_function_is_refused(scene: Scene, caplog) -> None:
-    async def receiver(sender, **told) -> None:
+def test_coroutine_function_is_refused(scene, caplog):
+    async def receiver(sender, **fields):
         pass
 
     with signals.acquired.connected_to(receiver, scene.here), scene.mutex():
@@ -279,13 +261,13 @@ def test_a_coroutine_function_is_refused(scene: Scene, caplog) -> None:
     assert "a coroutine function cannot receive signals" in caplog.text
 
 
-def test_a_muted_signal_is_not_sent(scene: Scene, heard: Heard) -> None:
+def test_muted_signal_is_not_sent(scene, heard):
     with signals.acquired.muted(), scene.mutex():
         pass
     assert heard.names == ["released"]
 
 
-def test_blinker_that_fails_itself_hurts_nothing(scene: Scene, heard: Heard, monkeypatch, caplog):
+def test_blinker_that_fails_itself_hurts_nothing(scene, heard, monkeypatch, caplog):
     def changed(_):
         raise RuntimeError("changed during iteration")
 
@@ -296,8 +278,8 @@ def test_blinker_that_fails_itself_hurts_nothing(scene: Scene, heard: Heard, mon
     assert heard.names == ["released"]
 
 
-def test_an_interrupted_receiver_leaves_no_lock_behind(scene: Scene, keys: Keys) -> None:
-    failing = Failing(scene, KeyboardInterrupt)
+def test_interrupted_receiver_leaves_no_lock_behind(scene, keys):
+    failing = Failing(scene.key, KeyboardInterrupt)
     mutex, group = scene.mutex(), keys.group()
     for lock in (mutex, group):
         with signals.acquired.connected_to(failing), pytest.raises(KeyboardInterrupt):
@@ -307,44 +289,30 @@ def test_an_interrupted_receiver_leaves_no_lock_behind(scene: Scene, keys: Keys)
     assert failing.count == 2
 
 
-def test_a_slow_receiver_delays_neither_renewals_nor_the_news_of_a_loss(
-    scene: Scene, heard: Heard
-) -> None:
-    come, go = threading.Event(), threading.Event()
-    told = threading.Event()
-
-    def slow(sender, **fields) -> None:
-        if fields["key"] == scene.key:
-            come.set()
-            assert go.wait(60)
-
+def test_slow_receiver_delays_neither_renewals_nor_the_report_of_a_loss(scene, heard):
+    slow, on_lost = Slow(scene.key), OnLost()
     with FakeClock() as clock, signals.renewed.connected_to(slow):
-        mutex = scene.mutex(on_lost=lambda _: told.set())
+        mutex = scene.mutex(on_lost=on_lost)
         other = Mutex.for_key(f"{scene.key}.other", model=scene.here)
         assert mutex.acquire()
         assert other.acquire()
         clock.advance(11)
-        assert come.wait(60)
+        assert slow.come.wait(60)
         for _ in range(3):  # more than may be under way for one lock
             until(lambda: min(mutex.remaining, other.remaining) > 25)
             clock.advance(10.5)
         until(lambda: min(mutex.remaining, other.remaining) > 25)
         scene.force()
         clock.advance(10.5)
-        assert told.wait(60)
+        on_lost.wait()
         heard.wait("lost")
         assert other.held
-        go.set()
+        slow.go.set()
     other.release()
 
 
-def test_a_slow_receiver_of_losses_delays_no_other(scene: Scene, heard: Heard) -> None:
-    go = threading.Event()
-
-    def slow(sender, **fields) -> None:
-        if fields["key"] == scene.key:
-            assert go.wait(60)
-
+def test_slow_receiver_of_losses_delays_no_other(scene, heard):
+    slow = Slow(scene.key)
     mutex = scene.mutex()
     other = Mutex.for_key(f"{scene.key}.other", model=scene.here)
     with signals.lost.connected_to(slow):
@@ -353,31 +321,29 @@ def test_a_slow_receiver_of_losses_delays_no_other(scene: Scene, heard: Heard) -
             scene.there.force_release(each.key)
             with pytest.raises(MutexLostError):
                 each.renew()
-        until(lambda: any(told["key"] == other.key for told in heard.of("lost")))
-        go.set()
+        until(lambda: any(fields["key"] == other.key for fields in heard.of("lost")))
+        slow.go.set()
 
 
 @pytest.mark.parametrize("how", ["renewed", "released", "lost"])
-def test_nothing_is_reported_before_acquired_was(scene: Scene, heard: Heard, how: str) -> None:
-    """Else a receiver would remember for ever what ended before it began."""
-    mutex = scene.mutex()
-    come, go = threading.Event(), threading.Event()
+def test_nothing_is_reported_before_acquired_was(scene, heard, how):
+    # else a receiver would remember for ever what ended before it began
+    mutex, order, slow = scene.mutex(), [], Slow(scene.key)
 
-    def slow(sender, **fields) -> None:
-        if fields["key"] == scene.key:
-            come.set()
-            assert go.wait(60)
-            order.append("acquired")
+    def first(sender, **fields):
+        slow(sender, **fields)
+        order.append("acquired")
 
-    def note(sender, **fields) -> None:
-        if fields["key"] == scene.key:
-            order.append(how)
+    def second(sender, **fields):
+        order.append(how)
 
-    order: list[str] = []
-    with signals.acquired.connected_to(slow), getattr(signals, how).connected_to(note):
+    with (
+        signals.acquired.connected_to(first, scene.here),
+        getattr(signals, how).connected_to(second, scene.here),
+    ):
         acquiring = threading.Thread(target=mutex.acquire)
         acquiring.start()
-        assert come.wait(60)
+        assert slow.come.wait(60)
         # what it acquired is seen by other threads, and may end meanwhile
         if how == "renewed":
             mutex.renew()
@@ -387,37 +353,29 @@ def test_nothing_is_reported_before_acquired_was(scene: Scene, heard: Heard, how
             assert scene.here.force_release(scene.key)
         assert mutex.lost == (how == "lost")
         assert order == []
-        go.set()
+        slow.go.set()
         acquiring.join(60)
         heard.wait(how)
         until(lambda: len(order) == 2)
     assert order == ["acquired", how]
 
 
-def test_renewals_that_nobody_takes_note_of_are_dropped_not_piled_up(
-    scene: Scene, heard: Heard, monkeypatch, caplog
-) -> None:
+def test_renewals_are_dropped_not_piled_up_when_a_receiver_is_slow(
+    scene, heard, monkeypatch, caplog
+):
     monkeypatch.setattr(notifications, "MOST_UNDELIVERED", 2)
-    come, go = threading.Event(), threading.Event()
-
-    def slow(sender, **fields) -> None:
-        if fields["key"] == scene.key:
-            come.set()
-            assert go.wait(60)
-
+    slow = Slow(scene.key)
     with scene.mutex() as mutex, signals.renewed.connected_to(slow):
         mutex.renew()
-        assert come.wait(60)
+        assert slow.come.wait(60)
         for _ in range(4):
             mutex.renew()
         assert caplog.text.count("a receiver is too slow: renewed") == 2
-        go.set()
+        slow.go.set()
         heard.wait("renewed", 3)
 
 
-def test_the_thread_that_shows_ends_when_there_is_nothing_to_show(
-    scene: Scene, heard: Heard, monkeypatch
-) -> None:
+def test_thread_that_shows_ends_when_there_is_nothing_to_show(scene, heard, monkeypatch):
     monkeypatch.setattr(notifications, "LINGER", 0.05)
     process = current_process()
     notifier = notifications.Notifier(process.threads)
@@ -434,50 +392,36 @@ def test_the_thread_that_shows_ends_when_there_is_nothing_to_show(
 
 
 @pytest.mark.real("embedded")
-def test_a_forked_child_shows_nothing_of_its_parents_locks(table) -> None:
-    told = []
-
-    def receiver(sender, **_) -> None:
-        told.append(1)
-
-    names = ("acquired", "renewed", "released", "lost", "handed_over")
-    for name in names:
-        getattr(signals, name).connect(receiver)
-    try:
+def test_forked_child_emits_nothing_of_its_parents_locks(table):
+    with hearing("a") as heard:
         mutex = Mutex.for_key("a")
         assert mutex.acquire()
-        before = len(told)
-        child = os.fork()
-        if child == 0:
-            told.clear()
+        before = len(heard.names)
+
+        def child():
             with pytest.raises(MutexNotHeldError):
                 mutex.release()
             assert not mutex.lost
             time.sleep(0.2)
-            os._exit(len(told))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert len(told) >= before
+            return len(heard.names)
+
+        assert forked(child) == before
         mutex.release()
-    finally:
-        for name in names:
-            getattr(signals, name).disconnect(receiver)
 
 
 @pytest.mark.real("embedded")
-def test_a_receiver_that_forks_ends_the_telling_in_the_child(table) -> None:
+def test_receiver_that_forks_ends_the_emitting_in_the_child(table):
     calls = []
     me = os.getpid()
 
-    def fork(sender, **_) -> None:
+    def fork(sender, **_):
         if os.getpid() != me:
-            os._exit(9)  # told in a child
+            os._exit(9)  # emitted in a child
         child = os.fork()
         if child:
             calls.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
-    def fork_too(sender, **told) -> None:
-        fork(sender, **told)
-
+    fork_too = functools.partial(fork)
     with signals.acquired.connected_to(fork), signals.acquired.connected_to(fork_too):
         Mutex.for_key("a").acquire()
         if os.getpid() != me:
@@ -485,16 +429,14 @@ def test_a_receiver_that_forks_ends_the_telling_in_the_child(table) -> None:
     assert calls == [0, 0]
 
 
-def test_an_engine_that_is_left_ends_the_telling(table) -> None:
+def test_engine_that_is_left_ends_the_emitting(table):
     calls = []
 
-    def leave(sender, **_) -> None:
+    def leave(sender, **_):
         calls.append(1)
         forget_everything()
 
-    def leave_too(sender, **told) -> None:
-        leave(sender, **told)
-
+    leave_too = functools.partial(leave)
     with signals.acquired.connected_to(leave), signals.acquired.connected_to(leave_too):
         Mutex.for_key("a").acquire()
     assert calls == [1]

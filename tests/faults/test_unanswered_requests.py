@@ -1,16 +1,12 @@
 """An endpoint that has never answered, as one of a mistyped region, is given up after some seconds."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 import urllib3.util.connection
@@ -18,13 +14,10 @@ from botocore.exceptions import ClientError
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableError
 from pynamodb.models import Model
-from scene import Scene
 from stores import store_for
 from worker import forked
 
 from dev.faultproxy import (
-    Fault,
-    FaultProxy,
     deny,
     drop_request,
     fault_proxy,
@@ -41,12 +34,11 @@ from pynamodb_mutex._operations.attach import Ticket
 from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.aio import AsyncMutex
-from pynamodb_mutex.testing import Engine
 
 GIVEN_UP = pytest.approx(schedule.UNANSWERED_PATIENCE, abs=0.01)
 
 
-def at(host: str) -> type[LockItem]:
+def at(host):
     """A lock table there, of which nothing is known yet."""
 
     class Strange(LockItem):
@@ -58,14 +50,14 @@ def at(host: str) -> type[LockItem]:
     return Strange
 
 
-def closed() -> str:
+def closed():
     """Where nobody listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-def seconds_until(kind: type[PynamoDBException], call: Callable[[], object]) -> tuple[float, Any]:
+def seconds_until(kind, call):
     """Return how long a call took on the clock in use until it raised, and what."""
     began = local_clock().now()
     with pytest.raises(kind) as raised:
@@ -85,7 +77,7 @@ class Row(RowLockMixin, Model):
     name = UnicodeAttribute(hash_key=True)
 
 
-def rows_at(host: str) -> type[Row]:
+def rows_at(host):
     class There(Row):
         class Meta(Row.Meta):
             pass
@@ -95,13 +87,13 @@ def rows_at(host: str) -> type[Row]:
     return There
 
 
-def ticket(host: str) -> tuple[str, type[LockItem]]:
+def ticket(host):
     model = at(host)
     held = Ticket(model.Meta.table_name, "eu-wst-1", "a", "token", 1, 1.0, 30.0, None)
     return held.write(), model
 
 
-def attach(host: str, **options: float) -> None:
+def attach(host, **options):
     text, model = ticket(host)
     Mutex.attach(text, model=model, **options)
 
@@ -129,9 +121,7 @@ def attach(host: str, **options: float) -> None:
     ],
 )
 @pytest.mark.usefixtures("scene")
-def test_endpoint_that_never_answered_is_given_up(
-    call: Callable[[str], object], kind: type[PynamoDBException], seconds: float
-) -> None:
+def test_endpoint_that_never_answered_is_given_up(call, kind, seconds):
     host = closed()
     took, error = seconds_until(kind, lambda: call(host))
     assert took == pytest.approx(seconds, abs=0.01)
@@ -140,7 +130,7 @@ def test_endpoint_that_never_answered_is_given_up(
 
 
 @pytest.mark.usefixtures("scene")
-def test_table_that_cannot_be_created_is_named_with_its_place() -> None:
+def test_table_that_cannot_be_created_is_named_with_its_place():
     host = closed()
     model = at(host)
     model.Meta.max_retry_attempts = 0
@@ -153,7 +143,7 @@ def test_table_that_cannot_be_created_is_named_with_its_place() -> None:
 
 
 @pytest.mark.usefixtures("scene")
-def test_task_gives_up_an_endpoint_that_never_answered() -> None:
+def test_task_gives_up_an_endpoint_that_never_answered():
     mutex = AsyncMutex.for_key("a", model=at(closed()))
     took, error = seconds_until(GetError, lambda: asyncio.run(mutex.acquire()))
     assert took == GIVEN_UP
@@ -163,23 +153,23 @@ def test_task_gives_up_an_endpoint_that_never_answered() -> None:
 # -- what counts as an answer ----------------------------------------------------------------------
 
 
-def unresolvable(monkeypatch: pytest.MonkeyPatch, _: FaultProxy) -> str:
-    def fail(*_: object, **__: object) -> None:
+def unresolvable(monkeypatch, _):
+    def fail(*_, **__):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     return "http://dynamodb.eu-wst-1.invalid"
 
 
-def black_hole(monkeypatch: pytest.MonkeyPatch, _: FaultProxy) -> str:
-    def fail(*_: object, **__: object) -> None:
+def black_hole(monkeypatch, _):
+    def fail(*_, **__):
         raise TimeoutError("timed out")
 
     monkeypatch.setattr(urllib3.util.connection, "create_connection", fail)
     return "http://192.0.2.1"
 
 
-def not_tls(_: pytest.MonkeyPatch, proxy: FaultProxy) -> str:
+def not_tls(_, proxy):
     return proxy.url.replace("http:", "https:")
 
 
@@ -191,9 +181,7 @@ def not_tls(_: pytest.MonkeyPatch, proxy: FaultProxy) -> str:
         (partial(page, 502), "(502)"),
     ],
 )
-def test_what_is_not_dynamodbs_is_no_answer(
-    engine: Engine, fault: Callable[[], Fault], cause: str
-) -> None:
+def test_what_is_not_dynamodbs_is_no_answer(engine, fault, cause):
     with fault_proxy(engine) as proxy:
         proxy.always(fault())
         took, error = seconds_until(GetError, Mutex.for_key("a", model=at(proxy.url)).acquire)
@@ -201,13 +189,13 @@ def test_what_is_not_dynamodbs_is_no_answer(
     assert_never_answered(error, proxy.url, cause)
 
 
-def assert_never_answered(error: Exception, host: str, cause: str) -> None:
+def assert_never_answered(error, host, cause):
     """See that an error names the endpoint that never answered, and the cause."""
     assert f"has not answered yet in eu-wst-1 at {host} (wrong region or endpoint?)" in str(error)
     assert cause in str(error)
 
 
-def null(_: pytest.MonkeyPatch, proxy: FaultProxy) -> str:
+def null(_, proxy):
     proxy.always(page(200, content=b"null"))
     return proxy.url
 
@@ -223,12 +211,7 @@ def null(_: pytest.MonkeyPatch, proxy: FaultProxy) -> str:
         (null, "the answer is not DynamoDB's"),
     ],
 )
-def test_what_botocore_makes_of_no_dynamodb_is_no_answer(
-    engine: Engine,
-    monkeypatch: pytest.MonkeyPatch,
-    nowhere: Callable[[pytest.MonkeyPatch, FaultProxy], str],
-    cause: str,
-) -> None:
+def test_what_botocore_makes_of_no_dynamodb_is_no_answer(engine, monkeypatch, nowhere, cause):
     monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 0.3)
     with fault_proxy(engine) as proxy:
         host = nowhere(monkeypatch, proxy)
@@ -237,7 +220,7 @@ def test_what_botocore_makes_of_no_dynamodb_is_no_answer(
     assert_never_answered(raised.value, host, cause)
 
 
-def test_connection_that_is_silent_is_no_answer(scene: Scene) -> None:
+def test_connection_that_is_silent_is_no_answer(scene):
     with scene.fresh(read_timeout=0.2) as first:
         first.proxy.always(stall())
         took, error = seconds_until(GetError, first.mutex().acquire)
@@ -246,7 +229,7 @@ def test_connection_that_is_silent_is_no_answer(scene: Scene) -> None:
     assert "Read timeout" in str(error)
 
 
-def asked_for(scene: Scene, seconds: float) -> float:
+def asked_for(scene, seconds):
     """Return for how long an acquire goes on, and see that it says nothing of a strange endpoint."""
     began = local_clock().now()
     with pytest.raises(PynamoDBException) as raised:
@@ -257,9 +240,7 @@ def asked_for(scene: Scene, seconds: float) -> float:
 
 @pytest.mark.parametrize("answer", [throttle, server_error, deny, pass_on])
 @pytest.mark.parametrize("dated", [True, False])
-def test_endpoint_that_has_answered_is_asked_until_the_timeout(
-    scene: Scene, answer: Callable[[], Fault], dated: bool
-) -> None:
+def test_endpoint_that_has_answered_is_asked_until_the_timeout(scene, answer, dated):
     with scene.fresh() as first:
         first.proxy.next(answer())
         if not dated:
@@ -273,11 +254,11 @@ def test_endpoint_that_has_answered_is_asked_until_the_timeout(
         assert asked_for(other, 45) >= 45
 
 
-def test_answer_while_an_endpoint_is_asked_again_counts(scene: Scene) -> None:
+def test_answer_while_an_endpoint_is_asked_again_counts(scene):
     with scene.fresh() as first:
         began = local_clock().now()
 
-        def since() -> float:
+        def since():
             return local_clock().now() - began
 
         # it comes up after 8 s, refuses to work until 9 s, and is away until 40 s
@@ -290,14 +271,14 @@ def test_answer_while_an_endpoint_is_asked_again_counts(scene: Scene) -> None:
 
 @pytest.mark.real("embedded")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_forked_child_knows_no_endpoint(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_child_knows_no_endpoint(scene, monkeypatch):
     monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 0.3)
     with scene.fresh() as first:
         with first.mutex():
             pass
         first.proxy.always(drop_request())
 
-        def child() -> str:
+        def child():
             with pytest.raises(GetError) as raised:
                 first.mutex().acquire(timeout=30)
             return str(raised.value)
@@ -306,9 +287,7 @@ def test_forked_child_knows_no_endpoint(scene: Scene, monkeypatch: pytest.Monkey
         assert asked_for(first, 1) >= 1
 
 
-def test_answer_of_the_service_that_gives_credentials_is_none(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answer_of_the_service_that_gives_credentials_is_none(scene, monkeypatch):
     with scene.fresh() as first:
         store = store_for(first.here)
         assert store.bounds is None
@@ -320,7 +299,7 @@ def test_answer_of_the_service_that_gives_credentials_is_none(
             },
         }
 
-        def assume_role(*_: object) -> None:
+        def assume_role(*_):
             raise ClientError(sts, "AssumeRole")
 
         monkeypatch.setattr(store.connection.pynamodb.client, "_make_api_call", assume_role)

@@ -1,25 +1,25 @@
-"""I3: fencing tokens only grow, whatever ends a claim."""
+"""I3: fencing tokens only grow, whatever ends a claim; those of new rows come from DynamoDB's time alone."""
 
 import threading
 import time
+from contextlib import contextmanager
+from email.utils import formatdate
 
 import pytest
 from hearing import until
+from lock_items import Elsewhere
+from pynamodb.connection import Connection
+from pynamodb.exceptions import PutError, TransactWriteError
+from pynamodb.transactions import TransactWrite
 from worker import workers
 
-from dev.faultproxy import fault_proxy, through
+from dev.faultproxy import deny, drop_request, fault_proxy, no_date, set_date, throttle, through
 from pynamodb_mutex import LockItem, Mutex, MutexError
-from pynamodb_mutex.testing import expire
+from pynamodb_mutex.testing import FakeClock, expire
 
-
-def another_client(table):
-    """Return a model whose mutexes are like those of another process."""
-
-    class Client(table):
-        class Meta(table.Meta):
-            table_name = table.Meta.table_name
-
-    return Client
+DAY = 86_400.0
+NOW = 1_800_000_000.0
+HUGE = 2**63 - 10
 
 
 def held(model=LockItem, **options):
@@ -32,64 +32,50 @@ def stored(table):
     return table.get("k", consistent_read=True)
 
 
+def next_token(model, key):
+    lock = Mutex.for_key(key, model=model) if issubclass(model, LockItem) else model.locked(key)
+    with lock:
+        return lock.fencing_token
+
+
 def test_each_acquisition_has_a_greater_one(table):
-    clients = [table, another_client(table), another_client(table)]
     tokens = []
-    for i in range(9):
-        with Mutex.for_key("k", model=clients[i % 3]) as mutex:
-            tokens.append(mutex.fencing_token)
-            assert stored(table).version == mutex.fencing_token
+    for model in [table, Elsewhere, Elsewhere] * 3:
+        tokens.append(next_token(model, "k"))
+        assert stored(table).version == tokens[-1]
     assert tokens == sorted(set(tokens))
 
 
-def test_who_takes_over_from_a_dead_holder_has_a_greater_one(table):
+def test_taker_of_a_dead_holders_lock_has_a_greater_one(table):
     dead = held()
     expire("k")
-    assert held(another_client(table)).fencing_token > dead.fencing_token
+    assert held(Elsewhere).fencing_token > dead.fencing_token
 
 
 def test_force_makes_it_grow_and_so_does_the_next_acquisition(table):
-    broken = held(another_client(table))
+    broken = held(Elsewhere)
     assert table.force_release("k")
     forced = stored(table).version
     assert broken.fencing_token < forced < held().fencing_token
 
 
-def test_a_hand_over_makes_it_grow(engine, table):
-    with fault_proxy(engine) as proxy:
-        client = through(proxy, table)
-        first, then = held(client), []
-        waiter = threading.Thread(target=lambda: then.append(held(client).fencing_token))
-        waiter.start()
-        until(lambda: first._latest.contender.queue.turns)
-        first.release()
-        waiter.join(60)
-        assert proxy.kinds() == ["GetItem", "acquire", "hand_over"]
+def test_hand_over_makes_it_grow(here, proxy):
+    first, then = held(here), []
+    waiter = threading.Thread(target=lambda: then.append(held(here).fencing_token))
+    waiter.start()
+    until(lambda: first._latest.contender.queue.turns)
+    first.release()
+    waiter.join(60)
+    assert proxy.kinds() == ["GetItem", "acquire", "hand_over"]
     assert then[0] > first.fencing_token
 
 
-def test_a_renewal_leaves_it_as_it_is(table):
+def test_renewal_leaves_it_as_it_is(table):
     mutex = held()
     before = mutex.fencing_token
     mutex.renew()
     mutex.renew(60)
     assert mutex.fencing_token == stored(table).version == before
-
-
-@pytest.mark.real
-def test_it_grows_over_the_deletion_of_its_row_even_for_a_wall_clock_that_is_behind(table):
-    """As TTL deletes it, days after the release."""
-    with workers(-3600.0) as (other,):
-        first = held()
-        first.release()
-        table("k").delete(add_version_condition=False)
-        time.sleep(1.1)  # server time is known to a second
-        other.ask("m = Mutex.for_key('k')")
-        assert other.ask("m.acquire(timeout=20)")
-        second = other.ask("m.fencing_token")
-        assert second > first.fencing_token
-        other.ask("m.release()")
-        assert held().fencing_token > second
 
 
 def test_it_grows_in_the_order_in_which_competitors_hold_the_lock(table):
@@ -100,10 +86,8 @@ def test_it_grows_in_the_order_in_which_competitors_hold_the_lock(table):
             with Mutex.for_key("k", model=model, poll=(0.005, 0.02)) as mutex:
                 tokens.append(mutex.fencing_token)
 
-    threads = [
-        threading.Thread(target=compete, args=(model,))
-        for model in [table, table, another_client(table), another_client(table)]
-    ]
+    models = [table, table, Elsewhere, Elsewhere]
+    threads = [threading.Thread(target=compete, args=(model,)) for model in models]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -119,3 +103,178 @@ def test_there_is_none_where_the_row_is_deleted_at_release(table):
     mutex.release()
     with pytest.raises(table.DoesNotExist):
         stored(table)
+
+
+# -- rows made anew --------------------------------------------------------------------------------
+
+
+@pytest.mark.real("embedded")
+def test_it_grows_over_the_deletion_of_its_row_even_for_a_wall_clock_that_is_behind(table):
+    """As TTL deletes it, days after the release."""
+    with workers(-3600.0) as (other,):
+        first = held()
+        first.release()
+        table("k").delete(add_version_condition=False)
+        time.sleep(1.1)  # server time is known to a second
+        other.ask("m = Mutex.for_key('k')")
+        assert other.ask("m.acquire(timeout=20)")
+        second = other.ask("m.fencing_token")
+        assert second > first.fencing_token
+        other.ask("m.release()")
+        assert held().fencing_token > second
+
+
+def shows(proxy, server_time):
+    """Let all answers show a server time."""
+    proxy.clear()
+    proxy.always(set_date(lambda _: formatdate(server_time, usegmt=True)))
+
+
+@contextmanager
+def another_process(scene, server_time):
+    """Make a client that has had no answer yet, to whom all answers show a server time."""
+    with fault_proxy(scene.engine) as proxy:
+        shows(proxy, server_time)
+        yield through(proxy, scene.there), proxy
+
+
+def save_alone(row):
+    row.save()
+
+
+def save_in_transaction(row):
+    meta = row.Meta
+    connection = Connection(host=meta.host, max_retry_attempts=meta.max_retry_attempts)
+    with TransactWrite(connection=connection) as transaction:
+        transaction.save(row)
+
+
+saves = pytest.mark.parametrize("save", [save_alone, save_in_transaction])
+
+
+@saves
+def test_first_save_of_a_process_takes_no_token_from_the_wall_clock(row_scene, save, monkeypatch):
+    key = f"{row_scene.key}-new"
+    with another_process(row_scene, NOW) as (first, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: NOW + DAY)
+            save(first(key))
+        before = next_token(first, key)
+        first(key).delete()
+    with another_process(row_scene, NOW + 2) as (second, _):
+        save(second(key))
+        assert next_token(second, key) > before
+
+
+@saves
+@pytest.mark.parametrize("fault", [deny, throttle])
+def test_first_save_needs_no_more_than_an_errors_answer_to_know_the_time(row_scene, save, fault):
+    key = f"{row_scene.key}-new"
+    with another_process(row_scene, NOW) as (client, proxy):
+        client.Meta.max_retry_attempts = 0  # else botocore asks again
+        proxy.always(fault(), op="GetItem")
+        save(client(key))
+        assert len(proxy.of("GetItem")) == 1
+    assert NOW - 1 < next_token(row_scene.there, key) / 1000 < NOW + 1
+
+
+@saves
+def test_first_save_without_any_answer_fails(row_scene, save):
+    key = f"{row_scene.key}-new"
+    with another_process(row_scene, NOW) as (client, proxy):
+        proxy.always(drop_request(), op="GetItem")
+        with pytest.raises(PutError if save is save_alone else TransactWriteError):
+            save(client(key))
+    assert row_scene.there.count(key) == 0
+
+
+@saves
+def test_first_save_of_a_process_takes_the_next_token_of_an_existing_row(row_scene, save):
+    with another_process(row_scene, NOW) as (first, _):
+        before = next_token(first, row_scene.key)
+    with another_process(row_scene, NOW - DAY) as (second, _):
+        save(second(row_scene.key))
+        assert next_token(second, row_scene.key) > before + 1
+
+
+def test_save_after_an_idle_hour_takes_no_token_ahead_of_server_time(row_scene):
+    key = f"{row_scene.key}-new"
+    with FakeClock() as clock, another_process(row_scene, NOW) as (first, proxy):
+        first(row_scene.key).save()
+        clock.advance(3600)
+        shows(proxy, NOW + 3600)
+        first(key).save()
+        before = next_token(first, key)
+        first(key).delete()
+    with another_process(row_scene, NOW + 3602) as (second, _):
+        assert NOW + 3600 < before / 1000 < NOW + 3602
+        second(key).save()
+        assert next_token(second, key) > before
+
+
+def test_lock_of_a_row_made_anew_has_a_greater_token(scene):
+    with another_process(scene, NOW) as (first, _):
+        before = next_token(first, scene.key)
+    scene.delete()
+    with another_process(scene, NOW + 2) as (second, _):
+        assert next_token(second, scene.key) > before
+
+
+def test_locks_of_one_instant_have_growing_tokens(scene):
+    tokens = []
+    with FakeClock(), another_process(scene, NOW) as (client, _):
+        for _ in range(3):
+            tokens.append(next_token(client, scene.key))
+            scene.delete()
+    assert tokens == sorted(set(tokens))
+
+
+# -- other rows, and an endpoint without Date ------------------------------------------------------
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_huge_version_of_a_row_does_not_reach_another_row(scene, together):
+    def token(key):
+        if not together:
+            return next_token(client, key)
+        with Mutex.for_keys([key], model=client) as mutexes:
+            return mutexes.fencing_tokens[key]
+
+    there = scene.there
+    with another_process(scene, NOW) as (client, _):
+        # another program has written the row
+        actions = [there.version.set(HUGE), there.token.set("another's")]
+        there._get_connection().update_item(scene.key, actions=actions)
+        assert not Mutex.for_key(scene.key, model=client).locked()
+        assert token(scene.key) == HUGE + 1
+        assert NOW - 1 < token(f"{scene.key}-other") / 1000 < NOW + 600
+
+
+def test_huge_version_of_a_row_does_not_reach_a_save_of_another_row(row_scene):
+    other = f"{row_scene.key}-other"
+    with another_process(row_scene, NOW) as (client, _):
+        row_scene.set_claim(client.lock_version.set(HUGE))
+        assert next_token(client, row_scene.key) == HUGE + 1
+        client(other).save()
+        assert NOW - 1 < next_token(client, other) / 1000 < NOW + 1
+
+
+def test_without_a_date_tokens_of_a_new_row_start_from_one_and_grow(scene):
+    tokens = []
+    with fault_proxy(scene.engine) as proxy:
+        proxy.always(no_date())
+        client = through(proxy, scene.there)
+        for _ in range(3):
+            with Mutex.for_key(scene.key, model=client) as mutex:
+                tokens.append(mutex.fencing_token)
+                assert scene.row.since is None
+    assert tokens == [2, 3, 4]
+
+
+def test_without_a_date_a_save_takes_the_next_token_of_an_existing_row(row_scene):
+    before = next_token(row_scene.there, row_scene.key)
+    with fault_proxy(row_scene.engine) as proxy:
+        proxy.always(no_date())
+        client = through(proxy, row_scene.there)
+        client(row_scene.key).save()
+        assert next_token(client, row_scene.key) == before + 2

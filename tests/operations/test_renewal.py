@@ -1,16 +1,29 @@
-"""Renewal in the background: many locks on few threads, and none that outlives its lock."""
+"""Renewal: many locks on few threads, none that outlives its lock, and renewals next to guarded writes."""
 
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 
 import pytest
-from driving import handle
+from botocore.client import BaseClient
+from driving import handle, send_renewal
 from hearing import until
-from worker import workers
+from row_scene import arrives_in_vain, delete, every_write, save, update
 
-from dev.faultproxy import Fault, after, fault_proxy, late, set_date, stall, through
+from dev.faultproxy import (
+    Fault,
+    after,
+    apply_then_500,
+    drop_answer,
+    drop_request,
+    fault_proxy,
+    late,
+    set_date,
+    stall,
+    through,
+)
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._runtime.process import RENEWAL_WORKERS
 from pynamodb_mutex.testing import FakeClock
@@ -20,51 +33,27 @@ LONG = 100.0
 """Seconds for which an answer is waited for: whoever waits for less does not wait for it."""
 
 
-@pytest.fixture
-def proxy(engine):
-    with fault_proxy(engine) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def here(proxy, table):
-    return through(proxy, table)
-
-
-MANY = """
-import http.client
-from concurrent.futures import ThreadPoolExecutor
-from threading import active_count
-
-at_once = http.client.HTTPConnection.getresponse
-def later(*args, **kwargs):
-    time.sleep(0.03)
-    return at_once(*args, **kwargs)
-http.client.HTTPConnection.getresponse = later
-
-locks = [Mutex.for_key(f"lock-{i}", lease=20.0) for i in range(500)]
-def all_of_them(do):
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(do, locks))
-"""
-
-
-@pytest.mark.real("local")  # the faster one: it takes 30 s
-@pytest.mark.alone
-def test_500_locks_of_one_process_live_on_a_few_threads(table):
+def test_200_locks_of_one_process_live_on_a_few_threads(table, monkeypatch):
     """With 30 ms added to each request."""
-    with workers(0.0) as (holder,):
-        holder.ask(MANY)
-        assert all(holder.ask("all_of_them(Mutex.acquire)"))
+    original = BaseClient._make_api_call
+
+    def later(*args):
+        time.sleep(0.03)
+        return original(*args)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", later)
+    locks = [Mutex.for_key(f"lock-{i}", lease=20.0) for i in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(Mutex.acquire, locks))
         for _ in range(21):  # longer than a lease
             time.sleep(1)
-            assert holder.ask("active_count()") <= 12
-        assert holder.ask("sum(m.held and not m.lost for m in locks)") == 500
-        holder.ask("all_of_them(Mutex.release)")
-        until(lambda: holder.ask("active_count()") == 1)
+            assert 0 < len(renewing_threads()) <= RENEWAL_WORKERS + 1
+        assert all(mutex.held and not mutex.lost for mutex in locks)
+        list(pool.map(Mutex.release, locks))
+    until(lambda: not renewing_threads())
 
 
-def test_a_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy, clock):
+def test_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy, clock):
     goes_on, told = threading.Event(), threading.Event()
     proxy.always(stall(goes_on), op="renew")
     here = through(proxy, table, read_timeout=LONG)
@@ -91,7 +80,7 @@ def key_of(seen):
     return seen.body["Key"]["key"]["S"]
 
 
-def test_a_renewal_that_arrives_after_a_later_one_leaves_the_later_end(table, here, proxy):
+def test_renewal_that_arrives_after_a_later_one_leaves_the_later_end(table, here, proxy):
     with Mutex.for_key("k", model=here, lease=30.0) as mutex:
         # on its way, it is overtaken by another
         proxy.next(after(mutex.renew), op="renew")
@@ -103,7 +92,7 @@ def test_a_renewal_that_arrives_after_a_later_one_leaves_the_later_end(table, he
         assert end_of(overtaken) < end_of(later)
 
 
-def test_a_renewal_that_meets_a_later_end_of_another_hand_goes_beyond_it(table, here, proxy):
+def test_renewal_that_meets_a_later_end_of_another_hand_goes_beyond_it(table, here, proxy):
     with Mutex.for_key("k", model=here, lease=30.0) as mutex:
         end = round(table.get("k").expires_at + 100, 3)
         table._get_connection().update_item("k", actions=[table.expires_at.set(end)])
@@ -197,12 +186,10 @@ def test_lock_that_is_not_to_be_renewed_is_not_for_an_end_that_came_nearer(
     assert proxy.of("renew") == []
 
 
-def end_of(seen):
-    """The end that a renewal asks for."""
-    (name,) = [
-        n for n, name in seen.body["ExpressionAttributeNames"].items() if name == "expires_at"
-    ]
-    placeholder = re.search(rf"{name} = (:\w+)", seen.body["UpdateExpression"])[1]
+def end_of(seen, name="expires_at"):
+    """The end that an acquisition or a renewal asks for."""
+    names = {name: short for short, name in seen.body["ExpressionAttributeNames"].items()}
+    placeholder = re.search(rf"{names[name]} = (:\w+)", seen.body["UpdateExpression"])[1]
     return float(seen.body["ExpressionAttributeValues"][placeholder]["N"])
 
 
@@ -210,30 +197,17 @@ def renewing_threads():
     return {t for t in threading.enumerate() if t.name.startswith("pynamodb-mutex")}
 
 
-def test_short_locks_share_one_thread(table):
+def test_short_locks_share_one_thread_and_those_that_need_none_have_none(table):
+    with Mutex.for_key("k", auto_renew=False):
+        assert renewing_threads() == set()
     seen = set()
     for i in range(30):
         with Mutex.for_key(f"k{i % 3}", lease=30.0):
-            seen |= renewing_threads() - LEFT_OVER
-    # workers may still renew what a test before left behind
-    assert len([thread for thread in seen if thread.name == "pynamodb-mutex-renewer"]) == 1
+            seen |= renewing_threads()
+    assert [thread.name for thread in seen] == ["pynamodb-mutex-renewer"]
 
 
-LEFT_OVER: set[threading.Thread] = set()
-
-
-@pytest.fixture(autouse=True)
-def left_over():
-    LEFT_OVER.clear()
-    LEFT_OVER.update(renewing_threads())
-
-
-def test_without_renewal_or_on_lost_there_is_no_thread(table):
-    with Mutex.for_key("k", auto_renew=False):
-        assert renewing_threads() <= LEFT_OVER
-
-
-def test_a_lock_outlives_its_lease_as_long_as_it_is_renewed(table, here, proxy, clock):
+def test_lock_outlives_its_lease_as_long_as_it_is_renewed(table, here, proxy, clock):
     with Mutex.for_key("k", model=here, lease=30.0) as mutex:
         before = table.get("k", consistent_read=True)
         for _ in range(6):  # each third of the lease
@@ -247,59 +221,39 @@ def test_a_lock_outlives_its_lease_as_long_as_it_is_renewed(table, here, proxy, 
 
 
 class Hanging(Fault):
-    """Reaches the engine when the test says so, and is answered then."""
+    """Reaches the engine when the test says so, or does at once, and is answered when the test says so."""
 
-    def __init__(self):
+    def __init__(self, *, applied=False):
         super().__init__("hanging", self._keep)
+        self.applied = applied
         self.came, self.goes_on = threading.Event(), threading.Event()
 
     def _keep(self, exchange):
+        reply = exchange.apply(self.name) if self.applied else None
         self.came.set()
         self.goes_on.wait(GENEROUS)
-        exchange.answer(exchange.apply(self.name))
+        exchange.answer(reply or exchange.apply(self.name))
 
 
-def test_a_renewal_under_way_does_not_revive_a_released_lock(table, proxy, clock):
-    here = through(proxy, table, read_timeout=LONG)
-    hanging = Hanging()
+@pytest.mark.parametrize("applied", [False, True])
+def test_renewal_under_way_does_not_revive_a_released_lock(table, proxy, clock, applied):
+    hanging = Hanging(applied=applied)
     proxy.next(hanging, op="renew")
-    mutex = Mutex.for_key("k", model=here, lease=30.0)
+    mutex = Mutex.for_key("k", model=through(proxy, table, read_timeout=LONG), lease=30.0)
     assert mutex.acquire()
     clock.advance(11)
     assert hanging.came.wait(GENEROUS)
     mutex.release()
     hanging.goes_on.set()
     (renewal,) = proxy.wait(1, "renew")
-    assert not renewal.applied
+    assert renewal.applied is applied
+    time.sleep(1)
     assert not mutex.held
     assert not mutex.lost
     assert table.get("k", consistent_read=True).expires_at is None
 
 
-def test_a_renewal_answered_after_the_release_does_not_either(table, proxy, clock):
-    here = through(proxy, table, read_timeout=LONG)
-    came, goes_on = threading.Event(), threading.Event()
-
-    def meet(exchange):
-        reply = exchange.apply("late answer")
-        came.set()
-        goes_on.wait(GENEROUS)
-        exchange.answer(reply)
-
-    proxy.next(Fault("late answer", meet), op="renew")
-    mutex = Mutex.for_key("k", model=here, lease=30.0)
-    assert mutex.acquire()
-    clock.advance(11)
-    assert came.wait(GENEROUS)
-    mutex.release()
-    goes_on.set()
-    for _ in range(20):
-        time.sleep(0.02)
-        assert not mutex.held
-    assert table.get("k", consistent_read=True).expires_at is None
-
-
-def test_a_renewal_that_the_network_kept_does_not_touch_the_next_holder(table, here, proxy, clock):
+def test_renewal_that_the_network_kept_does_not_touch_the_next_holder(table, here, proxy, clock):
     kept = late()
     proxy.next(kept, op="renew")
     mutex = Mutex.for_key("k", model=here, lease=30.0)
@@ -313,3 +267,213 @@ def test_a_renewal_that_the_network_kept_does_not_touch_the_next_holder(table, h
         after = table.get("k", consistent_read=True)
         assert after.token == other.token
         assert after.expires_at == before.expires_at
+
+
+def end_in_row(any_scene):
+    return float(any_scene.claim["expires_at"]["N"])
+
+
+def ends_written(any_scene):
+    """The ends of the claim in the requests that were applied, in the engine's order."""
+    return [
+        float(seen.body["Item"]["lock_expires_at"]["N"])
+        if seen.op == "PutItem"
+        else end_of(seen, "lock_expires_at")
+        for seen in any_scene.proxy.of("acquire", "renew", "PutItem")
+        if seen.applied
+    ]
+
+
+def test_saves_never_move_the_end_back(row_scene):
+    row = row_scene.locked()
+    lock, stop = row.row_lock, threading.Event()
+
+    def renew():
+        while not stop.is_set():
+            lock.renew()
+
+    with ThreadPoolExecutor() as pool:
+        renewing = pool.submit(renew)
+        for n in range(30):
+            save(row, str(n))
+        stop.set()
+        renewing.result(60)
+    ends = ends_written(row_scene)
+    assert ends == sorted(set(ends))
+    assert end_in_row(row_scene) == ends[-1]
+    assert (row_scene.row.balance, row_scene.row.last) == (30, "29")
+    assert len(row_scene.proxy.of("renew")) > 3
+    lock.release()
+
+
+@pytest.mark.parametrize(
+    ("faults", "applied"),
+    [
+        (lambda renew: [after(renew)], [False, True]),
+        (lambda renew: [drop_request(), after(renew)], [False, False, True]),
+        (lambda renew: [drop_answer(then=renew)], [True, False]),
+        (lambda renew: [apply_then_500(then=renew)], [True, False]),
+    ],
+)
+def test_save_that_meets_a_renewal_is_applied_once(row_scene, faults, applied):
+    """Repeated, if the renewal was sent later and comes first; else recognised."""
+    with row_scene.lock() as row:
+        row_scene.proxy.next(*faults(row.row_lock.renew), op="PutItem")
+        save(row)
+        assert row_scene.applied("PutItem") == applied
+        assert (row_scene.row.balance, row_scene.writes) == (1, 1)
+        ends = ends_written(row_scene)
+        assert ends == sorted(set(ends))
+        assert len(ends) == 3
+        assert end_in_row(row_scene) == ends[-1]
+        assert row.is_locked
+
+
+def test_save_that_the_network_kept_while_it_was_renewed_does_not_land(row_scene):
+    kept = late()
+    row = row_scene.locked()
+    row_scene.proxy.next(kept, after(row.row_lock.renew), op="PutItem")
+    save(row)
+    arrives_in_vain(row_scene, kept)
+    row.row_lock.release()
+
+
+def test_renewal_that_meets_a_save_sent_later_is_no_loss(row_scene):
+    lost = []
+    with row_scene.lock(on_lost=lost.append) as row:
+        row_scene.proxy.next(after(lambda: save(row)), op="renew")
+        row.row_lock.renew()
+        assert row_scene.row.balance == 1
+        ends = ends_written(row_scene)
+        assert ends == sorted(set(ends))
+        assert row.is_locked
+    assert lost == []
+
+
+@pytest.mark.parametrize("write", [update, delete])
+def test_other_writes_do_not_mind_a_renewal(row_scene, write):
+    with row_scene.lock() as row:
+        op = row_scene.op(write.__name__)
+        row_scene.proxy.next(after(row.row_lock.renew), op=op)
+        write(row)
+        assert row_scene.applied(op) == [True]
+
+
+def test_save_renews(row_scene):
+    with FakeClock() as clock:
+        row = row_scene.locked(auto_renew=False)
+        clock.advance(20)
+        assert row.row_lock.remaining < 10
+        before = end_in_row(row_scene)
+        save(row)
+        assert row.row_lock.remaining > 28
+        assert end_in_row(row_scene) > before
+        clock.advance(20)
+        assert row.is_locked
+        row.row_lock.release()
+
+
+@pytest.mark.parametrize("fault", [drop_answer, drop_request])
+def test_save_that_is_repeated_renews_no_further_than_what_was_applied(row_scene, fault):
+    with FakeClock() as clock:
+        row = row_scene.locked(auto_renew=False)
+
+        def wait():
+            clock.advance(20)
+
+        row_scene.proxy.next(fault(then=wait), op="PutItem")
+        saving = threading.Thread(target=save, args=(row,))
+        saving.start()
+        while saving.is_alive():
+            clock.advance(0.05)  # for the pause before the repeat
+            time.sleep(0.02)
+        if fault is drop_answer:
+            # its repeat was refused, so it brought nothing
+            assert row.row_lock.remaining < 10
+        else:
+            assert row.row_lock.remaining > 25
+        row.row_lock.release()
+
+
+def test_update_does_not_renew(row_scene):
+    with FakeClock() as clock:
+        row = row_scene.locked(auto_renew=False)
+        clock.advance(20)
+        update(row)
+        assert row.row_lock.remaining < 10
+        row.row_lock.release()
+
+
+@pytest.mark.parametrize("write", [save, update])
+def test_saves_that_come_often_renew_and_updates_do_not(row_scene, write):
+    with FakeClock() as clock, row_scene.lock() as row:
+        for _ in range(5):  # more than two renewals' time
+            clock.advance(5)
+            write(row)
+        if write is save:
+            assert row_scene.proxy.of("renew") == []
+        else:
+            row_scene.proxy.wait(1, "renew")
+
+
+def test_save_beyond_max_hold_does_not_renew(row_scene):
+    with FakeClock() as clock:
+        row = row_scene.locked(max_hold=5, auto_renew=False)
+        clock.advance(10)
+        left = row.row_lock.remaining
+        save(row)
+        assert row.row_lock.remaining <= left
+        assert row_scene.row.balance == 1
+        row.row_lock.release()
+
+
+@every_write
+def test_renewal_refused_because_a_write_unlocked_is_no_loss(row_scene, write):
+    lost = []
+    lock = row_scene.lock(on_lost=lost.append)
+    assert lock.acquire()
+    row, op = lock.row, row_scene.op(write.__name__)
+    # after the write was applied, and before its answer comes
+    row_scene.proxy.next(drop_answer(then=lambda: send_renewal(lock._latest)), op=op)
+    write(row, **({} if write is delete else {"unlock": True}))
+    assert row_scene.applied("renew") == [False]
+    assert not lock.lost
+    time.sleep(0.2)
+    assert lost == []
+
+
+def test_renewal_under_way_when_a_write_unlocks_is_no_loss(row_scene):
+    lost = []
+    lock = row_scene.lock(on_lost=lost.append, auto_renew=False)
+    assert lock.acquire()
+    row = lock.row
+    row_scene.proxy.next(after(lambda: save(row, unlock=True)), op="renew")
+    send_renewal(lock._latest)
+    assert row_scene.applied("renew") == [False]
+    assert row_scene.is_free
+    assert not lock.lost
+    assert lost == []
+
+
+def test_refused_renewal_shows_the_loss_if_the_write_that_unlocks_is_refused_too(row_scene):
+    lost = threading.Event()
+    lock = row_scene.lock(on_lost=lambda _: lost.set(), auto_renew=False)
+    assert lock.acquire()
+    row = lock.row
+    row_scene.forced_and_taken()
+    with pytest.raises(Exception, match="another holder has taken it"):
+        save(row, unlock=True)
+    assert lost.wait(60)
+    assert lock.lost
+
+
+def test_hung_renewal_delays_no_save(row_scene):
+    until = threading.Event()
+    with FakeClock() as clock, row_scene.lock() as row:
+        row_scene.proxy.next(stall(until), op="renew")
+        clock.advance(11)
+        row_scene.proxy.wait(1, "renew")
+        save(row)
+        assert row.row_lock._latest.together.renewals_under_way
+        until.set()
+    assert row_scene.row.balance == 1

@@ -1,10 +1,7 @@
 """The schedule of renewals and the loop that handles it: driven by hand, in a time of its own."""
 
-from __future__ import annotations
-
 import math
 import random
-from typing import Any
 
 import pytest
 
@@ -25,26 +22,26 @@ from pynamodb_mutex._runtime.notifications import RECEIVERS
 class Loop:
     """The renewal loop of a process, in a time that the test moves."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.time = 1000.0
         self.shared = Shared(lambda: self.time, random.uniform, lambda: "", RECEIVERS)
         self.schedule = self.shared.schedule
-        self.sent: list[list[Member]] = []
+        self.sent = []
         self.wait = Wait(-math.inf)
-        self.steps: Any = None
+        self.steps = None
         monkeypatch.setattr(renew, "renew_in_background", lambda _, several: several)
         monkeypatch.setattr(renew, "_batch_of", lambda member: member.batch)
 
-    def add(self, *members: Member) -> None:
+    def add(self, *members):
         for member in members:
             self.schedule.add(member, member.due())
         self.settle()
 
     @property
-    def runs(self) -> bool:
+    def runs(self):
         return self.steps is not None
 
-    def settle(self) -> None:
+    def settle(self):
         """Let the loop do what is due, until it waits or has ended."""
         if self.schedule.is_wanted and not self.runs:
             self.schedule.is_wanted, self.schedule.runs = False, True
@@ -63,7 +60,7 @@ class Loop:
             else:
                 self.wait = effect
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, seconds):
         end = self.time + seconds
         while self.runs and self.wait.until <= end:
             self.time = max(self.time, self.wait.until)
@@ -73,30 +70,28 @@ class Loop:
 
 
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+def loop(monkeypatch):
     return Loop(monkeypatch)
 
 
 class Member:
     """Due at one time; once handled, at the next."""
 
-    def __init__(
-        self, loop: Loop, *delays: float, sends: bool = False, batch: Any = None, early: float = 0.0
-    ) -> None:
+    def __init__(self, loop, *delays, sends=False, batch=None, early=0.0):
         self.dues = [loop.time + delay for delay in delays]
-        self.handled: list[float] = []
+        self.handled = []
         self.sends = sends
         self.batch = batch
         self.loop = loop
         self._early = early
 
-    def due(self) -> float:
+    def due(self):
         return self.dues[0] if self.dues else math.inf
 
-    def early(self) -> float:
+    def early(self):
         return self._early
 
-    def is_to_be_renewed(self, ahead: float) -> bool:
+    def is_to_be_renewed(self, ahead):
         if self.loop.time + ahead < self.dues[0]:
             return False
         self.handled.append(self.loop.time)
@@ -104,42 +99,23 @@ class Member:
         return self.sends
 
 
-def test_member_is_handled_when_it_is_due_and_not_before(loop: Loop) -> None:
-    member, start = Member(loop, 10, 20), loop.time
-    loop.add(member)
+def test_members_are_handled_when_they_are_due_in_order_and_not_once_removed(loop):
+    start = loop.time
+    late, early, removed = Member(loop, 10, 20), Member(loop, 9.5, sends=True), Member(loop, 9)
+    loop.add(late, early, removed)
+    for _ in range(2):
+        loop.schedule.remove(removed)
     loop.advance(9)
-    assert member.handled == []
-    loop.advance(1)
-    loop.advance(11)
-    assert member.handled == [start + 10, start + 20]
+    assert (late.handled, early.handled) == ([], [])
+    loop.advance(12)
+    assert late.handled == [start + 10, start + 20]
+    assert early.handled == [start + 9.5]
+    assert removed.handled == []
+    # a renewal is started for those that are to be renewed
+    assert loop.sent == [[early]]
 
 
-def test_members_are_handled_in_the_order_of_their_times(loop: Loop) -> None:
-    late, early, middle = (Member(loop, delay) for delay in (3, 1, 2))
-    loop.add(late, early, middle)
-    loop.advance(5)
-    assert early.handled < middle.handled < late.handled
-
-
-def test_renewal_is_started_for_those_that_are_to_be_renewed(loop: Loop) -> None:
-    member, silent = Member(loop, 1, sends=True), Member(loop, 1)
-    loop.add(member, silent)
-    loop.advance(1)
-    assert loop.sent == [[member]]
-    assert silent.handled
-
-
-def test_removed_member_is_not_handled(loop: Loop) -> None:
-    removed, other = Member(loop, 1), Member(loop, 1)
-    loop.add(removed, other)
-    loop.schedule.remove(removed)
-    loop.schedule.remove(removed)
-    loop.advance(2)
-    assert other.handled
-    assert not removed.handled
-
-
-def test_member_that_is_never_due_is_not_scheduled(loop: Loop) -> None:
+def test_member_that_is_never_due_is_not_scheduled(loop):
     loop.add(Member(loop))
     assert not loop.runs
     member = Member(loop, 1)
@@ -151,7 +127,7 @@ def test_member_that_is_never_due_is_not_scheduled(loop: Loop) -> None:
     assert not member.handled
 
 
-def test_earlier_time_wakes_the_loop_and_a_later_one_does_not(loop: Loop) -> None:
+def test_earlier_time_wakes_the_loop_and_a_later_one_does_not(loop):
     member = Member(loop, 0.9)
     loop.add(member)
     later = Member(loop, 5)
@@ -168,7 +144,7 @@ def test_earlier_time_wakes_the_loop_and_a_later_one_does_not(loop: Loop) -> Non
     assert member.handled
 
 
-def test_later_time_voids_the_entry_of_the_earlier(loop: Loop) -> None:
+def test_later_time_voids_the_entry_of_the_earlier(loop):
     member, start = Member(loop, 1), loop.time
     loop.add(member)
     member.dues = [start + 5]
@@ -177,13 +153,10 @@ def test_later_time_voids_the_entry_of_the_earlier(loop: Loop) -> None:
     assert member.handled == [start + 5]
 
 
-def test_refresh_does_not_add(loop: Loop) -> None:
+def test_refresh_asks_again_and_does_not_add(loop):
     loop.schedule.refresh(Member(loop, 0))
     assert loop.schedule.is_empty
     assert not loop.schedule.is_wanted
-
-
-def test_refresh_all_asks_everyone_again(loop: Loop) -> None:
     members = [Member(loop, 100) for _ in range(5)]
     loop.add(*members)
     for member in members[:3]:
@@ -196,8 +169,8 @@ def test_refresh_all_asks_everyone_again(loop: Loop) -> None:
 # -- batches ------------------------------------------------------------------------------------
 
 
-def test_those_of_one_batch_that_are_due_soon_are_sent_together(loop: Loop) -> None:
-    def member(delay: float, **options: Any) -> Member:
+def test_those_of_one_batch_that_are_due_soon_are_sent_together(loop):
+    def member(delay, **options):
         return Member(loop, delay, 99, sends=True, **{"batch": "a", "early": 0.5, **options})
 
     first, second, alone = member(1), member(1.5), member(1.2, batch=None)
@@ -210,7 +183,7 @@ def test_those_of_one_batch_that_are_due_soon_are_sent_together(loop: Loop) -> N
     assert loop.sent[2:] == [[alone], [patient], [later]]
 
 
-def test_one_without_a_batch_takes_nobody_along(loop: Loop) -> None:
+def test_one_without_a_batch_takes_nobody_along(loop):
     alone = Member(loop, 1, sends=True, early=1.0)
     other = Member(loop, 1.1, sends=True, early=1.0, batch="a")
     loop.add(alone, other)
@@ -219,7 +192,7 @@ def test_one_without_a_batch_takes_nobody_along(loop: Loop) -> None:
     assert not other.handled
 
 
-def test_batch_has_no_more_members_than_dynamodb_takes(loop: Loop) -> None:
+def test_batch_has_no_more_members_than_dynamodb_takes(loop):
     members = [Member(loop, 1, sends=True, batch="a") for _ in range(2 * MOST_TOGETHER + 1)]
     silent = Member(loop, 1, batch="a")
     loop.add(silent, *members)
@@ -228,7 +201,7 @@ def test_batch_has_no_more_members_than_dynamodb_takes(loop: Loop) -> None:
     assert silent.handled
 
 
-def test_member_that_left_meanwhile_is_not_taken_along(loop: Loop) -> None:
+def test_member_that_left_meanwhile_is_not_taken_along(loop):
     gone, first = (Member(loop, 1 + i, 9, sends=True, batch="a", early=2.0) for i in (0.5, 0))
     loop.add(first, gone)
     loop.schedule.remove(gone)
@@ -240,14 +213,14 @@ def test_member_that_left_meanwhile_is_not_taken_along(loop: Loop) -> None:
 # -- robustness ---------------------------------------------------------------------------------
 
 
-def test_member_that_is_always_due_is_not_handled_at_once_again(loop: Loop) -> None:
+def test_member_that_is_always_due_is_not_handled_at_once_again(loop):
     class Stuck(Member):
         """Due in the past, whatever happens."""
 
-        def due(self) -> float:
+        def due(self):
             return self.loop.time - 1
 
-        def is_to_be_renewed(self, ahead: float) -> bool:
+        def is_to_be_renewed(self, ahead):
             self.handled.append(self.loop.time)
             return False
 
@@ -259,11 +232,11 @@ def test_member_that_is_always_due_is_not_handled_at_once_again(loop: Loop) -> N
     assert other.handled
 
 
-def test_member_that_is_refreshed_while_it_is_handled_keeps_the_newer_time(loop: Loop) -> None:
+def test_member_that_is_refreshed_while_it_is_handled_keeps_the_newer_time(loop):
     """What it returns may be out of date: an answer came in between."""
 
     class Answered(Member):
-        def due(self) -> float:
+        def due(self):
             due = super().due()
             if self.handled and not self.dues[1:]:
                 self.dues = [self.loop.time + 1, math.inf]
@@ -277,9 +250,9 @@ def test_member_that_is_refreshed_while_it_is_handled_keeps_the_newer_time(loop:
     assert loop.schedule.next_due() <= loop.time + 1
 
 
-def test_member_that_is_removed_while_it_is_handled_is_not_put_back(loop: Loop) -> None:
+def test_member_that_is_removed_while_it_is_handled_is_not_put_back(loop):
     class Ended(Member):
-        def is_to_be_renewed(self, ahead: float) -> bool:
+        def is_to_be_renewed(self, ahead):
             self.loop.schedule.remove(self)
             return super().is_to_be_renewed(ahead)
 
@@ -289,9 +262,9 @@ def test_member_that_is_removed_while_it_is_handled_is_not_put_back(loop: Loop) 
     assert len(member.handled) == 1
 
 
-def test_member_that_fails_does_not_end_the_others(loop: Loop) -> None:
+def test_member_that_fails_does_not_end_the_others(loop):
     class Failing(Member):
-        def is_to_be_renewed(self, ahead: float) -> bool:
+        def is_to_be_renewed(self, ahead):
             super().is_to_be_renewed(ahead)
             raise LookupError("mine")
 
@@ -311,10 +284,9 @@ def test_member_that_fails_does_not_end_the_others(loop: Loop) -> None:
 # -- the end ------------------------------------------------------------------------------------
 
 
-def test_loop_ends_after_a_while_without_work_and_is_wanted_again(loop: Loop) -> None:
-    member = Member(loop, 1)
-    loop.add(member)
-    loop.advance(1)
+def test_loop_ends_after_a_while_without_work_and_begins_again(loop):
+    loop.add(Member(loop, 30 * LINGER))
+    loop.advance(30 * LINGER)
     loop.advance(LINGER - LONGEST_SLEEP)
     assert loop.runs
     loop.advance(2 * LONGEST_SLEEP)
@@ -325,15 +297,7 @@ def test_loop_ends_after_a_while_without_work_and_is_wanted_again(loop: Loop) ->
     assert again.handled
 
 
-def test_loop_goes_on_as_long_as_anything_is_scheduled(loop: Loop) -> None:
-    loop.add(Member(loop, 1000))
-    loop.advance(30 * LINGER)
-    assert loop.runs
-
-
-def test_loop_goes_on_as_long_as_the_system_refuses_a_thread(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loop_goes_on_as_long_as_the_system_refuses_a_thread(loop, monkeypatch):
     loop.add(Member(loop, 1))
     monkeypatch.setattr(Shared, "waits_for_threads", True)
     loop.advance(10 * LINGER)
@@ -343,25 +307,14 @@ def test_loop_goes_on_as_long_as_the_system_refuses_a_thread(
     assert not loop.runs
 
 
-def test_what_was_removed_does_not_pile_up() -> None:
+def test_removed_members_do_not_pile_up(loop):
     schedule = RenewalSchedule()
-    members = [_Plain(100.0) for _ in range(3)]
+    members = [Member(loop, 100.0) for _ in range(3)]
     for member in members:
         schedule.add(member, member.due())
     for _ in range(500):
-        member = _Plain(50.0)
+        member = Member(loop, 50.0)
         schedule.add(member, member.due())
         schedule.remove(member)
     assert len(schedule._heap) < 120
-    assert [schedule.take_due(100.0) for _ in range(4)] == [*members, None]
-
-
-class _Plain:
-    def __init__(self, due: float) -> None:
-        self._due = due
-
-    def due(self) -> float:
-        return self._due
-
-    def early(self) -> float:
-        return 0.0
+    assert [schedule.take_due(loop.time + 100.0) for _ in range(4)] == [*members, None]

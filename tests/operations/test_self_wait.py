@@ -1,13 +1,9 @@
 """Waits for oneself: refused where they would never end, and nowhere else."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from accounts import Account, Elsewhere, Ledger
@@ -34,28 +30,28 @@ LONG = 60.0
 
 
 @pytest.fixture(autouse=True)
-def tables(accounts: type[Account], ledger: type[Ledger]) -> None:
+def tables(accounts, ledger):
     """A fresh lock table, and two tables with a row a each."""
 
 
-def mutex(**options: Any) -> Mutex:
+def mutex(**options):
     return Mutex.for_key("a", **options)
 
 
-def semaphore(permits: int = 1, **options: Any) -> Semaphore:
+def semaphore(permits=1, **options):
     return Semaphore.for_key("a", permits=permits, **options)
 
 
-def queue_of(key: str, model: Any = LockItem) -> Any:
+def queue_of(key, model=LockItem):
     return QueueFor(model, key)
 
 
 @contextmanager
-def held_meanwhile(lock: Any) -> Iterator[threading.Event]:
+def held_meanwhile(lock):
     """Let another thread hold a lock inside the block, until it ends or the event is set."""
     taken, leave = threading.Event(), threading.Event()
 
-    def hold() -> None:
+    def hold():
         with lock:
             taken.set()
             assert leave.wait(LONG)
@@ -70,10 +66,10 @@ def held_meanwhile(lock: Any) -> Iterator[threading.Event]:
         thread.join(LONG)
 
 
-def soon(*actions: Callable[[], object]) -> threading.Thread:
+def soon(*actions):
     """Let another thread act as soon as this one waits for the lock on the key a."""
 
-    def act() -> None:
+    def act():
         until(lambda: queue_of("a").turns)
         for action in actions:
             action()
@@ -83,7 +79,7 @@ def soon(*actions: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def waits(lock: Any) -> None:
+def waits(lock):
     """Check that an acquisition without a timeout begins to wait."""
     driven = acquiring(lock, True, -1)
     assert driven.until_it_waits() is not None
@@ -92,70 +88,60 @@ def waits(lock: Any) -> None:
 
 # -- refused ---------------------------------------------------------------------------------------
 
+
+def reentrant(**options):
+    return mutex(reentrant=True, **options)
+
+
+def group(*keys):
+    return lambda **options: Mutex.for_keys(keys, **options)
+
+
+def any_of(*keys, **fixed):
+    return lambda **options: Mutex.any_of(keys, **fixed, **options)
+
+
+def row(model):
+    return lambda **options: model.locked("a", **options)
+
+
+def rows(**options):
+    return Account.locked_all(["a"], **options)
+
+
+def by_name(**options):
+    return Mutex.for_row(Ledger, "a", **options)
+
+
 PAIRS = {
     "two mutexes": (mutex, mutex, "a"),
-    "one may be entered again, the other not": (lambda **o: mutex(reentrant=True, **o), mutex, "a"),
-    "one may not be entered again": (mutex, lambda **o: mutex(reentrant=True, **o), "a"),
-    "a group with the key": (mutex, lambda **o: Mutex.for_keys(["b", "a"], **o), "a"),
-    "a key of a group": (lambda **o: Mutex.for_keys(["a", "b"], **o), mutex, "a"),
-    "two groups": (
-        lambda **o: Mutex.for_keys(["a", "b"], **o),
-        lambda **o: Mutex.for_keys(["c", "b"], **o),
-        "b",
-    ),
-    "any of one key": (mutex, lambda **o: Mutex.any_of(["a"], **o), "a"),
-    "the key of any": (lambda **o: Mutex.any_of(["a"], **o), mutex, "a"),
-    "any of the keys of a group": (
-        lambda **o: Mutex.for_keys(["a", "b"], **o),
-        lambda **o: Mutex.any_of(["a", "b"], **o),
-        None,
-    ),
+    "one may be entered again, the other not": (reentrant, mutex, "a"),
+    "one may not be entered again": (mutex, reentrant, "a"),
+    "a group with the key": (mutex, group("b", "a"), "a"),
+    "a key of a group": (group("a", "b"), mutex, "a"),
+    "two groups": (group("a", "b"), group("c", "b"), "b"),
+    "any of one key": (mutex, any_of("a"), "a"),
+    "the key of any": (any_of("a"), mutex, "a"),
+    "any of the keys of a group": (group("a", "b"), any_of("a", "b"), None),
     "a semaphore's last permit": (semaphore, semaphore, "a#permit-1"),
     "any, which only the same object enters again": (
-        lambda **o: Mutex.any_of(["a"], reentrant=True, **o),
-        lambda **o: Mutex.any_of(["a"], reentrant=True, **o),
+        any_of("a", reentrant=True),
+        any_of("a", reentrant=True),
         "a",
     ),
-    "a row": (
-        lambda **o: Account.locked("a", **o),
-        lambda **o: Account.locked("a", **o),
-        None,
-    ),
-    "a row by another model of its table": (
-        lambda **o: Account.locked("a", **o),
-        lambda **o: Elsewhere.locked("a", **o),
-        None,
-    ),
-    "a row among several": (
-        lambda **o: Account.locked("a", **o),
-        lambda **o: Account.locked_all(["a"], **o),
-        None,
-    ),
-    "several rows": (
-        lambda **o: Account.locked_all(["a"], **o),
-        lambda **o: Account.locked("a", **o),
-        None,
-    ),
-    "a row in the lock table, and by its name": (
-        lambda **o: Ledger.locked("a", **o),
-        lambda **o: Mutex.for_row(Ledger, "a", **o),
-        None,
-    ),
-    "a row by its name": (
-        lambda **o: Mutex.for_row(Ledger, "a", **o),
-        lambda **o: Ledger.locked("a", **o),
-        None,
-    ),
+    "a row": (row(Account), row(Account), None),
+    "a row by another model of its table": (row(Account), row(Elsewhere), None),
+    "a row among several": (row(Account), rows, None),
+    "several rows": (rows, row(Account), None),
+    "a row in the lock table, and by its name": (row(Ledger), by_name, None),
+    "a row by its name": (by_name, row(Ledger), None),
 }
 
 
-pairs = pytest.mark.parametrize(("holds", "asks", "key"), PAIRS.values(), ids=PAIRS)
-
-
-@pairs
-def test_wait_for_an_own_lock_is_refused_without_a_request(
-    sent: list[str], holds: Callable[..., Any], asks: Callable[..., Any], key: str | None
-) -> None:
+@pytest.mark.parametrize(("holds", "asks", "key"), PAIRS.values(), ids=PAIRS)
+def test_wait_for_an_own_lock_is_refused_without_a_request_or_ends_by_its_timeout(
+    sent, holds, asks, key
+):
     holder, waiter = holds(owner="outer"), asks(owner="inner")
     assert waiter.acquire()
     waiter.release()
@@ -172,30 +158,23 @@ def test_wait_for_an_own_lock_is_refused_without_a_request(
         assert sent == []
         assert holder.held
         assert not waiter.held
+        patient = asks(timeout=0.05)
+        assert patient.acquire() is False
+        assert patient.acquire(timeout=0.05) is False
+        assert patient.acquire(blocking=False) is False
+        with pytest.raises(MutexTimeoutError):
+            patient.__enter__()
     with waiter:
         assert not holder.held
 
 
-@pairs
-def test_wait_with_a_timeout_ends_by_it(
-    holds: Callable[..., Any], asks: Callable[..., Any], key: str | None
-) -> None:
-    with holds():
-        waiter = asks(timeout=0.05)
-        assert waiter.acquire() is False
-        assert waiter.acquire(timeout=0.05) is False
-        assert waiter.acquire(blocking=False) is False
-        with pytest.raises(MutexTimeoutError):
-            waiter.__enter__()
-
-
-def test_function_that_calls_itself_under_its_lock_is_refused() -> None:
+def test_function_that_calls_itself_under_its_lock_is_refused():
     @synchronized("a-{depth}")
-    def by_key(depth: int) -> None:
+    def by_key(depth):
         by_key(depth)
 
     @mutex()
-    def by_mutex() -> None:
+    def by_mutex():
         by_mutex()
 
     for function in (lambda: by_key(1), by_mutex):
@@ -204,7 +183,7 @@ def test_function_that_calls_itself_under_its_lock_is_refused() -> None:
     assert not mutex().locked()
 
 
-def test_lock_that_was_attached_is_an_own_one() -> None:
+def test_lock_that_was_attached_is_an_own_one():
     giver = mutex()
     giver.acquire()
     attached = Mutex.attach(giver.detach(), owner="attached")
@@ -213,7 +192,7 @@ def test_lock_that_was_attached_is_an_own_one() -> None:
     attached.release()
 
 
-def test_wait_behind_a_wait_of_the_same_thread_is_refused() -> None:
+def test_wait_behind_a_wait_of_the_same_thread_is_refused():
     """A signal handler runs while its thread waits, and the thread waits on when it returns."""
     with held_meanwhile(mutex()):
         interrupted = acquiring(mutex(owner="outer"), True, LONG)
@@ -226,7 +205,7 @@ def test_wait_behind_a_wait_of_the_same_thread_is_refused() -> None:
 # -- not refused -----------------------------------------------------------------------------------
 
 
-def test_wait_for_what_was_released_or_lost_goes_on() -> None:
+def test_wait_for_what_was_released_or_lost_goes_on():
     for end in (
         Mutex.release,
         Mutex.detach,
@@ -241,7 +220,7 @@ def test_wait_for_what_was_released_or_lost_goes_on() -> None:
         waiter.release()
 
 
-def test_wait_for_what_has_ended_unnoticed_goes_on() -> None:
+def test_wait_for_what_has_ended_unnoticed_goes_on():
     with FakeClock() as clock:
         holder = mutex(lease=1, auto_renew=False)
         assert holder.acquire()
@@ -253,7 +232,7 @@ def test_wait_for_what_has_ended_unnoticed_goes_on() -> None:
         driven.interrupt()
 
 
-def test_wait_for_a_lock_that_another_thread_took_goes_on() -> None:
+def test_wait_for_a_lock_that_another_thread_took_goes_on():
     """Though this one may release it, as any may."""
     taken = mutex()
     thread = threading.Thread(target=taken.acquire)
@@ -265,7 +244,7 @@ def test_wait_for_a_lock_that_another_thread_took_goes_on() -> None:
     helper.join(LONG)
 
 
-def test_lock_that_another_thread_attached_is_an_own_one_once_this_one_enters_it() -> None:
+def test_lock_that_another_thread_attached_is_an_own_one_once_this_one_enters_it():
     giver, made = mutex(), []
     giver.acquire()
     ticket = giver.detach()
@@ -278,7 +257,7 @@ def test_lock_that_another_thread_attached_is_an_own_one_once_this_one_enters_it
         mutex().acquire()
 
 
-def test_wait_for_any_of_several_goes_on_if_others_hold_one_of_them() -> None:
+def test_wait_for_any_of_several_goes_on_if_others_hold_one_of_them():
     with mutex(), held_meanwhile(Mutex.for_key("b")) as leave:
         waiter = Mutex.any_of(["a", "b"])
         helper = threading.Timer(0.1, leave.set)
@@ -288,7 +267,7 @@ def test_wait_for_any_of_several_goes_on_if_others_hold_one_of_them() -> None:
         waiter.release()
 
 
-def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_holds() -> None:
+def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_holds():
     """It may come at any instant, also just before the wait is checked."""
     giver, taker = mutex(), mutex()
     thread = threading.Thread(target=giver.acquire)
@@ -312,8 +291,8 @@ def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_hol
 
 
 @pytest.mark.real("embedded")
-def test_wait_in_a_forked_child_for_its_parents_lock_goes_on() -> None:
-    def child() -> bool:
+def test_wait_in_a_forked_child_for_its_parents_lock_goes_on():
+    def child():
         return mutex().acquire()
 
     with mutex():
@@ -322,8 +301,8 @@ def test_wait_in_a_forked_child_for_its_parents_lock_goes_on() -> None:
     assert fork.value() is True
 
 
-def test_rows_that_differ_in_the_range_key_alone_are_different_locks() -> None:
-    def lock_model(sort_key: str) -> type[LockItem]:
+def test_rows_that_differ_in_the_range_key_alone_are_different_locks():
+    def lock_model(sort_key):
         class Ranged(LockItem):
             class Meta(LockItem.Meta):
                 table_name = "ranged"
@@ -346,18 +325,13 @@ def test_rows_that_differ_in_the_range_key_alone_are_different_locks() -> None:
 # -- tasks, and the threads of event loops ---------------------------------------------------------
 
 
-def block(lock: Any) -> bool:
+def block(lock):
     """Take a lock as a thread does, wherever this is called."""
-    taken: bool = lock.acquire()
-    return taken
+    return lock.acquire()
 
 
-async def block_in_a_task(lock: Any) -> bool:
-    return block(lock)
-
-
-def test_task_that_waits_for_itself_is_refused() -> None:
-    async def main() -> None:
+def test_task_that_waits_for_itself_is_refused():
+    async def main():
         for holder in (AsyncMutex.for_key("a"), AsyncSemaphore.for_key("a", permits=1)):
             permit = "a" if type(holder) is AsyncMutex else "a#permit-1"
             async with holder:
@@ -377,8 +351,8 @@ def test_task_that_waits_for_itself_is_refused() -> None:
     asyncio.run(main())
 
 
-def test_tasks_wait_for_each_other() -> None:
-    async def main() -> None:
+def test_tasks_wait_for_each_other():
+    async def main():
         async with AsyncMutex.for_key("a"):
             waiting = asyncio.create_task(AsyncMutex.for_key("a").acquire())
             in_a_thread = asyncio.create_task(asyncio.to_thread(block, mutex()))
@@ -396,27 +370,18 @@ def test_tasks_wait_for_each_other() -> None:
     asyncio.run(main())
 
 
-ways = pytest.mark.parametrize(
-    "asks",
-    [
-        mutex,
-        lambda **options: Mutex.for_keys(["b", "a"], **options),
-        lambda **options: Mutex.any_of(["a"], **options),
-    ],
-    ids=["a mutex", "a group", "any of some keys"],
-)
+WAYS = {"a mutex": mutex, "a group": group("b", "a"), "any of some keys": any_of("a")}
+ways = pytest.mark.parametrize("asks", WAYS.values(), ids=WAYS)
 
 
 @ways
 @pytest.mark.parametrize("holds", [mutex, lambda **o: AsyncMutex.for_key("a", **o)])
-def test_wait_that_blocks_the_loop_of_the_holder_is_refused(
-    asks: Callable[..., Any], holds: Callable[..., Any]
-) -> None:
-    async def hold(lock: Any) -> None:
+def test_wait_that_blocks_the_loop_of_the_holder_is_refused(asks, holds):
+    async def hold(lock):
         taken = lock.acquire()
         assert taken is True or await taken
 
-    async def main() -> None:
+    async def main():
         await asyncio.create_task(hold(holds(owner="outer")))
         with pytest.raises(MutexAlreadyHeldError, match=r"aio\.AsyncMutex") as raised:
             asks(owner="inner").acquire()
@@ -433,26 +398,27 @@ def test_wait_that_blocks_the_loop_of_the_holder_is_refused(
 
 
 @pytest.mark.real("embedded")  # a simulated process adds a line of its own
-@ways
-def test_warning_of_a_wait_that_blocks_the_loop_names_the_line_that_waits(
-    asks: Callable[..., Any],
-) -> None:
-    async def main() -> None:
-        with pytest.warns(RuntimeWarning) as warned, pytest.raises(MutexTimeoutError):
-            asks(timeout=0.05).__enter__()
-        assert [warning.filename for warning in warned] == [__file__]
+def test_warning_of_a_wait_that_blocks_the_loop_names_the_line_that_waits():
+    async def main():
+        for asks in WAYS.values():
+            with pytest.warns(RuntimeWarning) as warned, pytest.raises(MutexTimeoutError):
+                asks(timeout=0.05).__enter__()
+            assert [warning.filename for warning in warned] == [__file__]
 
     with mutex():
         asyncio.run(main())
 
 
-def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refused() -> None:
+def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refused():
+    async def main():
+        block(mutex())
+
     with mutex(), pytest.raises(MutexAlreadyHeldError, match="AsyncMutex"):
-        asyncio.run(block_in_a_task(mutex()))
+        asyncio.run(main())
 
 
-def test_wait_on_a_loops_thread_for_another_thread_goes_on() -> None:
-    async def main(leave: threading.Event) -> None:
+def test_wait_on_a_loops_thread_for_another_thread_goes_on():
+    async def main(leave):
         helper = soon(leave.set)
         waiter = mutex()
         assert block(waiter)
@@ -463,10 +429,10 @@ def test_wait_on_a_loops_thread_for_another_thread_goes_on() -> None:
         asyncio.run(main(leave))
 
 
-def test_wait_behind_a_task_of_the_same_loop_is_refused() -> None:
+def test_wait_behind_a_task_of_the_same_loop_is_refused():
     """A hand-over to that task would come to one who never runs again."""
 
-    async def main() -> None:
+    async def main():
         first = asyncio.create_task(AsyncMutex.for_key("a").acquire())
         await asyncio.sleep(0)
         assert len(queue_of("a").turns) == 1
@@ -480,9 +446,7 @@ def test_wait_behind_a_task_of_the_same_loop_is_refused() -> None:
 
 
 @ways
-def test_wait_for_what_a_task_of_the_same_loop_takes_meanwhile_is_refused(
-    asks: Callable[..., Any],
-) -> None:
+def test_wait_for_what_a_task_of_the_same_loop_takes_meanwhile_is_refused(asks):
     """Its request was under way when the wait began, and blocked the loop."""
     driven = acquiring(asks(), True, -1)
     with held_elsewhere("a"):

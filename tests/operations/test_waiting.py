@@ -1,7 +1,5 @@
 """The schedule of polls, and the local queue with those who wait in it: no DynamoDB, and no time passes."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics
@@ -28,12 +26,14 @@ def queue():
     return LocalQueue({}, "k")
 
 
-def turn_of(queue, name=""):
-    return Turn(queue, name, Wakeup())
+@pytest.fixture
+def line(queue):
+    """Two in line."""
+    return in_line(queue), in_line(queue)
 
 
 def in_line(queue, *, polls_first=False):
-    turn = turn_of(queue)
+    turn = Turn(queue, "", Wakeup())
     turn.enter(0.0, polls_first=polls_first)
     return turn
 
@@ -45,11 +45,7 @@ def next_in_line(queue, holder, now=0.0):
 # -- the schedule -------------------------------------------------------------------------------
 
 
-@given(
-    st.floats(0.001, 10),
-    st.floats(1, 100),
-    st.floats(0, 100),
-)
+@given(st.floats(0.001, 10), st.floats(1, 100), st.floats(0, 100))
 def test_wait_is_within_its_bounds(base, times, previous):
     cap = base * times
     wait = next_wait(previous, (base, cap), random.uniform)
@@ -81,23 +77,27 @@ def test_two_waiters_do_not_keep_step():
 # -- the queue ----------------------------------------------------------------------------------
 
 
-def test_queue_knows_its_holder(queue):
-    assert queue.is_idle
+def test_queue_knows_its_holder_and_is_kept_while_it_is_in_use():
+    queues = {}
+    queue = LocalQueue(queues, "k")
+    assert (queue.is_idle, queues) == (True, {})
+    turn, wakeup = in_line(queue), Wakeup()
+    queue.watch(wakeup)
+    turn.leave()
+    assert queues == {"k": queue}
+    queue.unwatch(wakeup)
+    assert queues == {}
     queue.acquired_by("a")
-    assert (queue.holder, queue.is_idle) == ("a", False)
+    assert (queue.holder, queue.is_idle, queues) == ("a", False, {"k": queue})
+    assert next_in_line(queue, "a") is None
     queue.released_by("another")
     assert queue.holder == "a"
     queue.released_by("a")
-    assert queue.is_idle
+    assert (queue.is_idle, queues) == (True, {})
 
 
-def test_nobody_is_next_when_nobody_waits(queue):
-    queue.acquired_by("a")
-    assert next_in_line(queue, "a") is None
-
-
-def test_only_the_first_in_line_polls(queue):
-    first, second = in_line(queue), in_line(queue)
+def test_only_the_first_in_line_polls(queue, line):
+    first, second = line
     assert queue.leads(first)
     assert not queue.leads(second)
     first.polls_at = second.polls_at = 7.0
@@ -107,31 +107,35 @@ def test_only_the_first_in_line_polls(queue):
     assert queue.is_idle
 
 
-def test_first_in_line_polls_at_once_unless_this_process_holds_the_lock(queue):
-    turn, behind = in_line(queue), in_line(queue)
+def test_first_in_line_polls_at_once_unless_this_process_holds_the_lock(queue, line):
+    turn, behind = line
     assert (turn.polls_at, behind.polls_at) == (-math.inf, math.inf)
     behind.leave()
     turn.leave()
     queue.acquired_by("a")
-    turn = in_line(queue)
-    assert turn.polls_at == math.inf
-    turn.leave()
+    first, second = in_line(queue), in_line(queue)
+    assert (first.polls_at, second.polls_at) == (math.inf, math.inf)
+    # and when it releases
+    queue.released_by("a")
+    assert (first.polls_at, second.polls_at) == (-math.inf, math.inf)
+    first.leave()
+    second.leave()
     # one that is noted, but does not hold it any more
+    queue.acquired_by("a")
     assert in_line(queue, polls_first=True).polls_at == -math.inf
 
 
 @pytest.mark.parametrize("how", ["saw", "acquired_by"])
-def test_all_in_line_are_woken_when_it_becomes_known_that_the_lock_is_held(queue, how):
-    turns = [in_line(queue), in_line(queue)]
+def test_all_in_line_are_woken_when_it_becomes_known_that_the_lock_is_held(queue, line, how):
     assert not queue.known_taken
     getattr(queue, how)("another's")
     assert queue.known_taken
-    assert [turn.wakeup.rung for turn in turns] == [True, True]
-    for turn in turns:
+    assert [turn.wakeup.rung for turn in line] == [True, True]
+    for turn in line:
         turn.wakeup.rung = False
     queue.saw("a later one")
     assert queue.in_the_way == "a later one"
-    assert [turn.wakeup.rung for turn in turns] == [False, False]
+    assert [turn.wakeup.rung for turn in line] == [False, False]
 
 
 def test_what_those_in_line_saw_is_forgotten_with_the_last_of_them(queue):
@@ -148,15 +152,8 @@ def test_what_those_in_line_saw_is_forgotten_with_the_last_of_them(queue):
     assert queue.polls_at(in_line(queue)) == -math.inf
 
 
-def test_first_in_line_polls_at_once_when_the_holder_has_released(queue):
-    queue.acquired_by("a")
-    first, second = in_line(queue), in_line(queue)
-    queue.released_by("a")
-    assert (first.polls_at, second.polls_at) == (-math.inf, math.inf)
-
-
-def test_promised_turn_does_not_poll(queue):
-    first, second = in_line(queue), in_line(queue)
+def test_promised_turn_does_not_poll(queue, line):
+    first, second = line
     assert next_in_line(queue, "a") is first
     assert not queue.leads(first)
     assert not queue.leads(second)
@@ -179,18 +176,11 @@ def test_grant_makes_the_next_one_first(queue):
     assert second.leave() is None
 
 
-def test_grant_comes_too_late_for_who_has_left(queue):
+def test_grant_comes_too_late_for_one_that_has_left(queue):
     turn = in_line(queue)
     turn.leave()
     assert turn.grant("b") is False
     assert queue.holder == "b"
-
-
-def test_next_in_line_polls_at_once_if_the_one_before_it_left_without_knowing(queue):
-    first, second = in_line(queue), in_line(queue)
-    first.leave()
-    assert second.polls_at == -math.inf
-    assert second.wakeup.rung
 
 
 def test_leaving_makes_the_next_one_first_and_only_then(queue):
@@ -206,6 +196,11 @@ def test_leaving_makes_the_next_one_first_and_only_then(queue):
     assert second.polls_at == math.inf
     second.leave()
     assert queue.is_idle
+    # it polls at once if the one before it left without knowing
+    first, second = in_line(queue), in_line(queue)
+    first.leave()
+    assert second.polls_at == -math.inf
+    assert second.wakeup.rung
 
 
 def test_process_rests_after_some_hand_overs(queue):
@@ -238,50 +233,27 @@ def test_promise_ends_with_the_holder_who_made_it_and_no_other(queue):
     assert next_in_line(queue, "a") is second
     assert next_in_line(queue, "b") is first
     assert next_in_line(queue, "c") is None
-    queue.released_by("c")
-    assert (second.promised_by, first.promised_by) == ("a", "b")
-    queue.released_by("a")
-    assert (second.promised_by, first.promised_by) == (None, "b")
-    queue.released_by("b")
-    assert first.promised_by is None
+    for holder, promised in (("c", ("a", "b")), ("a", (None, "b")), ("b", (None, None))):
+        queue.released_by(holder)
+        assert (second.promised_by, first.promised_by) == promised
 
 
-def test_waiter_that_leaves_waits_for_the_hand_over_under_way(queue):
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_waiter_that_leaves_waits_for_the_hand_over_under_way(queue, interrupted):
     turn = in_line(queue)
     assert next_in_line(queue, "a") is turn
     leaving = _leave_line(turn)
     assert isinstance(next(leaving), Wait)
-    turn.grant("b")
-    with pytest.raises(StopIteration) as done:
-        next(leaving)
-    assert done.value.value == "b"
-
-
-def test_waiter_interrupted_while_it_leaves_stands_in_line_no_more(queue):
-    turn = in_line(queue)
-    assert next_in_line(queue, "a") is turn
-    leaving = _leave_line(turn)
-    next(leaving)
-    with pytest.raises(KeyboardInterrupt):
-        leaving.throw(KeyboardInterrupt())
-    assert queue.turns == []
-    assert turn.grant("b") is False
-
-
-def test_queue_is_kept_while_somebody_waits_in_it_or_holds_the_key():
-    queues = {}
-    queue = LocalQueue(queues, "k")
-    assert queues == {}
-    turn, wakeup = in_line(queue), Wakeup()
-    queue.watch(wakeup)
-    turn.leave()
-    assert queues == {"k": queue}
-    queue.unwatch(wakeup)
-    assert queues == {}
-    queue.acquired_by("a")
-    assert queues == {"k": queue}
-    queue.released_by("a")
-    assert queues == {}
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            leaving.throw(KeyboardInterrupt())
+        assert queue.turns == []
+        assert turn.grant("b") is False
+    else:
+        turn.grant("b")
+        with pytest.raises(StopIteration) as done:
+            next(leaving)
+        assert done.value.value == "b"
 
 
 # -- waiting ------------------------------------------------------------------------------------
@@ -356,6 +328,9 @@ class Waiter(Acquisition):
                 self.time += STEP
 
 
+HOLDER = SimpleNamespace(ends=math.inf)
+
+
 def test_first_in_line_polls_again_and_again(queue):
     waiter = Waiter(queue, poll=(1.0, 4.0))
     waiter.run(60)
@@ -389,29 +364,28 @@ def test_waiter_that_wakes_early_keeps_its_plan(queue):
 
 
 def test_waiter_that_wakes_early_goes_on_when_the_holder_has_released(queue):
-    queue.acquired_by(SimpleNamespace(ends=math.inf))
+    queue.acquired_by(HOLDER)
     waiter = Waiter(queue, poll=(1.0, 4.0))
     waiter.finds = "the lock"
     waiter.step()
     waiter.time += 0.5
     waiter.step()
     assert not waiter.done
-    queue.released_by(queue.holder)
+    queue.released_by(HOLDER)
     waiter.step()
     assert waiter.result == "the lock"
 
 
 def test_waiter_never_waits_for_an_instant_that_has_passed(queue):
-    holder = SimpleNamespace(ends=math.inf)
-    queue.acquired_by(holder)
+    queue.acquired_by(HOLDER)
     waiter = Waiter(queue, poll=(4.0, 60.0))
     waiter.step()
     waiter.time = 2 * LONGEST_SILENCE
     for _ in range(MOST_HAND_OVERS):
-        next_in_line(queue, holder, now=waiter.time).end_promise()
+        next_in_line(queue, HOLDER, now=waiter.time).end_promise()
     # others are due a chance: it has waited for long, and is to pause
-    assert next_in_line(queue, holder, now=waiter.time) is None
-    queue.released_by(holder)
+    assert next_in_line(queue, HOLDER, now=waiter.time) is None
+    queue.released_by(HOLDER)
     waiter.step()
     assert waiter.wait.until > waiter.time
 
@@ -432,13 +406,12 @@ def test_waiter_polls_when_the_claim_of_the_holder_ends(queue):
 
 
 def test_waiter_polls_seldom_while_a_holder_of_this_process_hands_over(queue):
-    holder = SimpleNamespace(ends=math.inf)
-    queue.acquired_by(holder)
+    queue.acquired_by(HOLDER)
     waiter = Waiter(queue, poll=(0.25, 10.0))
     waiter.run(50)
     assert 4 <= len(waiter.polled_at) <= 5
     waiter.finds = "the lock"
-    queue.released_by(holder)
+    queue.released_by(HOLDER)
     waiter.run(1)
     assert waiter.result == "the lock"
 
@@ -446,21 +419,14 @@ def test_waiter_polls_seldom_while_a_holder_of_this_process_hands_over(queue):
 def test_waiter_that_is_not_first_does_not_poll_until_it_is(queue):
     first = in_line(queue)
     queue.saw("another's")
-    waiter = Waiter(queue, poll=(1.0, 2.0))
+    waiter, hasty = Waiter(queue, poll=(1.0, 2.0)), Waiter(queue, timeout=3)
     waiter.run(10)
-    assert waiter.polled_at == []
+    hasty.run(4)
+    # nor if it gives up before it was ever first
+    assert (waiter.polled_at, hasty.polled_at, hasty.result) == ([], [], None)
     first.leave()
     waiter.run(5)
     assert len(waiter.polled_at) >= 2
-
-
-def test_waiter_that_was_never_first_gives_up_without_a_poll(queue):
-    in_line(queue)
-    queue.saw("another's")
-    waiter = Waiter(queue, timeout=3)
-    waiter.run(4)
-    assert waiter.result is None
-    assert waiter.polled_at == []
 
 
 @pytest.mark.parametrize("timeout", [LONGEST_SILENCE / 2, 2 * LONGEST_SILENCE])
@@ -488,7 +454,7 @@ def test_waiter_that_is_promised_the_lock_does_not_poll_before_it_gives_up(queue
 
 
 def test_lock_that_is_handed_over_is_taken_without_a_poll(queue):
-    queue.acquired_by(SimpleNamespace(ends=math.inf))
+    queue.acquired_by(HOLDER)
     waiter = Waiter(queue, poll=(5.0, 10.0))
     waiter.run(1)
     assert next_in_line(queue, "a") is waiter.turn
@@ -513,12 +479,11 @@ def test_lock_that_is_handed_over_during_a_poll_is_taken_without_another(queue):
 
 
 def test_holder_that_releases_during_a_poll_is_followed_by_another_at_once(queue):
-    holder = SimpleNamespace(ends=math.inf)
-    queue.acquired_by(holder)
+    queue.acquired_by(HOLDER)
     waiter = Waiter(queue, poll=(1.0, 2.0))
 
     def leave():
-        queue.released_by(holder)
+        queue.released_by(HOLDER)
         waiter.finds = "the lock"
 
     waiter.meanwhile = leave

@@ -1,15 +1,13 @@
-"""Clients of one row whose requests stop on the way to it: each a process, its calls on threads.
+"""Clients of one row whose requests stop on the way to it: each a process, its calls on greenlets.
 
-Only one thread runs at a time, so that a schedule is what a state machine makes of it.
+Only one call runs at a time, so that a schedule is what a state machine makes of it.
 """
-
-from __future__ import annotations
 
 import copy
 import functools
-import threading
 
 from botocore.exceptions import ClientError, ReadTimeoutError
+from greenlet import getcurrent, greenlet
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 from stores import store_for
@@ -19,10 +17,21 @@ from pynamodb_mutex._dynamodb import connection as _connection
 from pynamodb_mutex._dynamodb.store import _Numbers
 from pynamodb_mutex._protocol.server_time import Bounds, ServerTime
 from pynamodb_mutex._runtime import process as _process
+from pynamodb_mutex._runtime.clock import LocalClock
 from pynamodb_mutex._runtime.process import Process
 
 SERVER_TIME = Bounds(1_700_000_000.0, 0.0, 1_700_000_001.0, 0.0)
 UNKNOWN = ReadTimeoutError(endpoint_url="model")
+
+
+class Clock(LocalClock):
+    """Stands still: it is never too late to repeat a request."""
+
+    def now(self):
+        return 0.0
+
+    def wait(self, condition, until):
+        pass
 
 
 class Row(RowLockMixin, Model):
@@ -39,7 +48,7 @@ def one_store():
     """Return a store whose requests stop in the network; a copy of it serves as a client's."""
     store = store_for(Row)
     store.connection.open()
-    store.connection.pynamodb.dispatch = lambda *request: threading.current_thread().ask(*request)
+    store.connection.pynamodb.dispatch = lambda *request: getcurrent().ask(*request)
     Row._get_connection().connection.dispatch = _repeated
     return store
 
@@ -48,7 +57,7 @@ def _repeated(*request):
     """Send what has no answer again, as botocore does by the model's own connection."""
     while True:
         try:
-            return threading.current_thread().ask(*request)
+            return getcurrent().ask(*request)
         except ReadTimeoutError as error:
             _connection._note_failure(caught_exception=error)
 
@@ -107,7 +116,7 @@ class Request:
         self.call, self.operation, self.kwargs, self.seen = call, operation, kwargs, call.seen
 
 
-class Call(threading.Thread):
+class Call(greenlet):
     """A call of the library.
 
     Attributes:
@@ -116,11 +125,11 @@ class Call(threading.Thread):
         landed: Whether one was applied.
         tenures: What its requests acquired, by token.
         was: How the tenure had ended when this was begun.
-        knew: Whether its loss had been told by then.
+        knew: Whether its loss had been reported by then.
     """
 
     def __init__(self, client, kind, act):
-        super().__init__(daemon=True)
+        super().__init__()
         self.client, self.kind, self.act = client, kind, act
         self.lock, self.tenure = client.lock, client.tenure
         self.was = self.tenure.gone if self.tenure else None
@@ -130,29 +139,28 @@ class Call(threading.Thread):
         self.number = 0
         self.tenures = {}
         self.done = False
-        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
-        self.start()
+        self.observed = _connection._Observed()
 
     def run(self):
-        self._go.acquire()
         try:
             self.result = self.act(self)
         except BaseException as error:
             self.error = error
         self.done = True
-        self._stopped.release()
 
     def resume(self, answer=None):
+        """Run on to its next request, or to its end."""
         self.request, self.answer = None, answer
         _process._process = self.client.process
-        self._go.release()
-        self._stopped.acquire()
+        # of a thread, as which this greenlet runs
+        _connection._observed = self.observed
+        self.parent = getcurrent()
+        self.switch()
 
     def ask(self, operation, kwargs):
         if not self.client.dead:
             self.request, self.asked = Request(self, operation, kwargs), kwargs
-            self._stopped.release()
-            self._go.acquire()
+            self.parent.switch()
         if self.client.dead:
             raise Crash
         if isinstance(self.answer, ClientError):

@@ -89,12 +89,12 @@ def test_dead_holders_claim_is_free_in_time_however_long_the_holder_was_idle(
 
 
 @pytest.mark.parametrize("lasts", [0.99, 0.9999, 1.0, 1.0001, 1.01])
-def test_end_does_not_creep_ahead_in_a_hundred_hours_of_renewals(lasts):
+def test_end_does_not_creep_ahead_in_ten_hours_of_renewals(lasts):
     """A second of the holder's clock lasts so many true ones."""
     world, server = World([(0.0, 1 / lasts)]), ServerTime()
     server.observe(World.server(0.0), world.local(0.0), world.local(0.0))
     tenure = holder(30.0, bounds=server.bounds, sent=world.local(0.0))
-    for number in range(1, 36_001):
+    for number in range(1, 3_601):
         sent, received = 10.0 * number + 0.123, 10.0 * number + 0.133
         end, lease = tenure.propose(world.local(sent), server.bounds, 30.0)
         assert 0.0 < end - World.server(sent) - lease <= HEADROOM + TICK
@@ -177,11 +177,11 @@ def test_proposed_ends_strictly_increase_by_what_a_row_can_show(requests):
 @given(LEASES, st.lists(st.tuples(MOMENTS, LEASES), min_size=1))
 def test_a_renewal_never_shortens(lease, renewals):
     tenure, now = holder(lease), 0.0
-    for later, wanted in renewals:
+    for later, asked in renewals:
         now += later
         bounds = Bounds(1000.0 + now, now, 1001.0 + now, now)
         before = tenure.ends(bounds), tenure.expires_at
-        end, granted = tenure.propose(now, bounds, wanted)
+        end, granted = tenure.propose(now, bounds, asked)
         tenure.renewed(end, granted, now, bounds)
         assert tenure.ends(bounds) >= before[0] - 1e-9
         assert tenure.expires_at > before[1]
@@ -195,9 +195,9 @@ def test_a_renewal_never_shortens(lease, renewals):
 def test_a_shorter_renewal_lets_no_watcher_take_over_before_the_holder_stops(lease, renewals, data):
     """The row shows one request's lease, the holder believes the longest whose answer came."""
     tenure, now = holder(lease, bounds=None), 0.0
-    for later, wanted in renewals:
+    for later, asked in renewals:
         now += later
-        end, granted = tenure.propose(now, None, wanted)
+        end, granted = tenure.propose(now, None, asked)
         shown = claim("mine", end, granted)
         # this one is applied; its answer may be lost, and so may those before or not
         if data.draw(st.booleans()):
@@ -288,7 +288,7 @@ def test_another_token_shows_nothing(token):
 
 
 def test_one_answer_after_a_freeze_ends_a_belief_that_a_watcher_need_not_share_any_more():
-    """The holder's clock stands while a watcher waits out the lease; any answer must tell it."""
+    """The holder's clock stands while a watcher waits out the lease; any answer must show it."""
     tenure = holder(1.0)  # server time is 1000.0
     row = claim("mine", tenure.expires_at, 1.0)
     watcher, watch = ServerTime(), watching((row, 70.0))
@@ -296,6 +296,6 @@ def test_one_answer_after_a_freeze_ends_a_belief_that_a_watcher_need_not_share_a
     takes_over = watch.free_at(watcher.bounds) - 70.0  # seconds of true time after the acquisition
     holders = ServerTime()
     holders.observe(1000.0, 0.0, 0.0)
-    thawed = 0.01  # by the holder's clock, when the watcher has just taken over
-    holders.observe(float(math.floor(1000.0 + takes_over)), thawed, thawed)
-    assert tenure.ends(holders.bounds) <= thawed
+    resumed = 0.01  # by the holder's clock, when the watcher has just taken over
+    holders.observe(float(math.floor(1000.0 + takes_over)), resumed, resumed)
+    assert tenure.ends(holders.bounds) <= resumed

@@ -57,7 +57,7 @@ class Client:
         self.first_sent = math.inf
         self.held = False
         self.missed = 0  # times at which its clock stood still; a request knows how many
-        self.astray = False  # and no answer told it yet
+        self.astray = False  # and no answer has shown it yet
 
     @property
     def ends(self):
@@ -68,11 +68,7 @@ class Client:
         return self.local < self.ends
 
 
-@settings(
-    max_examples=1000,
-    stateful_step_count=20,
-    suppress_health_check=list(HealthCheck),
-)
+@settings(max_examples=500, stateful_step_count=20, suppress_health_check=list(HealthCheck))
 class LockMachine(RuleBasedStateMachine):
     @initialize(
         rates=st.lists(RATE, min_size=2, max_size=2),
@@ -201,7 +197,7 @@ class LockMachine(RuleBasedStateMachine):
 
     @rule(i=CLIENT, lease=LEASE, ways=WAYS, skew=SKEW)
     def acquire(self, i, lease, ways, skew):
-        """Look first, if nothing is known yet or the claim that was seen is not dead."""
+        """Read first, if nothing is known yet or the claim that was seen is not dead."""
         client = self.clients[i]
         if not client.believes:
             self.ask_for_it(client, lease)

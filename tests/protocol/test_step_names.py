@@ -16,14 +16,12 @@ ONLY_IN_THE_MODEL = {
         "lands_late": "any request may, by `lands`",
         "clock_goes_on": "one step with `clock_stands_still`",
     },
-    "claim": {
-        "disown": "the library sends it by itself, when an acquire ends by a failure",
-    },
+    "claim": {"disown": "the library sends it by itself, when an acquire ends by a failure"},
 }
 ONLY_IN_THE_MACHINE = {
     "time": {
         "acquire_in_the_end": "several steps in a row that chance would seldom string together",
-        "a_dead_holders_lock_is_free_for_a_newcomer": "property 70, looked at from any state",
+        "a_dead_holders_lock_is_free_for_a_newcomer": "property 70, checked in any state",
     },
     "claim": {},
 }

@@ -1,21 +1,17 @@
 """What a process writes, takes and believes after a time without an answer from DynamoDB."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
-from typing import Any
 
 import pytest
-from scene import Scene
 
-from dev.faultproxy import FaultProxy, fault_proxy, set_date, through
-from pynamodb_mutex import LockItem, Mutex
+from dev.faultproxy import fault_proxy, set_date, through
+from pynamodb_mutex import Mutex
 from pynamodb_mutex.testing import FakeClock
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
+READ_AND_WRITES = ["GetItem", "acquire", "release"]
 
 
 class Idle:
@@ -27,31 +23,33 @@ class Idle:
         clock: Its local clock.
     """
 
-    def __init__(self, scene: Scene, proxy: FaultProxy, clock: FakeClock) -> None:
-        self.model: type[LockItem] = through(proxy, scene.there)
+    def __init__(self, scene, proxy, clock):
+        self.model = through(proxy, scene.there)
         self.proxy, self.clock = proxy, clock
+        self.options = {"model": self.model, "auto_renew": False, "timeout": 0}
         self.server_time = NOW
         with self.lock(f"{scene.key}-before"):
             pass
         proxy.log.clear()
 
-    def rest(self, seconds: float, *, lasts: float = 1.0) -> None:
+    def rest(self, seconds, *, lasts=1.0):
         """Send nothing for so many seconds of its clock, each of which lasts so many true ones."""
         self.clock.advance(seconds)
         self.server_time += seconds * lasts
 
-    def lock(self, key: str, **options: Any) -> Mutex:
-        return Mutex.for_key(
-            key, model=self.model, **{"auto_renew": False, "timeout": 0, **options}
-        )
+    def lock(self, key, **options):
+        return Mutex.for_key(key, **self.options | options)
+
+    def locks(self, keys):
+        return Mutex.for_keys(keys, **self.options)
 
 
 @pytest.fixture
-def idle(scene: Scene) -> Iterator[Idle]:
+def idle(scene):
     with FakeClock() as clock, fault_proxy(scene.engine) as proxy:
         client = None
 
-        def date(_: str) -> str:
+        def date(_):
             return formatdate(NOW if client is None else client.server_time, usegmt=True)
 
         proxy.always(set_date(date))
@@ -60,7 +58,7 @@ def idle(scene: Scene) -> Iterator[Idle]:
 
 
 @contextmanager
-def newcomer(scene: Scene, server_time: float) -> Iterator[type[LockItem]]:
+def newcomer(scene, server_time):
     """Make a client that has had no answer yet."""
     with fault_proxy(scene.engine) as proxy:
         proxy.always(set_date(lambda _: formatdate(server_time, usegmt=True)))
@@ -74,8 +72,8 @@ def newcomer(scene: Scene, server_time: float) -> Iterator[type[LockItem]]:
 @pytest.mark.parametrize("lasts", [0.99, 0.9999, 1.01])
 @pytest.mark.parametrize("seconds", [20.0, 3600.0, DAY])
 def test_lock_taken_after_an_idle_time_ends_in_time_and_is_held_meanwhile(
-    scene: Scene, idle: Idle, seconds: float, lasts: float, lease: float
-) -> None:
+    scene, idle, seconds, lasts, lease
+):
     idle.rest(seconds, lasts=lasts)
     mutex = idle.lock(scene.key, lease=lease)
     assert mutex.acquire()
@@ -86,37 +84,19 @@ def test_lock_taken_after_an_idle_time_ends_in_time_and_is_held_meanwhile(
         assert Mutex.for_key(scene.key, model=model).acquire(blocking=False)
 
 
-def test_lock_taken_after_a_short_idle_time_costs_no_request_more(scene: Scene, idle: Idle) -> None:
-    idle.rest(24 * 30.0)
-    with idle.lock(scene.key):
-        pass
-    assert idle.proxy.kinds() == ["acquire", "release"]
-
-
-def test_process_reads_the_row_before_it_takes_a_lock_after_a_long_idle_time(
-    scene: Scene, idle: Idle
-) -> None:
-    idle.rest(26 * 30.0)
-    with idle.lock(scene.key):
-        pass
-    assert idle.proxy.kinds() == ["GetItem", "acquire", "release"]
-
-
-def test_process_reads_the_rows_before_it_takes_several_locks_after_a_long_idle_time(
-    scene: Scene, idle: Idle
-) -> None:
-    options = {"model": idle.model, "auto_renew": False, "timeout": 0}
-    for seconds, kinds in ((24 * 30.0, []), (26 * 30.0, ["BatchGetItem"])):
+@pytest.mark.parametrize("several", [False, True])
+def test_process_reads_the_rows_first_only_after_a_long_idle_time(scene, idle, several):
+    keys = [scene.key, f"{scene.key}-b"]
+    for seconds, reads in ((24 * 30.0, 0), (26 * 30.0, 1)):
         idle.rest(seconds)
         idle.proxy.log.clear()
-        with Mutex.for_keys([scene.key, f"{scene.key}-b"], **options) as group:
-            assert group.held
-        assert idle.proxy.kinds() == [*kinds, "TransactWriteItems", "TransactWriteItems"]
+        with idle.locks(keys) if several else idle.lock(scene.key) as lock:
+            assert lock.held
+        kinds = ["BatchGetItem", *["TransactWriteItems"] * 2] if several else READ_AND_WRITES
+        assert idle.proxy.kinds() == kinds[1 - reads :]
 
 
-def test_process_reads_the_row_before_it_attaches_after_a_long_idle_time(
-    scene: Scene, idle: Idle
-) -> None:
+def test_process_reads_the_row_before_it_attaches_after_a_long_idle_time(scene, idle):
     with newcomer(scene, NOW + DAY) as model:
         giver = Mutex.for_key(scene.key, model=model, auto_renew=False)
         assert giver.acquire()
@@ -130,34 +110,20 @@ def test_process_reads_the_row_before_it_attaches_after_a_long_idle_time(
 # -- renewing after the lease has ended ------------------------------------------------------------
 
 
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("seconds", [600.0, 7200.0, DAY])
-def test_renewal_after_a_long_idle_time_wins_the_lock_back(
-    scene: Scene, idle: Idle, seconds: float
-) -> None:
-    mutex = idle.lock(scene.key)
-    assert mutex.acquire()
+def test_renewal_after_a_long_idle_time_wins_the_lock_back(scene, idle, seconds, several):
+    lock = idle.locks([scene.key, f"{scene.key}-b"]) if several else idle.lock(scene.key)
+    assert lock.acquire()
     idle.rest(seconds)
-    assert mutex.lost
-    mutex.renew()
-    assert mutex.held
-    assert mutex.remaining > 15
-    mutex.release()
+    assert lock.lost
+    lock.renew()
+    assert lock.held
+    assert lock.remaining > (28 if several and seconds == DAY else 15)
+    lock.release()
 
 
-def test_renewal_of_several_after_a_long_idle_time_wins_them_back(scene: Scene, idle: Idle) -> None:
-    keys = [scene.key, f"{scene.key}-b"]
-    group = Mutex.for_keys(keys, model=idle.model, auto_renew=False)
-    assert group.acquire()
-    idle.rest(DAY)
-    assert group.lost
-    group.renew()
-    assert group.remaining > 28
-    group.release()
-
-
-def test_ticket_of_a_lock_whose_clock_stood_still_is_good_for_its_lease(
-    scene: Scene, idle: Idle
-) -> None:
+def test_ticket_of_a_lock_whose_clock_stood_still_is_good_for_its_lease(scene, idle):
     mutex = idle.lock(scene.key)
     assert mutex.acquire()
     idle.server_time += 3600
@@ -169,9 +135,7 @@ def test_ticket_of_a_lock_whose_clock_stood_still_is_good_for_its_lease(
 # -- a dead holder's lock --------------------------------------------------------------------------
 
 
-def test_idle_newcomer_that_does_not_wait_takes_a_dead_holders_lock(
-    scene: Scene, idle: Idle
-) -> None:
+def test_idle_newcomer_that_does_not_wait_takes_a_dead_holders_lock(scene, idle):
     lease = 30.0
     # what it knows of server time is behind by 2 % of this, and yet it reads no row first
     idle.rest(600, lasts=1.01)
@@ -183,9 +147,7 @@ def test_idle_newcomer_that_does_not_wait_takes_a_dead_holders_lock(
     assert idle.proxy.kinds() == ["acquire", "acquire"]
 
 
-def test_item_is_not_held_when_its_claim_has_ended_however_long_the_process_was_idle(
-    scene: Scene, idle: Idle
-) -> None:
+def test_item_is_not_held_when_its_claim_has_ended_however_long_the_process_was_idle(scene, idle):
     idle.rest(DAY)
     with newcomer(scene, idle.server_time - 34) as model:
         assert Mutex.for_key(scene.key, model=model, auto_renew=False).acquire()
@@ -194,7 +156,7 @@ def test_item_is_not_held_when_its_claim_has_ended_however_long_the_process_was_
     assert idle.proxy.kinds() == ["GetItem", "GetItem"]  # the first is PynamoDB's
 
 
-def test_idle_newcomer_does_not_take_a_live_holders_lock(scene: Scene, idle: Idle) -> None:
+def test_idle_newcomer_does_not_take_a_live_holders_lock(scene, idle):
     with newcomer(scene, NOW) as model:
         lives = Mutex.for_key(scene.key, model=model, auto_renew=False)
         assert lives.acquire()

@@ -1,40 +1,34 @@
-"""What executes operations: interruptions, signal handlers, and the states of a claim."""
-
-from __future__ import annotations
+"""Runners: interruptions, signal handlers, tasks that nobody refers to any more, and the states of a claim."""
 
 import asyncio
 import itertools
+import math
 import signal
 import threading
-from typing import Any
+import time
 
 import pytest
-from driving import Driven
-from hearing import Heard, hearing, until
-from scene import Scene
+from aio_scene import async_mutex, left_behind, queue_of
+from driving import Driven, acquiring
+from hearing import until
 from worker import Fork
 
-from dev.faultproxy import drop_answer
+from dev.faultproxy import delay, delay_answer, drop_answer
 from pynamodb_mutex import Loss, Mutex, MutexError, MutexLostError, MutexNotHeldError, signals
-from pynamodb_mutex._operations.effects import Operation, Wait
+from pynamodb_mutex._operations.effects import Wait
+from pynamodb_mutex._operations.guarded_write import Guard, Refusal, write
 from pynamodb_mutex._operations.held import TRANSITIONS, Belief, Change, State
 from pynamodb_mutex._runtime import run_in_task
-from pynamodb_mutex._runtime.process import InsideMonitor, current_process
+from pynamodb_mutex._runtime.process import InsideMonitor, Process, current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import FakeClock
 
 
-@pytest.fixture
-def heard(scene: Scene) -> Any:
-    with hearing(scene.key) as heard:
-        yield heard
-
-
-def inside(act: Any) -> None:
+def inside(act):
     """Let something be called in the middle of a step, as a signal handler may be."""
 
-    def interrupted() -> Operation[None]:
+    def interrupted():
         signal.raise_signal(signal.SIGUSR1)
         yield Wait(0.0)
 
@@ -48,13 +42,14 @@ def inside(act: Any) -> None:
 # -- signal handlers ---------------------------------------------------------------------------
 
 
-def test_release_in_a_handler_inside_a_step_is_done_right_after_it(scene: Scene) -> None:
+@pytest.mark.parametrize("release", [Mutex.release, lambda mutex: mutex.__exit__(None, None, None)])
+def test_release_in_a_handler_inside_a_step_is_done_right_after_it(scene, release):
     mutex = scene.mutex()
-    assert mutex.acquire()
+    mutex.__enter__()
     seen = []
 
-    def handler() -> None:
-        mutex.release()
+    def handler():
+        release(mutex)
         seen.append((mutex.held, mutex.remaining > 0, mutex.lost))
 
     inside(handler)
@@ -64,16 +59,7 @@ def test_release_in_a_handler_inside_a_step_is_done_right_after_it(scene: Scene)
     assert scene.row.expires_at is None
 
 
-def test_leaving_a_block_in_a_handler_inside_a_step_releases_too(scene: Scene) -> None:
-    mutex = scene.mutex()
-    inside_block = mutex.__enter__()
-    inside(lambda: inside_block.__exit__(None, None, None))
-    assert scene.row.expires_at is None
-
-
-def test_release_in_a_handler_that_fails_is_logged(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_release_in_a_handler_that_fails_is_logged(scene, caplog):
     mutex = scene.mutex()
     assert mutex.acquire()
     scene.force()
@@ -83,12 +69,12 @@ def test_release_in_a_handler_that_fails_is_logged(
 
 
 @pytest.mark.parametrize("call", [Mutex.acquire, Mutex.renew, Mutex.locked, Mutex.force_release])
-def test_other_calls_in_a_handler_inside_a_step_are_refused(scene: Scene, call: Any) -> None:
+def test_other_calls_in_a_handler_inside_a_step_are_refused(scene, call):
     mutex = scene.mutex(reentrant=True)
     assert mutex.acquire()
     before, refused = scene.everything, []
 
-    def handler() -> None:
+    def handler():
         with pytest.raises(MutexError, match="interrupted this library"):
             call(mutex)
         refused.append(True)
@@ -100,10 +86,10 @@ def test_other_calls_in_a_handler_inside_a_step_are_refused(scene: Scene, call: 
     mutex.release()
 
 
-def test_step_within_a_step_is_refused_and_leaves_the_outer_one_alone() -> None:
+def test_step_within_a_step_is_refused_and_leaves_the_outer_one_alone():
     process = current_process()
 
-    def outer() -> Operation[str]:
+    def outer():
         with pytest.raises(InsideMonitor):
             process.step(iter(()).__next__, None, None, 0.0, [])
         yield Wait(0.0)
@@ -112,11 +98,11 @@ def test_step_within_a_step_is_refused_and_leaves_the_outer_one_alone() -> None:
     assert run(process, outer()) == "done"
 
 
-def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene: Scene) -> None:
+def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene):
     with current_process().monitor:
         entered, leave = threading.Event(), threading.Event()
 
-        def enter() -> None:
+        def enter():
             entered.set()
             leave.wait(60)
 
@@ -125,7 +111,7 @@ def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene: Scene) -> None:
         entered.wait(60)
         mutex = scene.mutex()
 
-        def child() -> bool:
+        def child():
             with pytest.raises(MutexNotHeldError):
                 mutex.release()
             return Mutex.for_key(f"{scene.key}-child", model=scene.there).acquire()
@@ -139,10 +125,10 @@ def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene: Scene) -> None:
 # -- interruptions -----------------------------------------------------------------------------
 
 
-def test_interruption_of_a_wait_is_thrown_into_the_operation() -> None:
-    seen: list[BaseException] = []
+def test_interruption_of_a_wait_is_thrown_into_the_operation():
+    seen = []
 
-    def waiting() -> Operation[None]:
+    def waiting():
         try:
             yield Wait()
         except KeyboardInterrupt as error:
@@ -158,8 +144,8 @@ def test_interruption_of_a_wait_is_thrown_into_the_operation() -> None:
     assert len(seen) == 1
 
 
-def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene: Scene) -> None:
-    driven = Driven(scene.mutex()._acquiring(_attempt(scene), 1))
+def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene):
+    driven = acquiring(scene.mutex(), True, 30)
     driven.step()
     while driven.effect.request.operation != "UpdateItem":
         driven.go_on()
@@ -168,14 +154,8 @@ def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene: Scen
     assert scene.row.expires_at is None
 
 
-def _attempt(scene: Scene) -> Any:
-    from pynamodb_mutex._runtime.callers import caller
-
-    return scene.mutex()._attempt(caller(), 30.0, blocks=True)
-
-
-def test_receiver_of_acquired_that_is_interrupted_leaves_nothing_held(scene: Scene) -> None:
-    def receiver(sender: object, **fields: Any) -> None:
+def test_receiver_of_acquired_that_is_interrupted_leaves_nothing_held(scene):
+    def receiver(sender, **fields):
         if fields["key"] == scene.key:
             raise KeyboardInterrupt
 
@@ -187,15 +167,15 @@ def test_receiver_of_acquired_that_is_interrupted_leaves_nothing_held(scene: Sce
 # -- tasks -------------------------------------------------------------------------------------
 
 
-def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene: Scene) -> None:
+def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene):
     come, go = threading.Event(), threading.Event()
 
-    def receiver(sender: object, **fields: Any) -> None:
+    def receiver(sender, **fields):
         if fields["key"] == scene.key:
             come.set()
             go.wait(60)
 
-    async def main() -> None:
+    async def main():
         task = asyncio.create_task(AsyncMutex.for_key(scene.key, model=scene.here).acquire())
         await asyncio.to_thread(come.wait, 30)
         task.cancel()
@@ -209,40 +189,14 @@ def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene
     assert scene.row.expires_at is None
 
 
-def test_task_cancelled_as_its_operation_ends_takes_it_back() -> None:
-    taken_back = []
-
-    def quick() -> Operation[str]:
-        yield Wait(0.0)
-        return "done"
-
-    def undo(result: str) -> Operation[None]:
-        taken_back.append(result)
-        yield Wait(0.0)
-
-    async def main() -> None:
-        async def cancelled_meanwhile(*_: Any) -> asyncio.CancelledError:
-            return asyncio.CancelledError()
-
-        before, run_in_task._after = run_in_task._after, cancelled_meanwhile
-        try:
-            await run_in_task.run(current_process(), quick(), undo)
-        finally:
-            run_in_task._after = before
-
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(main())
-    assert taken_back == ["done"]
-
-
-def test_task_cancelled_in_an_operation_that_is_seen_to_its_end_goes_on_to_it() -> None:
+def test_task_cancelled_in_an_operation_that_is_seen_to_its_end_goes_on_to_it():
     ended = []
 
-    def patient() -> Operation[None]:
+    def patient():
         yield Wait(current_process().now + 0.2)
         ended.append(True)
 
-    async def main() -> None:
+    async def main():
         task = asyncio.create_task(run_in_task.run(current_process(), patient()))
         await asyncio.sleep(0.05)
         task.cancel()
@@ -256,53 +210,43 @@ def test_task_cancelled_in_an_operation_that_is_seen_to_its_end_goes_on_to_it() 
 # -- the state machine -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("state", "change"), list(itertools.product(State, Change)), ids=lambda each: each.name
-)
-def test_change_does_what_the_table_says_and_nothing_else(
-    scene: Scene, state: State, change: Change
-) -> None:
+def test_change_of_state_does_what_the_table_says_and_nothing_else(scene):
     mutex = scene.mutex(auto_renew=False)
     assert mutex.acquire()
     claim = mutex._latest
-    before = claim.belief = Belief(state, Loss.EXPIRED if state is State.LOST else None)
-    after = TRANSITIONS.get((state, change))
-    assert claim.change(change) is (after is not None)
-    if after is None:
-        assert claim.belief is before
-    else:
-        assert claim.belief.state is after
-        assert (claim.belief.loss is None) is (change is Change.WON_BACK or before.loss is None)
+    for state, change in itertools.product(State, Change):
+        before = claim.belief = Belief(state, Loss.EXPIRED if state is State.LOST else None)
+        after = TRANSITIONS.get((state, change))
+        assert claim.change(change) is (after is not None), (state, change)
+        if after is None:
+            assert claim.belief is before
+        else:
+            assert claim.belief.state is after
+            has_no_loss = change is Change.WON_BACK or before.loss is None
+            assert (claim.belief.loss is None) is has_no_loss
     claim.belief = Belief(State.HELD)
     mutex.release()
 
 
-def test_states_have_a_way_out_but_for_the_last_one() -> None:
+def test_states_have_a_way_out_but_for_the_last_one():
     assert {state for state, _ in TRANSITIONS} == set(State) - {State.RELEASED, State.INHERITED}
     assert State.INHERITED not in TRANSITIONS.values()
 
 
-def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(
-    scene: Scene, heard: Heard
-) -> None:
-    from pynamodb_mutex._operations.guarded_write import Guard, Refusal, write
-
+def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(scene, heard):
     with FakeClock() as clock:
         mutex = scene.mutex(auto_renew=False, lease=30)
         assert mutex.acquire()
         claim = mutex._latest
         guard, store = Guard(claim, ends=True), claim.store
-        writing = Driven(
-            write(
-                claim.shared,
-                [guard],
-                lambda: store.update(
-                    store.requests.guard_and_end, claim.options.row, guard.values()
-                ),
-                lambda answer: Refusal([(guard, answer.item)], answer.refusal),
-                "unlock",
-            )
-        )
+
+        def request():
+            return store.update(store.requests.guard_and_end, claim.options.row, guard.values())
+
+        def refusal(answer):
+            return Refusal([(guard, answer.item)], answer.refusal)
+
+        writing = Driven(write(claim.shared, [guard], request, refusal, "unlock"))
         answer = writing.step().request.send()
         assert not mutex.held
         clock.advance(31)
@@ -313,7 +257,7 @@ def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(
     until(lambda: heard.names == ["acquired", "lost"])
 
 
-def test_lost_answer_of_a_release_is_no_loss(scene: Scene) -> None:
+def test_lost_answer_of_a_release_is_no_loss(scene):
     mutex = scene.mutex()
     assert mutex.acquire()
     scene.proxy.next(drop_answer(), op="release")
@@ -322,3 +266,184 @@ def test_lost_answer_of_a_release_is_no_loss(scene: Scene) -> None:
     with pytest.raises(MutexNotHeldError) as raised:
         mutex.release()
     assert not isinstance(raised.value, MutexLostError)
+
+
+def inside_a_step(act):
+    """Let the garbage collector run in the middle of a step."""
+
+    def interrupted():
+        act()
+        yield Wait(0.0)
+
+    run(current_process(), interrupted())
+
+
+def between_steps(act):
+    act()
+
+
+close_at = pytest.mark.parametrize("close_at", [inside_a_step, between_steps])
+in_time = pytest.mark.timeout(30, method="thread")
+"""For what would go on for ever."""
+
+
+def abandon(coroutine):
+    """Let a task run for 0.1 s, and close its loop."""
+
+    async def main():
+        _tasks.append(asyncio.create_task(coroutine))
+        await asyncio.sleep(0.1)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()
+    assert not _tasks[-1].done()
+
+
+_tasks = []
+"""So that it is the test that closes their coroutines."""
+
+
+@pytest.fixture(autouse=True)
+def forget_tasks():
+    yield
+    _tasks.clear()
+
+
+@in_time
+@close_at
+def test_abandoned_waiter_leaves_the_line(scene, close_at):
+    queue = queue_of(scene)
+    acquiring = async_mutex(scene).acquire()
+    with scene.mutex():
+        abandon(acquiring)
+        assert queue.turns
+        close_at(acquiring.close)
+        time.sleep(1)
+        assert not queue.turns
+    assert left_behind(scene) == []
+
+
+@in_time
+@close_at
+@pytest.mark.parametrize(
+    ("op", "fault"), [("acquire", delay), ("acquire", delay_answer), ("release", delay)]
+)
+def test_abandoned_acquire_or_release_leaves_nothing_held(scene, close_at, op, fault):
+    async def section():
+        async with async_mutex(scene):
+            pass
+
+    scene.proxy.next(fault(0.3), op=op)
+    running = section()
+    abandon(running)
+    close_at(running.close)
+    time.sleep(5)
+    assert left_behind(scene) == []
+    assert scene.mutex().acquire(blocking=False)
+
+
+@in_time
+@close_at
+@pytest.mark.parametrize("event", ["acquired", "released"])
+def test_lock_is_released_if_its_task_is_abandoned_while_receivers_run(scene, close_at, event):
+    come, go = threading.Event(), threading.Event()
+
+    def receiver(sender, **_):
+        come.set()
+        go.wait()
+
+    async def section():
+        mutex = async_mutex(scene)
+        await mutex.acquire()
+        await mutex.release()
+
+    running = section()
+    with getattr(signals, event).connected_to(receiver):
+        abandon(running)
+        assert come.is_set()
+        close_at(running.close)
+        go.set()
+        time.sleep(5)
+    assert left_behind(scene) == []
+
+
+def test_what_an_abandoned_operation_returns_in_spite_of_it_is_taken_back(scene):
+    taken_back = []
+
+    def stubborn():
+        try:
+            yield Wait(math.inf)
+        except asyncio.CancelledError:
+            return "done"
+        pytest.fail("it was not interrupted")
+
+    def undo(result):
+        taken_back.append(result)
+        yield Wait(0.0)
+
+    for how in (undo, None):
+        running = run_in_task.run(current_process(), stubborn(), how)
+        abandon(running)
+        running.close()
+        time.sleep(1)
+    assert taken_back == ["done"]
+
+
+@pytest.mark.parametrize("interruption", [asyncio.CancelledError, GeneratorExit])
+def test_result_of_an_operation_is_taken_back_if_its_task_is_interrupted_as_it_ends(
+    scene, monkeypatch, interruption
+):
+    taken_back = []
+
+    def quick():
+        yield Wait(0.0)
+        return "done"
+
+    def undo(result):
+        taken_back.append(result)
+        yield Wait(0.0)
+
+    async def interrupted(*_):
+        if interruption is GeneratorExit:
+            raise GeneratorExit
+        return asyncio.CancelledError()
+
+    async def main():
+        with pytest.raises(interruption):
+            await run_in_task.run(current_process(), quick(), undo)
+
+    monkeypatch.setattr(run_in_task, "_after", interrupted)
+    asyncio.run(main())
+    time.sleep(1)
+    assert taken_back == ["done"]
+
+
+def test_operation_of_a_parents_task_is_not_ended_by_a_forked_child():
+    parent = Process()
+
+    def waiting():
+        yield Wait(0.0)
+
+    async def begin(running):
+        running.send(None)
+
+    running = run_in_task.run(parent, waiting())
+    asyncio.run(begin(running))
+    parent.inherited = True
+    running.close()
+    assert not parent.task_workers._outbox
+
+
+@in_time
+def test_loop_inside_a_step_is_refused(scene):
+    refused = []
+
+    def handler():
+        with pytest.raises(MutexError, match="interrupted this library"):
+            asyncio.run(async_mutex(scene).acquire())
+        refused.append(True)
+
+    inside_a_step(handler)
+    assert refused
+    assert left_behind(scene) == []

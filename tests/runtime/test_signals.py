@@ -1,6 +1,4 @@
-"""What the signals tell of each kind of lock, and on which thread."""
-
-from __future__ import annotations
+"""What the signals report of each kind of lock, and on which thread."""
 
 import asyncio
 import contextvars
@@ -9,38 +7,36 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from driving import send_renewal
-from group_scene import Keys
-from hearing import Heard, hearing, until
-from scene import Scene
+from hearing import hearing, until
+from pynamodb.exceptions import PutError
+from row_scene import add_to_all, save, save_or_update
 from stores import QueueFor
 
-from dev.faultproxy import delay
-from pynamodb_mutex import (
-    Loss,
-    Mutex,
-    MutexLostError,
-    MutexTimeoutError,
-    Semaphore,
-    signals,
-)
+from dev.faultproxy import delay, deny, drop_answer
+from pynamodb_mutex import Loss, Mutex, MutexLostError, MutexTimeoutError, Semaphore, signals
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 from pynamodb_mutex.testing import FakeClock, expire
 
 
 @pytest.fixture
-def heard(scene: Scene) -> Iterator[Heard]:
-    with hearing(scene.key) as heard:
-        yield heard
+def holder(scene, heard):
+    """A holder of another process."""
+    holder = scene.taken(auto_renew=False)
+    heard.events.clear()
+    return holder
+
+
+def async_mutex(scene, **options):
+    return AsyncMutex.for_key(scene.key, model=scene.here, **options)
 
 
 # -- taking and releasing ------------------------------------------------------------------------
 
 
-def test_acquired_and_released_show_all_there_is(scene: Scene, heard: Heard) -> None:
+def test_acquired_and_released_show_all_there_is(scene, heard):
     scene.proxy.next(delay(0.25), op="acquire")
     with scene.mutex(owner="me", lease=20) as mutex:
         taken = scene.row
@@ -49,25 +45,17 @@ def test_acquired_and_released_show_all_there_is(scene: Scene, heard: Heard) -> 
     acquired, released = heard.events
     assert acquired.sender is released.sender is scene.here
     assert acquired.thread is released.thread is threading.current_thread()
-    about = {
-        "key": scene.key,
-        "owner": "me",
-        "token": mutex.token,
-        "fencing_token": mutex.fencing_token,
-    }
+    about = {"key": scene.key, "owner": "me"}
+    about |= {"token": mutex.token, "fencing_token": mutex.fencing_token}
     assert acquired.told.pop("waited") == pytest.approx(0.25)
-    assert acquired.told == about | {
-        "attempts": 1,
-        "abandoned": False,
-        "abandoned_by": None,
-        "lease": 20,
-        "expires_at": taken.expires_at,
-    }
+    of_acquired = {"attempts": 1, "abandoned": False, "abandoned_by": None}
+    of_acquired |= {"lease": 20, "expires_at": taken.expires_at}
+    assert acquired.told == about | of_acquired
     assert released.told.pop("held_for") == pytest.approx(3)
     assert released.told == about | {"error": None}
 
 
-def test_a_receiver_sees_what_it_is_about(scene: Scene) -> None:
+def test_receiver_sees_the_state_that_is_reported(scene):
     seen = []
     mutex = scene.mutex()
 
@@ -77,14 +65,13 @@ def test_a_receiver_sees_what_it_is_about(scene: Scene) -> None:
         with Mutex.for_key(f"{told['key']}-another", model=scene.there):
             pass
 
-    with signals.acquired.connected_to(look, scene.here), mutex:
-        pass
-    with signals.released.connected_to(look, scene.here), mutex:
-        pass
+    for signal in (signals.acquired, signals.released):
+        with signal.connected_to(look, scene.here), mutex:
+            pass
     assert seen == [(True, True, True), (False, False, False)]
 
 
-def test_a_receiver_may_ask_for_those_of_one_table(scene: Scene) -> None:
+def test_receiver_may_ask_for_the_locks_of_one_table(scene):
     heard = []
 
     def receiver(sender, **told):
@@ -98,9 +85,7 @@ def test_a_receiver_may_ask_for_those_of_one_table(scene: Scene) -> None:
     assert heard == ["there"]
 
 
-def test_contended_is_reported_once_and_names_the_holder(scene: Scene, heard: Heard) -> None:
-    holder = scene.taken()
-    heard.events.clear()
+def test_contended_is_reported_once_and_names_the_holder(scene, heard, holder):
     with pytest.raises(MutexTimeoutError), scene.mutex(owner="me", timeout=3, poll=(0.1, 0.2)):
         pass
     polls = len(scene.proxy.of("GetItem"))
@@ -120,21 +105,14 @@ def test_contended_is_reported_once_and_names_the_holder(scene: Scene, heard: He
     assert (told["key"], told["owner"], told["error"]) == (scene.key, "me", None)
 
 
-def test_one_try_that_finds_it_held_is_reported_too(scene: Scene, heard: Heard) -> None:
-    scene.taken()
-    heard.events.clear()
+def test_contention_is_reported_of_an_acquire_that_does_not_wait(scene, heard, holder):
     assert not scene.mutex().acquire(blocking=False)
     assert heard.names == ["contended", "not_acquired"]
 
 
-def test_all_in_line_report_contention_once_the_first_has_its_answer(
-    scene: Scene, heard: Heard
-) -> None:
-    holder = scene.taken()
-    heard.events.clear()
-
-    async def main() -> None:
-        mutexes = [AsyncMutex.for_key(scene.key, model=scene.here, owner=who) for who in "abc"]
+def test_all_in_line_report_contention_once_the_first_has_its_answer(scene, heard, holder):
+    async def main():
+        mutexes = [async_mutex(scene, owner=who) for who in "abc"]
         waiting = [asyncio.create_task(mutex.acquire()) for mutex in mutexes]
         await asyncio.to_thread(heard.wait, "contended", 3)
         holder.release()
@@ -148,79 +126,65 @@ def test_all_in_line_report_contention_once_the_first_has_its_answer(
     assert {told["holder"] for told in heard.of("contended")} == {"other"}
 
 
-def test_timeout_in_line_names_the_holder_that_the_first_has_seen(
-    scene: Scene, heard: Heard
-) -> None:
-    scene.taken()
-
-    async def main() -> list[BaseException | bool]:
-        mutexes = [AsyncMutex.for_key(scene.key, model=scene.here, timeout=0.5) for _ in range(3)]
-        entering = (mutex.__aenter__() for mutex in mutexes)
+def test_timeout_in_line_names_the_holder_that_the_first_has_seen(scene, holder):
+    async def main():
+        entering = (async_mutex(scene, timeout=0.5).__aenter__() for _ in range(3))
         return await asyncio.gather(*entering, return_exceptions=True)
 
-    errors = asyncio.run(main())
-    assert [error.owner for error in errors] == ["other"] * 3
+    assert [error.owner for error in asyncio.run(main())] == ["other"] * 3
 
 
-def test_those_in_line_for_permits_that_are_free_report_no_contention(
-    scene: Scene, heard: Heard
-) -> None:
-    async def main() -> None:
-        semaphores = [
+def test_waiters_for_permits_that_are_free_report_no_contention(scene, heard):
+    async def main():
+        all_three = [
             AsyncSemaphore.for_key(scene.key, permits=3, model=scene.here) for _ in range(3)
         ]
-        assert all(await asyncio.gather(*(semaphore.acquire() for semaphore in semaphores)))
-        for semaphore in semaphores:
+        assert all(await asyncio.gather(*(semaphore.acquire() for semaphore in all_three)))
+        for semaphore in all_three:
             await semaphore.release()
 
     asyncio.run(main())
     assert heard.names == ["acquired"] * 3 + ["released"] * 3
 
 
-def test_one_that_waited_shows_how_long(scene: Scene, heard: Heard) -> None:
-    holder = scene.taken()
+def test_acquired_shows_how_long_it_waited(scene, heard, holder):
     waiter = scene.waiting()
     heard.wait("contended")
     time.sleep(0.1)
     holder.release()
     waiter.join(60)
-    told = heard.of("acquired")[-1]
+    told = heard.the("acquired")
     assert told["token"] == waiter.mutex.token
     assert 0.1 <= told["waited"] <= 0.15  # until the next poll
     assert told["attempts"] == len(scene.proxy.of("GetItem", "acquire"))
     waiter.mutex.release()
-    assert heard.names == ["acquired", "contended", "released", "acquired", "released"]
+    assert heard.names == ["contended", "released", "acquired", "released"]
 
 
-def test_who_takes_over_from_a_dead_holder_shows_whose_it_was(scene: Scene, heard: Heard) -> None:
-    scene.taken(auto_renew=False)
+def test_acquired_after_a_dead_holder_names_it(scene, heard, holder):
     expire(scene.key, scene.there)
-    heard.events.clear()
     with scene.mutex():
         pass
     told = heard.the("acquired")
     assert (told["abandoned"], told["abandoned_by"]) == (True, "other")
 
 
-def test_without_the_tombstone_there_is_no_fencing_token(scene: Scene, heard: Heard) -> None:
+def test_without_the_tombstone_there_is_no_fencing_token(scene, heard):
     with scene.mutex(delete_on_release=True):
         pass
-    assert heard.the("acquired")["fencing_token"] is None
-    assert heard.the("released")["fencing_token"] is None
+    for name in ("acquired", "released"):
+        assert heard.the(name)["fencing_token"] is None
 
 
-def test_entering_again_is_no_acquisition(scene: Scene, heard: Heard) -> None:
+def test_entering_again_is_no_acquisition(scene, heard):
     with scene.mutex(reentrant=True) as mutex, mutex, scene.mutex(reentrant=True):
         pass
     assert heard.names == ["acquired", "released"]
 
 
-def test_waiting_ends_in_not_acquired_when_it_is_interrupted(scene: Scene, heard: Heard) -> None:
-    scene.taken()
-    heard.events.clear()
-
+def test_cancelled_wait_is_reported_as_not_acquired(scene, heard, holder):
     async def impatient():
-        waiting = asyncio.create_task(AsyncMutex.for_key(scene.key, model=scene.here).acquire())
+        waiting = asyncio.create_task(async_mutex(scene).acquire())
         await asyncio.to_thread(heard.wait, "contended")
         waiting.cancel()
         await asyncio.wait([waiting])
@@ -230,7 +194,7 @@ def test_waiting_ends_in_not_acquired_when_it_is_interrupted(scene: Scene, heard
     assert isinstance(heard.the("not_acquired")["error"], asyncio.CancelledError)
 
 
-def test_of_tasks_it_is_reported_in_their_context(scene: Scene, heard: Heard) -> None:
+def test_signals_of_tasks_are_sent_in_their_context(scene, heard):
     request = contextvars.ContextVar("request", default="none")
     seen = []
 
@@ -239,7 +203,7 @@ def test_of_tasks_it_is_reported_in_their_context(scene: Scene, heard: Heard) ->
 
     async def work():
         request.set("r-1")
-        async with AsyncMutex.for_key(scene.key, model=scene.here):
+        async with async_mutex(scene):
             pass
 
     with (
@@ -254,7 +218,7 @@ def test_of_tasks_it_is_reported_in_their_context(scene: Scene, heard: Heard) ->
 # -- handing over ----------------------------------------------------------------------------------
 
 
-def test_the_next_in_line_is_reported_of_on_both_sides(scene: Scene, heard: Heard) -> None:
+def test_hand_over_is_reported_of_both_sides(scene, heard):
     giver, taker = scene.mutex(owner="giver"), scene.mutex(owner="taker")
     assert giver.acquire()
     expires_at = scene.row.expires_at
@@ -282,7 +246,7 @@ def test_the_next_in_line_is_reported_of_on_both_sides(scene: Scene, heard: Hear
     assert "lost" not in heard.names
 
 
-def test_a_ticket_ends_it_here_and_begins_it_there(scene: Scene, heard: Heard) -> None:
+def test_detach_and_attach_are_reported(scene, heard):
     mutex = scene.mutex()
     mutex.acquire()
     ticket = mutex.detach()
@@ -294,23 +258,22 @@ def test_a_ticket_ends_it_here_and_begins_it_there(scene: Scene, heard: Heard) -
     with pytest.raises(MutexLostError) as raised:
         Mutex.attach(ticket, model=scene.here)
     assert heard.the("not_acquired")["error"] is raised.value
-    order = ["acquired", "handed_over", "acquired", "released", "not_acquired"]
-    # that detach renews is not told: a receiver may write under the lock
-    assert heard.names == order
+    # the renewal by detach is not reported: a receiver may write under the lock
+    assert heard.names == ["acquired", "handed_over", "acquired", "released", "not_acquired"]
 
 
 # -- renewing --------------------------------------------------------------------------------------
 
 
-def test_renewals_are_reported_on_a_thread_of_their_own(scene: Scene, heard: Heard) -> None:
+def test_renewals_are_reported_on_a_thread_of_their_own(scene, heard):
     with FakeClock() as clock, scene.mutex() as mutex:
         clock.advance(11)
         first = heard.wait("renewed").told
         clock.advance(10.5)
         heard.wait("renewed", 2)
         mutex.renew(lease=60)
-        told = scene.row.expires_at
-        until(lambda: heard.of("renewed")[-1]["expires_at"] == told)
+        end = scene.row.expires_at
+        until(lambda: heard.of("renewed")[-1]["expires_at"] == end)
     assert set(first) == {"key", "owner", "token", "fencing_token", "expires_at", "won_back"}
     assert first["token"] == mutex.token
     assert not any(each["won_back"] for each in heard.of("renewed"))
@@ -318,18 +281,17 @@ def test_renewals_are_reported_on_a_thread_of_their_own(scene: Scene, heard: Hea
     assert threads == {"pynamodb-mutex-notifier"}
 
 
-def test_those_renewed_together_are_reported_one_by_one(scene: Scene, heard: Heard) -> None:
+def test_locks_renewed_together_are_reported_one_by_one(scene, heard):
     mutexes = [Mutex.for_key(f"{scene.key}.{n}", model=scene.here, lease=120) for n in range(3)]
     for mutex in mutexes:
         assert mutex.acquire()
-    first, *others = [mutex._latest for mutex in mutexes]
-    send_renewal(first, *others)
+    send_renewal(*[mutex._latest for mutex in mutexes])
     assert scene.proxy.kinds()[-1] == "BatchExecuteStatement"
     heard.wait("renewed", 3)
     assert heard.keys("renewed") == [mutex.key for mutex in mutexes]
 
 
-def test_the_end_is_reported_although_nothing_renews_it(scene: Scene, heard: Heard) -> None:
+def test_end_of_a_lease_is_reported_although_nothing_renews_it(scene, heard):
     with FakeClock() as clock:
         mutex = scene.mutex(auto_renew=False)
         assert mutex.acquire()
@@ -348,9 +310,7 @@ def test_the_end_is_reported_although_nothing_renews_it(scene: Scene, heard: Hea
 # -- several ---------------------------------------------------------------------------------------
 
 
-def test_locks_taken_together_are_reported_one_by_one(
-    scene: Scene, keys: Keys, heard: Heard
-) -> None:
+def test_locks_taken_together_are_reported_one_by_one(keys, heard):
     group = keys.group()
     with group:
         group.renew()
@@ -362,9 +322,7 @@ def test_locks_taken_together_are_reported_one_by_one(
     assert tokens == group.fencing_tokens
 
 
-def test_of_a_group_it_is_reported_which_lock_is_held(
-    scene: Scene, keys: Keys, heard: Heard
-) -> None:
+def test_contention_of_a_group_is_reported_of_the_key_that_is_held(keys, heard):
     keys.taken(1)
     heard.events.clear()
     assert not keys.group().acquire(timeout=0.3)
@@ -375,9 +333,7 @@ def test_of_a_group_it_is_reported_which_lock_is_held(
     assert heard.keys("contended") == [keys.keys[1]] * 2
 
 
-def test_a_group_that_waits_for_others_shows_when_it_knows_why(
-    scene: Scene, keys: Keys, heard: Heard
-) -> None:
+def test_group_that_waits_behind_another_reports_contention_once_it_is_known(scene, keys, heard):
     def work():
         with keys.group():
             pass
@@ -398,38 +354,27 @@ def test_a_group_that_waits_for_others_shows_when_it_knows_why(
     assert len(heard.of("acquired")) == len(heard.of("released")) == 1 + 2 * 3
 
 
-def test_losing_one_of_a_group_is_reported_of_all_once(
-    scene: Scene, keys: Keys, heard: Heard
-) -> None:
-    group = keys.group()
-    assert group.acquire()
-    keys.force(1)
-    for _ in range(2):
-        with pytest.raises(MutexLostError):
-            group.renew()
-    with pytest.raises(MutexLostError):
-        group.release()
-    heard.wait("lost", 3)
-    assert heard.keys("lost") == keys.keys
-    assert {told["loss"] for told in heard.of("lost")} == {Loss.FORCED}
-    assert "released" not in heard.names
-
-
-def test_a_group_that_finds_one_lost_as_it_is_released(
-    scene: Scene, keys: Keys, heard: Heard
-) -> None:
+@pytest.mark.parametrize("found_by", ["renew", "release"])
+def test_loss_of_one_of_a_group_is_reported(keys, heard, found_by):
     group = keys.group(auto_renew=False)
     assert group.acquire()
     keys.force(1)
+    for call in [group.renew, group.renew] if found_by == "renew" else []:
+        with pytest.raises(MutexLostError):
+            call()
     with pytest.raises(MutexLostError):
         group.release()
-    assert heard.the("lost")["key"] == keys.keys[1]
-    assert heard.keys("released") == [keys.keys[0], keys.keys[2]]
+    if found_by == "renew":  # it is the loss of all
+        heard.wait("lost", 3)
+        assert heard.keys("lost") == keys.keys
+        assert "released" not in heard.names
+    else:
+        assert heard.the("lost")["key"] == keys.keys[1]
+        assert heard.keys("released") == [keys.keys[0], keys.keys[2]]
+    assert {told["loss"] for told in heard.of("lost")} == {Loss.FORCED}
 
 
-def test_any_of_several_is_reported_by_the_key_it_got(
-    scene: Scene, keys: Keys, heard: Heard
-) -> None:
+def test_any_of_several_is_reported_by_the_key_it_got(scene, keys, heard):
     keys.taken(0)
     keys.taken(1)
     heard.events.clear()
@@ -445,15 +390,13 @@ def test_any_of_several_is_reported_by_the_key_it_got(
     assert heard.the("released")["key"] == keys.keys[2]
 
 
-def test_a_semaphores_permit_is_reported_by_its_key(scene: Scene, heard: Heard) -> None:
+def test_permit_of_a_semaphore_is_reported_by_its_key(scene, heard):
     with Semaphore.for_key(scene.key, permits=1, model=scene.here):
         pass
     assert heard.keys("acquired") == heard.keys("released") == [f"{scene.key}#permit-1"]
 
 
-def test_a_holder_of_this_process_in_a_group_is_named(
-    scene: Scene, keys: Keys, heard: Heard
-) -> None:
+def test_holder_of_this_process_in_a_group_is_named(scene, keys, heard):
     with keys.group(owner="me"):
         heard.events.clear()
         waiter = Mutex.for_key(keys.keys[0], model=scene.here, timeout=0.2)
@@ -463,21 +406,109 @@ def test_a_holder_of_this_process_in_a_group_is_named(
     assert raised.value.owner == "me"
 
 
-# -- without blinker ---------------------------------------------------------------------------------
+# -- rows: the end may be a write ------------------------------------------------------------------
 
 
-def test_without_blinker_locks_work_and_connecting_is_refused(embedded_engine) -> None:
-    script = """
+@pytest.fixture
+def of_row(any_scene):
+    with hearing(any_scene.key) as heard:
+        yield heard
+
+
+@save_or_update
+def test_write_that_unlocks_releases(any_scene, of_row, write):
+    told = []
+    lock = any_scene.lock()
+
+    def ask(sender, **_):
+        told.append((sender, lock.held))
+        # no write waits for another while receivers run
+        with any_scene.there.locked(any_scene.key) as row:
+            row.save()
+
+    model = any_scene.here.lock_model or any_scene.here
+    with signals.released.connected_to(ask, model), lock as row:
+        write(row, unlock=True)
+    assert told == [(model, False)]
+    released = [event.told for event in of_row.events if event.sender is model]
+    assert [each["token"] for each in released] == [lock.token] * 2
+    assert of_row.events[0].told["key"] == lock.key
+
+
+def test_write_that_unlocks_and_whose_answer_is_lost_releases_once(any_scene, of_row):
+    with any_scene.lock() as row:
+        any_scene.proxy.next(drop_answer(), op=any_scene.op("save"))
+        save(row, unlock=True)
+    assert of_row.names == ["acquired", "released"]
+
+
+def test_unlock_of_unknown_outcome_is_reported_by_the_release_after_it(row_scene):
+    with hearing(row_scene.key) as heard:
+        lock = row_scene.lock()
+        row_scene.proxy.next(drop_answer(), deny(), op="PutItem")
+        with pytest.raises(PutError), lock as row:
+            save(row, unlock=True)
+        assert heard.names == ["acquired", "released"]
+        assert heard.the("released")["error"] is None
+
+
+def test_delete_ends_the_lock_that_stands_in_the_row(any_scene, of_row):
+    with any_scene.lock() as row:
+        row.delete()
+        assert of_row.names == (["acquired"] if any_scene.in_table else ["acquired", "released"])
+    assert of_row.names == ["acquired", "released"]
+
+
+def test_guarded_save_renews_the_claim_that_stands_in_the_row(row_scene):
+    with hearing(row_scene.key) as heard, row_scene.lock() as row:
+        save(row)
+        assert heard.the("renewed")["expires_at"] == row_scene.row.lock_expires_at
+
+
+def test_loss_found_by_guarded_writes_is_reported_once(any_scene, of_row):
+    row = any_scene.locked(auto_renew=False)
+    any_scene.force()
+    for _ in range(2):
+        with pytest.raises(MutexLostError):
+            save(row, unlock=True)
+    with pytest.raises(MutexLostError):
+        row.row_lock.release()
+    assert of_row.the("lost")["loss"] is Loss.FORCED
+    assert of_row.names == ["acquired", "lost"]
+
+
+def test_transaction_that_unlocks_releases_each(rows):
+    with hearing(rows.scene.key) as heard, rows.locks() as locked:
+        add_to_all(locked, unlock=True)
+        assert sum(name == "released" for name in heard.names) == 3
+        assert heard.keys("released") == heard.keys("acquired")
+
+
+def test_missing_row_is_not_acquired(row_scene):
+    model = row_scene.here
+    with hearing("no-such-row") as heard:
+        with pytest.raises(model.DoesNotExist):
+            model.locked("no-such-row").acquire()
+        assert isinstance(heard.the("not_acquired")["error"], model.DoesNotExist)
+
+
+# -- without blinker -------------------------------------------------------------------------------
+
+SCRIPT = """
 import sys
 sys.modules["blinker"] = None
-from pynamodb_mutex import LockItem, Mutex, signals
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, signals
 from pynamodb_mutex.testing import use, Engine
 assert not signals.signals_available
-engine = Engine("embedded", sys.argv[1])
-with use(engine):
+with use(Engine("embedded", sys.argv[1])):
     LockItem.create_table()
     with Mutex.for_key("a") as mutex:
         mutex.renew()
+    try:
+        with mutex:
+            LockItem.force_release("a")
+    except MutexLostError:
+        print("lost")
     LockItem.delete_table()
 for name in ("connect", "connect_via", "connected_to"):
     try:
@@ -491,13 +522,17 @@ for name in ("prometheus", "opentelemetry", "cloudwatch"):
     except ImportError as error:
         print(error)
 """
+
+
+def test_without_blinker_locks_work_and_connecting_is_refused(embedded_engine):
+    """And nothing is printed, not even a loss, unless the program sets up logging."""
     done = subprocess.run(
-        [sys.executable, "-c", script, embedded_engine.endpoint_url],
+        [sys.executable, "-c", SCRIPT, embedded_engine.endpoint_url],
         check=False, capture_output=True, text=True, timeout=100,
         env=os.environ | {"PYNAMODB_MUTEX_TABLE": f"no-blinker-{time.time_ns()}"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     refused = "refused: signals need blinker: pip install 'pynamodb-mutex[signals]'\n"
-    assert done.stdout.startswith(refused * 3)
+    assert done.stdout.startswith("lost\n" + refused * 3)
     assert done.stdout.count("needs blinker: pip install 'pynamodb-mutex[signals]'") == 3
     assert done.stderr == ""

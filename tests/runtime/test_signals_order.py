@@ -1,126 +1,110 @@
 """Each acquisition's signals come in the order in which things happened, whatever the threads do."""
 
-from __future__ import annotations
-
+import random
+import re
 import threading
-from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 
 import pytest
 from driving import Driven
-from group_scene import Keys
-from hearing import Heard, hearing, until
-from refusals import Refusals, refusing
-from scene import Scene
+from greenlet import getcurrent, greenlet
+from hearing import until
+from refusals import refusing
 
 from dev.faultproxy import after
-from pynamodb_mutex import Mutex, MutexLostError, signals
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, signals
+from pynamodb_mutex._dynamodb.answers import Answer
+from pynamodb_mutex._operations.acquire import delivered
+from pynamodb_mutex._operations.attach import detach
+from pynamodb_mutex._operations.contender import Caller, Contender
+from pynamodb_mutex._operations.effects import Send, Wait
+from pynamodb_mutex._operations.held import Held, HeldClaim, State
+from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._operations.renew import renew
+from pynamodb_mutex._operations.shared import Shared
+from pynamodb_mutex._protocol.claim import Claim, OwnClaim
+from pynamodb_mutex._runtime.notifications import RECEIVERS, deliver
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.testing import FakeClock
 
 
 @pytest.fixture
-def heard(scene: Scene) -> Iterator[Heard]:
-    with hearing(scene.key) as heard:
-        yield heard
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
+def clock():
     with FakeClock() as clock:
         yield clock
 
 
-class Delayed:
-    """The threads that report losses start when a test lets them."""
-
-    def __init__(self, refusals: Refusals) -> None:
-        self._start = refusals.started
-        self._kept: list[threading.Thread] = []
-        refusals.started = self._keep
-
-    def _keep(self, thread: threading.Thread) -> None:
-        if thread.name.endswith("-lost") and not thread.name.endswith("-on-lost"):
-            self._kept.append(thread)
-        else:
-            self._start(thread)
-
-    def go(self) -> None:
-        for thread in self._kept:
-            self._start(thread)
-            thread.join(60)
-
-
 @pytest.fixture
-def delayed() -> Iterator[Delayed]:
+def delayed():
+    """The threads that report losses start when the test calls this."""
+    kept = []
     with refusing() as refusals:
-        yield Delayed(refusals)
+        start = refusals.started
+
+        def keep(thread):
+            is_kept = thread.name.endswith("-lost") and not thread.name.endswith("-on-lost")
+            (kept.append if is_kept else start)(thread)
+
+        def go():
+            for thread in kept:
+                start(thread)
+                thread.join(60)
+
+        refusals.started = keep
+        yield go
 
 
-def course(heard: Heard) -> list[str]:
-    """The signals, without the renewals that may come at any time."""
+def course(heard, key=""):
+    """The signals of a key, without the renewals that may come at any time."""
     return [
         "won back" if event.told.get("won_back") else event.name
         for event in heard.events
-        if event.name != "renewed" or event.told["won_back"]
+        if key in event.told["key"] and (event.name != "renewed" or event.told["won_back"])
     ]
+
+
+def taken(scene, clock):
+    """A lock whose lease has ended."""
+    mutex = scene.mutex(auto_renew=False)
+    assert mutex.acquire()
+    clock.advance(31)
+    assert mutex.lost
+    return mutex
 
 
 # -- lost and won back -----------------------------------------------------------------------------
 
 
-def test_win_back_is_reported_after_the_loss(
-    scene: Scene, clock: FakeClock, delayed: Delayed, heard: Heard
-) -> None:
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
-    clock.advance(31)
-    assert mutex.lost
-    mutex.renew()
-    assert mutex.held
-    delayed.go()
-    until(lambda: len(course(heard)) == 3)
-    mutex.release()
-    until(lambda: len(course(heard)) == 4)
-    assert course(heard) == ["acquired", "lost", "won back", "released"]
-
-
-def test_each_lock_of_a_group_is_reported_in_order(
-    scene: Scene, keys: Keys, clock: FakeClock, delayed: Delayed, heard: Heard
-) -> None:
-    group = keys.group(auto_renew=False)
-    assert group.acquire()
+@pytest.mark.parametrize("several", [False, True])
+def test_win_back_is_reported_after_the_loss(keys, clock, delayed, heard, several):
+    lock = (keys.group if several else keys.scene.mutex)(auto_renew=False)
+    assert lock.acquire()
     for _ in range(2):
         clock.advance(31)
-        assert group.lost
-        group.renew()
-    delayed.go()
-    group.release()
-    until(lambda: len(course(heard)) == 3 * 6)
-    for key in keys.keys:
-        of_one = Heard(key)
-        of_one.events = [event for event in heard.events if event.told["key"] == key]
-        assert course(of_one) == ["acquired", *["lost", "won back"] * 2, "released"]
+        assert lock.lost
+        lock.renew()
+        assert lock.held
+    delayed()
+    lock.release()
+    for key in keys.keys if several else [keys.scene.key]:
+        until(lambda k=key: len(course(heard, k)) == 6)
+        assert course(heard, key) == ["acquired", *["lost", "won back"] * 2, "released"]
 
 
-def test_end_is_reported_after_a_loss_whose_receiver_is_slow(
-    scene: Scene, clock: FakeClock, heard: Heard
-) -> None:
+def test_end_is_reported_after_a_loss_whose_receiver_is_slow(scene, clock, heard):
     come, go = threading.Event(), threading.Event()
 
-    def slow(sender, **told) -> None:
+    def slow(sender, **told):
         if told["key"] == scene.key:
             come.set()
             assert go.wait(60)
 
-    mutex = scene.mutex(auto_renew=False)
     other = Mutex.for_key(f"{scene.key}.other", model=scene.here, auto_renew=False)
     with signals.lost.connected_to(slow):
-        assert mutex.acquire()
-        clock.advance(31)
-        assert mutex.lost
+        mutex = taken(scene, clock)
         assert come.wait(60)
-        # nobody waits for it but what happens to the same acquisition later
+        # the receiver delays only what happens to the same acquisition later
         with other:
             mutex.renew()
             mutex.release()
@@ -132,12 +116,8 @@ def test_end_is_reported_after_a_loss_whose_receiver_is_slow(
     assert course(heard) == ["acquired", "lost", "won back", "released"]
 
 
-def test_win_back_by_a_renewal_that_was_overtaken_is_reported(
-    scene: Scene, clock: FakeClock, heard: Heard
-) -> None:
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
-    clock.advance(31)
+def test_win_back_by_a_renewal_that_was_overtaken_is_reported(scene, clock, heard):
+    mutex = taken(scene, clock)
     heard.wait("lost")
     held = mutex._latest.together
     earlier, later = Driven(renew(held)), Driven(renew(held))
@@ -152,28 +132,23 @@ def test_win_back_by_a_renewal_that_was_overtaken_is_reported(
     mutex.release()
 
 
-def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(
-    scene: Scene, clock: FakeClock, heard: Heard
-) -> None:
+def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(scene, clock, heard):
     come, go = threading.Event(), threading.Event()
     raised = []
 
-    def interrupted(sender, **told) -> None:
+    def interrupted(sender, **told):
         if told["key"] == scene.key and told["won_back"]:
             come.set()
             assert go.wait(60)
             raise KeyboardInterrupt
 
-    def renew() -> None:
+    def renew():
         try:
             mutex.renew()
         except KeyboardInterrupt as error:
             raised.append(error)
 
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
-    clock.advance(31)
-    assert mutex.lost
+    mutex = taken(scene, clock)
     heard.wait("lost")
     until(lambda: not mutex._latest.delivering)
     with signals.renewed.connected_to(interrupted):
@@ -184,60 +159,49 @@ def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(
         go.set()
         renewing.join(60)
     assert raised
-    # receivers are called in no order: whether this one heard of the win-back before the other raised is chance
+    # receivers are called in no order: this one may have heard of the win-back before the other raised
     reported = [each for each in course(heard) if each != "won back"]
     assert reported == ["acquired", "lost", "released"]
 
 
-# -- detached --------------------------------------------------------------------------------------
+# -- detached, and answered late -------------------------------------------------------------------
 
 
-def test_detach_that_wins_the_lock_back_says_so(scene: Scene, heard: Heard) -> None:
-    # as the renewal of `detach` is under way, the lease ends
-    mutex = scene.mutex(lease=3, auto_renew=False)
-    assert mutex.acquire()
-    scene.proxy.next(after(lambda: until(lambda: mutex.lost)), op="renew")
-    ticket = mutex.detach(lease=60)
-    until(lambda: len(course(heard)) == 4)
-    assert course(heard) == ["acquired", "lost", "won back", "handed_over"]
-    Mutex.attach(ticket, model=scene.here).release()
-
-
-def test_receiver_that_writes_under_the_lock_does_not_hang_detach(
-    scene: Scene, heard: Heard
-) -> None:
+@pytest.mark.parametrize("writes", [False, True])
+def test_detach_that_wins_the_lock_back_reports_it(scene, heard, writes):
+    """Also if a receiver writes under the lock, which must not hang."""
     raised = []
 
-    def write(sender, **told) -> None:
+    def write(sender, **told):
         if told["key"] == scene.key:
             try:
                 mutex.save_data("mine")
             except MutexLostError as error:
                 raised.append(error)
 
+    # as the renewal of `detach` is under way, the lease ends
     mutex = scene.mutex(lease=3, auto_renew=False)
-    with signals.lost.connected_to(write), signals.renewed.connected_to(write):
-        assert mutex.acquire()
-        scene.proxy.next(after(lambda: until(lambda: mutex.lost)), op="renew")
-        mutex.detach(lease=60)
+    assert mutex.acquire()
+    scene.proxy.next(after(lambda: until(lambda: mutex.lost)), op="renew")
+    with ExitStack() as stack:
+        for signal in (signals.lost, signals.renewed) if writes else ():
+            stack.enter_context(signal.connected_to(write))
+        ticket = mutex.detach(lease=60)
         heard.wait("handed_over")
     assert course(heard) == ["acquired", "lost", "won back", "handed_over"]
-
-
-# -- an answer that comes late ---------------------------------------------------------------------
+    Mutex.attach(ticket, model=scene.here).release()
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_claim_whose_lease_ends_before_it_is_handed_out_is_not_reported_as_lost(
-    scene: Scene, keys: Keys, clock: FakeClock, heard: Heard, several: bool
-) -> None:
-    calls: list[object] = []
+    scene, keys, clock, heard, several
+):
+    calls = []
     make = keys.group if several else scene.mutex
     lock = make(auto_renew=False, on_lost=calls.append)
     assert not lock.locked()
-    scene.proxy.next(
-        after(lambda: clock.advance(31)), op="TransactWriteItems" if several else "acquire"
-    )
+    op = "TransactWriteItems" if several else "acquire"
+    scene.proxy.next(after(lambda: clock.advance(31)), op=op)
     assert lock.acquire(blocking=False)
     assert lock.held
     assert lock.loss is None
@@ -246,3 +210,213 @@ def test_claim_whose_lease_ends_before_it_is_handed_out_is_not_reported_as_lost(
     assert set(course(heard)) == {"acquired", "released"}
     assert calls == []
     assert not [key for _, key in current_process()._holders if key.startswith(scene.key)]
+
+
+# -- drawn interleavings ---------------------------------------------------------------------------
+#
+# Operations and deliveries go on one at a time, from effect to effect and from receiver to receiver; a drawn one
+# is next. So what is found can be played again.
+
+LEASE = 30.0
+LONG = 3 * LEASE
+"""A renewal during which the process pauses has still something left of it."""
+
+
+class Turns:
+    """Lets tasks run, one at a time.
+
+    Args:
+        seed: Of what is chosen.
+        stays: How likely the one that ran goes on. What goes wrong needs few changes as a rule, but at
+            the wrong moments.
+    """
+
+    def __init__(self, seed, stays):
+        self.tasks = []
+        self.inside_monitor = 0
+        self._main = getcurrent()
+        self._random = random.Random(seed)
+        self._stays = stays
+
+    def spawn(self, run, name=""):
+        """Add a task; it runs when it is its turn."""
+        self.tasks.append(greenlet(run, self._main))
+
+    def run(self):
+        """Run all to their ends; raise what one of them raises."""
+        task = None
+        while left := [task for task in self.tasks if not task.dead]:
+            if task not in left or self._random.random() > self._stays:
+                task = self._random.choice(left)
+            task.switch()
+
+    def turn(self):
+        """Let others run."""
+        assert not self.inside_monitor
+        self._main.switch()
+
+
+class Monitor:
+    """Stands for the monitor: nobody waits for it, as no turn ends inside."""
+
+    def __init__(self, turns):
+        self._turns = turns
+
+    def __enter__(self):
+        self._turns.inside_monitor += 1
+
+    def __exit__(self, *_):
+        self._turns.inside_monitor -= 1
+
+
+class Model(LockItem):
+    """The sender of the signals."""
+
+    class Meta:
+        table_name = "never asked"
+        region = "us-east-1"
+
+
+class Play:
+    """One acquisition, what is done with it, and what is reported of it."""
+
+    def __init__(self, turns, receivers_do):
+        self.turns = turns
+        self.time = 1000.0
+        self.row = Claim(token="mine", version=1, expires_at=1.0, lease=LEASE)
+        self.reported = []
+        self._receivers_do = receivers_do
+        self.shared = Shared(lambda: self.time, random.uniform, lambda: "f" * 30, RECEIVERS)
+        self.shared.monitor = Monitor(turns)
+        self.shared.threads = SimpleNamespace(
+            put=lambda name, run: turns.spawn(run, name), start=lambda: None
+        )
+        self.shared.notifier = SimpleNamespace(put=self.put)
+        options = Mutex.for_key("k", model=Model, lease=LEASE, auto_renew=False)._options
+        contender = Contender(
+            self.shared, current_process().store(Model), options, Caller(1, 1, "me")
+        )
+        self.claim = HeldClaim(contender, OwnClaim("mine", LEASE), self.row, {}, self.time)
+        Held((self.claim,), is_group=False)
+        self.claim.begin()
+
+    def put(self, _, event):
+        """As the notifier, which reports renewals in its own time."""
+        assert "acquired" in self.reported
+
+    def note(self):
+        """Do nothing."""
+
+    # -- what threads do
+
+    def run(self, operation):
+        """Run an operation; before and after each request it is another's turn."""
+        resume, value = operation.send, None
+        while True:
+            self.shared.now = self.time
+            try:
+                effect = resume(value)
+            except (StopIteration, MutexNotHeldError):
+                effect = None
+            outbox, self.shared.outbox = self.shared.outbox, []
+            self.turns.turn()
+            deliver(self.shared, outbox)
+            if effect is None:
+                return
+            value = self.answer(effect) if isinstance(effect, Send) else None
+            if isinstance(effect, Wait):
+                self.time = max(self.time, min(effect.until, self.time + 1))
+            self.turns.turn()
+
+    def answer(self, send):
+        values = send.request.kwargs["ExpressionAttributeValues"]
+        numbers = [float(value["N"]) for value in values.values() if "N" in value]
+        applied = self.row.token == "mine" and self.row.expires_at is not None
+        is_renewal = "REMOVE" not in send.request.kwargs["UpdateExpression"]
+        if applied and is_renewal:
+            ends = [number for number in numbers if number > 10**9]
+            applied = max(ends) > (self.row.expires_at or 0.0)
+        if applied:
+            self.row = self.row._replace(expires_at=max(numbers) if is_renewal else None)
+        # as the row was
+        answer = Answer({}, claim=self.row, error=None if applied else Exception("refused"))
+        answer.sent = answer.received = self.time
+        return answer
+
+    def acquired(self):
+        def announcing():
+            self.claim.emit_acquired(0.0, 1)
+            yield from delivered([self.claim], release, self.claim)
+
+        self.run(announcing())
+
+    def pause(self):
+        self.time += LEASE + 1
+
+        def noting():
+            self.claim.note_end()
+            yield Wait(0.0)
+
+        self.run(noting())
+
+    def force(self):
+        self.row = Claim(token="forced-by-somebody", version=2)
+
+    def renew(self):
+        self.run(renew(self.claim.together, LONG))
+
+    def release(self):
+        with suppress(MutexNotHeldError):
+            self.run(release(self.claim))
+
+    def detach(self):
+        self.run(detach(self.claim, LONG, None))
+
+    # -- what receivers do besides
+
+    def fail(self):
+        raise LookupError("a receiver's own")
+
+    def receiver(self, name):
+        def receive(sender, **fields):
+            self.turns.turn()
+            self.reported.append("won back" if fields.get("won_back") else name)
+            self.turns.turn()
+            getattr(self, self._receivers_do)()
+
+        return receive
+
+
+RIGHT = re.compile(
+    "acquired,(lost,won back,)*(?:(?P<lost>lost,)|(?P<ended>released,|handed_over,)|(?P<held>))$"
+)
+
+
+@pytest.mark.parametrize("receivers_do", ["note", "fail", "renew", "release"])
+def test_signals_come_in_order_however_threads_interleave(receivers_do):
+    for seed in range(250):
+        chance = random.Random(seed)
+        work = chance.choices(
+            ("pause", "pause", "force", "renew", "release", "detach"), k=chance.randint(1, 5)
+        )
+        turns = Turns(seed, stays=chance.choice([0.0, 0.5, 0.8, 0.9, 0.95]))
+        with ExitStack() as stack:
+            play = Play(turns, receivers_do)
+            for name in ("acquired", "lost", "renewed", "released", "handed_over"):
+                signal = getattr(signals, name)
+                stack.enter_context(signal.connected_to(play.receiver(name), sender=Model))
+            turns.spawn(play.acquired)
+            for what in work:
+                turns.spawn(getattr(play, what))
+            turns.run()
+        belief = play.claim.belief
+        end = "held"
+        if belief.loss is not None:
+            end = "lost"
+        elif belief.state is State.RELEASED:
+            end = "ended"
+        reported = "".join(f"{name}," for name in play.reported)
+        found = RIGHT.match(reported)
+        assert found, (seed, work, reported)
+        assert found[end] is not None, (seed, work, reported)
+        assert play.claim.events == ()

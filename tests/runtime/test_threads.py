@@ -1,48 +1,59 @@
-"""The one place that starts threads: what the system refuses runs later, once, and in order."""
+"""Threads: the one place that starts them, and locks of a process to which the system refuses them for a while."""
 
-from __future__ import annotations
-
+import asyncio
 import logging
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
 
 import pytest
+from accounts import Account, changed
+from accounts import Elsewhere as RowElsewhere
 from hearing import until
-from refusals import Refusals, refusing
+from lock_items import Elsewhere
+from refusals import refusing
 
+from pynamodb_mutex import Loss, Mutex, MutexLostError
+from pynamodb_mutex._operations.renew import LONGEST_SLEEP
 from pynamodb_mutex._runtime import threads as _threads
-from pynamodb_mutex._runtime.threads import REFUSALS, Threads, Workers
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, start_renewals
+from pynamodb_mutex._runtime.threads import LINGER, REFUSALS, Threads, Workers
+from pynamodb_mutex.aio import AsyncMutex
+from pynamodb_mutex.testing import FakeClock
 
 NAME = "pynamodb-mutex-test"
 
 
 @pytest.fixture
-def refusals() -> Iterator[Refusals]:
-    with refusing() as refusals:
-        yield refusals
+def system():
+    with refusing() as system:
+        yield system
 
 
 class Runs:
     """What ran, and on which thread."""
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, threads):
         self.threads = threads
-        self.done: list[tuple[int, threading.Thread]] = []
+        self.done = []
 
-    def put(self, number: int) -> None:
+    def put(self, number):
         self.threads.put(NAME, lambda: self.done.append((number, threading.current_thread())))
 
-    def wait(self, *numbers: int) -> None:
+    def wait(self, *numbers):
         until(lambda: len(self.done) >= len(numbers))
         assert sorted(number for number, _ in self.done) == sorted(numbers)
 
 
 @pytest.fixture
-def runs() -> Runs:
+def runs():
     return Runs(Threads())
 
 
-def test_function_runs_on_a_daemon_thread_of_its_own(runs: Runs) -> None:
+def test_function_runs_on_a_daemon_thread_of_its_own(runs):
     for number in (1, 2):
         runs.put(number)
     runs.threads.start()
@@ -52,10 +63,8 @@ def test_function_runs_on_a_daemon_thread_of_its_own(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("error", [each("refused") for each in REFUSALS])
-def test_refused_threads_run_once_refusals_have_passed(
-    runs: Runs, refusals: Refusals, error
-) -> None:
-    refusals.left, refusals.error = 3, error
+def test_refused_threads_run_once_refusals_have_passed(runs, system, error):
+    system.left, system.error = 3, error
     for number in (1, 2):
         runs.put(number)
         runs.threads.start()
@@ -63,7 +72,7 @@ def test_refused_threads_run_once_refusals_have_passed(
     runs.put(3)
     runs.threads.start()
     assert runs.done == []
-    assert len(refusals.refused) == 3
+    assert len(system.refused) == 3
     runs.threads.start()
     runs.wait(1, 2, 3)
     assert not runs.threads.refusing
@@ -71,11 +80,9 @@ def test_refused_threads_run_once_refusals_have_passed(
     runs.wait(1, 2, 3)
 
 
-def test_refusals_are_logged_once_until_a_thread_is_given(
-    runs: Runs, refusals: Refusals, caplog
-) -> None:
+def test_refusals_are_logged_once_until_a_thread_is_given(runs, system, caplog):
     for count in (1, 2):
-        refusals.left = 3
+        system.left = 3
         runs.put(count)
         for _ in range(4):
             runs.threads.start()
@@ -87,17 +94,17 @@ def test_refusals_are_logged_once_until_a_thread_is_given(
     assert "can't start new thread" in record.getMessage()
 
 
-def test_end_of_the_interpreter_is_not_logged(runs: Runs, refusals: Refusals, caplog) -> None:
-    refusals.all()
-    refusals.error = RuntimeError("can't create new thread at interpreter shutdown")
+def test_end_of_the_interpreter_is_not_logged(runs, system, caplog):
+    system.all()
+    system.error = RuntimeError("can't create new thread at interpreter shutdown")
     runs.put(1)
     runs.threads.start()
     assert runs.threads.refusing
     assert caplog.text == ""
 
 
-def test_other_errors_are_raised(runs: Runs, refusals: Refusals) -> None:
-    refusals.left, refusals.error = 1, ZeroDivisionError("a patch of somebody's")
+def test_other_errors_are_raised(runs, system):
+    system.left, system.error = 1, ZeroDivisionError("a patch of somebody's")
     runs.put(1)
     with pytest.raises(ZeroDivisionError):
         runs.threads.start()
@@ -105,18 +112,16 @@ def test_other_errors_are_raised(runs: Runs, refusals: Refusals) -> None:
     runs.wait(1)
 
 
-def test_function_runs_once_when_the_starting_thread_is_interrupted(
-    runs: Runs, refusals: Refusals
-) -> None:
+def test_function_runs_once_when_the_starting_thread_is_interrupted(runs, system):
     """Ctrl-C may come when the thread runs already, and before that is noted."""
-    start = refusals.started
+    start = system.started
 
-    def interrupted(thread: threading.Thread) -> None:
-        refusals.started = start
+    def interrupted(thread):
+        system.started = start
         start(thread)
         raise KeyboardInterrupt
 
-    refusals.started = interrupted
+    system.started = interrupted
     runs.put(1)
     with pytest.raises(KeyboardInterrupt):
         runs.threads.start()
@@ -127,18 +132,16 @@ def test_function_runs_once_when_the_starting_thread_is_interrupted(
     runs.wait(1, 2)
 
 
-def test_starting_thread_is_not_waited_for_and_forgets_nothing(
-    runs: Runs, refusals: Refusals
-) -> None:
-    start, come, go = refusals.started, threading.Event(), threading.Event()
+def test_starting_thread_is_not_waited_for_and_forgets_nothing(runs, system):
+    start, come, go = system.started, threading.Event(), threading.Event()
 
-    def slow(thread: threading.Thread) -> None:
-        refusals.started = start
+    def slow(thread):
+        system.started = start
         come.set()
         assert go.wait(60)
         start(thread)
 
-    refusals.started = slow
+    system.started = slow
     runs.put(1)
     starting = threading.Thread(target=runs.threads.start)
     start(starting)
@@ -151,17 +154,17 @@ def test_starting_thread_is_not_waited_for_and_forgets_nothing(
     starting.join(60)
 
 
-def test_thread_that_another_has_started_is_not_started_again(runs: Runs) -> None:
+def test_thread_that_another_has_started_is_not_started_again(runs):
     class Overtaken:
         """Between the question whether anything waits and the lock, another thread starts it."""
 
-        def acquire(self, blocking: bool) -> bool:
+        def acquire(self, blocking):
             runs.threads._starting = threading.Lock()
             runs.threads.start()
             runs.threads._starting = self
             return True
 
-        def release(self) -> None:
+        def release(self):
             pass
 
     runs.put(1)
@@ -176,33 +179,31 @@ def test_thread_that_another_has_started_is_not_started_again(runs: Runs) -> Non
 class Calls:
     """Calls that end when the test says so."""
 
-    def __init__(self) -> None:
-        self.began: list[str] = []
+    def __init__(self):
+        self.began = []
         self.go = threading.Event()
 
-    def __call__(self) -> None:
+    def __call__(self):
         self.began.append(threading.current_thread().name)
         assert self.go.wait(60)
 
 
 @pytest.fixture
-def calls() -> Iterator[Calls]:
+def calls():
     calls = Calls()
     yield calls
     calls.go.set()
 
 
 @pytest.fixture
-def workers(runs: Runs) -> Workers:
+def workers(runs):
     return Workers(runs.threads, NAME, 2)
 
 
 HERE = threading.current_thread().name
 
 
-def test_workers_are_as_few_as_needed_and_not_more_than_allowed(
-    workers: Workers, calls: Calls
-) -> None:
+def test_workers_are_as_few_as_needed_and_not_more_than_allowed(workers, calls):
     for _ in range(3):
         workers.post(calls)
     until(lambda: len(calls.began) == 2)
@@ -215,30 +216,26 @@ def test_workers_are_as_few_as_needed_and_not_more_than_allowed(
     assert workers._running == 2
 
 
-def test_calls_are_made_here_while_every_worker_is_refused(
-    workers: Workers, calls: Calls, refusals: Refusals
-) -> None:
+def test_calls_are_made_here_while_every_worker_is_refused(workers, calls, system):
     calls.go.set()
-    refusals.all()
+    system.all()
     for _ in range(3):
         workers.post(calls)
     assert calls.began == []
     workers.help_out()
     assert calls.began == [HERE] * 3
     workers.help_out()
-    refusals.none()
+    system.none()
     # those that were refused come when there is nothing left to do
     workers.post(calls)
     until(lambda: len(calls.began) == 4)
     assert calls.began[-1] == NAME
 
 
-def test_calls_are_left_to_a_worker_that_runs(
-    workers: Workers, calls: Calls, refusals: Refusals
-) -> None:
+def test_calls_are_left_to_a_worker_that_runs(workers, calls, system):
     workers.post(calls)
     until(lambda: calls.began)
-    refusals.all()
+    system.all()
     workers.post(calls)
     workers.help_out()
     assert calls.began == [NAME]
@@ -247,18 +244,16 @@ def test_calls_are_left_to_a_worker_that_runs(
     assert calls.began == [NAME] * 2
 
 
-def test_calls_are_left_to_workers_as_soon_as_one_is_given(
-    workers: Workers, calls: Calls, refusals: Refusals
-) -> None:
-    refusals.all()
-    workers.post(refusals.none)
+def test_calls_are_left_to_workers_as_soon_as_one_is_given(workers, calls, system):
+    system.all()
+    workers.post(system.none)
     workers.post(calls)
     workers.help_out()
     until(lambda: calls.began)
     assert calls.began == [NAME]
 
 
-def test_call_that_fails_ends_no_worker(workers: Workers, calls: Calls, caplog) -> None:
+def test_call_that_fails_ends_no_worker(workers, calls, caplog):
     calls.go.set()
     for _ in range(4):
         workers.post(lambda: 1 / 0)
@@ -268,12 +263,348 @@ def test_call_that_fails_ends_no_worker(workers: Workers, calls: Calls, caplog) 
     assert workers._asked_for == workers._running
 
 
-def test_workers_end_after_a_while_without_work(
-    workers: Workers, calls: Calls, monkeypatch
-) -> None:
+def test_workers_end_after_a_while_without_work(workers, calls, monkeypatch):
     monkeypatch.setattr(_threads, "LINGER", 0.05)
     calls.go.set()
     for count in (1, 2):
         workers.post(calls)
         until(lambda n=count: len(calls.began) == n)
         until(lambda: workers._running == workers._asked_for == 0)
+
+
+@pytest.fixture
+def refusals(engine):
+    """A process without a thread of the library's, and the means to refuse it any."""
+    time.sleep(2 * LINGER)  # those that fixtures needed end
+    with refusing() as refusals:
+        yield refusals
+
+
+@pytest.fixture
+def clock():
+    with FakeClock() as clock:
+        yield clock
+
+
+class OnLost:
+    """Collects the names of the threads that call it."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, _):
+        self.calls.append(threading.current_thread().name)
+
+
+NAMES = ["a", "b"]
+MAKE = {
+    "one": lambda **options: Mutex.for_key("b", **options),
+    "several": lambda **options: Mutex.for_keys(NAMES, **options),
+    "row": lambda **options: Account.locked("b", **options),
+    "rows": lambda **options: Account.locked_all(NAMES, **options),
+}
+
+
+@pytest.fixture(params=MAKE)
+def make(request, table, accounts):
+    """Make one lock, or two that are taken together."""
+    Account("b").save()
+    return MAKE[request.param]
+
+
+def force():
+    """Break the claim on one of them, as another process does: nobody here knows."""
+    # only one of them is held
+    forced = [Elsewhere.force_release("b"), RowElsewhere.locked("b").force_release()]
+    assert sorted(forced) == [False, True]
+
+
+# -- refusals that pass ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_lock_is_renewed_and_watched_once_refusals_have_passed(make, refusals, clock, count):
+    on_lost = OnLost()
+    lock = make(lease=30, on_lost=on_lost)
+    refusals.left = count
+    assert lock.acquire()
+    clock.advance(11)
+    # without asking the lock, which would try again
+    assert lock._latest.remaining < 20
+    until(lambda: lock.remaining > 20)
+    assert len(refusals.refused) == count
+    refusals.left = count
+    force()
+    clock.advance(11)
+    until(lambda: lock.lost and on_lost.calls)
+    assert lock.loss is Loss.FORCED
+    assert on_lost.calls == ["pynamodb-mutex-on-lost"]
+
+
+def acquire_another(mutex):
+    assert Mutex.for_key(f"{mutex.key}-another", model=mutex._options.model).acquire()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda mutex: mutex.held,
+        lambda mutex: mutex.lost,
+        lambda mutex: Mutex.for_keys([mutex]).held,
+        lambda mutex: mutex.save_data("a"),
+        repr,
+        Mutex.renew,
+        Mutex.ensure_held,
+        acquire_another,
+    ],
+)
+def test_whatever_is_asked_of_a_lock_tries_again(scene, clock, refusals, call):
+    mutex = scene.mutex(lease=30)
+    refusals.left = 1
+    assert mutex.acquire()
+    # nothing but the user's own calls can do it
+    assert refusals.refused == ["pynamodb-mutex-renewer"]
+    call(mutex)
+    assert not current_process().threads.refusing
+    clock.advance(11)
+    scene.proxy.wait(1, "renew")
+
+
+def test_write_of_a_locked_row_tries_again(accounts, refusals, clock):
+    refusals.all()
+    lock = Account.locked("a", lease=30)
+    assert lock.acquire()
+    row = lock.row
+    refusals.none()
+    changed(row)
+    assert not current_process().threads.refusing
+
+
+def test_thread_that_schedules_renewals_tries_again_by_itself(scene, refusals):
+    on_lost = OnLost()
+    mutex = scene.mutex(lease=30, on_lost=on_lost)
+    assert mutex.acquire()
+    refusals.all("on-lost")
+    assert scene.here.force_release(scene.key)
+    # nothing else is to be looked after, and yet it goes on
+    for _ in range(int(3 * LINGER)):
+        seen = len(refusals.refused)
+        time.sleep(LONGEST_SLEEP)
+        assert len(refusals.refused) > seen
+    assert on_lost.calls == []
+    refusals.none()
+    time.sleep(2 * RETRY)
+    assert on_lost.calls == ["pynamodb-mutex-on-lost"]
+
+
+def test_refusals_of_threads_that_schedule_do_not_spin(scene, clock, refusals):
+    mutex = scene.mutex(lease=30)
+    assert mutex.acquire()
+    refusals.all()
+    clock.advance(11)
+    scene.proxy.wait(1, "renew")
+    hold = mutex._latest
+    until(lambda: not hold.together.is_unanswered)
+    seen = len(refusals.refused)
+    time.sleep(5)
+    assert len(refusals.refused) - seen <= 5 / RETRY + 1
+
+
+def test_renewal_loop_does_not_wait_for_a_thread_beyond_its_time(refusals):
+    process, ran = current_process(), threading.Event()
+    refusals.all()
+    process.threads.put("pynamodb-mutex-test", ran.set)
+    process.threads.start()
+    assert process.threads.refusing
+    _RenewalSleeper(process).sleep(process.read_clock() - 1)
+    assert process.threads.refusing
+    refusals.none()
+    process.threads.start()
+    assert ran.wait(60)
+
+
+def test_one_thread_renews_whoever_asks_for_it_last(refusals):
+    process = current_process()
+    process.schedule.is_wanted = True
+    refusals.all()
+    for _ in range(2):
+        start_renewals(process)
+    assert refusals.refused == ["pynamodb-mutex-renewer"]
+    refusals.none()
+    process.threads.start()
+
+
+# -- refusals that last ----------------------------------------------------------------------------
+
+
+def test_lock_is_renewed_though_every_worker_is_refused(make, refusals, clock):
+    lock = make(lease=30)
+    assert lock.acquire()
+    refusals.all()
+    for _ in range(3):
+        clock.advance(11)
+        until(lambda: lock._latest.remaining > 20)
+    assert set(refusals.refused) == {"pynamodb-mutex-worker"}
+    lock.release()
+
+
+def test_loss_is_noted_though_every_thread_is_refused(make, refusals, clock, caplog):
+    on_lost = OnLost()
+    lock = make(lease=30, auto_renew=False, on_lost=on_lost)
+    refusals.all()
+    assert lock.acquire()
+    force()
+    with pytest.raises(MutexLostError):
+        lock.renew()
+    assert lock.lost
+    assert lock.loss is Loss.FORCED
+    assert "lost" in repr(lock)
+    assert "lost by" in caplog.text
+    assert "the system refuses" in caplog.text
+    with pytest.raises(MutexLostError):
+        lock.ensure_held()
+    assert not lock.held
+    assert on_lost.calls == []
+    refusals.none()
+    assert lock.lost
+    until(lambda: on_lost.calls)
+    with pytest.raises(MutexLostError):
+        lock.release()
+    assert on_lost.calls == ["pynamodb-mutex-on-lost"]
+
+
+def test_lease_that_ended_is_a_loss_though_every_thread_is_refused(scene, clock, refusals, heard):
+    on_lost = OnLost()
+    mutex = scene.mutex(lease=30, on_lost=on_lost)
+    refusals.all()
+    assert mutex.acquire()
+    clock.advance(31)
+    assert not mutex.held
+    assert mutex.loss is Loss.EXPIRED
+    assert heard.names == ["acquired"]
+    refusals.none()
+    assert mutex.loss is Loss.EXPIRED
+    heard.wait("lost")
+    until(lambda: on_lost.calls)
+    assert heard.names == ["acquired", "lost"]
+
+
+def test_signals_of_renewals_come_once_refusals_have_passed(scene, refusals, heard):
+    refusals.all()
+    with scene.mutex(auto_renew=False) as mutex:
+        for _ in range(3):
+            mutex.renew()
+        assert heard.names == ["acquired"]
+        refusals.none()
+        assert mutex.held
+        heard.wait("renewed", 3)
+    assert heard.names == ["acquired", *["renewed"] * 3, "released"]
+
+
+# -- tasks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_task_acquires_and_releases_while_threads_are_refused(scene, refusals, count):
+    async def main():
+        refusals.left = count
+        async with AsyncMutex.for_key(fresh.key, model=fresh.here) as mutex:
+            await mutex.renew()
+            await mutex.ensure_held()
+            assert mutex.held
+
+    with scene.fresh() as fresh:
+        asyncio.run(main())
+        assert fresh.proxy.kinds() == ["GetItem", "acquire", "renew", "release"]
+    assert refusals.refused
+
+
+def test_tasks_that_wait_get_the_lock_though_every_thread_is_refused(scene, refusals):
+    got = []
+
+    async def work(number):
+        async with AsyncMutex.for_key(scene.key, model=scene.here, poll=(0.01, 0.05)):
+            got.append(number)
+
+    async def main():
+        await asyncio.gather(*(work(number) for number in range(5)))
+
+    refusals.all()
+    asyncio.run(main())
+    assert sorted(got) == list(range(5))
+
+
+def test_task_is_reported_what_failed_though_every_thread_is_refused(scene, refusals):
+    async def main():
+        async with AsyncMutex.for_key(scene.key, model=scene.here) as mutex:
+            scene.force()
+            await mutex.renew()
+
+    refusals.all()
+    with pytest.raises(MutexLostError):
+        asyncio.run(main())
+
+
+def test_task_loses_its_lock_once_refusals_have_passed(scene, refusals):
+    on_lost = OnLost()
+
+    async def main():
+        mutex = AsyncMutex.for_key(
+            scene.key, model=scene.here, on_lost=on_lost, cancel_on_loss=True
+        )
+        async with mutex:
+            refusals.left = 3
+            scene.force()
+            with pytest.raises(MutexLostError):
+                await mutex.renew()
+            while True:
+                assert mutex.lost
+                await asyncio.sleep(0.01)
+
+    with pytest.raises(MutexLostError):
+        asyncio.run(main())
+    until(lambda: on_lost.calls)
+
+
+# -- the end of the process ------------------------------------------------------------------------
+
+
+def test_locks_taken_as_the_interpreter_ends_make_no_noise_and_do_not_hang(embedded_engine):
+    """Python 3.12 and later refuse every thread then; before, this plays it."""
+    script = """
+import asyncio, atexit, sys, threading
+from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex.aio import AsyncMutex
+from pynamodb_mutex.testing import use, Engine
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+async def in_a_task():
+    async with AsyncMutex.for_key("b") as mutex:
+        await mutex.renew()
+
+def last():
+    threading.Thread.start = refuse
+    with use(Engine("embedded", sys.argv[1])):
+        LockItem.create_table()
+        with Mutex.for_key("a") as mutex:
+            mutex.renew()
+        asyncio.run(in_a_task())
+        lost = Mutex.for_key("a", auto_renew=False, on_lost=print)
+        lost.acquire()
+        LockItem.force_release("a")
+        assert lost.lost
+        LockItem.delete_table()
+    print("done")
+
+atexit.register(last)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, embedded_engine.endpoint_url],
+        check=False, capture_output=True, text=True, timeout=100,
+        env=os.environ | {"PYNAMODB_MUTEX_TABLE": f"at-exit-{time.time_ns()}"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    # what is lost is said there, for nobody has set up logging; nothing of threads
+    assert "thread" not in done.stderr

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from functools import cache
 from typing import Any, Protocol
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from table_answers import BYWAYS
 
+from dev.simulation.answers import BYWAYS
 from dev.simulation.table import Refusal, Tables
 
 REFUSED = "ConditionalCheckFailedException"
@@ -50,15 +51,21 @@ class InMemory:
             return refusal.code, refusal.item
 
 
+@cache
+def client_of(endpoint: str) -> Any:
+    """Return a client, which takes longer to make than a test."""
+    # what botocore refuses by itself, DynamoDB is to refuse
+    config = Config(parameter_validation=False)
+    return boto3.client("dynamodb", endpoint_url=endpoint, config=config)
+
+
 class Local:
     """DynamoDB Local."""
 
     def __init__(self, endpoint: str) -> None:
         self.message = ""
         self.name = f"cases-{uuid.uuid4().hex}"
-        # what botocore refuses by itself, DynamoDB is to refuse
-        config = Config(parameter_validation=False)
-        self.client = boto3.client("dynamodb", endpoint_url=endpoint, config=config)
+        self.client = client_of(endpoint)
 
     def __call__(self, operation: str, **kwargs: Any) -> Any:
         try:

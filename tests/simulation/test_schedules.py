@@ -1,29 +1,99 @@
-"""The whole library in virtual time: schedules without a violation, the same each time, and broken ones caught."""
+"""The library in virtual time: schedules without a violation, repeatable, and broken variants that are caught."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from dev.chaos.broken import broken
+from dev.chaos.broken import BROKEN, broken
 from dev.simulation.__main__ import main
 from dev.simulation.explore import Choices, explore
 from dev.simulation.explore import play as play_small
+from dev.simulation.judge import Judge, Watched
+from dev.simulation.network import Fault
 from dev.simulation.picture import draw
-from dev.simulation.schedule import kind_of, play, shrink
+from dev.simulation.schedule import Lock, Size, create_tables, kind_of, play
+from dev.simulation.threads import installed
+from dev.simulation.world import Process, ViolationError, World
+from pynamodb_mutex import Mutex
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize("first", range(0, 60, 20))
 def test_schedules_have_no_violation(first: int) -> None:
+    """`.ci/run` plays a thousand, and fresh ones."""
     for seed in range(first, first + 20):
         assert play(seed).violation is None
+
+
+FOUND = {
+    "answer to a request that was sent before the clock stood still": (
+        10003624,
+        Size(4, 2, 3, 1, 1, ("lock_attached",), {}, 4, 60.0),
+    ),
+    "timer that is rounded to before its time": (
+        20015162,
+        Size(
+            *(5, 2, 1, 1, 1, ("lock_none", "lock_in_child")),
+            {
+                "lost_answer": 0.190600212588068,
+                "failed_before": 0.10652328048995537,
+                "throttled": 0.196906742266599,
+                "undated": 0.17660402787516638,
+            },
+            *(0, 20.0),
+        ),
+    ),
+    "renewals that hang for longer than the lease": (
+        30006094,
+        Size(
+            *(1, 1, 3, 1, 1, ("lock_order",)),
+            {
+                "lost_request": 0.10719196282224422,
+                "late": 0.05799019749609189,
+                "duplicated": 0.10989446994603352,
+                "failed_after": 0.07012343024192003,
+                "throttled": 0.14861228927672807,
+                "partial": 0.15593265752790395,
+            },
+            *(0, 20.0),
+        ),
+    ),
+    "answer that the library does not learn server time from": (
+        60014829,
+        Size(
+            *(2, 2, 7, 1, 2, ("lock_order",)),
+            {
+                "lost_answer": 0.01939807674312647,
+                "late": 0.025154893080226306,
+                "failed_after": 0.03411852484716287,
+                "denied": 0.004502464790316282,
+                "nonsense": 0.026298656080307327,
+                "partial": 0.011232054700073175,
+            },
+            *(3, 60.0),
+        ),
+    ),
+    "task whose loop is ended before it can release": (
+        50012782,
+        Size(1, 1, 3, 1, 1, ("lock_row",), {}, 5, 20.0),
+    ),
+}
+"""What seeds of long runs have found, by its cause. All were mistakes of the simulation."""
+
+
+@pytest.mark.parametrize("found", FOUND.values(), ids=FOUND)
+def test_schedule_that_had_a_violation_has_none(found: tuple[int, Size]) -> None:
+    assert play(*found).violation is None
 
 
 def test_schedule_is_the_same_in_another_process_with_other_hashes() -> None:
@@ -31,41 +101,92 @@ def test_schedule_is_the_same_in_another_process_with_other_hashes() -> None:
     traces = []
     for hashes in ("1", "2"):
         env = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=env,
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=env, cwd=ROOT, check=True, capture_output=True)
         traces.append(done.stdout)
     assert traces[0] == traces[1]
     assert len(traces[0].splitlines()) > 100
 
 
-@pytest.mark.parametrize(
-    ("name", "most"),
-    [
-        ("release-by-key", 30),
-        ("token-per-client", 20),
-        ("no-guard", 50),
-        ("counter-reset", 20),
-        ("early-taker", 50),
-        ("renewal-revives", 50),
-        ("force-breaks-any", 50),
-        ("held-is-a-flag", 50),
-    ],
-)
-def test_broken_library_is_caught_within_few_schedules(name: str, most: int) -> None:
+def size(way: str, processes: int, strikes: int = 0, threads: int = 1, **faults: float) -> Size:
+    """Return a size in which all do the same."""
+    keys = 2 if threads > 1 else 1
+    return Size(processes, threads, 7, keys, 1, (way,), faults, strikes, 60.0)
+
+
+# What is caught only by chance of all schedules is looked for where it shows. A library that is not broken has no
+# violation there: see the test below.
+CAUGHT_IN: dict[str, tuple[Size | None, int]] = {
+    "release-by-key": (None, 0),
+    "token-per-client": (None, 0),
+    "no-guard": (None, 0),
+    "fence-at-write": (size("lock_order", 4, 2, late=0.2), 0),
+    "counter-reset": (None, 0),
+    "save-moves-end-back": (size("lock_row", 2), 200),
+    "renewal-revives": (None, 0),
+    "wall-clock": (None, 0),
+    "early-taker": (None, 0),
+    "denied-swallowed": (size("lock_one", 3, denied=0.2), 0),
+    "own-write-unknown": (size("lock_row", 2, failed_after=0.2), 200),
+    "held-is-a-flag": (None, 0),
+    "unknown-is-no": (size("lock_row", 4, failed_after=0.15, lost_request=0.3), 0),
+    "force-breaks-any": (size("lock_one", 3, 12, late=0.2), 0),
+    "unlocking-believes": (size("lock_row", 5, lost_answer=0.3), 200),
+    "upper-bound-of-all": (size("lock_one", 3, 12, threads=3), 100),
+    "lost-wake-up": (None, 0),
+    "queued-twice": (None, 0),
+    "renewal-forgotten": (None, 0),
+}
+CAUGHT_IN_A_SMALL_WORLD = {"no-own-token", "guard-by-token"}
+FOCUSED = {name: where for name, where in CAUGHT_IN.items() if where[0] is not None}
+
+
+def test_every_broken_variant_is_tried() -> None:
+    assert {*CAUGHT_IN, *CAUGHT_IN_A_SMALL_WORLD, "lease-from-receipt"} == BROKEN.keys()
+
+
+@pytest.mark.parametrize("name", CAUGHT_IN)
+def test_broken_library_is_caught_within_few_schedules(name: str) -> None:
+    where, first = CAUGHT_IN[name]
     with broken(name):
-        assert any(play(seed).violation for seed in range(most))
+        assert any(play(seed, where).violation for seed in range(first, first + 100))
 
 
-@pytest.mark.parametrize("name", ["no-own-token", "guard-by-token"])
+@pytest.mark.parametrize("name", FOCUSED)
+def test_library_as_it_is_has_no_violation_where_a_broken_one_has(name: str) -> None:
+    where, first = FOCUSED[name]
+    for seed in range(first, first + 5):
+        assert play(seed, where).violation is None
+
+
+@pytest.mark.parametrize("name", sorted(CAUGHT_IN_A_SMALL_WORLD))
 def test_broken_library_is_caught_in_a_small_world_with_one_fault(name: str) -> None:
     with broken(name):
-        assert explore(1).violation is not None
+        found = explore(1)
+        violation, trace = play_small(Choices(found.path), 1, set(), keep_trace=True)
+    assert violation == found.violation is not None
+    assert "p1.client" in trace[1]
+
+
+@pytest.mark.parametrize("name", [None, "lease-from-receipt"])
+def test_lease_counts_from_the_request_and_not_from_its_answer(name: str | None) -> None:
+    """The first answer is lost, and the repeated request shows seconds later that the first one was applied."""
+    world = World(1)
+    create_tables(world.tables)
+    Judge(world, {"locks": Watched("")})
+    lost = iter([Fault("lost_answer", seconds=5.0)])
+    world.network.script = lambda sent: next(lost, None) if sent.operation == "UpdateItem" else None
+
+    def hold(delay: float) -> None:
+        world.sleep(delay)
+        assert Mutex.for_key("k", model=Lock, lease=10, auto_renew=False).acquire()
+        world.sleep(30)
+
+    with broken(name) if name else nullcontext(), installed(world):
+        for number in range(2):
+            Process(world, f"p{number}").start_thread("holder", partial(hold, 2.0 * number))
+        with pytest.raises(ViolationError, match=r"I1: .* believe") if name else nullcontext():
+            world.run(60)
 
 
 def test_small_world_without_faults_has_no_violation() -> None:
@@ -74,22 +195,11 @@ def test_small_world_without_faults_has_no_violation() -> None:
     assert explored.worlds > 50
 
 
-def test_violation_of_a_small_world_is_found_again_by_its_choices() -> None:
-    with broken("no-own-token"):
-        found = explore(1)
-        violation, trace = play_small(Choices(found.path), 1, set(), keep_trace=True)
-    assert violation == found.violation
-    assert "p1.client" in trace[1]
-
-
-def test_schedule_with_a_violation_is_shrunk_to_one_of_the_same_kind() -> None:
-    with broken("release-by-key"):
-        seed, played = next((s, p) for s in range(30) if (p := play(s)).violation)
-        smaller, size = shrink(seed, played.size, played.violation)
-        again = play(smaller, size)
-    assert kind_of(again.violation) == kind_of(played.violation)
-    assert size.processes <= played.size.processes
-    assert size != played.size
+def test_wall_clock_of_a_simulated_process_comes_from_the_seed() -> None:
+    with broken("wall-clock"):
+        first, again = (play(0, keep_trace=True) for _ in range(2))
+    assert first.violation is not None
+    assert first == again
 
 
 def test_picture_shows_a_schedule(tmp_path: Path) -> None:
@@ -97,17 +207,25 @@ def test_picture_shows_a_schedule(tmp_path: Path) -> None:
     assert (tmp_path / "schedule.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_command_prints_a_smaller_schedule_for_each_violation(
+def test_command_shrinks_a_schedule_with_a_violation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["simulation", "--seed", "0", "--schedules", "30"])
-    with broken("release-by-key"):
-        assert main() == 1
-    lines = capsys.readouterr().out.splitlines()
-    again = next(line for line in lines if line.startswith("smaller: "))
-    _, seed, _, size = shlex.split(again.partition("--trace ")[2])
-    monkeypatch.setattr(sys, "argv", ["simulation", "--trace", "--seed", seed, "--size", size])
-    with broken("release-by-key"):
-        assert main() == 1
-    monkeypatch.setattr(sys, "argv", ["simulation", "--trace", "--seed", seed, "--size", size])
-    assert main() == 0
+    begun_with = Size(2, 1, 4, 1, 1, ("lock_one",), {}, 0, 20.0)
+
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr(sys, "argv", ["simulation", *arguments])
+        status = main()
+        return status, capsys.readouterr().out.splitlines()
+
+    wanted = json.dumps(begun_with._asdict())
+    with broken("counter-reset"):
+        status, lines = run("--seed", "0", "--schedules", "1", "--size", wanted)
+        assert status == 1
+        command = next(line for line in lines if line.startswith("smaller: "))
+        _, seed, _, text = shlex.split(command.partition("--trace ")[2])
+        found = Size(**json.loads(text))
+        assert sum(found[:4]) < sum(begun_with[:4])
+        status, again = run("--trace", "--seed", seed, "--size", text)
+    assert status == 1
+    assert kind_of(again[-1]) == kind_of(lines[0])
+    assert run("--trace", "--seed", seed, "--size", text)[0] == 0

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from table_answers import comparable
 from table_stores import INVALID, REFUSED, InMemory, Local, Store, n, s
 
+from dev.simulation.answers import comparable
 from dev.simulation.table import Refusal, Tables
 from pynamodb_mutex.testing import Engine, use
 

@@ -15,8 +15,8 @@ import boto3
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from table_answers import answer_of, answer_of_engine, comparable, documented
 
+from dev.simulation.answers import answer_of, answer_of_engine, comparable, documented
 from dev.simulation.table import Tables
 from pynamodb_mutex.testing import Engine, use
 

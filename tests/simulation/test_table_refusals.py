@@ -55,156 +55,58 @@ def write(store: Store, operation: str, **request: Any) -> Any:
 @pytest.mark.parametrize(
     ("operation", "request_", "message"),
     [
-        (
-            "PutItem",
-            {"ConditionExpression": "nn = :a", "a": n(7)},
-            "The conditional request failed",
-        ),
-        (
-            "PutItem",
-            {"ConditionExpression": "nn = :a"},
-            (
-                "Invalid ConditionExpression: An expression attribute value used in expression is not "
-                "defined; attribute value: :a"
-            ),
-        ),
-        (
-            "PutItem",
-            {"ConditionExpression": "#a = :a", "a": n(7)},
-            (
-                "Invalid ConditionExpression: An expression attribute name used in the document path is "
-                "not defined; attribute name: #a"
-            ),
-        ),
-        (
-            "PutItem",
-            {"ConditionExpression": "nn = :a", "a": n(1), "b": n(1)},
-            "Value provided in ExpressionAttributeValues unused in expressions: keys: {:b}",
-        ),
-        (
-            "DeleteItem",
-            {
-                "ConditionExpression": "nn = :a",
-                "a": n(1),
-                "ExpressionAttributeNames": {"#a": "nn"},
-            },
-            "Value provided in ExpressionAttributeNames unused in expressions: keys: {#a}",
-        ),
-        (
-            "PutItem",
-            {"ExpressionAttributeNames": {"#a": "nn"}},
-            "ExpressionAttributeNames can only be specified when using expressions",
-        ),
-        (
-            "PutItem",
-            {"ConditionExpression": "attribute_exists(nn)", "ExpressionAttributeNames": {}},
-            "ExpressionAttributeNames must not be empty",
-        ),
-        (
-            "PutItem",
-            {"ConditionExpression": "attribute_exists(nn)", "ExpressionAttributeValues": {}},
-            "ExpressionAttributeValues must not be empty",
-        ),
-        (
-            "PutItem",
-            {
-                "ConditionExpression": "attribute_exists(nn)",
-                "ExpressionAttributeNames": {"a": "nn"},
-            },
-            'ExpressionAttributeNames contains invalid key: Syntax error; key: "a"',
-        ),
-        (
-            "PutItem",
-            {"ConditionExpression": ""},
-            "Invalid ConditionExpression: The expression can not be empty;",
-        ),
-        (
-            "PutItem",
-            {"ConditionExpression": "nn = nn"},
-            (
-                "Invalid ConditionExpression: The first operand must be distinct from the remaining "
-                "operands for this operator or function; operator: =, first operand: [nn]"
-            ),
-        ),
-        (
-            "UpdateItem",
-            {"UpdateExpression": "SET kk = :a", "a": n(1)},
-            (
-                "One or more parameter values were invalid: Cannot update attribute kk. This attribute "
-                "is part of the key"
-            ),
-        ),
-        (
-            "UpdateItem",
-            {"UpdateExpression": "SET nn = gone"},
-            "The provided expression refers to an attribute that does not exist in the item",
-        ),
-        (
-            "UpdateItem",
-            {"UpdateExpression": "SET nn = st + :a", "a": n(1)},
-            "An operand in the update expression has an incorrect data type",
-        ),
-        (
-            "UpdateItem",
-            {"UpdateExpression": "SET gone.xx = :a", "a": n(1)},
-            "The document path provided in the update expression is invalid for update",
-        ),
-        (
-            "UpdateItem",
-            {"UpdateExpression": "SET nn = :a SET st = :a", "a": n(1)},
-            (
-                'Invalid UpdateExpression: The "SET" section can only be used once in an update '
-                "expression;"
-            ),
-        ),
-        (
-            "UpdateItem",
-            {"UpdateExpression": "SET nn = :a, nn = :a", "a": n(1)},
-            (
-                "Invalid UpdateExpression: Two document paths overlap with each other; must remove or "
-                "rewrite one of these paths; path one: [nn], path two: [nn]"
-            ),
-        ),
-        ("UpdateItem", {"ReturnValues": "X"}, "Return values set to invalid value"),
-        ("PutItem", {"ReturnValues": "ALL_NEW"}, "Return values set to invalid value"),
-        (
-            "PutItem",
-            {"Item": {"kk": s("")}},
-            (
-                "One or more parameter values are not valid. The AttributeValue for a key attribute "
-                "cannot contain an empty string value. Key: kk"
-            ),
-        ),
-        (
-            "PutItem",
-            {"Item": {"kk": n(1)}},
-            "One or more parameter values were invalid: Type mismatch for key",
-        ),
-        (
-            "PutItem",
-            {"Item": {"nn": n(1)}},
-            "One of the required keys was not given a value",
-        ),
-        (
-            "DeleteItem",
-            {"Key": {"kk": s("x" * 2049)}},
-            (
-                "Hash primary key values must be under 2048 bytes, and range primary key values must be "
-                "under 1024 bytes"
-            ),
-        ),
-        (
-            "PutItem",
-            {"Item": {**KEY, "vv": s("x" * LARGEST)}},
-            "Item size has exceeded the maximum allowed size",
-        ),
-        (
-            "UpdateItem",
-            {"UpdateExpression": "SET st = :a", "a": s("x" * LARGEST)},
-            "Item size to update has exceeded the maximum allowed size",
-        ),
+        ("PutItem", {"ConditionExpression": "nn = :a", "a": n(7)},
+         "The conditional request failed"),
+        ("PutItem", {"ConditionExpression": "nn = :a"},
+         "Invalid ConditionExpression: An expression attribute value used in expression is not defined; attribute value: :a"),
+        ("PutItem", {"ConditionExpression": "#a = :a", "a": n(7)},
+         "Invalid ConditionExpression: An expression attribute name used in the document path is not defined; attribute name: #a"),
+        ("PutItem", {"ConditionExpression": "nn = :a", "a": n(1), "b": n(1)},
+         "Value provided in ExpressionAttributeValues unused in expressions: keys: {:b}"),
+        ("DeleteItem", {"ConditionExpression": "nn = :a", "a": n(1), "ExpressionAttributeNames": {"#a": "nn"}},
+         "Value provided in ExpressionAttributeNames unused in expressions: keys: {#a}"),
+        ("PutItem", {"ExpressionAttributeNames": {"#a": "nn"}},
+         "ExpressionAttributeNames can only be specified when using expressions"),
+        ("PutItem", {"ConditionExpression": "attribute_exists(nn)", "ExpressionAttributeNames": {}},
+         "ExpressionAttributeNames must not be empty"),
+        ("PutItem", {"ConditionExpression": "attribute_exists(nn)", "ExpressionAttributeValues": {}},
+         "ExpressionAttributeValues must not be empty"),
+        ("PutItem", {"ConditionExpression": "attribute_exists(nn)", "ExpressionAttributeNames": {"a": "nn"}},
+         'ExpressionAttributeNames contains invalid key: Syntax error; key: "a"'),
+        ("PutItem", {"ConditionExpression": ""},
+         "Invalid ConditionExpression: The expression can not be empty;"),
+        ("PutItem", {"ConditionExpression": "nn = nn"},
+         "Invalid ConditionExpression: The first operand must be distinct from the remaining operands for this operator or function; operator: =, first operand: [nn]"),
+        ("UpdateItem", {"UpdateExpression": "SET kk = :a", "a": n(1)},
+         "One or more parameter values were invalid: Cannot update attribute kk. This attribute is part of the key"),
+        ("UpdateItem", {"UpdateExpression": "SET nn = gone"},
+         "The provided expression refers to an attribute that does not exist in the item"),
+        ("UpdateItem", {"UpdateExpression": "SET nn = st + :a", "a": n(1)},
+         "An operand in the update expression has an incorrect data type"),
+        ("UpdateItem", {"UpdateExpression": "SET gone.xx = :a", "a": n(1)},
+         "The document path provided in the update expression is invalid for update"),
+        ("UpdateItem", {"UpdateExpression": "SET nn = :a SET st = :a", "a": n(1)},
+         'Invalid UpdateExpression: The "SET" section can only be used once in an update expression;'),
+        ("UpdateItem", {"UpdateExpression": "SET nn = :a, nn = :a", "a": n(1)},
+         "Invalid UpdateExpression: Two document paths overlap with each other; must remove or rewrite one of these paths; path one: [nn], path two: [nn]"),
+        ("UpdateItem", {"ReturnValues": "X"},
+         "Return values set to invalid value"),
+        ("PutItem", {"ReturnValues": "ALL_NEW"},
+         "Return values set to invalid value"),
+        ("PutItem", {"Item": {"kk": s("")}},
+         "One or more parameter values are not valid. The AttributeValue for a key attribute cannot contain an empty string value. Key: kk"),
+        ("PutItem", {"Item": {"kk": n(1)}},
+         "One or more parameter values were invalid: Type mismatch for key"),
+        ("PutItem", {"Item": {"nn": n(1)}},
+         "One of the required keys was not given a value"),
+        ("DeleteItem", {"Key": {"kk": s("x" * 2049)}},
+         "Hash primary key values must be under 2048 bytes, and range primary key values must be under 1024 bytes"),
+        ("PutItem", {"Item": {**KEY, "vv": s("x" * LARGEST)}},
+         "Item size has exceeded the maximum allowed size"),
+        ("UpdateItem", {"UpdateExpression": "SET st = :a", "a": s("x" * LARGEST)},
+         "Item size to update has exceeded the maximum allowed size"),
     ],
-)
+)  # fmt: skip
 def test_refusals_have_the_words_of_dynamodb(
     store: Store, operation: str, request_: dict[str, Any], message: str
 ) -> None:

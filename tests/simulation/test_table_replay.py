@@ -35,8 +35,8 @@ from pynamodb.indexes import (
 )
 from pynamodb.models import Model
 from pynamodb.transactions import TransactGet, TransactWrite
-from table_answers import answer_of, comparable
 
+from dev.simulation.answers import answer_of, comparable
 from dev.simulation.table import Tables
 from pynamodb_mutex import (
     LockItem,

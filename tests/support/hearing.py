@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from pynamodb_mutex import signals
+from pynamodb_mutex._runtime.clock import local_clock
 
 NAMES = (
     "acquired",
@@ -84,6 +85,32 @@ def hearing(key: str) -> Iterator[Heard]:
     finally:
         for name, receiver in receivers.items():
             getattr(signals, name).disconnect(receiver)
+
+
+class OnLost:
+    """A callback for `on_lost`, which notes its calls.
+
+    Attributes:
+        calls: The lock, the loss, the thread and the local time of each.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, threading.Thread, float]] = []
+        self.came = threading.Semaphore(0)
+
+    def __call__(self, lock: Any) -> None:
+        self.calls.append((lock, lock.loss, threading.current_thread(), local_clock().now()))
+        self.came.release()
+
+    def wait(self) -> tuple[Any, Any, threading.Thread, float]:
+        """Wait for a call that was not waited for yet; return the last one."""
+        assert self.came.acquire(timeout=GENEROUS), "on_lost was not called"
+        return self.calls[-1]
+
+    @property
+    def locks(self) -> list[Any]:
+        """The locks that it was called with."""
+        return [call[0] for call in self.calls]
 
 
 def until(condition) -> None:

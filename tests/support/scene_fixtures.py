@@ -1,4 +1,4 @@
-"""The fixtures `scene` and `keys`."""
+"""The fixtures `proxy`, `here`, `scene` and `keys`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,22 @@ import pytest
 from group_scene import Keys
 from scene import Scene, forget_holds
 
-from dev.faultproxy import fault_proxy, through
+from dev.faultproxy import FaultProxy, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import Engine
+
+
+@pytest.fixture
+def proxy(engine: Engine) -> Iterator[FaultProxy]:
+    """A proxy in front of the engine."""
+    with fault_proxy(engine) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def here(proxy: FaultProxy, table: type[LockItem]) -> type[LockItem]:
+    """A client of the lock table whose requests go through the proxy."""
+    return through(proxy, table)
 
 
 @pytest.fixture

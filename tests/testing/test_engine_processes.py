@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import boto3
 import pytest
 from engines import BOTH, STARTED_HERE
 
@@ -51,6 +52,7 @@ def is_alive(pid):
 
 # How engines start and end
 
+LOCAL_AND_FORK = pytest.param(dynamodb_local, "fork", marks=STARTED_HERE)
 OWNER = """
 import os, sys, time
 from pynamodb_mutex import testing
@@ -65,8 +67,10 @@ with getattr(testing, sys.argv[1])() as engine:
 
 
 @forks
-@pytest.mark.parametrize("child", ["fork", "alone"])
-@pytest.mark.parametrize("start", BOTH)
+@pytest.mark.parametrize(
+    ("start", "child"),
+    [(embedded_dynamodb, "alone"), (embedded_dynamodb, "fork"), LOCAL_AND_FORK],
+)
 def test_engine_ends_when_its_owner_is_killed(start, child):
     """Also while a forked child of the owner keeps the pipe to the engine open."""
     command = [sys.executable, "-c", OWNER, start.__name__, child]
@@ -81,7 +85,10 @@ def test_engine_ends_when_its_owner_is_killed(start, child):
 
 
 @pytest.mark.parametrize("start", BOTH)
-def test_engine_ends_with_its_block(start):
+def test_engine_ends_with_its_block(start, monkeypatch, tmp_path):
+    """And finds packages where we do, not in the working directory."""
+    (tmp_path / "waitress.py").write_text("raise SystemExit")
+    monkeypatch.chdir(tmp_path)
     with start() as engine:
         assert is_alive(engine.pid)
         assert answers(engine.endpoint_url)
@@ -159,14 +166,6 @@ def test_embedded_names_what_is_missing(monkeypatch):
         pass
 
 
-def test_embedded_finds_packages_where_we_do(monkeypatch, tmp_path):
-    """And not in the working directory."""
-    (tmp_path / "waitress.py").write_text("raise SystemExit")
-    monkeypatch.chdir(tmp_path)
-    with embedded_dynamodb() as engine:
-        assert answers(engine.endpoint_url)
-
-
 def test_import_is_light():
     code = (
         "import sys; from pynamodb_mutex.testing import engines, supervisor; "
@@ -200,7 +199,11 @@ def programs(monkeypatch, tmp_path):
 JAVA_17 = """echo 'openjdk version "17.0.15" 2025-04-15' >&2"""
 MAVEN = """
 for argument; do case $argument in -DoutputDirectory=*) jars=${argument#*=};; esac; done
-mkdir "$jars" && sleep 0.3 && touch "$jars/DynamoDBLocal-3.jar" && echo run >> "$0.log"
+mkdir "$jars" && touch "$jars/DynamoDBLocal-3.jar"
+"""
+TWO_AT_ONCE = """
+echo run >> "$0.log"
+until [ "$(wc -l < "$0.log")" -ge 2 ]; do sleep 0.01; done
 """
 
 
@@ -232,7 +235,7 @@ def test_local_needs_jars_or_maven(programs, monkeypatch, tmp_path):
 def test_local_is_fetched_once(programs, tmp_path):
     """By two processes at once: both fetch, one folder stays, and none that is half full."""
     programs("java", JAVA_17)
-    programs("mvn", MAVEN)
+    programs("mvn", TWO_AT_ONCE + MAVEN)
     assert why_no_dynamodb_local() is None
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(lambda _: module.fetched_jars(), range(2))
@@ -261,12 +264,13 @@ def test_local_cache_that_cannot_be_written(programs, monkeypatch):
         module.fetched_jars()
 
 
-def test_local_may_run_elsewhere(programs, monkeypatch):
-    with embedded_dynamodb() as running:
-        monkeypatch.setenv(module.LOCAL_VARIABLE, running.endpoint_url + "/")
-        assert why_no_dynamodb_local() is None
-        with dynamodb_local() as engine:
-            assert engine == Engine("external", running.endpoint_url, None)
+def test_local_may_run_elsewhere(programs, monkeypatch, embedded_engine):
+    running = embedded_engine.endpoint_url
+    monkeypatch.setenv(module.LOCAL_VARIABLE, running + "/")
+    assert why_no_dynamodb_local() is None
+    with dynamodb_local() as engine:
+        assert engine == Engine("external", running, None)
+    monkeypatch.setenv(module.LOCAL_VARIABLE, "http://127.0.0.1:9")
     with pytest.raises(EngineError, match="nothing answers"), dynamodb_local():
         pass
 
@@ -292,21 +296,26 @@ def test_environment_leads_nowhere_else(monkeypatch):
     assert (found["NO_PROXY"], found["no_proxy"]) == ("intranet,127.0.0.1", "127.0.0.1")
 
 
-def test_environment_is_enough_for_a_subprocess(monkeypatch, tmp_path):
+def test_environment_is_enough_for_a_subprocess(monkeypatch, tmp_path, embedded_engine):
+    code = "import boto3; print(*boto3.client('dynamodb').list_tables()['TableNames'])"
+    with use(embedded_engine):
+        client = boto3.client("dynamodb")
+    client.create_table(
+        TableName="found-by-its-environment",
+        KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "k", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
     config = tmp_path / "config"
     config.write_text("[default]\nignore_configured_endpoint_urls = true\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    code = "import boto3; print(boto3.client('dynamodb').list_tables()['TableNames'])"
-    with embedded_dynamodb() as engine:
-        answer = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment(engine),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    assert answer.stdout == "[]\n"
+    command = [sys.executable, "-c", code]
+    answer = subprocess.run(
+        command, env=environment(embedded_engine), capture_output=True, text=True, check=True
+    )
+    client.delete_table(TableName="found-by-its-environment")
+    assert "found-by-its-environment" in answer.stdout.split()
 
 
 def test_use_puts_everything_back(monkeypatch):

@@ -90,7 +90,7 @@ def test_a_conditional_write_has_one_winner(dynamodb):
     assert [sum(column) for column in zip(*wins, strict=True)] == [1] * len(keys)
 
 
-@pytest.mark.alone
+@pytest.mark.lengthy
 def test_connections_are_kept_alive_without_stalls(engine):
     connection = http.client.HTTPConnection("127.0.0.1", port_of(engine))
     connection.connect()

@@ -29,7 +29,7 @@ from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere, use
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.real("embedded")
 
 
 def wait_until(condition):
@@ -162,6 +162,7 @@ def test_waiting_goes_by_the_fake_clock(table, fake_clock):
 # -- claims of others ---------------------------------------------------------------------------
 
 
+@pytest.mark.real
 def test_held_elsewhere_is_held_as_if_by_another_process(table):
     mutex = Mutex.for_key("a", timeout=0)
     with held_elsewhere("a", owner="cron", lease=12) as item:
@@ -179,6 +180,7 @@ def test_held_elsewhere_is_held_as_if_by_another_process(table):
         assert not mutex.abandoned
 
 
+@pytest.mark.real
 def test_held_elsewhere_takes_from_whoever_held_it(table):
     mutex = Mutex.for_key("a")
     mutex.acquire()
@@ -222,10 +224,10 @@ def test_a_test_may_break_or_end_or_delete_what_is_held_elsewhere(table):
         item.delete(add_version_condition=False)
     with held_elsewhere("d"):
         expire("d")
-        heir = Mutex.for_key("d")
-        heir.acquire()
-    assert heir.locked()
-    heir.release()
+        next_holder = Mutex.for_key("d")
+        next_holder.acquire()
+    assert next_holder.locked()
+    next_holder.release()
 
 
 def test_held_elsewhere_frees_the_key_when_the_test_fails(table):
@@ -234,6 +236,7 @@ def test_held_elsewhere_frees_the_key_when_the_test_fails(table):
     assert not Mutex.for_key("a").locked()
 
 
+@pytest.mark.real
 def test_expire_lets_the_next_one_in_at_once(table):
     with held_elsewhere("a", lease=3600, owner="dead"):
         before = table.get("a")
@@ -245,11 +248,12 @@ def test_expire_lets_the_next_one_in_at_once(table):
             if value != before.attribute_values[name]
         }
         assert changed == {"expires_at"}
-        heir = Mutex.for_key("a", timeout=0)
-        assert heir.acquire()
-        assert heir.abandoned_by == "dead"
+        next_holder = Mutex.for_key("a", timeout=0)
+        assert next_holder.acquire()
+        assert next_holder.abandoned_by == "dead"
 
 
+@pytest.mark.real
 def test_expire_needs_somebody_who_holds_it(table):
     with Mutex.for_key("free"):
         pass
@@ -331,6 +335,8 @@ def test_engine(dynamodb):
 @pytest.mark.parametrize("turn", [1, 2])
 def test_each_test_has_an_empty_table(lock_table, turn):
     assert lock_table is LockItem
+    assert lock_table.Meta.table_name == "mine"
+    assert lock_table._get_connection().describe_table()["TableName"] == "mine"
     assert list(LockItem.scan()) == []
     with Mutex.for_key("a") as mutex:
         assert mutex.held
@@ -352,9 +358,20 @@ def test_clock_is_real_again():
 """
 
 
+# the plugin has imported the package by then
+CONFTEST = """
+import os, sys
+assert "pynamodb_mutex.models" in sys.modules
+os.environ["PYNAMODB_MUTEX_TABLE"] = "mine"
+"""
+
+
 def test_the_fixtures_are_there_as_soon_as_the_package_is_installed(tmp_path):
+    """And a conftest can name the table."""
     (tmp_path / "test_theirs.py").write_text(SUITE)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
     env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    env.pop("PYNAMODB_MUTEX_TABLE", None)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
     command += ["-W", "ignore:unclosed <socket:ResourceWarning", "test_theirs.py"]
     done = subprocess.run(
@@ -379,24 +396,3 @@ def test_an_unused_plugin_starts_nothing_and_loads_little(tmp_path):
     )
     assert "1 passed" in done.stdout, done.stdout + done.stderr
     assert math.isfinite(done.returncode)
-
-
-@pytest.mark.unmeasured
-def test_conftest_can_name_the_table(tmp_path) -> None:
-    """The plugin has imported the package by then."""
-    (tmp_path / "conftest.py").write_text(
-        "import os, sys\n"
-        "assert 'pynamodb_mutex.models' in sys.modules\n"
-        "os.environ['PYNAMODB_MUTEX_TABLE'] = 'mine'\n"
-    )
-    (tmp_path / "test_it.py").write_text(
-        "def test_it(lock_table):\n"
-        "    assert lock_table.Meta.table_name == 'mine'\n"
-        "    assert lock_table._get_connection().describe_table()['TableName'] == 'mine'\n"
-    )
-    environment = {k: v for k, v in os.environ.items() if k != "PYNAMODB_MUTEX_TABLE"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
-        check=False, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout

@@ -137,9 +137,9 @@ def test_the_floor_sends_what_we_send(embedded_engine, monkeypatch):
         command._make_tables((FLOOR, OURS))
         sent = []
         for library in (Floor(), Ours()):
-            library.give_back(library.take("warm"))
+            library.release(library.take("warm"))
             proxy.start_anew()
-            library.give_back(library.take("key"))
+            library.release(library.take("key"))
             sent.append([_shape(seen.body) for seen in proxy.of("UpdateItem")])
             assert len(proxy.log) == 2
     assert sent[0] == sent[1]
@@ -248,7 +248,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-@pytest.mark.unmeasured
+@pytest.mark.lengthy
 def test_everything_runs(tmp_path: Path):
     done = run("--quick", "--engine", "embedded", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr

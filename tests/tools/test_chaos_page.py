@@ -13,9 +13,7 @@ from dev.chaos.figures import DEEDS
 from dev.chaos.network import faults
 from dev.chaos.page import INJECTED, main
 
-pytestmark = pytest.mark.unmeasured
-
-FACTS = {"lease": 1.5, "nemesis": True, "engine": "embedded", "seconds": 10.0}
+FACTS = {"lease": 1.5, "injector": True, "engine": "embedded", "seconds": 10.0}
 
 
 def keep(folder: Path, seed: int, events: list) -> None:
@@ -57,7 +55,7 @@ def test_page_names_violations_and_draws_them(tmp_path: Path) -> None:
 def test_page_has_words_for_all_that_is_done() -> None:
     names = {fault.name for fault in faults(random.Random(), 1.0)}
     assert INJECTED["faults"].keys() == {*names, "partition"}
-    assert INJECTED["nemesis"].keys() == set(DEEDS)
+    assert INJECTED["injector"].keys() == set(DEEDS)
 
 
 def test_page_without_a_run_is_refused(tmp_path: Path, capsys) -> None:

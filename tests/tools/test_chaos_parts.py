@@ -83,7 +83,7 @@ def test_picture_is_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.unmeasured
+@pytest.mark.lengthy
 def test_a_run_of_a_broken_library_leaves_its_history_and_a_picture(tmp_path: Path, capsys) -> None:
     folder = tmp_path / "kept"
     status = main([

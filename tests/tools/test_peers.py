@@ -1,4 +1,4 @@
-"""Other libraries under the same nemesis: the judge, on histories made by hand, and a run with ours."""
+"""Other libraries under the same fault injection: the judge, on histories made by hand, and a run with ours."""
 
 import json
 from pathlib import Path
@@ -52,18 +52,18 @@ class History:
         )  # fmt: skip
 
     def write(self, proc, at, value, read, fault=None):
-        row = {"table": "rows", "key": "twin-m0", "last": value, "read": read}
+        row = {"table": "rows", "key": "control-m0", "last": value, "read": read}
         self.add(
             at, "wire", proc.split(".")[0], name="PutItem", applied=True, fault=fault, rows=[row]
         )
-        return self.add(at, "twin", proc, phase="ok", values={"m0": value})
+        return self.add(at, "control", proc, phase="ok", values={"m0": value})
 
     def frozen(self, client, since, until, op="stand_still"):
         self.add(since, op, "run", client=client)
         return self.add(until, "heal" if op == "partition" else "resume", "run", client=client)
 
     def lost(self):
-        return lost(self.events, "twin", "twin-m0")
+        return lost(self.events, "control", "control-m0")
 
 
 def test_spans():
@@ -240,7 +240,7 @@ def test_without_java_it_is_said(tmp_path: Path, monkeypatch):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.unmeasured
+@pytest.mark.lengthy
 def test_ours_under_attack(tmp_path: Path):
     facts = PeerRun(PeerOptions(seed=1, seconds=5.0, lease=1.0), tmp_path)()
     found = judge(read(tmp_path), facts["lease"])
@@ -253,7 +253,7 @@ def test_ours_under_attack(tmp_path: Path):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.unmeasured
+@pytest.mark.lengthy
 def test_our_holders_are_killed_in_the_calm(tmp_path: Path):
     PeerRun(PeerOptions(seed=1, seconds=0, lease=1.0, faults=0.0, kills=1), tmp_path)()
     events = read(tmp_path)
@@ -263,9 +263,9 @@ def test_our_holders_are_killed_in_the_calm(tmp_path: Path):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.unmeasured
+@pytest.mark.lengthy
 def test_a_newcomer_finds_our_dead_holders_lock_free(tmp_path: Path):
-    wanted = PeerOptions(seed=1, seconds=0, lease=10.0, faults=0.0, kills=1, clients=1)
-    PeerRun(wanted, tmp_path)()
+    asked = PeerOptions(seed=1, seconds=0, lease=10.0, faults=0.0, kills=1, clients=1)
+    PeerRun(asked, tmp_path)()
     (waited,) = newcomers(read(tmp_path))
-    assert waited < wanted.lease
+    assert waited < asked.lease

@@ -1,4 +1,4 @@
-"""Nobody else wants the lock: take it and give it back, again and again.
+"""Nobody else wants the lock: acquire it and release it, again and again.
 
 The libraries take turns in one process, in blocks. What each costs is set against the floor of the
 same round, so that a machine that is slow for a while is slow for all.
@@ -60,11 +60,11 @@ def _block(name: str, wire: Wire, latency: float, cycles: int, warm: int) -> dic
     library = made(name)
     try:
         for _ in range(warm):
-            library.give_back(library.take("cycle"))
+            library.release(library.take("cycle"))
         wire.set(latency)
         cpu, wall = time.process_time(), time.perf_counter()
         for _ in range(cycles):
-            library.give_back(library.take("cycle"))
+            library.release(library.take("cycle"))
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         return {"cpu": cpu / cycles, "wall": wall / cycles, **wire.counted().per(cycles)}
     finally:

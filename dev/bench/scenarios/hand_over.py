@@ -19,7 +19,7 @@ from dev.bench.wire import Wire, wired
 
 LATENCY = 0.005
 LATER = 3
-"""Leases after which a newcomer comes, whom nobody told that the holder is dead."""
+"""Leases after which a newcomer comes, who has not seen that the holder is dead."""
 
 
 class Sizes(NamedTuple):
@@ -93,14 +93,14 @@ class _Pair:
 
 def _take_turns(pipe: Any, name: str, key: str, lease: float | None) -> None:
     library = made(name, lease)
-    library.give_back(library.take(f"{key}-own-{random.random()}"))  # connects
+    library.release(library.take(f"{key}-own-{random.random()}"))  # connects
     pipe.say()
     while True:
         pipe.wait()
         lock = library.take(key)
         pipe.say(_now())
         pipe.wait()
-        library.give_back(lock)
+        library.release(lock)
         pipe.say(_now())
 
 
@@ -111,20 +111,20 @@ def _now() -> float:
 def _handed_over(pairs: list[_Pair], low: float, high: float) -> list[float]:
     """Let each holder release after a while; return the seconds until its waiter had the lock."""
     for pair in pairs:
-        pair.holder.tell()
+        pair.holder.send()
     for pair in pairs:
         pair.holder.hear()
-        pair.waiter.tell()
+        pair.waiter.send()
     begun = time.monotonic()
     plan = sorted((random.uniform(low, high), place) for place in range(len(pairs)))
     for wait, place in plan:
         time.sleep(max(0.0, begun + wait - time.monotonic()))
-        pairs[place].holder.tell()
+        pairs[place].holder.send()
     found = []
     for pair in pairs:
         released = pair.holder.hear()
         found.append(pair.waiter.hear() - released)
-        pair.waiter.tell()
+        pair.waiter.send()
         pair.waiter.hear()
     return found
 
@@ -136,10 +136,10 @@ def _of_the_dead(name: str, wire: Wire, count: int, lease: float) -> dict[str, A
     deserted = [_Pair(name, f"deserted-{place}", wire, lease) for place in range(count)]
     try:
         for pair in awaited + deserted:
-            pair.holder.tell()
+            pair.holder.send()
             pair.holder.hear()
         for pair in awaited:
-            pair.waiter.tell()
+            pair.waiter.send()
         time.sleep(lease / 4)  # they have seen that it is held
         killed = []
         for pair in awaited + deserted:
@@ -149,7 +149,7 @@ def _of_the_dead(name: str, wire: Wire, count: int, lease: float) -> dict[str, A
         came = []
         for pair in deserted:
             came.append(_now())
-            pair.waiter.tell()
+            pair.waiter.send()
         waiting = [pair.waiter.hear() - at for pair, at in zip(awaited, killed, strict=False)]
         newcomer = [pair.waiter.hear() - at for pair, at in zip(deserted, came, strict=True)]
     finally:

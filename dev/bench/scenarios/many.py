@@ -22,7 +22,7 @@ ONE_BY_ONE = f"{OURS}, one by one"
 """With renewals of several locks by one request switched off."""
 
 TAKERS = 32
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 
 
 class Run(NamedTuple):
@@ -88,14 +88,14 @@ def _group(runs: list[Run], engine_url: str, sizes: Sizes) -> list[dict[str, Any
         time.sleep(sizes.settle)
         for one, wire, child in zip(found, wires, children, strict=True):
             wire.counted()
-            _add(one, child.tell)
+            _add(one, child.send)
         for one, wire, child in zip(found, wires, children, strict=True):
             _add(one, lambda wire=wire, child=child: _of(wire, child))
         return found
 
 
 def _add(found: dict[str, Any], more: Callable[[], Any]) -> None:
-    """Add what is told of a run; or why there is nothing, and then no more."""
+    """Add what is reported of a run; or why there is nothing, and then no more."""
     if "failed" not in found:
         try:
             found |= more() or {}
@@ -115,7 +115,7 @@ def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dic
 
         current_process().store(LockItem).batches = False
     library = made(OURS if name == ONE_BY_ONE else name)
-    library.give_back(library.take(f"many-own-{name}-{count}-{latency}"))  # connects
+    library.release(library.take(f"many-own-{name}-{count}-{latency}"))  # connects
     keys = [f"many-{name}-{count}-{latency}-{place}" for place in range(count)]
     with ThreadPoolExecutor(TAKERS) as takers:
         locks = list(takers.map(library.take, keys))
@@ -124,7 +124,7 @@ def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dic
     cpu, since = time.process_time(), time.monotonic()
     most = 0
     while time.monotonic() < since + seconds:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
         most = max(most, threading.active_count())
     cpu, wall = time.process_time() - cpu, time.monotonic() - since
     lost = sum(not library.held(lock) for lock in locks)

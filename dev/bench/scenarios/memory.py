@@ -112,7 +112,7 @@ def _holder(pipe: Any, name: str) -> None:
 
 def _waiting(pipe: Any, name: str, count: int, settle: float) -> float:
     library = made(name)
-    library.give_back(library.take(f"{KEY}-own"))
+    library.release(library.take(f"{KEY}-own"))
     go = threading.Event()
 
     def wait() -> None:

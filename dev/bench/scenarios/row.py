@@ -1,6 +1,6 @@
 """Lock a row, read it, change it, write it, unlock.
 
-Ours locks the row itself; a peer's lock stands beside a read and a write by boto3.
+Ours locks the row itself; a peer's lock stands next to a read and a write by boto3.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _theirs(pk: str, library: Library | None, rows: Any) -> Callable[[], None]:
     def locked() -> None:
         lock = library.take("row")
         work()
-        library.give_back(lock)
+        library.release(lock)
 
     return work if library is None else locked
 
@@ -125,7 +125,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
 
     note = (
         f"For a row of less than 1 KB, at {found['latency_ms']:g} ms. Ours is the lock of the row itself;"
-        " the others take their lock, read and write the row with boto3, and give it back."
+        " the others acquire their lock, read and write the row with boto3, and release the lock."
     )
     rows = rows_of(found["libraries"], cells, len(columns))
     return [Table("A row that is read and written under its lock", columns, rows, note)]

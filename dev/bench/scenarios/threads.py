@@ -1,4 +1,4 @@
-"""Threads of one process that want the same key all the time, and a second process beside them."""
+"""Threads of one process that want the same key all the time, and a second process next to them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Sizes(NamedTuple):
 
     Attributes:
         ours: Numbers of threads.
-        beside: Threads of the process that a second one competes with, and of other libraries.
+        competing: Threads of the process that a second one competes with, and of other libraries.
         seconds: Of each.
         fairness: Seconds of competition.
     """
 
     ours: list[int]
-    beside: int
+    competing: int
     seconds: float
     fairness: float
 
 
-FULL = Sizes([1, 2, 4, 8, 16, 32], beside=8, seconds=5.0, fairness=15.0)
-QUICK = Sizes([1, 4], beside=4, seconds=1.0, fairness=2.0)
+FULL = Sizes([1, 2, 4, 8, 16, 32], competing=8, seconds=5.0, fairness=15.0)
+QUICK = Sizes([1, 4], competing=4, seconds=1.0, fairness=2.0)
 
 
 def measure(setting: Setting) -> dict[str, Any]:
@@ -44,7 +44,9 @@ def measure(setting: Setting) -> dict[str, Any]:
     fairness: dict[str, Any] = {}
     others = setting.those(PYTHON_CLIENT, BLOCK_LOCK)
     with wired(setting.engine_url, LATENCY) as wire:
-        for name, threads in [(OURS, n) for n in sizes.ours] + [(n, sizes.beside) for n in others]:
+        for name, threads in [(OURS, n) for n in sizes.ours] + [
+            (n, sizes.competing) for n in others
+        ]:
             run = {"library": name, "threads": threads}
             try:
                 run |= _alone(wire, name, threads, sizes.seconds)
@@ -57,7 +59,7 @@ def measure(setting: Setting) -> dict[str, Any]:
             except Exception as error:
                 fairness[name] = failure(error)
     return {
-        "alone": alone, "fairness": fairness, "beside": sizes.beside, "section_ms": 1000 * SECTION,
+        "alone": alone, "fairness": fairness, "competing": sizes.competing, "section_ms": 1000 * SECTION,
         "latency_ms": 1000 * LATENCY, "seconds": sizes.seconds, "fairness_s": sizes.fairness,
     }  # fmt: skip
 
@@ -67,7 +69,7 @@ def _alone(wire: Wire, name: str, threads: int, seconds: float) -> dict[str, Any
     try:
         child.hear()
         wire.counted()
-        child.tell()
+        child.send()
         done = child.hear()
         counts = wire.counted()
     finally:
@@ -84,13 +86,13 @@ def _alone(wire: Wire, name: str, threads: int, seconds: float) -> dict[str, Any
 
 def _beside(wire: Wire, name: str, sizes: Sizes) -> dict[str, Any]:
     key = f"fairness-{name}"
-    many = Child(wire.engine, _compete, name, key, sizes.beside, sizes.fairness)
+    many = Child(wire.engine, _compete, name, key, sizes.competing, sizes.fairness)
     one = Child(wire.engine, _compete, name, key, 1, sizes.fairness)
     try:
         for child in (many, one):
             child.hear()
         for child in (many, one):
-            child.tell()
+            child.send()
         theirs, own = many.hear(), one.hear()
     finally:
         many.kill()
@@ -122,7 +124,7 @@ class _Competitor:
                 lock = self._library.take(self._key)
                 self._waited()
                 time.sleep(SECTION)
-                self._library.give_back(lock)
+                self._library.release(lock)
                 self.sections += 1
             except Exception:
                 self.errors += 1
@@ -139,7 +141,7 @@ class _Competitor:
 
 def _compete(pipe: Any, name: str, key: str, threads: int, seconds: float) -> dict[str, Any]:
     library = made(name)
-    library.give_back(library.take(f"{key}-own-{threads}"))  # connects
+    library.release(library.take(f"{key}-own-{threads}"))  # connects
     competitors = [_Competitor(library, key) for _ in range(threads)]
     pipe.say()
     pipe.wait()
@@ -167,7 +169,7 @@ def _alone_table(found: dict[str, Any]) -> Table:
         keys = ("per_second", "requests_each", "longest_wait")
         rows.append([*start, *(number(run[key]) for key in keys), str(run["errors"])])
     note = (
-        f"Each thread takes the key, holds it for {found['section_ms']:g} ms and gives it back, all the time,"
+        f"Each thread acquires the key, holds it for {found['section_ms']:g} ms and releases it, again and again,"
         f" for {found['seconds']:g} s; {found['latency_ms']:g} ms."
     )
     return Table("Threads of one process on one key", columns, rows, note)
@@ -188,7 +190,7 @@ def _fairness_table(found: dict[str, Any]) -> Table:
         waits = [number(each[what]) for what in ("longest_wait", "longest_wait_of_the_many")]
         rows.append([name, *counts, share, *waits, str(each["errors"])])
     note = (
-        f"Beside {found['beside']} threads of the first, for {found['fairness_s']:g} s."
-        f" By head its share would be {1 / (found['beside'] + 1):.1%}, by process 50.0%."
+        f"Next to {found['competing']} threads of the first, for {found['fairness_s']:g} s."
+        f" By head its share would be {1 / (found['competing'] + 1):.1%}, by process 50.0%."
     )
     return Table("A second process of one thread, on the same key", columns, rows, note)

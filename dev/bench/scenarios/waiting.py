@@ -74,7 +74,7 @@ def _group(name: str, group: list[int], engine_url: str, sizes: Sizes) -> dict[s
             for waiter in waiters:
                 waiter.hear()
         for waiter in children:
-            waiter.tell()
+            waiter.send()
         time.sleep(sizes.settle)
         for wire in wires:
             wire.counted()
@@ -101,7 +101,7 @@ def _hold(pipe: Any, name: str, key: str) -> None:
 
 def _wait(pipe: Any, name: str, key: str, threads: int) -> None:
     library = made(name)
-    library.give_back(library.take(f"{key}-own-{os.getpid()}"))  # connects
+    library.release(library.take(f"{key}-own-{os.getpid()}"))  # connects
     pipe.say()
     pipe.wait()
     for _ in range(threads):

@@ -1,20 +1,16 @@
-"""A task that is cancelled while it locks leaves nothing held and nothing behind."""
-
-from __future__ import annotations
+"""A task that is cancelled: nothing stays held, and nothing scheduled or queued."""
 
 import asyncio
 import math
 import sys
 import threading
 import time
-from typing import Any
 
 import pytest
-from aio_scene import LONG, Run, async_mutex, left_behind, queue_of, run, until
-from scene import Scene
+import uvloop
+from aio_scene import LONG, async_mutex, left_behind, queue_of, until
 
 from dev.faultproxy import (
-    Exchange,
     Fault,
     after,
     delay,
@@ -31,10 +27,8 @@ from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock
 
-__all__ = ["run"]
 
-
-async def cancel(task: asyncio.Task[Any], times: int = 1) -> None:
+async def cancel(task, times=1):
     for _ in range(times):
         task.cancel()
         await asyncio.sleep(0)
@@ -46,477 +40,394 @@ async def cancel(task: asyncio.Task[Any], times: int = 1) -> None:
 
 
 @pytest.mark.parametrize("late", [delay, delay_answer])
-def test_cancelled_at_any_moment_of_a_section(scene: Scene, run: Run, late: Any) -> None:
+async def test_cancelled_at_any_moment_of_a_section(scene, late):
     scene.proxy.always(late(0.010))
     entered = []
 
-    async def section() -> None:
+    async def section():
         async with async_mutex(scene) as mutex:
             entered.append(mutex.held)
             await asyncio.sleep(0.010)
 
-    async def main() -> int:
-        cancelled = 0
-        # 10 ms for the acquire, for the body, and for the release
-        for step in range(32):
-            task = asyncio.create_task(section())
-            await asyncio.sleep(0.0005 + 0.001 * step)
-            task.cancel()
-            try:
-                await task
-            except asyncio.CancelledError:
-                cancelled += 1
-            assert left_behind(scene) == []
-        return cancelled
-
-    assert run(main()) == 30
+    cancelled = 0
+    # 10 ms for the acquire, for the body, and for the release
+    for step in range(32):
+        task = asyncio.create_task(section())
+        await asyncio.sleep(0.0005 + 0.001 * step)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            cancelled += 1
+        assert left_behind(scene) == []
+    assert cancelled == 30
     assert entered == [True] * 22
 
 
 @pytest.mark.real
-def test_cancelled_at_some_moments_of_a_section(scene: Scene, run: Run) -> None:
-    async def section() -> None:
+async def test_cancelled_at_some_moments_of_a_section(scene):
+    async def section():
         async with async_mutex(scene):
             await asyncio.sleep(0.002)
 
-    async def main() -> None:
-        for step in range(20):
-            task = asyncio.create_task(section())
-            await asyncio.sleep(0.003 * step)
-            task.cancel()
-            await asyncio.wait({task})
-            assert left_behind(scene) == []
-
-    run(main())
+    for step in range(12):
+        task = asyncio.create_task(section())
+        await asyncio.sleep(0.005 * step)
+        task.cancel()
+        await asyncio.wait({task})
+        assert left_behind(scene) == []
 
 
-def test_cancelled_at_any_moment_of_a_wait_in_line(scene: Scene, run: Run) -> None:
+async def test_cancelled_at_any_moment_of_a_wait_in_line(scene):
     scene.proxy.always(delay_answer(0.003))
-    ends: list[str] = []
+    ends = []
 
-    async def section() -> None:
+    async def section():
         async with async_mutex(scene, timeout=50):
             ends.append("entered")
             await asyncio.sleep(0.003)
         ends.append("left")
 
-    async def main() -> None:
-        # each is cancelled at another moment: waiting, handed over to, working, releasing
-        tasks = [asyncio.create_task(section()) for _ in range(30)]
-        for task in tasks[::2]:
-            await asyncio.sleep(0.0105)
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        wrong = [
-            each for each in results[::2] if not isinstance(each, asyncio.CancelledError | None)
-        ]
-        assert wrong == []
-        assert results[1::2] == [None] * 15
-
-    run(main())
+    # each is cancelled at another moment: waiting, handed over to, working, releasing
+    tasks = [asyncio.create_task(section()) for _ in range(30)]
+    for task in tasks[::2]:
+        await asyncio.sleep(0.0105)
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    wrong = [each for each in results[::2] if not isinstance(each, asyncio.CancelledError | None)]
+    assert wrong == []
+    assert results[1::2] == [None] * 15
     assert ends.count("entered") > ends.count("left") > 15
     assert left_behind(scene) == []
 
 
-def test_cancelled_while_it_polls(scene: Scene, run: Run) -> None:
+async def test_cancelled_while_it_polls(scene):
     other = scene.taken()
-
-    async def main() -> None:
-        task = asyncio.create_task(async_mutex(scene, poll=(0.02, 0.02)).acquire())
-        await until(lambda: len(scene.proxy.of("GetItem")) >= 2)
-        await cancel(task)
-
-    run(main())
+    task = asyncio.create_task(async_mutex(scene, poll=(0.02, 0.02)).acquire())
+    await until(lambda: len(scene.proxy.of("GetItem")) >= 2)
+    await cancel(task)
     assert left_behind(scene) == ["a claim"]
     other.release()
     assert scene.other().acquire(blocking=False)
 
 
-@pytest.mark.parametrize("times", [1, 3])
-def test_cancelled_while_the_acquire_is_under_way(scene: Scene, run: Run, times: int) -> None:
-    async def main() -> None:
-        scene.proxy.next(delay_answer(0.3), op="acquire")
-        task = asyncio.create_task(async_mutex(scene).acquire())
-        await until(lambda: scene.applied("acquire") == [True])
-        await cancel(task, times)
-        # it is over when the task is
-        assert left_behind(scene) == []
+@pytest.mark.parametrize(
+    ("op", "times", "undone_by"),
+    [
+        ("acquire", 1, ["release"]),
+        ("acquire", 3, ["release"]),
+        ("renew", 1, ["attach", "release"]),
+        ("attach", 1, ["attach", "release"]),
+    ],
+)
+async def test_cancelled_while_a_request_is_under_way(scene, op, times, undone_by):
+    mutex = async_mutex(scene)
+    call = mutex.acquire()
+    if op != "acquire":
+        await call
+        call = mutex.detach()
+    if op == "attach":
+        call = AsyncMutex.attach(await call, model=scene.here)
+        scene.proxy.log.clear()
+    scene.proxy.next(delay_answer(0.3), op=op)
+    task = asyncio.create_task(call)
+    await until(lambda: scene.applied(op) == [True])
+    await cancel(task, times)
+    # it is over when the task is
+    assert left_behind(scene) == []
+    assert scene.applied(*undone_by) == [True] * len(undone_by)
 
-    run(main())
-    assert scene.applied("release") == [True]
 
-
-def test_cancelled_while_the_acquire_of_a_block_is_under_way(scene: Scene, run: Run) -> None:
-    async def block() -> None:
+async def test_cancelled_while_the_acquire_of_a_block_is_under_way(scene):
+    async def block():
         async with async_mutex(scene):
             pytest.fail("the block was entered")
 
-    async def main() -> None:
-        scene.proxy.next(delay(0.3), op="acquire")
-        task = asyncio.create_task(block())
-        await asyncio.sleep(0.1)
-        await cancel(task)
-        assert left_behind(scene) == []
-
-    run(main())
+    scene.proxy.next(delay(0.3), op="acquire")
+    task = asyncio.create_task(block())
+    await asyncio.sleep(0.1)
+    await cancel(task)
+    assert left_behind(scene) == []
     assert scene.applied("release") == [True]
 
 
-def test_cancelled_while_a_lost_acquire_is_repeated(scene: Scene, run: Run) -> None:
-    async def main() -> None:
-        scene.proxy.next(drop_answer(), op="acquire")
-        scene.proxy.always(drop_request(), op="acquire")
-        task = asyncio.create_task(async_mutex(scene).acquire())
-        await until(lambda: len(scene.proxy.of("acquire")) >= 3)
-        await cancel(task)
-        assert left_behind(scene) == []
-
-    run(main())
-    # the only thing that could be done, for what became of the first was not known
+async def test_cancelled_while_a_lost_acquire_is_repeated(scene):
+    scene.proxy.next(drop_answer(), op="acquire")
+    scene.proxy.always(drop_request(), op="acquire")
+    task = asyncio.create_task(async_mutex(scene).acquire())
+    await until(lambda: len(scene.proxy.of("acquire")) >= 3)
+    await cancel(task)
+    assert left_behind(scene) == []
+    # whether the first was applied was not known
     assert scene.applied("disown") == [True]
 
 
-def test_cancelled_while_the_lock_is_handed_over_to_it(scene: Scene, run: Run) -> None:
+async def test_cancelled_while_the_lock_is_handed_over_to_it(scene):
     mutex = scene.mutex()
     assert mutex.acquire()
 
-    async def main() -> None:
-        queue = queue_of(scene)
-        task = asyncio.create_task(async_mutex(scene).acquire())
-        await until(lambda: len(queue.turns) == 1)
-        scene.proxy.next(delay_answer(0.3), op="hand_over")
-        giving = asyncio.create_task(asyncio.to_thread(mutex.release))
-        await until(lambda: scene.applied("hand_over") == [True])
-        await cancel(task)
-        await giving
-        assert left_behind(scene) == []
-
-    run(main())
+    queue = queue_of(scene)
+    task = asyncio.create_task(async_mutex(scene).acquire())
+    await until(lambda: len(queue.turns) == 1)
+    scene.proxy.next(delay_answer(0.3), op="hand_over")
+    giving = asyncio.create_task(asyncio.to_thread(mutex.release))
+    await until(lambda: scene.applied("hand_over") == [True])
+    await cancel(task)
+    await giving
+    assert left_behind(scene) == []
 
 
-def test_cancelled_while_it_releases(scene: Scene, run: Run) -> None:
-    async def block() -> None:
+async def test_cancelled_while_it_releases(scene):
+    async def block():
         async with async_mutex(scene):
             scene.proxy.next(delay(0.3), op="release")
 
-    async def main() -> None:
-        task = asyncio.create_task(block())
-        await until(lambda: scene.proxy.of("acquire"))
-        await asyncio.sleep(0.15)
-        await cancel(task, times=2)
-        assert left_behind(scene) == []
-
-    run(main())
+    task = asyncio.create_task(block())
+    await until(lambda: scene.proxy.of("acquire"))
+    await asyncio.sleep(0.15)
+    await cancel(task, times=2)
+    assert left_behind(scene) == []
     assert scene.applied("release") == [True]
 
 
-def test_cancelled_while_it_waits_to_retry_a_release(
-    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
-        mutex = async_mutex(scene)
-        await mutex.acquire()
-        process, throttled = current_process(), asyncio.Event()
-        loop = asyncio.get_running_loop()
+async def test_cancelled_while_it_waits_to_retry_a_release(scene, monkeypatch):
+    mutex = async_mutex(scene)
+    await mutex.acquire()
+    process, throttled = current_process(), asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-        def uniform(low: float, high: float) -> float:
-            loop.call_soon_threadsafe(throttled.set)
-            return 0.3
+    def uniform(low, high):
+        loop.call_soon_threadsafe(throttled.set)
+        return 0.3
 
-        monkeypatch.setattr(process, "uniform", uniform)
-        scene.proxy.next(throttle(), op="release")
-        task = asyncio.create_task(mutex.release())
-        await throttled.wait()
-        await asyncio.sleep(0)
-        await cancel(task)
-
-    run(main())
+    monkeypatch.setattr(process, "uniform", uniform)
+    scene.proxy.next(throttle(), op="release")
+    task = asyncio.create_task(mutex.release())
+    await throttled.wait()
+    await asyncio.sleep(0)
+    await cancel(task)
     assert scene.proxy.kinds()[-2:] == ["release", "release"]
     assert left_behind(scene) == []
 
 
-def test_cancelled_while_it_learns_that_the_lock_is_held(scene: Scene, run: Run) -> None:
+async def test_cancelled_while_it_learns_that_the_lock_is_held(scene):
     scene.taken()
     asked = threading.Event()
 
-    async def main() -> None:
-        mutex = async_mutex(scene)
-        assert not await mutex.acquire(blocking=False)
-        scene.proxy.next(after(lambda: asked.set() or time.sleep(0.3)))
-        task = asyncio.create_task(mutex.acquire(blocking=False))
-        await until(asked.is_set)
-        await cancel(task)
-        assert not mutex.held
-
-    run(main())
+    mutex = async_mutex(scene)
+    assert not await mutex.acquire(blocking=False)
+    scene.proxy.next(after(lambda: asked.set() or time.sleep(0.3)))
+    task = asyncio.create_task(mutex.acquire(blocking=False))
+    await until(asked.is_set)
+    await cancel(task)
+    assert not mutex.held
     assert scene.row.is_held
 
 
-def test_cancelled_while_the_acquire_is_denied(scene: Scene, run: Run) -> None:
+async def test_cancelled_while_the_acquire_is_denied(scene):
     under_way = threading.Event()
 
-    def deny_late(exchange: Exchange) -> None:
+    def deny_late(exchange):
         under_way.set()
         time.sleep(0.2)
         deny().meet(exchange)
 
-    async def main() -> None:
-        scene.proxy.next(Fault("deny_late", deny_late), op="acquire")
-        task = asyncio.create_task(async_mutex(scene).acquire())
-        await until(under_way.is_set)
-        await cancel(task)
-
-    run(main())
+    scene.proxy.next(Fault("deny_late", deny_late), op="acquire")
+    task = asyncio.create_task(async_mutex(scene).acquire())
+    await until(under_way.is_set)
+    await cancel(task)
     assert left_behind(scene) == []
 
 
-def test_cancelled_while_it_detaches(scene: Scene, run: Run) -> None:
-    async def main() -> None:
-        mutex = async_mutex(scene)
-        await mutex.acquire()
-        scene.proxy.next(delay_answer(0.3), op="renew")
-        task = asyncio.create_task(mutex.detach())
-        await until(lambda: scene.applied("renew") == [True])
-        await cancel(task)
-        assert left_behind(scene) == []
-
-    run(main())
-    assert scene.applied("attach", "release") == [True, True]
-
-
-def test_cancelled_while_it_attaches(scene: Scene, run: Run) -> None:
-    async def main() -> None:
-        mutex = async_mutex(scene)
-        await mutex.acquire()
-        ticket = await mutex.detach()
-        scene.proxy.next(delay_answer(0.3), op="attach")
-        task = asyncio.create_task(AsyncMutex.attach(ticket, model=scene.here))
-        await until(lambda: scene.applied("attach") == [True])
-        await cancel(task)
-        assert left_behind(scene) == []
-
-    run(main())
-
-
-def test_a_timeout_of_asyncios_own_is_a_cancellation(scene: Scene, run: Run) -> None:
+async def test_timeout_of_asyncio_is_a_cancellation(scene):
     other = scene.taken()
 
-    async def main() -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(async_mutex(scene).acquire(), 0.2)
-
-    run(main())
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(async_mutex(scene).acquire(), 0.2)
     other.release()
     assert left_behind(scene) == []
 
 
-def test_what_cannot_be_taken_back_does_not_hide_the_cancellation(
-    scene: Scene, run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def main() -> None:
-        scene.proxy.next(delay_answer(0.3), op="acquire")
-        task = asyncio.create_task(async_mutex(scene).acquire())
-        await until(lambda: scene.applied("acquire") == [True])
-        assert scene.force()
-        await cancel(task)
-
-    run(main())
+async def test_claim_that_cannot_be_released_does_not_hide_the_cancellation(scene, caplog):
+    scene.proxy.next(delay_answer(0.3), op="acquire")
+    task = asyncio.create_task(async_mutex(scene).acquire())
+    await until(lambda: scene.applied("acquire") == [True])
+    assert scene.force()
+    await cancel(task)
     assert "could not be taken back" in caplog.text
     assert left_behind(scene) == []
 
 
-def test_sleeper_of_a_closed_loop_is_woken_in_vain() -> None:
-    async def main() -> TaskSleeper:
+def test_sleeper_of_a_closed_loop_is_woken_in_vain():
+    async def main():
         return TaskSleeper()
 
     sleeper = asyncio.run(main())
     sleeper.wake()
 
 
-@pytest.mark.real
-def test_sleeper_woken_by_a_thread_wakes_a_loop_that_sleeps(run: Run) -> None:
-    async def main() -> None:
+@pytest.mark.parametrize("new_event_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_sleeper_woken_by_a_thread_wakes_a_loop_that_sleeps(new_event_loop):
+    async def main():
         sleeper = TaskSleeper()
-        threading.Timer(0.1, sleeper.wake).start()
-        began = time.monotonic()
-        # long before anything else wakes it
-        await asyncio.wait_for(sleeper.sleep(math.inf), LONG / 2)
-        assert time.monotonic() - began < LONG / 4
+        threading.Timer(0.05, sleeper.wake).start()
+        # nothing else wakes it
+        await asyncio.wait_for(sleeper.sleep(math.inf), LONG)
 
-    run(main())
+    loop = new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()
 
 
 # -- on loss ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.real
-def test_loss_cancels_the_task_that_holds(scene: Scene, run: Run) -> None:
-    async def main() -> str:
-        with FakeClock() as clock, pytest.raises(MutexLostError) as raised:
-            async with async_mutex(scene, cancel_on_loss=True):
-                assert scene.force()
-                clock.advance(11)  # a renewal finds it
-                await asyncio.sleep(50)
-        assert raised.value.loss is Loss.FORCED
-        # as if it had never been cancelled
+async def test_loss_cancels_the_task_that_holds(scene):
+    with FakeClock() as clock, pytest.raises(MutexLostError) as raised:
+        async with async_mutex(scene, cancel_on_loss=True):
+            assert scene.force()
+            clock.advance(11)  # a renewal finds it
+            await asyncio.sleep(50)
+    assert raised.value.loss is Loss.FORCED
+    # as if it had never been cancelled
+    await asyncio.sleep(0)
+
+
+async def test_end_of_the_lease_cancels_the_task_that_holds(scene):
+    with FakeClock() as clock, pytest.raises(MutexLostError) as raised:
+        async with async_mutex(scene, cancel_on_loss=True, auto_renew=False):
+            clock.advance(31)
+            await asyncio.sleep(50)
+    assert raised.value.loss is Loss.EXPIRED
+
+
+async def test_loss_cancels_no_task_unless_asked_to(scene):
+    lost = []
+
+    with FakeClock() as clock, pytest.raises(MutexLostError):
+        async with async_mutex(scene, on_lost=lost.append) as mutex:
+            assert scene.force()
+            clock.advance(11)
+            await until(lambda: lost)
+            await asyncio.sleep(0.05)
+            assert lost == [mutex]
+            assert mutex.lost
+
+
+async def test_loss_is_reported_to_a_coroutine_function(scene):
+    lost = []
+
+    async def on_lost(mutex):
         await asyncio.sleep(0)
-        return "went on"
+        lost.append((mutex.loss, asyncio.get_running_loop()))
 
-    assert run(main()) == "went on"
-
-
-def test_the_end_of_the_lease_cancels_too(scene: Scene, run: Run) -> None:
-    async def main() -> None:
-        with FakeClock() as clock, pytest.raises(MutexLostError) as raised:
-            async with async_mutex(scene, cancel_on_loss=True, auto_renew=False):
-                clock.advance(31)
-                await asyncio.sleep(50)
-        assert raised.value.loss is Loss.EXPIRED
-
-    run(main())
+    with FakeClock() as clock, pytest.raises(MutexLostError):
+        async with async_mutex(scene, on_lost=on_lost):
+            assert scene.force()
+            clock.advance(11)
+            await until(lambda: lost)
+    assert lost == [(Loss.FORCED, asyncio.get_running_loop())]
 
 
-def test_loss_cancels_nobody_unless_asked_to(scene: Scene, run: Run) -> None:
-    told = []
-
-    async def main() -> None:
-        with FakeClock() as clock, pytest.raises(MutexLostError):
-            async with async_mutex(scene, on_lost=told.append) as mutex:
-                assert scene.force()
-                clock.advance(11)
-                await until(lambda: told)
-                await asyncio.sleep(0.05)
-                assert told == [mutex]
-                assert mutex.lost
-
-    run(main())
-
-
-@pytest.mark.real
-def test_loss_is_asked_to_a_coroutine_function(scene: Scene, run: Run) -> None:
-    told = []
-
-    async def tell(mutex: Any) -> None:
-        await asyncio.sleep(0)
-        told.append((mutex.loss, asyncio.get_running_loop()))
-
-    async def main() -> None:
-        with FakeClock() as clock, pytest.raises(MutexLostError):
-            async with async_mutex(scene, on_lost=tell):
-                assert scene.force()
-                clock.advance(11)
-                await until(lambda: told)
-        assert told == [(Loss.FORCED, asyncio.get_running_loop())]
-
-    run(main())
-
-
-def test_only_the_task_that_lost_is_cancelled(scene: Scene, run: Run) -> None:
+async def test_only_the_task_that_lost_is_cancelled(scene):
     mutex = async_mutex(scene, cancel_on_loss=True, lease=6, timeout=50)
 
-    async def hold(entered: asyncio.Event) -> str:
+    async def hold(entered):
         async with mutex:
             entered.set()
             await asyncio.sleep(1 if mutex.fencing_token != first else 50)
         return "done"
 
-    async def main() -> None:
-        nonlocal first
-        entered = asyncio.Event()
-        loser = asyncio.create_task(hold(entered))
-        await entered.wait()
-        first = scene.row.version
-        winner = asyncio.create_task(hold(asyncio.Event()))
-        await asyncio.sleep(0.05)
-        assert scene.force()
-        with pytest.raises(MutexLostError):
-            await loser
-        assert await winner == "done"
-
     first = 0
-    run(main())
+    entered = asyncio.Event()
+    loser = asyncio.create_task(hold(entered))
+    await entered.wait()
+    first = scene.row.version
+    winner = asyncio.create_task(hold(asyncio.Event()))
+    await asyncio.sleep(0.05)
+    assert scene.force()
+    with pytest.raises(MutexLostError):
+        await loser
+    assert await winner == "done"
     assert left_behind(scene) == []
 
 
-def test_acquire_without_a_block_is_cancelled_as_well(scene: Scene, run: Run) -> None:
-    async def work() -> None:
+async def test_acquire_without_a_block_is_cancelled_as_well(scene):
+    async def work():
         with FakeClock() as clock:
             await async_mutex(scene, cancel_on_loss=True).acquire()
             assert scene.force()
             clock.advance(11)
             await asyncio.sleep(50)
 
-    async def main() -> None:
-        task = asyncio.create_task(work())
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    run(main())
+    task = asyncio.create_task(work())
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
-def test_a_lock_that_was_lost_before_the_block_began_cancels_it(
-    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lock_that_was_lost_before_the_block_began_cancels_it(scene, monkeypatch):
     begin = AsyncMutex._begin
 
-    def late(mutex: AsyncMutex, held: Any) -> None:
+    def late(mutex, held):
         assert scene.force()
         with pytest.raises(MutexLostError):
             mutex._lock.renew()
-        time.sleep(0.2)  # so that all are told: there is nobody yet
+        time.sleep(0.2)  # so that the loss is reported before the block begins
         begin(mutex, held)
 
     monkeypatch.setattr(AsyncMutex, "_begin", late)
 
-    async def main() -> None:
-        with pytest.raises(MutexLostError):
-            async with async_mutex(scene, cancel_on_loss=True):
+    with pytest.raises(MutexLostError):
+        async with async_mutex(scene, cancel_on_loss=True):
+            await asyncio.sleep(50)
+
+
+@pytest.mark.parametrize("releasing", [True, False])
+async def test_task_that_blocks_the_loop_learns_of_the_loss_when_it_releases(scene, releasing):
+    with pytest.raises(MutexLostError):
+        async with async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False) as mutex:
+            time.sleep(1.5)  # the loss is reported meanwhile, and waits for the loop
+            if releasing:
+                await mutex.release()
+
+
+async def ignore(mutex):
+    await asyncio.sleep(0)
+
+
+async def fail(mutex):
+    raise LookupError("mine")
+
+
+async def win_back(mutex):
+    await mutex.renew(lease=30)
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("react", "error", "match"),
+    [
+        (ignore, MutexLostError, "lost"),
+        (fail, LookupError, "mine"),
+        (win_back, MutexLostError, "had been lost"),
+    ],
+)
+async def test_body_reacts_to_the_cancellation(scene, fake_clock, react, error, match):
+    with pytest.raises(error, match=match):
+        async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
+            fake_clock.advance(31)
+            try:
                 await asyncio.sleep(50)
-
-    run(main())
-
-
-def test_a_body_that_blocks_the_loop_is_reported_when_it_ends(scene: Scene, run: Run) -> None:
-    async def main() -> None:
-        with pytest.raises(MutexLostError):
-            async with async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False):
-                time.sleep(1.5)  # the news comes meanwhile, and waits for the loop
-
-    run(main())
-
-
-def test_releasing_what_was_lost_is_not_interrupted_by_the_news(scene: Scene, run: Run) -> None:
-    async def main() -> None:
-        mutex = async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False)
-        await mutex.acquire()
-        time.sleep(1.5)  # the news comes meanwhile, and waits for the loop
-        with pytest.raises(MutexLostError):
-            await mutex.release()
-
-    run(main())
-
-
-def test_a_body_that_takes_no_notice_is_reported_when_it_ends(
-    scene: Scene, run: Run, fake_clock: FakeClock
-) -> None:
-    async def main() -> None:
-        with pytest.raises(MutexLostError):
-            async with async_mutex(scene, cancel_on_loss=True, auto_renew=False):
-                fake_clock.advance(31)
-                try:
-                    await asyncio.sleep(50)
-                except asyncio.CancelledError:
-                    await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    run(main())
+            except asyncio.CancelledError:
+                await react(mutex)
+    # as if it had never been cancelled
+    await asyncio.sleep(0)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not count cancellations")
-def test_another_cancellation_at_the_same_time_counts(
-    scene: Scene, run: Run, fake_clock: FakeClock
-) -> None:
-    async def work() -> None:
+async def test_another_cancellation_at_the_same_time_counts(scene, fake_clock):
+    async def work():
         async with async_mutex(scene, cancel_on_loss=True):
             assert scene.force()
             fake_clock.advance(11)
@@ -526,52 +437,13 @@ def test_another_cancellation_at_the_same_time_counts(
                 asyncio.current_task().cancel()
                 raise
 
-    async def main() -> None:
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.create_task(work())
-
-    run(main())
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(work())
 
 
-def test_the_bodys_own_error_is_kept(scene: Scene, run: Run, fake_clock: FakeClock) -> None:
-    async def main() -> None:
-        with pytest.raises(LookupError, match="mine"):
-            async with async_mutex(scene, cancel_on_loss=True):
-                assert scene.force()
-                fake_clock.advance(11)
-                try:
-                    await asyncio.sleep(50)
-                except asyncio.CancelledError as error:
-                    raise LookupError("mine") from error
-
-    run(main())
-
-
-def test_a_lock_won_back_after_the_loss_still_ends_the_block_by_it(
-    scene: Scene, run: Run, fake_clock: FakeClock
-) -> None:
-    async def main() -> None:
-        with pytest.raises(MutexLostError, match="had been lost"):
-            async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
-                fake_clock.advance(31)
-                try:
-                    await asyncio.sleep(50)
-                except asyncio.CancelledError:
-                    await mutex.renew(lease=30)
-                    raise
-
-    run(main())
-    assert left_behind(scene) == []
-
-
-def test_a_block_that_was_left_is_not_cancelled_any_more(
-    scene: Scene, run: Run, fake_clock: FakeClock
-) -> None:
-    async def main() -> None:
-        async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
-            await mutex.release()
-        fake_clock.advance(31)
-        await asyncio.sleep(0.2)
-
-    run(main())
+async def test_block_that_was_left_is_not_cancelled_any_more(scene, fake_clock):
+    async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
+        await mutex.release()
+    fake_clock.advance(31)
+    await asyncio.sleep(0.2)
     assert left_behind(scene) == []

@@ -1,22 +1,21 @@
-"""Mutex.any_of: whichever of several keys is free first."""
-
-from __future__ import annotations
+"""Mutex.any_of, whichever of several keys is free first; and semaphores, which are built on it."""
 
 import pickle
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from itertools import accumulate, pairwise
 
 import pytest
 from hearing import until
+from lock_items import Elsewhere
 from pynamodb.exceptions import GetError, UpdateError
-from scene import Lose, Scene, lost_in_two_ways
+from scene import lost_in_two_ways
 from stores import QueueFor
-from worker import forked
+from worker import workers
 
+import pynamodb_mutex
 from dev.faultproxy import after, apply_then_500, drop_answer, duplicate, late, no_date, throttle
 from pynamodb_mutex import (
     InvalidKeyError,
@@ -24,35 +23,35 @@ from pynamodb_mutex import (
     Loss,
     Mutex,
     MutexAlreadyHeldError,
-    MutexError,
     MutexLostError,
     MutexNotHeldError,
     MutexTimeoutError,
+    Semaphore,
+    groups,
 )
 from pynamodb_mutex._operations.acquire_several import AcquisitionOfAny
-from pynamodb_mutex._operations.local_queue import LocalQueue
-from pynamodb_mutex._runtime.process import current_process, forget_everything
-from pynamodb_mutex.groups import AnyOf
+from pynamodb_mutex._protocol.schedule import MOST_HAND_OVERS
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 QUICK = (0.02, 0.1)
 
 
 @pytest.fixture
-def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_order(monkeypatch):
     """Keys are tried in the order in which they were given."""
     monkeypatch.setattr(AcquisitionOfAny, "_shuffled", lambda self: list(self._attempts))
 
 
-def keys(scene: Scene, count: int = 3) -> list[str]:
-    return [f"{scene.key}-{letter}" for letter in "abcdefgh"[:count]]
+def keys(scene, count=3):
+    return [f"{scene.key}-{letter}" for letter in "abc"[:count]]
 
 
-def any_of(scene: Scene, count: int = 3, **options: Any) -> AnyOf:
+def any_of(scene, count=3, **options):
     return Mutex.any_of(keys(scene, count), **{"model": scene.here, "poll": QUICK, **options})
 
 
-def elsewhere(scene: Scene, *which: int) -> ExitStack:
+def elsewhere(scene, *which):
     """Let others hold some of the keys."""
     held = ExitStack()
     for each in which:
@@ -60,56 +59,48 @@ def elsewhere(scene: Scene, *which: int) -> ExitStack:
     return held
 
 
-def queue_of(mutex: AnyOf) -> LocalQueue[Any, Any]:
-    return QueueFor(mutex._options.model, frozenset(mutex.keys))
+def queue_of(mutex, model=None):
+    return QueueFor(model or mutex._options.model, frozenset(mutex.keys))
 
 
 @pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
+def pool():
+    with ThreadPoolExecutor(40) as pool:
         yield pool
 
 
-# -- one of them ------------------------------------------------------------------------------------
+def wait_in_line(pool, mutex, count=1, **options):
+    """Let a thread acquire, and wait until so many are in line for the same keys."""
+    waiting = pool.submit(mutex.acquire, **options)
+    until(lambda: len(queue_of(mutex).turns) == count)
+    return waiting
 
 
-@pytest.mark.real
-def test_one_request_takes_it_and_one_gives_it_back(scene: Scene) -> None:
-    mutex = any_of(scene)
-    with mutex as entered:
-        assert entered is mutex
-        assert mutex.held
-        assert mutex.key in keys(scene)
-        assert scene.there.get(mutex.key).token == mutex.token
-    assert scene.proxy.kinds() == ["acquire", "release"]
-    assert not mutex.held
+# -- any of several keys ----------------------------------------------------------------------------
 
 
-def test_each_key_is_tried_first_at_times(scene: Scene) -> None:
-    got = set()
-    for _ in range(40):
-        with any_of(scene) as mutex:
-            got.add(mutex.key)
-    assert got == set(keys(scene))
-
-
-def test_first_contact_with_the_endpoint_costs_one_read_more(scene: Scene) -> None:
-    with scene.fresh() as fresh, any_of(fresh):
-        assert fresh.proxy.kinds() == ["GetItem", "acquire"]
-
-
+@pytest.mark.real("simulated", "local")
 @pytest.mark.usefixtures("in_order")
-def test_first_contact_finds_the_one_that_is_free(scene: Scene) -> None:
-    with elsewhere(scene, 0, 1), scene.fresh() as fresh, any_of(fresh) as mutex:
-        assert mutex.key == keys(scene)[2]
-        assert fresh.proxy.kinds() == ["GetItem", "BatchGetItem", "acquire"]
-
-
-@pytest.mark.real
-@pytest.mark.usefixtures("in_order")
-def test_the_one_that_is_free_is_found_in_three_requests(scene: Scene) -> None:
+def test_one_request_acquires_and_three_if_the_first_key_is_held(scene):
+    with any_of(scene, lease=20, data=[1]) as mutex:
+        assert (mutex.key, mutex.data) == (keys(scene)[0], [1])
+        row = scene.there.get(mutex.key)
+        assert (row.token, row.version) == (mutex.token, mutex.fencing_token)
+        mutex.save_data({"page": 1})
+        mutex.ensure_held(at_least=5)
+        mutex.renew(lease=40)
+        with mutex.transaction():
+            pass
+        end = row.expires_at
+        row.refresh()
+        assert row.data == {"page": 1}
+        assert row.expires_at > end
+    assert mutex.key == keys(scene)[0]
+    assert [kind for kind in scene.proxy.kinds() if kind != "GetItem"] == [
+        *["acquire", "save_data", "renew", "TransactWriteItems", "release"]
+    ]
     with elsewhere(scene, 0, 1):
-        mutex = any_of(scene)
+        scene.proxy.start_anew()
         assert mutex.acquire(blocking=False)
         assert mutex.key == keys(scene)[2]
         assert scene.proxy.kinds() == ["acquire", "BatchGetItem", "acquire"]
@@ -119,27 +110,40 @@ def test_the_one_that_is_free_is_found_in_three_requests(scene: Scene) -> None:
         assert [key["key"]["S"] for key in asked["Keys"]] == keys(scene)[1:]
 
 
+def test_each_key_is_tried_first_at_times(scene):
+    got = set()
+    for _ in range(20):
+        with any_of(scene) as mutex:
+            got.add(mutex.key)
+    assert got == set(keys(scene))
+
+
 @pytest.mark.usefixtures("in_order")
-def test_not_free_only_if_the_store_said_so_of_each(scene: Scene) -> None:
+def test_first_contact_with_the_endpoint_is_one_read_more(scene):
+    with scene.fresh() as fresh, any_of(fresh):
+        assert fresh.proxy.kinds() == ["GetItem", "acquire"]
+    with elsewhere(scene, 0, 1), scene.fresh() as fresh, any_of(fresh) as mutex:
+        assert mutex.key == keys(scene)[2]
+        assert fresh.proxy.kinds() == ["GetItem", "BatchGetItem", "acquire"]
+
+
+@pytest.mark.usefixtures("in_order")
+def test_all_count_as_held_only_if_the_store_said_so_of_each(scene):
     with elsewhere(scene, 0, 1, 2):
         assert any_of(scene).acquire(blocking=False) is False
         assert scene.proxy.kinds() == ["acquire", "BatchGetItem"]
-        assert any_of(scene).acquire(timeout=0) is False
-
-
-def test_a_single_key_will_do(scene: Scene) -> None:
-    with elsewhere(scene, 0):
+        scene.proxy.start_anew()
         assert any_of(scene, 1).acquire(blocking=False) is False
-    assert scene.proxy.kinds() == ["acquire"]
+        assert scene.proxy.kinds() == ["acquire"]
     with any_of(scene, 1) as mutex:
         assert mutex.key == keys(scene)[0]
 
 
 @pytest.mark.usefixtures("in_order")
-def test_one_that_another_takes_first_is_left_to_it(scene: Scene) -> None:
+def test_key_that_another_takes_first_is_left_to_it(scene):
     others = elsewhere(scene, 0)
 
-    def take() -> None:
+    def take():
         others.enter_context(elsewhere(scene, 1))
 
     scene.proxy.next(drop_answer(), op="BatchGetItem")
@@ -151,7 +155,7 @@ def test_one_that_another_takes_first_is_left_to_it(scene: Scene) -> None:
         assert scene.applied("acquire") == [False, False, True]
 
 
-def test_waits_by_reading_all_at_half_the_price(scene: Scene, pool: ThreadPoolExecutor) -> None:
+def test_waiter_polls_all_keys_by_one_read_that_is_not_consistent(scene, pool):
     mutex = any_of(scene)
     held = elsewhere(scene, 0, 1)
     with held, elsewhere(scene, 2):
@@ -170,19 +174,16 @@ def test_waits_by_reading_all_at_half_the_price(scene: Scene, pool: ThreadPoolEx
 
 
 @pytest.mark.usefixtures("in_order")
-def test_a_dead_holders_key_is_taken_at_first_sight(scene: Scene) -> None:
+def test_dead_holders_key_is_taken_at_first_sight(scene):
     with elsewhere(scene, 0, 1, 2):
         expire(keys(scene)[1], scene.there)
         mutex = any_of(scene)
         assert mutex.acquire(blocking=False)
-        assert mutex.key == keys(scene)[1]
-        assert mutex.abandoned_by == "elsewhere"
+        assert (mutex.key, mutex.abandoned_by) == (keys(scene)[1], "elsewhere")
         assert len(scene.proxy.log) == 3
 
 
-def test_without_server_time_a_dead_holder_is_known_by_watching(
-    scene: Scene, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_server_time_a_dead_holder_is_known_by_watching(scene, pool, monkeypatch):
     monkeypatch.setattr(current_process(), "uniform", lambda _, longest: longest)
     with elsewhere(scene, 0, 1, 2), scene.fresh() as fresh:
         fresh.proxy.always(no_date())
@@ -199,60 +200,29 @@ def test_without_server_time_a_dead_holder_is_known_by_watching(
         assert mutex.abandoned
 
 
-@pytest.mark.real
-def test_what_is_done_under_it_is_done_to_the_key_that_it_got(scene: Scene) -> None:
-    with any_of(scene, lease=20, data=[1]) as mutex:
-        assert mutex.data == [1]
-        mutex.save_data({"page": 1})
-        row = scene.there.get(mutex.key)
-        mutex.renew()
-        mutex.ensure_held(at_least=5)
-        assert scene.there.get(mutex.key).expires_at > row.expires_at
-        assert (row.data, row.version) == ({"page": 1}, mutex.fencing_token)
-        with mutex.transaction():
-            pass
-        key = mutex.key
-    assert mutex.key == key
-    assert scene.there.get(key).data == {"page": 1}
-
-
-def test_rows_may_be_deleted_on_release(scene: Scene) -> None:
+def test_rows_may_be_deleted_on_release(scene):
     with any_of(scene, 2, delete_on_release=True), any_of(scene, 2, delete_on_release=True):
         assert any_of(scene, 2).locked()
     assert all(scene.there.count(key) == 0 for key in keys(scene))
 
 
-def test_loss_is_reported(scene: Scene) -> None:
-    told: list[Any] = []
-    seen = threading.Event()
-
-    def on_lost(lost: Mutex) -> None:
-        told.append((lost, lost.key))
-        seen.set()
-
-    mutex = any_of(scene, on_lost=on_lost)
+def test_loss_of_the_key_that_is_held_is_reported(scene):
+    lost = []
+    mutex = any_of(scene, on_lost=lambda mutex: lost.append((mutex, mutex.key)))
     mutex.acquire()
     key = mutex.key
     assert scene.there.force_release(key)
     assert mutex.held
-    with pytest.raises(MutexLostError):
-        mutex.renew()
-    with pytest.raises(MutexLostError) as error:
-        mutex.release()
-    assert (error.value.loss, error.value.key) == (Loss.FORCED, key)
-    assert seen.wait(60)
-    assert told == [(mutex, key)]
+    for call in (mutex.renew, mutex.release):
+        with pytest.raises(MutexLostError) as error:
+            call()
+        assert (error.value.loss, error.value.key) == (Loss.FORCED, key)
+    until(lambda: lost)
+    assert lost == [(mutex, key)]
     assert (mutex.lost, mutex.loss) == (True, Loss.FORCED)
 
 
-def test_a_claim_broken_by_this_process_is_lost_at_once(scene: Scene) -> None:
-    mutex = any_of(scene)
-    mutex.acquire()
-    assert scene.here.force_release(mutex.key)
-    assert mutex.loss is Loss.FORCED
-
-
-def test_locked_says_whether_all_are_held(scene: Scene) -> None:
+def test_locked_says_whether_all_are_held(scene):
     mutex = any_of(scene)
     with elsewhere(scene, 0, 1):
         assert mutex.locked() is False
@@ -267,49 +237,32 @@ def test_locked_says_whether_all_are_held(scene: Scene) -> None:
             assert mutex.locked() is False
 
 
-# -- when the network is bad --------------------------------------------------------------------------
-
-
-@lost_in_two_ways
-def test_an_acquire_that_was_applied_is_recognised(scene: Scene, lose: Lose) -> None:
-    scene.proxy.next(lose(), op="acquire")
-    with any_of(scene) as mutex:
-        assert scene.there.get(mutex.key).token == mutex.token
-    # not one key more is left held
-    assert sum(scene.there.count(key) for key in keys(scene)) == 1
-    assert scene.proxy.kinds() == ["acquire", "acquire", "release"]
+# -- a bad network ----------------------------------------------------------------------------------
 
 
 @lost_in_two_ways
 @pytest.mark.usefixtures("in_order")
-def test_an_acquire_after_the_look_that_was_applied_is_recognised(scene: Scene, lose: Lose) -> None:
-    with elsewhere(scene, 0, 1):
-        scene.proxy.next(lose(), op="acquire", when=lambda body: "-c" in str(body["Key"]))
-        with any_of(scene) as mutex:
-            assert mutex.key == keys(scene)[2]
-        assert scene.applied("acquire") == [False, True, False]
-
-
-@lost_in_two_ways
-def test_a_release_that_was_applied_is_one(scene: Scene, lose: Lose) -> None:
-    scene.proxy.next(lose(), op="release")
+def test_request_that_was_applied_is_recognised(scene, pool, lose):
+    for op in ("acquire", "release"):
+        scene.proxy.next(lose(), op=op)
     with any_of(scene) as mutex:
-        pass
+        assert scene.there.get(mutex.key).token == mutex.token
+    # no other key was taken
+    assert sum(scene.there.count(key) for key in keys(scene)) == 1
     assert scene.there.get(mutex.key).expires_at is None
     assert not mutex.lost
-
-
-@lost_in_two_ways
-def test_a_hand_over_that_was_applied_is_recognised(
-    scene: Scene, pool: ThreadPoolExecutor, lose: Lose
-) -> None:
-    first, second = any_of(scene), any_of(scene, poll=(20, 20))
+    assert scene.proxy.kinds() == ["acquire", "acquire", "release", "release"]
+    scene.proxy.start_anew()
+    second = any_of(scene, poll=(20, 20))
     with elsewhere(scene, 0, 1):
-        first.acquire()
-        waiting = pool.submit(second.acquire)
-        until(lambda: len(queue_of(first).turns) == 1)
+        # the acquire after the read
+        scene.proxy.next(lose(), op="acquire", when=lambda body: "-c" in str(body["Key"]))
+        mutex.acquire()
+        assert mutex.key == keys(scene)[2]
+        assert scene.applied("acquire") == [False, True, False]
+        waiting = wait_in_line(pool, second)
         scene.proxy.next(lose(), op="hand_over")
-        first.release()
+        mutex.release()
         assert waiting.result(60)
         assert scene.applied("hand_over") == [True, False]
         assert second.held
@@ -317,27 +270,24 @@ def test_a_hand_over_that_was_applied_is_recognised(
         second.release()
 
 
-def test_requests_that_come_twice_do_nothing_more(scene: Scene) -> None:
+def test_requests_that_come_twice_or_late_do_nothing_more(scene):
     scene.proxy.next(duplicate("second"), op="acquire")
     scene.proxy.next(duplicate(), op="release")
-    with any_of(scene) as mutex:
+    with any_of(scene, 1) as mutex:
         token = mutex.fencing_token
     row = scene.there.get(mutex.key)
     assert (row.expires_at, row.version) == (None, token)
     assert scene.applied("acquire") == [True, False]
-
-
-def test_an_acquire_that_comes_late_does_not_take_the_key_again(scene: Scene) -> None:
     kept = late()
     scene.proxy.next(kept, op="acquire")
-    with any_of(scene) as mutex:
+    with mutex:
         pass
     assert kept.apply().status == 400
     assert scene.there.get(mutex.key).expires_at is None
 
 
 @pytest.mark.usefixtures("in_order")
-def test_what_passes_is_repeated(scene: Scene) -> None:
+def test_failures_that_may_pass_are_retried(scene):
     with elsewhere(scene, 0, 1):
         scene.proxy.next(throttle(), apply_then_500(), op="BatchGetItem")
         scene.proxy.next(throttle(), op="acquire")
@@ -346,37 +296,31 @@ def test_what_passes_is_repeated(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("op", "kind"), [("BatchGetItem", GetError), ("acquire", UpdateError)])
-def test_what_does_not_pass_is_an_error_never_not_free(
-    scene: Scene, op: str, kind: type[Exception]
-) -> None:
+def test_failure_that_does_not_pass_is_an_error_never_held_by_others(scene, op, kind):
     with elsewhere(scene, 0, 1, 2):
         scene.proxy.always(throttle(), op=op)
         with pytest.raises(kind, match="Throttling"):
             any_of(scene).acquire(blocking=False)
 
 
-# -- among threads ------------------------------------------------------------------------------------
+# -- among threads ----------------------------------------------------------------------------------
 
 
-def test_hands_over_to_who_waits_for_the_same_keys_in_one_request(
-    scene: Scene, pool: ThreadPoolExecutor
-) -> None:
+def test_lock_is_handed_over_in_one_request_to_the_next_waiter_for_the_same_keys(scene, pool):
     first = any_of(scene, owner="one")
-    second = Mutex.any_of(
-        reversed(keys(scene)), model=scene.here, owner="two", lease=50, poll=(20, 20)
-    )
+    options = {"model": scene.here, "poll": (20, 20)}
+    second = Mutex.any_of(reversed(keys(scene)), owner="two", lease=50, **options)
     with elsewhere(scene, 0, 1):
         first.acquire()
         waiting = pool.submit(second.acquire)
         until(lambda: queue_of(first).in_the_way)
         third = any_of(scene, poll=(20, 20))
-        waiting_too = pool.submit(third.acquire)
-        until(lambda: len(queue_of(first).turns) == 2)
+        waiting_too = wait_in_line(pool, third, 2)
         reads = len(scene.proxy.of("BatchGetItem"))
         scene.proxy.log.clear()
         first.release()
         assert waiting.result(60)
-        # nor does the next in line look for itself
+        # nor does the next in line poll
         time.sleep(0.3)
         assert scene.proxy.kinds() == ["hand_over"]
         assert reads <= 3
@@ -390,19 +334,16 @@ def test_hands_over_to_who_waits_for_the_same_keys_in_one_request(
     assert queue_of(first).is_idle
 
 
-def test_two_that_release_at_once_hand_over_to_two(scene: Scene, pool: ThreadPoolExecutor) -> None:
+def test_two_that_release_at_once_hand_over_to_two(scene, pool):
     holders = [any_of(scene, 2), any_of(scene, 2)]
     waiters = [any_of(scene, 2, poll=(30, 30)) for _ in range(2)]
     for holder in holders:
         holder.acquire()
     queue = queue_of(holders[0])
-    waiting = []
-    for waiter in waiters:
-        waiting.append(pool.submit(waiter.acquire))
-        until(lambda: len(queue.turns) == len(waiting))
+    waiting = [wait_in_line(pool, waiter, count) for count, waiter in enumerate(waiters, 1)]
     reached, may_go_on = threading.Event(), threading.Event()
 
-    def stop() -> None:
+    def stop():
         reached.set()
         assert may_go_on.wait(60)
 
@@ -425,9 +366,7 @@ def test_two_that_release_at_once_hand_over_to_two(scene: Scene, pool: ThreadPoo
     assert queue.is_idle
 
 
-def test_key_that_is_handed_over_while_the_poll_acquires_another_is_released(
-    scene: Scene, pool: ThreadPoolExecutor
-) -> None:
+def test_key_that_is_handed_over_while_the_poll_acquires_another_is_released(scene, pool):
     holder, waiter = any_of(scene, 2), any_of(scene, 2)
     holder.acquire()
     (other,) = (at for at, key in enumerate(keys(scene, 2)) if key != holder.key)
@@ -435,7 +374,7 @@ def test_key_that_is_handed_over_while_the_poll_acquires_another_is_released(
         waiting = pool.submit(waiter.acquire)
         scene.proxy.wait(1, "BatchGetItem")
 
-        def release_both() -> None:
+        def release_both():
             pool.submit(holder.release).result(60)
             others.close()
 
@@ -449,7 +388,7 @@ def test_key_that_is_handed_over_while_the_poll_acquires_another_is_released(
     assert not [key for _, key in current_process().queues if waiter.key in key]
 
 
-def test_other_keys_are_never_handed_over(scene: Scene, pool: ThreadPoolExecutor) -> None:
+def test_waiter_for_other_keys_is_not_handed_the_lock(scene, pool):
     first, second = any_of(scene, 1), any_of(scene, 2)
     with elsewhere(scene, 1):
         first.acquire()
@@ -462,46 +401,43 @@ def test_other_keys_are_never_handed_over(scene: Scene, pool: ThreadPoolExecutor
         second.release()
 
 
-def test_who_waits_for_one_of_the_keys_alone_looks_when_it_is_released(
-    scene: Scene, pool: ThreadPoolExecutor
-) -> None:
-    mutex = any_of(scene, 1)
-    alone = Mutex.for_key(keys(scene)[0], model=scene.here, poll=(50, 50))
-    mutex.acquire()
-    waiting = pool.submit(alone.acquire, timeout=100)
-    queue = QueueFor(scene.here, keys(scene)[0])
-    until(lambda: len(queue.turns) == 1)
-    released = time.monotonic()
-    mutex.release()
-    assert waiting.result(100)
-    assert time.monotonic() == released
-    alone.release()
-
-
-def test_who_waits_looks_when_a_holder_of_this_process_loses_its_key(
-    scene: Scene, pool: ThreadPoolExecutor
-) -> None:
-    holder, waiter = any_of(scene, 2), any_of(scene, 2, poll=(50, 50))
-    with elsewhere(scene, 0):
+@pytest.mark.parametrize("ending", ["release", "loss"])
+def test_waiter_polls_at_once_when_a_holder_of_this_process_has_ended(scene, pool, ending):
+    holder = any_of(scene, 1 if ending == "release" else 2)
+    if ending == "release":
+        # for one of the keys alone
+        waiter = Mutex.for_key(keys(scene)[0], model=scene.here, poll=(50, 50))
+        queue = QueueFor(scene.here, waiter.key)
+    else:
+        waiter = any_of(scene, 2, poll=(50, 50))
+        queue = queue_of(holder)
+    with elsewhere(scene, 1):
         holder.acquire()
         waiting = pool.submit(waiter.acquire, timeout=100)
-        until(lambda: len(queue_of(holder).turns) == 1)
-        forced = time.monotonic()
-        assert scene.here.force_release(holder.key)
+        until(lambda: len(queue.turns) == 1)
+        ended = time.monotonic()
+        if ending == "release":
+            holder.release()
+        else:
+            assert scene.here.force_release(holder.key)
+            assert holder.loss is Loss.FORCED
         assert waiting.result(100)
-        assert time.monotonic() == forced
+        assert time.monotonic() == ended
         waiter.release()
 
 
-def test_a_key_that_a_thread_of_this_process_holds_is_not_tried_first(scene: Scene) -> None:
-    with any_of(scene), any_of(scene):
+def test_key_that_a_thread_of_this_process_holds_is_not_tried_first(scene):
+    with any_of(scene) as one, any_of(scene) as two:
         scene.proxy.log.clear()
-        with any_of(scene):
+        with any_of(scene) as three:
+            assert {one.key, two.key, three.key} == set(keys(scene))
             assert scene.proxy.kinds() == ["acquire"]
             assert any_of(scene).acquire(blocking=False) is False
+        with pytest.raises(MutexAlreadyHeldError):
+            one.acquire()
 
 
-def test_who_does_not_wait_looks_though_others_do(scene: Scene, pool: ThreadPoolExecutor) -> None:
+def test_attempt_that_does_not_wait_polls_though_others_wait(scene, pool):
     holder, waiter = any_of(scene), any_of(scene, poll=(30, 30))
     with elsewhere(scene, 0, 1) as others:
         holder.acquire()
@@ -518,106 +454,42 @@ def test_who_does_not_wait_looks_though_others_do(scene: Scene, pool: ThreadPool
         waiter.release()
 
 
-def test_one_object_shared_by_threads_holds_a_key_for_each(
-    scene: Scene, pool: ThreadPoolExecutor
-) -> None:
+def test_one_object_shared_by_threads_holds_a_key_for_each(scene, pool):
     mutex = any_of(scene)
     inside = threading.Barrier(3)
 
-    def work() -> tuple[str, bool]:
+    def work():
         with mutex:
             inside.wait(60)
-            held = mutex.held, mutex.key
+            held = mutex.key, mutex.held
             assert mutex.token == scene.there.get(mutex.key).token
             inside.wait(60)
-        return held[1], held[0]
+        return held
 
     working = [pool.submit(work) for _ in range(3)]
     assert {each.result(60) for each in working} == {(key, True) for key in keys(scene)}
 
 
-def test_twice_in_one_thread_needs_another_object(scene: Scene) -> None:
-    mutex = any_of(scene)
-    with mutex:
-        with pytest.raises(MutexAlreadyHeldError):
-            mutex.acquire()
-        with any_of(scene) as other:
-            assert other.key != mutex.key
-    again = any_of(scene, reentrant=True)
-    with again:
-        token = again.token
-        with again:
-            assert again.token == token
-        assert again.held
-    assert not again.held
+# -- what it says -----------------------------------------------------------------------------------
 
 
-def test_a_decorated_function_takes_one_for_each_call(scene: Scene) -> None:
-    decorating = any_of(scene, 2)
-
-    @decorating
-    def held() -> int:
-        return sum(Mutex.for_key(key, model=scene.there).locked() for key in keys(scene))
-
-    assert held() == 1
-    with any_of(scene, 2):
-        assert held() == 2
-    assert not decorating.held
-
-
-@pytest.mark.real("embedded")
-def test_after_a_fork_the_child_holds_nothing(scene: Scene) -> None:
-    mutex = any_of(scene, 2)
-    with mutex:
-
-        def child() -> list[Any]:
-            with pytest.raises(MutexNotHeldError):
-                mutex.release()
-            held = mutex.held
-            with mutex:
-                return [held, mutex.key, mutex.held]
-
-        held, key, held_then = forked(child)
-        assert (held, held_then) == (False, True)
-        assert {key, mutex.key} == set(keys(scene, 2))
-        assert mutex.held
-
-
-def test_who_waits_when_the_engine_is_left_is_reported(table: type[LockItem]) -> None:
-    waiter = Mutex.any_of(["a", "b"], poll=(0.1, 0.1))
-    with held_elsewhere("a"), held_elsewhere("b"), ThreadPoolExecutor() as pool:
-        waiting = pool.submit(waiter.acquire)
-        until(lambda: len(queue_of(waiter).turns) == 1)
-        forget_everything()
-        with pytest.raises(MutexError, match="forked, or its engine left"):
-            waiting.result(60)
-
-
-# -- what it says -------------------------------------------------------------------------------------
-
-
-def test_timeout_names_the_keys_and_the_holder_who_ends_first(scene: Scene) -> None:
+def test_timeout_names_the_keys_and_the_holder_whose_lease_ends_first(scene, pool):
     soon = held_elsewhere(keys(scene)[2], owner="soon", lease=9, model=scene.there)
     with elsewhere(scene, 0, 1), soon:
         with pytest.raises(MutexTimeoutError) as error:
             any_of(scene, timeout=0.1).__enter__()
         assert error.value.owner == "soon"
         assert error.value.key == "any of " + ", ".join(keys(scene))
-
-
-def test_who_was_not_first_in_line_learns_a_holder_too(
-    scene: Scene, pool: ThreadPoolExecutor
-) -> None:
-    with any_of(scene, 1, owner="front") as holder:
-        waiting = pool.submit(any_of(scene, 1).acquire, timeout=3)
-        until(lambda: len(queue_of(holder).turns) == 1)
+    with any_of(scene, 1, owner="front"):
+        waiting = wait_in_line(pool, any_of(scene, 1), timeout=3)
+        # it was never the first in line
         with pytest.raises(MutexTimeoutError) as error:
             any_of(scene, 1, timeout=0.1).__enter__()
         assert error.value.owner == "front"
         assert waiting.result(60) is False
 
 
-def test_before_it_holds_the_key_describes_the_alternatives(table: type[LockItem]) -> None:
+def test_key_describes_the_alternatives_until_one_is_held(table):
     mutex = Mutex.any_of(["a", "b", "a"])
     assert mutex.keys == ("a", "b")
     assert mutex.key == "any of a, b"
@@ -627,22 +499,254 @@ def test_before_it_holds_the_key_describes_the_alternatives(table: type[LockItem
         mutex.release()
     with mutex:
         assert f"<AnyOf {mutex.key!r} in" in repr(mutex)
+    semaphore = gpu(2)
+    assert (semaphore.key, semaphore.permit) == ("gpu", None)
+    assert semaphore.keys == ("gpu#permit-1", "gpu#permit-2")
+    assert repr(semaphore).startswith("<Semaphore 'gpu' in ")
+    # a key that is named like a permit is a key like any other
+    with Semaphore.for_key("a#permit-7", permits=1) as odd:
+        assert odd.permit == 1
 
 
-def test_what_cannot_work_is_refused() -> None:
+def test_keys_that_cannot_work_are_refused():
     for wrong in ("abc", 7, None, Mutex.for_key("a")):
         with pytest.raises(TypeError, match="several keys"):
-            Mutex.any_of(wrong)  # type: ignore[arg-type]
+            Mutex.any_of(wrong)
     for count in (0, 101):
         with pytest.raises(ValueError, match=f"1 to 100 keys, not {count}"):
             Mutex.any_of([str(number) for number in range(count)])
     assert len(Mutex.any_of(map(str, range(100))).keys) == 100
     for key in ("", 7, "x" * 2049):
         with pytest.raises(InvalidKeyError):
-            Mutex.any_of(["a", key])  # type: ignore[list-item]
+            Mutex.any_of(["a", key])
     with pytest.raises(ValueError, match="lease"):
         Mutex.any_of(["a"], lease=0.1)
     with pytest.raises(TypeError, match=r"which of 'a', 'b'\? Use LockItem.force_release"):
         Mutex.any_of(["a", "b"]).force_release()
     with pytest.raises(TypeError, match="AnyOf cannot be pickled"):
         pickle.dumps(Mutex.any_of(["a"]))
+
+
+# -- semaphores -------------------------------------------------------------------------------------
+
+
+def gpu(permits=3, **options):
+    return Semaphore.for_key("gpu", permits=permits, **{"poll": QUICK, **options})
+
+
+def held_together(count, permits=2):
+    """Acquire so many permits, in the order of their numbers."""
+    holders = [gpu(permits) for _ in range(count)]
+    for holder in holders:
+        assert holder.acquire(blocking=False)
+    return sorted(holders, key=lambda holder: holder.permit)
+
+
+COMPETE = """
+from pynamodb_mutex import Semaphore
+
+def compete_for_permits(times):
+    sections = []
+    for _ in range(times):
+        with Semaphore.for_key("gpu", permits=2, lease=60, poll=(0.01, 0.05)) as semaphore:
+            since = time.monotonic()
+            time.sleep(0.05)
+            # the time is taken before the question: it was held at least until then
+            until = time.monotonic()
+            assert semaphore.held
+            sections.append((since, until, semaphore.permit, semaphore.fencing_token))
+    return sections
+
+def hold_and_die():
+    assert Semaphore.for_key("dead", permits=1, lease=1.5).acquire()
+"""
+
+
+@pytest.mark.real("embedded")
+def test_processes_hold_no_more_permits_than_there_are(table):
+    here = {"time": time}
+    exec(COMPETE, here)  # this process is the third
+    with workers(0, 0) as competing:
+        for worker in competing:
+            worker.ask(COMPETE)
+        for worker in competing:
+            worker.send("compete_for_permits(6)")
+        sections = here["compete_for_permits"](6)
+        sections += [tuple(section) for worker in competing for section in worker.answer(100)]
+        competing[0].ask("hold_and_die()")
+        other = Semaphore.for_key("dead", permits=1)
+        assert other.acquire(blocking=False) is False
+        competing[0].kill()
+        # the permit of a killed process is free after its lease
+        assert other.acquire(timeout=60)
+        assert (other.permit, other.abandoned) == (1, True)
+    assert len(sections) == 3 * 6
+    events = [(since, 1) for since, *_ in sections] + [(until, -1) for _, until, *_ in sections]
+    assert max(accumulate(step for _, step in sorted(events))) <= 2
+    for permit in (1, 2):
+        # each permit for itself is a mutex, whose tokens grow
+        of_permit = sorted(section for section in sections if section[2] == permit)
+        assert all(one[1] <= other[0] for one, other in pairwise(of_permit))
+        tokens = [token for *_, token in of_permit]
+        assert tokens == sorted(set(tokens))
+
+
+def test_twenty_threads_need_about_one_request_for_each_section(table, pool, sent):
+    inside, seen = [], []
+    one = Semaphore.for_key("gpu", permits=3)
+
+    def work(shared):
+        semaphore = one if shared else Semaphore.for_key("gpu", permits=3)
+        for _ in range(6):
+            with semaphore:
+                inside.append(1)
+                time.sleep(0.01)
+                seen.append(len(inside))
+                inside.pop()
+
+    holders = held_together(3, permits=3)
+    working = [pool.submit(work, number % 2 == 0) for number in range(20)]
+    until(lambda: len(queue_of(one).turns) == 20)
+    sent.clear()
+    for holder in holders:
+        holder.release()
+    for worker in working:
+        worker.result(100)
+    assert (len(seen), max(seen)) == (120, 3)
+    assert len(sent) <= 1.3 * 120
+    assert not one.locked()
+    assert queue_of(one).is_idle
+
+
+def test_after_some_hand_overs_another_process_acquires(table, pool):
+    order = []
+
+    def wait(model, poll):
+        with gpu(1, model=model, poll=poll):
+            order.append(model)
+
+    with gpu(1) as holder:
+        queues = [queue_of(holder, model) for model in (LockItem, Elsewhere)]
+        waiting = [pool.submit(wait, LockItem, (5.0, 5.0)) for _ in range(36)]
+        waiting.append(pool.submit(wait, Elsewhere, (0.02, 0.05)))
+        until(lambda: [len(queue.turns) for queue in queues] == [36, 1])
+    for waiter in waiting:
+        waiter.result(60)
+    # handed over to so many, then released for real; the second time at the latest
+    assert order.index(Elsewhere) in (MOST_HAND_OVERS, 2 * MOST_HAND_OVERS + 1)
+
+
+@pytest.mark.real("simulated", "local")
+def test_as_many_hold_it_as_there_are_permits(table):
+    one, two, three = gpu(2), gpu(2), gpu(2)
+    with one, two:
+        assert {one.permit, two.permit} == {1, 2}
+        assert {one.key, two.key} == {"gpu#permit-1", "gpu#permit-2"}
+        assert LockItem.get(one.key).version == one.fencing_token
+        assert three.acquire(blocking=False) is False
+        assert three.locked()
+        with pytest.raises(MutexTimeoutError, match="'gpu' was not free") as error:
+            gpu(2, timeout=0).__enter__()
+        assert error.value.key == "gpu"
+        two.release()
+        assert three.acquire(timeout=30)
+        assert two.acquire(blocking=False) is False
+        three.release()
+        two.acquire()
+    assert not three.locked()
+
+
+def test_dead_holders_permit_is_free_at_first_sight(table):
+    with held_elsewhere("gpu#permit-1"), held_elsewhere("gpu#permit-2", owner="dead"):
+        assert gpu(2).acquire(timeout=0) is False
+        expire("gpu#permit-2")
+        with gpu(2, timeout=0) as semaphore:
+            assert (semaphore.permit, semaphore.abandoned_by) == (2, "dead")
+
+
+def test_more_permits_let_more_in_at_once(table):
+    with gpu(1), gpu(3, model=Elsewhere), gpu(3):
+        assert gpu(3).acquire(blocking=False) is False
+        assert gpu(1).acquire(blocking=False) is False
+        with gpu(4, timeout=0) as fourth:
+            assert fourth.permit == 4
+            assert gpu(4, model=Elsewhere).acquire(blocking=False) is False
+
+
+def test_fewer_permits_hold_when_the_holders_beyond_them_have_left(table, pool):
+    holders = held_together(4, permits=4)
+    assert [each.permit for each in holders] == [1, 2, 3, 4]
+    # while two are held, nobody gets one of two
+    holders[2].release()
+    holders[3].release()
+    assert gpu(2).acquire(blocking=False) is False
+    lowered = gpu(1)
+    waiting = wait_in_line(pool, lowered, timeout=60)
+    # a waiter for fewer is not handed a permit beyond them
+    holders[1].release()
+    time.sleep(0.3)
+    assert not waiting.done()
+    with gpu(2, timeout=0) as second:
+        assert second.permit == 2
+        assert gpu(2, model=Elsewhere).acquire(blocking=False) is False
+    holders[0].release()
+    assert waiting.result(60)
+    assert lowered.permit == 1
+    lowered.release()
+
+
+def test_permit_is_handed_over_in_one_request(table, pool, sent):
+    first, second = held_together(2)
+    waiter = gpu(2, poll=(30, 30))
+    waiting = pool.submit(waiter.acquire)
+    until(lambda: queue_of(waiter).in_the_way)
+    sent.clear()
+    first.release()
+    assert waiting.result(60)
+    assert sent == ["UpdateItem"]
+    assert (waiter.permit, waiter.fencing_token) == (first.permit, first.fencing_token + 1)
+    waiter.release()
+    second.release()
+
+
+def test_loss_of_a_permit_leaves_the_others_alone(table):
+    one, two = held_together(2)
+    assert Elsewhere.force_release(one.key)
+    # with a timeout, or it would be refused: this thread is not known to have lost one of them
+    with gpu(2, model=Elsewhere, timeout=30) as taker:
+        assert taker.permit == one.permit
+        with pytest.raises(MutexLostError) as error:
+            one.renew()
+        assert error.value.loss is Loss.TAKEN
+        assert one.lost
+        two.renew()
+        assert two.held
+
+
+def test_each_call_of_a_decorated_function_takes_a_permit(table):
+    @gpu(2)
+    def nested(depth):
+        held = sum(Mutex.for_key(f"gpu#permit-{each}").locked() for each in (1, 2))
+        return held if depth == 1 else nested(depth - 1)
+
+    assert nested(1) == 1
+    assert nested(2) == 2
+
+
+def test_semaphore_is_public_and_its_options_are_checked(table):
+    assert groups.Semaphore is Semaphore
+    assert "Semaphore" in pynamodb_mutex.__all__
+    for permits in (1.0, "2", None, True):
+        with pytest.raises(TypeError, match="permits must be an int"):
+            gpu(permits)
+    for permits in (0, -1, 101):
+        with pytest.raises(ValueError, match=f"1 to 100 permits, not {permits}"):
+            gpu(permits)
+    with pytest.raises(ValueError, match="lease"):
+        gpu(lease=0.1)
+    # the key must leave room for the permit's name
+    with Semaphore.for_key("é" * 1018, permits=100):
+        pass
+    for key in ("x" * 2038, "", 7):
+        with pytest.raises(InvalidKeyError):
+            Semaphore.for_key(key, permits=1)

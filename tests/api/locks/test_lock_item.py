@@ -1,7 +1,5 @@
 """LockItem: what items and the table say of who holds what, and breaking a claim."""
 
-from __future__ import annotations
-
 import time
 from datetime import datetime, timezone
 
@@ -25,11 +23,7 @@ def keys(items):
     return sorted(item.key for item in items)
 
 
-# -- items --------------------------------------------------------------------------------------
-
-
-@pytest.mark.real
-def test_an_item_says_whether_it_is_held_and_until_when(table):
+def test_item_says_whether_it_is_held_and_until_when(table):
     with Mutex.for_key("a", lease=20, owner="me") as mutex:
         item = table.get("a")
         assert item.is_held
@@ -48,18 +42,14 @@ def test_an_item_says_whether_it_is_held_and_until_when(table):
     assert item.owner is None
 
 
-def test_an_item_whose_claim_has_ended_is_not_held(table):
+def test_item_whose_claim_has_ended_is_not_held(table):
     with held_elsewhere("a"):
         expire("a")
         item = table.get("a")
         assert (item.is_held, item.remaining) == (False, 0.0)
         assert item.expires == datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
-
-
-def test_a_claim_runs_out_by_itself(table):
     Mutex.for_key("a", auto_renew=False).acquire()
     item = table.get("a")
-    assert item.is_held
     before = item.remaining
     time.sleep(10)
     assert item.remaining == pytest.approx(before - 10)
@@ -68,17 +58,13 @@ def test_a_claim_runs_out_by_itself(table):
     assert not item.is_held
 
 
-def test_a_claim_of_another_library_does_not_say_since_when(table):
-    item = table("a", token="theirs", expires_at=time.time() + 20)
-    assert item.since is None
-
-
-def test_an_item_that_never_carried_a_claim_is_not_held(table):
+def test_item_without_a_claim_of_this_library(table):
+    assert table("a", token="theirs", expires_at=time.time() + 20).since is None
     item = table("a")
     assert (item.is_held, item.remaining, item.expires) == (False, 0.0, None)
 
 
-def test_a_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
+def test_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
     with held_elsewhere("a", lease=20):
         item = table.get("a")
         forget_everything()
@@ -86,27 +72,25 @@ def test_a_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
         assert 10 < item.remaining < 25
         assert item.is_held
         assert wire.sent == ["GetItem"]
+        forget_everything()
+        assert keys(table.held()) == ["a"]
+        forget_everything()
+        # without server time the lease is what is known
+        wire.after["GetItem"] = lambda answer: answer["ResponseMetadata"]["HTTPHeaders"].pop("date")
+        assert item.remaining == pytest.approx(20, abs=0.1)
+        assert item.is_held
+        wire.after.clear()
         expire("a")
         item = table.get("a")
         forget_everything()
         assert not item.is_held
 
 
-def test_without_server_time_the_lease_is_what_is_known(table, wire):
-    with held_elsewhere("a", lease=20):
-        item = table.get("a")
-        forget_everything()
-        wire.after["GetItem"] = lambda answer: answer["ResponseMetadata"]["HTTPHeaders"].pop("date")
-        assert item.remaining == pytest.approx(20, abs=0.1)
-        assert item.is_held
-
-
-# -- the table ----------------------------------------------------------------------------------
-
-
-@pytest.mark.real
-def test_held_gives_what_is_held_now(table):
-    assert list(table.held()) == []
+def test_held_gives_what_is_held_now(table, wire):
+    held = table.held()
+    assert wire.sent == []
+    assert list(held) == []
+    assert wire.sent == ["Scan"]
     with Mutex.for_key("free"):
         pass
     with Mutex.for_key("a", owner="me"), held_elsewhere("b", owner="they"), held_elsewhere("c"):
@@ -118,13 +102,6 @@ def test_held_gives_what_is_held_now(table):
     assert list(table.held()) == []
 
 
-def test_held_in_a_process_without_any_answer_yet(table):
-    with held_elsewhere("a"):
-        forget_everything()
-        assert keys(table.held()) == ["a"]
-
-
-@pytest.mark.real
 def test_held_reads_page_after_page(table, monkeypatch):
     original = BaseClient._make_api_call
     pages = []
@@ -143,13 +120,6 @@ def test_held_reads_page_after_page(table, monkeypatch):
     assert len(pages) >= 3
 
 
-def test_held_is_lazy(table, wire):
-    items = table.held()
-    assert wire.sent == []
-    assert list(items) == []
-    assert wire.sent == ["Scan"]
-
-
 def test_without_a_table_the_error_names_the_call_that_creates_it(table):
     table.delete_table(wait=True)
     for call in (
@@ -162,40 +132,32 @@ def test_without_a_table_the_error_names_the_call_that_creates_it(table):
             call()
 
 
-# -- force --------------------------------------------------------------------------------------
-
-
-@pytest.mark.real
-def test_force_release_says_whether_it_broke_a_claim(table):
+def test_force_release_breaks_a_claim_and_keeps_payload_and_fencing(table):
     assert table.force_release("a") is False
     assert list(table.scan()) == []
-    with Mutex.for_key("a"):
+    holder = Mutex.for_key("a", data={"page": 3})
+    with holder:
         pass
     tombstone = table.get("a")
     assert table.force_release("a") is False
     assert table.get("a").attribute_values == tombstone.attribute_values
-    with held_elsewhere("a"):
-        assert table.force_release("a") is True
-        assert table.force_release("a") is False
-
-
-def test_force_release_breaks_a_dead_claim_too(table):
-    with held_elsewhere("a"):
-        expire("a")
-        assert table.force_release("a") is True
-        assert table.get("a").expires_at is None
-
-
-def test_force_release_keeps_payload_and_fencing(table):
-    holder = Mutex.for_key("a", data={"page": 3})
     holder.acquire()
-    assert table.force_release("a")
+    assert table.force_release("a") is True
+    assert table.force_release("a") is False
+    # a holder of this process learns it at once
+    assert (holder.held, holder.loss) == (False, Loss.FORCED)
+    with pytest.raises(MutexLostError, match="force"):
+        holder.release()
     item = table.get("a")
     assert item.data == {"page": 3}
     assert item.version == holder.fencing_token + 1
     assert item.ttl.timestamp() > time.time() + 3600
     with Mutex.for_key("a") as after:
         assert after.fencing_token == holder.fencing_token + 2
+    with held_elsewhere("a"):
+        expire("a")
+        assert table.force_release("a") is True
+        assert table.get("a").expires_at is None
 
 
 def test_force_release_leaves_a_later_claim_alone(table, wire):
@@ -221,16 +183,7 @@ def test_force_release_leaves_a_tombstone_alone_that_came_meanwhile(table, wire)
     assert table.get("a").version == holder.fencing_token
 
 
-def test_a_forced_holder_of_this_process_knows_it_at_once(table):
-    mutex = Mutex.for_key("a")
-    mutex.acquire()
-    table.force_release("a")
-    assert (mutex.held, mutex.loss) == (False, Loss.FORCED)
-    with pytest.raises(MutexLostError, match="force"):
-        mutex.release()
-
-
-def test_forcing_an_old_claim_does_not_show_a_newer_holder_of_this_process(table, wire):
+def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_process(table, wire):
     old, new = Mutex.for_key("a", model=Elsewhere), Mutex.for_key("a")
     old.acquire()
 
@@ -243,8 +196,6 @@ def test_forcing_an_old_claim_does_not_show_a_newer_holder_of_this_process(table
     assert new.held
     new.renew()
 
-
-# -- rows that others wrote ---------------------------------------------------------------------
 
 FAR = {"N": "4102444800"}  # the year 2100
 CLAIM = {"token": {"S": "theirs"}, "version": {"N": "7"}, "expires_at": FAR, "lease": {"N": "30"}}
@@ -276,15 +227,14 @@ def test_held_leaves_out_odd_rows_with_a_warning(table, caplog):
         assert repr(record.lock_key) in record.message
 
 
-@pytest.mark.parametrize("end", [-1e15, -1.0, 253402300800.0, 4102444800e3, 1e30])
-def test_item_whose_end_is_no_date_does_not_show_one(table, end):
-    put(table, "a", {**CLAIM, "expires_at": {"N": repr(end)}})
-    item = table.get("a")
-    assert item.expires is None
-    assert item.is_held == (end > 0)
-
-
-def test_item_whose_token_was_made_at_no_date_does_not_show_since_when(table):
+def test_item_with_times_that_are_no_dates_shows_none(table):
+    for end in (-1e15, -1.0, 253402300800.0, 4102444800e3, 1e30):
+        put(table, "a", {**CLAIM, "expires_at": {"N": repr(end)}})
+        item = table.get("a")
+        assert item.expires is None
+        # also where the row is read first for server time
+        forget_everything()
+        assert item.is_held == (end > 0)
     put(table, "a", {**CLAIM, "token": {"S": "f" * 12 + "7" + "0" * 20}})
     item = table.get("a")
     assert item.since is None

@@ -1,7 +1,5 @@
 """Subclasses of LockItem: other tables, names, keys, attributes, connections."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +27,12 @@ from pynamodb_mutex.models import _default_table
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
-def fresh():
-    return f"locks-{uuid.uuid4().hex}"
+def subclass(*, base=LockItem, meta=None, **attributes):
+    """Return a subclass of LockItem with a table of its own."""
+    named = {"table_name": f"locks-{uuid.uuid4().hex}", **(meta or {})}
+    model = type("Sub", (base,), {"Meta": type("Meta", (LockItem.Meta,), named), **attributes})
+    model.create_table()
+    return model
 
 
 def raw(model, *key):
@@ -59,31 +61,29 @@ def exercise(model):
         second.release()
     with held_elsewhere("a", model=model, owner="they"):
         expire("a", model)
-        with Mutex.for_key("a", model=model) as heir:
-            assert heir.abandoned_by == "they"
-    assert not heir.locked()
+        with Mutex.for_key("a", model=model) as next_holder:
+            assert next_holder.abandoned_by == "they"
+    assert not next_holder.locked()
     with Mutex.for_key("gone", model=model, delete_on_release=True):
         pass
     assert [item.key for item in model.scan()] == ["a"]
 
 
-# -- tables and connections ---------------------------------------------------------------------
-
-
-def test_another_table(table):
-    class Other(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
-
-    Other.create_table()
-    exercise(Other)
-    with Mutex.for_key("a", model=Other) as mutex:
+def test_another_table(table, monkeypatch):
+    model = subclass()
+    exercise(model)
+    with Mutex.for_key("a", model=model) as mutex:
         assert Mutex.for_key("a").acquire(blocking=False)
-        assert [item.key for item in Other.held()] == ["a"]
-        assert Other.Meta.table_name in repr(mutex)
+        assert [item.key for item in model.held()] == ["a"]
+        assert model.Meta.table_name in repr(mutex)
+    table.force_release("a")
+    # a table name that changes is followed
+    monkeypatch.setattr(model.Meta, "table_name", table.Meta.table_name)
+    with mutex:
+        assert table.get("a").token == mutex.token
 
 
-def test_a_subclass_without_meta_shares_the_table_and_nothing_else(table):
+def test_subclass_without_meta_shares_the_table_and_nothing_else(table):
     class Same(LockItem):
         pass
 
@@ -93,48 +93,56 @@ def test_a_subclass_without_meta_shares_the_table_and_nothing_else(table):
     assert Same._get_connection() is not table._get_connection()
 
 
-def test_a_table_name_that_changes_is_followed(table, monkeypatch):
-    class Moving(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
-
-    Moving.create_table()
-    mutex = Mutex.for_key("a", model=Moving)
-    with mutex:
-        pass
-    monkeypatch.setattr(Moving.Meta, "table_name", table.Meta.table_name)
-    with mutex:
-        assert table.get("a").token == mutex.token
-
-
-def timeouts(connection):
-    config = connection.connection.client.meta.config
-    return config.connect_timeout, config.read_timeout, config.max_pool_connections
-
-
 @pytest.mark.real("embedded")
-def test_a_meta_that_derives_from_nothing_has_tight_timeouts_all_the_same(table):
-    class Plain(LockItem):
-        class Meta:
-            table_name = fresh()
-
-    Plain.create_table()
-    for connection in (Plain._get_connection(), store_for(Plain).connection.table):
-        assert timeouts(connection) == (1.0, LockItem.Meta.read_timeout_seconds, 50)
-    with Mutex.for_key("a", model=Plain):
-        pass
-    assert Plain.Meta.billing_mode == "PAY_PER_REQUEST"
-
-
-@pytest.mark.real("embedded")
-def test_a_meta_without_a_table_name_is_about_the_default_table(table):
-    class Plain(LockItem):
+def test_connections(table, engine, monkeypatch):
+    class Unnamed(LockItem):
         class Meta:
             read_timeout_seconds = 7.0
 
-    with Mutex.for_key("a", model=Plain) as mutex:
+    class Underived(LockItem):
+        class Meta:
+            table_name = f"locks-{uuid.uuid4().hex}"
+
+    def config(connection):
+        return connection.connection.client.meta.config
+
+    def timeouts(connection):
+        return config(connection).connect_timeout, config(connection).read_timeout
+
+    Underived.create_table()
+    own = store_for(Underived).connection.table
+    for connection in (Underived._get_connection(), own):
+        assert timeouts(connection) == (1.0, LockItem.Meta.read_timeout_seconds)
+        assert config(connection).max_pool_connections == 50
+    with Mutex.for_key("a", model=Underived):
+        pass
+    assert Underived.Meta.billing_mode == "PAY_PER_REQUEST"
+    # without a table name it is the default table
+    with Mutex.for_key("a", model=Unnamed) as mutex:
         assert table.get("a").token == mutex.token
-    assert timeouts(store_for(Plain).connection.table) == (1.0, 7.0, 50)
+    assert timeouts(store_for(Unnamed).connection.table) == (1.0, 7.0)
+
+    abroad = subclass(meta={"region": "eu-central-1"})
+    exercise(abroad)
+    for connection in (abroad._get_connection(), store_for(abroad).connection.table):
+        assert connection.connection.client.meta.region_name == "eu-central-1"
+
+    # botocore retries nothing of its own, whatever it is configured to
+    asked_for = {"mode": "standard", "max_attempts": 5}
+    monkeypatch.setitem(default_settings_dict, "retry_configuration", asked_for)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "5")
+    monkeypatch.setenv("AWS_RETRY_MODE", "standard")
+    forget_everything()
+
+    def attempts(connection):
+        retries = config(connection).retries
+        return retries.get("total_max_attempts", retries.get("max_attempts", 0) + 1)
+
+    assert attempts(store_for(table).connection.table) == 1
+    assert attempts(table._get_connection()) > 1
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:9")
+    exercise(subclass(meta={"host": engine.endpoint_url}))
 
 
 @pytest.fixture
@@ -146,22 +154,31 @@ def unread(monkeypatch):
     _default_table.cache_clear()
 
 
+class Inherits(LockItem):
+    pass
+
+
+class Derived(LockItem):
+    class Meta(LockItem.Meta):
+        read_timeout_seconds = 7.0
+
+
+class Plain(LockItem):
+    class Meta:
+        read_timeout_seconds = 7.0
+
+
+class Deeper(Plain):
+    class Meta(Plain.Meta):
+        connect_timeout_seconds = 3.0
+
+
+class Named(LockItem):
+    class Meta(LockItem.Meta):
+        table_name = "mine"
+
+
 def test_default_table_is_named_by_the_environment_at_first_use(unread, monkeypatch):
-    class Inherits(LockItem):
-        pass
-
-    class Derived(LockItem):
-        class Meta(LockItem.Meta):
-            read_timeout_seconds = 7.0
-
-    class Plain(LockItem):
-        class Meta:
-            read_timeout_seconds = 7.0
-
-    class Deeper(Plain):
-        class Meta(Plain.Meta):
-            connect_timeout_seconds = 3.0
-
     mutex = Mutex.for_key("a")
     monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", "first")
     for model in (LockItem, Inherits, Derived, Plain, Deeper):
@@ -173,14 +190,6 @@ def test_default_table_is_named_by_the_environment_at_first_use(unread, monkeypa
 
 
 def test_name_assigned_to_the_default_table_counts_for_all_that_inherit_it(unread, monkeypatch):
-    class Plain(LockItem):
-        class Meta:
-            read_timeout_seconds = 7.0
-
-    class Named(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = "mine"
-
     assert LockItem.Meta.table_name == "pynamodb-mutex"
     monkeypatch.setattr(LockItem.Meta, "table_name", "assigned")
     assert (Plain.Meta.table_name, Named.Meta.table_name) == ("assigned", "mine")
@@ -188,64 +197,17 @@ def test_name_assigned_to_the_default_table_counts_for_all_that_inherit_it(unrea
     assert Plain.Meta.table_name == "pynamodb-mutex"
 
 
-@pytest.mark.real("embedded")
-def test_botocore_repeats_nothing_of_its_own(table, monkeypatch):
-    asked_for = {"mode": "standard", "max_attempts": 5}
-    monkeypatch.setitem(default_settings_dict, "retry_configuration", asked_for)
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "5")
-    monkeypatch.setenv("AWS_RETRY_MODE", "standard")
-    forget_everything()
+def test_subclass_of_a_subclass(table):
+    team = subclass(retention=86400.0, team=UnicodeAttribute(default="core"))
 
-    def attempts(connection):
-        retries = connection.connection.client.meta.config.retries
-        return retries.get("total_max_attempts", retries.get("max_attempts", 0) + 1)
-
-    assert attempts(store_for(table).connection.table) == 1
-    assert attempts(table._get_connection()) > 1
-
-
-@pytest.mark.real("embedded")
-def test_another_region(table):
-    class Abroad(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
-            region = "eu-central-1"
-
-    Abroad.create_table()
-    exercise(Abroad)
-    for connection in (Abroad._get_connection(), store_for(Abroad).connection.table):
-        assert connection.connection.client.meta.region_name == "eu-central-1"
-
-
-@pytest.mark.real("embedded")
-def test_another_host(table, engine, monkeypatch):
-    class Hosted(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
-            host = engine.endpoint_url
-
-    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:9")
-    Hosted.create_table()
-    exercise(Hosted)
-
-
-def test_a_subclass_of_a_subclass(table):
-    class Team(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
-
-        retention = 86400.0
-        team = UnicodeAttribute(default="core")
-
-    class Night(Team):
-        class Meta(Team.Meta):
+    class Night(team):
+        class Meta(team.Meta):
             region = "eu-west-1"
 
         shift = UnicodeAttribute(default="night")
 
-    Team.create_table()
-    assert Night.Meta.table_name == Team.Meta.table_name
-    assert Night._get_connection() is not Team._get_connection()
+    assert Night.Meta.table_name == team.Meta.table_name
+    assert Night._get_connection() is not team._get_connection()
     Night.create_table()
     with Mutex.for_key("a", model=Night):
         item = Night.get("a")
@@ -253,73 +215,49 @@ def test_a_subclass_of_a_subclass(table):
         assert item.ttl.timestamp() == pytest.approx(item.expires_at + 86400, abs=3)
 
 
-# -- names and keys -----------------------------------------------------------------------------
-
-
-@pytest.mark.real
+@pytest.mark.real("simulated", "local")
 def test_every_attribute_may_be_stored_under_another_name(table):
-    class Renamed(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
-
-        key = UnicodeAttribute(hash_key=True, attr_name="pk")
-        version = VersionAttribute(attr_name="v")
-        token = UnicodeAttribute(null=True, attr_name="t")
-        owner = UnicodeAttribute(null=True, attr_name="o")
-        lease = NumberAttribute(null=True, attr_name="l")
-        expires_at = NumberAttribute(null=True, attr_name="e")
-        writes = NumberAttribute(null=True, attr_name="w")
-        abandoned_by = UnicodeAttribute(null=True, attr_name="a")
-        ttl = TTLAttribute(null=True, attr_name="until")
-        data = JSONAttribute(null=True, attr_name="d")
-
-    Renamed.create_table()
-    exercise(Renamed)
-    with Mutex.for_key("b", model=Renamed, data=1):
-        assert set(raw(Renamed, "b")) == {"pk", "v", "t", "o", "l", "e", "w", "a", "until", "d"}
-    assert set(raw(Renamed, "b")) == {"pk", "v", "t", "w", "a", "until", "d"}
-    client = Renamed._get_connection().connection.client
-    ttl = client.describe_time_to_live(TableName=Renamed.Meta.table_name)["TimeToLiveDescription"]
+    renamed = subclass(
+        key=UnicodeAttribute(hash_key=True, attr_name="pk"),
+        version=VersionAttribute(attr_name="v"),
+        token=UnicodeAttribute(null=True, attr_name="t"),
+        owner=UnicodeAttribute(null=True, attr_name="o"),
+        lease=NumberAttribute(null=True, attr_name="l"),
+        expires_at=NumberAttribute(null=True, attr_name="e"),
+        writes=NumberAttribute(null=True, attr_name="w"),
+        abandoned_by=UnicodeAttribute(null=True, attr_name="a"),
+        ttl=TTLAttribute(null=True, attr_name="until"),
+        data=JSONAttribute(null=True, attr_name="d"),
+    )
+    exercise(renamed)
+    with Mutex.for_key("b", model=renamed, data=1):
+        assert set(raw(renamed, "b")) == {"pk", "v", "t", "o", "l", "e", "w", "a", "until", "d"}
+    assert set(raw(renamed, "b")) == {"pk", "v", "t", "w", "a", "until", "d"}
+    client = renamed._get_connection().connection.client
+    ttl = client.describe_time_to_live(TableName=renamed.Meta.table_name)["TimeToLiveDescription"]
     assert ttl["AttributeName"] == "until"
 
 
-@pytest.mark.real
-def test_a_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
-    class Single(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
-
-        key = UnicodeAttribute(hash_key=True, attr_name="pk")
-        kind = UnicodeAttribute(range_key=True, attr_name="sk", default="LOCK#1")
-
-    Single.create_table()
+def test_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
+    single = subclass(
+        key=UnicodeAttribute(hash_key=True, attr_name="pk"),
+        kind=UnicodeAttribute(range_key=True, attr_name="sk", default="LOCK#1"),
+    )
     other = {"pk": {"S": "a"}, "sk": {"S": "ORDER#1"}, "expires_at": {"N": "4102444800"}}
-    client = Single._get_connection().connection.client
-    client.put_item(TableName=Single.Meta.table_name, Item=other)
-    with Mutex.for_key("a", model=Single) as mutex:
-        assert raw(Single, "a", "LOCK#1")["token"] == {"S": mutex.token}
-        assert [(item.key, item.kind) for item in Single.held()] == [("a", "LOCK#1")]
-        item = Single.get("a", "LOCK#1")
-        assert item.is_held
+    client = single._get_connection().connection.client
+    client.put_item(TableName=single.Meta.table_name, Item=other)
+    with Mutex.for_key("a", model=single) as mutex:
+        assert raw(single, "a", "LOCK#1")["token"] == {"S": mutex.token}
+        assert [(item.key, item.kind) for item in single.held()] == [("a", "LOCK#1")]
+        assert single.get("a", "LOCK#1").is_held
     assert not caplog.records
-    assert Single.force_release("a") is False
-    assert raw(Single, "a", "ORDER#1") == other
-
-
-def test_a_number_may_be_the_range_key(table):
-    class Numbered(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
-
-        part = NumberAttribute(range_key=True, default=1e3)  # stored as 1000
-
-    Numbered.create_table()
-    exercise(Numbered)
-    with Mutex.for_key("a", model=Numbered):
-        assert [item.key for item in Numbered.held()] == ["a"]
-
-
-# -- attributes ---------------------------------------------------------------------------------
+    assert single.force_release("a") is False
+    assert raw(single, "a", "ORDER#1") == other
+    # a number, stored as 1000
+    numbered = subclass(part=NumberAttribute(range_key=True, default=1e3))
+    exercise(numbered)
+    with Mutex.for_key("a", model=numbered):
+        assert [item.key for item in numbered.held()] == ["a"]
 
 
 class Where(MapAttribute):
@@ -327,58 +265,44 @@ class Where(MapAttribute):
 
 
 def test_defaults_of_extra_attributes_come_with_the_first_claim(table):
-    class Rich(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
-
-        team = UnicodeAttribute(default="core", attr_name="tm")
-        weight = NumberAttribute(default=0)
-        urgent = BooleanAttribute(default=False)
-        made = NumberAttribute(default=lambda: 41 + 1)
-        tags = ListAttribute(default=list)
-        names = UnicodeSetAttribute(default=lambda: {"x", "y"})
-        where = Where(default=lambda: Where(zone="a"))
-        note = UnicodeAttribute(null=True)
-        must = UnicodeAttribute()
-
-    Rich.create_table()
-    with Mutex.for_key("a", model=Rich):
-        item = Rich.get("a")
+    rich = subclass(
+        team=UnicodeAttribute(default="core", attr_name="tm"),
+        weight=NumberAttribute(default=0),
+        urgent=BooleanAttribute(default=False),
+        made=NumberAttribute(default=lambda: 41 + 1),
+        tags=ListAttribute(default=list),
+        names=UnicodeSetAttribute(default=lambda: {"x", "y"}),
+        where=Where(default=lambda: Where(zone="a")),
+        note=UnicodeAttribute(null=True),
+        must=UnicodeAttribute(),
+    )
+    with Mutex.for_key("a", model=rich):
+        item = rich.get("a")
         assert (item.team, item.weight, item.urgent, item.made) == ("core", 0, False, 42)
         assert (item.tags, item.names, item.where.zone) == ([], {"x", "y"}, "a")
-        assert {"tm", "weight", "where"} <= set(raw(Rich, "a"))
-        assert not {"note", "must"} & set(raw(Rich, "a"))
+        assert {"tm", "weight", "where"} <= set(raw(rich, "a"))
+        assert not {"note", "must"} & set(raw(rich, "a"))
 
 
 def test_extra_attributes_are_kept_over_changes_of_hands(table):
-    class Noted(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
-
-        note = UnicodeAttribute(null=True)
-        count = NumberAttribute(default=0)
-
-    Noted.create_table()
+    noted = subclass(note=UnicodeAttribute(null=True), count=NumberAttribute(default=0))
 
     def kept():
-        item = Noted.get("a")
+        item = noted.get("a")
         return item.note, item.count
 
-    with Mutex.for_key("a", model=Noted):
+    with Mutex.for_key("a", model=noted):
         assert kept() == (None, 0)
-        Noted._get_connection().update_item("a", actions=[Noted.note.set("hi"), Noted.count.set(5)])
+        noted._get_connection().update_item("a", actions=[noted.note.set("hi"), noted.count.set(5)])
     assert kept() == ("hi", 5)
-    exercise(Noted)
+    exercise(noted)
     assert kept() == ("hi", 5)
 
 
-def test_an_extra_attribute_may_have_any_name(table):
+def test_extra_attribute_may_have_any_name(table):
     """None of them is taken for one of the protocol's own values."""
     names = ["end", "seed", "now_low", "mine", "seen", "seen_until", "known", "next", "value"]
-    extra = {name: UnicodeAttribute(default="mine") for name in names}
-    meta = type("Meta", (LockItem.Meta,), {"table_name": fresh()})
-    model = type("Named", (LockItem,), {"Meta": meta, **extra})
-    model.create_table()
+    model = subclass(**{name: UnicodeAttribute(default="mine") for name in names})
     with Mutex.for_key("a", model=model, lease=20) as mutex:
         item = model.get("a")
         assert {getattr(item, name) for name in names} == {"mine"}
@@ -387,42 +311,31 @@ def test_an_extra_attribute_may_have_any_name(table):
         assert mutex.fencing_token == item.version
 
 
-def test_a_payload_may_be_a_map(table):
-    class Mapped(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
-
-        data = MapAttribute(null=True)
-
-    Mapped.create_table()
-    with Mutex.for_key("a", model=Mapped, data={"page": 1, "of": "x"}) as mutex:
-        assert raw(Mapped, "a")["data"] == {"M": {"page": {"N": "1"}, "of": {"S": "x"}}}
+def test_payload_may_be_a_map(table):
+    mapped = subclass(data=MapAttribute(null=True))
+    with Mutex.for_key("a", model=mapped, data={"page": 1, "of": "x"}) as mutex:
+        assert raw(mapped, "a")["data"] == {"M": {"page": {"N": "1"}, "of": {"S": "x"}}}
         assert mutex.data == {"page": 1, "of": "x"}
         mutex.save_data({"page": 2})
-        assert mutex.data == Mapped.get("a").data.as_dict() == {"page": 2}
-    with Mutex.for_key("b", model=Mapped) as mutex:
+        assert mutex.data == mapped.get("a").data.as_dict() == {"page": 2}
+    with Mutex.for_key("b", model=mapped) as mutex:
         assert mutex.data is None
 
 
 def test_subclasses_may_be_distinguished_by_a_discriminator(table):
-    class Kind(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = fresh()
+    kind = subclass(kind=DiscriminatorAttribute())
 
-        kind = DiscriminatorAttribute()
-
-    class Job(Kind, discriminator="job"):
+    class Job(kind, discriminator="job"):
         attempts = NumberAttribute(default=0)
 
-    class Door(Kind, discriminator="door"):
+    class Door(kind, discriminator="door"):
         pass
 
-    Kind.create_table()
     with Mutex.for_key("j", model=Job), Mutex.for_key("d", model=Door):
-        assert raw(Kind, "j")["kind"] == {"S": "job"}
-        assert {type(item) for item in Kind.held()} == {Job, Door}
-        assert isinstance(Kind.get("j"), Job)
-        assert Kind.get("j").attempts == 0
+        assert raw(kind, "j")["kind"] == {"S": "job"}
+        assert {type(item) for item in kind.held()} == {Job, Door}
+        assert isinstance(kind.get("j"), Job)
+        assert kind.get("j").attempts == 0
 
 
 @pytest.mark.parametrize(("retention", "kept"), [(86400.0, 86400), (0.0, 3600), (10, 3600)])

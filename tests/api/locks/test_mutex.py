@@ -1,24 +1,26 @@
-"""Mutex as a lock and a context manager: acquire, release, with."""
+"""Mutex: what it does with its row, and among the threads of a process."""
 
-from __future__ import annotations
-
-import copy
 import math
 import os
-import pickle
 import threading
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
-from pynamodb.signals import pre_dynamodb_send
+from hearing import until
+from lock_items import Elsewhere
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
+from pynamodb.exceptions import TransactWriteError
+from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite
 
 from pynamodb_mutex import (
     LockItem,
     Loss,
     Mutex,
     MutexAlreadyHeldError,
+    MutexError,
     MutexLostError,
     MutexNotHeldError,
     MutexTimeoutError,
@@ -28,348 +30,548 @@ from pynamodb_mutex.testing import expire, held_elsewhere
 QUICK = (0.02, 0.1)
 
 
-@contextmanager
-def requests():
-    """Collect the names of the operations that are sent inside the block."""
-    sent = []
-
-    def note(_sender, operation_name, **_):
-        sent.append(operation_name)
-
-    with pre_dynamodb_send.connected_to(note):
-        yield sent
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(40) as pool:
+        yield pool
 
 
-# -- acquire ------------------------------------------------------------------------------------
+def taken_elsewhere(key):
+    """Let somebody else take over a claim that ended; the holder before knows nothing of it."""
+    expire(key)
+    thief = Mutex.for_key(key, model=Elsewhere, owner="thief")
+    assert thief.acquire(blocking=False)
+    return thief
+
+
+# -- the row ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.real
-def test_acquire_takes_a_free_lock_and_another_is_refused(table):
-    first, second = Mutex.for_key("a"), Mutex.for_key("a")
+def test_life_of_a_lock(table, sent):
+    first, second = Mutex.for_key("a", owner="first"), Mutex.for_key("a", data=[1])
+    for name in ("token", "fencing_token"):
+        with pytest.raises(MutexNotHeldError):
+            getattr(first, name)
+    assert (first.abandoned, first.data, first.locked()) == (False, None, False)
+    sent.clear()
     assert first.acquire() is True
-    assert second.acquire(blocking=False) is False
-    assert (first.held, second.held) == (True, False)
+    assert sent == ["UpdateItem"]
+    item = table.get("a")
+    during = (first.token, first.fencing_token)
+    assert during == (item.token, item.version)
+    # server time in milliseconds
+    assert first.fencing_token / 1000 == pytest.approx(time.time(), abs=60)
+    assert f"<Mutex 'a' in {table.Meta.table_name}: held, fencing token {during[1]}" in repr(first)
+    assert Mutex.for_key("a", model=Elsewhere).acquire(blocking=False) is False
+    first.renew(lease=100)
+    assert table.get("a").expires_at > item.expires_at + 60
+    first.save_data({"page": 1})
+    sent.clear()
+    assert first.locked() is True
+    assert sent == ["GetItem"]
     first.release()
-    assert second.acquire(blocking=False) is True
-
-
-def test_keys_do_not_touch_each_other(table):
-    with Mutex.for_key("a"), Mutex.for_key("b", timeout=0), Mutex.for_key("A", timeout=0):
+    assert first.locked() is False
+    assert (first.token, first.fencing_token) == during
+    with second:
+        assert second.token != during[0]
+        assert (second.fencing_token, second.data) == (during[1] + 1, [1])
+    dead = Mutex.for_key("a", owner="dead", auto_renew=False)
+    assert dead.acquire()
+    expire("a")
+    assert not dead.locked()
+    next_holder = Mutex.for_key("a", model=Elsewhere)
+    assert next_holder.acquire(blocking=False)
+    assert (next_holder.abandoned, next_holder.abandoned_by) == (True, "dead")
+    assert next_holder.fencing_token > dead.fencing_token
+    with pytest.raises(MutexLostError, match="save_data"):
+        dead.save_data("late")
+    next_holder.release()
+    assert next_holder.abandoned
+    with pytest.raises(MutexLostError) as caught, first:  # noqa: PT012 - the block is what is left
+        assert (first.abandoned, first.abandoned_by, first.data) == (False, None, [1])
+        assert LockItem.force_release("a")
+    assert caught.value.loss is Loss.FORCED
+    with Mutex.for_key("a", delete_on_release=True):
         pass
+    assert list(table.scan()) == []
 
 
-@pytest.mark.real
+@pytest.mark.real("simulated", "local")
 def test_any_text_that_dynamodb_takes_is_a_key(table):
-    for key in ("x", "  ", "ключ-🔒", "a/b?c#d", "k" * 2048, "é" * 1024, "$", ":x"):
-        with Mutex.for_key(key) as mutex:
+    for key in ("x", "  ", "ключ-🔒", "a/b?c#d", "k" * 2048, "é" * 1024, "$", ":x", "X"):
+        with Mutex.for_key(key, timeout=0) as mutex, Mutex.for_key("other", timeout=0):
             assert mutex.key == key
             assert Mutex.for_key(key).locked()
         assert table.get(key).key == key
 
 
-def test_acquire_gives_up_at_its_timeout_and_not_before(table):
-    with held_elsewhere("a"):
-        began = time.monotonic()
-        assert Mutex.for_key("a", poll=QUICK).acquire(timeout=0.4) is False
-        assert time.monotonic() - began == pytest.approx(0.4)
-
-
-def test_the_mutex_has_a_default_timeout_that_acquire_overrides(table):
-    mutex = Mutex.for_key("a", timeout=0.2, poll=QUICK)
-    with held_elsewhere("a"):
-        assert mutex.acquire() is False
-        assert mutex.acquire(timeout=0) is False
-    patient = Mutex.for_key("a", timeout=0, poll=QUICK)
-    with ThreadPoolExecutor() as pool, held_elsewhere("a"):
-        waiting = pool.submit(patient.acquire, timeout=-1)
-        time.sleep(20)
-        assert not waiting.done()
-    assert waiting.result(60) is True
-
-
-def test_timeout_zero_looks_once_and_takes_what_is_free(table):
-    mutex = Mutex.for_key("a", timeout=0)
-    with held_elsewhere("a"), requests() as sent:
-        assert mutex.acquire() is False
-    assert len(sent) <= 3
-    assert mutex.acquire() is True
-
-
-@pytest.mark.parametrize("timeout", [0, 0.0, 1, 0.5, 3600])
-def test_a_timeout_without_blocking_is_refused(timeout):
-    with requests() as sent, pytest.raises(ValueError, match="non-blocking"):
-        Mutex.for_key("a").acquire(blocking=False, timeout=timeout)
-    assert not sent
-
-
-def test_minus_one_without_blocking_is_what_threading_takes(table):
-    assert Mutex.for_key("a", timeout=5).acquire(False, -1) is True
-
-
-@pytest.mark.parametrize("timeout", [-2, -0.5, -1.0001, math.nan, math.inf, -math.inf])
-def test_a_timeout_that_is_no_duration_is_refused(timeout):
-    with requests() as sent, pytest.raises(ValueError, match="timeout"):
-        Mutex.for_key("a").acquire(timeout=timeout)
-    assert not sent
-
-
-@pytest.mark.parametrize("timeout", [True, False, "1", b"1", [1], 1j])
-def test_a_timeout_that_is_no_number_is_refused(timeout):
-    with requests() as sent, pytest.raises(TypeError, match="timeout"):
-        Mutex.for_key("a").acquire(timeout=timeout)
-    assert not sent
-
-
-def test_a_thread_cannot_take_twice_what_it_holds(table):
-    mutex = Mutex.for_key("a", owner="me")
-    mutex.acquire()
-    for call in (mutex.acquire, mutex.__enter__, lambda: mutex.acquire(blocking=False)):
-        with pytest.raises(MutexAlreadyHeldError) as caught:
-            call()
-        assert (caught.value.key, caught.value.owner) == ("a", "me")
-    assert mutex.held
-    mutex.release()
-    assert mutex.acquire()
-
-
-# -- with ---------------------------------------------------------------------------------------
-
-
-def test_with_gives_the_mutex_and_gives_it_back(table):
-    mutex = Mutex.for_key("a")
-    with mutex as inside:
-        assert inside is mutex
-        assert mutex.held
-    assert not mutex.held
-    assert not Mutex.for_key("a").locked()
-    with mutex:
-        assert mutex.held
-
-
-def test_the_timeout_error_names_owner_and_end(table):
-    with held_elsewhere("a", owner="job-7", lease=30) as item:
-        with pytest.raises(MutexTimeoutError) as caught, Mutex.for_key("a", timeout=0):
-            pass
-        error = caught.value
-        assert isinstance(error, TimeoutError)
-        assert (error.key, error.owner, error.expires_at) == ("a", "job-7", item.expires_at)
-        assert "'a'" in str(error)
-        assert "job-7" in str(error)
-        assert item.expires.isoformat(timespec="milliseconds") in str(error)
-
-
-@pytest.mark.parametrize("timeout", [0, 0.2])
-def test_the_timeout_error_names_a_holder_of_this_process_too(table, timeout):
-    with Mutex.for_key("a", owner="front") as holder, ThreadPoolExecutor() as pool:
-        waiter = Mutex.for_key("a", timeout=timeout, poll=QUICK)
-        error = pool.submit(waiter.__enter__).exception(60)
-        assert isinstance(error, MutexTimeoutError)
-        assert error.owner == "front"
-        assert error.expires_at == table.get("a").expires_at
-        assert holder.held
-
-
-def test_an_exception_of_the_body_passes_and_the_lock_is_released(table):
-    with pytest.raises(KeyError, match="mine"), Mutex.for_key("a"):
-        raise KeyError("mine")
-    assert not Mutex.for_key("a").locked()
-
-
-@pytest.mark.real
-def test_leaving_after_a_loss_raises(table):
-    with pytest.raises(MutexLostError) as caught, Mutex.for_key("a"):
-        LockItem.force_release("a")
-    assert caught.value.loss is Loss.FORCED
-
-
-def test_a_loss_never_replaces_the_exception_of_the_body(table):
-    def body():
-        LockItem.force_release("a")
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError) as caught, Mutex.for_key("a"):
-        body()
-    if hasattr(caught.value, "__notes__"):
-        assert "could not be released" in caught.value.__notes__[0]
-
-
-def test_a_body_may_give_the_lock_back_itself(table):
-    with Mutex.for_key("a") as mutex:
-        mutex.release()
-        with Mutex.for_key("a", timeout=0) as other:
-            assert other.held
-        assert not mutex.held
-    assert not mutex.lost
-
-
-def test_a_body_that_gave_it_back_leaves_anothers_lock_alone(table):
-    with Mutex.for_key("a") as mutex:
-        mutex.release()
-        other = Mutex.for_key("a", timeout=0)
-        other.acquire()
-    assert other.held
-    assert mutex.locked()
-    other.release()
-
-
-def test_a_body_may_take_it_again_and_leaving_gives_that_back(table):
-    with Mutex.for_key("a") as mutex:
-        first = mutex.fencing_token
-        mutex.release()
-        mutex.acquire()
-        assert mutex.fencing_token > first
-    assert not mutex.held
-    assert not mutex.locked()
-
-
-def test_entered_on_one_thread_and_left_on_another(table):
-    mutex = Mutex.for_key("a")
-    mutex.__enter__()
-    with ThreadPoolExecutor() as pool:
-        pool.submit(mutex.__exit__, None, None, None).result(60)
-    assert not mutex.held
-    assert not mutex.locked()
-    assert mutex.acquire(timeout=0)
-
-
-# -- release ------------------------------------------------------------------------------------
-
-
-def test_releasing_what_was_never_taken_is_an_error():
-    with requests() as sent, pytest.raises(MutexNotHeldError, match="not held") as caught:
-        Mutex.for_key("a").release()
-    assert isinstance(caught.value, RuntimeError)
-    assert not isinstance(caught.value, MutexLostError)
-    assert not sent
-
-
-def test_releasing_twice_is_an_error_and_touches_nobody(table):
-    mutex = Mutex.for_key("a")
-    mutex.acquire()
-    mutex.release()
-    with Mutex.for_key("a") as other:
-        with requests() as sent, pytest.raises(MutexNotHeldError, match="released"):
-            mutex.release()
-        assert not sent
-        assert other.held
-        assert mutex.locked()
-
-
-def test_any_thread_may_release_as_with_threading_lock(table):
-    mutex = Mutex.for_key("a")
-    mutex.acquire()
-    with ThreadPoolExecutor() as pool:
-        pool.submit(mutex.release).result(60)
-    assert not mutex.held
-    assert mutex.acquire(timeout=0)
-
-
-# -- what it says of itself ---------------------------------------------------------------------
-
-
-def test_what_it_says_costs_no_request(table):
-    mutex = Mutex.for_key("a")
-    with requests() as sent:
-        before = (mutex.held, mutex.remaining, mutex.lost, mutex.loss, mutex.abandoned, mutex.data)
-        assert before == (False, 0.0, False, None, False, None)
-        assert "not held" in repr(mutex)
-    assert not sent
-    with mutex, requests() as sent:
-        assert mutex.held
-        assert 0 < mutex.remaining <= 30
-        assert (mutex.lost, mutex.loss, mutex.abandoned) == (False, None, False)
-        assert "held, fencing token" in repr(mutex)
-        assert str(mutex.fencing_token) in repr(mutex)
-        assert not sent
-    with requests() as sent:
-        assert (mutex.held, mutex.remaining, mutex.lost) == (False, 0.0, False)
-        assert "not held" in repr(mutex)
-    assert not sent
-
-
-def test_repr_names_key_and_table_and_the_loss(table):
-    mutex = Mutex.for_key("a")
-    assert "'a'" in repr(mutex)
-    assert table.Meta.table_name in repr(mutex)
-    mutex.acquire()
-    LockItem.force_release("a")
-    assert Loss.FORCED.value in repr(mutex)
-
-
-@pytest.mark.real
-def test_locked_asks_the_store_by_one_consistent_read(table):
-    mutex = Mutex.for_key("a")
-    assert mutex.locked() is False
-    with held_elsewhere("a"):
-        with requests() as sent:
-            assert mutex.locked() is True
-        assert sent == ["GetItem"]
-        expire("a")
-        assert mutex.locked() is False
-    with Mutex.for_key("a"):
-        assert mutex.locked() is True
-    assert mutex.locked() is False
-
-
-def test_a_mutex_has_no_truth_value():
-    with pytest.raises(TypeError, match=r"\.held"):
-        bool(Mutex.for_key("a"))
-
-
-@pytest.mark.parametrize("copying", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_mutex_is_not_copied_and_the_hint_says_what_to_do(copying):
-    with pytest.raises(TypeError, match=r"Mutex\.for_key\('a'\)"):
-        copying(Mutex.for_key("a"))
-
-
-@pytest.mark.real
-def test_token_and_fencing_token_before_during_and_after(table):
-    mutex = Mutex.for_key("a")
-    for name in ("token", "fencing_token"):
-        with pytest.raises(MutexNotHeldError):
-            getattr(mutex, name)
-    with mutex:
-        during = mutex.token, mutex.fencing_token
-        item = table.get("a")
-        assert during == (item.token, item.version)
-    assert (mutex.token, mutex.fencing_token) == during
-    with Mutex.for_key("a") as other:
-        assert other.token != during[0]
-        assert other.fencing_token == during[1] + 1
-    assert (mutex.token, mutex.fencing_token) == during
-
-
-@pytest.mark.real
-def test_the_first_fencing_token_is_server_time_in_milliseconds(table):
-    with Mutex.for_key("a") as mutex:
-        assert mutex.fencing_token / 1000 == pytest.approx(time.time(), abs=60)
-
-
-def test_the_owner_is_host_process_and_thread_or_the_callers_label(table):
-    def told():
-        with Mutex.for_key("a") as mutex:
+def test_owner_is_host_process_and_thread_or_the_callers_label(table, pool):
+    def owner(**options):
+        with Mutex.for_key("a", **options) as mutex:
             assert table.get("a").owner == mutex.owner
-            return mutex.owner
+        return mutex.owner
 
     thread = threading.current_thread().name
     assert Mutex.for_key("a").owner.endswith(f":{os.getpid()}:{thread}")
-    with ThreadPoolExecutor(thread_name_prefix="crew") as pool:
-        assert ":crew" in pool.submit(told).result(60)
-    with Mutex.for_key("a", owner="request-é") as mutex:
-        assert mutex.owner == table.get("a").owner == "request-é"
-    assert mutex.owner == "request-é"
+    assert owner().endswith(f":{os.getpid()}:{thread}")
+    other = pool.submit(owner).result(60)
+    assert f":{os.getpid()}:" in other
+    assert not other.endswith(f":{thread}")
+    assert owner(owner="request-é") == "request-é"
 
 
-@pytest.mark.real
-def test_who_takes_a_dead_holders_lock_knows_it(table):
-    dead = Mutex.for_key("a", owner="dead", auto_renew=False)
-    dead.acquire()
-    expire("a")
-    heir = Mutex.for_key("a")
-    assert heir.acquire(blocking=False)
-    assert (heir.abandoned, heir.abandoned_by) == (True, "dead")
-    assert heir.fencing_token > dead.fencing_token
-    heir.release()
-    assert heir.abandoned
-    with Mutex.for_key("a") as after:
-        assert (after.abandoned, after.abandoned_by) == (False, None)
+def test_timeout_error_names_the_holder_and_the_end_of_its_lease(table, pool):
+    with held_elsewhere("a", owner="job-7", lease=30) as item:
+        error = pool.submit(Mutex.for_key("a", timeout=0).__enter__).exception(60)
+        assert (error.key, error.owner, error.expires_at) == ("a", "job-7", item.expires_at)
+        for part in ("'a'", "job-7", item.expires.isoformat(timespec="milliseconds")):
+            assert part in str(error)
+    with Mutex.for_key("a", owner="of this process"):
+        for timeout in (0, 0.2):
+            waiter = Mutex.for_key("a", timeout=timeout, poll=QUICK)
+            error = pool.submit(waiter.__enter__).exception(60)
+            assert isinstance(error, MutexTimeoutError)
+            assert (error.owner, error.expires_at) == ("of this process", table.get("a").expires_at)
+
+
+def test_holder_that_lost_the_lock_elsewhere_learns_it_from_its_next_request(table):
+    mutex = Mutex.for_key("a", data="mine")
+    mutex.acquire()
+    assert Elsewhere.force_release("a") is True
+    assert mutex.held
+    with pytest.raises(MutexLostError) as caught:
+        mutex.renew()
+    assert caught.value.loss is Loss.FORCED
+    mutex.acquire()
+    thief = taken_elsewhere("a")
+    for call in (lambda: mutex.save_data("late"), mutex.renew, mutex.renew):
+        with pytest.raises(MutexLostError) as caught:
+            call()
+        error = caught.value
+        assert (error.applied, error.loss, error.key) == (False, Loss.TAKEN, "a")
+        assert error.owner == "thief"
+    assert (mutex.loss, mutex.held) == (Loss.TAKEN, False)
+    assert thief.data == table.get("a").data == "mine"
+
+
+def test_holder_whose_claim_ended_may_renew_it_until_another_takes_it(table):
+    with Mutex.for_key("a") as mutex:
+        token = mutex.fencing_token
+        expire("a")
+        assert not mutex.locked()
+        mutex.renew()
+        assert mutex.locked()
+        assert mutex.fencing_token == table.get("a").version == token
+
+
+def test_forced_release(table):
+    mutex = Mutex.for_key("a")
+    assert mutex.force_release() is False
+    with held_elsewhere("a") as item:
+        before = item.version
+        assert mutex.force_release() is True
+        assert mutex.force_release() is False
+        assert not mutex.locked()
+        assert table.get("a").version == before + 1
+        with mutex:
+            assert mutex.fencing_token == before + 2
+            # the claim was given up, not abandoned
+            assert not mutex.abandoned
+
+
+@pytest.mark.parametrize("writing", ["save_data", "transaction"])
+def test_delete_on_release_refuses_guarded_writes(table, writing):
+    mutex = Mutex.for_key("a", delete_on_release=True, data=[1])
+    args = [[2]] if writing == "save_data" else []
+    with mutex:
+        with pytest.raises(MutexError, match=r"delete_on_release.* late copies") as caught:
+            getattr(mutex, writing)(*args)
+        assert (type(caught.value), caught.value.key) == (MutexError, "a")
+        with pytest.raises(MutexError, match="delete_on_release"):
+            _ = mutex.fencing_token
+        stored = table.get("a", consistent_read=True)
+        assert (stored.data, stored.writes, stored.token) == ([1], 0, mutex.token)
+        assert mutex.held
+    assert list(table.scan()) == []
+    # that the lock is not held is reported first
+    with pytest.raises(MutexNotHeldError):
+        getattr(mutex, writing)(*args)
+
+
+def test_delete_on_release_never_deletes_anothers_row(table):
+    mutex = Mutex.for_key("a", delete_on_release=True)
+    mutex.acquire()
+    taken_elsewhere("a")
+    with pytest.raises(MutexLostError) as caught:
+        mutex.release()
+    assert caught.value.loss is Loss.TAKEN
+    assert mutex.locked()
+
+
+@pytest.mark.real("embedded")
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has this clock")
+def test_deadline_is_a_reading_of_the_clock_that_users_read(table):
+    def now():
+        # as the documentation says
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    with Mutex.for_key("a", lease=100, auto_renew=False) as mutex:
+        assert now() < mutex.deadline <= now() + 100
+        assert mutex.remaining == pytest.approx(mutex.deadline - now(), abs=30)
+        mutex.detach()
+        assert mutex.deadline == -math.inf
+
+
+# -- payload ----------------------------------------------------------------------------------------
+
+PAYLOADS = [
+    *[0, "", [], {}, False, True, 1.5, -1, 10**30, "ключ 🔒", "null", "\ud800"],
+    {"a": [1, {"b": None}], "é": "\x00"},
+]
+
+
+@pytest.mark.real("simulated", "local")
+def test_any_json_is_a_payload(table):
+    for data in PAYLOADS:
+        with Mutex.for_key("a", data=data) as mutex:
+            assert mutex.data == table.get("a").data == data
+    with Mutex.for_key("a") as mutex:
+        for data in (None, *PAYLOADS):
+            mutex.save_data(data)
+            assert mutex.data == table.get("a").data == data
+    assert mutex.data == table.get("a").data == PAYLOADS[-1]
+
+
+def test_payload_survives_a_change_of_hands(table):
+    data = [1]
+    first = Mutex.for_key("a", data=data)
+    data.append(2)  # it was taken as it was then
+    with first:
+        assert first.data == [1]
+    second = Mutex.for_key("a")
+    second.acquire()
+    assert second.data == [1]
+    second.save_data({"page": 2})
+    LockItem.force_release("a")
+    with Mutex.for_key("a") as third:
+        assert third.data == {"page": 2}
+        third.save_data(None)
+    with Mutex.for_key("a") as fourth:
+        assert fourth.data is None
+
+
+def test_payload_that_is_not_saved(table):
+    mutex = Mutex.for_key("a", data=[1])
+    with pytest.raises(MutexNotHeldError, match="save_data"):
+        mutex.save_data(1)
+    with mutex:
+        for data in (object(), {1, 2}, b"x", {"a": threading.Lock()}):
+            with pytest.raises(TypeError):
+                mutex.save_data(data)
+        assert mutex.data == table.get("a").data == [1]
+        mutex.save_data([2])
+    with pytest.raises(MutexNotHeldError, match="released"):
+        mutex.save_data(1)
+    assert table.get("a").data == [2]
+
+
+# -- on_lost ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.real("embedded")
+def test_on_lost_is_called_once_on_a_thread_of_its_own(table):
+    calls = []
+    called = threading.Event()
+
+    def on_lost(mutex):
+        calls.append((mutex, threading.current_thread() is threading.main_thread()))
+        called.set()
+
+    mutex = Mutex.for_key("a", on_lost=on_lost)
+    mutex.acquire()
+    LockItem.force_release("a")
+    assert called.wait(60)
+    with pytest.raises(MutexLostError):
+        mutex.release()
+    assert calls == [(mutex, False)]
+
+
+def test_on_lost_that_fails_is_logged(table, caplog):
+    def on_lost(mutex):
+        raise LookupError("mine")
+
+    Mutex.for_key("a", on_lost=on_lost).acquire()
+    LockItem.force_release("a")
+    until(lambda: "on_lost of 'a' failed" in caplog.text)
+
+
+# -- threads ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.real("embedded")
+def test_threads_take_turns_in_a_decorated_function_and_at_one_object(table, pool):
+    mutex = Mutex.for_key("a", poll=QUICK)
+    inside, tokens = [], []
+
+    @mutex
+    def alone():
+        inside.append(1)
+        assert len(inside) == 1
+        inside.pop()
+
+    def work():
+        alone()
+        with mutex:
+            tokens.append(mutex.fencing_token)
+            alone_now = len(inside)
+        assert alone_now == 0
+
+    for done in [pool.submit(work) for _ in range(12)]:
+        done.result(60)
+    assert tokens == sorted(set(tokens))
+    assert len(tokens) == 12
+    assert not mutex.locked()
+
+
+def test_reentrant_objects_share_the_acquisition_of_a_thread(table):
+    first, second = (Mutex.for_key("a", reentrant=True) for _ in range(2))
+    first.acquire()
+    second.acquire()
+    assert (second.token, second.fencing_token) == (first.token, first.fencing_token)
+    # the last that is released releases the lock
+    first.release()
+    assert second.held
+    assert table.get("a").token == second.token
+    second.release()
+    assert not second.locked()
+    assert not first.held
+    with Mutex.for_key("a"):
+        assert first.acquire(blocking=False) is False
+
+
+def test_reentrance_does_not_outlive_the_lock(table):
+    outer, inner = (Mutex.for_key("a", reentrant=True) for _ in range(2))
+    outer.acquire()
+    LockItem.force_release("a")
+    with inner:
+        assert inner.fencing_token > outer.fencing_token
+        assert not outer.held
+        with pytest.raises(MutexLostError):
+            outer.release()
+        assert inner.held
+
+
+@pytest.mark.real("embedded")
+def test_thread_is_not_mistaken_for_one_that_ended(table):
+    """Python gives a new thread the number of an old one."""
+    plain, nested = Mutex.for_key("a", poll=QUICK), Mutex.for_key("b", reentrant=True)
+    numbers, taken = [], []
+
+    def take_and_end():
+        numbers.append(threading.get_ident())
+        plain.acquire()
+        nested.acquire()
+
+    def come_after():
+        if threading.get_ident() != numbers[0]:
+            return
+        for mutex in (Mutex.for_key("b", reentrant=True), plain):
+            try:
+                taken.append(mutex.acquire(blocking=False))
+            except Exception as error:
+                taken.append(error)
+
+    def run(target):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+
+    with Mutex.for_key("other"):
+        pass  # from now on the renewer's thread is there, and takes no number
+    run(take_and_end)
+    for _ in range(100):
+        if not taken:
+            run(come_after)
+    if not taken:
+        pytest.skip("no thread got the number of the one that ended")
+    assert taken == [False, False]
+
+
+def test_each_thread_sees_its_own_acquisition_or_else_the_latest(table, pool):
+    def aside(call, *args):
+        return pool.submit(call, *args).result(60)
+
+    mutex = Mutex.for_key("a", poll=QUICK)
+    mutex.acquire()
+    assert aside(lambda: (mutex.held, mutex.token)) == (True, mutex.token)
+    mine = mutex.fencing_token
+    LockItem.force_release("a")
+    taken, leave = threading.Event(), threading.Event()
+
+    def other():
+        with mutex:
+            assert mutex.held
+            taken.set()
+            leave.wait(60)
+            return mutex.fencing_token
+
+    working = pool.submit(other)
+    assert taken.wait(60)
+    assert (mutex.held, mutex.lost, mutex.fencing_token) == (False, True, mine)
+    with pytest.raises(MutexLostError):
+        mutex.ensure_held()
+    with pytest.raises(MutexLostError):
+        mutex.release()
+    # what the other thread took was not released
+    assert mutex.locked()
+    leave.set()
+    assert working.result(60) > mine
+    assert not mutex.locked()
+    assert not aside(lambda: mutex.held)
+
+
+def test_waiter_that_shares_the_object_of_the_holder_gets_it_at_release(table, pool):
+    mutex = Mutex.for_key("a", poll=QUICK)
+    mutex.acquire()
+    waiting = pool.submit(mutex.acquire, timeout=20)
+    time.sleep(1)
+    with pytest.raises(MutexAlreadyHeldError):
+        mutex.acquire()
+    mutex.release()
+    assert waiting.result(60) is True
+    assert mutex.held  # the latest acquisition, by the other thread
+    assert mutex.locked()
+    mutex.release()
+
+
+def test_waiter_whose_row_would_be_too_large_does_not_spoil_the_holders_release(table, pool):
+    holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", data="x" * 500_000, poll=QUICK)
+    holder.acquire()
+    waiting = pool.submit(waiter.acquire, timeout=20)
+    until(lambda: holder._latest.contender.queue.turns)
+    holder.release()
+    assert "size" in str(waiting.exception(60))
+    assert not holder.locked()
+
+
+# -- transactions -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def account(table):
+    class Account(Model):
+        class Meta:
+            table_name = f"accounts-{uuid.uuid4().hex}"
+            billing_mode = "PAY_PER_REQUEST"
+
+        name = UnicodeAttribute(hash_key=True)
+        balance = NumberAttribute(default=0)
+        version = VersionAttribute()
+
+    Account.create_table(wait=True)
+    return Account
+
+
+def stored(model):
+    return {item.name: item.balance for item in model.scan()}
+
+
+def saving(mutex, *rows):
+    """Return a transaction that is to save rows, before it is committed by its exit."""
+    transaction = mutex.transaction()
+    for row in rows:
+        transaction.save(row)
+    return transaction
+
+
+@pytest.mark.real("simulated", "local")
+def test_transaction_writes_rows_of_several_tables_under_the_lock(account, table):
+    kept, changed, gone = (account(name, balance=1) for name in ("kept", "changed", "gone"))
+    for row in (kept, changed, gone):
+        row.save()
+    with Mutex.for_key("a") as mutex:
+        with mutex.transaction() as transaction:
+            assert isinstance(transaction, TransactWrite)
+            transaction.save(account("new", balance=7))
+            transaction.update(changed, actions=[account.balance.add(4)])
+            transaction.delete(gone)
+            transaction.condition_check(account, "kept", condition=account.balance == 1)
+            transaction.update(table("b"), actions=[table.data.set([1])])
+        assert stored(account) == {"kept": 1, "changed": 5, "new": 7}
+        assert table.get("b").data == [1]
+        refused = saving(mutex, account("y", balance=9))
+        refused.condition_check(account, "kept", condition=account.balance > 100)
+        # DynamoDB takes no two operations on one item
+        twice = mutex.transaction()
+        twice.update(table("a"), actions=[table.data.set([1])], add_version_condition=False)
+        for transaction in (twice, refused):
+            with pytest.raises(TransactWriteError) as caught:
+                transaction.__exit__(None, None, None)
+        assert caught.value.cause_response_code == "TransactionCanceledException"
+        assert mutex.held
+        saving(mutex, account("after")).__exit__(None, None, None)
+        assert set(stored(account)) == {"kept", "changed", "new", "after"}
+    mutex.acquire()
+    taken_elsewhere("a")
+    assert mutex.held
+    with pytest.raises(MutexLostError) as caught:
+        saving(mutex, account("x")).__exit__(None, None, None)
+    error = caught.value
+    assert (error.applied, error.loss, error.owner) == (False, Loss.TAKEN, "thief")
+    assert set(stored(account)) == {"kept", "changed", "new", "after"}
+
+
+def test_transaction_moves_version_attributes(account):
+    row = account("x", balance=1)
+    with Mutex.for_key("a") as mutex:
+        for version in (1, 2):
+            saving(mutex, row).__exit__(None, None, None)
+            assert row.version == version
+        with mutex.transaction() as transaction:
+            transaction.update(row, actions=[account.balance.set(3)])
+    assert account.get("x").version == row.version == 3
+
+
+def test_transaction_without_writes_checks_that_the_lock_is_held(account):
+    mutex = Mutex.for_key("a")
+    mutex.acquire()
+    with mutex.transaction():
+        pass
+    writing = mutex.transaction()
+    Elsewhere.force_release("a")
+    with pytest.raises(MutexLostError):
+        writing.__exit__(None, None, None)
+
+
+def test_transaction_that_is_not_committed_writes_nothing(account):
+    def body(transaction):
+        transaction.save(account("x"))
+        raise KeyError("mine")
+
+    mutex = Mutex.for_key("a")
+    with mutex:
+        with pytest.raises(KeyError), mutex.transaction() as transaction:
+            body(transaction)
+        assert mutex.held
+        writing = saving(mutex, account("x"))
+    with pytest.raises(MutexNotHeldError, match="released"):
+        writing.__exit__(None, None, None)
+    mutex.acquire()
+    writing = saving(mutex, account("x"))
+    LockItem.force_release("a")
+    with pytest.raises(MutexLostError) as caught:
+        writing.__exit__(None, None, None)
+    assert (caught.value.applied, caught.value.loss) == (False, Loss.FORCED)
+    assert stored(account) == {}
+
+
+def test_transactions_and_payload_are_written_in_turn(account, table):
+    with Mutex.for_key("a") as mutex:
+        for number in range(3):
+            mutex.save_data(number)
+            saving(mutex, account(f"x{number}")).__exit__(None, None, None)
+        assert table.get("a").writes == 6
+        assert len(stored(account)) == 3
+    with Mutex.for_key("a"):
+        assert table.get("a").writes == 0

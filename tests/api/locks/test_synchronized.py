@@ -1,10 +1,10 @@
-"""`synchronized`: a lock whose key the call's arguments make."""
+"""`synchronized`, whose key is made from the call's arguments; and what any lock refuses to decorate."""
 
-from __future__ import annotations
-
+import asyncio
 import datetime as dt
 import functools
 import inspect
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -24,30 +24,7 @@ def keys_of(table):
     return sorted(item.key for item in table.held())
 
 
-# -- the key ---------------------------------------------------------------------------------------
-
-
 def _plain(order_id):
-    pass
-
-
-def _keyword_only(*, order_id):
-    pass
-
-
-def _positional_only(order_id, /):
-    pass
-
-
-def _default(order_id=7):
-    pass
-
-
-def _self(self, order_id):
-    pass
-
-
-def _various(*args, **kwargs):
     pass
 
 
@@ -59,19 +36,19 @@ ORDER = SimpleNamespace(id=7, items=["x", "y"])
     [
         ("order-{order_id}", _plain, ((7,), {}), "order-7"),
         ("order-{order_id}", _plain, ((), {"order_id": 7}), "order-7"),
-        ("order-{order_id}", _keyword_only, ((), {"order_id": 7}), "order-7"),
-        ("order-{order_id}", _positional_only, ((7,), {}), "order-7"),
-        ("order-{order_id}", _default, ((), {}), "order-7"),
+        ("order-{order_id}", lambda *, order_id: None, ((), {"order_id": 7}), "order-7"),
+        ("order-{order_id}", lambda order_id, /: None, ((7,), {}), "order-7"),
+        ("order-{order_id}", lambda order_id=7: None, ((), {}), "order-7"),
         ("{order_id.id}-{order_id.items[1]}", _plain, ((ORDER,), {}), "7-y"),
         ("{order_id:%Y-%m-%d}", _plain, ((dt.date(2026, 1, 2),), {}), "2026-01-02"),
         ("{order_id!r:>5}", _plain, (("a",), {}), "  'a'"),
         ("{order_id[0]:{order_id[1]}}", _plain, (((7, "03"),), {}), "007"),
-        ("{self.id}/{order_id}", _self, ((ORDER, 8), {}), "7/8"),
-        ("{args[0]}-{kwargs[order]}", _various, ((1,), {"order": 2}), "1-2"),
+        ("{self.id}/{order_id}", lambda self, order_id: None, ((ORDER, 8), {}), "7/8"),
+        ("{args[0]}-{kwargs[order]}", lambda *args, **kwargs: None, ((1,), {"order": 2}), "1-2"),
         ("{{nightly}}", _plain, ((7,), {}), "{nightly}"),
     ],
 )
-def test_the_key_is_made_from_the_arguments(table, template, function, call, key):
+def test_key_is_made_from_the_arguments(table, template, function, call, key):
     args, kwargs = call
     seen = []
 
@@ -88,50 +65,31 @@ def test_the_key_is_made_from_the_arguments(table, template, function, call, key
 @pytest.mark.parametrize(
     "template",
     [
-        "order-{id}",
-        "{order_id:{width}}",
-        "{order_id[0]}-{id.order_id}",
-        "{}",
-        "{0}",
-        "{order_id:{}}",
-        "{order_id",
-        "order_id}",
-        "{order_id!z}",
-        "{order_id.}",
-        "{order_id[0}",
-        "{order_id:{order_id:{order_id}}}",
+        *["order-{id}", "{order_id:{width}}", "{order_id[0]}-{id.order_id}", "{}", "{0}"],
+        *["{order_id:{}}", "{order_id", "order_id}", "{order_id!z}", "{order_id.}"],
+        *["{order_id[0}", "{order_id:{order_id:{order_id}}}"],
     ],
 )
-def test_a_template_that_cannot_work_is_refused_when_decorating(template):
+def test_template_that_cannot_work_is_refused_when_decorating(template):
     decorate = synchronized(template)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError) as caught:
         decorate(_plain)
+    assert template != "order-{id}" or "no parameter 'id'" in str(caught.value)
 
 
-def test_what_is_no_parameter_is_named():
-    with pytest.raises(ValueError, match="no parameter 'id'"):
-        synchronized("order-{id}")(_plain)
-
-
-@pytest.mark.parametrize("template", [_plain, None, 7])
-def test_without_a_template_it_says_so(template):
-    with pytest.raises(TypeError, match="template"):
-        synchronized(template)
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
+def test_options_that_cannot_work_are_refused_when_decorating():
+    for template in (_plain, None, 7):
+        with pytest.raises(TypeError, match="template"):
+            synchronized(template)
+    for options, error in (
         ({"lease": 0.1}, ValueError),
         ({"lease": "30"}, TypeError),
         ({"leese": 30}, TypeError),
         ({"model": _plain}, TypeError),
         ({"on_locked": "wait a moment"}, ValueError),
-    ],
-)
-def test_bad_options_are_refused_when_decorating(options, error):
-    with pytest.raises(error):
-        synchronized("a", **options)
+    ):
+        with pytest.raises(error):
+            synchronized("a", **options)
 
 
 def test_arguments_that_make_no_key_or_no_call(table):
@@ -144,11 +102,12 @@ def test_arguments_that_make_no_key_or_no_call(table):
         work()
 
 
-# -- what is decorated -----------------------------------------------------------------------------
-
-
 def _generator(order_id):
     yield
+
+
+async def _coroutine(order_id):
+    pass
 
 
 async def _async_generator(order_id):
@@ -160,29 +119,40 @@ class _GeneratorCallable:
         yield
 
 
-@pytest.mark.parametrize(
-    "function",
-    [_generator, _async_generator, functools.partial(_generator), _GeneratorCallable()],
-)
-@pytest.mark.parametrize("decorate", [synchronized("a"), Mutex.for_key("a")])
-def test_generators_are_refused(decorate, function):
+class _AsyncCallable:
+    async def __call__(self):
+        pass
+
+
+DECORATORS = [synchronized("a"), Mutex.for_key("a"), Mutex.for_keys(["a", "b"])]
+decorators = pytest.mark.parametrize("decorate", DECORATORS)
+
+
+@decorators
+def test_what_would_leave_its_lock_before_it_runs_is_refused(decorate):
+    for function in (_generator, _async_generator, functools.partial(_generator)):
+        with pytest.raises(TypeError, match="inside the generator"):
+            decorate(function)
     with pytest.raises(TypeError, match="inside the generator"):
-        decorate(function)
+        decorate(_GeneratorCallable())
+    for kind in (classmethod, staticmethod):
+        with pytest.raises(TypeError, match=f"@{kind.__name__} above"):
+            decorate(kind(_plain))
 
 
-@pytest.mark.parametrize("kind", [classmethod, staticmethod])
-@pytest.mark.parametrize("decorate", [synchronized("a"), Mutex.for_key("a")])
-def test_the_order_of_decorators_is_reported(decorate, kind):
-    with pytest.raises(TypeError, match=f"@{kind.__name__} above"):
-        decorate(kind(_plain))
+@pytest.mark.parametrize("decorate", DECORATORS[1:])
+def test_lock_of_threads_refuses_what_runs_on_an_event_loop(decorate):
+    for function in (_coroutine, functools.partial(_coroutine), _AsyncCallable()):
+        with pytest.raises(TypeError, match=r"async|event loop"):
+            decorate(function)
 
 
-def test_it_looks_like_the_function_and_locks_methods_of_all_kinds(table):
+def test_methods_of_all_kinds_are_locked_and_look_like_themselves(table):
     class Orders:
         name = "shop"
 
         @synchronized("{self.name}-{order_id}")
-        def ship(self, order_id: int) -> list[str]:
+        def ship(self, order_id):
             """Ship it."""
             return keys_of(table)
 
@@ -196,28 +166,62 @@ def test_it_looks_like_the_function_and_locks_methods_of_all_kinds(table):
         def bill(order_id):
             return keys_of(table)
 
-    assert Orders().ship(7) == ["shop-7"]
+        @Mutex.for_key("till")
+        def put(self):
+            return self, keys_of(table)
+
+        @staticmethod
+        @Mutex.for_key("till", owner="deco", lease=7, data=[1])
+        def show():
+            (item,) = table.held()
+            return item.owner, item.data, round(item.lease)
+
+    orders = Orders()
+    assert orders.ship(7) == ["shop-7"]
     assert Orders.ship_all() == ["shop-all"]
     assert Orders.bill(order_id=8) == ["static-8"]
+    assert orders.put() == (orders, ["till"])
+    assert Orders.show() == ("deco", [1], 7)
     assert (Orders.ship.__name__, Orders.ship.__doc__) == ("ship", "Ship it.")
     assert list(inspect.signature(Orders.ship).parameters) == ["self", "order_id"]
     assert keys_of(table) == []
 
 
-# -- the lock --------------------------------------------------------------------------------------
+@pytest.fixture(params=["function", "coroutine function"])
+def decorate(request):
+    """Decorate a function, or the coroutine function that does the same; return what calls it."""
+
+    def decorate(*args, **options):
+        def make(work):
+            if request.param == "function":
+                return synchronized(*args, **options)(work)
+
+            @functools.wraps(work)
+            async def coroutine(*args, **kwargs):
+                await asyncio.sleep(0)
+                return work(*args, **kwargs)
+
+            decorated = synchronized(*args, **options)(coroutine)
+            assert inspect.iscoroutinefunction(decorated)
+            return lambda *args, **kwargs: asyncio.run(decorated(*args, **kwargs))
+
+        return make
+
+    return decorate
 
 
-def test_another_key_is_another_lock(table):
-    work = synchronized("order-{order_id}", timeout=0)(lambda order_id: order_id)
+def test_another_key_is_another_lock(table, decorate):
+    work = decorate("order-{order_id}", timeout=0)(lambda order_id: keys_of(table))
     with held_elsewhere("order-7"):
-        assert work(8) == 8
+        assert work(8) == ["order-7", "order-8"]
         with pytest.raises(MutexTimeoutError) as raised:
             work(7)
     assert raised.value.owner == "elsewhere"
-    assert work(7) == 7
+    assert work(order_id=7) == ["order-7"]
+    assert keys_of(table) == []
 
 
-def test_a_call_within_a_call_may_be_reentrant(table):
+def test_call_within_a_call_may_be_reentrant(table):
     @synchronized("a", reentrant=True)
     def count(n):
         return 0 if n == 0 else 1 + count(n - 1)
@@ -226,30 +230,25 @@ def test_a_call_within_a_call_may_be_reentrant(table):
     assert keys_of(table) == []
 
 
-def test_what_the_call_raises_is_raised_and_the_lock_released(table):
-    @synchronized("a", on_locked="skip")
-    def work():
-        raise MutexTimeoutError("of the body's own")
-
-    with pytest.raises(MutexTimeoutError, match="own"):
-        work()
-    assert keys_of(table) == []
-
-
-def test_a_loss_is_reported_after_a_clean_call(table):
-    @synchronized("a")
-    def work():
+def test_exception_of_the_call_is_raised_and_a_loss_reported(table, decorate):
+    @decorate("a", on_locked="skip")
+    def work(error):
+        if error is not None:
+            raise error
         table.force_release("a")
 
+    with pytest.raises(MutexTimeoutError, match="own"):
+        work(MutexTimeoutError("of the body's own"))
+    assert keys_of(table) == []
     with pytest.raises(MutexLostError):
-        work()
+        work(None)
 
 
 @pytest.mark.parametrize("options", [{}, {"timeout": None}], ids=["", "None"])
-def test_a_call_that_is_not_to_run_twice_is_skipped(table, options):
+def test_call_is_skipped_while_another_holds_the_lock(table, decorate, options):
     ran = []
 
-    @synchronized("job-{day}", on_locked="skip", **options)
+    @decorate("job-{day}", on_locked="skip", **options)
     def job(day):
         ran.append(day)
         return "done"
@@ -261,23 +260,42 @@ def test_a_call_that_is_not_to_run_twice_is_skipped(table, options):
     assert ran == ["tuesday", "monday"]
 
 
-def test_skipping_may_wait_for_a_while(table):
-    @synchronized("a", on_locked="skip", timeout=20, poll=(0.02, 0.05))
-    def job():
-        return "done"
-
+def test_skipping_may_wait_for_a_while(table, decorate):
+    job = decorate("a", on_locked="skip", timeout=20, poll=(0.02, 0.05))(lambda: "done")
     # a claim of the shortest lease ends soon
     with held_elsewhere("a", lease=0.5):
         assert job() == "done"
+    began = time.monotonic()
+    with held_elsewhere("a", lease=60):
+        assert job() is None
+    assert time.monotonic() - began == pytest.approx(20, abs=0.1)
 
 
-def test_another_table_and_options_are_passed_on(table):
+def test_another_table_and_options_are_passed_on(table, decorate):
     class Other(LockItem):
         class Meta(LockItem.Meta):
             pass
 
-    @synchronized("a", model=Other, owner="me", data=[1])
+    @decorate("a", model=Other, owner="me", data=[1])
     def work():
         return [(item.owner, item.data) for item in table.held()]
 
     assert work() == [("me", [1])]
+
+
+@pytest.mark.real("embedded")
+def test_tasks_that_call_with_one_key_exclude_each_other(table):
+    inside = []
+
+    @synchronized("order-{order_id}", poll=(0.02, 0.05))
+    async def ship(order_id):
+        assert order_id not in inside
+        inside.append(order_id)
+        await asyncio.sleep(0.01)
+        inside.remove(order_id)
+        return order_id
+
+    async def ship_all():
+        return await asyncio.gather(*map(ship, [1, 1, 2, 1, 2]))
+
+    assert asyncio.run(ship_all()) == [1, 1, 2, 1, 2]

@@ -1,12 +1,9 @@
-"""Classes that gain row locks: what they may look like, and what else writes their rows."""
-
-from __future__ import annotations
+"""Classes that gain row locks: which may, and what else writes their rows."""
 
 import time
 
 import pytest
 from pynamodb.attributes import (
-    Attribute,
     DiscriminatorAttribute,
     NumberAttribute,
     UnicodeAttribute,
@@ -17,8 +14,6 @@ from pynamodb.models import Model
 from row_tables import LOCKABLE, PLAIN, created, hashed, lock_names, made, meta, stored
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, RowLockMixin
-
-# -- families -----------------------------------------------------------------------------------
 
 
 def family(base, first, table=None):
@@ -64,7 +59,7 @@ def test_locking_through_the_base_gives_the_subclass(table, lock_model):
     assert stored(tom)["k"] == {"S": "cat"}
 
 
-def test_a_row_of_another_subclass_is_released_at_once(engine):
+def test_row_of_another_subclass_is_released_at_once(engine):
     animal, cat, dog = family(LOCKABLE, ())
     created(animal)
     dog("rex").save()
@@ -89,7 +84,7 @@ def test_one_subclass_of_several_may_be_lockable(engine):
     assert not hasattr(animal, "locked")
 
 
-def test_an_abstract_base_may_bring_the_locks(engine):
+def test_abstract_base_may_bring_the_locks(engine):
     class Base(RowLockMixin):
         pk = UnicodeAttribute(hash_key=True)
         note = UnicodeAttribute(null=True)
@@ -106,9 +101,6 @@ def test_an_abstract_base_may_bring_the_locks(engine):
         assert (one.note, two.note) == ("One", "Two")
 
 
-# -- what is refused ----------------------------------------------------------------------------
-
-
 class Taken(Model):
     locked = UnicodeAttribute(null=True)
 
@@ -117,23 +109,19 @@ RESERVED = ["locked", "locked_all", "row_lock", "is_locked", "lock_model", "lock
 
 
 @pytest.mark.parametrize("name", RESERVED)
-@pytest.mark.parametrize("bases", [LOCKABLE, (RowLockMixin,)], ids=["both", "mixin"])
-def test_an_attribute_in_the_way_is_refused_with_the_way_out(name, bases):
-    with pytest.raises(TypeError, match=rf"Row\.{name}: .* attr_name='{name}'"):
-        made({**hashed()(), name: UnicodeAttribute(null=True)}, bases)
-    free = made({**hashed()(), "other": UnicodeAttribute(null=True, attr_name=name)}, bases)
-    assert free.get_attributes()["other"].attr_name == name
+def test_attribute_in_the_way_is_refused_with_the_way_out(name):
+    for bases in (LOCKABLE, (RowLockMixin,)):
+        with pytest.raises(TypeError, match=rf"Row\.{name}: .* attr_name='{name}'"):
+            made({**hashed()(), name: UnicodeAttribute(null=True)}, bases)
+        free = made({**hashed()(), "other": UnicodeAttribute(null=True, attr_name=name)}, bases)
+        assert free.get_attributes()["other"].attr_name == name
 
 
-def test_an_attribute_in_the_way_may_come_from_a_base():
-    with pytest.raises(TypeError, match=r"Row\.locked: .* attr_name='locked'"):
-        made(hashed()(), (RowLockMixin, Taken))
-
-    class Between(RowLockMixin):
-        pass
-
-    with pytest.raises(TypeError, match=r"Row\.locked: "):
-        made(hashed()(), (Between, Taken))
+def test_attribute_in_the_way_may_come_from_a_base():
+    between = type("Between", (RowLockMixin,), {})
+    for bases in ((RowLockMixin, Taken), (between, Taken)):
+        with pytest.raises(TypeError, match=r"Row\.locked: .* attr_name='locked'"):
+            made(hashed()(), bases)
 
 
 def test_two_attributes_under_one_name_are_refused():
@@ -142,28 +130,23 @@ def test_two_attributes_under_one_name_are_refused():
             made({**hashed()(), "other": UnicodeAttribute(attr_name=name)}, LOCKABLE)
 
 
-@pytest.mark.parametrize("lock_model", [Model, Mutex, "LockItem", 7, LockItem("a")], ids=repr)
-def test_a_lock_model_that_is_no_lock_table_is_refused(lock_model):
-    with pytest.raises(TypeError, match=r"Row\.lock_model must be LockItem or a subclass"):
-        made({**hashed()(), "lock_model": lock_model}, LOCKABLE)
-
-
-def test_bases_in_the_wrong_order_are_pythons_to_refuse():
+def test_model_that_cannot_work_is_refused():
+    for lock_model in (Model, Mutex, "LockItem", 7, LockItem("a")):
+        with pytest.raises(TypeError, match=r"Row\.lock_model must be LockItem or a subclass"):
+            made({**hashed()(), "lock_model": lock_model}, LOCKABLE)
+    # Python refuses bases in the wrong order
     with pytest.raises(TypeError, match="MRO"):
         made(hashed()(), (Model, RowLockMixin))
 
 
-def test_the_mixin_adds_attributes_that_may_all_be_absent():
-    added = RowLockMixin.get_attributes()
-    assert all(name.startswith("lock_") and attribute.null for name, attribute in added.items())
-    assert not any(isinstance(attribute, VersionAttribute) for attribute in added.values())
-    assert all(isinstance(attribute, Attribute) for attribute in added.values())
+def test_mixin_adds_attributes_that_may_all_be_absent():
+    for name, attribute in RowLockMixin.get_attributes().items():
+        assert name.startswith("lock_")
+        assert attribute.null
+        assert not isinstance(attribute, VersionAttribute)
 
 
-# -- the row, and its neighbours in time --------------------------------------------------------
-
-
-def test_a_held_row_carries_the_claim_and_a_free_one_what_is_left_of_it(engine):
+def test_held_row_carries_the_claim_and_a_free_one_what_is_left_of_it(engine):
     model = created(made(hashed()(), LOCKABLE))
     model("a", note="n").save()
     fields = {"pk", "note"}
@@ -234,7 +217,7 @@ def test_locks_in_the_lock_table_leave_nothing_in_the_row(table, holds):
     assert [item.is_held for item in table.scan()] == [False]
 
 
-def test_a_row_whose_locks_move_to_the_lock_table_loses_what_is_left_of_them(table):
+def test_row_whose_locks_move_to_the_lock_table_loses_what_is_left_of_them(table):
     before = created(made(hashed()(), LOCKABLE))
     after = made({**hashed()(), "lock_model": table}, LOCKABLE, before.Meta.table_name)
     before("a", note="n").save()
@@ -284,6 +267,14 @@ def test_attribute_of_a_models_own_is_not_taken_over_by_the_lock(name):
         made({}, (RowLockMixin, base))
 
 
+def test_attribute_of_the_lock_keeps_its_type_and_hides_no_other():
+    with pytest.raises(TypeError, match=r"Row\.lock_owner belongs to the lock"):
+        made({"pk": UnicodeAttribute(hash_key=True), "lock_owner": NumberAttribute()}, LOCKABLE)
+    base = made({**hashed()(), "lock_owner": fitting("lock_owner", attr_name="o")}, PLAIN)
+    with pytest.raises(TypeError, match="hides that of Row: put RowLockMixin after it"):
+        made({}, (RowLockMixin, base))
+
+
 @pytest.mark.parametrize("name", LOCKS_OWN)
 def test_attribute_of_the_lock_may_be_stored_under_another_name(name):
     base = made({**hashed()(), name: fitting(name, attr_name="l")}, LOCKABLE)
@@ -295,12 +286,6 @@ def test_attribute_of_the_lock_may_be_stored_under_another_name(name):
     # the name in the row is free for an attribute of the model's own then
     other = made({"other": UnicodeAttribute(null=True, attr_name=name)}, (base,))
     assert other.get_attributes()["other"].attr_name == name
-
-
-def test_attribute_of_the_lock_hides_none_of_another_stored_name():
-    base = made({**hashed()(), "lock_owner": fitting("lock_owner", attr_name="o")}, PLAIN)
-    with pytest.raises(TypeError, match="hides that of Row: put RowLockMixin after it"):
-        made({}, (RowLockMixin, base))
 
 
 def test_models_own_attribute_is_its_own_with_a_lock_table(table):
@@ -316,8 +301,3 @@ def test_models_own_attribute_is_its_own_with_a_lock_table(table):
     base = made({**hashed()(), "lock_owner": fitting("lock_owner")}, PLAIN)
     with pytest.raises(TypeError, match="hides that of Row"):
         made({"lock_model": table}, (RowLockMixin, base))
-
-
-def test_attributes_of_the_lock_keep_their_type():
-    with pytest.raises(TypeError, match=r"Row\.lock_owner belongs to the lock"):
-        made({"pk": UnicodeAttribute(hash_key=True), "lock_owner": NumberAttribute()}, LOCKABLE)

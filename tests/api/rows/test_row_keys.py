@@ -1,7 +1,5 @@
 """Keys of rows: what cannot be one is refused at once; each row has one name, and no two the same."""
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 import math
@@ -14,23 +12,9 @@ from pynamodb.attributes import (
     UTCDateTimeAttribute,
 )
 from pynamodb.models import Model
-from pynamodb.signals import pre_dynamodb_send
 from row_tables import LOCKABLE, PLAIN, created, made, meta
 
 from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, MutexError, RowLockMixin
-
-
-@pytest.fixture
-def silence():
-    """Fail a test in which anything was sent."""
-    sent = []
-
-    def note(_sender, operation_name, **_):
-        sent.append(operation_name)
-
-    with pre_dynamodb_send.connected_to(note):
-        yield
-    assert not sent
 
 
 def keyed(kind, ranged=None, *, bases=LOCKABLE, **options):
@@ -97,7 +81,7 @@ def test_keys_that_a_row_cannot_have(silence, model, key, message):
         model.locked_all([key])
 
 
-def test_a_lock_table_for_rows_is_checked(silence):
+def test_lock_table_for_rows_is_checked(silence):
     for lock_model in (TEXT, "LockItem", None):
         with pytest.raises(TypeError, match="model must be LockItem or a subclass"):
             Mutex.for_row(TEXT, "a", lock_model=lock_model)
@@ -112,9 +96,6 @@ def test_a_lock_table_for_rows_is_checked(silence):
             call("a", timeout="1")
 
 
-# -- names --------------------------------------------------------------------------------------
-
-
 def names(models, keys):
     return [Mutex.for_row(model, *key).key for model, key in itertools.product(models, keys)]
 
@@ -123,39 +104,29 @@ SLASHES = ["a", "a/b", "a%2Fb", "a%", "%", "/", "//", "a/", "/a", "a b", "a\x00"
 
 
 def test_no_two_rows_have_one_name(silence):
-    seen = [Mutex.for_row(TEXT, text).key for text in SLASHES]
-    seen += [Mutex.for_row(PAIR, *pair).key for pair in itertools.product(SLASHES, SLASHES)]
-    assert len(set(seen)) == len(SLASHES) + len(SLASHES) ** 2
     blobs = [
-        bytes(blob)
-        for size in (1, 2)
-        for blob in itertools.product(b"\x00/+%\xfe\xff", repeat=size)
+        bytes(blob) for n in (1, 2) for blob in itertools.product(b"\x00/+%\xfe\xff", repeat=n)
     ]
-    assert len(set(names([BINARY], [(blob,) for blob in blobs]))) == len(blobs)
+    numbers = [0, 1, -1, 10, 0.1, 10**37, 10**37 + 1, 10**37 + 2, 1e-37, -(10**37) - 1, 1.5]
+    rows = [(TEXT, (text,)) for text in SLASHES]
+    rows += [(PAIR, pair) for pair in itertools.product(SLASHES, SLASHES)]
+    rows += [(BINARY, (blob,)) for blob in blobs] + [(NUMBER, (number,)) for number in numbers]
+    assert len({Mutex.for_row(model, *key).key for model, key in rows}) == len(rows)
 
 
-def test_one_row_has_one_name_however_its_number_is_written(silence):
+def test_one_row_has_one_name_however_its_key_is_written(silence):
     for same in ([1, 1.0], [0, 0.0, -0.0], [100, 1e2], [10**30, 1e30], [0.1, 1e-1], [-5, -5.0]):
         assert len({Mutex.for_row(NUMBER, number).key for number in same}) == 1
         assert len({Mutex.for_row(MIXED, "a", number).key for number in same}) == 1
-    numbers = [0, 1, -1, 10, 0.1, 10**37, 10**37 + 1, 10**37 + 2, 1e-37, -(10**37) - 1, 1.5]
-    assert len(set(names([NUMBER], [(number,) for number in numbers]))) == len(numbers)
-
-
-def test_the_same_moment_is_one_row(silence):
     utc = dt.datetime(2026, 1, 2, 3, tzinfo=dt.timezone.utc)
     abroad = utc.astimezone(dt.timezone(dt.timedelta(hours=5)))
     assert Mutex.for_row(TIME, utc).key == Mutex.for_row(TIME, abroad).key
-
-
-def test_names_begin_with_the_table_and_can_be_read(silence):
+    # it begins with the table, and can be read
     model = made({"pk": UnicodeAttribute(hash_key=True)}, PLAIN, "accounts")
     assert Mutex.for_row(model, "acct-1").key == "accounts/acct-1"
     assert Mutex.for_row(model, "tenant:7 @x").key == "accounts/tenant:7 @x"
-    pair = made(
-        {"a": UnicodeAttribute(hash_key=True), "b": NumberAttribute(range_key=True)}, PLAIN, "t"
-    )
-    assert Mutex.for_row(pair, "x", 2.50).key == "t/x/2.5"
+    keys = {"a": UnicodeAttribute(hash_key=True), "b": NumberAttribute(range_key=True)}
+    assert Mutex.for_row(made(keys, PLAIN, "t"), "x", 2.50).key == "t/x/2.5"
 
 
 def test_very_long_keys_have_a_name_too(silence):
@@ -171,10 +142,7 @@ def test_very_long_keys_have_a_name_too(silence):
     assert names([TEXT], [(hashed,), (hashed.lstrip("/"),)]).count(name) == 0
 
 
-# -- Mutex.for_row ------------------------------------------------------------------------------
-
-
-def test_a_row_that_need_not_exist(table):
+def test_row_that_need_not_exist(table):
     class Nowhere(Model):
         class Meta:
             table_name = "nowhere"
@@ -219,9 +187,9 @@ def test_it_is_the_lock_of_a_row_whose_locks_are_in_that_table(table, monkeypatc
         assert Row.locked("a/%", 2).acquire(blocking=False)
 
 
-@pytest.mark.real
+@pytest.mark.real("simulated", "local")
 @pytest.mark.parametrize(
-    ("model", "key", "twin"),
+    ("model", "key", "other"),
     [
         (PAIR, ("k" * 2048, "r" * 1024), ("k" * 2048, "r" * 1023)),
         (keyed(BinaryAttribute, legacy_encoding=False), (b"\xff" * 2048,), (b"\xff" * 2047,)),
@@ -229,12 +197,12 @@ def test_it_is_the_lock_of_a_row_whose_locks_are_in_that_table(table, monkeypatc
     ],
     ids=["text", "binary", "number"],
 )
-def test_rows_with_the_longest_keys_are_locked(table, monkeypatch, model, key, twin):
+def test_rows_with_the_longest_keys_are_locked(table, monkeypatch, model, key, other):
     monkeypatch.setattr(model.Meta, "table_name", meta().table_name)
     created(model)
-    for one in (key, twin):
+    for one in (key, other):
         model(*one).save()
-    with model.locked(*key) as row, model.locked(*twin, timeout=0):
+    with model.locked(*key) as row, model.locked(*other, timeout=0):
         row.save()
-        with Mutex.for_row(model, *key), Mutex.for_row(model, *twin, timeout=0):
+        with Mutex.for_row(model, *key), Mutex.for_row(model, *other, timeout=0):
             row.save(unlock=True)

@@ -1,9 +1,8 @@
 """Row locks as their users see them: `locked`, the row it gives, and its lock."""
 
-from __future__ import annotations
-
 import copy
 import pickle
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,12 +15,14 @@ from worker import Fork
 
 from pynamodb_mutex import (
     Loss,
+    MutexAlreadyHeldError,
+    MutexError,
     MutexLostError,
     MutexNotHeldError,
-    MutexTimeoutError,
     RowLock,
     RowLockedError,
 )
+from pynamodb_mutex._runtime.process import forget_everything
 
 QUICK = (0.02, 0.1)
 
@@ -30,7 +31,7 @@ QUICK = (0.02, 0.1)
 
 
 @pytest.mark.real
-def test_locked_gives_the_row_and_its_writes_are_made_under_the_lock(model):
+def test_row_is_written_under_its_lock(model):
     with model.locked("a") as row:
         assert type(row) is model
         assert (row.name, row.balance) == ("a", 0)
@@ -39,43 +40,47 @@ def test_locked_gives_the_row_and_its_writes_are_made_under_the_lock(model):
         row.save()
         row.update(actions=[model.balance.add(2)])
         assert row.balance == balance(model) == 3
+        row.balance = 9
+        row.refresh(consistent_read=True)
+        assert row.balance == 3
         row.save()
     assert not model.locked("a").locked()
-    assert balance(model) == 3
+    with pytest.raises(MutexLostError), model.locked("a") as row:
+        assert model.locked("a").force_release()
+    with model.locked("a") as next_holder:
+        next_holder.balance = 4
+        next_holder.save(unlock=True)
+    with pytest.raises(MutexLostError):
+        row.save()
+    assert balance(model) == 4
 
 
-def test_making_a_lock_sends_nothing_and_no_request_reads_the_row(accounts, sent):
-    del sent[:]
+def test_requests_of_a_lock_in_the_row(accounts, sent):
+    sent.clear()
     lock = Account.locked("a")
     assert isinstance(lock, RowLock)
-    assert not lock.held
     assert sent == []
+    # no request reads the row
     with lock as row:
         assert sent == ["UpdateItem"]
         row.balance = 5
         row.save(unlock=True)
     assert sent == ["UpdateItem", "PutItem"]
-    del sent[:]
+    sent.clear()
     with lock as row:
         assert row.balance == 5
         row.update(actions=[Account.balance.set(6)])
         assert row.balance == 6
     assert sent == ["UpdateItem"] * 3
+    forget_everything()
+    sent.clear()
+    # the first request of a process is one more
+    with Account.locked("a"):
+        assert sent == ["GetItem", "UpdateItem"]
 
 
-@pytest.mark.real("embedded")
-def test_the_first_request_of_a_process_is_one_more(accounts, sent):
-    def take():
-        del sent[:]
-        with Account.locked("a"):
-            return list(sent)
-
-    assert Fork(take).value() == ["GetItem", "UpdateItem"]
-
-
-@pytest.mark.real
-def test_locks_in_the_lock_table_read_the_row_when_it_is_wanted(ledger, sent):
-    del sent[:]
+def test_requests_of_a_lock_in_the_lock_table(ledger, sent):
+    sent.clear()
     with Ledger.locked("a") as row:
         assert sent == ["UpdateItem", "GetItem"]
         row.save(unlock=True)
@@ -83,7 +88,7 @@ def test_locks_in_the_lock_table_read_the_row_when_it_is_wanted(ledger, sent):
 
 
 @pytest.mark.parametrize("enter", [RowLock.__enter__, RowLock.acquire])
-def test_a_missing_row_is_not_made(accounts, enter):
+def test_missing_row_is_not_made(accounts, ledger, enter):
     lock = Account.locked("missing")
     with pytest.raises(Account.DoesNotExist, match="missing"):
         enter(lock)
@@ -91,9 +96,6 @@ def test_a_missing_row_is_not_made(accounts, enter):
     assert stored(Account("missing")) == {}
     Account("missing").save()
     assert lock.acquire(timeout=0)
-
-
-def test_a_missing_row_with_its_lock_in_the_lock_table(ledger):
     lock = Ledger.locked("missing")
     with pytest.raises(Ledger.DoesNotExist, match="missing"), lock:
         pass
@@ -101,26 +103,36 @@ def test_a_missing_row_with_its_lock_in_the_lock_table(ledger):
     assert [row.name for row in Ledger.scan()] == ["a"]
 
 
-def test_a_row_that_another_holds(model):
-    holder = Elsewhere if model is Account else Ledger
-    with holder.locked("a", owner="job-7") as held:
-        lock = model.locked("a", timeout=0.2, poll=QUICK)
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(lock.acquire, blocking=False).result(60) is False
-            began = time.monotonic()
-            assert pool.submit(lock.acquire, timeout=0.4).result(60) is False
-            assert time.monotonic() - began == pytest.approx(0.4)
-            error = pool.submit(lock.__enter__).exception(60)
-        assert isinstance(error, MutexTimeoutError)
-        assert error.key == lock.key == f"{model.Meta.table_name}/a"
-        assert error.owner == "job-7"
-        assert error.expires_at > time.time()
-        assert error.key in str(error)
-        assert "job-7" in str(error)
-        held.save()
-
-
 # -- the row and its lock -----------------------------------------------------------------------
+
+
+def test_lock_shows_the_claim_in_the_row(accounts):
+    lock = Account.locked("a", owner="me", timeout=5)
+    assert lock.key == f"{Account.Meta.table_name}/a"
+    with lock as row:
+        assert f"<RowLock '{lock.key}' in " in repr(lock)
+        assert (lock.owner, lock.abandoned, lock.abandoned_by, lock.data) == (
+            "me",
+            False,
+            None,
+            None,
+        )
+        assert (row.lock_token, row.lock_version) == (lock.token, lock.fencing_token)
+        assert row.lock_expires_at == float(stored(row)["lock_expires_at"]["N"])
+        lock.renew()
+        assert float(stored(row)["lock_expires_at"]["N"]) > row.lock_expires_at
+        with pytest.raises(MutexError, match="write to the row"):
+            lock.save_data(1)
+    token = lock.fencing_token
+    dead = Elsewhere.locked("a", owner="dead", auto_renew=False)
+    assert dead.acquire()
+    expire("a")
+    with lock:
+        assert (lock.abandoned, lock.abandoned_by) == (True, "dead")
+        assert lock.fencing_token == dead.fencing_token + 1 == token + 2
+        with pytest.raises(MutexLostError):
+            dead.row.save()
+    assert balance(Account) == 0
 
 
 def test_only_the_row_that_was_read_under_the_lock_has_it(model):
@@ -135,8 +147,7 @@ def test_only_the_row_that_was_read_under_the_lock_has_it(model):
             for write in (other.save, other.delete, lambda row=other: changed(row)):
                 with pytest.raises(RowLockedError) as caught:
                     write()
-                assert caught.value.key == lock.key
-                assert caught.value.owner == lock.owner
+                assert (caught.value.key, caught.value.owner) == (lock.key, lock.owner)
             with pytest.raises(MutexNotHeldError, match="not locked here"):
                 other.save(unlock=True)
         row.save()
@@ -144,7 +155,7 @@ def test_only_the_row_that_was_read_under_the_lock_has_it(model):
     assert balance(model) == 0
 
 
-def test_is_locked_says_what_the_instance_shows(accounts):
+def test_is_locked_says_what_the_instance_shows(accounts, ledger):
     free = Account.get("a")
     assert not free.is_locked
     assert not Account("a").is_locked
@@ -161,10 +172,14 @@ def test_is_locked_says_what_the_instance_shows(accounts):
         assert row.is_locked
         row.save(unlock=True)
         assert not row.is_locked
+    # another instance shows nothing of a lock in the lock table
+    with Ledger.locked("a") as row:
+        assert row.is_locked
+        assert not Ledger.get("a").is_locked
 
 
 @pytest.mark.parametrize("write", [None, "save", "update", "refresh"])
-def test_a_row_is_not_locked_any_more_when_its_lock_was_released(model, write):
+def test_row_is_not_locked_any_more_when_its_lock_was_released(model, write):
     with model.locked("a") as row:
         if write == "update":
             changed(row)
@@ -178,13 +193,7 @@ def test_a_row_is_not_locked_any_more_when_its_lock_was_released(model, write):
             assert row.is_locked
 
 
-def test_a_row_in_the_lock_table_shows_nothing_of_its_lock(ledger):
-    with Ledger.locked("a") as row:
-        assert row.is_locked
-        assert not Ledger.get("a").is_locked
-
-
-def test_a_row_is_saved_without_its_lock_after_it_was_released(model):
+def test_row_is_saved_without_its_lock_after_it_was_released(model):
     with model.locked("a") as row:
         pass
     row.balance = 1
@@ -244,11 +253,11 @@ def release_by_hand(row):
     row.row_lock.release()
 
 
-@pytest.mark.parametrize("give_back", [save_and_unlock, update_and_unlock, release_by_hand])
-def test_row_released_inside_its_block_is_not_written_there(model, give_back):
+@pytest.mark.parametrize("release", [save_and_unlock, update_and_unlock, release_by_hand])
+def test_row_released_inside_its_block_is_not_written_there(model, release):
     with model.locked("a") as row:
         row.balance = 5
-        give_back(row)
+        release(row)
         with model.locked("a") as next_holder:
             next_holder.balance = 7
             next_holder.save()
@@ -261,9 +270,17 @@ def test_row_released_inside_its_block_is_not_written_there(model, give_back):
     # afterwards it is an ordinary instance again, whose last write wins
     row.save()
     assert balance(model) == 5
+    lock = model.locked("a")
+    assert lock.acquire()
+    row = lock.row
+    release(row)
+    # where there is no block it is one at once
+    row.balance = 3
+    row.save()
+    assert balance(model) == 3
 
 
-def test_deleted_row_is_not_made_anew_inside_its_block(accounts):
+def test_row_deleted_inside_its_block_is_not_made_anew(accounts):
     with Account.locked("a") as row:
         row.delete()
         Account("a", balance=7).save()
@@ -272,25 +289,22 @@ def test_deleted_row_is_not_made_anew_inside_its_block(accounts):
     assert balance(Account) == 7
 
 
-def test_each_of_two_blocks_of_a_reentrant_lock_must_end(model):
-    outer = model.locked("a", reentrant=True)
-    with outer as row:
-        with model.locked("a", reentrant=True) as same:
-            assert same is row
-        row.save(unlock=True)
+def test_reentrant_lock_gives_the_same_row_until_each_block_has_ended(model):
+    with model.locked("a", reentrant=True) as outer:
+        outer.balance = 1
+        with model.locked("a", reentrant=True) as inner:
+            assert inner is outer
+            inner.save()
+            for write in (inner.save, lambda **also: inner.update([model.balance.add(1)], **also)):
+                with pytest.raises(MutexAlreadyHeldError, match="only the last one"):
+                    write(unlock=True)
+        assert outer.is_locked
+        assert balance(model) == 1
+        outer.save(unlock=True)
+        assert not outer.is_locked
         with pytest.raises(MutexNotHeldError):
-            row.save()
-    row.save()
-
-
-def test_row_that_was_locked_without_a_block_is_ordinary_once_released(model):
-    lock = model.locked("a")
-    assert lock.acquire()
-    row = lock.row
-    row.save(unlock=True)
-    row.balance = 3
-    row.save()
-    assert balance(model) == 3
+            outer.save()
+    outer.save()
 
 
 def test_rows_released_together_inside_their_block_are_not_written_there(model):
@@ -307,34 +321,31 @@ def test_rows_released_together_inside_their_block_are_not_written_there(model):
     second.save()
 
 
-@pytest.mark.real
-def test_a_lost_row_is_never_saved_again(model):
+@pytest.mark.parametrize("known", ["at once", "at its release"])
+def test_lost_row_is_never_saved_again(model, known):
     lock = model.locked("a")
-    with pytest.raises(MutexLostError), lock as row:
-        assert model.locked("a").force_release()
-    assert lock.loss is Loss.FORCED
-    with model.locked("a") as heir:
-        heir.balance = 1
-        heir.save()
+    with pytest.raises(MutexLostError), lock as row:  # noqa: PT012 - the block is what is left
+        if known == "at once":
+            assert model.locked("a").force_release()
+        elif model is Account:
+            assert Elsewhere.locked("a").force_release()
+        else:
+            Ledger.lock_model(lock.key).delete(add_version_condition=False)
+    loss = Loss.DELETED if (model, known) == (Ledger, "at its release") else Loss.FORCED
+    assert lock.loss is loss
+    with model.locked("a") as next_holder:
+        next_holder.balance = 1
+        next_holder.save()
     row.balance = 7
     for write in (row.save, row.delete, lambda: row.save(unlock=True), lambda: changed(row)):
         with pytest.raises(MutexLostError) as caught:
             write()
-        assert (caught.value.loss, caught.value.applied) == (Loss.FORCED, False)
+        assert (caught.value.loss, caught.value.applied) == (loss, False)
     assert balance(model) == 1
     assert not row.is_locked
 
 
-def test_a_loss_that_the_release_met_is_remembered_too(accounts):
-    with pytest.raises(MutexLostError), Account.locked("a") as row:
-        assert Elsewhere.locked("a").force_release()
-    for write in (row.save, row.delete, lambda: changed(row)):
-        with pytest.raises(MutexLostError) as caught:
-            write()
-        assert caught.value.loss is Loss.FORCED
-
-
-def test_a_row_whose_lease_ended_is_not_saved(accounts):
+def test_row_whose_lease_ended_is_not_saved(accounts):
     lock = Account.locked("a", auto_renew=False)
     assert lock.acquire()
     row = lock.row
@@ -347,20 +358,15 @@ def test_a_row_whose_lease_ended_is_not_saved(accounts):
     lock.release()
 
 
-def test_a_row_whose_key_was_changed_is_not_the_row_that_is_locked(model):
+def test_row_whose_key_was_changed_is_not_the_row_that_is_locked(model):
     model("b", balance=1).save()
     with model.locked("a") as row:
         for name in ("b", "new"):
             row.name = name
-            for write in (
-                row.save,
-                row.delete,
-                lambda: row.save(unlock=True),
-                lambda: changed(row),
-            ):
-                with pytest.raises(
-                    MutexNotHeldError, match=f"{name}' .*{row.row_lock.key}"
-                ) as caught:
+            match = f"{name}' .*{row.row_lock.key}"
+            writes = (row.save, row.delete, lambda: row.save(unlock=True), lambda: changed(row))
+            for write in writes:
+                with pytest.raises(MutexNotHeldError, match=match) as caught:
                     write()
                 assert not isinstance(caught.value, MutexLostError)
         assert row.row_lock.held
@@ -369,49 +375,128 @@ def test_a_row_whose_key_was_changed_is_not_the_row_that_is_locked(model):
     assert sorted((row.name, row.balance) for row in model.scan()) == [("a", 0), ("b", 1)]
 
 
-@pytest.mark.real
-def test_refresh_keeps_the_row_under_its_lock(model):
-    with model.locked("a") as row:
-        row.balance = 9
-        row.refresh(consistent_read=True)
-        assert row.balance == 0
-        row.balance = 4
-        row.save(unlock=True)
-    assert balance(model) == 4
-
-
 @pytest.mark.parametrize(
     "copying", [copy.copy, copy.deepcopy, lambda row: pickle.loads(pickle.dumps(row))]
 )
-def test_a_copy_of_a_locked_row_is_not_locked(model, copying):
+def test_copy_of_a_locked_row_is_not_locked(model, copying):
     with model.locked("a") as row:
         row.balance = 3
-        twin = copying(row)
-        assert type(twin) is model
-        assert (twin.name, twin.balance) == ("a", 3)
+        copied = copying(row)
+        assert type(copied) is model
+        assert (copied.name, copied.balance) == ("a", 3)
         with pytest.raises(MutexNotHeldError):
-            _ = twin.row_lock
+            _ = copied.row_lock
         with pytest.raises(RowLockedError):
-            twin.save()
+            copied.save()
         assert row.is_locked
-    twin.save()
+    copied.save()
     assert balance(model) == 3
 
 
 @pytest.mark.real("embedded")
-def test_a_forked_child_does_not_write_under_the_lock_of_its_parent(model):
-    def write(row):
-        for attempt in (row.save, row.delete, lambda: changed(row)):
-            with pytest.raises(MutexNotHeldError, match="parent"):
-                attempt()
-        with pytest.raises(RowLockedError):
-            model("a").save()
-        return row.is_locked
+def test_forked_child_does_not_write_under_the_lock_of_its_parent(accounts, ledger):
+    def write(*rows):
+        for row in rows:
+            for attempt in (row.save, row.delete, lambda row=row: changed(row)):
+                with pytest.raises(MutexNotHeldError, match="parent"):
+                    attempt()
+            with pytest.raises(RowLockedError):
+                type(row)("a").save()
+        return [row.is_locked for row in rows]
 
-    with model.locked("a") as row:
-        child = Fork(lambda: write(row))
-        row.balance = 2
+    with Account.locked("a") as row, Ledger.locked("a") as other:
+        child = Fork(lambda: write(row, other))
+        row.balance = other.balance = 2
         row.save()
-        assert child.value() is False
+        other.save()
+        assert child.value() == [False, False]
         row.save()
-    assert balance(model) == 2
+        other.save()
+    assert balance(Account) == balance(Ledger) == 2
+
+
+# -- locks in a lock table ----------------------------------------------------------------------
+
+
+def test_options_that_need_a_row_of_their_own_need_a_lock_model(table, ledger):
+    for option in ({"data": 1}, {"delete_on_release": True}):
+        with pytest.raises(TypeError, match=f"{next(iter(option))} needs a lock_model"):
+            Account.locked("a", **option)
+    with Ledger.locked("a", data={"page": 1}) as row:
+        assert row.row_lock.data == {"page": 1}
+        row.row_lock.save_data(2)
+        row.save(unlock=True)
+    assert [item.data for item in table.scan()] == [2]
+    with Ledger.locked("a", delete_on_release=True):
+        pass
+    assert list(table.scan()) == []
+
+
+def test_row_under_a_lock_that_is_deleted_at_release_is_not_written(table, ledger, sent):
+    def within_a_transaction(row):
+        with TransactWrite(connection=Connection()) as transaction:
+            transaction.save(row)
+
+    for what, write in (
+        ("save", lambda row: row.save()),
+        ("save", lambda row: row.save(unlock=True)),
+        ("update", changed),
+        ("delete", lambda row: row.delete()),
+        ("transaction", within_a_transaction),
+    ):
+        with Ledger.locked("a", delete_on_release=True) as row:
+            row.balance = 5
+            sent.clear()
+            with pytest.raises(MutexError, match=f"{what}: .*delete_on_release.* late copies"):
+                write(row)
+            assert sent == []
+            assert row.row_lock.held
+    refused = pytest.raises(MutexError, match=r"transaction: .*delete_on_release")
+    with Ledger.locked_all(["a"], delete_on_release=True) as rows, refused:
+        rows.transaction()
+    assert balance(Ledger) == 0
+    assert list(table.scan()) == []
+
+
+# -- threads ------------------------------------------------------------------------------------
+
+
+def test_each_thread_gets_the_row_as_the_one_before_left_it(model):
+    tokens = []
+
+    def add():
+        with model.locked("a", timeout=60) as row:
+            row.balance += 1
+            row.save()
+            tokens.append(row.row_lock.fencing_token)
+
+    with ThreadPoolExecutor(5) as pool:
+        for future in [pool.submit(add) for _ in range(10)]:
+            future.result(90)
+    assert balance(model) == 10
+    assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize("unlock", [True, False])
+def test_waiter_gets_the_row_as_it_then_stands(model, unlock):
+    waits = threading.Event()
+
+    def wait():
+        lock = model.locked("a", timeout=60, poll=QUICK)
+        waits.set()
+        with lock as row:
+            return row.balance
+
+    with ThreadPoolExecutor(1) as pool, model.locked("a") as row:
+        waiting = pool.submit(wait)
+        assert waits.wait(60)
+        time.sleep(0.3)
+        row.balance = 8
+        row.save()
+        time.sleep(0.3)
+        assert not waiting.done()
+        row.balance = 9
+        row.save(unlock=unlock)
+        if not unlock:
+            row.row_lock.release()
+        assert waiting.result(60) == 9

@@ -1,8 +1,8 @@
 """Row locks on models of every kind that PynamoDB knows: nothing of a row is lost or changed."""
 
-from __future__ import annotations
-
 import datetime as dt
+import json
+from unittest.mock import patch
 
 import pytest
 from pynamodb.attributes import (
@@ -20,6 +20,7 @@ from pynamodb.attributes import (
     UTCDateTimeAttribute,
     VersionAttribute,
 )
+from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, UpdateError
 from pynamodb.indexes import (
     AllProjection,
@@ -27,6 +28,7 @@ from pynamodb.indexes import (
     KeysOnlyProjection,
     LocalSecondaryIndex,
 )
+from pynamodb.models import Model
 from row_tables import (
     LOCKABLE,
     PLAIN,
@@ -41,20 +43,14 @@ from row_tables import (
     stored,
 )
 
+from dev.faultproxy import drop_answer
 from pynamodb_mutex import LockItem, MutexLostError, RowLockMixin
 
 
 def exercise(attributes, values, changes=(), more=()):
-    """Go through the life of a row whose model gained the mixin after the row was written.
+    """Go through the life of a row whose model gained the mixin after the row was written; return the row.
 
-    Args:
-        attributes: Makes those of the model.
-        values: Of the row when it was written.
-        changes: What is written under the lock.
-        more: Attributes that came with the mixin.
-
-    Returns:
-        The row, as it was left.
+    `attributes` makes those of the model; `more` came with the mixin; `changes` are written under the lock.
     """
     changes = dict(changes)
     old = created(made(attributes(), PLAIN))
@@ -214,7 +210,7 @@ class Outer(MapAttribute):
     owner = UnicodeAttribute()
 
 
-@pytest.mark.real
+@pytest.mark.real("simulated", "local")
 def test_attributes_of_every_type(engine):
     rich = hashed(
         where=Outer,
@@ -264,7 +260,7 @@ def test_attributes_of_every_type(engine):
     exercise(rich, values, changes)
 
 
-def test_a_null_that_is_forbidden_is_so_under_the_lock(engine):
+def test_null_that_is_forbidden_is_so_under_the_lock(engine):
     model = created(made(hashed(must=UnicodeAttribute)(), LOCKABLE))
     model("a", must="x").save()
     with model.locked("a") as row:
@@ -276,7 +272,7 @@ def test_a_null_that_is_forbidden_is_so_under_the_lock(engine):
     assert model.get("a").must == "y"
 
 
-def test_a_ttl_of_the_models_own_is_not_touched(engine):
+def test_ttl_of_the_models_own_is_not_touched(engine):
     until = dt.datetime(2031, 2, 3, tzinfo=dt.timezone.utc)
     expiring = hashed(until=lambda: TTLAttribute(null=True))
     row = exercise(expiring, {"pk": "a", "until": until})
@@ -292,7 +288,7 @@ def test_a_ttl_of_the_models_own_is_not_touched(engine):
     assert "until" not in stored(row)
 
 
-def test_a_version_of_the_models_own_counts_its_writes_alone(engine):
+def test_version_of_the_models_own_counts_its_writes_alone(engine):
     versioned = hashed(edition=VersionAttribute)
     row = exercise(versioned, {"pk": "a"})
     model, edition = type(row), row.edition
@@ -307,7 +303,7 @@ def test_a_version_of_the_models_own_counts_its_writes_alone(engine):
 
 
 @pytest.mark.parametrize("lock_model", [None, LockItem])
-def test_a_version_that_is_out_of_date_is_refused_under_the_lock_too(table, lock_model):
+def test_version_that_is_out_of_date_is_refused_under_the_lock_too(table, lock_model):
     model = created(
         made({**hashed(edition=VersionAttribute)(), "lock_model": lock_model}, LOCKABLE)
     )
@@ -370,7 +366,7 @@ class Player(RowLockMixin):
     by_rank = ByRank()
 
 
-@pytest.mark.real
+@pytest.mark.real("local")
 def test_indexes_follow_what_is_written_under_the_lock(engine, monkeypatch):
     monkeypatch.setattr(Player.Meta, "table_name", meta().table_name)
     created(Player)
@@ -394,3 +390,123 @@ def test_indexes_follow_what_is_written_under_the_lock(engine, monkeypatch):
         row.update(actions=[Player.note.set("n")], unlock=True)
     assert [found.sk for found in Player.by_note.query("n")] == ["x"]
     assert ranked() == ([("y", 2), ("x", 3)],) * 2
+
+
+# -- what an instance shows of itself -------------------------------------------------------------
+
+
+class Nowhere(RowLockMixin, Model):
+    """A model of no table, in no region."""
+
+    class Meta:
+        table_name = "nowhere"
+        region = ""
+
+    pk = UnicodeAttribute(hash_key=True)
+    note = UnicodeAttribute(null=True)
+
+
+@pytest.fixture
+def no_region(monkeypatch):
+    """An environment that names no region."""
+    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def test_serialized_row_has_no_lock_and_needs_no_region(no_region):
+    row = Nowhere("a", note="n")
+    assert row.serialize() == {"pk": {"S": "a"}, "note": {"S": "n"}}
+    assert row.serialize() == row.serialize()
+    with pytest.raises(ValueError, match="pk"):
+        Nowhere().serialize(null_check=True)
+
+
+@pytest.mark.parametrize("lock_model", [None, LockItem])
+def test_instance_shows_its_lock_only_if_asked_for(table, lock_model):
+    photo = BinaryAttribute(legacy_encoding=False, null=True)
+    own = {**hashed()(), "photo": photo, "lock_model": lock_model}
+    model = created(made(own, LOCKABLE))
+    model("a", note="n", photo=b"\x00").save()
+    with model.locked("a", owner="me") as row:
+        assert row.serialize() == {"pk": {"S": "a"}, "note": {"S": "n"}, "photo": {"B": b"\x00"}}
+        assert row.to_dynamodb_dict() == {
+            "pk": {"S": "a"},
+            "note": {"S": "n"},
+            "photo": {"B": "AA=="},
+        }
+        assert row.to_simple_dict(force=True) == {"pk": "a", "note": "n", "photo": "AA=="}
+        shown = [
+            row.serialize(with_lock=True),
+            row.to_dynamodb_dict(with_lock=True),
+            row.to_simple_dict(force=True, with_lock=True),
+        ]
+        of_the_lock = lock_names(model) if lock_model is None else set()
+        for each in shown:
+            assert set(each) == {"pk", "note", "photo"} | of_the_lock
+            if lock_model is None:
+                assert row.row_lock.token in json.dumps(each["lock_token"])
+
+
+# -- what a write returns -------------------------------------------------------------------------
+
+
+def do_save(row):
+    return row.save()
+
+
+def do_update(row):
+    return row.update(actions=[type(row).balance.add(1)])
+
+
+def do_delete(row):
+    return row.delete()
+
+
+@pytest.mark.real
+def test_write_returns_what_pynamodb_returns(any_scene):
+    here, old = any_scene.here, any_scene.old
+    for write in (do_save, do_update, do_delete):
+        expected = write(old(f"{any_scene.key}-plain"))
+        without = write(here(f"{any_scene.key}-without"))
+        with any_scene.lock() as row:
+            under_lock = write(row)
+        for returned in (without, under_lock):
+            assert ("Attributes" in returned) is (write is do_update)
+            if any_scene.in_table:
+                # what the transaction used; the embedded engine says of none
+                of_tables = {used["TableName"] for used in returned["ConsumedCapacity"]}
+                assert old.Meta.table_name in of_tables or any_scene.engine.name != "local"
+            else:
+                assert set(returned) == set(expected) >= {"ConsumedCapacity"}
+                assert returned["ConsumedCapacity"]["TableName"] == old.Meta.table_name
+        if write is do_update:
+            assert without["Attributes"]["balance"] == expected["Attributes"]["balance"]
+
+
+@pytest.mark.parametrize("write", [do_save, do_update])
+def test_write_whose_answer_was_lost_returns_what_is_known(row_scene, write):
+    with row_scene.lock() as row:
+        row_scene.proxy.next(drop_answer(), op=row_scene.op(write.__name__.removeprefix("do_")))
+        returned = write(row)
+        assert "ConsumedCapacity" not in returned
+        if write is do_update:
+            assert returned["Attributes"] == row_scene.raw
+            assert row.balance == 1
+
+
+# -- stand-ins for PynamoDB's connection ----------------------------------------------------------
+
+
+def test_answer_that_a_test_made_up_is_one(no_region):
+    for answer in ({}, None):
+        with patch.object(Connection, "_make_api_call", return_value=answer) as call:
+            assert not Nowhere("a").save()
+            assert not Nowhere("a").delete()
+            operations = [each.args[0] for each in call.call_args_list]
+            assert operations == ["GetItem", "PutItem", "DeleteItem"]
+    row = Nowhere("a")
+    answer = {"Attributes": {"pk": {"S": "a"}, "note": {"S": "made up"}}}
+    with patch.object(Connection, "_make_api_call", return_value=answer):
+        assert row.update([Nowhere.note.set("n")]) == answer
+    # an update takes over the row
+    assert row.note == "made up"

@@ -1,33 +1,53 @@
 """Writes without the lock: refused while another holds the row, and never bad for fencing tokens."""
 
-from __future__ import annotations
-
 import pickle
 import random
 import time
-from collections.abc import Callable, Iterator
+import uuid
 from contextlib import suppress
 
 import pytest
-from pynamodb.attributes import VersionAttribute
+from pynamodb.attributes import (
+    ListAttribute,
+    NumberAttribute,
+    NumberSetAttribute,
+    UnicodeSetAttribute,
+    VersionAttribute,
+)
 from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite
-from row_scene import Account, RowScene, Write, delete, every_write, save, save_or_update, update
-from scene import Lose, lost_in_two_ways
+from row_scene import TRANSACT, Account, delete, every_write, save, save_or_update, update
+from scene import lost_in_two_ways
 
-from dev.faultproxy import Exchange, Fault, after, deny, drop_answer, drop_request, throttle
+from dev.faultproxy import (
+    Fault,
+    after,
+    deny,
+    drop_answer,
+    drop_request,
+    fault_proxy,
+    refuse,
+    throttle,
+    through,
+)
 from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError, RowLockedError
 
 
-def transact(row: Account, *writes: Callable[[TransactWrite], object]) -> None:
+def subclass(model, **attributes):
+    """Return a subclass of a client of the row, with the same table."""
+    meta = type("Meta", (model.Meta,), {})
+    return type("Sub", (model,), {"Meta": meta, **attributes})
+
+
+def transact(row, *writes):
     """Make writes in PynamoDB's own transaction, on the way that a row's model goes."""
     with TransactWrite(connection=Connection(host=row.Meta.host)) as transaction:
         for write in writes:
             write(transaction)
 
 
-def in_transaction(row: Account, write: Write) -> None:
+def in_transaction(row, write):
     if write is save:
         row.balance, row.last = row.balance + 1, "mine"
         transact(row, lambda t: t.save(row))
@@ -38,15 +58,14 @@ def in_transaction(row: Account, write: Write) -> None:
         transact(row, lambda t: t.delete(row))
 
 
-def alone(row: Account, write: Write) -> None:
+def alone(row, write):
     write(row)
 
 
 ways = pytest.mark.parametrize("way", [alone, in_transaction])
-Way = Callable[[Account, Write], None]
 
 
-def assert_locked(any_scene: RowScene, write: Callable[[], object]) -> None:
+def assert_locked(any_scene, write):
     """See that a write is refused because another holds the row, and that nothing changes."""
     before = any_scene.everything
     with pytest.raises(RowLockedError) as raised:
@@ -65,9 +84,7 @@ def assert_locked(any_scene: RowScene, write: Callable[[], object]) -> None:
 
 @ways
 @every_write
-def test_write_is_refused_while_another_holds_the_row(
-    any_scene: RowScene, way: Way, write: Write
-) -> None:
+def test_write_is_refused_while_another_holds_the_row(any_scene, way, write):
     other = any_scene.taken()
     assert_locked(any_scene, lambda: way(any_scene.here(any_scene.key), write))
     update(other.row, "other", unlock=True)
@@ -78,18 +95,23 @@ def test_write_is_refused_while_another_holds_the_row(
     assert any_scene.gone if write is delete else any_scene.row.balance == 2
 
 
-@pytest.mark.real
-@every_write
-def test_write_of_an_instance_read_before_is_refused(any_scene: RowScene, write: Write) -> None:
+@pytest.mark.real("simulated", "local")
+def test_write_of_any_kind_is_refused(any_scene):
     row = any_scene.row
     any_scene.taken()
-    assert_locked(any_scene, lambda: write(row))
+    for write in (save, update, delete):
+        assert_locked(any_scene, lambda write=write: write(row))
+    # one locked row refuses a whole transaction
+    free = any_scene.here(f"{any_scene.key}-free", balance=5)
+    held = any_scene.here(any_scene.key)
+    assert_locked(
+        any_scene, lambda: transact(free, lambda t: t.save(free), lambda t: t.delete(held))
+    )
+    assert any_scene.here.count(free.name) == 0
 
 
 @every_write
-def test_write_after_the_lock_was_released_is_one_without_it(
-    any_scene: RowScene, write: Write
-) -> None:
+def test_write_after_the_lock_was_released_is_one_without_it(any_scene, write):
     with any_scene.lock() as row:
         pass
     assert not row.is_locked
@@ -102,38 +124,34 @@ def test_write_after_the_lock_was_released_is_one_without_it(
 
 
 @save_or_update
-def test_unlocking_write_without_the_lock_is_not_sent(any_scene: RowScene, write: Write) -> None:
+def test_unlocking_write_without_the_lock_is_not_sent(any_scene, write):
     with pytest.raises(MutexNotHeldError):
         write(any_scene.here(any_scene.key), unlock=True)
     assert any_scene.proxy.kinds() == []
 
 
-@pytest.mark.real
-def test_one_locked_row_refuses_a_whole_transaction(any_scene: RowScene) -> None:
-    any_scene.taken()
-    free = any_scene.here(f"{any_scene.key}-free", balance=5)
+def throttled(then):
+    def take_and_refuse(exchange):
+        then()
+        throttle().meet(exchange)
 
-    def write() -> None:
-        held = any_scene.here(any_scene.key)
-        transact(free, lambda t: t.save(free), lambda t: t.delete(held))
-
-    assert_locked(any_scene, write)
-    assert any_scene.here.count(free.name) == 0
+    return Fault("throttle", take_and_refuse)
 
 
 @every_write
-def test_refused_after_a_lost_request(any_scene: RowScene, write: Write) -> None:
-    any_scene.proxy.next(drop_request(then=any_scene.taken), op=any_scene.op(write.__name__))
+# a lost request may still arrive; a transaction's token shows only that it has not been applied yet
+@pytest.mark.parametrize(("fault", "applied"), [(drop_request, None), (throttled, False)])
+def test_refused_after_an_attempt_that_failed(any_scene, write, fault, applied):
+    any_scene.proxy.next(fault(then=any_scene.taken), op=any_scene.op(write.__name__))
     with pytest.raises(RowLockedError) as raised:
         write(any_scene.here(any_scene.key))
     assert any_scene.row.last is None
-    # the first attempt may still arrive; a transaction's token shows only that it has not been applied yet
-    assert raised.value.applied is None
+    assert raised.value.applied is applied
 
 
 @lost_in_two_ways
 @save_or_update
-def test_refused_after_a_lost_answer(row_scene: RowScene, write: Write, lose: Lose) -> None:
+def test_refused_after_a_lost_answer(row_scene, write, lose):
     row_scene.proxy.next(lose(then=row_scene.taken), op=row_scene.op(write.__name__))
     with pytest.raises(RowLockedError, match="answer was lost") as raised:
         write(row_scene.here(row_scene.key))
@@ -143,23 +161,8 @@ def test_refused_after_a_lost_answer(row_scene: RowScene, write: Write, lose: Lo
 
 
 @save_or_update
-def test_refused_after_an_attempt_that_was_surely_not_applied(
-    any_scene: RowScene, write: Write
-) -> None:
-    def take_and_refuse(exchange: Exchange) -> None:
-        any_scene.taken()
-        throttle().meet(exchange)
-
-    any_scene.proxy.next(Fault("throttle", take_and_refuse), op=any_scene.op(write.__name__))
-    with pytest.raises(RowLockedError) as raised:
-        write(any_scene.here(any_scene.key))
-    assert any_scene.row.last is None
-    assert raised.value.applied is False
-
-
-@save_or_update
-def test_transaction_is_not_refused_after_a_lost_answer(any_scene: RowScene, write: Write) -> None:
-    """For its token tells that the first attempt was applied."""
+def test_transaction_is_not_refused_after_a_lost_answer(any_scene, write):
+    """Its token shows that the first attempt was applied."""
     any_scene.proxy.next(drop_answer(then=any_scene.taken), op="TransactWriteItems")
     in_transaction(any_scene.here(any_scene.key), write)
     assert any_scene.row.last == "mine"
@@ -171,35 +174,24 @@ def test_transaction_is_not_refused_after_a_lost_answer(any_scene: RowScene, wri
 @ways
 @every_write
 @pytest.mark.parametrize("late", [save, update, delete])
-def test_dead_holder_stops_nobody_and_is_stopped_itself(
-    row_scene: RowScene, way: Way, write: Write, late: Write
-) -> None:
-    dead = row_scene.other(auto_renew=False)
+def test_dead_holder_stops_nobody_and_is_stopped_itself(any_scene, way, write, late):
+    dead = any_scene.other(auto_renew=False)
     assert dead.acquire()
-    row_scene.expire()
-    way(row_scene.here(row_scene.key), write)
-    before = row_scene.everything
+    any_scene.expire()
+    way(any_scene.here(any_scene.key), write)
+    before = any_scene.everything
     assert bool(before[0]) is (write is not delete)
+    if any_scene.in_table:
+        return  # the claim stands in another row, which the write did not change
     # it wakes, and believes that it holds the row
     assert dead.held
     with pytest.raises(MutexLostError) as raised:
         late(dead.row)
     assert raised.value.applied is False
-    assert row_scene.everything == before
+    assert any_scene.everything == before
 
 
-@every_write
-def test_dead_holder_in_a_lock_table_stops_nobody(table_scene: RowScene, write: Write) -> None:
-    dead = table_scene.other(auto_renew=False)
-    assert dead.acquire()
-    table_scene.expire()
-    write(table_scene.here(table_scene.key))
-    assert table_scene.gone if write is delete else table_scene.row.balance == 1
-
-
-def test_claim_that_ends_just_now_is_waited_for_no_longer_than_server_time_needs(
-    row_scene: RowScene,
-) -> None:
+def test_claim_that_ends_just_now_is_waited_for_no_longer_than_server_time_needs(row_scene):
     dead = row_scene.other(auto_renew=False, lease=0.5)
     assert dead.acquire()
     began = time.monotonic()
@@ -217,22 +209,13 @@ def test_claim_that_ends_just_now_is_waited_for_no_longer_than_server_time_needs
 
 
 @pytest.fixture
-def advisory(any_scene: RowScene) -> type[Account]:
+def advisory(any_scene):
     """The client with the bad network, whose locks bind only those who take them."""
-
-    class Advisory(any_scene.here):
-        class Meta(any_scene.here.Meta):
-            pass
-
-        lock_enforced = False
-
-    return Advisory
+    return subclass(any_scene.here, lock_enforced=False)
 
 
 @every_write
-def test_lock_that_is_not_enforced_stops_no_write(
-    any_scene: RowScene, advisory: type[Account], write: Write
-) -> None:
+def test_lock_that_is_not_enforced_stops_no_write(any_scene, advisory, write):
     other = any_scene.taken()
     version = other.fencing_token
     write(advisory(any_scene.key))
@@ -257,9 +240,7 @@ def test_lock_that_is_not_enforced_stops_no_write(
 
 
 @every_write
-def test_guarded_writes_need_the_claim_also_if_it_is_not_enforced(
-    any_scene: RowScene, advisory: type[Account], write: Write
-) -> None:
+def test_guarded_writes_need_the_claim_also_if_it_is_not_enforced(any_scene, advisory, write):
     lock = advisory.locked(any_scene.key)
     assert lock.acquire()
     row = lock.row
@@ -274,9 +255,7 @@ def test_guarded_writes_need_the_claim_also_if_it_is_not_enforced(
 
 @lost_in_two_ways
 @pytest.mark.parametrize("times", [1, 3])
-def test_save_whose_answer_is_lost_is_reported_as_applied(
-    row_scene: RowScene, lose: Lose, times: int
-) -> None:
+def test_save_whose_answer_is_lost_is_reported_as_applied(row_scene, lose, times):
     row = row_scene.here(row_scene.key)
     row_scene.proxy.next(*[lose() for _ in range(times)], op="PutItem")
     save(row)
@@ -284,28 +263,20 @@ def test_save_whose_answer_is_lost_is_reported_as_applied(
     assert row_scene.row.balance == 1
 
 
-@pytest.mark.real
 @lost_in_two_ways
 def test_save_of_a_model_with_a_version_whose_answer_is_lost_is_reported_as_applied(
-    row_scene: RowScene, lose: Lose
-) -> None:
-    class Versioned(row_scene.here):
-        class Meta(row_scene.here.Meta):
-            pass
-
-        revision = VersionAttribute()
-
-    row = Versioned(row_scene.key)
+    row_scene, lose
+):
+    versioned = subclass(row_scene.here, revision=VersionAttribute())
+    row = versioned(row_scene.key)
     for n in (1, 2):
         row_scene.proxy.next(lose(), op="PutItem")
         save(row)
         assert row.revision == n
-    assert Versioned.get(row_scene.key, consistent_read=True).revision == 2
+    assert versioned.get(row_scene.key, consistent_read=True).revision == 2
 
 
-def test_save_that_was_written_over_before_the_repeat_is_not_reported_as_refused(
-    row_scene: RowScene,
-) -> None:
+def test_save_that_was_written_over_before_the_repeat_is_not_reported_as_refused(row_scene):
     # without a lock the last one wins, as always
     row_scene.proxy.next(drop_answer(then=lambda: save(row_scene.row, "other")), op="PutItem")
     save(row_scene.here(row_scene.key))
@@ -313,9 +284,7 @@ def test_save_that_was_written_over_before_the_repeat_is_not_reported_as_refused
 
 
 @lost_in_two_ways
-def test_transaction_without_a_lock_whose_answer_is_lost_is_repeated_as_it_was(
-    any_scene: RowScene, lose: Lose
-) -> None:
+def test_transaction_without_a_lock_whose_answer_is_lost_is_repeated_as_it_was(any_scene, lose):
     # by its token DynamoDB knows it again, as it does PynamoDB's own
     any_scene.proxy.next(lose(), lose(), op="TransactWriteItems")
     in_transaction(any_scene.here(any_scene.key), update)
@@ -328,7 +297,7 @@ def test_transaction_without_a_lock_whose_answer_is_lost_is_repeated_as_it_was(
 
 
 @save_or_update
-def test_condition_of_the_callers_own_is_pynamodbs_error(any_scene: RowScene, write: Write) -> None:
+def test_condition_of_the_callers_own_is_pynamodbs_error(any_scene, write):
     errors = (PutError, UpdateError, TransactWriteError)
     with pytest.raises(errors) as raised:
         write(any_scene.here(any_scene.key), condition=any_scene.here.balance == 99)
@@ -340,7 +309,7 @@ def test_condition_of_the_callers_own_is_pynamodbs_error(any_scene: RowScene, wr
     assert any_scene.row.balance == 0
 
 
-def test_update_that_cannot_be_read_again_says_that_it_was_applied(table_scene: RowScene) -> None:
+def test_update_that_cannot_be_read_again_says_that_it_was_applied(table_scene):
     row = table_scene.here(table_scene.key)
     table_scene.proxy.always(deny(), op="GetItem")
     with pytest.raises(GetError, match="was written"):
@@ -352,7 +321,7 @@ def test_update_that_cannot_be_read_again_says_that_it_was_applied(table_scene: 
     assert row.balance == 1
 
 
-def test_failure_that_does_not_pass_is_pynamodbs_error(row_scene: RowScene) -> None:
+def test_failure_that_does_not_pass_is_pynamodbs_error(row_scene):
     row_scene.proxy.next(deny(), op="PutItem")
     with pytest.raises(PutError):
         save(row_scene.here(row_scene.key))
@@ -362,70 +331,189 @@ def test_failure_that_does_not_pass_is_pynamodbs_error(row_scene: RowScene) -> N
 # -- fencing tokens --------------------------------------------------------------------------------
 
 
-def test_save_next_to_a_higher_token_takes_the_next_one(row_scene: RowScene) -> None:
+def test_save_next_to_a_higher_token_takes_the_next_one(row_scene):
     # written by a host whose time is ahead
     ahead = 10**15
     row_scene.set_claim(row_scene.there.lock_version.set(ahead))
     save(row_scene.here(row_scene.key))
     assert row_scene.version == ahead + 1
-    assert row_scene.applied("PutItem") == [False, True]
-    assert row_scene.taken().fencing_token > ahead + 1
+    save(subclass(row_scene.here, lock_enforced=False)(row_scene.key))
+    assert row_scene.version == ahead + 2
+    assert row_scene.applied("PutItem") == [False, True] * 2
+    assert row_scene.taken().fencing_token > ahead + 2
 
 
-def test_save_that_meets_another_takes_the_next_token(row_scene: RowScene) -> None:
+def test_save_that_meets_another_takes_the_next_token(row_scene):
     row_scene.proxy.next(after(lambda: save(row_scene.row, "other")), op="PutItem")
     save(row_scene.here(row_scene.key))
     assert row_scene.row.last == "mine"
 
 
-def steps(any_scene: RowScene) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What may happen to a row, but its deletion."""
-    clients = [any_scene.here, any_scene.there]
-
-    def locked(model: type[Account], *writes: Write, unlock: bool) -> None:
-        any_scene.expire_if_held()
-        lock = model.locked(any_scene.key, timeout=20, auto_renew=False, poll=(0.01, 0.02))
+def do_something(scene, chance):
+    """Do what may happen to a row, but for its deletion; return what it was."""
+    model = chance.choice([scene.here, scene.there])
+    kinds = ["lock", "force", "write", "write in a transaction"]
+    (what,) = chance.choices(kinds, weights=[8, 1, 2, 2])
+    if what == "force":
+        model.locked(scene.key).force_release()
+        return what
+    scene.expire_if_held()
+    if what == "lock":
+        writes = chance.choice([(), (save,), (update, save), (save, update)])
+        lock = model.locked(scene.key, timeout=20, auto_renew=False, poll=(0.01, 0.02))
         assert lock.acquire()
         for write in writes:
             write(lock.row)
+        unlock = chance.choice([True, False])
         if unlock:
             save(lock.row, unlock=True)
-
-    for model in clients:
-        for writes in ((), (save,), (update, save), (save, update)):
-            for unlock in (True, False):
-                yield (
-                    f"lock {[w.__name__ for w in writes]} unlock={unlock}",
-                    lambda m=model, w=writes, u=unlock: locked(m, *w, unlock=u),
-                )
-        yield "force", lambda m=model: m.locked(any_scene.key).force_release()
-        for write in (save, update):
-            yield (
-                f"unlocked {write.__name__}",
-                lambda m=model, w=write: (any_scene.expire_if_held(), w(m(any_scene.key))),
-            )
-            yield (
-                f"unlocked {write.__name__} in a transaction",
-                lambda m=model, w=write: (
-                    any_scene.expire_if_held(),
-                    in_transaction(m(any_scene.key), w),
-                ),
-            )
+        return what, writes, unlock
+    write, way = chance.choice([save, update]), alone if what == "write" else in_transaction
+    way(model(scene.key), write)
+    return what, write
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_tokens_never_fall(row_scene: RowScene, seed: int) -> None:
+def test_tokens_never_fall(row_scene, seed):
     chance = random.Random(seed)
     seen = 0
     history = []
-    choices = list(steps(row_scene))
     for _ in range(25):
-        name, step = chance.choice(choices)
-        history.append(name)
         holder_before = row_scene.claim.get("token")
-        step()
+        history.append(do_something(row_scene, chance))
         version = int(row_scene.claim.get("version", {"N": "0"})["N"])
         assert version >= seen, history
         if row_scene.claim.get("token") != holder_before and "token" in row_scene.claim:
             assert version > seen, history
         seen = version
+
+
+# -- what a first answer does not show ---------------------------------------------------------------
+
+
+def test_own_save_is_recognised_by_all_that_it_wrote(row_scene):
+    full = subclass(
+        row_scene.here,
+        words=UnicodeSetAttribute(null=True),
+        numbers=NumberSetAttribute(null=True),
+        things=ListAttribute(null=True),
+        weight=NumberAttribute(null=True),
+        revision=VersionAttribute(),
+    )
+    row = full(
+        row_scene.key,
+        words={"b", "a", "c"},
+        numbers={3, 1.5, 20},
+        things=["x", 2, {"y": [3.0]}],
+        weight=1e2,
+    )
+    row_scene.proxy.next(drop_answer(), op="PutItem")
+    save(row)  # without being recognised it would be refused by its own revision
+    assert row.revision == 1
+    assert row_scene.applied("PutItem") == [True, False]
+    stored = full.get(row_scene.key, consistent_read=True)
+    assert (stored.words, stored.numbers, stored.weight) == ({"a", "b", "c"}, {1.5, 3, 20}, 100)
+
+
+def test_save_that_another_outran_in_the_same_place_is_not_its_own(row_scene):
+    listed = subclass(row_scene.here, things=ListAttribute(null=True), revision=VersionAttribute())
+    mine, theirs = (listed(row_scene.key, things=things) for things in (["x", 1], ["x", 2]))
+
+    def outrun():
+        row_scene.old(row_scene.key).delete()
+        theirs.save()
+
+    row_scene.proxy.next(drop_answer(then=outrun), op="PutItem")
+    with pytest.raises(Exception, match="PutItem refused"):
+        save(mine)
+    assert listed.get(row_scene.key, consistent_read=True).things == ["x", 2]
+
+
+def test_client_that_knows_no_server_time_yet_learns_that_a_claim_is_dead(row_scene):
+    row_scene.taken(auto_renew=False)
+    row_scene.expire()
+    with fault_proxy(row_scene.engine) as proxy:
+        fresh = through(proxy, row_scene.there)
+        with TransactWrite(connection=Connection(host=proxy.url)) as transaction:
+            # a save would read the row first
+            transaction.update(fresh(row_scene.key), [fresh.balance.set(7)])
+        applied = [seen.applied for seen in proxy.of(TRANSACT)]
+        assert applied[0] is False
+        assert applied[-1] is True
+    assert row_scene.row.balance == 7
+    assert row_scene.is_free
+
+
+def test_conflict_next_to_a_refusal_shows_nothing_yet(row_scene):
+    reasons = [{"Code": "ConditionalCheckFailed"}, {"Code": "TransactionConflict"}]
+    fault = refuse("TransactionCanceledException", CancellationReasons=reasons)
+    with row_scene.lock() as row:
+        row_scene.proxy.next(fault, op=TRANSACT)
+        with row.row_lock.transaction() as transaction:
+            transaction.update(row, [type(row).balance.add(1)])
+            transaction.save(row_scene.here(f"{row_scene.key}-2"))
+        assert row_scene.applied(TRANSACT) == [False, True]
+    assert row_scene.row.balance == 1
+
+
+def test_condition_of_a_plain_write_next_to_a_lock_table_is_pynamodbs_error(table_scene):
+    advisory = subclass(table_scene.here, lock_enforced=False)
+    with pytest.raises(Exception, match="UpdateItem") as raised:
+        update(advisory(table_scene.key), condition=Account.balance == 99)
+    assert raised.value.cause_response_code == "ConditionalCheckFailedException"
+    assert table_scene.proxy.kinds() == ["UpdateItem"]
+
+
+def test_transaction_without_rows_that_can_be_locked_is_pynamodbs_own(row_scene):
+    old = row_scene.old
+    with TransactWrite(connection=Connection()) as transaction:
+        transaction.save(old(f"{row_scene.key}-plain"))
+    assert old.count(f"{row_scene.key}-plain") == 1
+    refused = TransactWrite(connection=Connection())
+    refused.save(old(row_scene.key), condition=old.balance == 99)
+    with pytest.raises(TransactWriteError):
+        refused.__exit__(None, None, None)
+
+
+def test_update_needs_actions(row_scene):
+    for actions in ([], None, ()):
+        with pytest.raises(TypeError, match="non-empty list"):
+            row_scene.here(row_scene.key).update(actions)
+
+
+# -- batches, which carry no conditions -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["save", "delete"])
+def test_batch_refuses_a_row_that_is_locked_here(any_scene, what):
+    with any_scene.lock() as row:
+        with (
+            pytest.raises(MutexError, match="batch") as raised,
+            any_scene.here.batch_write() as batch,
+        ):
+            getattr(batch, what)(row)
+        assert raised.value.key == row.row_lock.key
+        assert any_scene.proxy.of("BatchWriteItem") == []
+    with any_scene.here.batch_write() as batch:
+        getattr(batch, what)(row)
+    assert any_scene.gone is (what == "delete")
+
+
+def test_batch_refuses_a_row_whose_lock_was_lost(any_scene):
+    row = any_scene.locked()
+    any_scene.forced_and_taken()
+    with pytest.raises(MutexLostError):
+        save(row)
+    with pytest.raises(MutexError, match="batch"), any_scene.here.batch_write() as batch:
+        batch.save(row)
+
+
+def test_batch_takes_no_claim_along(row_scene):
+    with row_scene.lock():
+        row = row_scene.row
+    name = f"copy-{uuid.uuid4().hex}"
+    row.name = name
+    with row_scene.here.batch_write() as batch:
+        batch.save(row)
+    copied = row_scene.there._get_connection().get_item(name, consistent_read=True)["Item"]
+    assert {key for key in copied if key.startswith("lock_")} == set()

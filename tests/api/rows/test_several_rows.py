@@ -1,55 +1,42 @@
 """Several row locks: all or none, in one request each way; and loss of one is loss of all."""
 
-from __future__ import annotations
-
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
 
 import pytest
+from accounts import Ledger
+from group_scene import that
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
-from row_scene import TRANSACT, Account, Rows, add_to_all, add_unread, save, update
+from row_scene import TRANSACT, OldAccount, add_to_all, add_unread, save, update
 from scene import forget_holds
 
-from pynamodb_mutex import (
-    MutexAlreadyHeldError,
-    MutexLostError,
-    MutexNotHeldError,
-    MutexTimeoutError,
-    RowLockMixin,
-)
-
-# -- requests --------------------------------------------------------------------------------------
+from dev.faultproxy import Fault, deny, drop_answer, no_date, server_error
+from pynamodb_mutex import MutexLostError, RowLockMixin
+from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex.testing import FakeClock
 
 
 @pytest.mark.real
-def test_two_requests_lock_write_and_unlock(rows: Rows) -> None:
+def test_rows_are_locked_read_written_and_unlocked_in_one_request_each(rows):
     with rows.locks() as locked:
         add_unread(rows, locked)
     assert rows.scene.proxy.kinds() == [TRANSACT, TRANSACT]
-    assert rows.balances == [1, 1, 1]
-    assert all(rows.free())
-
-
-def test_three_requests_if_the_rows_are_read(rows: Rows) -> None:
     with rows.locks() as locked:
         assert [row.name for row in locked] == rows.keys
         assert len(locked) == 3
         add_to_all(locked)
-    assert rows.scene.proxy.kinds() == [TRANSACT, "BatchGetItem", TRANSACT]
-    assert rows.balances == [1, 1, 1]
-
-
-def test_two_requests_lock_and_unlock(rows: Rows) -> None:
+    assert rows.scene.proxy.kinds()[2:] == [TRANSACT, "BatchGetItem", TRANSACT]
     with rows.locks():
         assert not any(rows.free())
-    assert rows.scene.proxy.kinds() == [TRANSACT, TRANSACT]
+    assert rows.scene.proxy.kinds()[5:] == [TRANSACT, TRANSACT]
+    assert rows.balances == [2, 2, 2]
     assert all(rows.free())
 
 
-def test_transaction_that_does_not_unlock_is_followed_by_others(rows: Rows) -> None:
+def test_transaction_that_does_not_unlock_is_followed_by_others(rows):
     with rows.locks() as locked:
         add_to_all(locked, unlock=False)
         assert not any(rows.free())
@@ -59,44 +46,34 @@ def test_transaction_that_does_not_unlock_is_followed_by_others(rows: Rows) -> N
     assert rows.balances == [3, 2, 2]
 
 
-def test_rows_of_the_transaction_may_be_saved_updated_and_deleted(rows: Rows) -> None:
+def test_rows_of_the_transaction_may_be_saved_updated_and_deleted(rows):
+    class Plain(OldAccount):
+        class Meta:
+            table_name = rows.scene.old.Meta.table_name
+
     locks = rows.locks()
     with locks as locked:
         first, second, third = locked
-        with locked.transaction() as transaction:
+        with locks.transaction() as transaction:
             first.balance = 10
             transaction.save(first)
             transaction.update(second, [type(second).balance.add(5)])
             transaction.delete(third)
+            # and those of models without locks
+            transaction.save(Plain("plain"))
         assert not locks.held
         assert not locks.lost
     found = list(rows.scene.there.batch_get(rows.keys, consistent_read=True))
     assert sorted(row.balance for row in found) == [5, 10]
+    assert Plain.count("plain") == 1
 
 
-# -- all or none -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("place", [0, 2])
-def test_none_is_locked_if_one_is_held(rows: Rows, place: int) -> None:
-    other = rows.taken(place)
-    assert rows.locks().acquire(blocking=False) is False
-    assert rows.free() == [at != place for at in range(3)]
-    with pytest.raises(MutexTimeoutError) as raised, rows.locks(timeout=0.2):
-        pass
-    assert raised.value.owner == "other"
-    assert raised.value.key == other.key
-    assert rows.free() == [at != place for at in range(3)]
-    other.release()
-    with rows.locks() as locked:
-        add_to_all(locked)
-    assert rows.balances == [1, 1, 1]
-
-
-def test_waits_until_the_last_is_free(rows: Rows) -> None:
+def test_waits_until_the_last_is_free(rows):
     others = [rows.taken(0), rows.taken(2)]
-    waiting = threading.Thread(target=lambda: locks.acquire(timeout=30))
+    assert rows.locks().acquire(blocking=False) is False
+    assert rows.free() == [False, True, False]
     locks = rows.locks(poll=(0.02, 0.05))
+    waiting = threading.Thread(target=lambda: locks.acquire(timeout=30))
     waiting.start()
     for other in others:
         time.sleep(0.1)
@@ -107,20 +84,26 @@ def test_waits_until_the_last_is_free(rows: Rows) -> None:
     locks.release()
 
 
-def test_missing_row_locks_nothing(rows: Rows) -> None:
-    any_scene = rows.scene
-    any_scene.old(rows.keys[1]).delete()
+def test_missing_row_locks_nothing(rows):
+    scene = rows.scene
+    scene.old(rows.keys[1]).delete()
     locks = rows.locks()
-    with pytest.raises(any_scene.here.DoesNotExist), locks as locked:
+    with pytest.raises(scene.here.DoesNotExist), locks as locked:
         locked[1].refresh()
     assert rows.free() == [True] * 3
-    assert any_scene.there.count(rows.keys[1]) == 0
+    assert scene.there.count(rows.keys[1]) == 0
     assert not locks.held
 
 
-def test_dead_holder_of_one_is_taken_over(rows: Rows) -> None:
-    any_scene = rows.scene
-    other = any_scene.there.locked(rows.keys[1], lease=0.5, auto_renew=False, owner="dead")
+def test_missing_row_under_a_lock_table_is_reported_when_it_is_read(ledger):
+    with ledger.locked_all(["a", "missing"]) as rows:
+        with pytest.raises(Ledger.DoesNotExist):
+            print(rows[0])
+        assert rows._locks.held
+
+
+def test_dead_holder_of_one_is_taken_over(rows):
+    other = rows.scene.there.locked(rows.keys[1], lease=0.5, auto_renew=False, owner="dead")
     assert other.acquire()
     with rows.locks() as locked:
         add_to_all(locked)
@@ -129,7 +112,7 @@ def test_dead_holder_of_one_is_taken_over(rows: Rows) -> None:
     assert rows.balances == [1, 1, 1]
 
 
-def test_the_same_row_twice_is_refused(rows: Rows) -> None:
+def test_calls_that_cannot_work_are_refused(rows):
     here = rows.scene.here
     with pytest.raises(ValueError, match="once at a time"):
         here.locked_all([rows.keys[0], rows.keys[1], rows.keys[0]])
@@ -141,20 +124,7 @@ def test_the_same_row_twice_is_refused(rows: Rows) -> None:
     assert rows.scene.proxy.kinds() == []
 
 
-def test_taking_them_twice_is_refused(rows: Rows) -> None:
-    locks = rows.locks()
-    with pytest.raises(MutexNotHeldError):
-        locks.release()
-    with locks, pytest.raises(MutexAlreadyHeldError):
-        locks.acquire()
-    with pytest.raises(MutexNotHeldError):
-        locks.transaction()
-
-
-# -- other models ----------------------------------------------------------------------------------
-
-
-class Ledger(RowLockMixin, Model):
+class Books(RowLockMixin, Model):
     """Another table, with a range key and locks in its rows."""
 
     class Meta:
@@ -167,12 +137,12 @@ class Ledger(RowLockMixin, Model):
 
 
 @pytest.fixture
-def ledger(rows: Rows) -> Iterator[type[Ledger]]:
-    class Mine(Ledger):
+def books(rows):
+    class Mine(Books):
         _connection = None
 
-        class Meta(Ledger.Meta):
-            table_name = f"ledger-{uuid.uuid4().hex}"
+        class Meta(Books.Meta):
+            table_name = f"books-{uuid.uuid4().hex}"
             host = rows.scene.proxy.url
 
     Mine.create_table(wait=True)
@@ -182,39 +152,30 @@ def ledger(rows: Rows) -> Iterator[type[Ledger]]:
     forget_holds(Mine)
 
 
-@pytest.mark.real
-def test_rows_of_several_models_are_locked_and_written_together(
-    rows: Rows, ledger: type[Ledger]
-) -> None:
+@pytest.mark.real("simulated", "local")
+def test_rows_of_several_models_are_locked_and_written_together(rows, books):
     here, key = rows.scene.here, rows.keys[0]
-    with here.locked_all([key, ledger.locked("books", 2024)]) as locked:
-        account, books = locked
-        assert (type(account), type(books)) == (here, ledger)
-        assert ledger.locked("books", 2024).acquire(blocking=False) is False
-        with locked.transaction() as transaction:
-            transaction.update(account, [here.balance.add(-3)])
-            transaction.update(books, [ledger.total.add(3)])
-    assert rows.balances == [-3, 0, 0]
-    assert ledger.get("books", 2024, consistent_read=True).total == 3
-    assert rows.free()[0]
-    assert ledger.locked_all([("books", 2024)]).acquire(blocking=False)
-
-
-def test_held_row_of_another_model_locks_none(rows: Rows, ledger: type[Ledger]) -> None:
-    here, key = rows.scene.here, rows.keys[0]
-    with ledger.locked("books", 2024):
-        locks = here.locked_all([key, ledger.locked("books", 2024)])
+    with books.locked("books", 2024):
+        locks = here.locked_all([key, books.locked("books", 2024)])
         assert locks.acquire(blocking=False) is False
     assert rows.free() == [True] * 3
+    with here.locked_all([key, books.locked("books", 2024)]) as locked:
+        account, page = locked
+        assert (type(account), type(page)) == (here, books)
+        assert books.locked("books", 2024).acquire(blocking=False) is False
+        with locked.transaction() as transaction:
+            transaction.update(account, [here.balance.add(-3)])
+            transaction.update(page, [books.total.add(3)])
+    assert rows.balances == [-3, 0, 0]
+    assert books.get("books", 2024, consistent_read=True).total == 3
+    assert rows.free()[0]
+    assert books.locked_all([("books", 2024)]).acquire(blocking=False)
 
 
-# -- contention ------------------------------------------------------------------------------------
+def run_all(*work):
+    errors = []
 
-
-def run_all(*work: Callable[[], None]) -> None:
-    errors: list[BaseException] = []
-
-    def run(each: Callable[[], None]) -> None:
+    def run(each):
         try:
             each()
         except BaseException as error:
@@ -229,12 +190,12 @@ def run_all(*work: Callable[[], None]) -> None:
     assert errors == []
 
 
-def test_locks_taken_in_opposite_orders_neither_block_nor_lose_an_update(rows: Rows) -> None:
-    any_scene, times = rows.scene, 6
+def test_locks_taken_in_opposite_orders_neither_block_nor_lose_an_update(rows):
+    scene, times = rows.scene, 6
     first, second, third = rows.keys
 
-    def work(model: type[Account], keys: list[str]) -> Callable[[], None]:
-        def several() -> None:
+    def work(model, keys):
+        def several():
             for n in range(times):
                 with model.locked_all(keys, timeout=60, poll=(0.01, 0.1)) as locked:
                     if n % 2:
@@ -245,16 +206,76 @@ def test_locks_taken_in_opposite_orders_neither_block_nor_lose_an_update(rows: R
 
         return several
 
-    def one() -> None:
+    def one():
         for _ in range(times):
-            with any_scene.there.locked(second, timeout=60, poll=(0.01, 0.1)) as row:
+            with scene.there.locked(second, timeout=60, poll=(0.01, 0.1)) as row:
                 save(row)
 
     run_all(
-        work(any_scene.here, [first, second]),
-        work(any_scene.there, [second, first]),
-        work(any_scene.there, [third, second, first]),
+        work(scene.here, [first, second]),
+        work(scene.there, [second, first]),
+        work(scene.there, [third, second, first]),
         one,
     )
     assert rows.balances == [3 * times, 4 * times, times]
+    assert all(rows.free())
+
+
+def test_locking_that_is_refused_for_good_is_not_disowned(rows):
+    rows.scene.proxy.next(deny(), op=TRANSACT)
+    with pytest.raises(TransactWriteError):
+        rows.locks().acquire()
+    assert rows.scene.proxy.kinds() == [TRANSACT]
+
+
+def test_locking_of_unknown_outcome_that_cannot_be_disowned_is_still_not_held(rows):
+    locks = rows.locks(timeout=0)
+    rows.scene.proxy.always(drop_answer(), op=TRANSACT)
+    rows.scene.proxy.always(server_error(), op="disown")
+    with pytest.raises(TransactWriteError):
+        locks.acquire(timeout=1)
+    assert not locks.held
+    assert len(rows.scene.proxy.of("disown")) == 3
+
+
+def test_without_a_date_a_dead_holder_is_watched_for_its_lease(rows):
+    dead = rows.scene.there.locked(rows.keys[1], lease=0.5, auto_renew=False, owner="dead")
+    assert dead.acquire()
+    rows.scene.proxy.always(no_date())
+    # what it knew of server time goes with its stores
+    forget_everything()
+    locks = rows.locks(poll=(0.1, 0.2))
+    assert locks.acquire(timeout=30)
+    assert locks._current("the second").claims[1].own.version > dead.fencing_token
+    locks.release()
+
+
+@pytest.mark.usefixtures("engine")  # before the clock, which stands still in its world
+def test_client_whose_clock_stood_still_gets_claims_that_are_long_enough(fake_clock, accounts):
+    accounts("b").save()
+    with accounts.locked("a"):
+        pass
+    # the clock stands, its knowledge of server time with it: the claims come out short
+    time.sleep(12)
+    fake_clock.advance(0.001)
+    locks = accounts.locked_all(["a", "b"], lease=20)
+    assert locks.acquire(blocking=False)
+    assert locks.remaining > 10
+    locks.release()
+
+
+def test_claims_that_came_too_late_are_not_held(rows):
+    with FakeClock() as clock:
+
+        def answer_late(exchange):
+            reply = exchange.apply("late answer")
+            clock.advance(3)
+            exchange.answer(reply)
+
+        locks = rows.locks(lease=2)
+        rows.scene.proxy.next(Fault("late answer", answer_late), op=TRANSACT)
+        rows.scene.proxy.always(deny(), when=that("renew"))
+        assert not locks.acquire(blocking=False)
+        assert not locks.held
+    rows.scene.proxy.wait(3, "disown")
     assert all(rows.free())

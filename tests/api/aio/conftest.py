@@ -1,0 +1,19 @@
+"""Tests that are coroutine functions run on an event loop of the test's engine."""
+
+import inspect
+
+import pytest
+from aio_scene import run, sent_on_a_loop
+
+__all__ = ["run", "sent_on_a_loop"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a coroutine function, and leave other tests to pytest."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    pyfuncitem._request.getfixturevalue("run")(pyfuncitem.obj(**arguments))
+    return True

@@ -1,0 +1,279 @@
+"""Calls that cannot work: refused at once, with an error that names the mistake, and nothing is sent."""
+
+import asyncio
+import copy
+import math
+import pickle
+
+import pytest
+from accounts import Account
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamodb_mutex import (
+    InvalidKeyError,
+    LockItem,
+    Mutex,
+    MutexError,
+    RowLock,
+    Semaphore,
+    synchronized,
+)
+from pynamodb_mutex.aio import (
+    AsyncMutex,
+    AsyncMutexGroup,
+    AsyncRowLock,
+    AsyncRowLocks,
+    AsyncSemaphore,
+    locked,
+    locked_all,
+)
+from pynamodb_mutex.groups import AnyOf, MutexGroup, RowLocks
+
+CENTURY = 100 * 365.25 * 86400
+
+
+pytestmark = pytest.mark.usefixtures("silence")
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("", "1 to 2048 bytes"),
+        ("k" * 2049, "2049"),
+        ("é" * 1025, "2050"),
+        ("🔒" * 513, "2052"),
+        ("a\ud800b", "UTF-8"),
+        (b"a", "not bytes"),
+        (None, "not NoneType"),
+        (7, "not int"),
+        (["a"], "not list"),
+    ],
+    ids=["empty", "2049", "2050", "2052", "surrogate", "bytes", "None", "int", "list"],
+)
+def test_key_that_dynamodb_would_not_take_is_refused(key, message):
+    for call in (Mutex.for_key, LockItem.force_release):
+        with pytest.raises(InvalidKeyError, match=message) as caught:
+            call(key)
+        assert isinstance(caught.value, ValueError)
+        assert isinstance(caught.value, MutexError)
+        assert caught.value.key == (key if isinstance(key, str) else None)
+
+
+class Plain(Model):
+    class Meta:
+        table_name = "plain"
+
+    key = UnicodeAttribute(hash_key=True)
+
+
+def test_model_that_is_no_lock_table_is_refused():
+    for model in (Plain, LockItem("a"), "LockItem", None, int):
+        with pytest.raises(TypeError, match="model must be LockItem or a subclass"):
+            Mutex.for_key("a", model=model)
+
+    class Ranged(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = "ranged"
+
+        kind = UnicodeAttribute(range_key=True)
+
+    with pytest.raises(InvalidKeyError, match=r"Ranged\.kind .* default"):
+        Mutex.for_key("a", model=Ranged)
+
+
+@pytest.mark.parametrize(
+    ("error", "option", "values"),
+    [
+        (ValueError, "lease", [0, -1, 0.49, math.nan, math.inf, -math.inf]),
+        (ValueError, "lease", [CENTURY + 1, 1e12, 10**400]),
+        (ValueError, "timeout", [-2, -0.1, math.nan, math.inf, CENTURY + 1, 10**400, -(10**400)]),
+        (ValueError, "max_hold", [0, -1, math.nan, math.inf, 1e12]),
+        (ValueError, "owner", ["", "me\ud800"]),
+        (ValueError, "poll", [(0, 1), (-1, 1), (2, 1), (0.1, math.inf), (math.nan, 1), (1, 1e12)]),
+        (ValueError, "data", [math.nan, [math.inf], {"a": -math.inf}]),
+        (TypeError, "lease", [None, "30", True, [1], 1j]),
+        (TypeError, "timeout", ["1", False]),
+        (TypeError, "max_hold", ["1", True]),
+        (TypeError, "owner", [7, b"me", ["me"]]),
+        (TypeError, "on_lost", ["print", 7]),
+        (TypeError, "poll", [0.1, [0.1, 1.0], (0.1,), (0.1, 1, 2), None, "ab"]),
+        (TypeError, "poll", [("a", "b"), (True, 1)]),
+        (TypeError, "data", [object(), {1, 2}, b"x", {"a": object()}, [1j]]),
+    ],
+)
+def test_value_that_no_option_can_have_is_refused(error, option, values):
+    for value in values:
+        with pytest.raises(error, match="JSON" if option == "data" else option):
+            Mutex.for_key("a", **{option: value})
+
+
+def test_value_that_an_option_can_have_is_taken():
+    for options in (
+        *[{"lease": lease} for lease in (0.5, 1, 86400)],
+        *[{"timeout": timeout} for timeout in (-1, -1.0, 0)],
+        *[{"poll": poll} for poll in ((0.001, 0.001), (1, 60))],
+        {"lease": CENTURY, "timeout": CENTURY, "max_hold": CENTURY, "poll": (CENTURY, CENTURY)},
+        {"max_hold": 0.1, "on_lost": print},
+        {"on_lost": None, "owner": None, "max_hold": None, "data": None},
+    ):
+        assert not Mutex.for_key("a", **options).held
+
+
+def test_no_timeout_is_as_if_none_were_given():
+    for make in (
+        lambda **options: Mutex.for_key("a", **options),
+        lambda **options: Mutex.for_keys(["a", "b"], **options),
+        lambda **options: Mutex.any_of(["a", "b"], **options),
+        lambda **options: Semaphore.for_key("a", permits=2, **options),
+    ):
+        assert make(timeout=None)._options == make()._options == make(timeout=-1)._options
+    own = Mutex.for_key("a", timeout=0)._options
+    assert own.patience(blocking=True, timeout=None) == 0
+    assert own.patience(blocking=True, timeout=-1) == math.inf
+    assert Mutex.for_key("a", data={"NaN": "Infinity"})._options.data == '{"NaN": "Infinity"}'
+
+
+def test_retention_that_no_row_can_have_is_refused():
+    for retention in (-1, math.nan, CENTURY + 1):
+        with pytest.raises(ValueError, match="retention"):
+            type("Kept", (LockItem,), {"retention": retention})
+    with pytest.raises(TypeError, match="retention"):
+        type("Kept", (LockItem,), {"retention": "7 days"})
+
+
+@pytest.mark.parametrize("copying", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_lock_is_not_copied_and_the_error_says_how_to_make_it(copying):
+    with pytest.raises(TypeError, match=r"Mutex\.for_key\('a'\)"):
+        copying(Mutex.for_key("a"))
+    with pytest.raises(TypeError, match=r"Account\.locked\(") as caught:
+        copying(Account.locked("a"))
+    assert "for_key" not in str(caught.value)
+
+
+class Special(Mutex):
+    """A subclass of a user's own."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "instead"),
+    [
+        (Mutex, "Mutex.for_key(...)"),
+        (Special, "Special.for_key(...)"),
+        (Semaphore, "Semaphore.for_key(...)"),
+        (AnyOf, "Mutex.any_of([...])"),
+        (MutexGroup, "Mutex.for_keys([...])"),
+        (RowLock, "locked(...) of the row's model"),
+        (RowLocks, "locked_all([...]) of the rows' model"),
+        (AsyncMutex, "AsyncMutex.for_key(...)"),
+        (AsyncSemaphore, "AsyncSemaphore.for_key(...)"),
+        (AsyncMutexGroup, "AsyncMutex.for_keys([...])"),
+        (AsyncRowLock, "pynamodb_mutex.aio.locked(Model, ...)"),
+        (AsyncRowLocks, "pynamodb_mutex.aio.locked_all(Model, [...])"),
+    ],
+)
+def test_class_that_is_called_names_what_makes_its_objects(kind, instead):
+    for args, options in (((), {}), (("x",), {}), (("x", 3), {}), ((), {"key": "x", "lease": 3})):
+        with pytest.raises(TypeError) as raised:
+            kind(*args, **options)
+        assert str(raised.value) == f"{kind.__name__}(...) makes no lock: call {instead}"
+
+
+@pytest.mark.parametrize(
+    ("call", "made_by", "other"),
+    [
+        (lambda: Semaphore.for_row(Account, "a"), "Semaphore.for_key(...)", "Mutex.for_row(...)"),
+        (lambda: Semaphore.any_of(["x", "y"]), "Semaphore.for_key(...)", "Mutex.any_of(...)"),
+        (lambda: AnyOf.for_key("x"), "Mutex.any_of([...])", "Mutex.for_key(...)"),
+        (lambda: RowLock.for_key("x"), "locked(...) of the row's model", "Mutex.for_key(...)"),
+        (
+            lambda: AsyncSemaphore.for_row(Account, "a"),
+            "AsyncSemaphore.for_key(...)",
+            "AsyncMutex.for_row(...)",
+        ),
+    ],
+)
+def test_inherited_method_that_makes_no_object_of_the_class_names_what_does(call, made_by, other):
+    with pytest.raises(TypeError) as raised:
+        call()
+    assert str(raised.value).endswith(f": call {made_by} for one, or {other}")
+
+
+def attached(lock, *args, **options):
+    """Attach, also where that is awaited; nothing is sent before the mistake is seen."""
+    result = lock.attach(*args, **options)
+    return asyncio.run(result) if asyncio.iscoroutine(result) else result
+
+
+CALLS = {
+    "for_key": lambda kind, **options: kind.for_key("x", **options),
+    "for_row": lambda kind, **options: kind.for_row(Account, "a", **options),
+    "for_keys": lambda kind, **options: kind.for_keys(["x", "y"], **options),
+    "any_of": lambda kind, **options: kind.any_of(["x", "y"], **options),
+    "attach": lambda kind, **options: attached(kind, "{}", **options),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "makers"),
+    [
+        (AnyOf, {"any_of"}),
+        (Semaphore, {"for_key"}),
+        (RowLock, {"attach"}),
+        (AsyncSemaphore, {"for_key"}),
+        (AsyncRowLock, {"attach"}),
+    ],
+)
+def test_every_method_that_makes_no_object_of_the_class_is_refused(kind, makers):
+    for name in set(CALLS) - makers:
+        with pytest.raises(TypeError, match=rf"^{kind.__name__}\.{name}\(\) makes no "):
+            CALLS[name](kind)
+
+
+def test_method_makes_an_object_of_its_class():
+    assert type(Special.for_key("x")) is Special
+    assert type(Special.for_row(Account, "a")) is Special
+    assert type(AnyOf.any_of(["x", "y"])) is AnyOf
+    assert type(Semaphore.for_key("x", permits=3)) is Semaphore
+    assert type(AsyncSemaphore.for_key("x", permits=3)) is AsyncSemaphore
+    with pytest.raises(TypeError):
+        Mutex.for_key("a", LockItem)
+
+
+def options_of(function, *args, **more):
+    return lambda **options: function(*args, **more, **options)
+
+
+@pytest.mark.parametrize(
+    ("called", "call"),
+    [
+        *[
+            (f"{kind.__name__}.{name}", options_of(call, kind))
+            for kind in (Mutex, Special, AsyncMutex)
+            for name, call in CALLS.items()
+            if (kind, name) != (Special, "for_key")  # Python names the class that has it
+        ],
+        ("AnyOf.any_of", options_of(CALLS["any_of"], AnyOf)),
+        ("Semaphore.for_key", options_of(CALLS["for_key"], Semaphore, permits=2)),
+        ("AsyncSemaphore.for_key", options_of(CALLS["for_key"], AsyncSemaphore, permits=2)),
+        ("RowLock.attach", options_of(CALLS["attach"], RowLock, model=Account)),
+        ("AsyncRowLock.attach", options_of(CALLS["attach"], AsyncRowLock, model=Account)),
+        ("Account.locked", options_of(Account.locked, "a")),
+        ("Account.locked_all", options_of(Account.locked_all, ["a", "b"])),
+        ("Account.locked_all", options_of(Account.locked_all, [Account.locked("a")])),
+        ("Mutex.for_keys", options_of(Mutex.for_keys, [Mutex.for_key("a")])),
+        ("locked", options_of(locked, Account, "a")),
+        ("locked_all", options_of(locked_all, Account, ["a", "b"])),
+        ("synchronized", options_of(synchronized, "x")),
+    ],
+)
+def test_unknown_option_names_the_function_that_was_called(called, call):
+    with pytest.raises(TypeError) as raised:
+        call(lease=3, lese=3)
+    assert str(raised.value) == f"{called}() got an unexpected keyword argument 'lese'"
+
+
+def test_table_of_a_row_is_no_option():
+    for locked_by in (Account.locked, Account.locked_all):
+        with pytest.raises(TypeError, match=r"Account\.\w+\(\) got .* 'model'"):
+            locked_by("a", model=LockItem)

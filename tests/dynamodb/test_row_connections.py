@@ -1,0 +1,435 @@
+"""Connections of row locks: the retries and timeouts of a model's Meta, and transactions by a connection of the caller."""
+
+import types
+import uuid
+from contextlib import contextmanager
+
+import boto3
+import botocore.endpoint
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.connection import Connection
+from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
+from pynamodb.models import Model
+from pynamodb.signals import pre_dynamodb_send
+from pynamodb.transactions import TransactWrite
+from row_scene import TRANSACT, delete, every_write, save, update
+
+from dev.faultproxy import (
+    delay_answer,
+    drop_answer,
+    drop_request,
+    fault_proxy,
+    page,
+    refuse,
+    server_error,
+    throttle,
+    through,
+)
+from pynamodb_mutex import MutexError, MutexLostError, RowLockedError, RowLockMixin
+from pynamodb_mutex._dynamodb import connection as _store
+from pynamodb_mutex.testing import use
+
+ERRORS = {save: PutError, update: UpdateError, delete: DeleteError}
+
+
+@pytest.fixture(autouse=True)
+def no_backoff(monkeypatch):
+    """Let botocore repeat at once."""
+    unhurried = types.SimpleNamespace(sleep=lambda _: None)
+    monkeypatch.setattr(botocore.endpoint, "time", unhurried)
+
+
+@contextmanager
+def new_process(scene, retries=3):
+    """Make a client of a scene's row that has had no answer yet, whose Meta says how often to repeat."""
+    with fault_proxy(scene.engine) as proxy:
+        client = through(proxy, scene.there, read_timeout=30)
+        client.Meta.max_retry_attempts = retries
+        if scene.in_table:
+            client.lock_model = through(proxy, scene.locks)
+        yield client, proxy
+
+
+def error_of(scene, write):
+    """Return the error of a write that fails without its lock."""
+    return TransactWriteError if scene.in_table else ERRORS[write]
+
+
+def attempts(scene, proxy, write):
+    """Say of each attempt at a write whether it was applied."""
+    return [seen.applied for seen in proxy.of(scene.op(write.__name__))]
+
+
+# -- how often --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [throttle, server_error, drop_request])
+@every_write
+def test_write_is_repeated_as_often_as_meta_says(any_scene, write, fault):
+    op, error = any_scene.op(write.__name__), error_of(any_scene, write)
+    for retries in (0, 1, 6):
+        any_scene.old(any_scene.key).save()
+        with new_process(any_scene, retries) as (client, proxy):
+            proxy.always(fault(), op=op)
+            with pytest.raises(error) as raised:
+                write(client(any_scene.key))
+            assert type(raised.value) is error
+            assert attempts(any_scene, proxy, write) == [False] * (retries + 1)
+        with new_process(any_scene, retries) as (client, proxy):
+            proxy.next(*[fault() for _ in range(retries)], op=op)
+            write(client(any_scene.key))
+            assert attempts(any_scene, proxy, write) == [False] * retries + [True]
+        assert any_scene.gone if write is delete else any_scene.row.last == "mine"
+
+
+@pytest.mark.real("embedded")
+def test_transaction_is_repeated_as_often_as_its_connection_says(row_scene):
+    with new_process(row_scene, retries=7) as (client, proxy):
+
+        def transact(retries):
+            connection = Connection(host=proxy.url, max_retry_attempts=retries)
+            with TransactWrite(connection=connection) as transaction:
+                transaction.save(client(row_scene.key))
+                transaction.update(client(f"{row_scene.key}-2"), [client.balance.add(1)])
+
+        for retries in (0, 2):
+            proxy.start_anew()
+            proxy.next(*[throttle() for _ in range(retries)], op=TRANSACT)
+            transact(retries)
+            assert [seen.applied for seen in proxy.of(TRANSACT)] == [False] * retries + [True]
+            proxy.start_anew()
+            proxy.always(throttle(), op=TRANSACT)
+            with pytest.raises(TransactWriteError):
+                transact(retries)
+            assert len(proxy.of(TRANSACT)) == retries + 1
+
+
+def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene):
+    with new_process(row_scene, retries=4) as (client, proxy):
+        proxy.next(*[drop_request() for _ in range(4)], op="GetItem")
+        proxy.next(*[throttle() for _ in range(4)], op="PutItem")
+        save(client(row_scene.key))
+        assert [seen.applied for seen in proxy.of("GetItem")] == [False] * 4 + [True]
+        assert attempts(row_scene, proxy, save) == [False] * 4 + [True]
+
+
+@pytest.mark.real("embedded")
+def test_unreachable_endpoint_is_the_error_of_the_write(any_scene):
+    with new_process(any_scene, retries=1) as (client, _):
+        pass  # nothing listens there any more
+    for write in (save, update, delete):
+        with pytest.raises(error_of(any_scene, write)) as raised:
+            write(client(any_scene.key))
+        assert type(raised.value) is error_of(any_scene, write)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda: refuse("TransactionConflictException"),
+        lambda: refuse(
+            "TransactionCanceledException",
+            CancellationReasons=[{"Code": "TransactionConflict"}, {"Code": "None"}],
+        ),
+    ],
+    ids=["alone", "together"],
+)
+@every_write
+def test_write_that_meets_a_lock_on_its_way_is_repeated_whatever_meta_says(any_scene, write, fault):
+    with new_process(any_scene, retries=0) as (client, proxy):
+        proxy.next(fault(), fault(), op=any_scene.op(write.__name__))
+        write(client(any_scene.key))
+        assert attempts(any_scene, proxy, write) == [False, False, True]
+
+
+def test_transaction_that_meets_a_lock_on_its_way_is_repeated_as_it_was(row_scene):
+    reasons = [{"Code": "TransactionConflict"}]
+    fault = refuse("TransactionCanceledException", CancellationReasons=reasons)
+    with new_process(row_scene) as (client, proxy):
+        proxy.next(fault, fault, op=TRANSACT)
+        connection = Connection(host=proxy.url, max_retry_attempts=0)
+        with TransactWrite(connection=connection) as transaction:
+            transaction.update(client(row_scene.key), [client.balance.add(1)])
+        sent = proxy.of(TRANSACT)
+        assert [seen.applied for seen in sent] == [False, False, True]
+        # by its token DynamoDB knows it again
+        assert sent[0].body == sent[1].body == sent[2].body
+    assert row_scene.row.balance == 1
+
+
+@every_write
+def test_page_in_place_of_an_answer_is_no_answer(any_scene, write):
+    with new_process(any_scene) as (client, proxy):
+        proxy.next(page(200), op=any_scene.op(write.__name__))
+        with pytest.raises(error_of(any_scene, write), match="not DynamoDB's"):
+            write(client(any_scene.key))
+    assert any_scene.row.last is None
+
+
+# -- how long ---------------------------------------------------------------------------------------
+
+
+@every_write
+def test_late_answer_is_waited_for_as_long_as_meta_says(any_scene, write, monkeypatch):
+    monkeypatch.setattr(_store, "READ_TIMEOUT", 0.2)
+    with new_process(any_scene) as (client, proxy):
+        proxy.next(delay_answer(1.0), op="GetItem")
+        proxy.next(delay_answer(1.0), op=any_scene.op(write.__name__))
+        write(client(any_scene.key))
+        assert attempts(any_scene, proxy, write) == [True]
+
+
+def test_guarded_write_has_the_patience_of_its_lock(row_scene, monkeypatch):
+    monkeypatch.setattr(_store, "READ_TIMEOUT", 0.5)
+    with new_process(row_scene, retries=0) as (client, proxy), client.locked(row_scene.key) as row:
+        proxy.next(throttle(), throttle(), delay_answer(5.0), op="PutItem")
+        save(row)
+        # it did not wait for the late one, and knew its own result again
+        assert attempts(row_scene, proxy, save)[:4] == [False, False, True, False]
+    assert row_scene.row.balance == 1
+
+
+# -- what is known of attempts that botocore repeats ------------------------------------------------
+
+
+def test_request_of_who_listens_to_pynamodbs_signals_is_distinguished(row_scene):
+    other = f"{row_scene.key}-other"
+    with new_process(row_scene) as (client, proxy):
+        client(other).save()
+
+        def write_another(_, **__):
+            pre_dynamodb_send.disconnect(write_another)
+            row_scene.taken()
+            proxy.next(drop_answer(), op="PutItem")
+            client(other).save()
+
+        pre_dynamodb_send.connect(write_another)
+        with pytest.raises(RowLockedError) as raised:
+            save(client(row_scene.key))
+        assert raised.value.applied is False
+
+
+def test_write_goes_by_the_models_own_connection(row_scene):
+    senders = []
+
+    def note(sender, **_):
+        senders.append(sender)
+
+    with new_process(row_scene) as (client, _), pre_dynamodb_send.connected_to(note):
+        for write in (save, update, delete):
+            write(client(row_scene.key))
+        assert senders == [client._get_connection().connection] * 4
+
+
+def test_meta_of_a_subclass_counts():
+    class Base(RowLockMixin, Model):
+        class Meta:
+            table_name = "rows"
+            host = "http://127.0.0.1:1"
+
+        pk = UnicodeAttribute(hash_key=True)
+
+    base = Base._get_connection()
+
+    class Same(Base):
+        pass
+
+    class Other(Base):
+        class Meta(Base.Meta):
+            table_name = "rows"
+            host = "http://127.0.0.1:2"
+            max_retry_attempts = 9
+
+    assert Same._get_connection() is base
+    other = Other._get_connection().connection
+    assert (other.host, other._max_retry_attempts_exception) == ("http://127.0.0.1:2", 9)
+
+
+FAR = "eu-west-1"
+
+
+def send(transaction):
+    """Send what was put into a transaction."""
+    with transaction:
+        pass
+
+
+class Row(RowLockMixin, Model):
+    class Meta:
+        table_name = f"rows-{uuid.uuid4().hex}"
+        billing_mode = "PAY_PER_REQUEST"
+
+    pk = UnicodeAttribute(hash_key=True)
+    balance = NumberAttribute(default=0)
+
+
+@pytest.fixture
+def two_regions(embedded_engine):
+    """The table in two regions; DynamoDB Local would have one for both."""
+    with use(embedded_engine):
+        Row.create_table(wait=True)
+        far = boto3.client("dynamodb", region_name=FAR)
+        far.create_table(
+            TableName=Row.Meta.table_name,
+            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        yield far
+        far.delete_table(TableName=Row.Meta.table_name)
+        Row.delete_table()
+
+
+def test_row_goes_where_the_connection_leads_and_the_lock_there_counts(two_regions):
+    class There(Row):
+        class Meta(Row.Meta):
+            table_name = Row.Meta.table_name
+            region = FAR
+
+    def save_there():
+        with TransactWrite(connection=Connection(region=FAR)) as transaction:
+            transaction.save(Row("a", balance=1))
+            transaction.update(Row("b"), [Row.balance.set(2)])
+
+    save_there()
+    assert [row.pk for row in Row.scan()] == []
+    assert sorted(row.pk for row in There.scan()) == ["a", "b"]
+    Row("a").save()
+    with Row.locked("a"):
+        save_there()
+    with There.locked("a"), pytest.raises(RowLockedError):
+        save_there()
+
+
+def test_row_that_is_locked_elsewhere_is_an_error(two_regions):
+    for key in ("a", "b"):
+        Row(key).save()
+    for unlock in (False, True):
+        with Row.locked_all(["a", "b"]) as rows:
+            row = rows[0]
+            transaction = TransactWrite(connection=Connection(region=FAR))
+            transaction.save(row)
+            transaction.save(Row("c"))
+            message = f"goes to {FAR} at .*'.*/a' is locked in us-east-1 at"
+            with pytest.raises(MutexError, match=message):
+                send(transaction)
+            assert row.row_lock.held
+            with rows.transaction(unlock=unlock) as transaction:
+                transaction.update(row, [Row.balance.add(1)])
+    assert {row.pk: row.balance for row in Row.scan()} == {"a": 2, "b": 0}
+    assert two_regions.scan(TableName=Row.Meta.table_name)["Count"] == 0
+
+
+def test_row_that_is_locked_with_other_credentials_is_an_error(row_scene):
+    host = row_scene.here.Meta.host
+    other = Connection(host=host, aws_access_key_id="other", aws_secret_access_key="secret")
+    with row_scene.lock() as row:
+        with (
+            pytest.raises(MutexError, match="with other credentials"),
+            TransactWrite(connection=other) as transaction,
+        ):
+            transaction.save(row)
+        assert row.row_lock.held
+    assert row_scene.proxy.of(TRANSACT) == []
+
+
+def test_lock_in_a_lock_table_elsewhere_is_an_error(table_scene):
+    with table_scene.lock() as row:
+        with (
+            pytest.raises(MutexError, match=r"is locked in .*row_lock\.transaction"),
+            TransactWrite(connection=Connection()) as transaction,
+        ):
+            transaction.save(row)
+        assert row.row_lock.held
+
+
+@pytest.mark.real("embedded")
+def test_connection_that_leads_nowhere_is_pynamodbs_error(row_scene):
+    with (
+        row_scene.lock() as row,
+        pytest.raises(TransactWriteError, match="Invalid endpoint"),
+        TransactWrite(connection=Connection(host="nowhere")) as transaction,
+    ):
+        transaction.save(row)
+
+
+# -- what else it asks for --------------------------------------------------------------------------
+
+
+@pytest.mark.real("embedded")
+def test_request_asks_for_what_the_caller_asked_for(any_scene):
+    def transaction(row, **options):
+        connection = Connection(host=any_scene.here.Meta.host)
+        made = TransactWrite(connection=connection, **options)
+        made.update(row, [any_scene.here.balance.add(1)])
+        return made
+
+    for locked in (False, True):
+        row = any_scene.locked() if locked else any_scene.here(any_scene.key)
+        any_scene.proxy.start_anew()
+        asked = {"return_consumed_capacity": "INDEXES", "return_item_collection_metrics": "SIZE"}
+        answer = transaction(row, **asked)._commit()
+        (sent,) = any_scene.proxy.of(TRANSACT)
+        assert sent.body["ReturnConsumedCapacity"] == "INDEXES"
+        assert sent.body["ReturnItemCollectionMetrics"] == "SIZE"
+        assert "ConsumedCapacity" in answer
+        transaction(row)._commit()
+        sent = any_scene.proxy.of(TRANSACT)[-1]
+        # as PynamoDB's own
+        assert sent.body["ReturnConsumedCapacity"] == "TOTAL"
+        assert "ReturnItemCollectionMetrics" not in sent.body
+        for option in asked:
+            with pytest.raises(ValueError, match="must be one of"):
+                transaction(row, **{option: "MUCH"})._commit()
+        assert len(any_scene.proxy.of(TRANSACT)) == 2
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_error_shows_the_row_only_if_asked_for(any_scene, locked):
+    model = any_scene.here
+    row = any_scene.locked() if locked else model(any_scene.key)
+    no = model.balance == 99
+
+    def refused(write, **options):
+        transaction = TransactWrite(connection=Connection(host=model.Meta.host))
+        transaction.condition_check(any_scene.old, f"{any_scene.key}-2", condition=~no)
+        if write is save:
+            transaction.save(row, condition=no, **options)
+        elif write is update:
+            transaction.update(row, [model.balance.add(1)], condition=no, **options)
+        else:
+            transaction.delete(row, condition=no)
+        with pytest.raises(TransactWriteError) as raised:
+            send(transaction)
+        return raised.value.cancellation_reasons
+
+    for write in (save, update, delete):
+        reasons = refused(write)
+        assert reasons[1].code == "ConditionalCheckFailed"
+        assert all(reason is None or reason.raw_item is None for reason in reasons)
+    for write in (save, update):
+        shown = refused(write, return_values="ALL_OLD")[1]
+        assert shown.raw_item["name"] == {"S": any_scene.key}
+        assert refused(write, return_values="NONE")[1].raw_item is None
+
+
+def test_error_still_shows_the_row_of_a_model_without_locks(row_scene):
+    old = row_scene.old
+    transaction = TransactWrite(connection=Connection(host=row_scene.here.Meta.host))
+    transaction.save(row_scene.here(f"{row_scene.key}-2"))
+    transaction.save(old(row_scene.key), condition=old.balance == 99, return_values="ALL_OLD")
+    with pytest.raises(TransactWriteError) as raised:
+        send(transaction)
+    assert raised.value.cancellation_reasons[1].raw_item["name"] == {"S": row_scene.key}
+
+
+def test_loss_still_shows_in_a_transaction_of_its_own_connection(row_scene):
+    row = row_scene.locked()
+    row_scene.forced_and_taken()
+    with (
+        pytest.raises(MutexLostError) as raised,
+        TransactWrite(connection=Connection(host=row_scene.here.Meta.host)) as transaction,
+    ):
+        transaction.save(row)
+    assert raised.value.applied is False

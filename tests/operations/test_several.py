@@ -1,0 +1,328 @@
+"""Locks taken together: waiters for several keys, and what one member's loss or release means for the others."""
+
+import itertools
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from driving import acquiring, scheduled
+from group_scene import TRANSACT, Keys, kinds
+from hearing import hearing, until
+from lock_items import Elsewhere
+from pynamodb.exceptions import GetError
+from stores import QueueFor
+
+from dev.faultproxy import deny
+from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
+from pynamodb_mutex._operations.held import Held
+from pynamodb_mutex._operations.release import release
+from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex.testing import FakeClock
+
+
+def watchers(group):
+    return [list(QueueFor(m._options.model, m.key).watchers) for m in group.members]
+
+
+def test_poll_is_one_request_for_the_keys_that_are_held(keys):
+    others = [keys.taken(0), keys.taken(2)]
+    assert not keys.group(poll=(0.1, 0.2)).acquire(timeout=3)
+    assert set(kinds(keys.scene.proxy)[1:]) == {"BatchGetItem"}
+    (tables,) = {len(seen.body["RequestItems"]) for seen in keys.scene.proxy.of("BatchGetItem")}
+    assert tables == 1
+    (read,) = keys.scene.proxy.of("BatchGetItem")[0].body["RequestItems"].values()
+    assert read["ConsistentRead"] is False
+    assert len(read["Keys"]) == 2
+    for other in others:
+        other.release()
+    assert keys.group().acquire(blocking=False)
+
+
+def test_release_in_the_process_wakes_the_waiter(keys):
+    holder, waiting = keys.group(1, 2), keys.group(poll=(60, 60), timeout=100)
+    acquired_at = []
+
+    def wait():
+        assert waiting.acquire()
+        acquired_at.append(time.monotonic())
+
+    assert holder.acquire()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    keys.scene.proxy.wait(2, TRANSACT)
+    while not watchers(waiting)[2]:
+        time.sleep(0.01)
+    time.sleep(5)
+    released_at = time.monotonic()
+    holder.release()
+    thread.join(60)
+    # at once: it would poll 60 s after its last poll
+    assert acquired_at == [pytest.approx(released_at, abs=0.01)]
+    assert waiting.held
+    assert watchers(waiting) == [[]] * 3
+    waiting.release()
+
+
+@pytest.mark.parametrize("leaves", ["by its end", "by an error", "interrupted"])
+def test_waiter_that_leaves_is_not_woken_any_more_but_the_next(keys, leaves):
+    other = keys.taken(0)
+    group = keys.group()
+    with FakeClock() as clock:
+        first, second = (acquiring(group, True, 10) for _ in range(2))
+        wakeups = [driven.until_it_waits().wakeup for driven in (first, second)]
+        assert watchers(group) == [wakeups] * 3
+        if leaves == "interrupted":
+            first.interrupt()
+        elif leaves == "by an error":
+            keys.scene.proxy.always(deny())
+            first.step()
+            with pytest.raises(GetError):
+                first.until_it_waits()
+        else:
+            clock.advance(11)
+            first.step()
+            assert first.until_it_waits() is None
+            assert first.result is None
+        assert watchers(group) == [wakeups[1:]] * 3
+        assert [wakeup.rung for wakeup in wakeups] == [False, True]
+        second.interrupt()
+    assert watchers(group) == [[]] * 3
+    other.release()
+
+
+def test_newcomer_lets_older_waiters_go_first(keys):
+    other = keys.taken(0)
+    older = acquiring(keys.group(), True, 20)
+    older.until_it_waits()
+    other.release()
+    keys.scene.proxy.start_anew()
+    newcomer = acquiring(keys.group(0, poll=(1, 1)), True, 20)
+    assert newcomer.until_it_waits().until > local_clock().now() + 0.5
+    assert kinds(keys.scene.proxy) == []
+    # one that does not wait need not let others go first
+    assert keys.group(0).acquire(blocking=False)
+    older.interrupt()
+    newcomer.interrupt()
+
+
+def test_lock_that_changes_hands_is_polled_often(keys, monkeypatch):
+    monkeypatch.setattr(current_process(), "uniform", lambda _, most: most)
+    other = keys.taken(1)
+    waiter = acquiring(keys.group(poll=(1, 100)), True, 1000)
+
+    def wait():
+        if waiter.effect is not None:
+            waiter.step()
+        return waiter.until_it_waits().until - local_clock().now()
+
+    assert [round(wait() / 3) for _ in range(2)] == [1, 3]
+    other.release()
+    again = keys.taken(1)
+    assert wait() <= 3
+    assert 3 < wait() <= 9
+    again.release()
+    waiter.interrupt()
+
+
+# -- contention ------------------------------------------------------------------------------------
+
+
+def test_groups_and_single_locks_exclude_each_other(keys):
+    inside = {key: [] for key in keys.keys}
+    options = {"lease": 20, "timeout": 100, "poll": (0.01, 0.05)}
+
+    def work(lock, *held):
+        for _ in range(5):
+            with lock:
+                for key in held:
+                    inside[key].append(1)
+                time.sleep(0.005)
+                assert all(len(inside[key]) == 1 for key in held)
+                for key in held:
+                    inside[key].pop()
+
+    groups = [keys.group(*places, **options) for places in ((0, 1), (1, 2), (2, 0))]
+    others = [keys.other(place, **options) for place in (0, 1)]
+    with ThreadPoolExecutor(5) as pool:
+        working = [pool.submit(work, group, *group.keys) for group in groups]
+        working += [pool.submit(work, other, other.key) for other in others]
+        for each in working:
+            each.result(100)
+
+
+SEATS, MEALS = 5, 8
+
+
+@pytest.mark.parametrize("clients", [[LockItem], [LockItem, Elsewhere]])
+def test_dining_philosophers_all_eat_and_never_two_neighbours_at_once(table, clients):
+    """Each takes both forks or none, so nobody starves: threads of one process, and of two in turn."""
+
+    def dine(seat):
+        forks = [f"fork-{seat}", f"fork-{(seat + 1) % SEATS}"]
+        options = {"model": clients[seat % len(clients)], "lease": 20, "timeout": 60}
+        meals = []
+        for _ in range(MEALS):
+            with Mutex.for_keys(forks, **options, poll=(0.01, 0.1)) as group:
+                since = time.monotonic()
+                time.sleep(random.uniform(0, 0.02))
+                assert group.held
+                meals.append((since, time.monotonic(), group.fencing_tokens))
+            time.sleep(random.uniform(0, 0.02))
+        return meals
+
+    with ThreadPoolExecutor(SEATS) as pool:
+        meals = [each.result(90) for each in [pool.submit(dine, seat) for seat in range(SEATS)]]
+    for fork in range(SEATS):
+        uses = sorted(
+            (since, until, tokens[f"fork-{fork}"])
+            for each in (meals[fork], meals[fork - 1])
+            for since, until, tokens in each
+        )
+        assert len(uses) == 2 * MEALS
+        for before, after in itertools.pairwise(uses):
+            assert before[1] <= after[0]
+            assert before[2] < after[2]
+
+
+class Losses:
+    """The mutexes with which `on_lost` was called."""
+
+    def __init__(self):
+        self.keys = []
+        self.came = threading.Event()
+
+    def __call__(self, mutex):
+        self.keys.append(mutex.key)
+        self.came.set()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often the renewal loop handled each that is scheduled."""
+    count = {}
+    handle = Held.is_to_be_renewed
+
+    def counting(self, *args):
+        count[id(self)] = count.get(id(self), 0) + 1
+        return handle(self, *args)
+
+    monkeypatch.setattr(Held, "is_to_be_renewed", counting)
+    return lambda held: count.get(id(getattr(held, "together", held)), 0)
+
+
+@pytest.mark.parametrize("lose", [Keys.force, Keys.forced_and_taken])
+def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, calls):
+    """Forced without this process knowing, or taken as after a pause; reported of each, once."""
+    on_lost = Losses()
+    with FakeClock() as clock, hearing(keys.scene.key) as heard:
+        group = keys.group(lease=30, on_lost=on_lost)
+        assert group.acquire()
+        lose(keys, 0)
+        with pytest.raises(MutexLostError):
+            group.members[0].release()
+        # else the others would be neither renewed nor lost, and due again and again
+        assert [mutex.lost for mutex in group.members] == [True] * 3
+        assert on_lost.came.wait(60)
+        held = group._latest
+        assert held not in scheduled()
+        clock.advance(100)
+        assert calls(held) == 0
+        heard.wait("lost", 3)
+        assert {mutex.loss for mutex in group.members} == {group.loss}
+        assert [told["loss"] for told in heard.of("lost")][:3] == [group.loss] * 3
+        assert group.loss is (Loss.FORCED if lose is Keys.force else Loss.TAKEN)
+        with pytest.raises(MutexLostError):
+            group.release()
+        here = [event for event in heard.events if event.sender is keys.scene.here]
+        assert sorted(e.told["key"] for e in here if e.name == "lost") == keys.keys
+        assert "released" not in [event.name for event in here]
+    assert len(on_lost.keys) == 1
+    assert keys.free()[1:] == [True, True]
+
+
+def test_others_are_renewed_after_one_member_was_released(keys, calls):
+    proxy = keys.scene.proxy
+    with FakeClock() as clock:
+        group = keys.group(lease=30)
+        assert group.acquire()
+        group.members[0].release()
+        other = keys.taken(0, lease=600)
+        for count in (1, 2, 3):
+            before = calls(group._latest)
+            clock.advance(10.5)
+            proxy.wait(1 + count, "TransactWriteItems")
+            until(lambda: not group._latest.is_unanswered)
+            # once for the renewal, and perhaps once more for what its answer planned
+            assert calls(group._latest) - before <= 3
+        assert not group.lost
+        assert group.members[1].held
+        assert group.members[2].held
+        group.release()
+    other.release()
+
+
+def test_loss_found_by_the_release_of_one_row_is_the_loss_of_all(rows, calls):
+    with FakeClock() as clock:
+        locks = rows.locks(lease=30)
+        assert locks.acquire()
+        held = locks._latest
+        first, *others = held.claims
+        rows.force(0)
+        with pytest.raises(MutexLostError):
+            run(current_process(), release(first))
+        assert all(claim.loss is Loss.FORCED for claim in others)
+        clock.advance(100)
+        assert held not in scheduled()
+        assert calls(held) == 0
+        with pytest.raises(MutexLostError):
+            locks.release()
+    assert rows.free() == [True] * 3
+
+
+def find_it_lost(scene, mutex):
+    scene.force()
+    with pytest.raises(MutexLostError):
+        mutex.release()
+
+
+def find_it_taken(scene, mutex):
+    scene.forced_and_taken()
+    with pytest.raises(MutexLostError):
+        mutex.renew()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        find_it_lost,
+        find_it_taken,
+        lambda _, mutex: mutex.detach(),
+        lambda _, mutex: mutex.release(),
+    ],
+)
+def test_lock_that_ended_is_not_handled_by_the_renewal_loop_again(scene, calls, end):
+    with FakeClock() as clock:
+        mutex = scene.mutex(lease=30)
+        assert mutex.acquire()
+        end(scene, mutex)
+        assert mutex._latest.together not in scheduled()
+        clock.advance(100)
+        assert calls(mutex._latest) == 0
+
+
+def test_lease_that_ends_after_one_member_was_released_is_the_loss_of_the_others(keys):
+    on_lost = Losses()
+    with FakeClock() as clock:
+        group = keys.group(lease=30, auto_renew=False, on_lost=on_lost)
+        assert group.acquire()
+        group.members[1].release()
+        clock.advance(31)
+        assert on_lost.came.wait(60)
+        assert [mutex.lost for mutex in group.members] == [True, False, True]
+        assert group._latest not in scheduled()
+        with pytest.raises(MutexLostError):
+            group.release()

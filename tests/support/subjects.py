@@ -1,0 +1,440 @@
+"""Locks of every kind, and writes under a lock in every way, each kind and way by the same names.
+
+The fixtures `subject` and `written` of subject_fixtures.py run one test over all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import uuid
+
+from group_scene import TRANSACT, Keys, that
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.connection import Connection
+from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite
+from row_scene import Rows
+
+from pynamodb_mutex import Loss, Mutex, Semaphore
+from pynamodb_mutex.aio import AsyncMutex
+
+REFUSALS = {"ConditionalCheckFailedException", "TransactionCanceledException"}
+
+
+def assert_changes_nothing(scene, kept):
+    """Let a request that the network kept reach the engine, and see that it changes nothing."""
+    before = scene.everything
+    reply = kept.apply()
+    # DynamoDB knows a transaction again by its token for ten minutes, and answers as it did at first
+    assert reply.error in REFUSALS or (reply.status == 200 and kept.kept.op == TRANSACT)
+    assert scene.everything == before
+
+
+def crossed(names, cases, others, few):
+    """Return each of some names with each case, and each other name with a few cases only."""
+    pairs = [(name, case) for name in names for case in cases]
+    pairs += [(name, case) for name in others for case in few]
+    return [(name, *case) if isinstance(case, tuple) else (name, case) for name, case in pairs]
+
+
+class Awaited:
+    """An asynchronous lock, each of whose calls is awaited on an event loop of its own."""
+
+    def __init__(self, lock):
+        self._lock = lock
+
+    def __getattr__(self, name):
+        value = getattr(self._lock, name)
+        if not inspect.iscoroutinefunction(value):
+            return value
+        return lambda *args, **kwargs: asyncio.run(value(*args, **kwargs))
+
+
+class Claims:
+    """What another client does to a lock, and what stands in the table.
+
+    Attributes:
+        other: Returns a lock of the other client on the last of the rows with a claim.
+        proxy: Between the client with the bad network and the engine.
+        places: The model of the other client and the key, of each row with a claim; the last one is what
+            is taken or broken.
+    """
+
+    def taken(self):
+        """Take it for the other client."""
+        other = self.other()
+        assert other.acquire()
+        return other
+
+    def force(self):
+        """Break the claim, by the other client."""
+        assert self.other().force_release()
+
+    def forced_and_taken(self):
+        """Break the claim, and take it for the other client."""
+        self.force()
+        return self.taken()
+
+    def expire(self):
+        """Let the ends of the claims have passed long ago."""
+        for at, claim in enumerate(self.claims):
+            if "expires_at" in claim:
+                self._change(at, lambda attribute: [attribute("expires_at").set(1.0)])
+
+    def expired_and_taken(self):
+        """Let the ends have passed long ago, and take it for the other client."""
+        self.expire()
+        return self.taken()
+
+    def clear(self):
+        """Take the claim out of the row by hand, and nothing else."""
+        self._change(-1, lambda a: [a("expires_at").remove(), a("owner").remove()])
+
+    def delete(self):
+        """Delete the row."""
+        model, key = self.places[-1]
+        model._get_connection().delete_item(key)
+
+    def _change(self, at, actions):
+        model, key = self.places[at]
+        prefix = "" if "token" in model.get_attributes() else "lock_"
+        attribute = lambda name: getattr(model, prefix + name)  # noqa: E731 - it is short
+        model._get_connection().update_item(key, actions=actions(attribute))
+
+    @property
+    def everything(self):
+        """All that stands in the rows, to compare."""
+        return [
+            model._get_connection().get_item(key, consistent_read=True).get("Item", {})
+            for model, key in self.places
+        ]
+
+    @property
+    def claims(self):
+        """What stands in the rows under the names of a claim's attributes."""
+        return [{k.removeprefix("lock_"): v for k, v in row.items()} for row in self.everything]
+
+    @property
+    def is_free(self):
+        """Whether no row has a claim."""
+        return not any("expires_at" in claim for claim in self.claims)
+
+    @property
+    def ends(self):
+        """The ends of the claims."""
+        return [float(claim["expires_at"]["N"]) for claim in self.claims]
+
+
+# -- locks of every kind ---------------------------------------------------------------------------
+
+SUBJECTS = [
+    *("one lock", "several keys", "any of", "semaphore", "task"),
+    *("row", "row in a lock table", "several rows", "several rows in a lock table"),
+]
+MAIN = ["one lock", "several keys", "row"]
+"""One for each kind of request; the others differ before or after it."""
+OTHERS = [name for name in SUBJECTS if name not in MAIN]
+
+LOSSES = [
+    ("forced_and_taken", Loss.TAKEN),
+    ("expired_and_taken", Loss.TAKEN),
+    ("force", Loss.FORCED),
+    ("clear", Loss.FORCED),
+    ("delete", Loss.DELETED),
+]
+"""Ways in which a lock is lost, each a method of a subject, and the cause that is reported."""
+TOGETHER = [name for name in SUBJECTS if name.startswith("several")]
+
+
+class Subject(Claims):
+    """A lock of some kind, by a client with a bad network and by another one.
+
+    Attributes:
+        scene: Where it is: a `Scene` or a `RowScene`.
+    """
+
+    def __init__(self, name, scene):
+        self.name, self.scene, self.proxy = name, scene, scene.proxy
+        self.is_together = name in TOGETHER
+        self._options = {}
+        if name in ("row", "row in a lock table"):
+            lock = scene.lock()
+            self._make, self.other = scene.lock, scene.other
+            model, keys = (
+                (scene.locks, [lock.key]) if scene.in_table else (scene.there, [scene.key])
+            )
+        elif "rows" in name:
+            rows = Rows(scene)
+            self._make, self.other = (
+                rows.locks,
+                lambda **options: rows.scene.there.locked(
+                    rows.keys[-1], **{"owner": "other", "timeout": 20, **options}
+                ),
+            )
+            model, keys = scene.there, rows.keys
+            if scene.in_table:
+                model, keys = scene.locks, [scene.there.locked(key).key for key in keys]
+        else:
+            model, keys = scene.there, [scene.key]
+            self._options = {"model": scene.here}
+            if name == "several keys":
+                keys = Keys(scene).keys
+                self._make = lambda **options: Mutex.for_keys(keys, **options)
+            elif name == "any of":
+                # the other one is not free
+                held = Mutex.for_key(f"{scene.key}-held", model=model, lease=600, auto_renew=False)
+                assert held.acquire()
+                self._make = lambda **options: Mutex.any_of([scene.key, held.key], **options)
+            elif name == "semaphore":
+                keys = [f"{scene.key}#permit-1"]
+                self._make = lambda **options: Semaphore.for_key(scene.key, permits=1, **options)
+            elif name == "task":
+                self._make = lambda **options: Awaited(AsyncMutex.for_key(scene.key, **options))
+            else:
+                self._make = lambda **options: Mutex.for_key(scene.key, **options)
+            self.other = lambda **options: Mutex.for_key(
+                keys[-1],
+                **{"model": model, "owner": "other", "timeout": 20, "auto_renew": False} | options,
+            )
+        self.places = [(model, key) for key in keys]
+        self.proxy.start_anew()
+
+    def lock(self, **options):
+        """Return a lock of the client with the bad network."""
+        return self._make(**{"timeout": 20, **self._options, **options})
+
+    def held(self, **options):
+        """Acquire it by the client with the bad network."""
+        lock = self.lock(**options)
+        assert lock.acquire()
+        return lock
+
+    def on(self, kind):
+        """Return the options of the proxy's rules for a kind of request of this lock."""
+        if self.is_together:
+            return {"when": that(kind)}
+        key = {"S": self.places[0][1]}
+        return {"op": kind, "when": lambda body: key in body.get("Key", {}).values()}
+
+    def of(self, kind):
+        """Return the requests of a kind."""
+        rule = self.on(kind)
+        kinds = [rule["op"]] if "op" in rule else [TRANSACT]
+        return [seen for seen in self.proxy.of(*kinds) if rule["when"](seen.body)]
+
+    def applied(self, kind):
+        """Say which requests of a kind were applied."""
+        return [seen.applied for seen in self.of(kind)]
+
+    def owns(self, lock):
+        """Whether the rows show a lock's own claims."""
+        claims = [
+            (claim["token"]["S"], int(claim["version"]["N"]), "expires_at" in claim)
+            for claim in self.claims
+        ]
+        locks = lock._locks if self.is_together else [lock]
+        return claims == [(each.token, each.fencing_token, True) for each in locks]
+
+
+# -- writes under a lock, in every way -------------------------------------------------------------
+
+OF_KEYS = ["data", "transaction"]
+OF_ROWS = [
+    f"{place} {way} {what}"
+    for place in ("row", "table")
+    for way in ("alone", "plain", "guarded")
+    for what in ("save", "update", "delete")
+]
+"""A row locked in itself or in a lock table; written alone, in a transaction of PynamoDB's, or in the lock's."""
+
+
+class Written(Claims):
+    """What is written under a lock in one way, by a client with a bad network.
+
+    Its classes have `acquire`; `write`, which counts one up and notes what was written last; `write_next`, which writes
+    once more, a row alone and as a whole; `cycle_of_another`, in which another client acquires after the claim has ended,
+    writes, and releases; `use`, which takes another model of the row; and `calls_of_three_threads`.
+
+    Attributes:
+        op: The operation or kind of the requests; `next_op` that of `write_next`.
+        lock: The lock, once it is acquired.
+        row: What is written, if it is a row; `model` its model, and `at` its place in `places`.
+        content: The count, and what was written last; None if the row is gone.
+        is_data: Whether it is the payload of a lock.
+        deletes: Whether the row is deleted.
+        writes_second: Whether another row is written in the same request, which nobody locks.
+        times_second: How often that was written.
+    """
+
+    is_data = deletes = writes_second = False
+    times_second = 0
+    at = 0
+
+    def write_next(self, last):
+        self.write(last)
+
+    @property
+    def shown(self):
+        """The content, and the number of the last guarded write; None if the row is gone."""
+        content = self.content
+        return content and (*content, int(self.claim["writes"]["N"]))
+
+    @property
+    def claim(self):
+        """What stands in the row with the claim, but for what was written."""
+        own = {"data", "name", "balance", "last"}
+        return {k: v for k, v in self.claims[-1].items() if k not in own}
+
+    @property
+    def next_op(self):
+        return self.op
+
+    def applied(self):
+        """Say which requests were applied."""
+        return [seen.applied for seen in self.proxy.of(self.op)]
+
+
+def _read(model, key):
+    row = next(iter(model.query(key, consistent_read=True)), None)
+    simple = row and row.to_simple_dict()
+    return simple and (simple["balance"], simple.get("last"))
+
+
+class WrittenByKey(Written):
+    """The payload of a lock, or a row of a user in a transaction of the lock."""
+
+    what = "update"
+
+    def __init__(self, way, scene):
+        self.scene, self.proxy, self.other = scene, scene.proxy, scene.other
+        self.is_data = way == "data"
+        self.op = "save_data" if self.is_data else TRANSACT
+        self.places = [(scene.there, scene.key)]
+        if not self.is_data:
+
+            class Counter(Model):
+                class Meta:
+                    table_name = f"counters-{uuid.uuid4().hex}"
+                    billing_mode = "PAY_PER_REQUEST"
+
+                name = UnicodeAttribute(hash_key=True)
+                balance = NumberAttribute(default=0)
+                last = UnicodeAttribute(null=True)
+
+            Counter.create_table(wait=True)
+            self.use(Counter)
+
+    def use(self, model):
+        self.model, self.row = model, model(self.scene.key)
+        self.row.save()
+        self.places = [(model, self.scene.key), self.places[-1]]
+
+    def acquire(self, **options):
+        self.lock = self.scene.mutex(**options)
+        assert self.lock.acquire(timeout=20)
+
+    def write(self, last="mine", *, data=False, **options):
+        if self.is_data or data:
+            self.lock.save_data([(self.lock.data or [0])[0] + 1, last])
+            return
+        with self.lock.transaction() as transaction:
+            if self.what == "save":
+                self.row.balance, self.row.last = self.content[0] + 1, last
+                transaction.save(self.row, **options)
+            else:
+                actions = [self.model.balance.add(1), self.model.last.set(last)]
+                transaction.update(self.row, actions=actions, **options)
+
+    def cycle_of_another(self):
+        other = self.expired_and_taken()
+        other.save_data([77, "other"])
+        other.release()
+
+    def calls_of_three_threads(self):
+        return [lambda n: self.write(str(n)), lambda n: self.write(str(n)), self.lock.save_data]
+
+    @property
+    def content(self):
+        if not self.is_data:
+            return _read(self.model, self.scene.key)
+        return None if self.scene.gone else tuple(self.scene.row.data or (0, None))
+
+
+class WrittenByRow(Written):
+    """A row that is locked, in itself or in a lock table."""
+
+    at = 1
+
+    def __init__(self, way, scene):
+        _, self.way, self.what = way.split()
+        self.scene, self.proxy, self.other = scene, scene.proxy, scene.other
+        self.deletes, self.writes_second = self.what == "delete", self.way != "alone"
+        self.second_key = f"{scene.key}-second"
+        self.places = [(scene.there, self.second_key), (scene.there, scene.key)]
+        if scene.in_table:
+            self.places.append((scene.locks, scene.lock().key))
+
+    @property
+    def op(self):
+        return self.scene.op(self.what) if self.way == "alone" else TRANSACT
+
+    @property
+    def next_op(self):
+        return self.scene.op("save")
+
+    @property
+    def model(self):
+        return self.scene.here
+
+    def use(self, model):
+        self.scene.here = model
+        model(self.scene.key).save()
+        self.proxy.start_anew()
+
+    def acquire(self, **options):
+        self.row = self.scene.locked(**options)
+        self.lock = self.row.row_lock
+
+    def write(self, last="mine", *, by=None, **options):
+        row = by or self.row
+        model = type(row)
+        arguments = []
+        if self.what == "save":
+            row.balance, row.last = row.balance + 1, last
+        elif self.what == "update":
+            arguments = [[model.balance.add(1), model.last.set(last)]]
+        if self.way == "alone":
+            getattr(row, self.what)(*arguments, **options)
+            return
+        plain = self.way == "plain" and TransactWrite(connection=Connection(host=row.Meta.host))
+        with plain or row.row_lock.transaction() as transaction:
+            getattr(transaction, self.what)(row, *arguments, **options)
+            if by is None:  # threads that all write it at once would be in each other's way
+                actions = [model.balance.add(1)]
+                transaction.update(model(self.second_key), actions, add_version_condition=False)
+
+    def write_next(self, last):
+        self.row.balance, self.row.last = self.row.balance + 1, last
+        self.row.save()
+
+    def cycle_of_another(self):
+        other = self.expired_and_taken()
+        other.row.last = "other"
+        other.row.save(unlock=True)
+
+    def calls_of_three_threads(self):
+        rows = [type(self.row)(self.row.name) for _ in range(3)]
+        for row in rows:
+            row._row_lock, row._row_claim = self.row._row_lock, self.row._row_claim
+        last = rows.pop()
+        calls = [lambda n, row=row: self.write(str(n), by=row) for row in rows]
+        return [*calls, lambda n: last.update([type(last).balance.add(1)])]
+
+    @property
+    def content(self):
+        return _read(self.scene.there, self.scene.key)
+
+    @property
+    def times_second(self):
+        return int(self.everything[0].get("balance", {"N": "0"})["N"])

@@ -167,6 +167,10 @@ class RowLocks(LockGroup, Generic[M]):
         if twice:
             msg = f"rows can be locked but once at a time: {shown_all(sorted(twice))}"
             raise ValueError(msg)
+        for lock in locks:
+            lock._options.check_unfair(
+                "several are acquired at once, whoever waits for one of them"
+            )
         super().__init__(locks)
 
     def __enter__(self) -> LockedRows[M]:
@@ -313,7 +317,7 @@ def options_of_row(model: type[Model], raw_key: RawItem, options: Options) -> Lo
     lock_model = model.lock_model  # type: ignore[attr-defined]  # it is a RowLockMixin
     if lock_model is not None:
         return Mutex.for_key(name, model=lock_model, **options)._options
-    for option in ("data", "delete_on_release"):
+    for option in ("data", "delete_on_release", "fair"):
         if options.get(option):
             msg = f"{option} needs a lock_model: the lock of {name} stands in the row itself"
             raise TypeError(msg)

@@ -145,6 +145,12 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         return AsyncMutexGroup._made(make, cancel_on_loss, options)
 
     @property
+    def position(self) -> int | None:
+        """Where the latest call of ``acquire`` stands in line: see `pynamodb_mutex.Mutex.position`."""
+        position: int | None = self._lock.position
+        return position
+
+    @property
     def key(self) -> str:
         """The key; with `any_of`, the key that it got."""
         key: str = self._lock.key

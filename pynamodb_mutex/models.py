@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.attributes import (
     JSONAttribute,
+    ListAttribute,
     NumberAttribute,
     TTLAttribute,
     UnicodeAttribute,
@@ -25,6 +26,7 @@ from pynamodb_mutex._operations.release import force
 from pynamodb_mutex._operations.retry import learn_time, scanned_page
 from pynamodb_mutex._protocol.claim import SHORTEST_LEASE, YEAR_10000, made_at
 from pynamodb_mutex._protocol.messages import one_line, shown
+from pynamodb_mutex._protocol.waiting_line import label_of
 from pynamodb_mutex._runtime.process import current_process, lock_models
 from pynamodb_mutex._runtime.run_on_thread import run
 
@@ -83,6 +85,9 @@ class LockItem(Model):
         ttl (datetime.datetime | None): When DynamoDB may delete the row, at least `retention` after the claim. Not the
             end of the claim.
         data (Any): The payload; the next holder can read it.
+        waiting (list[str] | None): Those who wait in line, first come first: see `waiters`.
+        free_since (float | None): When the last claim was ended, in seconds of DynamoDB's time since the epoch, or up to two
+            seconds after that. While there is a claim it is that of the claim before.
     """
 
     class Meta(metaclass=_DefaultMeta):
@@ -106,6 +111,8 @@ class LockItem(Model):
     abandoned_by = UnicodeAttribute(null=True)
     ttl = TTLAttribute(null=True)
     data = JSONAttribute(null=True)
+    waiting = ListAttribute(of=UnicodeAttribute, null=True)
+    free_since = NumberAttribute(null=True)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give the subclass a connection of its own, and its Meta the defaults.
@@ -255,6 +262,14 @@ class LockItem(Model):
         if self.expires_at is None or made is None:
             return None
         return datetime.fromtimestamp(made, tz=timezone.utc)
+
+    @property
+    def waiters(self) -> list[str]:
+        """Owner labels of those who wait for the lock with ``fair=True``, first come first.
+
+        A label is cut off where an entry takes more than 64 bytes. One that died stands here until others pass it.
+        """
+        return [label_of(str(entry)) for entry in self.waiting or ()]
 
     @property
     def expires(self) -> datetime | None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._dynamodb.keys import RawItem
     from pynamodb_mutex._dynamodb.store import Store
+    from pynamodb_mutex._operations.acquire_fairly import FairAcquisition
     from pynamodb_mutex._operations.acquire_several import AcquisitionOfAny, ContenderForAny
     from pynamodb_mutex._operations.attach import Attachment, Ticket
     from pynamodb_mutex._operations.contender import Caller
@@ -76,6 +77,15 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         """Use `for_key`."""
         super().__init__(options)
         self._attached: HeldClaim | None = None
+        self._in_line: FairAcquisition | None = None
+
+    @property
+    def position(self) -> int | None:
+        """How many stand in line before the latest call of `acquire`, as far as is known; None if none waits.
+
+        Sends no request. Always None without ``fair=True``.
+        """
+        return None if self._in_line is None else self._in_line.position
 
     @classmethod
     def for_key(
@@ -93,6 +103,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         poll: tuple[float, float] = (0.05, 1.0),
         reentrant: bool = False,
         delete_on_release: bool = False,
+        fair: bool = False,
     ) -> Mutex:
         """Return a mutex for a key, not yet held. Sends no request.
 
@@ -112,6 +123,8 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             delete_on_release: Delete the row at release. Fencing tokens could then fall, and a late copy
                 of a guarded write could be applied again: `fencing_token`, `transaction` and
                 `save_data` raise MutexError.
+            fair: Acquire the lock in the order of arrival, among all that set this, in whichever process: see
+                `position`. Not guaranteed: an order against those that do not set it.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.
@@ -137,6 +150,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             poll=poll,
             reentrant=reentrant,
             delete_on_release=delete_on_release,
+            fair=fair,
         )
         checked.check()
         return made(cls, checked)
@@ -288,7 +302,15 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         return Contender(process, store, options, who, blocks=blocks, on_lost=on_lost)
 
     def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Acquisition:
-        return Acquisition(self._contender(who, blocks=blocks), patience)
+        contender = self._contender(who, blocks=blocks)
+        if not self._options.fair:
+            return Acquisition(contender, patience)
+        from pynamodb_mutex._operations.acquire_fairly import (  # noqa: PLC0415 - as above
+            FairAcquisition,
+        )
+
+        self._in_line = FairAcquisition(contender, patience)
+        return self._in_line
 
     def _reentered(self, attempt: Acquisition, me: int) -> HeldClaim | None:
         mine = self._holds.get(me)
@@ -617,6 +639,7 @@ def options_of_any(
 ) -> tuple[LockOptions, list[LockOptions]]:
     """Return the common options of several keys, under a name for people, and the options of each key."""
     common = Mutex.for_key(keys[0], model=model, **options)._options
+    common.check_unfair("of several keys each has a line of its own")
     each = [common._replace(key=key, row=key_of(common.model, key)) for key in keys]
     return common._replace(key=name), each
 
@@ -661,6 +684,9 @@ class MutexGroup(LockGroup):
         members: dict[str, Mutex] = {}
         for key in keys:
             mutex = key if isinstance(key, Mutex) else Mutex.for_key(key, **options)
+            mutex._options.check_unfair(
+                "several are acquired at once, whoever waits for one of them"
+            )
             name = row_name(mutex._options.model, mutex._options.row)
             if members.setdefault(name, mutex)._options != mutex._options:
                 msg = f"{shown(mutex.key)} comes twice, with different options: one lock has but one set"

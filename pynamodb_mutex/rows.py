@@ -164,8 +164,8 @@ class RowLockMixin(Model):
         Args:
             hash_key: The row's hash key.
             range_key: The row's range key, if the model has one.
-            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`. ``data`` and
-                ``delete_on_release`` need a ``lock_model``; with ``delete_on_release`` the row cannot be
+            **options: Those of `Mutex.for_key <pynamodb_mutex.Mutex.for_key>`. ``data``,
+                ``delete_on_release`` and ``fair`` need a ``lock_model``; with ``delete_on_release`` the row cannot be
                 written under the lock.
 
         Raises:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dev.simulation.network import EPOCH, HOST_SKEW
 from pynamodb_mutex._operations.held import State
 from pynamodb_mutex._protocol.claim import FORCED_MARK, Loss
+from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP
 from pynamodb_mutex._runtime.callers import this_caller
 
 if TYPE_CHECKING:
@@ -32,6 +33,22 @@ LONGEST_HANG = 10.0
 
 DISTURBED_FOR = 2.0
 """Seconds after a process stood still in which it may still be late, for what it had planned was not done."""
+
+
+FAILED_FOR = 15.0
+"""Seconds after a request of a process failed, or it stood still, in which others may pass it in line: the request
+may have hung, and the poll that follows it may be repeated, while the waiter was silent for PATIENCE."""
+
+IDLE_FIRST = 3.0
+"""Seconds for which a lock is free, at most, while a living waiter stands first. It may not know that it does, and polls
+after 2 s; that read may show the row as it was, and is repeated."""
+
+GRAIN = 1.5
+"""Seconds after the end of a claim until a waiter knows that it has passed: server time is known to a second."""
+
+IDLE_DEAD = 3.0
+"""Seconds beyond what the protocol grants the dead before a living waiter: a poll comes 2 s late, and server time is
+known to a second."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,10 @@ class Judge:
         self._waiting: set[tuple[Process, int]] = set()
         self._to_be_woken: dict[tuple[Process, int], float] = {}
         self._disturbed: dict[Process, float] = {}
+        self._failed: dict[Process, float] = {}
+        self._waiters: dict[str, Process] = {}
+        self._free_since: dict[Place, float] = {}
+        self._overtaken: set[tuple[Place, str]] = set()
         self.detached: set[str] = set()
         self.acquisitions = 0
         self.writes: dict[str, int] = {}
@@ -99,6 +120,7 @@ class Judge:
             prefix = watched.prefix or ""
             self._broken.add(old.get(f"{prefix}token", {}).get("S", ""))
             self._versions.pop(place, None)
+            self._free_since.pop(place, None)
             return
         exchange = self._world.network.applying
         assert exchange is not None
@@ -107,6 +129,8 @@ class Judge:
             self._check_claim(
                 process, place, _Claim(old, watched.prefix), _Claim(new, watched.prefix)
             )
+        if watched.prefix == "":
+            self._check_line(process, place, old, new)
         self._check_write(process, place, watched, old, new)
 
     def _check_claim(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
@@ -125,6 +149,83 @@ class Judge:
         if new.end is None and owner not in {None, process} and self._is_alive(old):
             # a write without the lock ends a dead one
             self.fail(f"I5: {process.name} ended the claim of {owner.name} on {place}")
+
+    # -- those who wait in line ---------------------------------------------------------------------
+
+    def failed(self, process: Process) -> None:
+        """Note that a request of a process fails: it may be late from now on."""
+        self._failed[process] = self._world.now
+
+    def interrupted(self, process: Process) -> None:
+        """Note that somebody in a process was interrupted, who then leaves the line."""
+        self._failed[process] = self._world.now
+
+    def _is_punctual(self, process: Process) -> bool:
+        """Say whether a process lives, and nothing has kept it from polling in time."""
+        late = max(self._failed.get(process, -math.inf), self._disturbed.get(process, -math.inf))
+        is_running = process.lives and process._paused is None
+        return is_running and self._world.now - late > FAILED_FOR
+
+    def _check_line(
+        self, process: Process, place: Place, old: dict[str, Any], new: dict[str, Any]
+    ) -> None:
+        """Check the order of arrival: that of the joins, as DynamoDB applied them."""
+        before, after = _line_of(old), _line_of(new)
+        if len(set(after)) < len(after):
+            self.fail(f"order: a waiter stands twice in line for {place}: {after}")
+        for entry in after:
+            if entry not in before:
+                self._waiters.setdefault(entry, process)
+        is_acquired = new.get("token") != old.get("token") and "expires_at" in new
+        if is_acquired and "waiting" in repr(self._expression_names()):
+            self._check_turn(place, before, after)
+        elif is_acquired and before:
+            self._overtaken.add((place, before[0]))
+        if "expires_at" in new:
+            end = float(new["expires_at"]["N"]) - EPOCH
+            self._free_since[place] = math.inf if end > 1e8 else max(end + GRAIN, self._world.now)
+        elif "expires_at" in old or place not in self._free_since:
+            self._free_since[place] = self._world.now
+        if before != after and not is_acquired:
+            # whoever stands first now has not had its time yet
+            self._free_since[place] = max(self._free_since[place], self._world.now)
+
+    def _expression_names(self) -> Any:
+        exchange = self._world.network.applying
+        assert exchange is not None
+        return exchange.kwargs.get("ExpressionAttributeNames", {})
+
+    def _check_turn(self, place: Place, before: list[str], after: list[str]) -> None:
+        """Check that a waiter takes the lock in its turn, and in time."""
+        removed = [entry for entry in before if entry not in after]
+        passed = removed[:-1] if removed and after == before[len(removed) :] else []
+        if len(removed) == 1 and (place, before[0]) not in self._overtaken:
+            # else the first in line loses to takers that do not stand in line, and may be dead
+            passed = before[: before.index(removed[0])]
+        if after and not removed:
+            self.fail(f"order: a newcomer took {place} before those in line: {before}")
+        for entry in passed:
+            waiter = self._waiters[entry]
+            if self._is_punctual(waiter):
+                self.fail(f"order: {entry} of {waiter.name} was passed in line for {place}")
+        idle = self._world.now - self._free_since.get(place, math.inf)
+        dead = 0
+        for entry in before:
+            if self._is_punctual(self._waiters[entry]):
+                break
+            dead += 1
+        else:
+            return
+        longest = PATIENCE + (dead - 1) * STEP + IDLE_DEAD if dead else IDLE_FIRST
+        if idle > longest:
+            self.fail(f"order: {place} was free for {idle:.1f} s with {dead} dead of {before}")
+
+    def check_left(self, place: Place) -> None:
+        """Check that nobody who lives, and had no fault, has left an entry in the line."""
+        for entry in _line_of(self.row(place[0], place[1][0])):
+            waiter = self._waiters[entry]
+            if waiter.lives and waiter not in self._failed:
+                self.fail(f"order: {waiter.name} left {entry} in line for {place}")
 
     def _check_forced(self, process: Process, place: Place, broken: str) -> None:
         """Check that force breaks the claim that it saw: another may have acquired the lock since."""
@@ -313,6 +414,10 @@ class Judge:
             del self._frozen[process]
             return False
         return answered is not None
+
+
+def _line_of(row: dict[str, Any]) -> list[str]:
+    return [entry["S"] for entry in row.get("waiting", {"L": []})["L"]]
 
 
 def _number_of(row: dict[str, Any]) -> str | None:

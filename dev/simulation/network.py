@@ -250,6 +250,8 @@ class Network:
         if fault is None:
             world.deliver(there, partial(self._apply_and_answer, exchange, back))
             return
+        if world.judge is not None:
+            world.judge.failed(exchange.thread.process)
         world.note(str(exchange.thread), f"  {fault.kind}")
         wake, apply = exchange.thread.waker(), partial(self._apply, exchange)
         seconds = fault.seconds

@@ -274,6 +274,7 @@ class Schedule:
     def _interrupt(self, process: Process) -> None:
         clients = [thread for thread in process.threads_running if thread.name.startswith("t")]
         if clients:
+            self.judge.interrupted(process)
             self._rng.choice(clients).interrupt(KeyboardInterrupt())
 
     def _force(self, process: Process) -> None:
@@ -348,6 +349,8 @@ class Schedule:
             for what, kept in left.items():
                 if kept:
                     judge.fail(f"{process.name} has {what} left: {kept}")
+        for key in self._keys:
+            judge.check_left(("locks", (key,)))
         for number, applied in self._reported.items():
             times = judge.writes.get(number, 0)
             if applied is True and ((times != 1 and number not in judge.unguarded) or not times):
@@ -402,6 +405,7 @@ class Client:
                 await asyncio.sleep(self._rng.random() * 2)
                 options = self._options()
                 options.pop("on_lost", None)
+                options["fair"] = "lock_fair" in self._schedule.size.ways
                 mutex = AsyncMutex.for_key(self._key(), model=Lock, **options)
                 if not await mutex.acquire():
                     continue
@@ -472,6 +476,20 @@ class Client:
             self._work(mutex, guarded=not mutex._options.delete_on_release)
             if rng.random() < 0.15:
                 self._detach(mutex)
+
+    def lock_fair(self) -> None:
+        """One key, in the order of arrival; now and then one whose row is deleted, or the lock of a row in the lock table."""
+        rng, options = self._rng, {**self._options(), "fair": True}
+        kind = rng.choice(("key", "key", "deleted", "row"))
+        if kind == "row":
+            with Ledger.locked(self._row(), **options) as row:
+                self._pause()
+                self._write(row)
+            return
+        is_deleted = kind == "deleted"
+        key = "deleted" if is_deleted else self._key()
+        with Mutex.for_key(key, model=Lock, delete_on_release=is_deleted, **options) as mutex:
+            self._work(mutex, guarded=not is_deleted)
 
     def _detach(self, mutex: Mutex) -> None:
         claim: Any = mutex._mine()

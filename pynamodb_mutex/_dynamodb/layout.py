@@ -36,6 +36,9 @@ OWN = "own:"
 CLAIM = ("token", "version", "owner", "lease", "expires_at", "writes", "abandoned_by")
 """The attributes of a claim, without the prefix that they have in a user's row."""
 
+LINE = ("free_since", "waiting")
+"""The attributes of those who wait in line, in the lock table alone."""
+
 SLOT = "$"
 """How a string begins that stands for a value to be filled in."""
 
@@ -87,6 +90,12 @@ def _seconds(value: dict[str, Any]) -> float:
     return number
 
 
+def _entries(value: dict[str, Any]) -> tuple[str, ...]:
+    if "L" not in value:
+        raise ValueError("is not a list")
+    return tuple(_text(entry) for entry in value["L"])
+
+
 _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "token": _text,
     "version": _count,
@@ -95,6 +104,8 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "expires_at": _seconds,
     "writes": _count,
     "abandoned_by": _text,
+    "free_since": _seconds,
+    "waiting": _entries,
 }
 
 
@@ -147,12 +158,15 @@ class Layout:
         # a user's row may have attributes of these names, which are the user's
         self.ttl_attribute: Any = None if prefix else attributes["ttl"]
         self.data_attribute: Any = None if prefix else attributes["data"]
+        self.free_since: Any = None if prefix else attributes["free_since"]
+        self.waiting: Any = None if prefix else attributes["waiting"]
         self._readers = [
-            (name, attributes[prefix + name].attr_name, read) for name, read in _READERS.items()
+            (name, attributes[prefix + name].attr_name, _READERS[name])
+            for name in (CLAIM if prefix else CLAIM + LINE)
         ]
         self.initial: list[tuple[str, Attribute[Any]]] = []
         if not prefix:
-            protocol = {*CLAIM, "ttl", "data", hash_key_name(model), range_key_name(model)}
+            protocol = {*CLAIM, *LINE, "ttl", "data", hash_key_name(model), range_key_name(model)}
             blank = model("-")
             self.initial = [
                 (name, attribute)
@@ -332,6 +346,28 @@ class Layout:
         )
         return free
 
+    def long_free(self, value: Given = slot) -> Condition:
+        """The lock has surely been free since before a time: released then, or its claim expired then.
+
+        ``free_since`` is read only where there is no claim: under one it still says when the claim before it ended.
+        """
+        released = self.expires_at.does_not_exist() & (self.free_since < value("N", "past"))
+        free: Condition = (self.expires_at < value("N", "past")) | released
+        return free
+
+    def nobody_waits(self, place: int = 0) -> Condition:
+        """Nobody stands in line at a place, nor behind it.
+
+        Not by ``size``, which is refused, or 0, for a list that does not exist: engines differ.
+        """
+        nobody: Condition = Path(self.waiting)[place].does_not_exist()
+        return nobody
+
+    def stands_at(self, place: int, value: Given = slot) -> Condition:
+        """An entry stands in line at a place."""
+        stands: Condition = Path(self.waiting)[place] == value("S", "entry")
+        return stands
+
     def version_below(self, value: Given = slot) -> Condition:
         """The fencing token is lower than the one to be written, or absent."""
         below: Condition = self.version.does_not_exist() | (
@@ -362,8 +398,10 @@ class Layout:
 
     def ending(self, value: Given = slot) -> list[Action]:
         """End a claim and keep the tombstone."""
-        removed = [self.expires_at.remove(), self.owner.remove(), self.lease.remove()]
-        return [*removed, *self.dated(value)]
+        actions = [self.expires_at.remove(), self.owner.remove(), self.lease.remove()]
+        if self.free_since is not None:
+            actions.append(self.free_since.set(value("N", "free_since")))
+        return [*actions, *self.dated(value)]
 
     def dated(self, value: Given = slot) -> list[Action]:
         return [] if self.ttl_attribute is None else [self.ttl_attribute.set(value("N", "ttl"))]

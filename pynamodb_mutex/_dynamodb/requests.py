@@ -23,6 +23,7 @@ from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._dynamodb.layout import CLAIM, OWN, SLOT, slot
 from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
+from pynamodb_mutex._protocol.waiting_line import MOST_WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._dynamodb.keys import RawItem
     from pynamodb_mutex._dynamodb.layout import Layout
+    from pynamodb_mutex._protocol.waiting_line import Take
 
 T = TypeVar("T")
 
@@ -135,6 +137,9 @@ class Requests:
     def __init__(self, layout: Layout, connection: TableConnection) -> None:
         self._layout = layout
         self._connection = connection
+        # a place is part of the text: these are built when they are needed first
+        self._acquires_in_line: dict[tuple[Take, bool, bool], Template] = {}
+        self._leaves: dict[int, Template] = {}
 
     def _template(self, actions: Sequence[Action], condition: Condition, **parts: Any) -> Template:
         return Template(self._connection, actions=actions, condition=condition, **parts)
@@ -151,9 +156,19 @@ class Requests:
             for data in (False, True)
         }
 
-    def _acquire(self, *, watched: bool, data: bool, exactly: bool = False) -> Template:
+    def acquire_in_line(self, take: Take, *, watched: bool, data: bool) -> Template:
+        """Take a row on a condition about those who wait in line, and remove whom the take passes from it."""
+        take = take._replace(past=float(take.past > 0))
+        if (take, watched, data) not in self._acquires_in_line:
+            template = self._acquire(watched=watched, data=data, take=take)
+            self._acquires_in_line[take, watched, data] = template
+        return self._acquires_in_line[take, watched, data]
+
+    def _acquire(
+        self, *, watched: bool, data: bool, exactly: bool = False, take: Take | None = None
+    ) -> Template:
         layout = self._layout
-        takeable = layout.not_held()
+        takeable = layout.long_free() if take is not None and take.past else layout.not_held()
         if watched:
             takeable |= (layout.token == slot("S", "seen")) & (
                 layout.expires_at == slot("N", "seen_until")
@@ -175,7 +190,49 @@ class Requests:
                 for name, attribute in layout.initial
             ),
         ]
+        if take is not None:
+            in_line, removed = self._passing(take)
+            condition &= in_line
+            actions += removed
         return self._template(actions, condition, return_values="ALL_NEW")
+
+    def _passing(self, take: Take) -> tuple[Condition, list[Action]]:
+        """Return the condition of a take on the line, and what it removes from it."""
+        layout, place = self._layout, take.place
+        if place is None:
+            nobody_behind = layout.nobody_waits(take.size)
+            if not take.size:
+                return nobody_behind, []
+            return layout.stands_at(take.size - 1) & nobody_behind, [layout.waiting.remove()]
+        stands = layout.stands_at(place)
+        if take.unchanged:
+            stands &= layout.token == slot("S", "seen")
+        # places count as they were before the update
+        removed = range(place + 1) if take.ahead else [place]
+        return stands, [Path(layout.waiting)[each].remove() for each in removed]
+
+    @Once
+    def join(self) -> Template:
+        """Stand in line, at its end, once: only while the lock is as it was seen.
+
+        So that a late one stands in the row only if the same holder still has the lock.
+        """
+        layout = self._layout
+        stands = Path(layout.waiting).contains(slot("S", "entry"))
+        condition = layout.token == slot("S", "seen")
+        condition &= ~stands & layout.nobody_waits(MOST_WAITING - 1)
+        longer = (Path(layout.waiting) | Value({"L": []})).append(slot("L", "entries"))
+        return self._template(
+            [SetAction(Path(layout.waiting), longer)], condition, return_values="ALL_NEW"
+        )
+
+    def leave(self, place: int) -> Template:
+        """Leave the line, from a place."""
+        if place not in self._leaves:
+            layout = self._layout
+            gone = Path(layout.waiting)[place].remove()
+            self._leaves[place] = self._template([gone], layout.stands_at(place))
+        return self._leaves[place]
 
     @Once
     def _exact_acquires(self) -> dict[tuple[bool, bool], Template]:
@@ -255,9 +312,12 @@ class Requests:
 
     @Once
     def delete(self) -> Template:
-        """End our claim and the row with it. Refused if it has ended."""
+        """End our claim and the row with it. Refused if it has ended, or somebody waits in line."""
         layout = self._layout
-        return Template(self._connection, condition=layout.mine() & layout.has_claim)
+        condition = layout.mine() & layout.has_claim
+        if layout.waiting is not None:
+            condition &= layout.nobody_waits()
+        return Template(self._connection, condition=condition)
 
     @Once
     def disown(self) -> Template:
@@ -304,6 +364,8 @@ class Requests:
             layout.writes.remove(),
             layout.abandoned_by.remove(),
         ]
+        if layout.waiting is not None:
+            actions.append(layout.waiting.remove())
         return self._template(actions, condition), values
 
     @Once

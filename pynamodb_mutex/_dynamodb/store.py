@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.requests import Template
     from pynamodb_mutex._protocol.claim import Claim, OwnClaim
     from pynamodb_mutex._protocol.server_time import Bounds, ServerTime
+    from pynamodb_mutex._protocol.waiting_line import Take
 
 SHORTEST_RETENTION = 3600.0
 """Seconds from the end of a claim to its row's TTL, at least: never near a live claim."""
@@ -152,8 +153,12 @@ class Store:
 
     def now_low(self, now: float) -> str:
         """Serialise the end before which a claim has surely expired."""
+        return self._low(now)
+
+    def _low(self, now: float, ago: float = 0.0) -> str:
+        """Serialise a server time that was surely passed so many seconds ago."""
         bounds = self.connection.server.bounds
-        return seconds(0.0 if bounds is None else bounds.lowest(now) - HOST_SKEW - TICK)
+        return seconds(0.0 if bounds is None else bounds.lowest(now) - HOST_SKEW - TICK - ago)
 
     @staticmethod
     def seen(watched: Claim) -> dict[str, Any]:
@@ -165,10 +170,16 @@ class Store:
         """Serialise what makes a claim ours: token and version."""
         return {"mine": own.token, "version": str(own.version)}
 
-    def ttl_from_now(self, now: float) -> str:
-        """Return when DynamoDB may delete a row whose claim is ended now."""
+    def ending(self, now: float, end: float | None = None) -> dict[str, str]:
+        """Serialise what a row says whose claim is ended now.
+
+        Args:
+            now: Local time.
+            end: At which the claim would have ended, if the row is kept for as long after that.
+        """
         bounds = self.bounds
-        return self.ttl(NO_SERVER_TIME if bounds is None else bounds.highest(now))
+        ended = NO_SERVER_TIME if bounds is None else bounds.highest(now)
+        return {"ttl": self.ttl(ended if end is None else end), "free_since": seconds(ended)}
 
     def ttl(self, end: float) -> str:
         """Return when DynamoDB may delete a row whose claim ends or ended at ``end``."""
@@ -204,6 +215,7 @@ class Store:
         *,
         now: float,
         watched: Claim | None,
+        take: Take | None = None,
     ) -> Request:
         """Acquire a row.
 
@@ -213,6 +225,7 @@ class Store:
             values: What it carries.
             now: Local time.
             watched: A claim that is dead because it stayed unchanged for its whole lease.
+            take: On which condition about those who wait in line; ``values`` then has what that compares.
         """
         values = {
             **values,
@@ -222,20 +235,31 @@ class Store:
         }
         if watched is not None:
             values |= self.seen(watched)
-        template = self.requests.acquire(watched=watched is not None, data="data" in values)
-        return self.update(template, key, values)
+        found = {"watched": watched is not None, "data": "data" in values}
+        if take is None:
+            return self.update(self.requests.acquire(**found), key, values)
+        values["past"] = self._low(now, take.past)
+        return self.update(self.requests.acquire_in_line(take, **found), key, values)
+
+    def join(self, key: RawItem, entry: str, seen: str | None) -> Request:
+        """Stand in line for a lock whose row was seen with a token."""
+        values = {"entry": entry, "entries": [{"S": entry}], "seen": seen}
+        return self.update(self.requests.join, key, values)
+
+    def leave(self, key: RawItem, entry: str, place: int) -> Request:
+        """Leave the line, from a place."""
+        return self.update(self.requests.leave(place), key, {"entry": entry})
 
     def release(self, key: RawItem, own: OwnClaim, now: float, *, delete: bool) -> Request:
         """End our claim, and keep the tombstone or delete the row."""
         if delete:
             return Request(self, "DeleteItem", self.requests.delete.fill(key, self.mine(own)))
-        values = self.mine(own) | {"ttl": self.ttl_from_now(now)}
+        values = self.mine(own) | self.ending(now)
         return self.update(self.requests.release, key, values)
 
-    def force(self, key: RawItem, seen: Claim, token: str) -> Request:
+    def force(self, key: RawItem, seen: Claim, token: str, now: float) -> Request:
         """Break the claim that was seen, and write a token that no holder has."""
-        ttl = self.ttl(seen.expires_at or 0.0)
-        values = {"seen": seen.token, "token": token, "ttl": ttl}
+        values = self.ending(now, seen.expires_at) | {"seen": seen.token, "token": token}
         return self.update(self.requests.force, key, values)
 
     def put_right(self, key: RawItem, seen: RawItem, token: str, now: float) -> Request:
@@ -245,7 +269,7 @@ class Store:
         """
         version = self.layout.version_above(seen) or self.next_version(now)
         template, values = self.requests.put_right(seen)
-        values |= {"token": token, "new_version": str(version), "ttl": self.ttl_from_now(now)}
+        values |= self.ending(now) | {"token": token, "new_version": str(version)}
         return self.update(template, key, values)
 
     def transact(self, items: list[dict[str, Any]], options: Mapping[str, str]) -> Request:

@@ -363,7 +363,7 @@ class Acquisition:
 def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
     """Try to end a claim that nobody will believe in, whether or not it was, or will be, made."""
     shared, store = contender.shared, contender.store
-    values = {"mine": own.token, "ttl": store.ttl(own.proposed)}
+    values = store.ending(shared.now, own.proposed) | {"mine": own.token}
     request = store.update(store.requests.disown, contender.options.row, values)
     reply = yield from once(request)
     if isinstance(reply, Failure):

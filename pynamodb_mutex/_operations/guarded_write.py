@@ -67,7 +67,7 @@ class Guard:
         claim = self.claim
         values = claim.store.mine(claim.own)
         if self.ends:
-            values["ttl"] = claim.store.ttl_from_now(claim.shared.now)
+            values |= claim.store.ending(claim.shared.now)
         if self.renews:
             renewal = claim.propose_renewal()
             self._renewals.append(renewal)

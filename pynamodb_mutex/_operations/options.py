@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         poll: tuple[float, float]
         reentrant: bool
         delete_on_release: bool
+        fair: bool
 
 
 K = TypeVar("K")
@@ -62,6 +63,7 @@ class LockOptions(NamedTuple):
     poll: tuple[float, float]
     reentrant: bool
     delete_on_release: bool
+    fair: bool = False
 
     def check(self) -> None:
         """Refuse what cannot work.
@@ -87,6 +89,19 @@ class LockOptions(NamedTuple):
         if not 0 < shortest <= longest:
             msg = f"poll needs 0 < shortest <= longest seconds, not {shown(self.poll)}"
             raise ValueError(msg)
+
+    def check_unfair(self, why: str) -> None:
+        """Refuse the order of arrival where there is none.
+
+        Args:
+            why: What keeps the lock from being fair.
+
+        Raises:
+            TypeError: If it is to be fair.
+        """
+        if self.fair:
+            msg = f"fair=True is for the lock of one key in a lock table: {why}"
+            raise TypeError(msg)
 
     def patience(self, blocking: bool, timeout: float | None) -> float:
         """Return the seconds for which a call of `Mutex.acquire` waits: 0 if not at all, infinity for ever.

@@ -13,7 +13,11 @@ from pynamodb_mutex._operations.held import Change, Held, HeldClaim, State
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._protocol.claim import Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
-from pynamodb_mutex._protocol.outcome import shows_acquisition, was_lost_before_release
+from pynamodb_mutex._protocol.outcome import (
+    is_mine,
+    shows_acquisition,
+    was_lost_before_release,
+)
 from pynamodb_mutex._protocol.schedule import RELEASE_PATIENCE
 from pynamodb_mutex.exceptions import MutexLostError
 
@@ -138,11 +142,12 @@ class Ending:
         self.attempts = Attempts(maybe_applied=claim.belief.state is State.IN_DOUBT)
         self.until = min(runs_until, claim.shared.now + RELEASE_PATIENCE)
         self.successor: HeldClaim | None = None
+        self._keeps_row = False
 
     def request(self) -> Request:
         """Return the request that releases the claim."""
         claim = self.claim
-        delete = claim.options.delete_on_release
+        delete = claim.options.delete_on_release and not self._keeps_row
         return claim.store.release(claim.options.row, claim.own, claim.shared.now, delete=delete)
 
     def send(
@@ -160,6 +165,10 @@ class Ending:
         answer = yield from retrying(
             claim.shared, build, self.until, about=claim, attempts=self.attempts
         )
+        if answer.claim.waiting and is_mine(claim.own, answer.claim) and not is_done(answer):
+            # It was to be deleted, and others wait in it. Ends: an update is not refused while the claim is ours.
+            self._keeps_row = True
+            return (yield from self.send(build, is_done))
         if not is_done(answer) and was_lost_before_release(
             claim.own, answer.claim, maybe_applied=self.attempts.maybe_applied
         ):
@@ -280,7 +289,7 @@ def break_seen(
     def build() -> Request:
         if seen.fault is not None:
             return store.put_right(row, item, broken_by, shared.now)
-        return store.force(row, seen, broken_by)
+        return store.force(row, seen, broken_by, shared.now)
 
     answer = yield from retrying(shared, build, shared.now + RELEASE_PATIENCE)
     if not answer.applied and answer.claim.token != broken_by:

@@ -302,10 +302,9 @@ class NobodyHolds:
         if self._dead is None:
             # never an update of a row that may not exist: that would make it
             return requests.free.fill(self.row, {})
-        values = {
+        values = self.store.ending(now, self._dead.expires_at) | {
             "mine": self._dead.token,
             "now_low": self.store.now_low(now),
-            "ttl": self.store.ttl(self._dead.expires_at or 0.0),
         }
         return requests.end_dead.fill(self.row, values)
 

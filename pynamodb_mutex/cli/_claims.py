@@ -459,11 +459,7 @@ def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
     """
     store = locks.store
     now = read_clock()
-    values = {
-        "mine": lock.claim.token,
-        "now_low": store.now_low(now),
-        "ttl": store.ttl_from_now(now),
-    }
+    values = store.ending(now) | {"mine": lock.claim.token, "now_low": store.now_low(now)}
     request = store.update(store.requests.end_dead, lock.row, values)
     answer: Answer | None = None
     while answer is None:

@@ -19,6 +19,7 @@ from pynamodb_mutex._runtime.callers import this_caller
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dev.simulation.network import Exchange
     from dev.simulation.world import Process, World
 
     Place = tuple[str, Any]
@@ -94,6 +95,7 @@ class Judge:
         self._disturbed: dict[Process, float] = {}
         self._failed: dict[Process, float] = {}
         self._waiters: dict[str, Process] = {}
+        self._doubtful: set[str] = set()
         self._free_since: dict[Place, float] = {}
         self._overtaken: set[tuple[Place, str]] = set()
         self.detached: set[str] = set()
@@ -152,16 +154,24 @@ class Judge:
 
     # -- those who wait in line ---------------------------------------------------------------------
 
-    def failed(self, process: Process) -> None:
-        """Note that a request of a process fails: it may be late from now on."""
-        self._failed[process] = self._world.now
+    def failed(self, exchange: Exchange) -> None:
+        """Note that a request fails: its process may be late from now on.
+
+        If it was to join the line, or to leave it, its waiter may stand there without waiting.
+        """
+        self._failed[exchange.thread.process] = self._world.now
+        for value in exchange.kwargs.get("ExpressionAttributeValues", {}).values():
+            self._doubtful.add(value.get("S", ""))
 
     def interrupted(self, process: Process) -> None:
         """Note that somebody in a process was interrupted, who then leaves the line."""
         self._failed[process] = self._world.now
 
-    def _is_punctual(self, process: Process) -> bool:
-        """Say whether a process lives, and nothing has kept it from polling in time."""
+    def _is_punctual(self, entry: str) -> bool:
+        """Say whether a waiter lives, and nothing has kept it from polling in time."""
+        if entry in self._doubtful:
+            return False
+        process = self._waiters[entry]
         late = max(self._failed.get(process, -math.inf), self._disturbed.get(process, -math.inf))
         is_running = process.lives and process._paused is None
         return is_running and self._world.now - late > FAILED_FOR
@@ -205,13 +215,12 @@ class Judge:
         if after and not removed:
             self.fail(f"order: a newcomer took {place} before those in line: {before}")
         for entry in passed:
-            waiter = self._waiters[entry]
-            if self._is_punctual(waiter):
-                self.fail(f"order: {entry} of {waiter.name} was passed in line for {place}")
+            if self._is_punctual(entry):
+                self.fail(f"order: {entry} was passed in line for {place}")
         idle = self._world.now - self._free_since.get(place, math.inf)
         dead = 0
         for entry in before:
-            if self._is_punctual(self._waiters[entry]):
+            if self._is_punctual(entry):
                 break
             dead += 1
         else:

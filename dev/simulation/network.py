@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import cache, lru_cache, partial
@@ -40,6 +41,10 @@ EPOCH = 1_800_000_000.0
 
 HOST_SKEW = 0.1
 """Seconds by which the clocks of DynamoDB's hosts differ, at most."""
+
+
+LATEST_READ = 1.0
+"""Seconds by which a read that is not consistent is late, at most."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +225,7 @@ class Network:
         self.requests = 0
         self.log: list[Exchange] = []
         self.applying: Exchange | None = None
+        self._written: deque[tuple[float, int]] = deque([(0.0, 0)])
 
     def exchange(self, client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Carry a request for the thread that runs; return DynamoDB's answer, or raise what botocore would."""
@@ -251,7 +257,7 @@ class Network:
             world.deliver(there, partial(self._apply_and_answer, exchange, back))
             return
         if world.judge is not None:
-            world.judge.failed(exchange.thread.process)
+            world.judge.failed(exchange)
         world.note(str(exchange.thread), f"  {fault.kind}")
         wake, apply = exchange.thread.waker(), partial(self._apply, exchange)
         seconds = fault.seconds
@@ -297,8 +303,10 @@ class Network:
         }
         as_of = None
         if world.rng.random() < self.late_reads:
-            # a read that is not consistent may be late by some writes
-            as_of = max(0, world.tables.writes - world.rng.randrange(3))
+            # a read that is not consistent may be late by some writes, but hardly by more than a second
+            as_of = max(
+                self._writes_before(LATEST_READ), world.tables.writes - world.rng.randrange(3)
+            )
         skew = world.rng.uniform(-0.5, 0.5) * HOST_SKEW if self.latency else 0.0
         date = _date(math.floor(self.epoch + world.now + skew))
         operation, name = exchange.operation, str(exchange.thread)
@@ -313,8 +321,17 @@ class Network:
             return _refused(refusal, operation, date)
         finally:
             self.applying = None
+        if world.tables.writes != self._written[-1][1]:
+            self._written.append((world.now, world.tables.writes))
         world.note(name, f"  {operation} applied")
         return partial(dict, data, ResponseMetadata=_metadata(date))
+
+    def _writes_before(self, seconds: float) -> int:
+        """Return how many writes there were so many seconds ago."""
+        now, history = self._world.now, self._written
+        while len(history) > 1 and history[1][0] <= now - seconds:
+            history.popleft()
+        return history[0][1]
 
     def _apply_in_part(
         self, operation: str, kwargs: dict[str, Any], as_of: int | None

@@ -26,7 +26,6 @@ from pynamodb_mutex._operations.release import force
 from pynamodb_mutex._operations.retry import learn_time, scanned_page
 from pynamodb_mutex._protocol.claim import SHORTEST_LEASE, YEAR_10000, made_at
 from pynamodb_mutex._protocol.messages import one_line, shown
-from pynamodb_mutex._protocol.waiting_line import label_of
 from pynamodb_mutex._runtime.process import current_process, lock_models
 from pynamodb_mutex._runtime.run_on_thread import run
 
@@ -269,6 +268,8 @@ class LockItem(Model):
 
         A label is cut off where an entry takes more than 64 bytes. One that died stands here until others pass it.
         """
+        from pynamodb_mutex._protocol.waiting_line import label_of  # noqa: PLC0415 - seldom needed
+
         return [label_of(str(entry)) for entry in self.waiting or ()]
 
     @property

@@ -23,14 +23,17 @@ from pynamodb_mutex._dynamodb.layout import Layout, seconds, slot
 from pynamodb_mutex._dynamodb.requests import Requests
 from pynamodb_mutex._dynamodb.store import Request, Store
 from pynamodb_mutex._operations import acquire
+from pynamodb_mutex._operations.acquire_fairly import FairAcquisition
 from pynamodb_mutex._operations.effects import Wakeup
 from pynamodb_mutex._operations.guarded_write import Guard
 from pynamodb_mutex._operations.held import Held, HeldClaim, State
 from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
 from pynamodb_mutex._operations.shared import Shared
+from pynamodb_mutex._protocol import waiting_line
 from pynamodb_mutex._protocol.claim import Claim, OwnClaim, Term
 from pynamodb_mutex._protocol.outcome import Verdict
 from pynamodb_mutex._protocol.server_time import Bounds, ServerTime
+from pynamodb_mutex._protocol.waiting_line import Take, WaitingLine
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.process import current_process
 
@@ -317,6 +320,96 @@ def renewal_forgotten() -> Patches:
     return [patch.object(Held, "plan_renewal", lambda self, sent, ends: None)]
 
 
+# -- those who wait in line ------------------------------------------------------------------------
+
+
+def join_compares_lists() -> Patches:
+    """A join looks for a list in the list, which is never there: repeated, it stands in line twice."""
+    contains = Path.contains
+
+    def of_list(self: Path, item: Any) -> Any:
+        return contains(self, slot("L", "entries") if self.path == ["waiting"] else item)
+
+    return [patch.object(Path, "contains", of_list)]
+
+
+def take_leaves_the_dead() -> Patches:
+    """Who passes dead waiters leaves them in line."""
+    passing = Requests._passing
+
+    def alone(self: Requests, take: Take) -> Any:
+        return passing(self, take._replace(ahead=False))
+
+    return [patch.object(Requests, "_passing", alone)]
+
+
+def release_undated() -> Patches:
+    """A release does not say since when the lock is free."""
+
+    def undated(self: Requests) -> Any:
+        layout = self._layout
+        actions = [each for each in layout.ending() if "free_since" not in str(each)]
+        return self._template(actions, layout.mine() & layout.has_claim)
+
+    return [patch.object(Requests, "release", property(undated))]
+
+
+def skip_by_old_date() -> Patches:
+    """Who passes dead waiters goes by when the claim before the present one ended."""
+
+    def old(self: Layout, value: Any = slot) -> Any:
+        return self.not_held(value) & (self.free_since < value("N", "past"))
+
+    def ended_long_ago(self: WaitingLine, bounds: Bounds | None) -> float:
+        claim, ahead = self._claim, self.size if self.place is None else self.place
+        if claim is None or bounds is None or not ahead or claim.free_since is None:
+            return math.inf
+        free = max(claim.free_since + waiting_line.patience(ahead), claim.expires_at or 0.0)
+        return bounds.passes(free)
+
+    return [
+        patch.object(Layout, "long_free", old),
+        patch.object(WaitingLine, "passes_at", ended_long_ago),
+    ]
+
+
+def impatient() -> Patches:
+    """The first in line counts as dead after 2.5 s."""
+    return [patch.object(waiting_line, "PATIENCE", 2.5)]
+
+
+def place_kept() -> Patches:
+    """A waiter goes by the place at which it joined."""
+    see = WaitingLine.see
+
+    def at_first_place(self: WaitingLine, claim: Claim, received: float, **how: Any) -> bool:
+        before = self.place
+        is_believed = see(self, claim, received, **how)
+        self.place = self.place if before is None or self.place is None else before
+        return is_believed
+
+    return [patch.object(WaitingLine, "see", at_first_place)]
+
+
+def leave_trusts_a_read() -> Patches:
+    """Who leaves the line goes by its place as it read it, and does not look whether that was right."""
+    leave = FairAcquisition._leave
+
+    def once(self: FairAcquisition) -> Any:
+        self._line.see = lambda *_, **__: self._line.leave()
+        yield from leave(self)
+
+    return [patch.object(FairAcquisition, "_leave", once)]
+
+
+def no_own_watch() -> Patches:
+    """Waiters do not notice by themselves that the first in line is dead."""
+    return [
+        patch.object(WaitingLine, "_watched_at", lambda self, place, free_at: math.inf),
+        patch.object(WaitingLine, "_is_passed_over", lambda self, now, place: False),
+    ]
+
+
 BROKEN: dict[str, Callable[[], Patches]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -342,6 +435,14 @@ BROKEN: dict[str, Callable[[], Patches]] = {
         lost_wake_up,
         queued_twice,
         renewal_forgotten,
+        join_compares_lists,
+        take_leaves_the_dead,
+        release_undated,
+        skip_by_old_date,
+        impatient,
+        place_kept,
+        leave_trusts_a_read,
+        no_own_watch,
     )
 }
 

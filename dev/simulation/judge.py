@@ -36,9 +36,9 @@ DISTURBED_FOR = 2.0
 """Seconds after a process stood still in which it may still be late, for what it had planned was not done."""
 
 
-FAILED_FOR = 15.0
-"""Seconds after a request of a process failed, or it stood still, in which others may pass it in line: the request
-may have hung, and the poll that follows it may be repeated, while the waiter was silent for PATIENCE."""
+LATE_FOR = 15.0
+"""Seconds after a process stood still, or two of its requests failed, in which others may pass it in line. One request
+that hangs must not cost a waiter its place: PATIENCE allows for it."""
 
 IDLE_FIRST = 3.0
 """Seconds for which a lock is free, at most, while a living waiter stands first. It may not know that it does, and polls
@@ -93,7 +93,8 @@ class Judge:
         self._waiting: set[tuple[Process, int]] = set()
         self._to_be_woken: dict[tuple[Process, int], float] = {}
         self._disturbed: dict[Process, float] = {}
-        self._failed: dict[Process, float] = {}
+        self._failures: dict[Process, list[float]] = {}
+        self._interrupted: dict[Process, float] = {}
         self._waiters: dict[str, Process] = {}
         self._doubtful: set[str] = set()
         self._free_since: dict[Place, float] = {}
@@ -159,22 +160,24 @@ class Judge:
 
         If it was to join the line, or to leave it, its waiter may stand there without waiting.
         """
-        self._failed[exchange.thread.process] = self._world.now
+        self._failures.setdefault(exchange.thread.process, []).append(self._world.now)
         for value in exchange.kwargs.get("ExpressionAttributeValues", {}).values():
             self._doubtful.add(value.get("S", ""))
 
     def interrupted(self, process: Process) -> None:
         """Note that somebody in a process was interrupted, who then leaves the line."""
-        self._failed[process] = self._world.now
+        self._interrupted[process] = self._world.now
 
-    def _is_punctual(self, entry: str) -> bool:
-        """Say whether a waiter lives, and nothing has kept it from polling in time."""
+    def _is_punctual(self, entry: str, failures: int) -> bool:
+        """Say whether a waiter lives, and nothing has kept it from polling in time but so many failed requests."""
         if entry in self._doubtful:
             return False
         process = self._waiters[entry]
-        late = max(self._failed.get(process, -math.inf), self._disturbed.get(process, -math.inf))
+        since = self._world.now - LATE_FOR
+        late = [self._interrupted.get(process, since), self._disturbed.get(process, since)]
+        failed = [time for time in self._failures.get(process, []) if time > since]
         is_running = process.lives and process._paused is None
-        return is_running and self._world.now - late > FAILED_FOR
+        return is_running and max(late) <= since and len(failed) <= failures
 
     def _check_line(
         self, process: Process, place: Place, old: dict[str, Any], new: dict[str, Any]
@@ -212,15 +215,17 @@ class Judge:
         if len(removed) == 1 and (place, before[0]) not in self._overtaken:
             # else the first in line loses to takers that do not stand in line, and may be dead
             passed = before[: before.index(removed[0])]
+            if passed:
+                self.fail(f"order: {removed[0]} left {passed}, whom it passed, in line for {place}")
         if after and not removed:
             self.fail(f"order: a newcomer took {place} before those in line: {before}")
         for entry in passed:
-            if self._is_punctual(entry):
+            if self._is_punctual(entry, failures=1):
                 self.fail(f"order: {entry} was passed in line for {place}")
         idle = self._world.now - self._free_since.get(place, math.inf)
         dead = 0
         for entry in before:
-            if self._is_punctual(entry):
+            if self._is_punctual(entry, failures=0):
                 break
             dead += 1
         else:
@@ -233,7 +238,7 @@ class Judge:
         """Check that nobody who lives, and had no fault, has left an entry in the line."""
         for entry in _line_of(self.row(place[0], place[1][0])):
             waiter = self._waiters[entry]
-            if waiter.lives and waiter not in self._failed:
+            if waiter.lives and waiter not in self._failures:
                 self.fail(f"order: {waiter.name} left {entry} in line for {place}")
 
     def _check_forced(self, process: Process, place: Place, broken: str) -> None:

@@ -23,7 +23,7 @@ from pynamodb.expressions.update import SetAction
 
 from pynamodb_mutex._dynamodb.layout import CLAIM, OWN, SLOT, slot
 from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
-from pynamodb_mutex._protocol.waiting_line import MOST_WAITING
+from pynamodb_mutex._protocol.claim import MOST_WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

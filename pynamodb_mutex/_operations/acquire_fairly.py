@@ -17,9 +17,10 @@ from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.retry import Attempts, retrying
+from pynamodb_mutex._protocol.claim import MOST_WAITING
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.schedule import RELEASE_PATIENCE
-from pynamodb_mutex._protocol.waiting_line import MOST_WAITING, Take, WaitingLine, new_entry
+from pynamodb_mutex._protocol.waiting_line import Take, WaitingLine, new_entry
 
 if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.answers import Answer
@@ -41,11 +42,7 @@ class FairAcquisition(Acquisition):
             patience: Seconds for which to wait; 0 for not at all.
         """
         super().__init__(contender, patience)
-        shared, store = self.shared, contender.store
-        # The same one until the call ends, also if it joins again: whoever was passed by mistake stands in the
-        # row once at most.
-        entry = new_entry(store.server_now(shared.now), shared.random_bits(), contender.owner)
-        self._line = WaitingLine(entry, contender.options.poll)
+        self._line = WaitingLine(contender.options.poll)
         self._take = Take()
 
     @property
@@ -87,7 +84,7 @@ class FairAcquisition(Acquisition):
                 yield from self._join()
             if not self._contended:
                 self._emit_contended()
-            if shared.now >= self._deadline:
+            if shared.now >= self._deadline and self._next_take() is None:
                 return None
             is_woken = False
             # an answer that showed something new may show that it is this one's turn
@@ -130,6 +127,10 @@ class FairAcquisition(Acquisition):
         if not contender.store.knows_time(contender.options.lease, self.shared.now):
             # consistent, for nobody shall wait for an unlocked key
             self._see((yield from self._read(consistent=True)))
+        # Not before server time is known, which it shows to people. The same one until the call ends, also if it
+        # joins again: so that it stands in the row once at most.
+        began = contender.store.server_now(self.shared.now)
+        self._line.entry = new_entry(began, self.shared.random_bits(), contender.owner)
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
         take, line, observed = self._take, self._line, self.observed

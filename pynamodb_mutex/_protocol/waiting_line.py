@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._protocol.claim import Claim
     from pynamodb_mutex._protocol.server_time import Bounds
 
-MOST_WAITING = 100
-"""Entries in a row. A write is paid for by the size of its row: 100 short ones are 6 units."""
-
 PATIENCE = 6.0
 """Seconds for which the lock is free before the one who stands first counts as dead: it polls at least every 2 s,
 one request may hang for 3 s, and a poll may have to be repeated after an answer that was out of date."""
@@ -114,16 +111,19 @@ def patience(place: int) -> float:
 class WaitingLine:
     """What one waiter knows of the line, from the rows that it was shown.
 
+    Args:
+        poll: Shortest and longest wait between two polls, in seconds.
+
     Attributes:
-        entry: What stands in the row for it.
+        entry: What stands in the row for it; empty until that is known.
         place: Where it stands, 0 for first; None if it does not.
         may_stand: Whether it may stand in the row: the answer to a write has not shown that it does not.
         doubts: Whether the last read showed less than was known before: the next one must be consistent.
         polled_at: Local time at which the row was seen last.
     """
 
-    def __init__(self, entry: str, poll: tuple[float, float]) -> None:
-        self.entry = entry
+    def __init__(self, poll: tuple[float, float]) -> None:
+        self.entry = ""
         self.place: int | None = None
         self.may_stand = False
         self.doubts = False

@@ -55,6 +55,9 @@ WRONG = {
     "owner-of-a-dead-claim": ({**CLAIM, "owner": {"N": "1"}, "expires_at": {"N": "1"}}, "owner"),
     "owner-map": ({**CLAIM, "owner": {"M": {"name": {"S": "they"}}}}, "owner"),
     "writes-fraction": ({**CLAIM, "writes": {"N": "0.5"}}, "writes"),
+    "waiting-text": ({**CLAIM, "waiting": {"S": "they"}}, "waiting"),
+    "waiting-numbers": ({**CLAIM, "waiting": {"L": [{"N": "1"}]}}, "waiting"),
+    "free-since-text": ({**CLAIM, "free_since": {"S": "today"}}, "free_since"),
     "abandoned-by-binary": ({**CLAIM, "abandoned_by": {"B": b"they"}}, "abandoned_by"),
 }
 ALL = {**NO_LOCKS, **WRONG}
@@ -194,7 +197,7 @@ def test_force_puts_a_broken_row_right(table, odd):
     attributes = WRONG[odd][0]
     put({**attributes, "data": {"S": "7"}})
     assert table.force_release("odd")
-    assert stands().keys() == {"key", "token", "version", "ttl", "data"}
+    assert stands().keys() == {"key", "token", "version", "ttl", "data", "free_since"}
     assert not Mutex.for_key("odd").locked()
     assert not table.force_release("odd")
     with Mutex.for_key("odd", timeout=0) as mutex:

@@ -141,9 +141,10 @@ def test_row_of_a_held_lock_and_its_tombstone(table):
         assert item.is_held
         assert item.ttl.timestamp() == int(stored["ttl"])
     with Mutex.for_key("a", data=[1]) as mutex:
-        assert set(row("a")) == {*CLAIM, "data"}
+        assert set(row("a")) == {*CLAIM, "data", "free_since"}
     stored = row("a")
-    assert set(stored) == {*CLAIM, "data"} - LABELS
+    assert set(stored) == {*CLAIM, "data", "free_since"} - LABELS
+    assert float(stored["free_since"]) == pytest.approx(time.time(), abs=10)
     assert (stored["token"], stored["version"]) == (mutex.token, str(mutex.fencing_token))
     assert int(stored["ttl"]) == pytest.approx(time.time() + LockItem.retention, abs=60)
 
@@ -165,7 +166,7 @@ def test_forced_release_leaves_a_tombstone_with_a_higher_version(table):
         before = row("a")
         assert LockItem.force_release("a")
         after = row("a")
-    assert set(after) == CLAIM - LABELS
+    assert set(after) == {*CLAIM, "free_since"} - LABELS
     assert int(after["version"]) == int(before["version"]) + 1
     assert after["token"] != before["token"]
 

@@ -136,13 +136,21 @@ CAUGHT_IN: dict[str, tuple[Size | None, int]] = {
     "lost-wake-up": (None, 0),
     "queued-twice": (None, 0),
     "renewal-forgotten": (None, 0),
+    "join-compares-lists": (size("lock_fair", 5, lost_answer=0.1), 0),
+    "take-leaves-the-dead": (size("lock_fair", 5, 4), 0),
+    "release-undated": (size("lock_fair", 5, 4), 0),
+    "skip-by-old-date": (size("lock_fair", 5), 0),
+    "impatient": (size("lock_fair", 8, lost_request=0.02), 0),
+    "place-kept": (size("lock_fair", 5), 0),
+    "leave-trusts-a-read": (size("lock_fair", 5), 0),
 }
 CAUGHT_IN_A_SMALL_WORLD = {"no-own-token", "guard-by-token"}
 FOCUSED = {name: where for name, where in CAUGHT_IN.items() if where[0] is not None}
 
 
 def test_every_broken_variant_is_tried() -> None:
-    assert {*CAUGHT_IN, *CAUGHT_IN_A_SMALL_WORLD, "lease-from-receipt"} == BROKEN.keys()
+    scripted = {"lease-from-receipt", "no-own-watch"}
+    assert {*CAUGHT_IN, *CAUGHT_IN_A_SMALL_WORLD, *scripted} == BROKEN.keys()
 
 
 @pytest.mark.parametrize("name", CAUGHT_IN)
@@ -187,6 +195,39 @@ def test_lease_counts_from_the_request_and_not_from_its_answer(name: str | None)
             Process(world, f"p{number}").start_thread("holder", partial(hold, 2.0 * number))
         with pytest.raises(ViolationError, match=r"I1: .* believe") if name else nullcontext():
             world.run(60)
+
+
+@pytest.mark.parametrize("name", [None, "no-own-watch"])
+def test_dead_first_in_line_and_busy_takers_do_not_stop_the_line(name: str | None) -> None:
+    """Takers that do not stand in line never leave the lock free for as long as the dead are waited for."""
+    world = World(1)
+    create_tables(world.tables)
+    Judge(world, {"locks": Watched("")})
+    served = []
+
+    def take() -> None:
+        for _ in range(600):
+            with Mutex.for_key("k", model=Lock):
+                world.sleep(0.05)
+            world.sleep(0.05)
+
+    def wait(delay: float) -> None:
+        world.sleep(delay)
+        with Mutex.for_key("k", model=Lock, fair=True):
+            served.append(world.now)
+
+    with broken(name) if name else nullcontext(), installed(world):
+        for number in range(2):
+            Process(world, f"busy{number}").start_thread("taker", take)
+        dead = Process(world, "dead")
+        dead.start_thread("waiter", partial(wait, 1.0))
+        world.after(1.02, dead.crash)
+        Process(world, "living").start_thread("waiter", partial(wait, 5.0))
+        world.run(60)
+        line = world.tables.row("locks", ("k",))["waiting"]["L"]
+    assert bool(served) is (name is None)
+    # whoever stands ahead may live: it is passed over, and stays
+    assert len(line) == (1 if served else 2)
 
 
 def test_small_world_without_faults_has_no_violation() -> None:

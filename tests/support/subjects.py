@@ -129,7 +129,7 @@ class Claims:
 # -- locks of every kind ---------------------------------------------------------------------------
 
 SUBJECTS = [
-    *("one lock", "several keys", "any of", "semaphore", "task"),
+    *("one lock", "several keys", "any of", "semaphore", "task", "fair lock"),
     *("row", "row in a lock table", "several rows", "several rows in a lock table"),
 ]
 MAIN = ["one lock", "several keys", "row"]
@@ -192,7 +192,8 @@ class Subject(Claims):
             elif name == "task":
                 self._make = lambda **options: Awaited(AsyncMutex.for_key(scene.key, **options))
             else:
-                self._make = lambda **options: Mutex.for_key(scene.key, **options)
+                fair = name == "fair lock"
+                self._make = lambda **options: Mutex.for_key(scene.key, fair=fair, **options)
             self.other = lambda **options: Mutex.for_key(
                 keys[-1],
                 **{"model": model, "owner": "other", "timeout": 20, "auto_renew": False} | options,

@@ -257,4 +257,4 @@ def test_longest_lease_and_retention_leave_a_row_that_can_be_read(table, monkeyp
     # without server time the end is in the year 9999
     store = store_for(Kept)
     monkeypatch.setattr(store.connection.server, "bounds", None)
-    assert datetime.fromtimestamp(int(store.ttl_from_now(0.0)), tz=timezone.utc).year == 9999
+    assert datetime.fromtimestamp(int(store.ending(0.0)["ttl"]), tz=timezone.utc).year == 9999

@@ -228,11 +228,19 @@ def test_every_attribute_may_be_stored_under_another_name(table):
         abandoned_by=UnicodeAttribute(null=True, attr_name="a"),
         ttl=TTLAttribute(null=True, attr_name="until"),
         data=JSONAttribute(null=True, attr_name="d"),
+        waiting=ListAttribute(of=UnicodeAttribute, null=True, attr_name="line"),
+        free_since=NumberAttribute(null=True, attr_name="f"),
     )
     exercise(renamed)
     with Mutex.for_key("b", model=renamed, data=1):
         assert set(raw(renamed, "b")) == {"pk", "v", "t", "o", "l", "e", "w", "a", "until", "d"}
-    assert set(raw(renamed, "b")) == {"pk", "v", "t", "w", "a", "until", "d"}
+        with ThreadPoolExecutor(1) as pool:
+            fair = Mutex.for_key("b", model=renamed, owner="she", timeout=1, fair=True)
+            waits = pool.submit(fair.acquire)
+            until(lambda: fair.position == 0)
+            assert "|she" in str(raw(renamed, "b")["line"])
+            assert not waits.result()
+    assert set(raw(renamed, "b")) == {"pk", "v", "t", "w", "a", "until", "d", "line", "f"}
     client = renamed._get_connection().connection.client
     ttl = client.describe_time_to_live(TableName=renamed.Meta.table_name)["TimeToLiveDescription"]
     assert ttl["AttributeName"] == "until"

@@ -76,6 +76,21 @@ def test_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy, c
     assert not any(key_of(seen) == "waits" for seen in proxy.of("renew"))
 
 
+def test_no_third_renewal_is_sent_while_two_hang(table, proxy):
+    """An endpoint that answers nothing would else be sent more and more of them."""
+    here, goes_on = through(proxy, table, read_timeout=LONG), threading.Event()
+    with Mutex.for_key("k", model=here, lease=30.0) as mutex:
+        proxy.next(stall(goes_on), stall(goes_on), op="renew")
+        proxy.wait(2, "renew")
+        mutex.renew()
+        time.sleep(25)
+        assert len(proxy.of("renew")) == 3
+        assert mutex.held
+        goes_on.set()
+        time.sleep(5)
+        assert len(proxy.of("renew")) > 3
+
+
 def key_of(seen):
     return seen.body["Key"]["key"]["S"]
 

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from dev.simulation.answers import answer_of_engine, comparable, documented, response_of
 from dev.simulation.recording import Applied, recorded
-from dev.simulation.schedule import play
+from dev.simulation.schedule import Size, play
 from dev.simulation.values import Refusal
 
 ABOUT_TABLES = {"CreateTable", "DescribeTable", "DescribeTimeToLive", "UpdateTimeToLive"}
@@ -133,10 +133,10 @@ def scanned(created: Applied) -> Applied:
     return created._replace(operation="Scan", kwargs=request, outcome=found)
 
 
-def replay_schedule(client: Client, seed: int) -> int:
+def replay_schedule(client: Client, seed: int, size: Size | None = None) -> int:
     """Play the schedule of a seed, and replay it; return how many requests it has."""
     with recorded() as requests:
-        violation = play(seed).violation
+        violation = play(seed, size).violation
     assert violation is None, violation
     # what nobody has read is compared, too
     requests.append(scanned(requests[0]))

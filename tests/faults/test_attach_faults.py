@@ -204,7 +204,7 @@ def test_nothing_that_the_detaching_side_could_still_send_is_applied(scene, give
     bodies = [
         sent["renew"].body,
         sent["save_data"].body,
-        requests.release.fill(held.options.row, {**mine, "ttl": "1"}),
+        requests.release.fill(held.options.row, {**mine, **held.store.ending(0.0)}),
         requests.renew.fill(held.options.row, mine | {"end": end, "lease": "60", "ttl": "1"}),
         requests.save_data.fill(held.options.row, mine | {"known": "1", "next": "2", "data": "{}"}),
     ]

@@ -6,6 +6,7 @@ import pytest
 
 from dev.simulation.recording import Applied, recorded
 from dev.simulation.replay import Client, expected, replay, replay_schedule
+from dev.simulation.schedule import Size
 from dev.simulation.table import Tables
 from dev.simulation.values import Refusal
 from pynamodb_mutex.testing import Engine
@@ -28,6 +29,15 @@ def client(local_engine: Engine) -> Client:
 def test_schedules_are_answered_as_by_dynamodb_local(client: Client, seed: int) -> None:
     """`.ci/run` replays more."""
     assert replay_schedule(client, seed) > 10
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("strikes", [0, 6])
+def test_waiting_in_line_is_answered_as_by_dynamodb_local(client: Client, strikes: int) -> None:
+    """Lists in rows: entries at places, appended and removed."""
+    ways, faults = ("lock_fair", "lock_one"), {"lost_answer": 0.05}
+    size = Size(8, 2, 6, 1, 1, ways, faults, strikes, 60.0)
+    assert replay_schedule(client, 0, size) > 300
 
 
 @pytest.fixture

@@ -66,8 +66,11 @@ _POLL = (0.05, 1.0)
 """Shortest and longest seconds between two polls, as a mutex has them by default."""
 
 _INDENT = 16
-_LABELS = frozenset({"key", "owner", "taken over from"})
-"""Lines of any length that a terminal cuts: a part identifies them."""
+_WAITER = "waiter "
+"""How the name of a line begins that shows one who waits; a number follows."""
+
+_LABELS = ("key", "owner", "taken over from", _WAITER)
+"""How the names of lines of any length begin that a terminal cuts: a part identifies them."""
 
 _WHOLE = reprlib.Repr()
 _WHOLE.maxdict = _WHOLE.maxstring = _WHOLE.maxother = 100
@@ -95,7 +98,8 @@ def show(
 ) -> None:
     """Print all that is known of one lock.
 
-    Prints the holder of the lock KEY, or what the last holder stored. Sends one strongly consistent read.
+    Prints the holder of the lock KEY, or what the last holder stored, and those who wait for it in line
+    (fair=True), first come first. Sends one strongly consistent read.
 
     \b
     Examples:
@@ -114,7 +118,7 @@ def show(
     if as_json:
         print_json({**lock.document(zone), **more})
         return
-    print_lines([*about(lock, zone), *_rest(lock, locks, more)])
+    print_lines([*about(lock, zone), *_waiters(lock, zone), *_rest(lock, locks, more)])
 
 
 def print_lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
@@ -122,7 +126,7 @@ def print_lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
     room = Console(stderr=err).width - _INDENT if on_terminal(err=err) else None
     for name, value in lines:
         text = escaped(value)
-        if room is not None and name in _LABELS:
+        if room is not None and name.startswith(_LABELS):
             text = cut(text, room)
         click.echo(f"{name + ':':{_INDENT}}{text}", err=err)
 
@@ -156,6 +160,17 @@ def _ago(lock: Lock, instant: float | None) -> str:
 
 def _second(when: datetime) -> str:
     return when.isoformat(sep=" ", timespec="seconds")
+
+
+def _waiters(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
+    """Return a line for each one who waits, first come first, also for a free lock."""
+    now, lines = instant(lock.seen_at, zone), []
+    for place, (owner, began) in enumerate(lock.waiters, 1):
+        since = instant(began, zone)
+        # a time without its date: then the longest label fits a terminal of 80 columns
+        waited = "" if since is None else f", since {clock_time(since, now)}"
+        lines.append((f"{_WAITER}{place}", owner + waited))
+    return lines
 
 
 def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:

@@ -46,10 +46,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import tzinfo
 
-COLUMNS = ("KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "TOKEN", "STATE")
+COLUMNS = ("KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "TOKEN", "STATE", "WAITERS")
 
-_NEEDS = {"OWNER": 30, "REMAINING": 48, "UNTIL": 60, "SINCE": 72, "TOKEN": 100}
+_NEEDS = {"OWNER": 30, "REMAINING": 48, "WAITERS": 48, "UNTIL": 60, "SINCE": 72, "TOKEN": 100}
 """Width from which on a terminal shows these columns of the table; KEY and STATE are always shown."""
+
+_NUMBERS = frozenset({"REMAINING", "TOKEN", "WAITERS"})
 
 _GAP = 2
 """Blanks between two columns of the table."""
@@ -98,6 +100,8 @@ def ls(
     A lock is abandoned if its lease has expired and nobody has acquired it since: the next process that polls
     acquires it. Times are those of DynamoDB's clock, not of this machine. UNTIL moves with each renewal. Given
     KEYs, lists exactly these, also if they are free.
+
+    WAITERS is the number of those who wait in line (fair=True).
 
     On a terminal the output is a table that leaves out columns, and the middle of long keys and owners, to fit.
     Otherwise each lock is one complete line with tabs between the columns.
@@ -152,19 +156,26 @@ def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
         "-" if lock.remaining is None else f"{lock.remaining:.1f}",
         str(lock.fencing_token or "-"),
         lock.state,
+        str(len(lock.waiters) or "-"),
     ]
 
 
 def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
     """Return a table for a terminal of this width, one line for each lock."""
-    names = [name for name in COLUMNS if width >= _NEEDS.get(name, 0)]
+    has_waiters = width >= _NEEDS["WAITERS"] and any(lock.claim.waiting for lock in locks)
+    # other columns make room for this one: keys and owners stay as wide as they are without it
+    room = width - (len("WAITERS") + _GAP if has_waiters else 0)
+    names = [
+        name
+        for name in COLUMNS
+        if (has_waiters if name == "WAITERS" else room >= _NEEDS.get(name, 0))
+    ]
     rows = [_cells(lock, zone) for lock in locks]
     widths = {name: max(map(cell_len, [name, *(row[name] for row in rows)])) for name in names}
     _shorten(widths, width - _GAP * (len(names) - 1))
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
     for name in names:
-        right = name in ("REMAINING", "TOKEN")
-        table.add_column(name, no_wrap=True, justify="right" if right else "left")
+        table.add_column(name, no_wrap=True, justify="right" if name in _NUMBERS else "left")
     for lock, row in zip(locks, rows, strict=True):
         style = "yellow" if lock.state == ABANDONED else ""
         table.add_row(*(Text(cut(row[name], widths[name])) for name in names), style=style)
@@ -187,6 +198,7 @@ def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
         "REMAINING": duration(lock.remaining) if lock.remaining else "-",
         "TOKEN": str(lock.fencing_token or "-"),
         "STATE": lock.state,
+        "WAITERS": str(len(lock.waiters) or "-"),
     }
 
 

@@ -19,6 +19,7 @@ from pynamodb_mutex._protocol.claim import NO_SERVER_TIME, made_at
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.schedule import SCAN_PATIENCE
 from pynamodb_mutex._protocol.server_time import HOST_SKEW
+from pynamodb_mutex._protocol.waiting_line import began_at, label_of
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.cli._output import instant, iso, plain
@@ -131,6 +132,11 @@ class Lock(NamedTuple):
         end = self.claim.expires_at
         return None if end is None or end >= NO_SERVER_TIME else end
 
+    @property
+    def waiters(self) -> list[tuple[str, float | None]]:
+        """Those who wait in line, first come first: their labels, and the server time at which each began to wait."""
+        return [(label_of(entry), began_at(entry)) for entry in self.claim.waiting]
+
     def document(self, zone: tzinfo | None) -> dict[str, Any]:
         """Return the JSON fields of the lock."""
         claim = self.claim
@@ -146,6 +152,10 @@ class Lock(NamedTuple):
             "lease": None if claim.expires_at is None else claim.lease,
             "fencing_token": self.fencing_token,
             "abandoned_by": claim.abandoned_by or None,
+            "waiters": [
+                {"owner": owner, "since": iso(instant(since, zone))}
+                for owner, since in self.waiters
+            ],
             "problem": None if claim.fault is None else str(claim.fault),
         }
 

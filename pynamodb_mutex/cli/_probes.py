@@ -253,7 +253,7 @@ class Probes:
         self._rows = asker.store.requests
         self._key = key_of(model, key)
         self._values = {"mine": uuid.uuid4().hex, "version": "0", "known": "0", "next": "1"}
-        self._values |= {"ttl": "1", "end": "1", "lease": "1"}
+        self._values |= {"ttl": "1", "end": "1", "lease": "1", "free_since": "1"}
 
     def findings(self) -> Iterator[Finding]:
         """Try each permission, and transactions."""

@@ -22,6 +22,7 @@ from rich.status import Status
 from pynamodb_mutex._operations.options import FOREVER, check_duration
 from pynamodb_mutex._protocol.claim import Claim, made_at
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
+from pynamodb_mutex._protocol.waiting_line import label_of
 from pynamodb_mutex._runtime import run_on_thread
 from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex._runtime.clock import read_clock
@@ -156,6 +157,11 @@ Exit codes:
     "default with skip and fail.",
 )
 @click.option(
+    "--fair",
+    is_flag=True,
+    help="Wait in line: the lock is acquired in the order of arrival, among all that wait like this.",
+)
+@click.option(
     "--lease",
     type=float,
     default=30.0,
@@ -193,6 +199,7 @@ def run(
     command: Sequence[str],
     if_locked: str,
     timeout: float | None,
+    fair: bool,
     lease: float,
     deadline: float | None,
     grace: float,
@@ -212,6 +219,7 @@ def run(
     Examples:
       pynamodb-mutex run nightly-report --if-locked skip -- ./report.sh
       pynamodb-mutex run deploy --timeout 600 --deadline 1800 -- make deploy
+      pynamodb-mutex run deploy --fair -- make deploy
     """
     if not hasattr(os, "posix_spawn"):
         raise Failure("run needs a POSIX system: it sends signals")
@@ -231,6 +239,7 @@ def run(
                     model=place.lock_model(),
                     lease=lease,
                     timeout=timeout,
+                    fair=fair,
                     owner=owner or f"{socket.gethostname()}:{os.getpid()}:{Path(command[0]).name}",
                     on_lost=lambda _: signals.wake(),
                 ),
@@ -366,9 +375,12 @@ class ObservedMutex(Mutex):
 
     @property
     def waits_for(self) -> str:
-        """What the mutex waits for, for people: the holder, or an answer of DynamoDB."""
-        if self.blocking_claim is not None:
-            return describe(self.blocking_claim)
+        """What the mutex waits for, for people: the holder, the first in line, or an answer of DynamoDB."""
+        claim = self.blocking_claim
+        if claim is not None:
+            if self._options.fair and claim.expires_at is None and claim.waiting:
+                return f"it is the turn of {shown_owner(label_of(claim.waiting[0]))}, who waits in line"
+            return describe(claim)
         connection = current_process().store(self._options.model).connection
         if connection.server.answered:
             return f"DynamoDB is throttling or failing, in {connection.where}"
@@ -402,8 +414,9 @@ def wait_or_raise(signals: Signals, seconds: float = 0.0) -> None:
 def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool) -> bool:
     """Acquire a lock; return whether this succeeded in time.
 
-    On a terminal a line that is updated shows the holder and the time waited. Elsewhere a line is printed once
-    the wait is long, and a second one if the reason changes, as from an answer of DynamoDB to a holder.
+    On a terminal a line that is updated shows the holder, the time waited and the place in line. Elsewhere a
+    line is printed once the wait is long, and a second one if the reason changes, as from an answer of DynamoDB
+    to a holder.
 
     Args:
         mutex: The lock.
@@ -449,14 +462,16 @@ class _WaitSleeper(run_on_thread.ThreadSleeper):
         """
         key = shown(self._mutex.key)
         waits_for, for_answer = self._mutex.waits_for, self._mutex.blocking_claim is None
+        position = self._mutex.position
+        place = "" if position is None else f", number {position + 1} in line"
         is_long = read_clock() - self._started >= _LONG
         is_terminal = self._console.is_terminal
         if for_answer not in self._said and (self._verbose or (is_long and not is_terminal)):
             self._said.add(for_answer)
-            say(f"waiting for {key}: {waits_for}")
+            say(f"waiting for {key}{place}: {waits_for}")
         while (now := read_clock()) < until:
             if is_terminal:
-                text = f"waiting for {key} for {now - self._started:.0f} s: {waits_for}"
+                text = f"waiting for {key} for {now - self._started:.0f} s{place}: {waits_for}"
                 self._status.update(escape(text))
                 self._status.start()
             wait_or_raise(self._signals, min(until - now, _LONGEST_SLEEP))

@@ -13,6 +13,7 @@ import pytest
 from cli import run_cli, terminal
 
 from pynamodb_mutex import LockItem
+from pynamodb_mutex._protocol.waiting_line import new_entry
 from pynamodb_mutex.cli._app import app
 
 BROKEN = {"token": {"S": "t"}, "version": {"N": "7"}, "expires_at": {"S": "soon"}}
@@ -38,6 +39,11 @@ def change(key, **values):
     """Write attributes of a lock as another program might."""
     actions = [getattr(LockItem, name).set(value) for name, value in values.items()]
     LockItem.get(key).update(actions, add_version_condition=False)
+
+
+def entry(owner, began=None):
+    """Return what stands in a row for one who waits in line."""
+    return new_entry(began, "0123456789abcdef", owner)
 
 
 def json_of(*args, **more):

@@ -511,6 +511,8 @@ BROKEN = {
     "with a claim, but without 'lease'": {"lease": None},
     "whose 'expires_at' is not a number": {"expires_at": "2027-01-15"},
     "whose 'expires_at' is not in seconds: it is after the year 9999": {"expires_at": NOW * 1000},
+    "whose 'waiting' is not a list: no mutex acquires such a row": {"waiting": "me"},
+    "whose 'free_since' is not a number": {"free_since": "2027-01-15"},
     "whose 'ttl' is not a number": {"ttl": "2027-01-15"},
     "whose 'ttl' is not in seconds": {"ttl": NOW * 1000},
     "whose 'ttl' is before 'expires_at': DynamoDB may delete": {"ttl": NOW - 1},
@@ -519,7 +521,7 @@ BROKEN = {
 
 def test_rows_that_look_broken(table):
     put(key="ours", **OURS)
-    put(key="free", token="t", version=2)
+    put(key="free", token="t", version=2, free_since=NOW, waiting=["who", "waits"])
     put(key="left", token="t", version=2, ttl=NOW)
     for place, broken in enumerate(BROKEN.values()):
         row = {name: value for name, value in (OURS | broken).items() if value is not None}

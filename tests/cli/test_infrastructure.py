@@ -471,6 +471,7 @@ def single_lock():
     with Mutex.attach(ticket):
         pass
     with held_elsewhere("a"):
+        assert not Mutex.for_key("a", fair=True).acquire(timeout=0.2)
         assert LockItem.force_release("a")
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from botocore.client import BaseClient
 from cli import run_cli
-from cli_scene import BROKEN, change, client, json_of, on_terminal, put, wrong_usage
+from cli_scene import BROKEN, change, client, entry, json_of, on_terminal, put, wrong_usage
 from lock_items import Elsewhere, Wire
 from rich.console import Console, Group
 from rich.text import Text
@@ -110,13 +110,13 @@ def keys(*options, **more):
 
 def test_ls_prints_holders_and_times_as_lines_and_as_json(held):
     header, a, b, c = rows("--tz", "UTC")
-    assert header == ["KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "TOKEN", "STATE"]
+    assert header == ["KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "TOKEN", "STATE", "WAITERS"]
     item = LockItem.get("a")
     assert a[:2] == ["a", "max"]
     assert datetime.fromisoformat(a[2]) == item.since.replace(microsecond=0)
     assert datetime.fromisoformat(a[3]) == item.expires.replace(microsecond=0)
     assert 599 < float(a[4]) < 602
-    assert a[5:] == [str(item.version), "held"]
+    assert a[5:] == [str(item.version), "held", "-"]
     assert (b[0], b[6]) == ("b", "held")
     assert (c[0], c[1], c[4], c[6]) == ("c", "amy", "0.0", "abandoned")
     a, _, c = json_of("ls", "--tz", "Asia/Kolkata")
@@ -130,6 +130,7 @@ def test_ls_prints_holders_and_times_as_lines_and_as_json(held):
         "lease": 600.0,
         "fencing_token": item.version,
         "abandoned_by": None,
+        "waiters": [],
         "problem": None,
     }
     since = datetime.fromisoformat(a["since"])
@@ -169,7 +170,7 @@ def test_ls_reads_named_keys_alone_and_prints_free_ones_too(held, wire):
     (_, row) = rows("released")
     assert (row[0], row[1], row[6]) == ("released", "-", "free")
     assert int(row[5]) == LockItem.get("released").version
-    assert rows("never")[1] == ["never", "-", "-", "-", "-", "-", "free"]
+    assert rows("never")[1] == ["never", "-", "-", "-", "-", "-", "free", "-"]
     assert keys("a", "c", "never", "--abandoned") == ["c"]
     assert "no lock of these is held in table" in run_cli("ls", "c", "--held").stderr
     wire.sent.clear()
@@ -283,6 +284,27 @@ def test_table_fits_the_terminal_and_keeps_key_and_state(table, columns, header)
         assert dead[1].startswith("[red")
 
 
+@pytest.mark.parametrize(
+    ("columns", "header"),
+    [
+        (109, ["KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "TOKEN", "STATE", "WAITERS"]),
+        (81, ["KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "STATE", "WAITERS"]),
+        (80, ["KEY", "OWNER", "UNTIL", "REMAINING", "STATE", "WAITERS"]),
+        (48, ["KEY", "OWNER", "STATE", "WAITERS"]),
+        (47, ["KEY", "OWNER", "STATE"]),
+    ],
+)
+def test_table_makes_room_for_the_number_of_waiters(table, columns, header):
+    with held_elsewhere("k" * 100, owner="w" * 100), held_elsewhere("z"):
+        change("k" * 100, waiting=[entry("first"), entry("second")])
+        lines = on_terminal("ls", columns=columns)[2]
+    head, long, short, _ = lines[lines.index("KEY") :].splitlines()
+    assert (max(map(len, (head, long, short))), head.split()) == (columns, header)
+    assert long.split()[0].startswith("kkkk")
+    if "WAITERS" in header:
+        assert (long.split()[-1], short.split()[-1]) == ("2", "-")
+
+
 def test_table_shortens_owners_before_keys(table):
     with held_elsewhere("k" * 24, owner="w" * 50):
         assert f"{'k' * 24}  www" in on_terminal("ls")[2]
@@ -376,6 +398,58 @@ def test_show_of_free_locks(table):
     never = {"key": "b", "state": "free", "row": "none: never acquired, or deleted since"}
     assert shown("b") == never
     assert json_of("show", "b")["fencing_token"] is None
+
+
+def test_waiters_are_shown_in_order_with_the_time_at_which_each_began_to_wait(table, script):
+    with held_elsewhere("a"), held_elsewhere("b"):
+        began = LockItem.get("a").since.replace(microsecond=0)
+        others = [entry("x\x1b[2J", began.timestamp() - 86400), entry("third"), "theirs"]
+        change("a", waiting=[entry("first", began.timestamp()), *others])
+        lines = list(shown("a", "--tz", "UTC").items())
+        at = [name for name, _ in lines].index("waiter 1")
+        assert lines[at - 1][0] == "fencing token"
+        assert lines[at : at + 5] == [
+            ("waiter 1", f"first, since {began:%H:%M:%S}"),
+            ("waiter 2", rf"x\x1b[2J, since {began - timedelta(days=1):%Y-%m-%d}"),
+            ("waiter 3", "third"),
+            ("waiter 4", "theirs"),
+            ("token", LockItem.get("a").token),
+        ]
+        found = json_of("show", "a", "--tz", "Asia/Tokyo")["waiters"]
+        assert [each["owner"] for each in found] == ["first", "x\x1b[2J", "third", "theirs"]
+        assert datetime.fromisoformat(found[0]["since"]) == began
+        assert found[0]["since"].endswith("+09:00")
+        assert (found[2]["since"], found[3]["since"]) == (None, None)
+        assert [row[7] for row in rows()] == ["WAITERS", "4", "-"]
+        listed = json_of("ls", "--tz", "Asia/Tokyo")
+        assert [each["waiters"] for each in listed] == [found, []]
+        script()
+        watched = run_cli("watch", "a", "--json", "--tz", "Asia/Tokyo")
+        assert json.loads(watched.stdout)["waiters"] == found
+
+
+def test_waiters_of_a_free_lock(table):
+    with Mutex.for_key("a"):
+        pass
+    change("a", waiting=[entry("first"), entry("second")])
+    lines = shown("a")
+    assert (lines["state"], lines["waiter 1"], lines["waiter 2"]) == ("free", "first", "second")
+    assert json_of("ls") == []
+    (found,) = json_of("ls", "a")
+    assert (found["state"], len(found["waiters"])) == ("free", 2)
+    change("a", waiting=[])  # as the last one leaves it
+    assert not any(name.startswith("waiter") for name in shown("a"))
+
+
+def test_the_longest_label_of_a_waiter_fits_a_terminal_of_80_columns(table):
+    with held_elsewhere("a"):
+        change("a", waiting=[entry("w" * 100, LockItem.get("a").since.timestamp())])
+        for columns in (80, 50):
+            lines = on_terminal("show", "a", columns=columns)[2].splitlines()
+            (line,) = (line for line in lines if line.startswith("waiter 1:"))
+            cut = "" if columns == 80 else "…w*"
+            assert len(line) <= columns
+            assert re.fullmatch(rf"waiter 1: +w+{cut}, since \d\d:\d\d:\d\d", line)
 
 
 def set_attributes(**values):

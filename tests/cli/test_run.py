@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
+from cli_scene import change, client, entry
 from lock_items import Elsewhere
 from run_scene import (
     GENEROUS,
@@ -231,8 +232,10 @@ def test_a_long_failure_of_dynamodb_is_reported(proxied, monkeypatch, fake_clock
     assert "(ThrottlingException)" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_wait_with_nothing_held(embedded, tmp_path, monkeypatch, number):
+@pytest.mark.parametrize(
+    ("number", "fair"), [(signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGTERM, True)]
+)
+def test_a_signal_ends_the_wait_with_nothing_held(embedded, tmp_path, monkeypatch, number, fair):
     said = []
 
     def say(text):
@@ -242,12 +245,47 @@ def test_a_signal_ends_the_wait_with_nothing_held(embedded, tmp_path, monkeypatc
 
     monkeypatch.setattr(_run, "say", say)
     with held_elsewhere("k") as item:
-        done = run_here("k", "--verbose", "--", "touch", tmp_path / "ran")
+        options = ["--fair"] if fair else []
+        done = run_here("k", "--verbose", *options, "--", "touch", tmp_path / "ran")
         assert LockItem.get("k").token == item.token
+        assert LockItem.get("k").waiters == []
     assert (done.exit_code, done.stderr) == (128 + number, "")
-    assert said[0].startswith("waiting for 'k': held by 'elsewhere' since 20")
+    place = ", number 1 in line" if fair else ""
+    assert said[0].startswith(f"waiting for 'k'{place}: held by 'elsewhere' since 20")
     assert not (tmp_path / "ran").exists()
     assert free()
+
+
+def test_fair_acquires_in_the_order_of_arrival(embedded, tmp_path):
+    names, order = ["first", "second", "third"], tmp_path / "order"
+    with ExitStack() as waiting:
+        with held_elsewhere("k"):
+            processes = []
+            for name in names:
+                command = ["sh", "-c", f"echo {name} >>{order}"]
+                options = ["--fair", "--owner", name, "--", *command]
+                processes.append(waiting.enter_context(running("k", *options)))
+                until(lambda: LockItem.get("k", consistent_read=True).waiters[-1:] == [name])  # noqa: B023 - called at once
+            assert LockItem.get("k").waiters == names
+        assert [outcome(process)[0] for process in processes] == [0, 0, 0]
+    assert order.read_text().split() == names
+    assert LockItem.get("k").waiters == []
+
+
+def test_fair_reports_its_place_and_does_not_pass_who_waits(embedded, tmp_path):
+    with held_elsewhere("k", owner="night shift"):
+        change("k", waiting=[entry("first")])
+        done = run_here("k", "--fair", "--timeout", 1, "--verbose", "--", "touch", tmp_path / "ran")
+        assert done.exit_code == 75
+        waits = "waiting for 'k', number 2 in line: held by 'night shift' since 20"
+        assert waits in done.stderr
+        assert LockItem.get("k").waiters == ["first"]
+        LockItem.force_release("k")
+    done = run_here("k", "--fair", "--if-locked", "fail", "--", "touch", tmp_path / "ran")
+    turn = "'k' is locked: it is the turn of 'first', who waits in line"
+    assert (done.exit_code, done.stderr) == (75, f"pynamodb-mutex run: {turn}\n")
+    assert not (tmp_path / "ran").exists()
+    assert run_here("k", "--if-locked", "fail", "--", "true").exit_code == 0
 
 
 # -- the command is not started --------------------------------------------------------------------
@@ -634,6 +672,22 @@ def test_terminal_shows_the_holder_and_log_records_until_ctrl_c(embedded, embedd
         process.sendintr()
         assert code(process) == 130
         assert LockItem.get("k").token == item.token
+
+
+def test_terminal_shows_the_place_in_line(embedded, typed):
+    with held_elsewhere("k", owner="night shift"):
+        change("k", waiting=[entry("first"), entry("second")])
+        process = typed("k", "--fair", "--", "true")
+        process.expect(r"waiting for 'k' for \d+ s, number 3 in line: held by 'night shift'")
+        client().update_item(
+            TableName=LockItem.Meta.table_name,
+            Key={"key": {"S": "k"}},
+            UpdateExpression="REMOVE waiting[0]",
+        )
+        process.expect(r"waiting for 'k' for \d+ s, number 2 in line: held by 'night shift'")
+        process.sendintr()
+        assert code(process) == 130
+        assert LockItem.get("k").waiters == ["second"]
 
 
 def test_terminal_belongs_to_the_command_after_the_wait(embedded, typed):

@@ -53,7 +53,7 @@ _AS_PRINTED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 _VARYING = {
-    "<time>": r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z| UTC|[+-]\d\d:?\d\d)?",
+    "<time>": r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z| UTC|[+-]\d\d:?\d\d)?|\b\d\d:\d\d:\d\d\b",
     "<id>": r"\b(?=[0-9a-f-]*\d)[0-9a-f]{8,}(-[0-9a-f]{4,})*\b",
     "<duration>": r"\b(\d+[dhm] \d+[hms]|\d+\.\d+s|\d+(\.\d+)? m?s)\b",
     "<number>": r"\b\d{5,}(\.\d+)?\b|\b\d+\.\d{3,}\b",

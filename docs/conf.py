@@ -61,7 +61,7 @@ MEMBERS = {
     "Acquire and release": [
         *("acquire", "release", "__enter__", "__exit__", "__aenter__", "__aexit__", "__call__"),
     ],
-    "State, without a request": ["held", "remaining", "deadline", "lost", "loss"],
+    "State, without a request": ["held", "remaining", "deadline", "lost", "loss", "position"],
     "Renew": ["ensure_held", "renew"],
     "The lock, and this acquisition of it": [
         *("key", "keys", "members", "permit", "row", "owner", "token", "fencing_token"),

@@ -330,9 +330,55 @@ def which_lock() -> Drawing:
     return draw
 
 
+def waiting_line() -> Drawing:
+    """Those who wait in line: join at the end, acquire at the front, pass the dead."""
+    steps = (
+        ("ann holds the lock. ben and cho wait", GREY, "ann", ("ben", "cho")),
+        ("dan joins: one write puts dan at the end", BLUE, "ann", ("ben", "cho", "dan")),
+        ("ann releases the lock", BLUE, "", ("ben", "cho", "dan")),
+        ("ben is first and acquires it; that write removes ben", BLUE, "ben", ("cho", "dan")),
+        ("cho dies. ben releases: the lock stays free for 6 s", RED, "", ("cho", "dan")),
+        ("dan acquires it; that write removes cho and dan", BLUE, "dan", ()),
+    )
+    step, top, left, width = 72, 74, 156, 84
+    draw = Drawing(top + step * len(steps) + 42, "Those who wait in line, in the row of the lock")
+    draw.text(76, 26, "holder", weight="bold")
+    draw.text(left, 26, "waiting, first come first", weight="bold", anchor="start")
+    for number, (words, ink, holder, waiting) in enumerate(steps):
+        y = top + number * step
+        draw.text(8, y - 12, words, ink, anchor="start")
+        draw.box(8, y, 136, 34, *((GREEN, HELD) if holder else (PALE, FREE)))
+        token = {"ann": 42, "ben": 43, "dan": 44}.get(holder)
+        state = f"{holder}, version {token}" if holder else "free"
+        draw.text(76, y + 22, state, GREEN if holder else GREY, halo="0")
+        for place, name in enumerate(waiting):
+            is_dead = ink == RED and name == "cho"
+            x = left + place * (width + 8)
+            draw.box(x, y, width, 34, *((RED, "#fbeceb") if is_dead else (INK, "#eef2f6")))
+            draw.text(x + width / 2, y + 22, name, RED if is_dead else INK, halo="0")
+        if not waiting:
+            draw.text(left, y + 22, "nobody", GREY, anchor="start", halo="0")
+    notes = (
+        "The first one polls most often, every 0.05 to 0.2 s.",
+        "The others poll the less, the further back: up to 2 s.",
+    )
+    for place, words in enumerate(notes):
+        draw.text(8, draw.height - 34 + 18 * place, words, GREY, anchor="start")
+    return draw
+
+
 DIAGRAMS = {
     drawn.__name__.replace("_", "-"): drawn
-    for drawn in (protocol, lost_answer, hand_over, take_over, server_time, ends, which_lock)
+    for drawn in (
+        protocol,
+        lost_answer,
+        hand_over,
+        waiting_line,
+        take_over,
+        server_time,
+        ends,
+        which_lock,
+    )
 }
 
 

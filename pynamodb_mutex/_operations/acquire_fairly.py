@@ -165,7 +165,7 @@ class FairAcquisition(Acquisition):
     # -- joining and leaving ------------------------------------------------------------------------
 
     def _join(self) -> Operation[None]:
-        """Stand in line, at its end. The answer tells where: also if it was refused, for an earlier attempt was applied."""
+        """Stand in line, at its end. The answer shows where: also if it was refused, for an earlier attempt was applied."""
         contender, line, seen = self.contender, self._line, self.observed.claim
         entry, store = line.entry, contender.store
         token = None if seen is None else seen.token

@@ -43,7 +43,7 @@ _ONE_CYCLE = 0.02
 """Seconds that a hand-over takes at least."""
 
 _ID = 16
-"""Characters of an entry that tell waiters apart."""
+"""Characters of an entry that no other waiter has."""
 
 _LONGEST_ENTRY = 64
 """Bytes of an entry."""
@@ -71,7 +71,7 @@ def label_of(entry: str) -> str:
 
 
 def began_at(entry: str) -> float | None:
-    """Return the server time at which a waiter began to wait; None if the entry does not tell. For people."""
+    """Return the server time at which a waiter began to wait; None if the entry does not say. For people."""
     try:
         began = float(int(entry[:8], 16))
     except ValueError:
@@ -83,7 +83,7 @@ def began_at(entry: str) -> float | None:
 
 
 class Take(NamedTuple):
-    """On which condition a fair waiter takes the lock, beside those of any acquiring write; and whom that removes.
+    """On which condition a fair waiter takes the lock, in addition to those of any acquiring write; and whom that removes.
 
     Attributes:
         place: At which it must stand; None if it does not stand in line.
@@ -163,9 +163,12 @@ class WaitingLine:
         self.doubts = False
         self.place = place
         self.may_stand = place is not None
-        if place is not None:
-            if self._places and place > self._places[-1][1]:
-                self._places.clear()  # it has joined again
+        if place is None:
+            # What was seen of a line counts no more, if it joins again: those who join an empty row after its deletion
+            # may stand in another order, and its first have stood there for long only in the old row.
+            self._places.clear()
+            self._first = None
+        else:
             self._places.append((received, place))
             while received - self._places[0][0] > _MEMORY:
                 self._places.popleft()

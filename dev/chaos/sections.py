@@ -135,7 +135,9 @@ class MutexSection(KeysSection):
     way = "mutex"
 
     def make_lock(self) -> Any:
-        return Mutex.for_key(self.names[0], model=self.tables.locks, **self.options)
+        # some of them in line: the others overtake those, and the killed stand there until they are passed
+        fair = random.random() < 1 / 4
+        return Mutex.for_key(self.names[0], model=self.tables.locks, fair=fair, **self.options)
 
     @property
     def single_locks(self) -> list[Any]:

@@ -118,8 +118,11 @@ def options() -> None:
         poll=(0.1, 2),
         reentrant=True,
         delete_on_release=True,
+        fair=True,
     )
     assert_type(mutex, Mutex)
+    assert_type(mutex.position, "int | None")
+    assert_type(TeamLock.get("a").waiters, "list[str]")
     Mutex.for_key("a", max_hold=None, owner=None, on_lost=None, data=None, timeout=-1)
     Mutex.for_key("a", timeout=None).acquire(timeout=None)
 
@@ -524,6 +527,7 @@ def what_must_not_type_check(mutex: Mutex) -> None:
     Mutex.for_key("a", poll=0.1)  # type: ignore[arg-type]
     Mutex.for_key("a", on_lost=nightly)  # type: ignore[arg-type]
     Mutex.for_key("a", reentrant="yes")  # type: ignore[arg-type]
+    Mutex.for_key("a", fair="yes")  # type: ignore[arg-type]
     mutex.acquire(timeout="1")  # type: ignore[arg-type]
     mutex.renew("1")  # type: ignore[arg-type]
     mutex.held = True  # type: ignore[misc]

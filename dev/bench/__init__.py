@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 FLOOR = "bare boto3"
 OURS = "pynamodb-mutex"
+FAIR = f"{OURS}, fair"
 PYTHON_CLIENT = "python-dynamodb-lock"
 BLOCK_LOCK = "dynamodblock"
 DYNDB_MUTEX = "dyndbmutex"
@@ -24,11 +25,13 @@ class Setting(NamedTuple):
         engine_url: Where the engine answers.
         libraries: The names of those that are there.
         quick: Whether to try everything at tiny sizes.
+        full: Whether to measure all sizes, where that takes long.
     """
 
     engine_url: str
     libraries: tuple[str, ...]
     quick: bool
+    full: bool = False
 
     def those(self, *names: str) -> list[str]:
         """Which of these are there."""

@@ -36,6 +36,7 @@ from pynamodb_mutex.testing import (
 )
 
 SCENARIO_SECONDS = 900.0
+FULL_SECONDS = 3600.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,7 +65,11 @@ def _parser() -> argparse.ArgumentParser:
         "--engine", choices=("embedded", "local"), help="local is taken if it can be had"
     )
     parser.add_argument("--only", choices=NAMES, action="append", help="one scenario, or several")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: to see whether it runs")
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--quick", action="store_true", help="tiny sizes: to see whether it runs")
+    sizes.add_argument(
+        "--full", action="store_true", help="all sizes of fair waiting too: 20 minutes more"
+    )
     parser.add_argument(
         "--python", help="of the environment with the peers; they are left out without"
     )
@@ -118,7 +123,7 @@ def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | Non
         "engine": engine.name, "quick": options.quick, "cpus": os.cpu_count(), "versions": found,
         "scenarios": {},
     }  # fmt: skip
-    setting = Setting(engine.endpoint_url, libraries, options.quick)
+    setting = Setting(engine.endpoint_url, libraries, options.quick, options.full)
     with use(engine):
         _make_tables(libraries)
         for name in options.only or NAMES:
@@ -163,10 +168,11 @@ def _measured(name: str, python: str, setting: Setting) -> dict[str, Any]:
         command = [python, "-m", "dev.bench.worker", name, json.dumps(setting), str(result)]
         # a session of its own, so that nothing of it is left
         process = subprocess.Popen(command, env=_environment(), start_new_session=True)
+        seconds = FULL_SECONDS if setting.full else SCENARIO_SECONDS
         try:
-            process.wait(SCENARIO_SECONDS)
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
-            return {"failed": f"not done within {SCENARIO_SECONDS:g} s"}
+            return {"failed": f"not done within {seconds:g} s"}
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -70,6 +70,10 @@ class Child:
             raise ChildError(error)
         return value
 
+    def fileno(self) -> int:
+        """Return what becomes readable when it says something: for `multiprocessing.connection.wait`."""
+        return self._pipe.fileno()
+
     def kill(self) -> None:
         """End it as a machine that fails would."""
         self._process.kill()

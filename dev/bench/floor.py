@@ -36,10 +36,10 @@ _TAKE = {
 }  # fmt: skip
 _RELEASE = {
     "ConditionExpression": "((#0 = :0 AND #1 = :1) AND attribute_exists (#2))",
-    "UpdateExpression": "SET #3 = :2 REMOVE #2, #4, #5",
+    "UpdateExpression": "SET #3 = :2, #4 = :3 REMOVE #2, #5, #6",
     "ExpressionAttributeNames": {
-        "#0": "token", "#1": "version", "#2": "expires_at", "#3": "ttl", "#4": "owner",
-        "#5": "lease",
+        "#0": "token", "#1": "version", "#2": "expires_at", "#3": "free_since", "#4": "ttl",
+        "#5": "owner", "#6": "lease",
     },
     "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
 }  # fmt: skip
@@ -81,13 +81,15 @@ class Floor(Library):
 
     def release(self, lock: Any) -> None:
         key, token, version = lock
+        now = time.time()
         self._client.update_item(
             TableName=table_of(FLOOR),
             Key={"key": {"S": key}},
             ExpressionAttributeValues={
                 ":0": {"S": token},
                 ":1": version,
-                ":2": {"N": str(int(time.time() + 7 * _DAY))},
+                ":2": {"N": f"{now:.3f}"},
+                ":3": {"N": str(int(now + 7 * _DAY))},
             },
             **_RELEASE,
         )

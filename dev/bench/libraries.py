@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
-from dev.bench import BLOCK_LOCK, DYNDB_MUTEX, FLOOR, OURS, PEERS, PYTHON_CLIENT
+from dev.bench import BLOCK_LOCK, DYNDB_MUTEX, FAIR, FLOOR, OURS, PEERS, PYTHON_CLIENT
 from dev.peers import LIBRARIES
 
 PATIENT = 3600.0
@@ -66,6 +67,16 @@ class Ours(Library):
 
     def held(self, lock: Any) -> bool:
         return lock.held and not lock.lost
+
+
+class OursFair(Ours):
+    """This library, whose locks are acquired in the order of arrival. An entry in line shows its process."""
+
+    def __init__(self, lease: float | None = None) -> None:
+        super().__init__(lease)
+        # the same as by default, but the process first: long labels are cut
+        owner = f"{os.getpid()}@{socket.gethostname()}:MainThread"
+        self._options |= {"fair": True, "owner": owner}
 
 
 class PythonClient(Library):
@@ -150,6 +161,7 @@ def made(name: str, lease: float | None = None) -> Library:
 
 _LIBRARIES: dict[str, type[Library]] = {
     OURS: Ours,
+    FAIR: OursFair,
     PYTHON_CLIENT: PythonClient,
     BLOCK_LOCK: BlockLock,
     DYNDB_MUTEX: DyndbMutex,

@@ -20,9 +20,9 @@ def main(scenario: str, setting: str, result: str) -> None:
     logging.lastResort = (
         logging.NullHandler()
     )  # they warn of each lock that is held, or was lost: we count those
-    engine_url, libraries, quick = json.loads(setting)
+    engine_url, libraries, *sizes = json.loads(setting)
     module = importlib.import_module(f"dev.bench.scenarios.{scenario}")
-    found = module.measure(Setting(engine_url, tuple(libraries), quick))
+    found = module.measure(Setting(engine_url, tuple(libraries), *sizes))
     Path(result).write_text(json.dumps(found))
 
 

@@ -13,12 +13,13 @@ from botocore.exceptions import ClientError
 from docutils.core import publish_doctree
 
 import dev.bench.__main__ as command
-from dev.bench import FLOOR, OURS, Setting, failure
+from dev.bench import FAIR, FLOOR, OURS, Setting, failure, turns
 from dev.bench.charges import UnknownOperationError, units
 from dev.bench.floor import Floor
 from dev.bench.libraries import Ours, keys_of, table_of
 from dev.bench.scenarios import cycle, row, start
 from dev.bench.tables import Table, as_rst, as_text, number, rows_of
+from dev.bench.turns import Line, Run
 from dev.bench.wire import ROOT, Counts, wired
 from dev.faultproxy import fault_proxy
 from pynamodb_mutex import LockItem
@@ -171,6 +172,37 @@ def test_a_library_that_fails_stops_no_other(embedded_engine, scenario, monkeypa
         assert ["no such", "failed: KeyError: 'no such'"] in [line[:2] for line in table.rows]
 
 
+def test_whoever_is_overtaken_is_counted():
+    line = Line()
+    line.see([1, 2, 3])
+    assert line.take(1) == 0
+    line.see([2, 3, 1])
+    assert line.take(3) == 1
+    line.see([2, 1, 3])
+    assert [line.take(who) for who in (2, 1, 3)] == [0, 0, 0]
+
+
+def test_whoever_was_not_seen_has_overtaken_all():
+    line = Line()
+    line.see([1, 2])
+    assert [line.take(who) for who in (3, 2, 1)] == [2, 1, 0]
+
+
+def test_waiters_in_turn_of_a_library_that_fails(embedded_engine):
+    found = turns.measure(
+        [Run("no such", 2, 0.1)], settle=0, seconds=0, engine_url=embedded_engine.endpoint_url
+    )
+    assert list(command._failures(found)) == [("0", "ChildError: KeyError: 'no such'")]
+    for table in turns.tables(found):
+        assert [len(line) for line in table.rows] == [len(table.columns)]
+        assert table.rows[0][:4] == [
+            "no such",
+            "2",
+            "0.1",
+            "failed: ChildError: KeyError: 'no such'",
+        ]
+
+
 def test_keys_of_the_tables():
     assert keys_of(FLOOR) == keys_of(OURS) == ("key",)
     assert keys_of("python-dynamodb-lock") == ("lock_key", "sort_key")
@@ -266,6 +298,13 @@ def test_everything_runs(tmp_path: Path):
     assert [list(each["waiters"]) for each in waiting.values()] == [["1", "8"]] * 2
     by_kind = [waiting[kind]["waiters"]["8"]["total"] for kind in (OURS, f"{OURS}, threads")]
     assert by_kind[0] > 2 * by_kind[1] > 0
+    in_turn = {run["library"]: run for run in found["waiting"]["in_turn"]}
+    assert set(in_turn) == {FAIR, OURS}
+    assert in_turn[FAIR]["inversions"] == 0
+    for each in in_turn.values():
+        assert each["takes"] > 0
+        assert 0 < each["idle"]["median"] <= each["idle"]["p99"] < each["longest_wait"]
+        assert each["each_take"]["requests"] >= 3
     alone = {run["threads"]: run for run in found["threads"]["alone"]}
     assert alone[1]["requests_each"] > alone[4]["requests_each"] >= 1
     assert found["threads"]["fairness"][OURS]["of"] > 0
@@ -279,5 +318,5 @@ def test_everything_runs(tmp_path: Path):
     assert {path.stem for path in tmp_path.glob("*.png")} == set(found)
     tables = {path.stem: path.read_text() for path in tmp_path.glob("*.rst")}
     assert set(tables) == {*found, "circumstances"}
-    assert sum(table.count(".. list-table::") for table in tables.values()) == 11
+    assert sum(table.count(".. list-table::") for table in tables.values()) == 13
     assert "these are left out: python-dynamodb-lock, dynamodblock, dyndbmutex" in done.stdout

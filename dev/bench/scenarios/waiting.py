@@ -1,4 +1,4 @@
-"""Somebody holds the lock, and more and more wait for it: what they send.
+"""Somebody holds the lock, and more and more wait for it: what they send, and who gets it next.
 
 Each waiter is a process of its own, or, of ours, a thread of one process. Counted in the steady
 state; each number of waiters has a key and a proxy of its own, so that small ones go at once.
@@ -12,13 +12,14 @@ import time
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from dev.bench import BLOCK_LOCK, OURS, PYTHON_CLIENT, Setting, failure
+from dev.bench import BLOCK_LOCK, FAIR, OURS, PYTHON_CLIENT, Setting, failure, turns
 from dev.bench.children import Child, preload
 from dev.bench.libraries import made
 from dev.bench.tables import Table, number
+from dev.bench.turns import Run
 from dev.bench.wire import wired
 
-LATENCY = 0.005
+LATENCY = turns.LATENCY
 THREADS = f"{OURS}, threads"
 
 
@@ -30,20 +31,46 @@ class Sizes(NamedTuple):
         others: The same, of other libraries, and of threads.
         settle: Seconds until the steady state.
         count: Seconds of it; two periods of the library with the longest.
+        turns: Runs in which the waiters hold the lock in turn, in groups that are measured at the same time.
+        turns_count: Seconds of those, at least.
     """
 
     ours: list[list[int]]
     others: list[list[int]]
     settle: float
     count: float
+    turns: list[list[Run]]
+    turns_count: float
 
 
-FULL = Sizes([[1, 2, 4, 8, 16], [32], [64]], [[1, 4, 16], [64]], settle=4.0, count=10.0)
-QUICK = Sizes([[1, 8]], [[1, 8]], settle=1.0, count=2.0)
+def _fair_and_not(section: float, *waiters: int) -> list[Run]:
+    return [Run(name, count, section) for count in waiters for name in (FAIR, OURS)]
+
+
+_OTHERS = [Run(name, 8, 1.0) for name in (PYTHON_CLIENT, BLOCK_LOCK)]
+# 64 processes need the whole machine, and so do short sections
+_LARGE = [[run] for run in _fair_and_not(1.0, 64)]
+_SOME_TURNS = [
+    _fair_and_not(0.2, 2), _fair_and_not(0.2, 8), _fair_and_not(1.0, 2, 8) + _OTHERS, *_LARGE,
+]  # fmt: skip
+_ALL_TURNS = [
+    *([run] for section in (0.02, 0.2) for run in _fair_and_not(section, 2, 8, 16, 64)),
+    _fair_and_not(1.0, 2, 8, 16) + _OTHERS, *_LARGE,
+    _fair_and_not(5.0, 2, 8, 16), *([run] for run in _fair_and_not(5.0, 64)),
+]  # fmt: skip
+
+USUAL = Sizes(
+    [[1, 2, 4, 8, 16], [32], [64]], [[1, 4, 16], [64]], settle=4.0, count=10.0,
+    turns=_SOME_TURNS, turns_count=15.0,
+)  # fmt: skip
+FULL = USUAL._replace(turns=_ALL_TURNS)
+QUICK = Sizes(
+    [[1, 8]], [[1, 8]], settle=1.0, count=2.0, turns=[_fair_and_not(0.05, 2)], turns_count=2.0
+)
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    sizes = QUICK if setting.quick else FULL
+    sizes = QUICK if setting.quick else FULL if setting.full else USUAL
     preload()
     found: dict[str, Any] = {}
     for name in (OURS, THREADS, *setting.those(PYTHON_CLIENT, BLOCK_LOCK)):
@@ -53,7 +80,18 @@ def measure(setting: Setting) -> dict[str, Any]:
                 found[name]["waiters"] |= _group(name, group, setting.engine_url, sizes)
         except Exception as error:
             found[name] = failure(error)
-    return {"libraries": found, "latency_ms": 1000 * LATENCY, "counted_s": sizes.count}
+    in_turn: list[dict[str, Any]] = []
+    for group in sizes.turns:
+        runs = [run for run in group if run.library in {FAIR, *setting.libraries}]
+        # so long that each waiter has its turn, or many do
+        least = max(max(run.waiters + 2, 30) * run.section for run in runs)
+        in_turn += turns.measure(
+            runs, sizes.settle, max(sizes.turns_count, least), setting.engine_url
+        )
+    return {
+        "libraries": found, "in_turn": in_turn, "latency_ms": 1000 * LATENCY,
+        "counted_s": sizes.count,
+    }  # fmt: skip
 
 
 def _group(name: str, group: list[int], engine_url: str, sizes: Sizes) -> dict[str, Any]:
@@ -126,4 +164,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
         f"Default settings, {found['latency_ms']:g} ms, counted for {found['counted_s']:g} s in the steady"
         " state, the holder's renewals with them. Each waiter is a process, or a thread of one process."
     )
-    return [Table("What those cost who wait for one lock", columns, rows, note)]
+    return [
+        Table("What those cost who wait for one lock", columns, rows, note),
+        *turns.tables(found["in_turn"]),
+    ]

@@ -62,7 +62,13 @@ class FairAcquisition(Acquisition):
         finally:
             self.contender.key_queue.unwatch(wakeup)
             # also after an interruption: until then all behind it would wait for its turn
-            yield from self._leave()
+            try:
+                yield from self._leave()
+            except BaseException:
+                # An interruption came after the wait was over. It is thrown at the next effect, which is the one
+                # that leaves the line: that would not be sent.
+                yield from self._leave()
+                raise
         return claim
 
     def _wait_for_turn(self, wakeup: Wakeup) -> Operation[HeldClaim | None]:
@@ -211,5 +217,4 @@ class FairAcquisition(Acquisition):
             text = "%s still stands in line for %s, which delays others by some seconds: %s"
             values = (shown(contender.owner), shown(contender.key), one_line(error))
             shared.emit(Log("warning", text, values, contender.log_fields))
-        finally:
-            line.leave()
+        line.leave()

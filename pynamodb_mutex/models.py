@@ -117,12 +117,20 @@ class LockItem(Model):
         """Give the subclass a connection of its own, and its Meta the defaults.
 
         Raises:
-            TypeError: If its retention is not a number.
+            TypeError: If its retention is not a number; if it has another use for ``waiting`` or ``free_since``.
             ValueError: If its retention is negative, infinite, NaN or over 100 years.
         """
         # PynamoDB compares only the table's name, and would use the parent's connection
         forget_connection(cls)
         check_retention(cls.retention)
+        for name, kind in (("waiting", ListAttribute), ("free_since", NumberAttribute)):
+            # names that were free for attributes of one's own before there was a line
+            if not isinstance(cls.__dict__.get(name, kind()), kind):
+                msg = (
+                    f"{cls.__name__}.{name} belongs to the lock: use another name for an attribute of your "
+                    f"own; to store the lock's under another name, give that as attr_name"
+                )
+                raise TypeError(msg)
         lock_models.add(cls)
         meta = cls.__dict__.get("Meta")
         if meta is not None:

@@ -12,7 +12,14 @@ from lock_items import Elsewhere, Wire
 from pynamodb.exceptions import UpdateError
 
 from dev.faultproxy import DYNAMODBS, Reply, answer_with, drop_answer, drop_request, late, stall
-from pynamodb_mutex import LockItem, Mutex, MutexAlreadyHeldError, MutexTimeoutError, Semaphore
+from pynamodb_mutex import (
+    LockItem,
+    Mutex,
+    MutexAlreadyHeldError,
+    MutexTimeoutError,
+    Semaphore,
+    synchronized,
+)
 from pynamodb_mutex._protocol.claim import MOST_WAITING
 from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP, patience
 from pynamodb_mutex.aio import AsyncMutex
@@ -310,6 +317,18 @@ def test_lock_of_a_row_in_the_lock_table_is_fair(ledger, pool):
     named.release()
     with pytest.raises(TypeError, match="fair=True is for the lock of one key"):
         ledger.locked_all(["a"], fair=True)
+
+
+def test_decorated_function_waits_in_line(table, pool):
+    @synchronized("{key}", owner="b", fair=True)
+    def section(key):
+        return table.get(key, consistent_read=True).owner
+
+    with held_elsewhere("a"):
+        result = pool.submit(section, "a")
+        until(lambda: entries() != [])
+        assert table.get("a", consistent_read=True).waiters == ["b"]
+    assert result.result() == "b"
 
 
 def test_wait_for_ones_own_lock_is_refused(table):

@@ -246,6 +246,12 @@ def test_every_attribute_may_be_stored_under_another_name(table):
     assert ttl["AttributeName"] == "until"
 
 
+@pytest.mark.parametrize("name", ["waiting", "free_since"])
+def test_names_that_belong_to_the_line_are_refused_for_another_use(name):
+    with pytest.raises(TypeError, match=f"Sub.{name} belongs to the lock"):
+        type("Sub", (LockItem,), {name: BooleanAttribute(null=True)})
+
+
 def test_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
     single = subclass(
         key=UnicodeAttribute(hash_key=True, attr_name="pk"),

@@ -314,9 +314,7 @@ class Requests:
     def delete(self) -> Template:
         """End our claim and the row with it. Refused if it has ended, or somebody waits in line."""
         layout = self._layout
-        condition = layout.mine() & layout.has_claim
-        if layout.waiting is not None:
-            condition &= layout.nobody_waits()
+        condition = layout.mine() & layout.has_claim & layout.nobody_waits()
         return Template(self._connection, condition=condition)
 
     @Once

@@ -182,6 +182,17 @@ def test_line_of_dead_waiters_costs_nothing_if_the_lock_was_free_for_long(table)
     assert entries() == []
 
 
+def test_time_for_which_the_lock_was_free_before_counts(table):
+    with held_elsewhere("a"):
+        pass
+    stand(DEAD)
+    time.sleep(4)
+    since = time.monotonic()
+    with fair():
+        assert PATIENCE - 4 < time.monotonic() - since < PATIENCE - 4 + SLACK
+    assert entries() == []
+
+
 def test_line_behind_a_dead_holder_moves(table, pool):
     with held_elsewhere("a", lease=10):
         stand(DEAD)

@@ -90,11 +90,12 @@ class FairAcquisition(Acquisition):
                 yield from self._join()
             if not self._contended:
                 self._emit_contended()
-            if shared.now >= self._deadline and self._next_take() is None:
-                return None
             is_woken = False
             # an answer that showed something new may show that it is this one's turn
-            if self.observed.claim is before:
+            is_new = self.observed.claim != before
+            if shared.now >= self._deadline and not (is_new and self._next_take()):
+                return None
+            if not is_new:
                 if self._deadline == math.inf:
                     self._check_self_wait()
                 is_woken = yield from self._wait_and_poll(wakeup)

@@ -17,7 +17,8 @@ LONGEST_SILENCE = 2.0
 """Seconds for which the waiters of one process rely on the first of them while it has no answer: then
 they send requests of their own."""
 
-_SHORTEST_WAIT = 0.01
+SHORTEST_WAIT = 0.01
+"""Seconds between two requests for the same lock, at least, if the first showed nothing new."""
 
 
 def next_wait(previous: float, poll: tuple[float, float], uniform: Uniform) -> float:
@@ -35,7 +36,7 @@ def poll_at_end(now: float, ends: float, poll: tuple[float, float], uniform: Uni
 
     Many wait for the same end: they poll neither all at that instant, nor again and again.
     """
-    return max(now + _SHORTEST_WAIT, ends + uniform(0, poll[0]))
+    return max(now + SHORTEST_WAIT, ends + uniform(0, poll[0]))
 
 
 # -- retries ---------------------------------------------------------------------------------------

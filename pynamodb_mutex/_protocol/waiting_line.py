@@ -14,6 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from pynamodb_mutex._protocol.claim import FORCED_MARK, TICK
+from pynamodb_mutex._protocol.schedule import SHORTEST_WAIT
 
 if TYPE_CHECKING:
     from pynamodb_mutex._protocol.claim import Claim
@@ -235,7 +236,8 @@ class WaitingLine:
         if claim is None or bounds is None or not ahead:
             return math.inf
         free = claim.free_since if claim.expires_at is None else claim.expires_at
-        return math.inf if free is None else bounds.passes(free + patience(ahead) + TICK)
+        # a tick for the instant itself, which is not passed yet, and one for what is written as whole milliseconds
+        return math.inf if free is None else bounds.passes(free + patience(ahead) + 2 * TICK)
 
     def _watched_at(self, place: int, free_at: float) -> float:
         """Return the same by the local clock alone: the first in line and the lock have not changed for as long."""
@@ -258,13 +260,17 @@ class WaitingLine:
             bounds: Of server time.
             free_at: Local time at which the claim in the row, if it stays as it is, may be taken.
         """
+        # Never at once: a take that came an instant too early was refused, and would be sent again and again.
+        return max(self._due(now, bounds, free_at), self.polled_at + SHORTEST_WAIT)
+
+    def _due(self, now: float, bounds: Bounds | None, free_at: float) -> float:
         if self.doubts:
             return self.polled_at + self._poll[0]
         place = self.place
         if place is None:
             return min(self.polled_at + LONGEST_POLL, self.passes_at(bounds))
         if place == 0:
-            return min(self.polled_at + self._as_first(now), max(free_at, self.polled_at))
+            return min(self.polled_at + self._as_first(now), free_at)
         wait = (
             self._as_first(now)
             if self._is_passed_over(now, place)

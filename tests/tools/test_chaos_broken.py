@@ -35,4 +35,8 @@ def test_library_as_it_is_stands_the_same(case: Case, engine: Engine, tmp_path: 
 
 def test_every_way_to_break_it_has_a_case() -> None:
     simulated_only = {"upper-bound-of-all", "lost-wake-up", "queued-twice", "renewal-forgotten"}
+    # of the order of waiters, which the trial does not judge
+    simulated_only |= {"join-compares-lists", "take-leaves-the-dead", "release-undated"}
+    simulated_only |= {"skip-by-old-date", "impatient", "place-kept", "leave-trusts-a-read"}
+    simulated_only |= {"no-own-watch"}
     assert {case.broken for case in CASES} == BROKEN.keys() - simulated_only

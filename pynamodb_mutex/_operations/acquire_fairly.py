@@ -16,7 +16,7 @@ from pynamodb_mutex._operations.acquire import Acquisition
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Log
-from pynamodb_mutex._operations.retry import Attempts, retrying
+from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._protocol.claim import MOST_WAITING
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.schedule import RELEASE_PATIENCE
@@ -122,7 +122,9 @@ class FairAcquisition(Acquisition):
         if self._next_take() is None:
             is_current = line.doubts
             answer = yield from self._read(consistent=is_current)
-            self._note(answer, is_current=is_current)
+            answer.claim.check()
+            if line.see(answer.claim, answer.received, is_current=is_current):
+                self.observed.see(answer.claim, answer.received)
         return False
 
     def _begin_to_see(self) -> Operation[None]:
@@ -157,12 +159,6 @@ class FairAcquisition(Acquisition):
     def _see(self, answer: Answer) -> None:
         super()._see(answer)
         self._line.see(answer.claim, answer.received, is_current=True)
-
-    def _note(self, answer: Answer, *, is_current: bool) -> None:
-        """Note a row that a read showed, if it is not out of date."""
-        answer.claim.check()
-        if self._line.see(answer.claim, answer.received, is_current=is_current):
-            self.observed.see(answer.claim, answer.received)
 
     def _check_self_wait(self) -> None:
         stalled = self._stalled_holder() if self._patience > 0 else None
@@ -208,7 +204,6 @@ class FairAcquisition(Acquisition):
                     lambda: contender.store.leave(contender.options.row, line.entry, place),  # noqa: B023 - called before the next round
                     until,
                     about=contender,
-                    attempts=Attempts(),
                 )
                 if answer.applied:
                     line.leave()

@@ -29,7 +29,7 @@ HIGHEST_VERSION = 2**63 - 1
 """Whoever compares fencing tokens may keep them in 64 bits."""
 
 MOST_WAITING = 100
-"""Who wait in line in a row. A write is paid for by the size of its row: 100 short entries are 6 units."""
+"""Who wait in line in a row. A write is paid for by the size of its row: 100 entries are 3 to 7 units."""
 
 YEAR_10000 = 253402300800.0
 """The first second that no date can show. An end beyond it was never meant to be in seconds."""

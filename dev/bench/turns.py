@@ -68,7 +68,7 @@ class Line:
         self._waiting: list[int] = []
 
     def see(self, waiting: Iterable[int]) -> None:
-        """Note who waits: those who are new have come in this order, and after all who are not."""
+        """Record the waiters in the row: new entries joined in this order, after all known ones."""
         self._waiting += [each for each in waiting if each not in self._waiting]
 
     def take(self, who: int) -> int:

@@ -1,4 +1,4 @@
-"""The line in a lock's row: who waits for a lock in the order of arrival, and when to do what there.
+"""The line in a lock's row: the rules by which fair waiters join it, poll, take the lock, and pass dead waiters.
 
 A fair waiter joins the end of a list in the row by one write, and takes the lock when it stands first; the write
 that takes the lock removes it from the list. Nothing here is needed for safety: each such write has the

@@ -35,10 +35,12 @@ LONGEST_HANG = 10.0
 DISTURBED_FOR = 2.0
 """Seconds after a process stood still in which it may still be late, for what it had planned was not done."""
 
-
 LATE_FOR = 15.0
 """Seconds after a process stood still, or two of its requests failed, in which others may pass it in line. One request
 that hangs must not cost a waiter its place: PATIENCE allows for it."""
+
+LATE_WRITE = 1.0
+"""Seconds after which a write is late that begins or ends a claim: the times that it writes are out of date."""
 
 IDLE_FIRST = 3.0
 """Seconds for which a lock is free, at most, while a living waiter stands first. It may not know that it does, and polls
@@ -96,6 +98,8 @@ class Judge:
         self._failures: dict[Process, list[float]] = {}
         self._interrupted: dict[Process, float] = {}
         self._waiters: dict[str, Process] = {}
+        self._joined: dict[str, float] = {}
+        self._misdated: dict[Place, float] = {}
         self._doubtful: set[str] = set()
         self._free_since: dict[Place, float] = {}
         self._overtaken: set[tuple[Place, str]] = set()
@@ -174,10 +178,13 @@ class Judge:
             return False
         process = self._waiters[entry]
         since = self._world.now - LATE_FOR
-        late = [self._interrupted.get(process, since), self._disturbed.get(process, since)]
+        is_disturbed = (
+            max(self._interrupted.get(process, since), self._disturbed.get(process, since)) > since
+        )
+        since = max(since, self._joined[entry])
         failed = [time for time in self._failures.get(process, []) if time > since]
         is_running = process.lives and process._paused is None
-        return is_running and max(late) <= since and len(failed) <= failures
+        return is_running and not is_disturbed and len(failed) <= failures
 
     def _check_line(
         self, process: Process, place: Place, old: dict[str, Any], new: dict[str, Any]
@@ -189,11 +196,19 @@ class Judge:
         for entry in after:
             if entry not in before:
                 self._waiters.setdefault(entry, process)
+                self._joined[entry] = self._world.now
+        exchange = self._world.network.applying
+        assert exchange is not None
+        late = self._world.now - exchange.sent
         is_acquired = new.get("token") != old.get("token") and "expires_at" in new
-        if is_acquired and "waiting" in repr(self._expression_names()):
-            self._check_turn(place, before, after)
+        is_fair = "waiting" in repr(exchange.kwargs.get("ExpressionAttributeNames", {}))
+        # a place is the turn of whoever stands there, but not when it has lost its place meanwhile, and joined again
+        if is_acquired and is_fair and late < PATIENCE:
+            self._check_turn(process, place, before, after)
         elif is_acquired and before:
             self._overtaken.add((place, before[0]))
+        if is_acquired or ("expires_at" in old and "expires_at" not in new):
+            self._misdated[place] = self._world.now if late > LATE_WRITE else math.inf
         if "expires_at" in new:
             end = float(new["expires_at"]["N"]) - EPOCH
             self._free_since[place] = math.inf if end > 1e8 else max(end + GRAIN, self._world.now)
@@ -203,15 +218,13 @@ class Judge:
             # whoever stands first now has not had its time yet
             self._free_since[place] = max(self._free_since[place], self._world.now)
 
-    def _expression_names(self) -> Any:
-        exchange = self._world.network.applying
-        assert exchange is not None
-        return exchange.kwargs.get("ExpressionAttributeNames", {})
-
-    def _check_turn(self, place: Place, before: list[str], after: list[str]) -> None:
+    def _check_turn(
+        self, process: Process, place: Place, before: list[str], after: list[str]
+    ) -> None:
         """Check that a waiter takes the lock in its turn, and in time."""
         removed = [entry for entry in before if entry not in after]
-        passed = removed[:-1] if removed and after == before[len(removed) :] else []
+        taker = removed[-1] if removed and self._waiters[removed[-1]] is process else None
+        passed = [entry for entry in removed if entry != taker]
         if len(removed) == 1 and (place, before[0]) not in self._overtaken:
             # else the first in line loses to takers that do not stand in line, and may be dead
             passed = before[: before.index(removed[0])]
@@ -220,7 +233,7 @@ class Judge:
         if after and not removed:
             self.fail(f"order: a newcomer took {place} before those in line: {before}")
         for entry in passed:
-            if self._is_punctual(entry, failures=1):
+            if self._is_punctual(entry, failures=1) and not self._is_misled(taker, place):
                 self.fail(f"order: {entry} was passed in line for {place}")
         idle = self._world.now - self._free_since.get(place, math.inf)
         dead = 0
@@ -233,6 +246,18 @@ class Judge:
         longest = PATIENCE + (dead - 1) * STEP + IDLE_DEAD if dead else IDLE_FIRST
         if idle > longest:
             self.fail(f"order: {place} was free for {idle:.1f} s with {dead} dead of {before}")
+
+    def _is_misled(self, taker: str | None, place: Place) -> bool:
+        """Say whether the row claims that the lock has been free for longer than it was, and a taker cannot know better.
+
+        It knows better if it stood in line before, and has looked at the row all the time.
+        """
+        since = self._misdated.get(place, math.inf)
+        if since == math.inf:
+            return False
+        return (
+            taker is None or self._joined[taker] > since or not self._is_punctual(taker, failures=1)
+        )
 
     def check_left(self, place: Place) -> None:
         """Check that nobody who lives, and had no fault, has left an entry in the line."""

@@ -137,6 +137,7 @@ class WaitingLine:
         self._first_since = math.inf
         self._first_token: str | None = None
         self._free_from = math.inf
+        self._looked_at = self._changed_after = -math.inf
 
     @property
     def size(self) -> int:
@@ -178,8 +179,11 @@ class WaitingLine:
         return True
 
     def _watch(self, claim: Claim, received: float) -> None:
-        """Note for how long the same waiter has stood first, and the same holder held the lock."""
+        """Note for how long the same waiter has stood first, and the claim has been as it is."""
         known = self._claim
+        if known is not None and (claim.token, claim.expires_at) != (known.token, known.expires_at):
+            self._changed_after = self._looked_at
+        self._looked_at = received
         if known is None or claim.token != known.token or claim.expires_at is None:
             self._holder_since = received
         first = claim.waiting[0] if claim.waiting else None
@@ -236,8 +240,13 @@ class WaitingLine:
         if claim is None or bounds is None or not ahead:
             return math.inf
         free = claim.free_since if claim.expires_at is None else claim.expires_at
+        if free is None:
+            return math.inf
+        # A release that DynamoDB applies 10 s after it was sent says that the lock has been free for as long, and a late
+        # acquire, that its claim expired long ago. Whoever has seen the row as it was before knows better.
+        not_before = self._changed_after + patience(ahead)
         # a tick for the instant itself, which is not passed yet, and one for what is written as whole milliseconds
-        return math.inf if free is None else bounds.passes(free + patience(ahead) + 2 * TICK)
+        return max(not_before, bounds.passes(free + patience(ahead) + 2 * TICK))
 
     def _watched_at(self, place: int, free_at: float) -> float:
         """Return the same by the local clock alone: the first in line and the lock have not changed for as long."""

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from hearing import until
@@ -21,7 +21,7 @@ from pynamodb_mutex import (
     synchronized,
 )
 from pynamodb_mutex._protocol.claim import MOST_WAITING
-from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP, patience
+from pynamodb_mutex._protocol.waiting_line import LONGEST_POLL, PATIENCE, STEP, patience
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import held_elsewhere
 
@@ -411,6 +411,29 @@ def test_late_join_stands_in_line_until_it_counts_as_dead(scene):
         assert time.monotonic() - since < PATIENCE + SLACK
         other.release()
         holder.acquire()
+
+
+def test_release_that_is_applied_late_makes_nobody_dead(scene):
+    """It says that the lock has been free since it was sent; whoever has seen the lock held meanwhile knows better."""
+    holder = Mutex.for_key(scene.key, model=scene.here, lease=100, auto_renew=False)
+    with ThreadPoolExecutor(1) as pool:
+        holder.acquire()
+        release = late()
+        scene.proxy.next(release, op="release")
+        scene.proxy.always(drop_request(), op="release")
+        with suppress(UpdateError):
+            holder.release()
+        raw = scene.there._get_connection()
+        raw.update_item(scene.key, actions=[LockItem.waiting.set([DEAD])])
+        mutex = Mutex.for_key(scene.key, model=scene.there, fair=True)
+        waits = pool.submit(mutex.acquire)
+        time.sleep(30)
+        assert mutex.position == 1
+        since = time.monotonic()
+        release.apply()
+        assert waits.result()
+        assert time.monotonic() - since >= PATIENCE - LONGEST_POLL
+        mutex.release()
 
 
 def test_leave_that_fails_is_logged(scene, caplog):

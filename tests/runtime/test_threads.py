@@ -11,7 +11,7 @@ import time
 import pytest
 from accounts import Account, changed
 from accounts import Elsewhere as RowElsewhere
-from hearing import until
+from hearing import OnLost, until
 from lock_items import Elsewhere
 from refusals import refusing
 
@@ -22,7 +22,6 @@ from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, start_renewals
 from pynamodb_mutex._runtime.threads import LINGER, REFUSALS, Threads, Workers
 from pynamodb_mutex.aio import AsyncMutex
-from pynamodb_mutex.testing import FakeClock
 
 NAME = "pynamodb-mutex-test"
 
@@ -53,15 +52,6 @@ def runs():
     return Runs(Threads())
 
 
-def test_function_runs_on_a_daemon_thread_of_its_own(runs):
-    for number in (1, 2):
-        runs.put(number)
-    runs.threads.start()
-    runs.wait(1, 2)
-    assert len({thread for _, thread in runs.done}) == 2
-    assert all(thread.daemon and thread.name == NAME for _, thread in runs.done)
-
-
 @pytest.mark.parametrize("error", [each("refused") for each in REFUSALS])
 def test_refused_threads_run_once_refusals_have_passed(runs, system, error):
     system.left, system.error = 3, error
@@ -73,11 +63,13 @@ def test_refused_threads_run_once_refusals_have_passed(runs, system, error):
     runs.threads.start()
     assert runs.done == []
     assert len(system.refused) == 3
-    runs.threads.start()
-    runs.wait(1, 2, 3)
-    assert not runs.threads.refusing
-    runs.threads.start()
-    runs.wait(1, 2, 3)
+    for _ in range(2):
+        runs.threads.start()
+        runs.wait(1, 2, 3)
+        assert not runs.threads.refusing
+    # each on a daemon thread of its own
+    assert len({thread for _, thread in runs.done}) == 3
+    assert all(thread.daemon and thread.name == NAME for _, thread in runs.done)
 
 
 def test_refusals_are_logged_once_until_a_thread_is_given(runs, system, caplog):
@@ -103,30 +95,26 @@ def test_end_of_the_interpreter_is_not_logged(runs, system, caplog):
     assert caplog.text == ""
 
 
-def test_other_errors_are_raised(runs, system):
-    system.left, system.error = 1, ZeroDivisionError("a patch of somebody's")
-    runs.put(1)
-    with pytest.raises(ZeroDivisionError):
-        runs.threads.start()
-    runs.threads.start()
-    runs.wait(1)
-
-
-def test_function_runs_once_when_the_starting_thread_is_interrupted(runs, system):
+@pytest.mark.parametrize(
+    ("error", "has_started"), [(ZeroDivisionError, False), (KeyboardInterrupt, True)]
+)
+def test_function_runs_once_though_the_start_of_its_thread_raises(runs, system, error, has_started):
     """Ctrl-C may come when the thread runs already, and before that is noted."""
     start = system.started
 
     def interrupted(thread):
         system.started = start
-        start(thread)
-        raise KeyboardInterrupt
+        if has_started:
+            start(thread)
+        raise error
 
     system.started = interrupted
     runs.put(1)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         runs.threads.start()
-    runs.wait(1)
-    # the thread for it finds nothing left to do
+    if has_started:
+        runs.wait(1)
+    # the thread for it may find nothing left to do
     runs.put(2)
     runs.threads.start()
     runs.wait(1, 2)
@@ -253,22 +241,17 @@ def test_calls_are_left_to_workers_as_soon_as_one_is_given(workers, calls, syste
     assert calls.began == [NAME]
 
 
-def test_call_that_fails_ends_no_worker(workers, calls, caplog):
-    calls.go.set()
-    for _ in range(4):
-        workers.post(lambda: 1 / 0)
-    workers.post(calls)
-    until(lambda: calls.began)
-    until(lambda: caplog.text.count("ZeroDivisionError") >= 4)
-    assert workers._asked_for == workers._running
-
-
-def test_workers_end_after_a_while_without_work(workers, calls, monkeypatch):
+def test_workers_end_after_a_while_without_work_and_not_by_a_call_that_fails(
+    workers, calls, monkeypatch, caplog
+):
     monkeypatch.setattr(_threads, "LINGER", 0.05)
     calls.go.set()
     for count in (1, 2):
+        for _ in range(4):
+            workers.post(lambda: 1 / 0)
         workers.post(calls)
         until(lambda n=count: len(calls.began) == n)
+        until(lambda n=count: caplog.text.count("a call of") == 4 * n)
         until(lambda: workers._running == workers._asked_for == 0)
 
 
@@ -278,22 +261,6 @@ def refusals(engine):
     time.sleep(2 * LINGER)  # those that fixtures needed end
     with refusing() as refusals:
         yield refusals
-
-
-@pytest.fixture
-def clock():
-    with FakeClock() as clock:
-        yield clock
-
-
-class OnLost:
-    """Collects the names of the threads that call it."""
-
-    def __init__(self):
-        self.calls = []
-
-    def __call__(self, _):
-        self.calls.append(threading.current_thread().name)
 
 
 NAMES = ["a", "b"]
@@ -338,11 +305,7 @@ def test_lock_is_renewed_and_watched_once_refusals_have_passed(make, refusals, c
     clock.advance(11)
     until(lambda: lock.lost and on_lost.calls)
     assert lock.loss is Loss.FORCED
-    assert on_lost.calls == ["pynamodb-mutex-on-lost"]
-
-
-def acquire_another(mutex):
-    assert Mutex.for_key(f"{mutex.key}-another", model=mutex._options.model).acquire()
+    assert on_lost.threads == ["pynamodb-mutex-on-lost"]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +318,7 @@ def acquire_another(mutex):
         repr,
         Mutex.renew,
         Mutex.ensure_held,
-        acquire_another,
+        lambda mutex: Mutex.for_key("another", model=mutex._options.model).acquire(),
     ],
 )
 def test_whatever_is_asked_of_a_lock_tries_again(scene, clock, refusals, call):
@@ -370,11 +333,9 @@ def test_whatever_is_asked_of_a_lock_tries_again(scene, clock, refusals, call):
     scene.proxy.wait(1, "renew")
 
 
-def test_write_of_a_locked_row_tries_again(accounts, refusals, clock):
+def test_write_of_a_locked_row_tries_again(accounts, refusals):
     refusals.all()
-    lock = Account.locked("a", lease=30)
-    assert lock.acquire()
-    row = lock.row
+    row = Account.locked("a").__enter__()
     refusals.none()
     changed(row)
     assert not current_process().threads.refusing
@@ -391,10 +352,9 @@ def test_thread_that_schedules_renewals_tries_again_by_itself(scene, refusals):
         seen = len(refusals.refused)
         time.sleep(LONGEST_SLEEP)
         assert len(refusals.refused) > seen
-    assert on_lost.calls == []
     refusals.none()
     time.sleep(2 * RETRY)
-    assert on_lost.calls == ["pynamodb-mutex-on-lost"]
+    assert on_lost.threads == ["pynamodb-mutex-on-lost"]
 
 
 def test_refusals_of_threads_that_schedule_do_not_spin(scene, clock, refusals):
@@ -427,8 +387,8 @@ def test_one_thread_renews_whoever_asks_for_it_last(refusals):
     process = current_process()
     process.schedule.is_wanted = True
     refusals.all()
-    for _ in range(2):
-        start_renewals(process)
+    start_renewals(process)
+    start_renewals(process)
     assert refusals.refused == ["pynamodb-mutex-renewer"]
     refusals.none()
     process.threads.start()
@@ -470,7 +430,7 @@ def test_loss_is_noted_though_every_thread_is_refused(make, refusals, clock, cap
     until(lambda: on_lost.calls)
     with pytest.raises(MutexLostError):
         lock.release()
-    assert on_lost.calls == ["pynamodb-mutex-on-lost"]
+    assert on_lost.threads == ["pynamodb-mutex-on-lost"]
 
 
 def test_lease_that_ended_is_a_loss_though_every_thread_is_refused(scene, clock, refusals, heard):

@@ -7,12 +7,6 @@ from pathlib import Path
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 from pynamodb.connection import Connection, TableConnection
-from pynamodb.constants import (
-    TRANSACT_CONDITION_CHECK,
-    TRANSACT_DELETE,
-    TRANSACT_PUT,
-    TRANSACT_UPDATE,
-)
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
@@ -55,9 +49,9 @@ def test_schema_is_what_create_table_is_asked_for():
     schema = private.schema_of(Order)
     keys = {each["AttributeName"]: each["KeyType"] for each in schema["key_schema"]}
     assert keys == {"s": "HASH", "n": "RANGE"}
-    assert {
-        each["AttributeName"]: each["AttributeType"] for each in schema["attribute_definitions"]
-    } == {"s": "S", "n": "N"}
+    definitions = schema["attribute_definitions"]
+    types = {each["AttributeName"]: each["AttributeType"] for each in definitions}
+    assert types == {"s": "S", "n": "N"}
 
 
 def test_connection_is_the_models_own_until_it_is_forgotten():
@@ -124,36 +118,20 @@ def test_serialized_key_is_that_of_a_request():
     assert private.serialized_key(Shop("a")) == ("a", None)
 
 
-def test_transaction_knows_its_connection_token_and_items(connection):
-    transaction = TransactWrite(connection=connection, client_request_token="t")
-    assert private.connection_of_transaction(transaction) is connection
-    assert private.request_token_of(transaction) == "t"
-    assert private.request_token_of(TransactWrite(connection=connection)) is None
-    transaction.update(Order("a", 1, version=1), [Order.note.set("x")])
-    transaction.save(Order("a", 2))
-    transaction.delete(Order("a", 3, version=1))
-    transaction.condition_check(Order, "a", 4, Order.note.exists())
-    items = private.items_of(transaction)
-    assert [kind for kind, _ in items] == [
-        TRANSACT_CONDITION_CHECK,
-        TRANSACT_DELETE,
-        TRANSACT_PUT,
-        TRANSACT_UPDATE,
-    ]
-    numbers = [(item.get("Key") or item["Item"])["n"]["N"] for _, item in items]
-    assert numbers == ["4", "3", "2", "1"]
-
-
-def test_items_stand_in_the_order_in_which_they_are_sent(connection):
+def test_transaction_knows_its_connection_token_and_items_in_the_order_of_the_request(connection):
     """A reason of a cancellation has no more than its place to say which item it is about."""
     sent = []
     connection.dispatch = lambda _, kwargs: sent.append(kwargs) or {}  # type: ignore[method-assign, assignment]
-    with TransactWrite(connection=connection) as transaction:
+    assert private.request_token_of(TransactWrite(connection=connection)) is None
+    with TransactWrite(connection=connection, client_request_token="t") as transaction:
+        assert private.connection_of_transaction(transaction) is connection
+        assert private.request_token_of(transaction) == "t"
         transaction.save(Order("a", 2))
         transaction.condition_check(Order, "a", 4, Order.note.exists())
         transaction.delete(Order("a", 3, version=1))
         transaction.update(Order("a", 1, version=1), [Order.note.set("x")])
-        items = [(kind, item) for kind, item in private.items_of(transaction)]
+        items = list(private.items_of(transaction))
+    assert len(items) == 4
     assert [next(iter(each.items())) for each in sent[0]["TransactItems"]] == items
 
 

@@ -1,10 +1,8 @@
 """Connections of row locks: the retries and timeouts of a model's Meta, and transactions by a connection of the caller."""
 
 import types
-import uuid
 from contextlib import contextmanager
 
-import boto3
 import botocore.endpoint
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -14,6 +12,7 @@ from pynamodb.models import Model
 from pynamodb.signals import pre_dynamodb_send
 from pynamodb.transactions import TransactWrite
 from row_scene import TRANSACT, delete, every_write, save, update
+from row_tables import LOCKABLE, created, hashed, made
 
 from dev.faultproxy import (
     delay_answer,
@@ -118,36 +117,31 @@ def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene):
 def test_unreachable_endpoint_is_the_error_of_the_write(any_scene):
     with new_process(any_scene, retries=1) as (client, _):
         pass  # nothing listens there any more
-    for write in (save, update, delete):
-        with pytest.raises(error_of(any_scene, write)) as raised:
+    for write in ERRORS:
+        error = error_of(any_scene, write)
+        with pytest.raises(error) as raised:
             write(client(any_scene.key))
-        assert type(raised.value) is error_of(any_scene, write)
+        assert type(raised.value) is error
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        lambda: refuse("TransactionConflictException"),
-        lambda: refuse(
-            "TransactionCanceledException",
-            CancellationReasons=[{"Code": "TransactionConflict"}, {"Code": "None"}],
-        ),
-    ],
-    ids=["alone", "together"],
+CONFLICT = refuse(
+    "TransactionCanceledException",
+    CancellationReasons=[{"Code": "TransactionConflict"}, {"Code": "None"}],
 )
+
+
+@pytest.mark.parametrize("fault", [refuse("TransactionConflictException"), CONFLICT])
 @every_write
 def test_write_that_meets_a_lock_on_its_way_is_repeated_whatever_meta_says(any_scene, write, fault):
     with new_process(any_scene, retries=0) as (client, proxy):
-        proxy.next(fault(), fault(), op=any_scene.op(write.__name__))
+        proxy.next(fault, fault, op=any_scene.op(write.__name__))
         write(client(any_scene.key))
         assert attempts(any_scene, proxy, write) == [False, False, True]
 
 
 def test_transaction_that_meets_a_lock_on_its_way_is_repeated_as_it_was(row_scene):
-    reasons = [{"Code": "TransactionConflict"}]
-    fault = refuse("TransactionCanceledException", CancellationReasons=reasons)
     with new_process(row_scene) as (client, proxy):
-        proxy.next(fault, fault, op=TRANSACT)
+        proxy.next(CONFLICT, CONFLICT, op=TRANSACT)
         connection = Connection(host=proxy.url, max_retry_attempts=0)
         with TransactWrite(connection=connection) as transaction:
             transaction.update(client(row_scene.key), [client.balance.add(1)])
@@ -255,45 +249,34 @@ def send(transaction):
         pass
 
 
-class Row(RowLockMixin, Model):
-    class Meta:
-        table_name = f"rows-{uuid.uuid4().hex}"
-        billing_mode = "PAY_PER_REQUEST"
+Row = made(hashed(balance=lambda: NumberAttribute(default=0))(), LOCKABLE)
 
-    pk = UnicodeAttribute(hash_key=True)
-    balance = NumberAttribute(default=0)
+
+class There(Row):
+    class Meta(Row.Meta):
+        table_name = Row.Meta.table_name
+        region = FAR
 
 
 @pytest.fixture
 def two_regions(embedded_engine):
     """The table in two regions; DynamoDB Local would have one for both."""
     with use(embedded_engine):
-        Row.create_table(wait=True)
-        far = boto3.client("dynamodb", region_name=FAR)
-        far.create_table(
-            TableName=Row.Meta.table_name,
-            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        yield far
-        far.delete_table(TableName=Row.Meta.table_name)
-        Row.delete_table()
+        for model in (Row, There):
+            created(model)
+        yield
+        for model in (Row, There):
+            model.delete_table()
 
 
 def test_row_goes_where_the_connection_leads_and_the_lock_there_counts(two_regions):
-    class There(Row):
-        class Meta(Row.Meta):
-            table_name = Row.Meta.table_name
-            region = FAR
-
     def save_there():
         with TransactWrite(connection=Connection(region=FAR)) as transaction:
             transaction.save(Row("a", balance=1))
             transaction.update(Row("b"), [Row.balance.set(2)])
 
     save_there()
-    assert [row.pk for row in Row.scan()] == []
+    assert Row.count() == 0
     assert sorted(row.pk for row in There.scan()) == ["a", "b"]
     Row("a").save()
     with Row.locked("a"):
@@ -318,7 +301,7 @@ def test_row_that_is_locked_elsewhere_is_an_error(two_regions):
             with rows.transaction(unlock=unlock) as transaction:
                 transaction.update(row, [Row.balance.add(1)])
     assert {row.pk: row.balance for row in Row.scan()} == {"a": 2, "b": 0}
-    assert two_regions.scan(TableName=Row.Meta.table_name)["Count"] == 0
+    assert There.count() == 0
 
 
 def test_row_that_is_locked_with_other_credentials_is_an_error(row_scene):
@@ -361,9 +344,9 @@ def test_connection_that_leads_nowhere_is_pynamodbs_error(row_scene):
 def test_request_asks_for_what_the_caller_asked_for(any_scene):
     def transaction(row, **options):
         connection = Connection(host=any_scene.here.Meta.host)
-        made = TransactWrite(connection=connection, **options)
-        made.update(row, [any_scene.here.balance.add(1)])
-        return made
+        asking = TransactWrite(connection=connection, **options)
+        asking.update(row, [any_scene.here.balance.add(1)])
+        return asking
 
     for locked in (False, True):
         row = any_scene.locked() if locked else any_scene.here(any_scene.key)

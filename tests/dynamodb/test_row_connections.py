@@ -96,12 +96,11 @@ def test_transaction_is_repeated_as_often_as_its_connection_says(row_scene):
             proxy.start_anew()
             proxy.next(*[throttle() for _ in range(retries)], op=TRANSACT)
             transact(retries)
-            assert [seen.applied for seen in proxy.of(TRANSACT)] == [False] * retries + [True]
-            proxy.start_anew()
             proxy.always(throttle(), op=TRANSACT)
             with pytest.raises(TransactWriteError):
                 transact(retries)
-            assert len(proxy.of(TRANSACT)) == retries + 1
+            applied = [seen.applied for seen in proxy.of(TRANSACT)]
+            assert applied == [*[False] * retries, True, *[False] * (retries + 1)]
 
 
 def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene):
@@ -211,7 +210,7 @@ def test_write_goes_by_the_models_own_connection(row_scene):
         senders.append(sender)
 
     with new_process(row_scene) as (client, _), pre_dynamodb_send.connected_to(note):
-        for write in (save, update, delete):
+        for write in ERRORS:
             write(client(row_scene.key))
         assert senders == [client._get_connection().connection] * 4
 
@@ -307,34 +306,31 @@ def test_row_that_is_locked_elsewhere_is_an_error(two_regions):
 def test_row_that_is_locked_with_other_credentials_is_an_error(row_scene):
     host = row_scene.here.Meta.host
     other = Connection(host=host, aws_access_key_id="other", aws_secret_access_key="secret")
+    transaction = TransactWrite(connection=other)
     with row_scene.lock() as row:
-        with (
-            pytest.raises(MutexError, match="with other credentials"),
-            TransactWrite(connection=other) as transaction,
-        ):
-            transaction.save(row)
+        transaction.save(row)
+        with pytest.raises(MutexError, match="with other credentials"):
+            send(transaction)
         assert row.row_lock.held
     assert row_scene.proxy.of(TRANSACT) == []
 
 
 def test_lock_in_a_lock_table_elsewhere_is_an_error(table_scene):
+    transaction = TransactWrite(connection=Connection())
     with table_scene.lock() as row:
-        with (
-            pytest.raises(MutexError, match=r"is locked in .*row_lock\.transaction"),
-            TransactWrite(connection=Connection()) as transaction,
-        ):
-            transaction.save(row)
+        transaction.save(row)
+        with pytest.raises(MutexError, match=r"is locked in .*row_lock\.transaction"):
+            send(transaction)
         assert row.row_lock.held
 
 
 @pytest.mark.real("embedded")
 def test_connection_that_leads_nowhere_is_pynamodbs_error(row_scene):
-    with (
-        row_scene.lock() as row,
-        pytest.raises(TransactWriteError, match="Invalid endpoint"),
-        TransactWrite(connection=Connection(host="nowhere")) as transaction,
-    ):
+    transaction = TransactWrite(connection=Connection(host="nowhere"))
+    with row_scene.lock() as row:
         transaction.save(row)
+        with pytest.raises(TransactWriteError, match="Invalid endpoint"):
+            send(transaction)
 
 
 # -- what else it asks for --------------------------------------------------------------------------
@@ -352,16 +348,14 @@ def test_request_asks_for_what_the_caller_asked_for(any_scene):
         row = any_scene.locked() if locked else any_scene.here(any_scene.key)
         any_scene.proxy.start_anew()
         asked = {"return_consumed_capacity": "INDEXES", "return_item_collection_metrics": "SIZE"}
-        answer = transaction(row, **asked)._commit()
-        (sent,) = any_scene.proxy.of(TRANSACT)
-        assert sent.body["ReturnConsumedCapacity"] == "INDEXES"
-        assert sent.body["ReturnItemCollectionMetrics"] == "SIZE"
-        assert "ConsumedCapacity" in answer
+        assert "ConsumedCapacity" in transaction(row, **asked)._commit()
         transaction(row)._commit()
-        sent = any_scene.proxy.of(TRANSACT)[-1]
+        asking, silent = (seen.body for seen in any_scene.proxy.of(TRANSACT))
+        assert asking["ReturnConsumedCapacity"] == "INDEXES"
+        assert asking["ReturnItemCollectionMetrics"] == "SIZE"
         # as PynamoDB's own
-        assert sent.body["ReturnConsumedCapacity"] == "TOTAL"
-        assert "ReturnItemCollectionMetrics" not in sent.body
+        assert silent["ReturnConsumedCapacity"] == "TOTAL"
+        assert "ReturnItemCollectionMetrics" not in silent
         for option in asked:
             with pytest.raises(ValueError, match="must be one of"):
                 transaction(row, **{option: "MUCH"})._commit()
@@ -374,27 +368,22 @@ def test_error_shows_the_row_only_if_asked_for(any_scene, locked):
     row = any_scene.locked() if locked else model(any_scene.key)
     no = model.balance == 99
 
-    def refused(write, **options):
+    def refused(method, *args, **options):
         transaction = TransactWrite(connection=Connection(host=model.Meta.host))
         transaction.condition_check(any_scene.old, f"{any_scene.key}-2", condition=~no)
-        if write is save:
-            transaction.save(row, condition=no, **options)
-        elif write is update:
-            transaction.update(row, [model.balance.add(1)], condition=no, **options)
-        else:
-            transaction.delete(row, condition=no)
+        method(transaction, row, *args, condition=no, **options)
         with pytest.raises(TransactWriteError) as raised:
             send(transaction)
-        return raised.value.cancellation_reasons
+        assert raised.value.cancellation_reasons[0] is None
+        reason = raised.value.cancellation_reasons[1]
+        assert reason.code == "ConditionalCheckFailed"
+        return reason.raw_item
 
-    for write in (save, update, delete):
-        reasons = refused(write)
-        assert reasons[1].code == "ConditionalCheckFailed"
-        assert all(reason is None or reason.raw_item is None for reason in reasons)
-    for write in (save, update):
-        shown = refused(write, return_values="ALL_OLD")[1]
-        assert shown.raw_item["name"] == {"S": any_scene.key}
-        assert refused(write, return_values="NONE")[1].raw_item is None
+    assert refused(TransactWrite.delete) is None
+    for write in ([TransactWrite.save], [TransactWrite.update, [model.balance.add(1)]]):
+        assert refused(*write) is None
+        assert refused(*write, return_values="ALL_OLD")["name"] == {"S": any_scene.key}
+        assert refused(*write, return_values="NONE") is None
 
 
 def test_error_still_shows_the_row_of_a_model_without_locks(row_scene):
@@ -410,9 +399,8 @@ def test_error_still_shows_the_row_of_a_model_without_locks(row_scene):
 def test_loss_still_shows_in_a_transaction_of_its_own_connection(row_scene):
     row = row_scene.locked()
     row_scene.forced_and_taken()
-    with (
-        pytest.raises(MutexLostError) as raised,
-        TransactWrite(connection=Connection(host=row_scene.here.Meta.host)) as transaction,
-    ):
-        transaction.save(row)
+    transaction = TransactWrite(connection=Connection(host=row_scene.here.Meta.host))
+    transaction.save(row)
+    with pytest.raises(MutexLostError) as raised:
+        send(transaction)
     assert raised.value.applied is False

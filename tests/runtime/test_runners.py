@@ -21,7 +21,6 @@ from pynamodb_mutex._operations.held import TRANSITIONS, Belief, Change, State
 from pynamodb_mutex._runtime import run_in_task
 from pynamodb_mutex._runtime.process import InsideMonitor, Process, current_process
 from pynamodb_mutex._runtime.run_on_thread import run
-from pynamodb_mutex.aio import AsyncMutex
 
 
 def inside_a_step(act):
@@ -162,7 +161,7 @@ def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene
             go.wait(60)
 
     async def main():
-        task = asyncio.create_task(AsyncMutex.for_key(scene.key, model=scene.here).acquire())
+        task = asyncio.create_task(async_mutex(scene).acquire())
         await asyncio.to_thread(come.wait, 30)
         task.cancel()
         await asyncio.sleep(0.05)

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from aio_scene import async_mutex
 from driving import send_renewal
 from hearing import hearing, until
 from pynamodb.exceptions import PutError
@@ -17,7 +19,7 @@ from stores import QueueFor
 
 from dev.faultproxy import delay, deny, drop_answer
 from pynamodb_mutex import Loss, Mutex, MutexLostError, MutexTimeoutError, signals
-from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
+from pynamodb_mutex.aio import AsyncSemaphore
 from pynamodb_mutex.testing import expire
 
 
@@ -27,10 +29,6 @@ def holder(scene, heard):
     holder = scene.taken(auto_renew=False)
     heard.events.clear()
     return holder
-
-
-def async_mutex(scene, **options):
-    return AsyncMutex.for_key(scene.key, model=scene.here, **options)
 
 
 # -- taking and releasing ------------------------------------------------------------------------
@@ -261,14 +259,14 @@ def test_renewals_are_reported_on_a_thread_of_their_own(scene, heard, clock):
     assert threads == {"pynamodb-mutex-notifier"}
 
 
-def test_locks_renewed_together_are_reported_one_by_one(scene, heard):
-    mutexes = [Mutex.for_key(f"{scene.key}.{n}", model=scene.here, lease=120) for n in range(3)]
+def test_locks_renewed_together_are_reported_one_by_one(scene, keys, heard):
+    mutexes = [Mutex.for_key(key, model=scene.here, lease=120) for key in keys.keys]
     for mutex in mutexes:
         assert mutex.acquire()
     send_renewal(*[mutex._latest for mutex in mutexes])
     assert scene.proxy.kinds()[-1] == "BatchExecuteStatement"
     heard.wait("renewed", 3)
-    assert heard.keys("renewed") == [mutex.key for mutex in mutexes]
+    assert heard.keys("renewed") == keys.keys
 
 
 def test_end_of_a_lease_is_reported_although_nothing_renews_it(scene, heard, clock):
@@ -318,18 +316,16 @@ def test_group_that_waits_behind_another_reports_contention_once_it_is_known(sce
             pass
 
     held = keys.taken(0)
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    threads[0].start()
-    heard.wait("contended")
-    queue = QueueFor(scene.here, keys.keys[0])
-    until(lambda: queue.watchers)
-    # this one waits behind the first, and has not asked yet
-    threads[1].start()
-    heard.wait("contended", 2)
-    assert heard.keys("contended") == [keys.keys[0]] * 2
-    held.release()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(work)
+        heard.wait("contended")
+        queue = QueueFor(scene.here, keys.keys[0])
+        until(lambda: queue.watchers)
+        # this one waits behind the first, and has not asked yet
+        pool.submit(work)
+        heard.wait("contended", 2)
+        assert heard.keys("contended") == [keys.keys[0]] * 2
+        held.release()
     assert len(heard.of("acquired")) == len(heard.of("released")) == 1 + 2 * 3
 
 
@@ -409,10 +405,9 @@ def test_write_that_unlocks_releases(any_scene, of_row, write, faults):
 
 
 def test_unlock_of_unknown_outcome_is_reported_by_the_release_after_it(row_scene):
+    row_scene.proxy.next(drop_answer(), deny(), op="PutItem")
     with hearing(row_scene.key) as heard:
-        lock = row_scene.lock()
-        row_scene.proxy.next(drop_answer(), deny(), op="PutItem")
-        with pytest.raises(PutError), lock as row:
+        with pytest.raises(PutError), row_scene.lock() as row:
             save(row, unlock=True)
         assert heard.names == ["acquired", "released"]
         assert heard.the("released")["error"] is None
@@ -453,9 +448,9 @@ def test_transaction_that_unlocks_releases_each(rows):
 def test_missing_row_is_not_acquired(row_scene):
     model = row_scene.here
     with hearing("no-such-row") as heard:
-        with pytest.raises(model.DoesNotExist):
+        with pytest.raises(model.DoesNotExist) as raised:
             model.locked("no-such-row").acquire()
-        assert isinstance(heard.the("not_acquired")["error"], model.DoesNotExist)
+        assert heard.the("not_acquired")["error"] is raised.value
 
 
 # -- without blinker -------------------------------------------------------------------------------

@@ -9,13 +9,12 @@ import time
 from contextlib import contextmanager, suppress
 
 from click.testing import CliRunner
-from hearing import until
+from hearing import GENEROUS, until
 
 from pynamodb_mutex import Mutex
 from pynamodb_mutex.cli._app import app
 
 RUN = [sys.executable, "-m", "pynamodb_mutex.cli", "run"]
-GENEROUS = 60.0
 
 
 def run_here(*arguments):

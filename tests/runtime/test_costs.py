@@ -1,9 +1,10 @@
 """What locks cost, in counts: threads, objects that are kept, modules. For requests see dynamodb/test_requests.py."""
 
 import json
-import subprocess
 import sys
 from contextlib import ExitStack
+
+from worker import run_script
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._runtime.process import current_process
@@ -72,10 +73,7 @@ def packages(names):
 
 
 def test_importing_loads_little_starts_nothing_opens_nothing_and_brings_every_public_name():
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=100
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(run_script(SCRIPT).stdout)
     loaded = found["loaded"]
     own = {name for name in loaded if packages([name]) == {"pynamodb_mutex"}}
     assert "pynamodb_mutex.mutex" in own

@@ -2,9 +2,6 @@
 
 import asyncio
 import contextvars
-import os
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +13,7 @@ from hearing import hearing, until
 from pynamodb.exceptions import PutError
 from row_scene import add_to_all, save, save_or_update
 from stores import QueueFor
+from worker import run_script
 
 from dev.faultproxy import delay, deny, drop_answer
 from pynamodb_mutex import Loss, Mutex, MutexLostError, MutexTimeoutError, signals
@@ -458,19 +456,15 @@ def test_missing_row_is_not_acquired(row_scene):
 SCRIPT = """
 import sys
 sys.modules["blinker"] = None
-from pynamodb_mutex import LockItem, Mutex, MutexLostError, signals
-from pynamodb_mutex.testing import use, Engine
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, signals, testing
 assert not signals.signals_available
-with use(Engine("embedded", sys.argv[1])):
-    LockItem.create_table()
-    with Mutex.for_key("a") as mutex:
-        mutex.renew()
-    try:
-        with mutex:
-            LockItem.force_release("a")
-    except MutexLostError:
-        print("lost")
-    LockItem.delete_table()
+with Mutex.for_key("a") as mutex:
+    mutex.renew()
+try:
+    with mutex:
+        LockItem.force_release("a")
+except MutexLostError:
+    print("lost")
 for name in ("connect", "connect_via", "connected_to"):
     try:
         getattr(signals.acquired, name)(print)
@@ -485,13 +479,10 @@ for name in ("prometheus", "opentelemetry", "cloudwatch"):
 """
 
 
-def test_without_blinker_locks_work_and_connecting_is_refused(embedded_engine):
+@pytest.mark.real("embedded")
+def test_without_blinker_locks_work_and_connecting_is_refused(table):
     """And nothing is printed, not even a loss, unless the program sets up logging."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, embedded_engine.endpoint_url],
-        check=False, capture_output=True, text=True, timeout=100,
-        env=os.environ | {"PYNAMODB_MUTEX_TABLE": f"no-blinker-{time.time_ns()}"},
-    )  # fmt: skip
+    done = run_script(SCRIPT)
     assert done.returncode == 0, done.stderr
     refused = "refused: signals need blinker: pip install 'pynamodb-mutex[signals]'\n"
     assert done.stdout.startswith("lost\n" + refused * 3)

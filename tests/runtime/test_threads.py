@@ -2,18 +2,17 @@
 
 import asyncio
 import logging
-import os
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
 from accounts import Account, changed
 from accounts import Elsewhere as RowElsewhere
+from aio_scene import async_mutex
 from hearing import OnLost, until
 from lock_items import Elsewhere
 from refusals import refusing
+from worker import run_script
 
 from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.renew import LONGEST_SLEEP
@@ -21,7 +20,6 @@ from pynamodb_mutex._runtime import threads as _threads
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, start_renewals
 from pynamodb_mutex._runtime.threads import LINGER, REFUSALS, Threads, Workers
-from pynamodb_mutex.aio import AsyncMutex
 
 NAME = "pynamodb-mutex-test"
 
@@ -468,7 +466,7 @@ def test_signals_of_renewals_come_once_refusals_have_passed(scene, refusals, hea
 def test_task_acquires_and_releases_while_threads_are_refused(scene, refusals, count):
     async def main():
         refusals.left = count
-        async with AsyncMutex.for_key(fresh.key, model=fresh.here) as mutex:
+        async with async_mutex(fresh) as mutex:
             await mutex.renew()
             await mutex.ensure_held()
             assert mutex.held
@@ -479,24 +477,17 @@ def test_task_acquires_and_releases_while_threads_are_refused(scene, refusals, c
     assert refusals.refused
 
 
-def test_tasks_that_wait_get_the_lock_though_every_thread_is_refused(scene, refusals):
+def test_tasks_get_the_lock_and_learn_what_failed_though_every_thread_is_refused(scene, refusals):
     got = []
 
     async def work(number):
-        async with AsyncMutex.for_key(scene.key, model=scene.here, poll=(0.01, 0.05)):
+        async with async_mutex(scene, poll=(0.01, 0.05)):
             got.append(number)
 
     async def main():
         await asyncio.gather(*(work(number) for number in range(5)))
-
-    refusals.all()
-    asyncio.run(main())
-    assert sorted(got) == list(range(5))
-
-
-def test_task_is_reported_what_failed_though_every_thread_is_refused(scene, refusals):
-    async def main():
-        async with AsyncMutex.for_key(scene.key, model=scene.here) as mutex:
+        assert sorted(got) == list(range(5))
+        async with async_mutex(scene) as mutex:
             scene.force()
             await mutex.renew()
 
@@ -509,10 +500,7 @@ def test_task_loses_its_lock_once_refusals_have_passed(scene, refusals):
     on_lost = OnLost()
 
     async def main():
-        mutex = AsyncMutex.for_key(
-            scene.key, model=scene.here, on_lost=on_lost, cancel_on_loss=True
-        )
-        async with mutex:
+        async with async_mutex(scene, on_lost=on_lost, cancel_on_loss=True) as mutex:
             refusals.left = 3
             scene.force()
             with pytest.raises(MutexLostError):
@@ -529,13 +517,13 @@ def test_task_loses_its_lock_once_refusals_have_passed(scene, refusals):
 # -- the end of the process ------------------------------------------------------------------------
 
 
-def test_locks_taken_as_the_interpreter_ends_make_no_noise_and_do_not_hang(embedded_engine):
+@pytest.mark.real("embedded")
+def test_locks_taken_as_the_interpreter_ends_make_no_noise_and_do_not_hang(table):
     """Python 3.12 and later refuse every thread then; before, this plays it."""
     script = """
-import asyncio, atexit, sys, threading
+import asyncio, atexit, threading
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.aio import AsyncMutex
-from pynamodb_mutex.testing import use, Engine
 
 def refuse(thread):
     raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -546,25 +534,18 @@ async def in_a_task():
 
 def last():
     threading.Thread.start = refuse
-    with use(Engine("embedded", sys.argv[1])):
-        LockItem.create_table()
-        with Mutex.for_key("a") as mutex:
-            mutex.renew()
-        asyncio.run(in_a_task())
-        lost = Mutex.for_key("a", auto_renew=False, on_lost=print)
-        lost.acquire()
-        LockItem.force_release("a")
-        assert lost.lost
-        LockItem.delete_table()
+    with Mutex.for_key("a") as mutex:
+        mutex.renew()
+    asyncio.run(in_a_task())
+    lost = Mutex.for_key("a", auto_renew=False, on_lost=print)
+    lost.acquire()
+    LockItem.force_release("a")
+    assert lost.lost
     print("done")
 
 atexit.register(last)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, embedded_engine.endpoint_url],
-        check=False, capture_output=True, text=True, timeout=100,
-        env=os.environ | {"PYNAMODB_MUTEX_TABLE": f"at-exit-{time.time_ns()}"},
-    )  # fmt: skip
+    done = run_script(script)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     # what is lost is said there, for nobody has set up logging; nothing of threads
     assert "thread" not in done.stderr

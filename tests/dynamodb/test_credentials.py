@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import threading
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -41,12 +40,7 @@ def bare(monkeypatch, tmp_path):
 
 def lock_table():
     """A model that no test has used yet."""
-
-    class Fresh(LockItem):
-        class Meta:
-            table_name = f"locks-{uuid.uuid4().hex}"
-
-    return Fresh
+    return made({}, (LockItem,))
 
 
 def row_model():

@@ -10,7 +10,7 @@ import time
 import pytest
 from aio_scene import async_mutex, left_behind, queue_of
 from driving import Driven, acquiring
-from hearing import until
+from hearing import Slow, until
 from worker import Fork
 
 from dev.faultproxy import delay, delay_answer
@@ -153,23 +153,18 @@ def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene):
 
 
 def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene):
-    come, go = threading.Event(), threading.Event()
-
-    def receiver(sender, **fields):
-        if fields["key"] == scene.key:
-            come.set()
-            go.wait(60)
+    slow = Slow(scene.key)
 
     async def main():
         task = asyncio.create_task(async_mutex(scene).acquire())
-        await asyncio.to_thread(come.wait, 30)
+        await asyncio.to_thread(slow.come.wait, 30)
         task.cancel()
         await asyncio.sleep(0.05)
-        go.set()
+        slow.go.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    with signals.acquired.connected_to(receiver):
+    with signals.acquired.connected_to(slow):
         asyncio.run(main())
     assert scene.row.expires_at is None
 
@@ -304,11 +299,7 @@ def test_abandoned_acquire_or_release_leaves_nothing_held(scene, close_at, op, f
 @close_at
 @pytest.mark.parametrize("event", ["acquired", "released"])
 def test_lock_is_released_if_its_task_is_abandoned_while_receivers_run(scene, close_at, event):
-    come, go = threading.Event(), threading.Event()
-
-    def receiver(sender, **_):
-        come.set()
-        go.wait()
+    slow = Slow(scene.key)
 
     async def section():
         mutex = async_mutex(scene)
@@ -316,11 +307,11 @@ def test_lock_is_released_if_its_task_is_abandoned_while_receivers_run(scene, cl
         await mutex.release()
 
     running = section()
-    with getattr(signals, event).connected_to(receiver):
+    with getattr(signals, event).connected_to(slow):
         abandon(running)
-        assert come.is_set()
+        assert slow.come.is_set()
         close_at(running.close)
-        go.set()
+        slow.go.set()
         time.sleep(5)
     assert left_behind(scene) == []
 

@@ -2,7 +2,6 @@
 
 import random
 import re
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from driving import Driven
 from greenlet import getcurrent, greenlet
-from hearing import until
+from hearing import Slow, until
 from refusals import refusing
 
 from dev.faultproxy import after
@@ -89,27 +88,21 @@ def test_win_back_is_reported_after_the_loss(keys, clock, delayed, heard, severa
 
 
 def test_end_is_reported_after_a_loss_whose_receiver_is_slow(scene, clock, heard):
-    come, go = threading.Event(), threading.Event()
-
-    def slow(sender, **told):
-        if told["key"] == scene.key:
-            come.set()
-            assert go.wait(60)
-
+    slow = Slow(scene.key)
     other = Mutex.for_key(f"{scene.key}.other", model=scene.here, auto_renew=False)
     with signals.lost.connected_to(slow):
         mutex = scene.mutex(auto_renew=False)
         assert mutex.acquire()
         clock.advance(31)
         assert mutex.lost
-        assert come.wait(60)
+        assert slow.come.wait(60)
         # the receiver delays only what happens to the same acquisition later
         with other:
             mutex.renew()
             mutex.release()
             assert not mutex.held
         assert heard.keys("released") == [other.key]
-        go.set()
+        slow.go.set()
         until(lambda: scene.key in heard.keys("released"))
     heard.events = [event for event in heard.events if event.told["key"] == scene.key]
     assert course(heard) == ["acquired", "lost", "won back", "released"]
@@ -130,20 +123,19 @@ def test_win_back_by_a_renewal_that_was_overtaken_is_reported(lost, heard):
 
 
 def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(scene, lost, heard):
-    come, go = threading.Event(), threading.Event()
+    slow = Slow(scene.key)
 
     def interrupted(sender, **told):
-        if told["key"] == scene.key and told["won_back"]:
-            come.set()
-            assert go.wait(60)
+        if told["won_back"]:
+            slow(sender, **told)
             raise KeyboardInterrupt
 
     until(lambda: not lost._latest.delivering)
-    with signals.renewed.connected_to(interrupted), ThreadPoolExecutor(1) as pool:
+    with signals.renewed.connected_to(interrupted, scene.here), ThreadPoolExecutor(1) as pool:
         renewing = pool.submit(lost.renew)
-        assert come.wait(60)
+        assert slow.come.wait(60)
         lost.release()
-        go.set()
+        slow.go.set()
         assert isinstance(renewing.exception(60), KeyboardInterrupt)
     # receivers are called in no order: this one may have heard of the win-back before the other raised
     reported = [each for each in course(heard) if each != "won back"]

@@ -50,38 +50,31 @@ def runs():
     return Runs(Threads())
 
 
-@pytest.mark.parametrize("error", [each("refused") for each in REFUSALS])
-def test_refused_threads_run_once_refusals_have_passed(runs, system, error):
-    system.left, system.error = 3, error
-    for number in (1, 2):
-        runs.put(number)
-        runs.threads.start()
-        assert runs.threads.refusing
-    runs.put(3)
-    runs.threads.start()
-    assert runs.done == []
-    assert len(system.refused) == 3
-    for _ in range(2):
-        runs.threads.start()
-        runs.wait(1, 2, 3)
-        assert not runs.threads.refusing
-    # each on a daemon thread of its own
-    assert len({thread for _, thread in runs.done}) == 3
-    assert all(thread.daemon and thread.name == NAME for _, thread in runs.done)
-
-
-def test_refusals_are_logged_once_until_a_thread_is_given(runs, system, caplog):
-    for count in (1, 2):
+@pytest.mark.parametrize("error", [each("no stack") for each in REFUSALS])
+def test_refused_threads_run_once_refusals_have_passed_and_are_logged_once(
+    runs, system, caplog, error
+):
+    system.error = error
+    for numbers in ([1, 2, 3], [4, 5, 6]):
         system.left = 3
-        runs.put(count)
-        for _ in range(4):
+        for number in numbers:
+            runs.put(number)
             runs.threads.start()
-        runs.wait(*range(1, count + 1))
-        assert caplog.text.count("the system refuses the thread") == count
-    (record, _) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert NAME in record.getMessage()
-    assert "can't start new thread" in record.getMessage()
+            assert runs.threads.refusing
+        assert len(runs.done) == numbers[0] - 1
+        assert len(system.refused) == numbers[-1]
+        for _ in range(2):
+            runs.threads.start()
+            runs.wait(*range(1, numbers[-1] + 1))
+            assert not runs.threads.refusing
+    # each on a daemon thread of its own
+    assert len({thread for _, thread in runs.done}) == 6
+    assert all(thread.daemon and thread.name == NAME for _, thread in runs.done)
+    for record in caplog.records:
+        assert record.levelno == logging.WARNING
+        assert f"the system refuses the thread {NAME}" in record.getMessage()
+        assert repr(error) in record.getMessage()
+    assert len(caplog.records) == 2
 
 
 def test_end_of_the_interpreter_is_not_logged(runs, system, caplog):

@@ -1,4 +1,4 @@
-"""A listener to all signals, of some keys."""
+"""Receivers of signals: a listener to all, of some keys, and a slow one; and a callback for `on_lost`."""
 
 from __future__ import annotations
 
@@ -79,6 +79,23 @@ def hearing(key: str) -> Iterator[Heard]:
             receiver = partial(heard.hear, name)
             stack.enter_context(getattr(signals, name).connected_to(receiver))
         yield heard
+
+
+class Slow:
+    """A receiver that returns, for one key, only when it may.
+
+    Attributes:
+        come: It was called.
+        go: It may return.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key, self.come, self.go = key, threading.Event(), threading.Event()
+
+    def __call__(self, sender: Any, **told: Any) -> None:
+        if told["key"] == self.key:
+            self.come.set()
+            assert self.go.wait(GENEROUS)
 
 
 class OnLost:

@@ -8,6 +8,7 @@ import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 from pynamodb.connection import Connection, TableConnection
 from pynamodb.models import Model
+from pynamodb.settings import default_settings_dict
 from pynamodb.transactions import TransactWrite
 
 from pynamodb_mutex._dynamodb import pynamodb_private as private
@@ -40,9 +41,11 @@ def connection():
     return Connection(region="eu-west-1", host="http://127.0.0.1:9")
 
 
-def test_key_names_are_those_of_the_attributes():
+def test_keys_are_named_as_the_attributes_and_serialized_as_in_a_request():
     assert (private.hash_key_name(Order), private.range_key_name(Order)) == ("shop", "number")
     assert (private.hash_key_name(Shop), private.range_key_name(Shop)) == ("name", None)
+    assert private.serialized_key(Order("a", 1)) == ("a", "1")
+    assert private.serialized_key(Shop("a")) == ("a", None)
 
 
 def test_schema_is_what_create_table_is_asked_for():
@@ -62,10 +65,7 @@ def test_connection_is_the_models_own_until_it_is_forgotten():
     private.forget_connection(Order)
     assert private.connection_of(Order) is not own
 
-
-def test_subclass_gets_a_connection_of_its_own_only_when_its_parents_is_forgotten():
-    private.connection_of(Order)
-
+    # a subclass would have its parent's
     class Copy(Order):
         class Meta:
             table_name = "orders"
@@ -79,20 +79,13 @@ def test_subclass_gets_a_connection_of_its_own_only_when_its_parents_is_forgotte
 
 @pytest.mark.parametrize(("is_left_alone", "attempts"), [(False, 1), (True, 4)])
 def test_client_makes_one_attempt_whatever_the_settings_say(monkeypatch, is_left_alone, attempts):
-    monkeypatch.setattr("pynamodb.connection.base.get_settings_value", _standard_retries)
+    standard = {"max_attempts": 3, "mode": "standard"}
+    monkeypatch.setitem(default_settings_dict, "retry_configuration", standard)
     table = TableConnection("orders", region="eu-west-1", max_retry_attempts=0)
     if not is_left_alone:
         private.without_retry_modes(table)
     config = table.connection.client.meta.config  # type: ignore[attr-defined]  # botocore's
     assert config.retries["total_max_attempts"] == attempts
-
-
-def _standard_retries(name):
-    from pynamodb.settings import default_settings_dict
-
-    if name == "retry_configuration":
-        return {"max_attempts": 3, "mode": "standard"}
-    return default_settings_dict[name]
 
 
 def test_access_key_is_the_models():
@@ -111,11 +104,6 @@ def test_version_condition_adds_the_next_version_to_a_put_and_to_an_update():
     assert [str(action) for action in actions] == ["v {'N': '1'}"]
     assert str(private.version_condition(Order("a", 1), {}, None)) == "attribute_not_exists (v)"
     assert private.version_condition(Shop("a"), {}, None) is None
-
-
-def test_serialized_key_is_that_of_a_request():
-    assert private.serialized_key(Order("a", 1)) == ("a", "1")
-    assert private.serialized_key(Shop("a")) == ("a", None)
 
 
 def test_transaction_knows_its_connection_token_and_items_in_the_order_of_the_request(connection):
@@ -137,15 +125,9 @@ def test_transaction_knows_its_connection_token_and_items_in_the_order_of_the_re
 
 def test_options_are_what_the_caller_asked_to_be_shown(connection):
     assert private.options_of(TransactWrite(connection=connection)) == {}
-    asking = TransactWrite(
-        connection=connection,
-        return_consumed_capacity="TOTAL",
-        return_item_collection_metrics="SIZE",
-    )
-    assert private.options_of(asking) == {
-        "ReturnConsumedCapacity": "TOTAL",
-        "ReturnItemCollectionMetrics": "SIZE",
-    }
+    options = {"return_consumed_capacity": "TOTAL", "return_item_collection_metrics": "SIZE"}
+    shown = {"ReturnConsumedCapacity": "TOTAL", "ReturnItemCollectionMetrics": "SIZE"}
+    assert private.options_of(TransactWrite(connection=connection, **options)) == shown
 
 
 def test_versions_of_instances_follow_an_applied_transaction(connection):

@@ -61,18 +61,13 @@ UNMEASURED = ("docs", "simulation", "tools")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what coverage is measured without, and begin with what may take longest.
-
-    A file whose ONE_ENGINE is true is about what is the same on any engine: it runs on the embedded one.
-    """
-    for item in list(items):
+    """Mark what coverage is measured without, and begin with what may take longest."""
+    for item in items:
         if item.path.parent.name in UNMEASURED:
             item.add_marker("unmeasured")
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "local" in callspec.id.split("-"):
             item.add_marker("local")
-            if getattr(item.module, "ONE_ENGINE", False):
-                items.remove(item)
     items.sort(key=_longest_first)
 
 

@@ -1,7 +1,11 @@
 """LockItem.create_table: safe to call again, and CreateTable's options by boto3's names."""
 
+import math
+import re
 import uuid
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from botocore.client import BaseClient
@@ -27,36 +31,32 @@ def fresh(engine, monkeypatch):
 
 
 class Wire:
-    """The requests that go out, and what the test wants them to be answered."""
+    """The requests that go out, and what the test wants them to be answered.
+
+    Attributes:
+        sent: Requests, by operation.
+        answers: By operation, how it is answered and how often so: a function of what gets the true answer.
+        only_keys: Whether the engine sees of CreateTable only what every engine understands.
+    """
 
     def __init__(self, monkeypatch):
-        self.sent = []
+        self.sent = defaultdict(list)
         self.answers = {}
+        self.only_keys = False
         original = BaseClient._make_api_call
 
         def send(client, operation, kwargs):
-            self.sent.append((operation, kwargs))
-
-            def forward(**changed):
-                return original(client, operation, {**kwargs, **changed})
-
-            answer = self.answers.get(operation)
-            return forward() if answer is None else answer(client, forward, kwargs)
+            self.sent[operation].append(kwargs)
+            if operation == "CreateTable" and self.only_keys:
+                kept = {name: kwargs[name] for name in UNDERSTOOD}
+                kwargs = {**kept, "BillingMode": "PAY_PER_REQUEST"}
+            truly = partial(original, client, operation, kwargs)
+            answer, times = self.answers.pop(operation, (None, 0))
+            if times > 1:
+                self.answers[operation] = answer, times - 1
+            return answer(truly) if times else truly()
 
         monkeypatch.setattr(BaseClient, "_make_api_call", send)
-
-    def of(self, operation):
-        return [kwargs for name, kwargs in self.sent if name == operation]
-
-    def understand_only_keys(self):
-        """Let CreateTable go out in full, and its engine see what every engine understands."""
-
-        def create(client, forward, kwargs):
-            del self.answers["CreateTable"]
-            kept = {name: kwargs[name] for name in UNDERSTOOD if name in kwargs}
-            return client._make_api_call("CreateTable", {**kept, "BillingMode": "PAY_PER_REQUEST"})
-
-        self.answers["CreateTable"] = create
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_the_second_call_changes_nothing(fresh, wire):
         fresh.create_table()
         fresh.create_table(wait=False)
         assert mutex.locked()
-    assert len(wire.of("UpdateTimeToLive")) == 1
+    assert len(wire.sent["UpdateTimeToLive"]) == 1
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
@@ -121,32 +121,20 @@ def test_errors_are_reported_by_their_code(fresh, monkeypatch):
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
-def creating(times):
+def creating(truly):
     """Answer that the table is being created, as it takes seconds on AWS."""
-    left = [times]
-
-    def answer(client, forward, kwargs):
-        described = forward()
-        if left[0] > 0:
-            left[0] -= 1
-            described["Table"]["TableStatus"] = "CREATING"
-        return described
-
-    return answer
+    described = truly()
+    described["Table"]["TableStatus"] = "CREATING"
+    return described
 
 
-def not_found(times):
+def not_found(_):
     """Answer that there is no such table, as AWS does just after it is created."""
-    left = [times]
+    raise ClientError({"Error": {"Code": "ResourceNotFoundException"}}, "DescribeTable")
 
-    def answer(client, forward, kwargs):
-        if left[0] > 0:
-            left[0] -= 1
-            error = {"Error": {"Code": "ResourceNotFoundException", "Message": "not found"}}
-            raise ClientError(error, "DescribeTable")
-        return forward()
 
-    return answer
+def denied(_):
+    raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "you may not"}}, "")
 
 
 @pytest.mark.parametrize("not_yet", [creating, not_found])
@@ -155,17 +143,17 @@ def test_table_that_is_being_created_is_waited_for(fresh, wire, not_yet, by_anot
     if by_another:
         fresh.create_table(wait=False)
         wire.sent.clear()
-    wire.answers["DescribeTable"] = not_yet(2)
+    wire.answers["DescribeTable"] = not_yet, 2
     fresh.create_table()
-    assert len(wire.of("DescribeTable")) == 3
-    assert len(wire.of("CreateTable")) == 1
+    assert len(wire.sent["DescribeTable"]) == 3
+    assert len(wire.sent["CreateTable"]) == 1
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
 def test_without_waiting_ttl_comes_with_a_later_call(fresh, wire):
-    wire.answers["DescribeTable"] = creating(1)
+    wire.answers["DescribeTable"] = creating, 1
     fresh.create_table(wait=False)
-    assert wire.of("UpdateTimeToLive") == []
+    assert wire.sent["UpdateTimeToLive"] == []
     fresh.create_table(wait=False)
     assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
@@ -175,7 +163,7 @@ def test_without_waiting_ttl_comes_with_a_later_call(fresh, wire):
 )
 def test_it_does_not_wait_for_ever(fresh, wire, monkeypatch, not_yet, message):
     monkeypatch.setattr(_table, "_LONGEST_WAIT", 0.2)
-    wire.answers["DescribeTable"] = not_yet(1000)
+    wire.answers["DescribeTable"] = not_yet, math.inf
     with pytest.raises(TableError, match=message):
         fresh.create_table()
 
@@ -184,22 +172,17 @@ def test_it_does_not_wait_for_ever(fresh, wire, monkeypatch, not_yet, message):
 def test_ttl_that_another_enables_meanwhile_is_fine(fresh, wire, status, updates):
     fresh.create_table()
     shown = {"TimeToLiveStatus": status, "AttributeName": "ttl"}
-    wire.answers["DescribeTimeToLive"] = lambda *_: {"TimeToLiveDescription": shown}
+    wire.answers["DescribeTimeToLive"] = lambda _: {"TimeToLiveDescription": shown}, 1
     fresh.create_table()
-    assert len(wire.of("UpdateTimeToLive")) == updates
+    assert len(wire.sent["UpdateTimeToLive"]) == updates
 
 
 # -- what cannot work ---------------------------------------------------------------------------
 
 
-def denied(client, forward, kwargs):
-    error = {"Error": {"Code": "AccessDeniedException", "Message": "you may not"}}
-    raise ClientError(error, "Denied")
-
-
 @pytest.mark.parametrize("operation", ["CreateTable", "DescribeTable", "UpdateTimeToLive"])
 def test_a_refusal_is_a_table_error_with_its_cause(fresh, wire, operation):
-    wire.answers[operation] = denied
+    wire.answers[operation] = denied, 1
     with pytest.raises(TableError, match="you may not") as caught:
         fresh.create_table()
     assert fresh.Meta.table_name in str(caught.value)
@@ -225,25 +208,20 @@ def test_table_with_ttl_on_another_attribute_is_an_error(fresh):
 
 
 @pytest.mark.parametrize(
-    ("attributes", "message"),
+    ("attributes", "found"),
     [
+        ({"key": (NumberAttribute, "hash_key")}, "hash key 'key' (N)"),
         (
-            lambda: {"key": NumberAttribute(hash_key=True)},
-            r"hash key 'key' \(N\), not hash key 'key' \(S\)",
-        ),
-        (
-            lambda: {
-                "pk": UnicodeAttribute(hash_key=True),
-                "number": NumberAttribute(range_key=True),
-            },
-            "",
+            {"key": (UnicodeAttribute, "hash_key"), "number": (NumberAttribute, "range_key")},
+            "hash key 'key' (S), range key 'number' (N)",
         ),
     ],
 )
-def test_table_with_other_keys_is_an_error(fresh, attributes, message):
-    other_table(fresh, **attributes())
+def test_table_with_other_keys_is_an_error(fresh, attributes, found):
+    other_table(fresh, **{name: kind(**{role: True}) for name, (kind, role) in attributes.items()})
+    message = re.escape(f"exists with other keys: {found}, not hash key 'key' (S)")
     for wait in (True, False):
-        with pytest.raises(TableError, match=f"exists with other keys: {message}"):
+        with pytest.raises(TableError, match=message):
             fresh.create_table(wait=wait)
     # nor was anything else done to it
     assert ttl()["TimeToLiveStatus"] == "DISABLED"
@@ -257,11 +235,11 @@ def test_table_with_other_keys_is_an_error(fresh, attributes, message):
         ("write_capacity_units", 5, "ProvisionedThroughput"),
         ("tags", {"a": "b"}, "Tags"),
         ("stream_view_type", "NEW_IMAGE", "StreamSpecification"),
-        ("BilingMode", "PAY_PER_REQUEST", "BillingMode"),
-        ("TableName", "elsewhere", "TableClass"),
-        ("KeySchema", [], "TableClass"),
-        ("AttributeDefinitions", [], "TableClass"),
-        ("ignore_update_ttl_errors", True, "TableClass"),
+        ("BilingMode", "PAY_PER_REQUEST", None),
+        ("TableName", "elsewhere", None),
+        ("KeySchema", [], None),
+        ("AttributeDefinitions", [], None),
+        ("ignore_update_ttl_errors", True, None),
     ],
 )
 def test_an_unknown_option_is_refused_and_the_known_ones_are_reported(
@@ -270,12 +248,10 @@ def test_an_unknown_option_is_refused_and_the_known_ones_are_reported(
     with pytest.raises(TypeError, match=name) as caught:
         fresh.create_table(**{name: value})
     told = str(caught.value)
-    assert hint in told
-    for option in OPTIONS:
+    for option in (*OPTIONS, "BillingMode"):
         assert option in told
-    if name in ("billing_mode", "tags"):
-        assert f"boto3 calls it {hint}" in told
-    assert wire.sent == []
+    assert (f"boto3 calls it {hint}" in told) == (hint is not None)
+    assert not wire.sent
 
 
 @pytest.mark.parametrize(
@@ -293,7 +269,7 @@ def test_an_unknown_option_is_refused_and_the_known_ones_are_reported(
 def test_a_value_that_create_table_would_not_take_is_refused(fresh, wire, name, value):
     with pytest.raises(ValueError, match="create_table"):
         fresh.create_table(**{name: value})
-    assert wire.sent == []
+    assert not wire.sent
 
 
 # -- options ------------------------------------------------------------------------------------
@@ -315,9 +291,9 @@ assert len(OPTIONS) >= 5
 
 
 def test_every_option_goes_out_under_its_name(fresh, wire):
-    wire.understand_only_keys()
+    wire.only_keys = True
     fresh.create_table(**OPTIONS)
-    request = wire.of("CreateTable")[0]
+    (request,) = wire.sent["CreateTable"]
     assert {name: request[name] for name in OPTIONS} == OPTIONS
     assert request["BillingMode"] == "PAY_PER_REQUEST"
     assert set(request) == {*OPTIONS, *UNDERSTOOD}
@@ -343,7 +319,7 @@ def test_options_that_engines_know_reach_the_table(fresh, options):
     table = described()
     throughput = table["ProvisionedThroughput"]
     assert (throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]) == (3, 2)
-    for name in {"StreamSpecification", "DeletionProtectionEnabled"} & set(options):
+    for name in options.keys() - {"BillingMode"}:
         assert table[name] == options[name]
 
 
@@ -352,29 +328,18 @@ def subclass(**settings):
     return type("Configured", (LockItem,), {"Meta": type("Meta", (), settings)})
 
 
-def test_tags_and_stream_of_meta_are_taken(engine, wire):
-    wire.understand_only_keys()
-    model = subclass(tags={"team": "locks", "stage": "dev"}, stream_view_type="NEW_IMAGE")
-    model.create_table()
-    request = wire.of("CreateTable")[0]
-    assert sorted(request["Tags"], key=str) == [
-        {"Key": "stage", "Value": "dev"},
-        {"Key": "team", "Value": "locks"},
-    ]
-    assert request["StreamSpecification"] == {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
-
-
-def test_the_callers_options_come_before_those_of_meta(engine, wire):
-    wire.understand_only_keys()
-    subclass(tags={"team": "locks"}).create_table(Tags=[{"Key": "a", "Value": "b"}])
-    assert wire.of("CreateTable")[0]["Tags"] == [{"Key": "a", "Value": "b"}]
-
-
-def test_provisioned_billing_of_meta_is_taken(engine, wire):
-    model = subclass(billing_mode="PROVISIONED", read_capacity_units=3, write_capacity_units=2)
-    model.create_table()
-    request = wire.of("CreateTable")[0]
-    assert request["ProvisionedThroughput"] == PROVISIONED["ProvisionedThroughput"]
+def test_options_come_from_meta_unless_the_caller_gives_them(engine, wire):
+    wire.only_keys = True
+    settings = {"billing_mode": "PROVISIONED", "read_capacity_units": 3, "write_capacity_units": 2}
+    settings |= {"tags": {"team": "locks", "stage": "dev"}, "stream_view_type": "NEW_IMAGE"}
+    expected = PROVISIONED | {"BillingMode": "PROVISIONED"}
+    expected["Tags"] = [{"Key": "team", "Value": "locks"}, {"Key": "stage", "Value": "dev"}]
+    expected["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
+    subclass(**settings).create_table()
+    given = {"Tags": [{"Key": "a", "Value": "b"}]}
+    subclass(**settings).create_table(**given)
+    requests = [{name: request[name] for name in expected} for request in wire.sent["CreateTable"]]
+    assert requests == [expected, expected | given]
 
 
 @pytest.mark.real

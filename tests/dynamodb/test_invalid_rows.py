@@ -1,14 +1,15 @@
 """Rows that are not a lock's, or whose lock attributes cannot be right: an error, and no harm to the row."""
 
+import functools
 import threading
 import time
 
 import pytest
 from driving import send_renewal
 from lock_items import Elsewhere, Wire
-from pynamodb.exceptions import UpdateError
 from stores import store_for
 
+from dev.faultproxy import drop_answer
 from pynamodb_mutex import (
     InvalidRowError,
     LockItem,
@@ -18,8 +19,6 @@ from pynamodb_mutex import (
     MutexLostError,
     Semaphore,
 )
-from pynamodb_mutex._dynamodb.answers import Failure
-from pynamodb_mutex._dynamodb.store import Request
 from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import held_elsewhere
 
@@ -107,15 +106,14 @@ def test_acquire_and_locked_are_refused(table, sent, odd):
     before = put(attributes)
     mutex = Mutex.for_key("odd")
     # at first contact by a read, then by the write itself
+    forget_everything()
     for request in ("GetItem", "UpdateItem"):
-        forget_everything()
-        if request == "UpdateItem":
-            warm()
         sent.clear()
         refused(mutex.acquire, attribute)
         assert sent == [request]
         refused(mutex.locked, attribute)
         assert stands() == before
+        warm()
 
 
 def test_fraction_that_the_write_meets_is_given_up(table, sent):
@@ -131,23 +129,22 @@ def test_fraction_that_the_write_meets_is_given_up(table, sent):
 
 
 def test_error_says_what_the_row_has(table):
-    put({"email": {"S": "a@example.com"}})
-    with pytest.raises(
-        InvalidRowError, match=r"'token' is missing; it has 'key', 'email'|'email', 'key'"
+    for odd, message in (
+        (
+            "row-of-another-application",
+            "'token' is missing; it has ('key', 'email'|'email', 'key')",
+        ),
+        ("end-text", "'expires_at' is not a number of.*: {'S': 'soon'}"),
     ):
-        Mutex.for_key("odd").acquire()
-    put({**CLAIM, "expires_at": {"S": "soon"}})
-    with pytest.raises(InvalidRowError, match=r"'expires_at' is not a number of.*: {'S': 'soon'}"):
-        Mutex.for_key("odd").acquire()
+        put(ALL[odd][0])
+        with pytest.raises(InvalidRowError, match=message):
+            Mutex.for_key("odd").acquire()
 
 
 def test_waiter_whose_row_turns_odd_stops_waiting(table):
     with held_elsewhere("odd", lease=60):
-        timer = threading.Timer(0.2, put, [{**CLAIM, "expires_at": {"S": "soon"}}])
-        timer.start()
-        with pytest.raises(InvalidRowError):
-            Mutex.for_key("odd", timeout=60).acquire()
-        timer.join()
+        threading.Timer(0.2, put, [WRONG["end-text"][0]]).start()
+        refused(Mutex.for_key("odd", timeout=60).acquire, "expires_at")
 
 
 @pytest.mark.parametrize("number", ["NaN", "sNaN", "Infinity", "-Infinity", "seven", ""])
@@ -217,47 +214,36 @@ def test_force_leaves_a_row_that_is_no_locks(table, odd):
     assert stands() == before
 
 
-@pytest.mark.parametrize("change", ["owner", "lease", "writes", "abandoned_by", "version"])
-def test_force_breaks_the_very_row_that_was_seen(table, monkeypatch, change):
+def test_force_breaks_the_very_row_that_was_seen(table, monkeypatch):
     row = put({**CLAIM, "expires_at": {"L": [{"S": "$soon"}, {"B": b"1"}]}})
     wire = Wire(monkeypatch)
-    renewed = {**row, change: {"S": "else"} if "S" in row[change] else {"N": "8"}}
-    without = {name: value for name, value in row.items() if name != change}
-    for later in (renewed, without):
-        wire.before["UpdateItem"] = lambda: put(later)  # noqa: B023 - called at once
-        assert not table.force_release("odd")
-        assert stands() == {**later, "key": {"S": "odd"}}
+    for change in ("owner", "lease", "writes", "abandoned_by", "version"):
+        renewed = {**row, change: {"S": "else"} if "S" in row[change] else {"N": "8"}}
+        without = {name: value for name, value in row.items() if name != change}
+        for later in (renewed, without):
+            put(row)
+            wire.before["UpdateItem"] = functools.partial(put, later)
+            assert not table.force_release("odd")
+            assert stands() == later
     assert table.force_release("odd")
 
 
-def test_force_whose_answer_is_lost_is_recognised(table, monkeypatch):
+def test_force_whose_answer_is_lost_is_recognised(here, proxy):
     put(WRONG["end-text"][0])
-    real, sent = Request.send, []
-
-    def lose_the_first(request):
-        answer = real(request)
-        if request.operation == "UpdateItem":
-            sent.append(request)
-            if len(sent) == 1:
-                return Failure({}, UpdateError("lost"), transient=True, maybe_applied=True)
-        return answer
-
-    monkeypatch.setattr(Request, "send", lose_the_first)
-    assert table.force_release("odd")
-    assert len(sent) == 2
+    proxy.next(drop_answer(), op="UpdateItem")
+    assert here.force_release("odd")
+    assert [seen.applied for seen in proxy.of("UpdateItem")] == [True, False]
     assert Mutex.for_key("odd").acquire(timeout=0)
 
 
-@pytest.mark.parametrize("here", [False, True])
-def test_holder_whose_broken_row_is_put_right_learns_that_it_was_forced(table, here):
+@pytest.mark.parametrize("same", [False, True])
+def test_holder_whose_broken_row_is_put_right_learns_that_it_was_forced(table, same):
     """At once, if the same process breaks it by force."""
     mutex = Mutex.for_key("odd", auto_renew=False)
     assert mutex.acquire()
     overwrite("end-text")
-    if here:
-        assert table.force_release("odd")
-    else:
-        assert Mutex.for_key("odd", model=Elsewhere).force_release()
+    assert (table if same else Elsewhere).force_release("odd")
+    if not same:
         with pytest.raises(MutexLostError):
             mutex.renew()
     assert mutex.loss is Loss.FORCED
@@ -291,7 +277,7 @@ def test_several_locks_of_which_one_row_is_odd_are_refused(table, sent, odd):
 
 
 def test_semaphore_is_refused(table):
-    put({**CLAIM, "expires_at": {"S": "soon"}}, "gpu#permit-1")
+    put(WRONG["end-text"][0], "gpu#permit-1")
     with pytest.raises(InvalidRowError, match="gpu#permit-1"):
         Semaphore.for_key("gpu", permits=1).acquire()
 
@@ -357,23 +343,17 @@ def test_renewal_in_a_batch_shows_that_the_row_was_overwritten(table, odd):
     mutexes[1].release()
 
 
-def test_group_learns_that_a_row_was_overwritten(table):
-    group = Mutex.for_keys(["a", "odd"], auto_renew=False)
+def test_group_and_ticket_are_lost_when_a_row_was_overwritten(table):
+    group, mutex = Mutex.for_keys(["a", "odd"], auto_renew=False), Mutex.for_key("given")
     assert group.acquire()
-    overwrite("end-text")
-    with pytest.raises(MutexLostError):
-        group.renew()
-    assert group.loss is Loss.DELETED
-
-
-def test_ticket_for_a_row_that_was_overwritten_is_not_good(table):
-    mutex = Mutex.for_key("odd")
     assert mutex.acquire()
     ticket = mutex.detach()
     overwrite("end-text")
-    with pytest.raises(MutexLostError) as caught:
-        Mutex.attach(ticket)
-    assert caught.value.loss is Loss.DELETED
+    overwrite("end-text", "given")
+    for call in (group.renew, lambda: Mutex.attach(ticket)):
+        with pytest.raises(MutexLostError) as caught:
+            call()
+        assert caught.value.loss is Loss.DELETED
 
 
 def test_release_puts_a_row_right_whose_end_was_overwritten(table):
@@ -385,20 +365,17 @@ def test_release_puts_a_row_right_whose_end_was_overwritten(table):
 # -- payloads -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("written", [{"S": "{no"}, {"N": "7"}, {"M": {}}])
-def test_payload_that_cannot_be_read_is_an_error_of_its_own(table, written):
+@pytest.mark.parametrize("written", [{"S": "{no"}, {"N": "7"}, {"M": {}}, {"NULL": True}])
+def test_payload_that_cannot_be_read_is_an_error_of_its_own_but_null_is_none(table, written):
     put({**TOMBSTONE, "data": written})
     with Mutex.for_key("odd") as mutex:
-        refused(lambda: mutex.data, "data")
+        if "NULL" in written:
+            assert mutex.data is None
+        else:
+            refused(lambda: mutex.data, "data")
         assert mutex.held
         mutex.save_data([1])
         assert mutex.data == [1]
-
-
-def test_payload_that_is_null_is_none(table):
-    put({**TOMBSTONE, "data": {"NULL": True}})
-    with Mutex.for_key("odd") as mutex:
-        assert mutex.data is None
 
 
 def test_number_that_json_has_no_name_for_is_not_saved(table):

@@ -1,6 +1,5 @@
 """A table that is not there is named with its place, whichever request finds it missing."""
 
-import uuid
 from contextlib import contextmanager
 
 import pytest
@@ -16,13 +15,8 @@ from pynamodb_mutex.testing import Engine
 
 
 def lock_table(*, there):
-    class Locks(LockItem):
-        class Meta:
-            table_name = f"locks-{uuid.uuid4().hex}"
-
-    if there:
-        Locks.create_table()
-    return Locks
+    model = made({}, (LockItem,))
+    return created(model) if there else model
 
 
 def rows(*, there, locks=None):
@@ -75,7 +69,7 @@ def missing_named(engine, *models, hint="create_table()`"):
 )
 def test_lock_table_that_is_missing_is_named(engine, call):
     missing = lock_table(there=False)
-    with missing_named(engine, missing, hint=" `Locks.create_table()`"):
+    with missing_named(engine, missing, hint=" `Row.create_table()`"):
         call(missing)
 
 

@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 from pynamodb.connection import Connection, TableConnection
-from pynamodb.constants import (
-    TRANSACT_CONDITION_CHECK,
-    TRANSACT_DELETE,
-    TRANSACT_PUT,
-    TRANSACT_UPDATE,
-)
 from pynamodb.models import Model
+from pynamodb.settings import default_settings_dict
 from pynamodb.transactions import TransactWrite
 
 from pynamodb_mutex._dynamodb import pynamodb_private as private
@@ -46,18 +41,20 @@ def connection():
     return Connection(region="eu-west-1", host="http://127.0.0.1:9")
 
 
-def test_key_names_are_those_of_the_attributes():
+def test_keys_are_named_as_the_attributes_and_serialized_as_in_a_request():
     assert (private.hash_key_name(Order), private.range_key_name(Order)) == ("shop", "number")
     assert (private.hash_key_name(Shop), private.range_key_name(Shop)) == ("name", None)
+    assert private.serialized_key(Order("a", 1)) == ("a", "1")
+    assert private.serialized_key(Shop("a")) == ("a", None)
 
 
 def test_schema_is_what_create_table_is_asked_for():
     schema = private.schema_of(Order)
     keys = {each["AttributeName"]: each["KeyType"] for each in schema["key_schema"]}
     assert keys == {"s": "HASH", "n": "RANGE"}
-    assert {
-        each["AttributeName"]: each["AttributeType"] for each in schema["attribute_definitions"]
-    } == {"s": "S", "n": "N"}
+    definitions = schema["attribute_definitions"]
+    types = {each["AttributeName"]: each["AttributeType"] for each in definitions}
+    assert types == {"s": "S", "n": "N"}
 
 
 def test_connection_is_the_models_own_until_it_is_forgotten():
@@ -68,10 +65,7 @@ def test_connection_is_the_models_own_until_it_is_forgotten():
     private.forget_connection(Order)
     assert private.connection_of(Order) is not own
 
-
-def test_subclass_gets_a_connection_of_its_own_only_when_its_parents_is_forgotten():
-    private.connection_of(Order)
-
+    # a subclass would have its parent's
     class Copy(Order):
         class Meta:
             table_name = "orders"
@@ -85,20 +79,13 @@ def test_subclass_gets_a_connection_of_its_own_only_when_its_parents_is_forgotte
 
 @pytest.mark.parametrize(("is_left_alone", "attempts"), [(False, 1), (True, 4)])
 def test_client_makes_one_attempt_whatever_the_settings_say(monkeypatch, is_left_alone, attempts):
-    monkeypatch.setattr("pynamodb.connection.base.get_settings_value", _standard_retries)
+    standard = {"max_attempts": 3, "mode": "standard"}
+    monkeypatch.setitem(default_settings_dict, "retry_configuration", standard)
     table = TableConnection("orders", region="eu-west-1", max_retry_attempts=0)
     if not is_left_alone:
         private.without_retry_modes(table)
     config = table.connection.client.meta.config  # type: ignore[attr-defined]  # botocore's
     assert config.retries["total_max_attempts"] == attempts
-
-
-def _standard_retries(name):
-    from pynamodb.settings import default_settings_dict
-
-    if name == "retry_configuration":
-        return {"max_attempts": 3, "mode": "standard"}
-    return default_settings_dict[name]
 
 
 def test_access_key_is_the_models():
@@ -119,55 +106,28 @@ def test_version_condition_adds_the_next_version_to_a_put_and_to_an_update():
     assert private.version_condition(Shop("a"), {}, None) is None
 
 
-def test_serialized_key_is_that_of_a_request():
-    assert private.serialized_key(Order("a", 1)) == ("a", "1")
-    assert private.serialized_key(Shop("a")) == ("a", None)
-
-
-def test_transaction_knows_its_connection_token_and_items(connection):
-    transaction = TransactWrite(connection=connection, client_request_token="t")
-    assert private.connection_of_transaction(transaction) is connection
-    assert private.request_token_of(transaction) == "t"
-    assert private.request_token_of(TransactWrite(connection=connection)) is None
-    transaction.update(Order("a", 1, version=1), [Order.note.set("x")])
-    transaction.save(Order("a", 2))
-    transaction.delete(Order("a", 3, version=1))
-    transaction.condition_check(Order, "a", 4, Order.note.exists())
-    items = private.items_of(transaction)
-    assert [kind for kind, _ in items] == [
-        TRANSACT_CONDITION_CHECK,
-        TRANSACT_DELETE,
-        TRANSACT_PUT,
-        TRANSACT_UPDATE,
-    ]
-    numbers = [(item.get("Key") or item["Item"])["n"]["N"] for _, item in items]
-    assert numbers == ["4", "3", "2", "1"]
-
-
-def test_items_stand_in_the_order_in_which_they_are_sent(connection):
+def test_transaction_knows_its_connection_token_and_items_in_the_order_of_the_request(connection):
     """A reason of a cancellation has no more than its place to say which item it is about."""
     sent = []
     connection.dispatch = lambda _, kwargs: sent.append(kwargs) or {}  # type: ignore[method-assign, assignment]
-    with TransactWrite(connection=connection) as transaction:
+    assert private.request_token_of(TransactWrite(connection=connection)) is None
+    with TransactWrite(connection=connection, client_request_token="t") as transaction:
+        assert private.connection_of_transaction(transaction) is connection
+        assert private.request_token_of(transaction) == "t"
         transaction.save(Order("a", 2))
         transaction.condition_check(Order, "a", 4, Order.note.exists())
         transaction.delete(Order("a", 3, version=1))
         transaction.update(Order("a", 1, version=1), [Order.note.set("x")])
-        items = [(kind, item) for kind, item in private.items_of(transaction)]
+        items = list(private.items_of(transaction))
+    assert len(items) == 4
     assert [next(iter(each.items())) for each in sent[0]["TransactItems"]] == items
 
 
 def test_options_are_what_the_caller_asked_to_be_shown(connection):
     assert private.options_of(TransactWrite(connection=connection)) == {}
-    asking = TransactWrite(
-        connection=connection,
-        return_consumed_capacity="TOTAL",
-        return_item_collection_metrics="SIZE",
-    )
-    assert private.options_of(asking) == {
-        "ReturnConsumedCapacity": "TOTAL",
-        "ReturnItemCollectionMetrics": "SIZE",
-    }
+    options = {"return_consumed_capacity": "TOTAL", "return_item_collection_metrics": "SIZE"}
+    shown = {"ReturnConsumedCapacity": "TOTAL", "ReturnItemCollectionMetrics": "SIZE"}
+    assert private.options_of(TransactWrite(connection=connection, **options)) == shown
 
 
 def test_versions_of_instances_follow_an_applied_transaction(connection):

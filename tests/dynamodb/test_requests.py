@@ -1,4 +1,4 @@
-"""What the protocol costs and leaves: number and kind of requests, and the row they write."""
+"""What the protocol costs and leaves: number, kind and capacity units of requests, and the row they write."""
 
 import math
 import time
@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 import pytest
+from accounts import Account, balance
 from botocore.client import BaseClient
 from hearing import until
 from lock_items import Elsewhere
@@ -16,15 +17,20 @@ from pynamodb_mutex._dynamodb.store import Request as SentRequest
 from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
-from pynamodb_mutex.testing import expire, held_elsewhere
+from pynamodb_mutex.testing import held_elsewhere
 
 CLAIM = {"key", "version", "token", "owner", "lease", "expires_at", "writes", "abandoned_by", "ttl"}
 LABELS = {"owner", "lease", "expires_at"}
 
 
+on_dynamodb_local = pytest.mark.real("local")
+"""The embedded engine counts half a unit for an update, and the simulated one none."""
+
+
 class Request(NamedTuple):
     operation: str
     kwargs: dict
+    answer: dict
 
 
 @pytest.fixture
@@ -34,8 +40,11 @@ def sent(monkeypatch):
     original = BaseClient._make_api_call
 
     def record(self, operation, kwargs):
-        requests.append(Request(operation, kwargs))
-        return original(self, operation, kwargs)
+        requests.append(request := Request(operation, kwargs, {}))
+        if "ReturnConsumedCapacity" in kwargs:  # else it is about a table
+            kwargs = kwargs | {"ReturnConsumedCapacity": "TOTAL"}
+        request.answer.update(original(self, operation, kwargs))
+        return request.answer
 
     monkeypatch.setattr(BaseClient, "_make_api_call", record)
     return requests
@@ -43,6 +52,12 @@ def sent(monkeypatch):
 
 def operations(sent):
     return [request.operation for request in sent]
+
+
+def units(sent):
+    """Return the capacity units that were used."""
+    used = [request.answer["ConsumedCapacity"] for request in sent]
+    return sum(each["CapacityUnits"] for each in used)
 
 
 def row(key):
@@ -68,17 +83,37 @@ def test_acquiring_and_releasing_are_two_requests_after_the_first_contact(table,
         assert operations(sent) == ["UpdateItem", "UpdateItem"]
 
 
-def test_taking_over_from_a_dead_holder_is_one_request(table, sent):
-    dead = Mutex.for_key("a", model=Elsewhere, auto_renew=False)
-    dead.acquire()
-    with Mutex.for_key("other"):
+@on_dynamodb_local
+def test_cycle_is_two_write_units_and_a_poll_half_a_read_unit(table, sent):
+    with Mutex.for_key("first"):
         pass
-    expire("a")
+    for key in ("a", "a", "b"):
+        sent.clear()
+        with Mutex.for_key(key):
+            pass
+        assert units(sent) == 2
+    with held_elsewhere("held"):
+        sent.clear()
+        assert not Mutex.for_key("held", poll=(0.1, 0.1)).acquire(timeout=1.0)
+        first, *polls = sent
+    assert first.operation == "UpdateItem"
+    assert set(operations(polls)) == {"GetItem"}
+    # each 0.1 s, and once at its deadline
+    assert 1 <= len(polls) <= 11
+    assert units(polls) == len(polls) / 2
+
+
+@on_dynamodb_local
+def test_locked_row_is_read_and_written_by_two_requests(accounts, sent):
+    with Account.locked("a"):  # the first contact
+        pass
     sent.clear()
-    taker = Mutex.for_key("a")
-    assert taker.acquire()
-    assert operations(sent) == ["UpdateItem"]
-    assert taker.abandoned
+    with Account.locked("a") as account:
+        account.balance += 10
+        account.save(unlock=True)
+    assert operations(sent) == ["UpdateItem", "PutItem"]
+    assert units(sent) == 2
+    assert balance(Account) == 10
 
 
 def test_guarded_write_is_one_request(table, sent):
@@ -212,9 +247,10 @@ def test_lock_that_was_taken_between_read_and_write_is_tried_by_the_write_itself
     with Mutex.for_key("other"):
         acquisition = waiter._attempt(caller(), math.inf, blocks=True)
 
-    def poll():
+    def polls(times):
         sent.clear()
-        assert run(current_process(), acquisition.poll()) is None
+        for _ in range(times):
+            assert run(current_process(), acquisition.poll()) is None
         return operations(sent)
 
     def read_as_free(request):
@@ -226,26 +262,21 @@ def test_lock_that_was_taken_between_read_and_write_is_tried_by_the_write_itself
 
     with ExitStack() as stack:
         with held_elsewhere("a"):
-            assert poll() == ["UpdateItem"]  # the first try
-            assert poll() == ["GetItem"]
+            assert polls(2) == ["UpdateItem", "GetItem"]  # the first try is a write
         with held_elsewhere("a"):
-            assert poll() == ["GetItem"]  # another's, and it was never seen free
-            assert poll() == ["GetItem"]
+            assert polls(2) == ["GetItem", "GetItem"]  # another's, and it was never seen free
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SentRequest, "send", read_as_free)
-            assert poll()[0] == "GetItem"
-            assert sent[-1].operation == "UpdateItem"
-        assert poll() == ["UpdateItem"]
-        assert poll() == ["GetItem"]  # it is the same as before
+            first, *_, last = polls(1)
+            assert (first, last) == ("GetItem", "UpdateItem")
+        assert polls(2) == ["UpdateItem", "GetItem"]  # it is the same as before
         stack.enter_context(held_elsewhere("a"))
-        assert poll() == ["GetItem"]
-        assert poll() == ["UpdateItem"]
+        assert polls(2) == ["GetItem", "UpdateItem"]
         stack.enter_context(held_elsewhere("a"))
-        assert poll() == ["GetItem"]
+        assert polls(1) == ["GetItem"]
         stack.enter_context(held_elsewhere("a"))
-        assert poll() == ["UpdateItem"]
-        assert poll() == ["UpdateItem"]  # the last one saw another's token once more
-        assert poll() == ["GetItem"]
+        # the last write saw another's token once more
+        assert polls(3) == ["UpdateItem", "UpdateItem", "GetItem"]
 
 
 def test_lock_that_is_handed_over_in_this_process_is_only_read(table, sent):
@@ -259,12 +290,29 @@ def test_lock_that_is_handed_over_in_this_process_is_only_read(table, sent):
             assert operations(sent) == ["GetItem"]
 
 
-def test_waiters_of_one_process_read_once_for_all_of_them(table, sent):
-    with Mutex.for_key("a"), ThreadPoolExecutor(8) as pool:
+@pytest.mark.parametrize(("hold", "looks"), [(Mutex.for_key, 1), (held_elsewhere, 2)])
+def test_waiters_of_one_process_read_once_for_all_of_them(table, sent, hold, looks):
+    with hold("a"), ThreadPoolExecutor(32) as pool:
         sent.clear()
         waiting = [
-            pool.submit(Mutex.for_key("a", poll=(0.05, 0.2)).acquire, timeout=1) for _ in range(8)
+            pool.submit(Mutex.for_key("a", poll=(0.2, 0.2)).acquire, timeout=1) for _ in range(32)
         ]
-        assert [waiter.result(60) for waiter in waiting] == [False] * 8
-    # one of them looks each 0.2 s, and each takes a last look at its deadline
-    assert len(sent) <= 5 + 8 + 6
+        assert [waiter.result(60) for waiter in waiting] == [False] * 32
+    # one of them looks each 0.2 s, and each takes a last look at its deadline, and a first one at another's lock
+    assert len(sent) <= 5 + looks * 32 + 4
+
+
+def test_waiting_processes_poll_for_themselves_alone(table, sent):
+    """Requests grow with the waiters, not with their square: nobody wakes or disturbs another."""
+    models = [type(f"Client{number}", (Elsewhere,), {}) for number in range(8)]
+    for model in models:
+        with Mutex.for_key("warm", model=model):
+            pass
+    with held_elsewhere("a"):
+        for count in (8, 2):
+            waiters = [Mutex.for_key("a", model=m, poll=(0.1, 0.1)) for m in models[:count]]
+            sent.clear()
+            with ThreadPoolExecutor(count) as pool:
+                assert not any(pool.map(lambda waiter: waiter.acquire(timeout=1.0), waiters))
+            # a first poll, ten polls and a last one each, however many they are
+            assert len(sent) <= 12 * count

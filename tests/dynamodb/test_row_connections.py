@@ -1,10 +1,8 @@
 """Connections of row locks: the retries and timeouts of a model's Meta, and transactions by a connection of the caller."""
 
 import types
-import uuid
 from contextlib import contextmanager
 
-import boto3
 import botocore.endpoint
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -14,6 +12,7 @@ from pynamodb.models import Model
 from pynamodb.signals import pre_dynamodb_send
 from pynamodb.transactions import TransactWrite
 from row_scene import TRANSACT, delete, every_write, save, update
+from row_tables import LOCKABLE, created, hashed, made
 
 from dev.faultproxy import (
     delay_answer,
@@ -97,12 +96,11 @@ def test_transaction_is_repeated_as_often_as_its_connection_says(row_scene):
             proxy.start_anew()
             proxy.next(*[throttle() for _ in range(retries)], op=TRANSACT)
             transact(retries)
-            assert [seen.applied for seen in proxy.of(TRANSACT)] == [False] * retries + [True]
-            proxy.start_anew()
             proxy.always(throttle(), op=TRANSACT)
             with pytest.raises(TransactWriteError):
                 transact(retries)
-            assert len(proxy.of(TRANSACT)) == retries + 1
+            applied = [seen.applied for seen in proxy.of(TRANSACT)]
+            assert applied == [*[False] * retries, True, *[False] * (retries + 1)]
 
 
 def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene):
@@ -118,36 +116,31 @@ def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene):
 def test_unreachable_endpoint_is_the_error_of_the_write(any_scene):
     with new_process(any_scene, retries=1) as (client, _):
         pass  # nothing listens there any more
-    for write in (save, update, delete):
-        with pytest.raises(error_of(any_scene, write)) as raised:
+    for write in ERRORS:
+        error = error_of(any_scene, write)
+        with pytest.raises(error) as raised:
             write(client(any_scene.key))
-        assert type(raised.value) is error_of(any_scene, write)
+        assert type(raised.value) is error
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        lambda: refuse("TransactionConflictException"),
-        lambda: refuse(
-            "TransactionCanceledException",
-            CancellationReasons=[{"Code": "TransactionConflict"}, {"Code": "None"}],
-        ),
-    ],
-    ids=["alone", "together"],
+CONFLICT = refuse(
+    "TransactionCanceledException",
+    CancellationReasons=[{"Code": "TransactionConflict"}, {"Code": "None"}],
 )
+
+
+@pytest.mark.parametrize("fault", [refuse("TransactionConflictException"), CONFLICT])
 @every_write
 def test_write_that_meets_a_lock_on_its_way_is_repeated_whatever_meta_says(any_scene, write, fault):
     with new_process(any_scene, retries=0) as (client, proxy):
-        proxy.next(fault(), fault(), op=any_scene.op(write.__name__))
+        proxy.next(fault, fault, op=any_scene.op(write.__name__))
         write(client(any_scene.key))
         assert attempts(any_scene, proxy, write) == [False, False, True]
 
 
 def test_transaction_that_meets_a_lock_on_its_way_is_repeated_as_it_was(row_scene):
-    reasons = [{"Code": "TransactionConflict"}]
-    fault = refuse("TransactionCanceledException", CancellationReasons=reasons)
     with new_process(row_scene) as (client, proxy):
-        proxy.next(fault, fault, op=TRANSACT)
+        proxy.next(CONFLICT, CONFLICT, op=TRANSACT)
         connection = Connection(host=proxy.url, max_retry_attempts=0)
         with TransactWrite(connection=connection) as transaction:
             transaction.update(client(row_scene.key), [client.balance.add(1)])
@@ -217,7 +210,7 @@ def test_write_goes_by_the_models_own_connection(row_scene):
         senders.append(sender)
 
     with new_process(row_scene) as (client, _), pre_dynamodb_send.connected_to(note):
-        for write in (save, update, delete):
+        for write in ERRORS:
             write(client(row_scene.key))
         assert senders == [client._get_connection().connection] * 4
 
@@ -255,45 +248,34 @@ def send(transaction):
         pass
 
 
-class Row(RowLockMixin, Model):
-    class Meta:
-        table_name = f"rows-{uuid.uuid4().hex}"
-        billing_mode = "PAY_PER_REQUEST"
+Row = made(hashed(balance=lambda: NumberAttribute(default=0))(), LOCKABLE)
 
-    pk = UnicodeAttribute(hash_key=True)
-    balance = NumberAttribute(default=0)
+
+class There(Row):
+    class Meta(Row.Meta):
+        table_name = Row.Meta.table_name
+        region = FAR
 
 
 @pytest.fixture
 def two_regions(embedded_engine):
     """The table in two regions; DynamoDB Local would have one for both."""
     with use(embedded_engine):
-        Row.create_table(wait=True)
-        far = boto3.client("dynamodb", region_name=FAR)
-        far.create_table(
-            TableName=Row.Meta.table_name,
-            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        yield far
-        far.delete_table(TableName=Row.Meta.table_name)
-        Row.delete_table()
+        for model in (Row, There):
+            created(model)
+        yield
+        for model in (Row, There):
+            model.delete_table()
 
 
 def test_row_goes_where_the_connection_leads_and_the_lock_there_counts(two_regions):
-    class There(Row):
-        class Meta(Row.Meta):
-            table_name = Row.Meta.table_name
-            region = FAR
-
     def save_there():
         with TransactWrite(connection=Connection(region=FAR)) as transaction:
             transaction.save(Row("a", balance=1))
             transaction.update(Row("b"), [Row.balance.set(2)])
 
     save_there()
-    assert [row.pk for row in Row.scan()] == []
+    assert Row.count() == 0
     assert sorted(row.pk for row in There.scan()) == ["a", "b"]
     Row("a").save()
     with Row.locked("a"):
@@ -318,40 +300,37 @@ def test_row_that_is_locked_elsewhere_is_an_error(two_regions):
             with rows.transaction(unlock=unlock) as transaction:
                 transaction.update(row, [Row.balance.add(1)])
     assert {row.pk: row.balance for row in Row.scan()} == {"a": 2, "b": 0}
-    assert two_regions.scan(TableName=Row.Meta.table_name)["Count"] == 0
+    assert There.count() == 0
 
 
 def test_row_that_is_locked_with_other_credentials_is_an_error(row_scene):
     host = row_scene.here.Meta.host
     other = Connection(host=host, aws_access_key_id="other", aws_secret_access_key="secret")
+    transaction = TransactWrite(connection=other)
     with row_scene.lock() as row:
-        with (
-            pytest.raises(MutexError, match="with other credentials"),
-            TransactWrite(connection=other) as transaction,
-        ):
-            transaction.save(row)
+        transaction.save(row)
+        with pytest.raises(MutexError, match="with other credentials"):
+            send(transaction)
         assert row.row_lock.held
     assert row_scene.proxy.of(TRANSACT) == []
 
 
 def test_lock_in_a_lock_table_elsewhere_is_an_error(table_scene):
+    transaction = TransactWrite(connection=Connection())
     with table_scene.lock() as row:
-        with (
-            pytest.raises(MutexError, match=r"is locked in .*row_lock\.transaction"),
-            TransactWrite(connection=Connection()) as transaction,
-        ):
-            transaction.save(row)
+        transaction.save(row)
+        with pytest.raises(MutexError, match=r"is locked in .*row_lock\.transaction"):
+            send(transaction)
         assert row.row_lock.held
 
 
 @pytest.mark.real("embedded")
 def test_connection_that_leads_nowhere_is_pynamodbs_error(row_scene):
-    with (
-        row_scene.lock() as row,
-        pytest.raises(TransactWriteError, match="Invalid endpoint"),
-        TransactWrite(connection=Connection(host="nowhere")) as transaction,
-    ):
+    transaction = TransactWrite(connection=Connection(host="nowhere"))
+    with row_scene.lock() as row:
         transaction.save(row)
+        with pytest.raises(TransactWriteError, match="Invalid endpoint"):
+            send(transaction)
 
 
 # -- what else it asks for --------------------------------------------------------------------------
@@ -361,24 +340,22 @@ def test_connection_that_leads_nowhere_is_pynamodbs_error(row_scene):
 def test_request_asks_for_what_the_caller_asked_for(any_scene):
     def transaction(row, **options):
         connection = Connection(host=any_scene.here.Meta.host)
-        made = TransactWrite(connection=connection, **options)
-        made.update(row, [any_scene.here.balance.add(1)])
-        return made
+        asking = TransactWrite(connection=connection, **options)
+        asking.update(row, [any_scene.here.balance.add(1)])
+        return asking
 
     for locked in (False, True):
         row = any_scene.locked() if locked else any_scene.here(any_scene.key)
         any_scene.proxy.start_anew()
         asked = {"return_consumed_capacity": "INDEXES", "return_item_collection_metrics": "SIZE"}
-        answer = transaction(row, **asked)._commit()
-        (sent,) = any_scene.proxy.of(TRANSACT)
-        assert sent.body["ReturnConsumedCapacity"] == "INDEXES"
-        assert sent.body["ReturnItemCollectionMetrics"] == "SIZE"
-        assert "ConsumedCapacity" in answer
+        assert "ConsumedCapacity" in transaction(row, **asked)._commit()
         transaction(row)._commit()
-        sent = any_scene.proxy.of(TRANSACT)[-1]
+        asking, silent = (seen.body for seen in any_scene.proxy.of(TRANSACT))
+        assert asking["ReturnConsumedCapacity"] == "INDEXES"
+        assert asking["ReturnItemCollectionMetrics"] == "SIZE"
         # as PynamoDB's own
-        assert sent.body["ReturnConsumedCapacity"] == "TOTAL"
-        assert "ReturnItemCollectionMetrics" not in sent.body
+        assert silent["ReturnConsumedCapacity"] == "TOTAL"
+        assert "ReturnItemCollectionMetrics" not in silent
         for option in asked:
             with pytest.raises(ValueError, match="must be one of"):
                 transaction(row, **{option: "MUCH"})._commit()
@@ -391,27 +368,22 @@ def test_error_shows_the_row_only_if_asked_for(any_scene, locked):
     row = any_scene.locked() if locked else model(any_scene.key)
     no = model.balance == 99
 
-    def refused(write, **options):
+    def refused(method, *args, **options):
         transaction = TransactWrite(connection=Connection(host=model.Meta.host))
         transaction.condition_check(any_scene.old, f"{any_scene.key}-2", condition=~no)
-        if write is save:
-            transaction.save(row, condition=no, **options)
-        elif write is update:
-            transaction.update(row, [model.balance.add(1)], condition=no, **options)
-        else:
-            transaction.delete(row, condition=no)
+        method(transaction, row, *args, condition=no, **options)
         with pytest.raises(TransactWriteError) as raised:
             send(transaction)
-        return raised.value.cancellation_reasons
+        assert raised.value.cancellation_reasons[0] is None
+        reason = raised.value.cancellation_reasons[1]
+        assert reason.code == "ConditionalCheckFailed"
+        return reason.raw_item
 
-    for write in (save, update, delete):
-        reasons = refused(write)
-        assert reasons[1].code == "ConditionalCheckFailed"
-        assert all(reason is None or reason.raw_item is None for reason in reasons)
-    for write in (save, update):
-        shown = refused(write, return_values="ALL_OLD")[1]
-        assert shown.raw_item["name"] == {"S": any_scene.key}
-        assert refused(write, return_values="NONE")[1].raw_item is None
+    assert refused(TransactWrite.delete) is None
+    for write in ([TransactWrite.save], [TransactWrite.update, [model.balance.add(1)]]):
+        assert refused(*write) is None
+        assert refused(*write, return_values="ALL_OLD")["name"] == {"S": any_scene.key}
+        assert refused(*write, return_values="NONE") is None
 
 
 def test_error_still_shows_the_row_of_a_model_without_locks(row_scene):
@@ -427,9 +399,8 @@ def test_error_still_shows_the_row_of_a_model_without_locks(row_scene):
 def test_loss_still_shows_in_a_transaction_of_its_own_connection(row_scene):
     row = row_scene.locked()
     row_scene.forced_and_taken()
-    with (
-        pytest.raises(MutexLostError) as raised,
-        TransactWrite(connection=Connection(host=row_scene.here.Meta.host)) as transaction,
-    ):
-        transaction.save(row)
+    transaction = TransactWrite(connection=Connection(host=row_scene.here.Meta.host))
+    transaction.save(row)
+    with pytest.raises(MutexLostError) as raised:
+        send(transaction)
     assert raised.value.applied is False

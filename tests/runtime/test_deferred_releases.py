@@ -11,10 +11,12 @@ from pynamodb_mutex._runtime.process import Process
 from pynamodb_mutex._runtime.run_in_task import run as run_in_task
 from pynamodb_mutex._runtime.run_on_thread import run as run_on_thread
 
-RUNNERS = {
-    "on a thread": run_on_thread,
-    "for a task": lambda process, operation: asyncio.run(run_in_task(process, operation)),
-}
+
+def run_in_loop(process, operation):
+    return asyncio.run(run_in_task(process, operation))
+
+
+on_each_runner = pytest.mark.parametrize("run", [run_on_thread, run_in_loop])
 
 
 @pytest.fixture
@@ -28,22 +30,26 @@ def releasing(done):
     yield
 
 
-@pytest.mark.parametrize("run", RUNNERS.values(), ids=RUNNERS)
+def waiting_for(done):
+    for _ in range(3000):
+        if done:
+            return True
+        yield Wait(read_clock() + 0.01)
+    return False
+
+
+@on_each_runner
 def test_deferred_release_does_not_wait_for_the_operation_that_it_interrupted(process, run):
     done = []
 
     def waiting():
         process.deferred.append(releasing(done))
-        for _ in range(3000):
-            yield Wait(read_clock() + 0.01)
-            if done:
-                return True
-        return False
+        return (yield from waiting_for(done))
 
     assert run(process, waiting())
 
 
-@pytest.mark.parametrize("run", RUNNERS.values(), ids=RUNNERS)
+@on_each_runner
 def test_release_that_interrupts_the_last_step_is_done(process, run):
     done = []
 
@@ -53,15 +59,7 @@ def test_release_that_interrupts_the_last_step_is_done(process, run):
         yield
 
     run(process, ending())
-    run(process, waiting_for(done))
-    assert done == [True]
-
-
-def waiting_for(done):
-    for _ in range(3000):
-        if done:
-            return
-        yield Wait(read_clock() + 0.01)
+    assert run_on_thread(Process(), waiting_for(done))
 
 
 def test_release_that_another_thread_takes_first_is_left_to_it(process):
@@ -72,7 +70,7 @@ def test_release_that_another_thread_takes_first_is_left_to_it(process):
             return True
 
     process.deferred = TakenMeanwhile()
-    assert run_on_thread(process, waiting_for([True])) is None
+    assert run_on_thread(process, waiting_for([True]))
 
 
 def test_waiter_whose_time_is_up_while_it_is_woken_does_not_fail_who_wakes_it():

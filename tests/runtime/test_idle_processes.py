@@ -7,11 +7,9 @@ import pytest
 
 from dev.faultproxy import fault_proxy, set_date, through
 from pynamodb_mutex import Mutex
-from pynamodb_mutex.testing import FakeClock
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
-READ_AND_WRITES = ["GetItem", "acquire", "release"]
 
 
 class Idle:
@@ -28,6 +26,7 @@ class Idle:
         self.proxy, self.clock = proxy, clock
         self.options = {"model": self.model, "auto_renew": False, "timeout": 0}
         self.server_time = NOW
+        proxy.always(set_date(lambda _: formatdate(self.server_time, usegmt=True)))
         with self.lock(f"{scene.key}-before"):
             pass
         proxy.log.clear()
@@ -45,16 +44,9 @@ class Idle:
 
 
 @pytest.fixture
-def idle(scene):
-    with FakeClock() as clock, fault_proxy(scene.engine) as proxy:
-        client = None
-
-        def date(_):
-            return formatdate(NOW if client is None else client.server_time, usegmt=True)
-
-        proxy.always(set_date(date))
-        client = Idle(scene, proxy, clock)
-        yield client
+def idle(scene, clock):
+    with fault_proxy(scene.engine) as proxy:
+        yield Idle(scene, proxy, clock)
 
 
 @contextmanager
@@ -84,15 +76,20 @@ def test_lock_taken_after_an_idle_time_ends_in_time_and_is_held_meanwhile(
         assert Mutex.for_key(scene.key, model=model).acquire(blocking=False)
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_process_reads_the_rows_first_only_after_a_long_idle_time(scene, idle, several):
+@pytest.mark.parametrize(
+    ("several", "kinds"),
+    [
+        (False, ["GetItem", "acquire", "release"]),
+        (True, ["BatchGetItem", "TransactWriteItems", "TransactWriteItems"]),
+    ],
+)
+def test_process_reads_the_rows_first_only_after_a_long_idle_time(scene, idle, several, kinds):
     keys = [scene.key, f"{scene.key}-b"]
     for seconds, reads in ((24 * 30.0, 0), (26 * 30.0, 1)):
         idle.rest(seconds)
         idle.proxy.log.clear()
         with idle.locks(keys) if several else idle.lock(scene.key) as lock:
             assert lock.held
-        kinds = ["BatchGetItem", *["TransactWriteItems"] * 2] if several else READ_AND_WRITES
         assert idle.proxy.kinds() == kinds[1 - reads :]
 
 
@@ -151,8 +148,7 @@ def test_item_is_not_held_when_its_claim_has_ended_however_long_the_process_was_
     idle.rest(DAY)
     with newcomer(scene, idle.server_time - 34) as model:
         assert Mutex.for_key(scene.key, model=model, auto_renew=False).acquire()
-    item = idle.model.get(scene.key)
-    assert not item.is_held
+    assert not idle.model.get(scene.key).is_held
     assert idle.proxy.kinds() == ["GetItem", "GetItem"]  # the first is PynamoDB's
 
 

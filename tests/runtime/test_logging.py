@@ -1,7 +1,7 @@
 """What is logged, and that each record says of which lock."""
 
 import logging
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from driving import send_renewal
@@ -90,12 +90,11 @@ def test_levels(scene, records):
 def test_handing_over_is_logged(scene, records):
     giver, taker = scene.mutex(owner="giver"), scene.mutex(owner="taker")
     giver.acquire()
-    waiting = threading.Thread(target=taker.acquire)
-    waiting.start()
-    queue = QueueFor(scene.here, scene.key)
-    until(lambda: queue.turns)
-    giver.release()
-    waiting.join(60)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(taker.acquire)
+        queue = QueueFor(scene.here, scene.key)
+        until(lambda: queue.turns)
+        giver.release()
     records.the("handed over by 'giver' to 'taker'", "DEBUG")
     taker.detach()
     records.the("handed over by 'taker' to the bearer of a ticket", "DEBUG")
@@ -103,17 +102,13 @@ def test_handing_over_is_logged(scene, records):
 
 def test_requests_that_are_repeated_say_for_which_lock(scene, records):
     scene.proxy.next(drop_answer(), op="acquire")
-    mutex = scene.mutex()
-    mutex.acquire()
-    first = mutex.fencing_token
+    scene.proxy.next(server_error(), op="renew")
     scene.proxy.next(apply_then_500(), op="release")
-    mutex.release()
-    with mutex:
-        scene.proxy.next(server_error(), op="renew")
+    with scene.mutex() as mutex:
         mutex.renew()
-        second = mutex.fencing_token
+        token = mutex.fencing_token
     repeated = [record for record in records.all if "to be retried" in record.getMessage()]
-    assert [record.fencing_token for record in repeated] == [None, first, second]
+    assert [record.fencing_token for record in repeated] == [None, token, token]
 
 
 def test_release_that_does_not_get_through_is_a_warning(scene, records):
@@ -145,9 +140,7 @@ def test_each_of_a_group_has_its_own(scene, keys, caplog):
 
 
 def test_batch_that_is_not_understood_names_a_lock(scene, records):
-    mutexes = [
-        Mutex.for_key(key, model=scene.here, lease=120) for key in (scene.key, f"{scene.key}.b")
-    ]
+    mutexes = [scene.mutex(lease=120), Mutex.for_key("other", model=scene.here, lease=120)]
     for mutex in mutexes:
         assert mutex.acquire()
     store_for(scene.here).batches = True

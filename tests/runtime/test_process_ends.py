@@ -1,12 +1,11 @@
 """What becomes of a lock when its process ends: docs/locks.rst has the table."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 
 import pytest
+from worker import run_script
 
 pytestmark = [
     pytest.mark.real("embedded"),  # it is the process that ends
@@ -60,13 +59,7 @@ ENDINGS = [  # what it does, its exit code, and whether the lock stays held
 
 def test_locks_of_processes_that_end(table):
     endings = [ending for ending, _, _ in ENDINGS]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(endings)],
-        env=os.environ | {"PYNAMODB_MUTEX_TABLE": table.Meta.table_name},
-        capture_output=True,
-        check=False,
-        timeout=100,
-    )
+    done = run_script(PROGRAM, json.dumps(endings))
     assert done.returncode == 0, done.stderr
     stays = [
         table.get(str(key), consistent_read=True).expires_at is not None

@@ -10,23 +10,21 @@ import time
 import pytest
 from aio_scene import async_mutex, left_behind, queue_of
 from driving import Driven, acquiring
-from hearing import until
+from hearing import Slow, until
 from worker import Fork
 
-from dev.faultproxy import delay, delay_answer, drop_answer
-from pynamodb_mutex import Loss, Mutex, MutexError, MutexLostError, MutexNotHeldError, signals
+from dev.faultproxy import delay, delay_answer
+from pynamodb_mutex import Loss, Mutex, MutexError, MutexNotHeldError, signals
 from pynamodb_mutex._operations.effects import Wait
 from pynamodb_mutex._operations.guarded_write import Guard, Refusal, write
 from pynamodb_mutex._operations.held import TRANSITIONS, Belief, Change, State
 from pynamodb_mutex._runtime import run_in_task
 from pynamodb_mutex._runtime.process import InsideMonitor, Process, current_process
 from pynamodb_mutex._runtime.run_on_thread import run
-from pynamodb_mutex.aio import AsyncMutex
-from pynamodb_mutex.testing import FakeClock
 
 
-def inside(act):
-    """Let something be called in the middle of a step, as a signal handler may be."""
+def inside_a_step(act):
+    """Let something be called in the middle of a step, as a signal handler, or the garbage collector, may be."""
 
     def interrupted():
         signal.raise_signal(signal.SIGUSR1)
@@ -37,6 +35,10 @@ def inside(act):
         run(current_process(), interrupted())
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def between_steps(act):
+    act()
 
 
 # -- signal handlers ---------------------------------------------------------------------------
@@ -52,7 +54,7 @@ def test_release_in_a_handler_inside_a_step_is_done_right_after_it(scene, releas
         release(mutex)
         seen.append((mutex.held, mutex.remaining > 0, mutex.lost))
 
-    inside(handler)
+    inside_a_step(handler)
     # in the handler it is not released yet, and nothing hangs
     assert seen == [(True, True, False)]
     assert not mutex.held
@@ -63,27 +65,31 @@ def test_release_in_a_handler_that_fails_is_logged(scene, caplog):
     mutex = scene.mutex()
     assert mutex.acquire()
     scene.force()
-    inside(mutex.release)
+    inside_a_step(mutex.release)
     assert "a release by a signal handler failed" in caplog.text
     assert mutex.loss is Loss.FORCED
 
 
-@pytest.mark.parametrize("call", [Mutex.acquire, Mutex.renew, Mutex.locked, Mutex.force_release])
-def test_other_calls_in_a_handler_inside_a_step_are_refused(scene, call):
-    mutex = scene.mutex(reentrant=True)
+def test_other_calls_in_a_handler_inside_a_step_are_refused(scene):
+    mutex, task_mutex = scene.mutex(reentrant=True), async_mutex(scene, reentrant=True)
     assert mutex.acquire()
     before, refused = scene.everything, []
+    for call in (
+        *(mutex.acquire, mutex.renew, mutex.locked, mutex.force_release),
+        lambda: asyncio.run(task_mutex.acquire()),
+    ):
 
-    def handler():
-        with pytest.raises(MutexError, match="interrupted this library"):
-            call(mutex)
-        refused.append(True)
+        def handler(call=call):
+            with pytest.raises(MutexError, match="interrupted this library"):
+                call()
+            refused.append(call)
 
-    inside(handler)
-    assert refused
-    assert scene.everything == before
-    assert mutex.held
+        inside_a_step(handler)
+        assert refused[-1:] == [call]
+        assert scene.everything == before
+        assert mutex.held
     mutex.release()
+    assert left_behind(scene) == []
 
 
 def test_step_within_a_step_is_refused_and_leaves_the_outer_one_alone():
@@ -99,27 +105,17 @@ def test_step_within_a_step_is_refused_and_leaves_the_outer_one_alone():
 
 
 def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene):
+    mutex = scene.mutex()
+    assert mutex.acquire()
+
+    def child():
+        with pytest.raises(MutexNotHeldError):
+            mutex.release()
+        return Mutex.for_key(f"{scene.key}-child", model=scene.there).acquire()
+
     with current_process().monitor:
-        entered, leave = threading.Event(), threading.Event()
-
-        def enter():
-            entered.set()
-            leave.wait(60)
-
-        thread = threading.Thread(target=enter)
-        thread.start()
-        entered.wait(60)
-        mutex = scene.mutex()
-
-        def child():
-            with pytest.raises(MutexNotHeldError):
-                mutex.release()
-            return Mutex.for_key(f"{scene.key}-child", model=scene.there).acquire()
-
         fork = Fork(child)
     assert fork.value(30) is True
-    leave.set()
-    thread.join(60)
 
 
 # -- interruptions -----------------------------------------------------------------------------
@@ -136,12 +132,11 @@ def test_interruption_of_a_wait_is_thrown_into_the_operation():
             yield Wait(0.0)
             raise
 
-    timer = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT))
     main = threading.main_thread().ident or 0
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt) as raised:
         run(current_process(), waiting())
-    assert len(seen) == 1
+    assert seen == [raised.value]
 
 
 def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene):
@@ -154,37 +149,22 @@ def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene):
     assert scene.row.expires_at is None
 
 
-def test_receiver_of_acquired_that_is_interrupted_leaves_nothing_held(scene):
-    def receiver(sender, **fields):
-        if fields["key"] == scene.key:
-            raise KeyboardInterrupt
-
-    with signals.acquired.connected_to(receiver), pytest.raises(KeyboardInterrupt):
-        scene.mutex().acquire()
-    assert scene.row.expires_at is None
-
-
 # -- tasks -------------------------------------------------------------------------------------
 
 
 def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene):
-    come, go = threading.Event(), threading.Event()
-
-    def receiver(sender, **fields):
-        if fields["key"] == scene.key:
-            come.set()
-            go.wait(60)
+    slow = Slow(scene.key)
 
     async def main():
-        task = asyncio.create_task(AsyncMutex.for_key(scene.key, model=scene.here).acquire())
-        await asyncio.to_thread(come.wait, 30)
+        task = asyncio.create_task(async_mutex(scene).acquire())
+        await asyncio.to_thread(slow.come.wait, 30)
         task.cancel()
         await asyncio.sleep(0.05)
-        go.set()
+        slow.go.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    with signals.acquired.connected_to(receiver):
+    with signals.acquired.connected_to(slow):
         asyncio.run(main())
     assert scene.row.expires_at is None
 
@@ -211,6 +191,9 @@ def test_task_cancelled_in_an_operation_that_is_seen_to_its_end_goes_on_to_it():
 
 
 def test_change_of_state_does_what_the_table_says_and_nothing_else(scene):
+    # each state but the last ones has a way out
+    assert {state for state, _ in TRANSITIONS} == set(State) - {State.RELEASED, State.INHERITED}
+    assert State.INHERITED not in TRANSITIONS.values()
     mutex = scene.mutex(auto_renew=False)
     assert mutex.acquire()
     claim = mutex._latest
@@ -228,58 +211,27 @@ def test_change_of_state_does_what_the_table_says_and_nothing_else(scene):
     mutex.release()
 
 
-def test_states_have_a_way_out_but_for_the_last_one():
-    assert {state for state, _ in TRANSITIONS} == set(State) - {State.RELEASED, State.INHERITED}
-    assert State.INHERITED not in TRANSITIONS.values()
+def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(scene, heard, clock):
+    mutex = scene.mutex(auto_renew=False, lease=30)
+    assert mutex.acquire()
+    claim = mutex._latest
+    guard, store = Guard(claim, ends=True), claim.store
 
+    def request():
+        return store.update(store.requests.guard_and_end, claim.options.row, guard.values())
 
-def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(scene, heard):
-    with FakeClock() as clock:
-        mutex = scene.mutex(auto_renew=False, lease=30)
-        assert mutex.acquire()
-        claim = mutex._latest
-        guard, store = Guard(claim, ends=True), claim.store
+    def refusal(answer):
+        return Refusal([(guard, answer.item)], answer.refusal)
 
-        def request():
-            return store.update(store.requests.guard_and_end, claim.options.row, guard.values())
-
-        def refusal(answer):
-            return Refusal([(guard, answer.item)], answer.refusal)
-
-        writing = Driven(write(claim.shared, [guard], request, refusal, "unlock"))
-        answer = writing.step().request.send()
-        assert not mutex.held
-        clock.advance(31)
-        heard.wait("lost")
-        writing.step(answer)
+    writing = Driven(write(claim.shared, [guard], request, refusal, "unlock"))
+    answer = writing.step().request.send()
+    assert not mutex.held
+    clock.advance(31)
+    heard.wait("lost")
+    writing.step(answer)
     assert claim.is_released
     assert mutex.loss is Loss.EXPIRED
     until(lambda: heard.names == ["acquired", "lost"])
-
-
-def test_lost_answer_of_a_release_is_no_loss(scene):
-    mutex = scene.mutex()
-    assert mutex.acquire()
-    scene.proxy.next(drop_answer(), op="release")
-    mutex.release()
-    assert not mutex.lost
-    with pytest.raises(MutexNotHeldError) as raised:
-        mutex.release()
-    assert not isinstance(raised.value, MutexLostError)
-
-
-def inside_a_step(act):
-    """Let the garbage collector run in the middle of a step."""
-
-    def interrupted():
-        act()
-        yield Wait(0.0)
-
-    run(current_process(), interrupted())
-
-
-def between_steps(act):
-    act()
 
 
 close_at = pytest.mark.parametrize("close_at", [inside_a_step, between_steps])
@@ -347,11 +299,7 @@ def test_abandoned_acquire_or_release_leaves_nothing_held(scene, close_at, op, f
 @close_at
 @pytest.mark.parametrize("event", ["acquired", "released"])
 def test_lock_is_released_if_its_task_is_abandoned_while_receivers_run(scene, close_at, event):
-    come, go = threading.Event(), threading.Event()
-
-    def receiver(sender, **_):
-        come.set()
-        go.wait()
+    slow = Slow(scene.key)
 
     async def section():
         mutex = async_mutex(scene)
@@ -359,11 +307,11 @@ def test_lock_is_released_if_its_task_is_abandoned_while_receivers_run(scene, cl
         await mutex.release()
 
     running = section()
-    with getattr(signals, event).connected_to(receiver):
+    with getattr(signals, event).connected_to(slow):
         abandon(running)
-        assert come.is_set()
+        assert slow.come.is_set()
         close_at(running.close)
-        go.set()
+        slow.go.set()
         time.sleep(5)
     assert left_behind(scene) == []
 
@@ -420,7 +368,7 @@ def test_result_of_an_operation_is_taken_back_if_its_task_is_interrupted_as_it_e
 
 
 def test_operation_of_a_parents_task_is_not_ended_by_a_forked_child():
-    parent = Process()
+    parent, posted = Process(), []
 
     def waiting():
         yield Wait(0.0)
@@ -428,22 +376,10 @@ def test_operation_of_a_parents_task_is_not_ended_by_a_forked_child():
     async def begin(running):
         running.send(None)
 
-    running = run_in_task.run(parent, waiting())
-    asyncio.run(begin(running))
-    parent.inherited = True
-    running.close()
-    assert not parent.task_workers._outbox
-
-
-@in_time
-def test_loop_inside_a_step_is_refused(scene):
-    refused = []
-
-    def handler():
-        with pytest.raises(MutexError, match="interrupted this library"):
-            asyncio.run(async_mutex(scene).acquire())
-        refused.append(True)
-
-    inside_a_step(handler)
-    assert refused
-    assert left_behind(scene) == []
+    for inherited in (False, True):
+        parent.inherited = inherited
+        running = run_in_task.run(parent, waiting())
+        asyncio.run(begin(running))
+        parent.task_workers.post = posted.append
+        running.close()
+        assert len(posted) == 1

@@ -2,23 +2,23 @@
 
 import asyncio
 import contextvars
-import os
-import subprocess
-import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from aio_scene import async_mutex
 from driving import send_renewal
 from hearing import hearing, until
 from pynamodb.exceptions import PutError
 from row_scene import add_to_all, save, save_or_update
 from stores import QueueFor
+from worker import run_script
 
 from dev.faultproxy import delay, deny, drop_answer
-from pynamodb_mutex import Loss, Mutex, MutexLostError, MutexTimeoutError, Semaphore, signals
-from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
-from pynamodb_mutex.testing import FakeClock, expire
+from pynamodb_mutex import Loss, Mutex, MutexLostError, MutexTimeoutError, signals
+from pynamodb_mutex.aio import AsyncSemaphore
+from pynamodb_mutex.testing import expire
 
 
 @pytest.fixture
@@ -27,10 +27,6 @@ def holder(scene, heard):
     holder = scene.taken(auto_renew=False)
     heard.events.clear()
     return holder
-
-
-def async_mutex(scene, **options):
-    return AsyncMutex.for_key(scene.key, model=scene.here, **options)
 
 
 # -- taking and releasing ------------------------------------------------------------------------
@@ -103,48 +99,36 @@ def test_contended_is_reported_once_and_names_the_holder(scene, heard, holder):
     assert told["waited"] == pytest.approx(3)
     assert told["attempts"] == len(scene.proxy.log) == polls + 1
     assert (told["key"], told["owner"], told["error"]) == (scene.key, "me", None)
-
-
-def test_contention_is_reported_of_an_acquire_that_does_not_wait(scene, heard, holder):
+    # also of an acquire that does not wait
     assert not scene.mutex().acquire(blocking=False)
-    assert heard.names == ["contended", "not_acquired"]
+    assert heard.names == ["contended", "not_acquired"] * 2
 
 
 def test_all_in_line_report_contention_once_the_first_has_its_answer(scene, heard, holder):
     async def main():
-        mutexes = [async_mutex(scene, owner=who) for who in "abc"]
-        waiting = [asyncio.create_task(mutex.acquire()) for mutex in mutexes]
-        await asyncio.to_thread(heard.wait, "contended", 3)
-        holder.release()
-        for task, mutex in zip(waiting, mutexes, strict=True):
-            assert await task
-            await mutex.release()
+        entering = (async_mutex(scene, owner=who, timeout=0.5).__aenter__() for who in "abc")
+        return await asyncio.gather(*entering, return_exceptions=True)
 
-    asyncio.run(main())
     # one of them asked, and all learned it
+    assert [error.owner for error in asyncio.run(main())] == ["other"] * 3
     assert sorted(told["owner"] for told in heard.of("contended")) == ["a", "b", "c"]
     assert {told["holder"] for told in heard.of("contended")} == {"other"}
 
 
-def test_timeout_in_line_names_the_holder_that_the_first_has_seen(scene, holder):
+def test_permits_are_reported_by_their_keys_and_those_that_are_free_without_contention(
+    scene, heard
+):
+    async def work():
+        async with AsyncSemaphore.for_key(scene.key, permits=3, model=scene.here):
+            await asyncio.sleep(1)
+
     async def main():
-        entering = (async_mutex(scene, timeout=0.5).__aenter__() for _ in range(3))
-        return await asyncio.gather(*entering, return_exceptions=True)
-
-    assert [error.owner for error in asyncio.run(main())] == ["other"] * 3
-
-
-def test_waiters_for_permits_that_are_free_report_no_contention(scene, heard):
-    async def main():
-        all_three = [
-            AsyncSemaphore.for_key(scene.key, permits=3, model=scene.here) for _ in range(3)
-        ]
-        assert all(await asyncio.gather(*(semaphore.acquire() for semaphore in all_three)))
-        for semaphore in all_three:
-            await semaphore.release()
+        await asyncio.gather(work(), work(), work())
 
     asyncio.run(main())
     assert heard.names == ["acquired"] * 3 + ["released"] * 3
+    permits = [f"{scene.key}#permit-{number}" for number in (1, 2, 3)]
+    assert heard.keys("acquired") == heard.keys("released") == permits
 
 
 def test_acquired_shows_how_long_it_waited(scene, heard, holder):
@@ -163,17 +147,12 @@ def test_acquired_shows_how_long_it_waited(scene, heard, holder):
 
 def test_acquired_after_a_dead_holder_names_it(scene, heard, holder):
     expire(scene.key, scene.there)
-    with scene.mutex():
+    # and without a tombstone there is no fencing token
+    with scene.mutex(delete_on_release=True):
         pass
     told = heard.the("acquired")
     assert (told["abandoned"], told["abandoned_by"]) == (True, "other")
-
-
-def test_without_the_tombstone_there_is_no_fencing_token(scene, heard):
-    with scene.mutex(delete_on_release=True):
-        pass
-    for name in ("acquired", "released"):
-        assert heard.the(name)["fencing_token"] is None
+    assert told["fencing_token"] is heard.the("released")["fencing_token"] is None
 
 
 def test_entering_again_is_no_acquisition(scene, heard):
@@ -194,7 +173,7 @@ def test_cancelled_wait_is_reported_as_not_acquired(scene, heard, holder):
     assert isinstance(heard.the("not_acquired")["error"], asyncio.CancelledError)
 
 
-def test_signals_of_tasks_are_sent_in_their_context(scene, heard):
+def test_signals_of_tasks_are_sent_in_their_context(scene):
     request = contextvars.ContextVar("request", default="none")
     seen = []
 
@@ -206,13 +185,10 @@ def test_signals_of_tasks_are_sent_in_their_context(scene, heard):
         async with async_mutex(scene):
             pass
 
-    with (
-        signals.acquired.connected_to(look, scene.here),
-        signals.released.connected_to(look, scene.here),
-    ):
+    acquired, released = signals.acquired, signals.released
+    with acquired.connected_to(look, scene.here), released.connected_to(look, scene.here):
         asyncio.run(work())
     assert seen == ["r-1", "r-1"]
-    assert heard.names == ["acquired", "released"]
 
 
 # -- handing over ----------------------------------------------------------------------------------
@@ -265,8 +241,8 @@ def test_detach_and_attach_are_reported(scene, heard):
 # -- renewing --------------------------------------------------------------------------------------
 
 
-def test_renewals_are_reported_on_a_thread_of_their_own(scene, heard):
-    with FakeClock() as clock, scene.mutex() as mutex:
+def test_renewals_are_reported_on_a_thread_of_their_own(scene, heard, clock):
+    with scene.mutex() as mutex:
         clock.advance(11)
         first = heard.wait("renewed").told
         clock.advance(10.5)
@@ -281,29 +257,28 @@ def test_renewals_are_reported_on_a_thread_of_their_own(scene, heard):
     assert threads == {"pynamodb-mutex-notifier"}
 
 
-def test_locks_renewed_together_are_reported_one_by_one(scene, heard):
-    mutexes = [Mutex.for_key(f"{scene.key}.{n}", model=scene.here, lease=120) for n in range(3)]
+def test_locks_renewed_together_are_reported_one_by_one(scene, keys, heard):
+    mutexes = [Mutex.for_key(key, model=scene.here, lease=120) for key in keys.keys]
     for mutex in mutexes:
         assert mutex.acquire()
     send_renewal(*[mutex._latest for mutex in mutexes])
     assert scene.proxy.kinds()[-1] == "BatchExecuteStatement"
     heard.wait("renewed", 3)
-    assert heard.keys("renewed") == [mutex.key for mutex in mutexes]
+    assert heard.keys("renewed") == keys.keys
 
 
-def test_end_of_a_lease_is_reported_although_nothing_renews_it(scene, heard):
-    with FakeClock() as clock:
-        mutex = scene.mutex(auto_renew=False)
-        assert mutex.acquire()
-        clock.advance(31)
-        event = heard.wait("lost")
-        assert event.thread.name == "pynamodb-mutex-lost"
-        assert event.told["loss"] is Loss.EXPIRED
-        assert event.told["held_for"] >= 0
-        # and that it goes on, if nobody has taken it
-        mutex.renew()
-        assert heard.the("renewed")["won_back"]
-        mutex.release()
+def test_end_of_a_lease_is_reported_although_nothing_renews_it(scene, heard, clock):
+    mutex = scene.mutex(auto_renew=False)
+    assert mutex.acquire()
+    clock.advance(31)
+    event = heard.wait("lost")
+    assert event.thread.name == "pynamodb-mutex-lost"
+    assert event.told["loss"] is Loss.EXPIRED
+    assert event.told["held_for"] >= 0
+    # and that it goes on, if nobody has taken it
+    mutex.renew()
+    assert heard.the("renewed")["won_back"]
+    mutex.release()
     assert heard.names == ["acquired", "lost", "renewed", "released"]
 
 
@@ -339,32 +314,28 @@ def test_group_that_waits_behind_another_reports_contention_once_it_is_known(sce
             pass
 
     held = keys.taken(0)
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    threads[0].start()
-    heard.wait("contended")
-    queue = QueueFor(scene.here, keys.keys[0])
-    until(lambda: queue.watchers)
-    # this one waits behind the first, and has not asked yet
-    threads[1].start()
-    heard.wait("contended", 2)
-    assert heard.keys("contended") == [keys.keys[0]] * 2
-    held.release()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(work)
+        heard.wait("contended")
+        queue = QueueFor(scene.here, keys.keys[0])
+        until(lambda: queue.watchers)
+        # this one waits behind the first, and has not asked yet
+        pool.submit(work)
+        heard.wait("contended", 2)
+        assert heard.keys("contended") == [keys.keys[0]] * 2
+        held.release()
     assert len(heard.of("acquired")) == len(heard.of("released")) == 1 + 2 * 3
 
 
-@pytest.mark.parametrize("found_by", ["renew", "release"])
-def test_loss_of_one_of_a_group_is_reported(keys, heard, found_by):
+@pytest.mark.parametrize("renewals", [0, 2])
+def test_loss_of_one_of_a_group_is_reported(keys, heard, renewals):
     group = keys.group(auto_renew=False)
     assert group.acquire()
     keys.force(1)
-    for call in [group.renew, group.renew] if found_by == "renew" else []:
+    for call in [group.renew] * renewals + [group.release]:
         with pytest.raises(MutexLostError):
             call()
-    with pytest.raises(MutexLostError):
-        group.release()
-    if found_by == "renew":  # it is the loss of all
+    if renewals:  # it is the loss of all
         heard.wait("lost", 3)
         assert heard.keys("lost") == keys.keys
         assert "released" not in heard.names
@@ -380,20 +351,14 @@ def test_any_of_several_is_reported_by_the_key_it_got(scene, keys, heard):
     heard.events.clear()
     one = Mutex.any_of(keys.keys, model=scene.here)
     with one:
-        assert heard.the("acquired")["key"] == keys.keys[2] == one.key
         # that others are held is no contention as long as one is free
-        assert "contended" not in heard.names
+        assert heard.names == ["acquired"]
         assert not Mutex.any_of(keys.keys, model=scene.here).acquire(blocking=False)
-        assert heard.the("contended")["key"] in keys.keys
-        assert heard.the("contended")["holder"] is not None
-        assert heard.the("not_acquired")["key"] == heard.the("contended")["key"]
-    assert heard.the("released")["key"] == keys.keys[2]
-
-
-def test_permit_of_a_semaphore_is_reported_by_its_key(scene, heard):
-    with Semaphore.for_key(scene.key, permits=1, model=scene.here):
-        pass
-    assert heard.keys("acquired") == heard.keys("released") == [f"{scene.key}#permit-1"]
+        contended = heard.the("contended")
+        assert contended["key"] in keys.keys
+        assert contended["holder"] is not None
+        assert heard.keys("not_acquired") == [contended["key"]]
+    assert heard.keys("acquired") == heard.keys("released") == [keys.keys[2]] == [one.key]
 
 
 def test_holder_of_this_process_in_a_group_is_named(scene, keys, heard):
@@ -416,7 +381,8 @@ def of_row(any_scene):
 
 
 @save_or_update
-def test_write_that_unlocks_releases(any_scene, of_row, write):
+@pytest.mark.parametrize("faults", [[], [drop_answer()]])
+def test_write_that_unlocks_releases(any_scene, of_row, write, faults):
     told = []
     lock = any_scene.lock()
 
@@ -428,6 +394,7 @@ def test_write_that_unlocks_releases(any_scene, of_row, write):
 
     model = any_scene.here.lock_model or any_scene.here
     with signals.released.connected_to(ask, model), lock as row:
+        any_scene.proxy.next(*faults, op=any_scene.op(write.__name__))
         write(row, unlock=True)
     assert told == [(model, False)]
     released = [event.told for event in of_row.events if event.sender is model]
@@ -435,18 +402,10 @@ def test_write_that_unlocks_releases(any_scene, of_row, write):
     assert of_row.events[0].told["key"] == lock.key
 
 
-def test_write_that_unlocks_and_whose_answer_is_lost_releases_once(any_scene, of_row):
-    with any_scene.lock() as row:
-        any_scene.proxy.next(drop_answer(), op=any_scene.op("save"))
-        save(row, unlock=True)
-    assert of_row.names == ["acquired", "released"]
-
-
 def test_unlock_of_unknown_outcome_is_reported_by_the_release_after_it(row_scene):
+    row_scene.proxy.next(drop_answer(), deny(), op="PutItem")
     with hearing(row_scene.key) as heard:
-        lock = row_scene.lock()
-        row_scene.proxy.next(drop_answer(), deny(), op="PutItem")
-        with pytest.raises(PutError), lock as row:
+        with pytest.raises(PutError), row_scene.lock() as row:
             save(row, unlock=True)
         assert heard.names == ["acquired", "released"]
         assert heard.the("released")["error"] is None
@@ -487,9 +446,9 @@ def test_transaction_that_unlocks_releases_each(rows):
 def test_missing_row_is_not_acquired(row_scene):
     model = row_scene.here
     with hearing("no-such-row") as heard:
-        with pytest.raises(model.DoesNotExist):
+        with pytest.raises(model.DoesNotExist) as raised:
             model.locked("no-such-row").acquire()
-        assert isinstance(heard.the("not_acquired")["error"], model.DoesNotExist)
+        assert heard.the("not_acquired")["error"] is raised.value
 
 
 # -- without blinker -------------------------------------------------------------------------------
@@ -497,19 +456,15 @@ def test_missing_row_is_not_acquired(row_scene):
 SCRIPT = """
 import sys
 sys.modules["blinker"] = None
-from pynamodb_mutex import LockItem, Mutex, MutexLostError, signals
-from pynamodb_mutex.testing import use, Engine
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, signals, testing
 assert not signals.signals_available
-with use(Engine("embedded", sys.argv[1])):
-    LockItem.create_table()
-    with Mutex.for_key("a") as mutex:
-        mutex.renew()
-    try:
-        with mutex:
-            LockItem.force_release("a")
-    except MutexLostError:
-        print("lost")
-    LockItem.delete_table()
+with Mutex.for_key("a") as mutex:
+    mutex.renew()
+try:
+    with mutex:
+        LockItem.force_release("a")
+except MutexLostError:
+    print("lost")
 for name in ("connect", "connect_via", "connected_to"):
     try:
         getattr(signals.acquired, name)(print)
@@ -524,13 +479,10 @@ for name in ("prometheus", "opentelemetry", "cloudwatch"):
 """
 
 
-def test_without_blinker_locks_work_and_connecting_is_refused(embedded_engine):
+@pytest.mark.real("embedded")
+def test_without_blinker_locks_work_and_connecting_is_refused(table):
     """And nothing is printed, not even a loss, unless the program sets up logging."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, embedded_engine.endpoint_url],
-        check=False, capture_output=True, text=True, timeout=100,
-        env=os.environ | {"PYNAMODB_MUTEX_TABLE": f"no-blinker-{time.time_ns()}"},
-    )  # fmt: skip
+    done = run_script(SCRIPT)
     assert done.returncode == 0, done.stderr
     refused = "refused: signals need blinker: pip install 'pynamodb-mutex[signals]'\n"
     assert done.stdout.startswith("lost\n" + refused * 3)

@@ -2,14 +2,14 @@
 
 import random
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 
 import pytest
 from driving import Driven
 from greenlet import getcurrent, greenlet
-from hearing import until
+from hearing import Slow, until
 from refusals import refusing
 
 from dev.faultproxy import after
@@ -26,13 +26,6 @@ from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._protocol.claim import Claim, OwnClaim
 from pynamodb_mutex._runtime.notifications import RECEIVERS, deliver
 from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex.testing import FakeClock
-
-
-@pytest.fixture
-def clock():
-    with FakeClock() as clock:
-        yield clock
 
 
 @pytest.fixture
@@ -64,12 +57,14 @@ def course(heard, key=""):
     ]
 
 
-def taken(scene, clock):
-    """A lock whose lease has ended."""
+@pytest.fixture
+def lost(scene, clock, heard):
+    """A lock whose lease has ended, as was reported."""
     mutex = scene.mutex(auto_renew=False)
     assert mutex.acquire()
     clock.advance(31)
     assert mutex.lost
+    heard.wait("lost")
     return mutex
 
 
@@ -93,72 +88,55 @@ def test_win_back_is_reported_after_the_loss(keys, clock, delayed, heard, severa
 
 
 def test_end_is_reported_after_a_loss_whose_receiver_is_slow(scene, clock, heard):
-    come, go = threading.Event(), threading.Event()
-
-    def slow(sender, **told):
-        if told["key"] == scene.key:
-            come.set()
-            assert go.wait(60)
-
+    slow = Slow(scene.key)
     other = Mutex.for_key(f"{scene.key}.other", model=scene.here, auto_renew=False)
     with signals.lost.connected_to(slow):
-        mutex = taken(scene, clock)
-        assert come.wait(60)
+        mutex = scene.mutex(auto_renew=False)
+        assert mutex.acquire()
+        clock.advance(31)
+        assert mutex.lost
+        assert slow.come.wait(60)
         # the receiver delays only what happens to the same acquisition later
         with other:
             mutex.renew()
             mutex.release()
             assert not mutex.held
         assert heard.keys("released") == [other.key]
-        go.set()
+        slow.go.set()
         until(lambda: scene.key in heard.keys("released"))
     heard.events = [event for event in heard.events if event.told["key"] == scene.key]
     assert course(heard) == ["acquired", "lost", "won back", "released"]
 
 
-def test_win_back_by_a_renewal_that_was_overtaken_is_reported(scene, clock, heard):
-    mutex = taken(scene, clock)
-    heard.wait("lost")
-    held = mutex._latest.together
+def test_win_back_by_a_renewal_that_was_overtaken_is_reported(lost, heard):
+    held = lost._latest.together
     earlier, later = Driven(renew(held)), Driven(renew(held))
     requests = [driven.step().request for driven in (earlier, later)]
     # the later one is applied first, and refuses the earlier one
     applied, refused = requests[1].send(), requests[0].send()
     later.step(applied)
-    assert mutex.held
+    assert lost.held
     earlier.step(refused)
     heard.wait("renewed")
     assert course(heard) == ["acquired", "lost", "won back"]
-    mutex.release()
+    lost.release()
 
 
-def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(scene, clock, heard):
-    come, go = threading.Event(), threading.Event()
-    raised = []
+def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(scene, lost, heard):
+    slow = Slow(scene.key)
 
     def interrupted(sender, **told):
-        if told["key"] == scene.key and told["won_back"]:
-            come.set()
-            assert go.wait(60)
+        if told["won_back"]:
+            slow(sender, **told)
             raise KeyboardInterrupt
 
-    def renew():
-        try:
-            mutex.renew()
-        except KeyboardInterrupt as error:
-            raised.append(error)
-
-    mutex = taken(scene, clock)
-    heard.wait("lost")
-    until(lambda: not mutex._latest.delivering)
-    with signals.renewed.connected_to(interrupted):
-        renewing = threading.Thread(target=renew)
-        renewing.start()
-        assert come.wait(60)
-        mutex.release()
-        go.set()
-        renewing.join(60)
-    assert raised
+    until(lambda: not lost._latest.delivering)
+    with signals.renewed.connected_to(interrupted, scene.here), ThreadPoolExecutor(1) as pool:
+        renewing = pool.submit(lost.renew)
+        assert slow.come.wait(60)
+        lost.release()
+        slow.go.set()
+        assert isinstance(renewing.exception(60), KeyboardInterrupt)
     # receivers are called in no order: this one may have heard of the win-back before the other raised
     reported = [each for each in course(heard) if each != "won back"]
     assert reported == ["acquired", "lost", "released"]
@@ -170,14 +148,11 @@ def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(scene, cloc
 @pytest.mark.parametrize("writes", [False, True])
 def test_detach_that_wins_the_lock_back_reports_it(scene, heard, writes):
     """Also if a receiver writes under the lock, which must not hang."""
-    raised = []
 
     def write(sender, **told):
         if told["key"] == scene.key:
-            try:
+            with suppress(MutexLostError):
                 mutex.save_data("mine")
-            except MutexLostError as error:
-                raised.append(error)
 
     # as the renewal of `detach` is under way, the lease ends
     mutex = scene.mutex(lease=3, auto_renew=False)
@@ -223,7 +198,7 @@ LONG = 3 * LEASE
 
 
 class Turns:
-    """Lets tasks run, one at a time.
+    """Lets tasks run, one at a time. Stands for the monitor, too: nobody waits for it, as no turn ends inside.
 
     Args:
         seed: Of what is chosen.
@@ -238,7 +213,7 @@ class Turns:
         self._random = random.Random(seed)
         self._stays = stays
 
-    def spawn(self, run, name=""):
+    def spawn(self, run):
         """Add a task; it runs when it is its turn."""
         self.tasks.append(greenlet(run, self._main))
 
@@ -250,23 +225,16 @@ class Turns:
                 task = self._random.choice(left)
             task.switch()
 
+    def __enter__(self):
+        self.inside_monitor += 1
+
+    def __exit__(self, *_):
+        self.inside_monitor -= 1
+
     def turn(self):
         """Let others run."""
         assert not self.inside_monitor
         self._main.switch()
-
-
-class Monitor:
-    """Stands for the monitor: nobody waits for it, as no turn ends inside."""
-
-    def __init__(self, turns):
-        self._turns = turns
-
-    def __enter__(self):
-        self._turns.inside_monitor += 1
-
-    def __exit__(self, *_):
-        self._turns.inside_monitor -= 1
 
 
 class Model(LockItem):
@@ -287,9 +255,9 @@ class Play:
         self.reported = []
         self._receivers_do = receivers_do
         self.shared = Shared(lambda: self.time, random.uniform, lambda: "f" * 30, RECEIVERS)
-        self.shared.monitor = Monitor(turns)
+        self.shared.monitor = turns
         self.shared.threads = SimpleNamespace(
-            put=lambda name, run: turns.spawn(run, name), start=lambda: None
+            put=lambda _, run: turns.spawn(run), start=lambda: None
         )
         self.shared.notifier = SimpleNamespace(put=self.put)
         options = Mutex.for_key("k", model=Model, lease=LEASE, auto_renew=False)._options
@@ -410,11 +378,8 @@ def test_signals_come_in_order_however_threads_interleave(receivers_do):
                 turns.spawn(getattr(play, what))
             turns.run()
         belief = play.claim.belief
-        end = "held"
-        if belief.loss is not None:
-            end = "lost"
-        elif belief.state is State.RELEASED:
-            end = "ended"
+        end = "ended" if belief.state is State.RELEASED else "held"
+        end = "lost" if belief.loss is not None else end
         reported = "".join(f"{name}," for name in play.reported)
         found = RIGHT.match(reported)
         assert found, (seed, work, reported)

@@ -2,18 +2,17 @@
 
 import asyncio
 import logging
-import os
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
 from accounts import Account, changed
 from accounts import Elsewhere as RowElsewhere
-from hearing import until
+from aio_scene import async_mutex
+from hearing import OnLost, until
 from lock_items import Elsewhere
 from refusals import refusing
+from worker import run_script
 
 from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.renew import LONGEST_SLEEP
@@ -21,8 +20,6 @@ from pynamodb_mutex._runtime import threads as _threads
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, start_renewals
 from pynamodb_mutex._runtime.threads import LINGER, REFUSALS, Threads, Workers
-from pynamodb_mutex.aio import AsyncMutex
-from pynamodb_mutex.testing import FakeClock
 
 NAME = "pynamodb-mutex-test"
 
@@ -53,45 +50,31 @@ def runs():
     return Runs(Threads())
 
 
-def test_function_runs_on_a_daemon_thread_of_its_own(runs):
-    for number in (1, 2):
-        runs.put(number)
-    runs.threads.start()
-    runs.wait(1, 2)
-    assert len({thread for _, thread in runs.done}) == 2
-    assert all(thread.daemon and thread.name == NAME for _, thread in runs.done)
-
-
-@pytest.mark.parametrize("error", [each("refused") for each in REFUSALS])
-def test_refused_threads_run_once_refusals_have_passed(runs, system, error):
-    system.left, system.error = 3, error
-    for number in (1, 2):
-        runs.put(number)
-        runs.threads.start()
-        assert runs.threads.refusing
-    runs.put(3)
-    runs.threads.start()
-    assert runs.done == []
-    assert len(system.refused) == 3
-    runs.threads.start()
-    runs.wait(1, 2, 3)
-    assert not runs.threads.refusing
-    runs.threads.start()
-    runs.wait(1, 2, 3)
-
-
-def test_refusals_are_logged_once_until_a_thread_is_given(runs, system, caplog):
-    for count in (1, 2):
+@pytest.mark.parametrize("error", [each("no stack") for each in REFUSALS])
+def test_refused_threads_run_once_refusals_have_passed_and_are_logged_once(
+    runs, system, caplog, error
+):
+    system.error = error
+    for numbers in ([1, 2, 3], [4, 5, 6]):
         system.left = 3
-        runs.put(count)
-        for _ in range(4):
+        for number in numbers:
+            runs.put(number)
             runs.threads.start()
-        runs.wait(*range(1, count + 1))
-        assert caplog.text.count("the system refuses the thread") == count
-    (record, _) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert NAME in record.getMessage()
-    assert "can't start new thread" in record.getMessage()
+            assert runs.threads.refusing
+        assert len(runs.done) == numbers[0] - 1
+        assert len(system.refused) == numbers[-1]
+        for _ in range(2):
+            runs.threads.start()
+            runs.wait(*range(1, numbers[-1] + 1))
+            assert not runs.threads.refusing
+    # each on a daemon thread of its own
+    assert len({thread for _, thread in runs.done}) == 6
+    assert all(thread.daemon and thread.name == NAME for _, thread in runs.done)
+    for record in caplog.records:
+        assert record.levelno == logging.WARNING
+        assert f"the system refuses the thread {NAME}" in record.getMessage()
+        assert repr(error) in record.getMessage()
+    assert len(caplog.records) == 2
 
 
 def test_end_of_the_interpreter_is_not_logged(runs, system, caplog):
@@ -103,30 +86,26 @@ def test_end_of_the_interpreter_is_not_logged(runs, system, caplog):
     assert caplog.text == ""
 
 
-def test_other_errors_are_raised(runs, system):
-    system.left, system.error = 1, ZeroDivisionError("a patch of somebody's")
-    runs.put(1)
-    with pytest.raises(ZeroDivisionError):
-        runs.threads.start()
-    runs.threads.start()
-    runs.wait(1)
-
-
-def test_function_runs_once_when_the_starting_thread_is_interrupted(runs, system):
+@pytest.mark.parametrize(
+    ("error", "has_started"), [(ZeroDivisionError, False), (KeyboardInterrupt, True)]
+)
+def test_function_runs_once_though_the_start_of_its_thread_raises(runs, system, error, has_started):
     """Ctrl-C may come when the thread runs already, and before that is noted."""
     start = system.started
 
     def interrupted(thread):
         system.started = start
-        start(thread)
-        raise KeyboardInterrupt
+        if has_started:
+            start(thread)
+        raise error
 
     system.started = interrupted
     runs.put(1)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         runs.threads.start()
-    runs.wait(1)
-    # the thread for it finds nothing left to do
+    if has_started:
+        runs.wait(1)
+    # the thread for it may find nothing left to do
     runs.put(2)
     runs.threads.start()
     runs.wait(1, 2)
@@ -253,22 +232,17 @@ def test_calls_are_left_to_workers_as_soon_as_one_is_given(workers, calls, syste
     assert calls.began == [NAME]
 
 
-def test_call_that_fails_ends_no_worker(workers, calls, caplog):
-    calls.go.set()
-    for _ in range(4):
-        workers.post(lambda: 1 / 0)
-    workers.post(calls)
-    until(lambda: calls.began)
-    until(lambda: caplog.text.count("ZeroDivisionError") >= 4)
-    assert workers._asked_for == workers._running
-
-
-def test_workers_end_after_a_while_without_work(workers, calls, monkeypatch):
+def test_workers_end_after_a_while_without_work_and_not_by_a_call_that_fails(
+    workers, calls, monkeypatch, caplog
+):
     monkeypatch.setattr(_threads, "LINGER", 0.05)
     calls.go.set()
     for count in (1, 2):
+        for _ in range(4):
+            workers.post(lambda: 1 / 0)
         workers.post(calls)
         until(lambda n=count: len(calls.began) == n)
+        until(lambda n=count: caplog.text.count("a call of") >= 4 * n)
         until(lambda: workers._running == workers._asked_for == 0)
 
 
@@ -278,22 +252,6 @@ def refusals(engine):
     time.sleep(2 * LINGER)  # those that fixtures needed end
     with refusing() as refusals:
         yield refusals
-
-
-@pytest.fixture
-def clock():
-    with FakeClock() as clock:
-        yield clock
-
-
-class OnLost:
-    """Collects the names of the threads that call it."""
-
-    def __init__(self):
-        self.calls = []
-
-    def __call__(self, _):
-        self.calls.append(threading.current_thread().name)
 
 
 NAMES = ["a", "b"]
@@ -338,11 +296,7 @@ def test_lock_is_renewed_and_watched_once_refusals_have_passed(make, refusals, c
     clock.advance(11)
     until(lambda: lock.lost and on_lost.calls)
     assert lock.loss is Loss.FORCED
-    assert on_lost.calls == ["pynamodb-mutex-on-lost"]
-
-
-def acquire_another(mutex):
-    assert Mutex.for_key(f"{mutex.key}-another", model=mutex._options.model).acquire()
+    assert on_lost.threads == ["pynamodb-mutex-on-lost"]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +309,7 @@ def acquire_another(mutex):
         repr,
         Mutex.renew,
         Mutex.ensure_held,
-        acquire_another,
+        lambda mutex: Mutex.for_key("another", model=mutex._options.model).acquire(),
     ],
 )
 def test_whatever_is_asked_of_a_lock_tries_again(scene, clock, refusals, call):
@@ -370,11 +324,9 @@ def test_whatever_is_asked_of_a_lock_tries_again(scene, clock, refusals, call):
     scene.proxy.wait(1, "renew")
 
 
-def test_write_of_a_locked_row_tries_again(accounts, refusals, clock):
+def test_write_of_a_locked_row_tries_again(accounts, refusals):
     refusals.all()
-    lock = Account.locked("a", lease=30)
-    assert lock.acquire()
-    row = lock.row
+    row = Account.locked("a").__enter__()
     refusals.none()
     changed(row)
     assert not current_process().threads.refusing
@@ -391,10 +343,9 @@ def test_thread_that_schedules_renewals_tries_again_by_itself(scene, refusals):
         seen = len(refusals.refused)
         time.sleep(LONGEST_SLEEP)
         assert len(refusals.refused) > seen
-    assert on_lost.calls == []
     refusals.none()
     time.sleep(2 * RETRY)
-    assert on_lost.calls == ["pynamodb-mutex-on-lost"]
+    assert on_lost.threads == ["pynamodb-mutex-on-lost"]
 
 
 def test_refusals_of_threads_that_schedule_do_not_spin(scene, clock, refusals):
@@ -427,8 +378,8 @@ def test_one_thread_renews_whoever_asks_for_it_last(refusals):
     process = current_process()
     process.schedule.is_wanted = True
     refusals.all()
-    for _ in range(2):
-        start_renewals(process)
+    start_renewals(process)
+    start_renewals(process)
     assert refusals.refused == ["pynamodb-mutex-renewer"]
     refusals.none()
     process.threads.start()
@@ -470,7 +421,7 @@ def test_loss_is_noted_though_every_thread_is_refused(make, refusals, clock, cap
     until(lambda: on_lost.calls)
     with pytest.raises(MutexLostError):
         lock.release()
-    assert on_lost.calls == ["pynamodb-mutex-on-lost"]
+    assert on_lost.threads == ["pynamodb-mutex-on-lost"]
 
 
 def test_lease_that_ended_is_a_loss_though_every_thread_is_refused(scene, clock, refusals, heard):
@@ -508,7 +459,7 @@ def test_signals_of_renewals_come_once_refusals_have_passed(scene, refusals, hea
 def test_task_acquires_and_releases_while_threads_are_refused(scene, refusals, count):
     async def main():
         refusals.left = count
-        async with AsyncMutex.for_key(fresh.key, model=fresh.here) as mutex:
+        async with async_mutex(fresh) as mutex:
             await mutex.renew()
             await mutex.ensure_held()
             assert mutex.held
@@ -519,24 +470,17 @@ def test_task_acquires_and_releases_while_threads_are_refused(scene, refusals, c
     assert refusals.refused
 
 
-def test_tasks_that_wait_get_the_lock_though_every_thread_is_refused(scene, refusals):
+def test_tasks_get_the_lock_and_learn_what_failed_though_every_thread_is_refused(scene, refusals):
     got = []
 
     async def work(number):
-        async with AsyncMutex.for_key(scene.key, model=scene.here, poll=(0.01, 0.05)):
+        async with async_mutex(scene, poll=(0.01, 0.05)):
             got.append(number)
 
     async def main():
         await asyncio.gather(*(work(number) for number in range(5)))
-
-    refusals.all()
-    asyncio.run(main())
-    assert sorted(got) == list(range(5))
-
-
-def test_task_is_reported_what_failed_though_every_thread_is_refused(scene, refusals):
-    async def main():
-        async with AsyncMutex.for_key(scene.key, model=scene.here) as mutex:
+        assert sorted(got) == list(range(5))
+        async with async_mutex(scene) as mutex:
             scene.force()
             await mutex.renew()
 
@@ -549,10 +493,7 @@ def test_task_loses_its_lock_once_refusals_have_passed(scene, refusals):
     on_lost = OnLost()
 
     async def main():
-        mutex = AsyncMutex.for_key(
-            scene.key, model=scene.here, on_lost=on_lost, cancel_on_loss=True
-        )
-        async with mutex:
+        async with async_mutex(scene, on_lost=on_lost, cancel_on_loss=True) as mutex:
             refusals.left = 3
             scene.force()
             with pytest.raises(MutexLostError):
@@ -569,13 +510,13 @@ def test_task_loses_its_lock_once_refusals_have_passed(scene, refusals):
 # -- the end of the process ------------------------------------------------------------------------
 
 
-def test_locks_taken_as_the_interpreter_ends_make_no_noise_and_do_not_hang(embedded_engine):
+@pytest.mark.real("embedded")
+def test_locks_taken_as_the_interpreter_ends_make_no_noise_and_do_not_hang(table):
     """Python 3.12 and later refuse every thread then; before, this plays it."""
     script = """
-import asyncio, atexit, sys, threading
+import asyncio, atexit, threading
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.aio import AsyncMutex
-from pynamodb_mutex.testing import use, Engine
 
 def refuse(thread):
     raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -586,25 +527,18 @@ async def in_a_task():
 
 def last():
     threading.Thread.start = refuse
-    with use(Engine("embedded", sys.argv[1])):
-        LockItem.create_table()
-        with Mutex.for_key("a") as mutex:
-            mutex.renew()
-        asyncio.run(in_a_task())
-        lost = Mutex.for_key("a", auto_renew=False, on_lost=print)
-        lost.acquire()
-        LockItem.force_release("a")
-        assert lost.lost
-        LockItem.delete_table()
+    with Mutex.for_key("a") as mutex:
+        mutex.renew()
+    asyncio.run(in_a_task())
+    lost = Mutex.for_key("a", auto_renew=False, on_lost=print)
+    lost.acquire()
+    LockItem.force_release("a")
+    assert lost.lost
     print("done")
 
 atexit.register(last)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, embedded_engine.endpoint_url],
-        check=False, capture_output=True, text=True, timeout=100,
-        env=os.environ | {"PYNAMODB_MUTEX_TABLE": f"at-exit-{time.time_ns()}"},
-    )  # fmt: skip
+    done = run_script(script)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     # what is lost is said there, for nobody has set up logging; nothing of threads
     assert "thread" not in done.stderr

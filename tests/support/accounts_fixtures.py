@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from accounts import Account, Ledger
-from botocore.client import BaseClient
+from lock_items import Wire
 from row_tables import created, meta
 
 
@@ -36,12 +36,4 @@ def model(request, table, monkeypatch):
 @pytest.fixture
 def sent(monkeypatch):
     """Collect the operations of every request of this process."""
-    operations = []
-    original = BaseClient._make_api_call
-
-    def record(self, operation, kwargs):
-        operations.append(operation)
-        return original(self, operation, kwargs)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", record)
-    return operations
+    return Wire(monkeypatch).sent

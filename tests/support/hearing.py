@@ -1,11 +1,12 @@
-"""A listener to all signals, of some keys."""
+"""Receivers of signals: a listener to all, of some keys, and a slow one; and a callback for `on_lost`."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from pynamodb_mutex import signals
@@ -39,7 +40,7 @@ class Heard:
         self.events: list[Event] = []
         self._changed = threading.Condition()
 
-    def hear(self, name: str, sender: Any, told: dict[str, Any]) -> None:
+    def hear(self, name: str, sender: Any, **told: Any) -> None:
         if self.key in told["key"]:
             with self._changed:
                 self.events.append(Event(name, sender, told, threading.current_thread()))
@@ -73,18 +74,28 @@ class Heard:
 def hearing(key: str) -> Iterator[Heard]:
     """Listen inside the block."""
     heard = Heard(key)
-    receivers = {}
-    for name in NAMES:
-
-        def receiver(sender: Any, name: str = name, **told: Any) -> None:
-            heard.hear(name, sender, told)
-
-        receivers[name] = getattr(signals, name).connect(receiver, weak=False)
-    try:
+    with ExitStack() as stack:
+        for name in NAMES:
+            receiver = partial(heard.hear, name)
+            stack.enter_context(getattr(signals, name).connected_to(receiver))
         yield heard
-    finally:
-        for name, receiver in receivers.items():
-            getattr(signals, name).disconnect(receiver)
+
+
+class Slow:
+    """A receiver that returns, for one key, only when it may.
+
+    Attributes:
+        come: It was called.
+        go: It may return.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key, self.come, self.go = key, threading.Event(), threading.Event()
+
+    def __call__(self, sender: Any, **told: Any) -> None:
+        if told["key"] == self.key:
+            self.come.set()
+            assert self.go.wait(GENEROUS)
 
 
 class OnLost:
@@ -108,13 +119,20 @@ class OnLost:
         return self.calls[-1]
 
     @property
+    def threads(self) -> list[str]:
+        """The names of the threads that called it."""
+        return [call[2].name for call in self.calls]
+
+    @property
     def locks(self) -> list[Any]:
         """The locks that it was called with."""
         return [call[0] for call in self.calls]
 
 
-def until(condition) -> None:
+def until(condition: Callable[[], Any]) -> Any:
+    """Wait for a condition that others bring about; return what it then is."""
     deadline = time.monotonic() + GENEROUS
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.005)
+    return found

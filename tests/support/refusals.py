@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 OURS = "pynamodb-mutex"
 
@@ -48,14 +49,6 @@ class Refusals:
 @contextmanager
 def refusing() -> Iterator[Refusals]:
     """Let a test refuse threads inside the block."""
-    start = threading.Thread.start
-    refusals = Refusals(start)
-
-    def refusing_start(thread: threading.Thread) -> None:
-        refusals.start(thread)
-
-    threading.Thread.start = refusing_start
-    try:
+    refusals = Refusals(threading.Thread.start)
+    with patch.object(threading.Thread, "start", lambda thread: refusals.start(thread)):  # noqa: PLW0108 - a method would not get the thread
         yield refusals
-    finally:
-        threading.Thread.start = start

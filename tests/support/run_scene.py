@@ -9,12 +9,12 @@ import time
 from contextlib import contextmanager, suppress
 
 from click.testing import CliRunner
+from hearing import GENEROUS, until
 
 from pynamodb_mutex import Mutex
 from pynamodb_mutex.cli._app import app
 
 RUN = [sys.executable, "-m", "pynamodb_mutex.cli", "run"]
-GENEROUS = 60.0
 
 
 def run_here(*arguments):
@@ -46,14 +46,6 @@ def outcome(process):
     """Wait for the end; return exit code and standard error."""
     error = process.communicate(timeout=GENEROUS)[1]
     return process.returncode, error
-
-
-def until(condition):
-    ends = time.monotonic() + GENEROUS
-    while not (found := condition()):
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-    return found
 
 
 def text_in(path):

@@ -1,4 +1,4 @@
-"""The fixtures `proxy`, `here`, `scene` and `keys`."""
+"""The fixtures `proxy`, `here`, `scene` and `keys`, with `heard` and `clock`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 from group_scene import Keys
+from hearing import Heard, hearing
 from scene import Scene, forget_holds
 
 from dev.faultproxy import FaultProxy, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex.testing import Engine
+from pynamodb_mutex.testing import Engine, FakeClock
 
 
 @pytest.fixture
@@ -58,3 +59,17 @@ def scene(stage: Scene) -> Iterator[Scene]:
 def keys(scene: Scene) -> Keys:
     """Three keys of a test's own."""
     return Keys(scene)
+
+
+@pytest.fixture
+def heard(scene: Scene) -> Iterator[Heard]:
+    """The signals of the scene's key."""
+    with hearing(scene.key) as heard:
+        yield heard
+
+
+@pytest.fixture
+def clock(engine: Engine) -> Iterator[FakeClock]:
+    """The local clock, moved by hand."""
+    with FakeClock() as clock:
+        yield clock

@@ -1,4 +1,4 @@
-"""Processes of their own for tests: one that does what it is told, and forked children.
+"""Processes of their own for tests: one that does what it is told, forked children, and scripts.
 
 A worker's wall clock is as wrong as the test wants, from before botocore is imported.
 """
@@ -270,6 +270,12 @@ class Fork:
 def forked(function):
     """Return what a function returns in a forked child."""
     return Fork(function).value()
+
+
+def run_script(script, *arguments):
+    """Run a script in a process of its own to its end."""
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
 
 
 if __name__ == "__main__":

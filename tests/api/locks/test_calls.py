@@ -60,6 +60,26 @@ def test_key_that_dynamodb_would_not_take_is_refused(key, message):
         assert caught.value.key == (key if isinstance(key, str) else None)
 
 
+@pytest.mark.parametrize(
+    ("make", "allowed"),
+    [(Mutex.for_keys, "1 to 100 locks can be taken at once"), (Mutex.any_of, "1 to 100 keys")],
+)
+def test_keys_that_cannot_be_locked_by_one_object_are_refused(make, allowed):
+    for wrong in ("abc", Mutex.for_key("a")):
+        with pytest.raises(TypeError, match="several"):
+            make(wrong)
+    for count in (0, 101):
+        with pytest.raises(ValueError, match=f"{allowed}, not {count}"):
+            make([str(number) for number in range(count)])
+    assert len(make(map(str, range(100))).keys) == 100
+    assert make(["a", "b", "a"]).keys == ("a", "b")
+    for key in ("", 7, "x" * 2049):
+        with pytest.raises(InvalidKeyError):
+            make(["a", key])
+    with pytest.raises(ValueError, match="lease"):
+        make(["a"], lease=0.1)
+
+
 class Plain(Model):
     class Meta:
         table_name = "plain"
@@ -177,7 +197,6 @@ CALLS = {
         (Special, "Special.for_key(...)", set(CALLS)),
         (Semaphore, "Semaphore.for_key(...)", {"for_key"}),
         (AnyOf, "Mutex.any_of([...])", {"any_of"}),
-        # those that inherit no such method have set(CALLS) too
         (MutexGroup, "Mutex.for_keys([...])", set(CALLS)),
         (RowLock, "locked(...) of the row's model", {"attach"}),
         (RowLocks, "locked_all([...]) of the rows' model", set(CALLS)),
@@ -194,7 +213,7 @@ def test_what_makes_no_object_of_a_class_names_what_does(kind, instead, makers):
         with pytest.raises(TypeError) as raised:
             kind(*args, **options)
         assert str(raised.value) == f"{name}(...) makes no lock: call {instead}"
-    # inherited methods
+    # the methods that it inherits, if any
     base = "AsyncMutex" if issubclass(kind, AsyncMutex) else "Mutex"
     for method in set(CALLS) - makers:
         with pytest.raises(TypeError) as raised:

@@ -120,7 +120,9 @@ def test_held_reads_page_after_page(table, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "force_release", [Mutex.force_release, lambda mutex: LockItem.force_release(mutex.key)]
+    "force_release",
+    [Mutex.force_release, lambda mutex: LockItem.force_release(mutex.key)],
+    ids=["of a mutex", "of the table"],
 )
 def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table, force_release):
     mutex = Mutex.for_key("a", data={"page": 3})

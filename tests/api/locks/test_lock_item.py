@@ -8,7 +8,7 @@ from botocore.client import BaseClient
 from lock_items import Elsewhere, Wire
 from stores import store_for
 
-from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex import LockItem, Mutex, MutexLostError
 from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import expire, held_elsewhere
 
@@ -157,7 +157,18 @@ def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_pro
     wire.before["UpdateItem"] = taken_over
     assert table.force_release("a") is False
     assert new.held
-    new.renew()
+    new.release()
+    with pytest.raises(MutexLostError):
+        old.release()
+    old.acquire()
+
+    def taken_after_it(_answer):
+        wire.after.clear()
+        new.acquire(blocking=False)
+
+    wire.after["UpdateItem"] = taken_after_it
+    assert table.force_release("a") is True
+    assert new.held
 
 
 FAR = {"N": "4102444800"}  # the year 2100

@@ -1,9 +1,10 @@
-"""The fixtures `proxy`, `here`, `scene` and `keys`, with `heard` and `clock`."""
+"""The fixtures `pool`, `proxy`, `here`, `scene` and `keys`, with `heard` and `clock`."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from group_scene import Keys
@@ -13,6 +14,13 @@ from scene import Scene, forget_holds
 from dev.faultproxy import FaultProxy, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import Engine, FakeClock
+
+
+@pytest.fixture
+def pool(engine: Engine) -> Iterator[ThreadPoolExecutor]:
+    """As many threads as are needed."""
+    with ThreadPoolExecutor(40) as pool:
+        yield pool
 
 
 @pytest.fixture

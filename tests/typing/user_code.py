@@ -330,13 +330,6 @@ def rows() -> None:
 def row_lock(lock: RowLock[Wallet]) -> None:
     assert_type(Wallet.locked("a"), RowLock[Wallet])
     assert_type(lock.row, Wallet)
-    assert_type(lock.acquire(blocking=False), bool)
-    assert_type(lock.acquire(timeout=3), bool)
-    assert_type(lock.held, bool)
-    assert_type(lock.loss, Loss | None)
-    lock.ensure_held(at_least=5)
-    lock.renew(60)
-    lock.release()
     Wallet.locked("a", on_lost=told)
     mutex: Mutex = lock
     print(mutex)

@@ -60,6 +60,26 @@ def test_key_that_dynamodb_would_not_take_is_refused(key, message):
         assert caught.value.key == (key if isinstance(key, str) else None)
 
 
+@pytest.mark.parametrize(
+    ("make", "allowed"),
+    [(Mutex.for_keys, "1 to 100 locks can be taken at once"), (Mutex.any_of, "1 to 100 keys")],
+)
+def test_keys_that_cannot_be_locked_by_one_object_are_refused(make, allowed):
+    for wrong in ("abc", Mutex.for_key("a")):
+        with pytest.raises(TypeError, match="several"):
+            make(wrong)
+    for count in (0, 101):
+        with pytest.raises(ValueError, match=f"{allowed}, not {count}"):
+            make([str(number) for number in range(count)])
+    assert len(make(map(str, range(100))).keys) == 100
+    assert make(["a", "b", "a"]).keys == ("a", "b")
+    for key in ("", 7, "x" * 2049):
+        with pytest.raises(InvalidKeyError):
+            make(["a", key])
+    with pytest.raises(ValueError, match="lease"):
+        make(["a"], lease=0.1)
+
+
 class Plain(Model):
     class Meta:
         table_name = "plain"
@@ -155,50 +175,6 @@ class Special(Mutex):
     """A subclass of a user's own."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "instead"),
-    [
-        (Mutex, "Mutex.for_key(...)"),
-        (Special, "Special.for_key(...)"),
-        (Semaphore, "Semaphore.for_key(...)"),
-        (AnyOf, "Mutex.any_of([...])"),
-        (MutexGroup, "Mutex.for_keys([...])"),
-        (RowLock, "locked(...) of the row's model"),
-        (RowLocks, "locked_all([...]) of the rows' model"),
-        (AsyncMutex, "AsyncMutex.for_key(...)"),
-        (AsyncSemaphore, "AsyncSemaphore.for_key(...)"),
-        (AsyncMutexGroup, "AsyncMutex.for_keys([...])"),
-        (AsyncRowLock, "pynamodb_mutex.aio.locked(Model, ...)"),
-        (AsyncRowLocks, "pynamodb_mutex.aio.locked_all(Model, [...])"),
-    ],
-)
-def test_class_that_is_called_names_what_makes_its_objects(kind, instead):
-    for args, options in (((), {}), (("x",), {}), (("x", 3), {}), ((), {"key": "x", "lease": 3})):
-        with pytest.raises(TypeError) as raised:
-            kind(*args, **options)
-        assert str(raised.value) == f"{kind.__name__}(...) makes no lock: call {instead}"
-
-
-@pytest.mark.parametrize(
-    ("call", "made_by", "other"),
-    [
-        (lambda: Semaphore.for_row(Account, "a"), "Semaphore.for_key(...)", "Mutex.for_row(...)"),
-        (lambda: Semaphore.any_of(["x", "y"]), "Semaphore.for_key(...)", "Mutex.any_of(...)"),
-        (lambda: AnyOf.for_key("x"), "Mutex.any_of([...])", "Mutex.for_key(...)"),
-        (lambda: RowLock.for_key("x"), "locked(...) of the row's model", "Mutex.for_key(...)"),
-        (
-            lambda: AsyncSemaphore.for_row(Account, "a"),
-            "AsyncSemaphore.for_key(...)",
-            "AsyncMutex.for_row(...)",
-        ),
-    ],
-)
-def test_inherited_method_that_makes_no_object_of_the_class_names_what_does(call, made_by, other):
-    with pytest.raises(TypeError) as raised:
-        call()
-    assert str(raised.value).endswith(f": call {made_by} for one, or {other}")
-
-
 def attached(lock, *args, **options):
     """Attach, also where that is awaited; nothing is sent before the mistake is seen."""
     result = lock.attach(*args, **options)
@@ -215,19 +191,36 @@ CALLS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "makers"),
+    ("kind", "instead", "makers"),
     [
-        (AnyOf, {"any_of"}),
-        (Semaphore, {"for_key"}),
-        (RowLock, {"attach"}),
-        (AsyncSemaphore, {"for_key"}),
-        (AsyncRowLock, {"attach"}),
+        (Mutex, "Mutex.for_key(...)", set(CALLS)),
+        (Special, "Special.for_key(...)", set(CALLS)),
+        (Semaphore, "Semaphore.for_key(...)", {"for_key"}),
+        (AnyOf, "Mutex.any_of([...])", {"any_of"}),
+        (MutexGroup, "Mutex.for_keys([...])", set(CALLS)),
+        (RowLock, "locked(...) of the row's model", {"attach"}),
+        (RowLocks, "locked_all([...]) of the rows' model", set(CALLS)),
+        (AsyncMutex, "AsyncMutex.for_key(...)", set(CALLS)),
+        (AsyncSemaphore, "AsyncSemaphore.for_key(...)", {"for_key"}),
+        (AsyncMutexGroup, "AsyncMutex.for_keys([...])", set(CALLS)),
+        (AsyncRowLock, "pynamodb_mutex.aio.locked(Model, ...)", {"attach"}),
+        (AsyncRowLocks, "pynamodb_mutex.aio.locked_all(Model, [...])", set(CALLS)),
     ],
 )
-def test_every_method_that_makes_no_object_of_the_class_is_refused(kind, makers):
-    for name in set(CALLS) - makers:
-        with pytest.raises(TypeError, match=rf"^{kind.__name__}\.{name}\(\) makes no "):
-            CALLS[name](kind)
+def test_what_makes_no_object_of_a_class_names_what_does(kind, instead, makers):
+    name = kind.__name__
+    for args, options in (((), {}), (("x",), {}), (("x", 3), {}), ((), {"key": "x", "lease": 3})):
+        with pytest.raises(TypeError) as raised:
+            kind(*args, **options)
+        assert str(raised.value) == f"{name}(...) makes no lock: call {instead}"
+    # the methods that it inherits, if any
+    base = "AsyncMutex" if issubclass(kind, AsyncMutex) else "Mutex"
+    for method in set(CALLS) - makers:
+        with pytest.raises(TypeError) as raised:
+            CALLS[method](kind)
+        assert str(raised.value) == (
+            f"{name}.{method}() makes no {name}: call {instead} for one, or {base}.{method}(...)"
+        )
 
 
 def test_method_makes_an_object_of_its_class():

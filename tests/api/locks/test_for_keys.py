@@ -6,7 +6,6 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 
 from pynamodb_mutex import (
-    InvalidKeyError,
     LockItem,
     Loss,
     Mutex,
@@ -26,14 +25,6 @@ def test_keys_and_options():
     for second in (Mutex.for_key("a", lease=7), Mutex.for_key("a", data=1)):
         with pytest.raises(ValueError, match="'a' comes twice"):
             Mutex.for_keys(["a", second])
-    for keys in ([], [str(n) for n in range(101)]):
-        with pytest.raises(ValueError, match="1 to 100"):
-            Mutex.for_keys(keys)
-    for key in ("abc", Mutex.for_key("abc")):
-        with pytest.raises(TypeError, match="several"):
-            Mutex.for_keys(key)
-    with pytest.raises(InvalidKeyError):
-        Mutex.for_keys(["a", ""])
     with pytest.raises(ValueError, match="lease"):
         Mutex.for_keys([Mutex.for_key("a")], lease=0.1)
 

@@ -6,10 +6,9 @@ from datetime import datetime, timezone
 import pytest
 from botocore.client import BaseClient
 from lock_items import Elsewhere, Wire
-from pynamodb.exceptions import TableDoesNotExist
 from stores import store_for
 
-from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
+from pynamodb_mutex import LockItem, Mutex, MutexLostError
 from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import expire, held_elsewhere
 
@@ -120,67 +119,31 @@ def test_held_reads_page_after_page(table, monkeypatch):
     assert len(pages) >= 3
 
 
-def test_without_a_table_the_error_names_the_call_that_creates_it(table):
-    table.delete_table(wait=True)
-    for call in (
-        Mutex.for_key("a").acquire,
-        Mutex.for_key("a").locked,
-        lambda: table.force_release("a"),
-        lambda: list(table.held()),
-    ):
-        with pytest.raises(TableDoesNotExist, match=r"LockItem\.create_table\(\)"):
-            call()
-
-
-def test_force_release_breaks_a_claim_and_keeps_payload_and_fencing(table):
-    assert table.force_release("a") is False
-    assert list(table.scan()) == []
-    holder = Mutex.for_key("a", data={"page": 3})
-    with holder:
+@pytest.mark.parametrize(
+    "force_release",
+    [Mutex.force_release, lambda mutex: LockItem.force_release(mutex.key)],
+    ids=["of a mutex", "of the table"],
+)
+def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table, force_release):
+    mutex = Mutex.for_key("a", data={"page": 3})
+    assert force_release(mutex) is False
+    with mutex:
         pass
-    tombstone = table.get("a")
-    assert table.force_release("a") is False
-    assert table.get("a").attribute_values == tombstone.attribute_values
-    holder.acquire()
-    assert table.force_release("a") is True
-    assert table.force_release("a") is False
-    # a holder of this process learns it at once
-    assert (holder.held, holder.loss) == (False, Loss.FORCED)
-    with pytest.raises(MutexLostError, match="force"):
-        holder.release()
-    item = table.get("a")
-    assert item.data == {"page": 3}
-    assert item.version == holder.fencing_token + 1
-    assert item.ttl.timestamp() > time.time() + 3600
-    with Mutex.for_key("a") as after:
-        assert after.fencing_token == holder.fencing_token + 2
-    with held_elsewhere("a"):
-        expire("a")
-        assert table.force_release("a") is True
-        assert table.get("a").expires_at is None
-
-
-def test_force_release_leaves_a_later_claim_alone(table, wire):
-    first, second = (Mutex.for_key("a", model=Elsewhere) for _ in range(2))
-    first.acquire()
-
-    def changes_hands():
-        first.release()
-        second.acquire()
-
-    wire.before["UpdateItem"] = changes_hands
-    assert table.force_release("a") is False
-    assert second.locked()
-    second.renew()
-    second.release()
-
-
-def test_force_release_leaves_a_tombstone_alone_that_came_meanwhile(table, wire):
-    holder = Mutex.for_key("a", model=Elsewhere)
-    holder.acquire()
-    wire.before["UpdateItem"] = holder.release
-    assert table.force_release("a") is False
-    assert table.get("a").version == holder.fencing_token
+    for has_ended in (False, True):
+        with held_elsewhere("a") as item:
+            if has_ended:
+                expire("a")
+            assert force_release(mutex) is True
+            assert force_release(mutex) is False
+            assert not mutex.locked()
+            broken = table.get("a")
+            assert (broken.data, broken.version) == ({"page": 3}, item.version + 1)
+            assert broken.expires_at is None
+            assert has_ended or broken.ttl.timestamp() > time.time() + 3600
+            with mutex:
+                assert mutex.fencing_token == item.version + 2
+                # the claim was given up, not abandoned
+                assert not mutex.abandoned
 
 
 def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_process(table, wire):
@@ -194,7 +157,18 @@ def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_pro
     wire.before["UpdateItem"] = taken_over
     assert table.force_release("a") is False
     assert new.held
-    new.renew()
+    new.release()
+    with pytest.raises(MutexLostError):
+        old.release()
+    old.acquire()
+
+    def taken_after_it(_answer):
+        wire.after.clear()
+        new.acquire(blocking=False)
+
+    wire.after["UpdateItem"] = taken_after_it
+    assert table.force_release("a") is True
+    assert new.held
 
 
 FAR = {"N": "4102444800"}  # the year 2100

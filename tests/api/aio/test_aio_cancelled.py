@@ -5,6 +5,7 @@ import math
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import uvloop
@@ -39,14 +40,17 @@ async def cancel(task, times=1):
 # -- at any await ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("late", [delay, delay_answer])
-async def test_cancelled_at_any_moment_of_a_section(scene, late):
+async def test_cancelled_at_any_moment_of_a_section(scene, late, several):
+    keys = [f"{scene.key}-{letter}" for letter in "abc"] if several else [scene.key]
+    make = AsyncMutex.for_keys if several else lambda keys, **options: async_mutex(scene, **options)
     scene.proxy.always(late(0.010))
     entered = []
 
     async def section():
-        async with async_mutex(scene) as mutex:
-            entered.append(mutex.held)
+        async with make(keys, model=scene.here) as lock:
+            entered.append(lock.held)
             await asyncio.sleep(0.010)
 
     cancelled = 0
@@ -59,7 +63,7 @@ async def test_cancelled_at_any_moment_of_a_section(scene, late):
             await task
         except asyncio.CancelledError:
             cancelled += 1
-        assert left_behind(scene) == []
+        assert [left_behind(replace(scene, key=key)) for key in keys] == [[]] * len(keys)
     assert cancelled == 30
     assert entered == [True] * 22
 
@@ -112,20 +116,21 @@ async def test_cancelled_while_it_polls(scene):
 
 
 @pytest.mark.parametrize(
-    ("op", "times", "undone_by"),
+    ("op", "times", "applied"),
     [
         ("acquire", 1, ["release"]),
         ("acquire", 3, ["release"]),
         ("renew", 1, ["attach", "release"]),
         ("attach", 1, ["attach", "release"]),
+        ("release", 2, ["release"]),
     ],
 )
-async def test_cancelled_while_a_request_is_under_way(scene, op, times, undone_by):
+async def test_cancelled_while_a_request_is_under_way(scene, op, times, applied):
     mutex = async_mutex(scene)
     call = mutex.acquire()
     if op != "acquire":
         await call
-        call = mutex.detach()
+        call = mutex.release() if op == "release" else mutex.detach()
     if op == "attach":
         call = AsyncMutex.attach(await call, model=scene.here)
         scene.proxy.log.clear()
@@ -133,22 +138,9 @@ async def test_cancelled_while_a_request_is_under_way(scene, op, times, undone_b
     task = asyncio.create_task(call)
     await until(lambda: scene.applied(op) == [True])
     await cancel(task, times)
-    # it is over when the task is
+    # it is over when the task is, and what it came to is undone
     assert left_behind(scene) == []
-    assert scene.applied(*undone_by) == [True] * len(undone_by)
-
-
-async def test_cancelled_while_the_acquire_of_a_block_is_under_way(scene):
-    async def block():
-        async with async_mutex(scene):
-            pytest.fail("the block was entered")
-
-    scene.proxy.next(delay(0.3), op="acquire")
-    task = asyncio.create_task(block())
-    await asyncio.sleep(0.1)
-    await cancel(task)
-    assert left_behind(scene) == []
-    assert scene.applied("release") == [True]
+    assert scene.applied(*applied) == [True] * len(applied)
 
 
 async def test_cancelled_while_a_lost_acquire_is_repeated(scene):
@@ -177,19 +169,6 @@ async def test_cancelled_while_the_lock_is_handed_over_to_it(scene):
     assert left_behind(scene) == []
 
 
-async def test_cancelled_while_it_releases(scene):
-    async def block():
-        async with async_mutex(scene):
-            scene.proxy.next(delay(0.3), op="release")
-
-    task = asyncio.create_task(block())
-    await until(lambda: scene.proxy.of("acquire"))
-    await asyncio.sleep(0.15)
-    await cancel(task, times=2)
-    assert left_behind(scene) == []
-    assert scene.applied("release") == [True]
-
-
 async def test_cancelled_while_it_waits_to_retry_a_release(scene, monkeypatch):
     mutex = async_mutex(scene)
     await mutex.acquire()
@@ -212,10 +191,9 @@ async def test_cancelled_while_it_waits_to_retry_a_release(scene, monkeypatch):
 
 async def test_cancelled_while_it_learns_that_the_lock_is_held(scene):
     scene.taken()
-    asked = threading.Event()
-
     mutex = async_mutex(scene)
     assert not await mutex.acquire(blocking=False)
+    asked = threading.Event()
     scene.proxy.next(after(lambda: asked.set() or time.sleep(0.3)))
     task = asyncio.create_task(mutex.acquire(blocking=False))
     await until(asked.is_set)
@@ -294,40 +272,27 @@ async def test_loss_cancels_the_task_that_holds(scene):
     await asyncio.sleep(0)
 
 
-async def test_end_of_the_lease_cancels_the_task_that_holds(scene):
-    with FakeClock() as clock, pytest.raises(MutexLostError) as raised:
-        async with async_mutex(scene, cancel_on_loss=True, auto_renew=False):
-            clock.advance(31)
-            await asyncio.sleep(50)
-    assert raised.value.loss is Loss.EXPIRED
-
-
-async def test_loss_cancels_no_task_unless_asked_to(scene):
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_loss_is_reported_and_cancels_no_task_unless_asked_to(scene, awaited):
     lost = []
 
+    def on_lost(mutex):
+        lost.append((mutex, mutex.loss))
+
+    async def on_lost_awaited(mutex):
+        await asyncio.sleep(0)
+        assert asyncio.get_running_loop() is loop
+        on_lost(mutex)
+
+    loop = asyncio.get_running_loop()
     with FakeClock() as clock, pytest.raises(MutexLostError):
-        async with async_mutex(scene, on_lost=lost.append) as mutex:
+        async with async_mutex(scene, on_lost=on_lost_awaited if awaited else on_lost) as mutex:
             assert scene.force()
             clock.advance(11)
             await until(lambda: lost)
             await asyncio.sleep(0.05)
-            assert lost == [mutex]
+            assert lost == [(mutex, Loss.FORCED)]
             assert mutex.lost
-
-
-async def test_loss_is_reported_to_a_coroutine_function(scene):
-    lost = []
-
-    async def on_lost(mutex):
-        await asyncio.sleep(0)
-        lost.append((mutex.loss, asyncio.get_running_loop()))
-
-    with FakeClock() as clock, pytest.raises(MutexLostError):
-        async with async_mutex(scene, on_lost=on_lost):
-            assert scene.force()
-            clock.advance(11)
-            await until(lambda: lost)
-    assert lost == [(Loss.FORCED, asyncio.get_running_loop())]
 
 
 async def test_only_the_task_that_lost_is_cancelled(scene):
@@ -408,6 +373,7 @@ async def win_back(mutex):
 @pytest.mark.parametrize(
     ("react", "error", "match"),
     [
+        (None, MutexLostError, "lost"),
         (ignore, MutexLostError, "lost"),
         (fail, LookupError, "mine"),
         (win_back, MutexLostError, "had been lost"),
@@ -420,6 +386,9 @@ async def test_body_reacts_to_the_cancellation(scene, fake_clock, react, error, 
             try:
                 await asyncio.sleep(50)
             except asyncio.CancelledError:
+                assert mutex.loss is Loss.EXPIRED
+                if react is None:
+                    raise
                 await react(mutex)
     # as if it had never been cancelled
     await asyncio.sleep(0)

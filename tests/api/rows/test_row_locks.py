@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from accounts import Account, Elsewhere, Ledger, balance, changed, expire
+from accounts import Account, Elsewhere, Ledger, balance, changed
 from pynamodb.connection import Connection
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
@@ -25,6 +25,7 @@ from pynamodb_mutex import (
     RowLockMixin,
 )
 from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex.testing import expire
 
 QUICK = (0.02, 0.1)
 
@@ -124,7 +125,7 @@ def test_lock_shows_the_claim_in_the_row(accounts):
     token = lock.fencing_token
     dead = Elsewhere.locked("a", owner="dead", auto_renew=False)
     assert dead.acquire()
-    expire("a")
+    expire("a", Account)
     with lock:
         assert (lock.abandoned, lock.abandoned_by) == (True, "dead")
         assert lock.fencing_token == dead.fencing_token + 1 == token + 2
@@ -157,7 +158,7 @@ def test_is_locked_says_what_the_instance_shows(accounts, ledger):
     with Elsewhere.locked("a") as theirs:
         seen = Account.get("a")
         assert (seen.is_locked, theirs.is_locked, free.is_locked) == (True, True, False)
-        expire("a")
+        expire("a", Account)
         assert not Account.get("a").is_locked
     with Account.locked("a") as row:
         assert row.is_locked

@@ -332,7 +332,8 @@ def do_something(scene, chance):
     if what == "force":
         model.locked(scene.key).force_release()
         return what
-    scene.expire_if_held()
+    if not scene.is_free:
+        scene.expire()
     if what != "lock":
         write = chance.choice([save, update])
         what(model(scene.key), write)

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from aio_scene import async_mutex, left_behind, queue_of, until
+from aio_scene import async_mutex, left_behind, queue_of, until, until_cancelled
 from botocore.client import BaseClient
 from pynamodb.exceptions import UpdateError
 from worker import count_up, workers
@@ -429,7 +429,7 @@ async def test_cancelled_task_writes_no_more(row_scene):
     async def work():
         async with locked(row_scene.here, row_scene.key) as account:
             rows.append(account)
-            await asyncio.sleep(50)
+            await until_cancelled()
 
     task = asyncio.create_task(work())
     await until(lambda: rows)
@@ -445,7 +445,7 @@ async def test_loss_cancels_the_task_of_a_row(row_scene, fake_clock):
         async with locked(row_scene.here, row_scene.key, cancel_on_loss=True):
             assert row_scene.there.locked(row_scene.key).force_release()
             fake_clock.advance(11)
-            await asyncio.sleep(50)
+            await until_cancelled()
 
 
 async def test_row_of_a_lock_that_is_entered_again_is_the_same(row_scene):

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from aio_scene import LONG, async_mutex, until
+from aio_scene import LONG, async_mutex, until, until_cancelled
 from driving import acquiring
 from pynamodb.exceptions import UpdateError
 from stores import store_for
@@ -78,7 +78,7 @@ async def test_loss_of_one_cancels_the_task_that_holds_all(scene, fake_clock):
         async with group:
             assert scene.there.force_release(keys[2])
             fake_clock.advance(11)
-            await asyncio.sleep(50)
+            await until_cancelled()
     assert group.loss is not None
     assert free(scene, *keys)
 

@@ -299,24 +299,26 @@ async def test_loss_is_reported_and_cancels_no_task_unless_asked_to(scene, await
 
 async def test_only_the_task_that_lost_is_cancelled(scene):
     mutex = async_mutex(scene, cancel_on_loss=True, lease=6, timeout=50)
+    entered = asyncio.Event()
 
-    async def hold(entered):
+    async def lose():
         async with mutex:
             entered.set()
-            await asyncio.sleep(1 if mutex.fencing_token != first else 50)
-        return "done"
+            await until_cancelled()
 
-    first = 0
-    entered = asyncio.Event()
-    loser = asyncio.create_task(hold(entered))
+    async def win():
+        async with mutex:
+            await asyncio.wait({loser})
+            return mutex.held
+
+    loser = asyncio.create_task(lose())
     await entered.wait()
-    first = scene.row.version
-    winner = asyncio.create_task(hold(asyncio.Event()))
+    winner = asyncio.create_task(win())
     await asyncio.sleep(0.05)
     assert scene.force()
     with pytest.raises(MutexLostError):
         await loser
-    assert await winner == "done"
+    assert await winner
     assert left_behind(scene) == []
 
 

@@ -37,6 +37,13 @@ async def cancel(task, times=1):
         await task
 
 
+async def cancel_when(condition, call, times=1):
+    """Cancel a task that makes a call, once a condition holds."""
+    task = asyncio.create_task(call)
+    await until(condition)
+    await cancel(task, times)
+
+
 # -- at any await ----------------------------------------------------------------------------------
 
 
@@ -107,9 +114,8 @@ async def test_cancelled_at_any_moment_of_a_wait_in_line(scene):
 
 async def test_cancelled_while_it_polls(scene):
     other = scene.taken()
-    task = asyncio.create_task(async_mutex(scene, poll=(0.02, 0.02)).acquire())
-    await until(lambda: len(scene.proxy.of("GetItem")) >= 2)
-    await cancel(task)
+    call = async_mutex(scene, poll=(0.02, 0.02)).acquire()
+    await cancel_when(lambda: len(scene.proxy.of("GetItem")) >= 2, call)
     assert left_behind(scene) == ["a claim"]
     other.release()
     assert scene.other().acquire(blocking=False)
@@ -135,9 +141,7 @@ async def test_cancelled_while_a_request_is_under_way(scene, op, times, applied)
         call = AsyncMutex.attach(await call, model=scene.here)
         scene.proxy.log.clear()
     scene.proxy.next(delay_answer(0.3), op=op)
-    task = asyncio.create_task(call)
-    await until(lambda: scene.applied(op) == [True])
-    await cancel(task, times)
+    await cancel_when(lambda: scene.applied(op) == [True], call, times)
     # it is over when the task is, and what it came to is undone
     assert left_behind(scene) == []
     assert scene.applied(*applied) == [True] * len(applied)
@@ -146,9 +150,7 @@ async def test_cancelled_while_a_request_is_under_way(scene, op, times, applied)
 async def test_cancelled_while_a_lost_acquire_is_repeated(scene):
     scene.proxy.next(drop_answer(), op="acquire")
     scene.proxy.always(drop_request(), op="acquire")
-    task = asyncio.create_task(async_mutex(scene).acquire())
-    await until(lambda: len(scene.proxy.of("acquire")) >= 3)
-    await cancel(task)
+    await cancel_when(lambda: len(scene.proxy.of("acquire")) >= 3, async_mutex(scene).acquire())
     assert left_behind(scene) == []
     # whether the first was applied was not known
     assert scene.applied("disown") == [True]
@@ -195,9 +197,7 @@ async def test_cancelled_while_it_learns_that_the_lock_is_held(scene):
     assert not await mutex.acquire(blocking=False)
     asked = threading.Event()
     scene.proxy.next(after(lambda: asked.set() or time.sleep(0.3)))
-    task = asyncio.create_task(mutex.acquire(blocking=False))
-    await until(asked.is_set)
-    await cancel(task)
+    await cancel_when(asked.is_set, mutex.acquire(blocking=False))
     assert not mutex.held
     assert scene.row.is_held
 
@@ -211,9 +211,7 @@ async def test_cancelled_while_the_acquire_is_denied(scene):
         deny().meet(exchange)
 
     scene.proxy.next(Fault("deny_late", deny_late), op="acquire")
-    task = asyncio.create_task(async_mutex(scene).acquire())
-    await until(under_way.is_set)
-    await cancel(task)
+    await cancel_when(under_way.is_set, async_mutex(scene).acquire())
     assert left_behind(scene) == []
 
 

@@ -4,6 +4,7 @@ import pickle
 import random
 import time
 from contextlib import suppress
+from itertools import product
 
 import pytest
 from pynamodb.attributes import (
@@ -61,9 +62,6 @@ def alone(row, write):
     write(row)
 
 
-ways = pytest.mark.parametrize("way", [alone, in_transaction])
-
-
 def assert_locked(any_scene, write):
     """See that a write is refused because another holds the row, and that nothing changes."""
     before = any_scene.everything
@@ -80,16 +78,16 @@ def assert_locked(any_scene, write):
 
 
 @pytest.mark.real("simulated", "local")
-@ways
-def test_write_is_refused_while_another_holds_the_row(any_scene, way):
+def test_write_is_refused_while_another_holds_the_row(any_scene):
     here, key = any_scene.here, any_scene.key
-    for times, write in enumerate((save, update, delete), 1):
+    for way, write in product((alone, in_transaction), (save, update, delete)):
+        any_scene.old(key).save()
         other = any_scene.taken()
         for row in (here(key), any_scene.row):
-            assert_locked(any_scene, lambda row=row, write=write: way(row, write))
+            assert_locked(any_scene, lambda row=row, way=way, write=write: way(row, write))
         update(other.row, "other", unlock=True)
         way(any_scene.row, write)
-        assert any_scene.gone if write is delete else any_scene.row.balance == 2 * times
+        assert any_scene.gone if write is delete else any_scene.row.balance == 2
     # one locked row refuses a whole transaction
     any_scene.old(key).save()
     any_scene.taken()
@@ -159,7 +157,7 @@ def test_refused_after_a_lost_answer(row_scene, write, lose):
 # -- dead holders ----------------------------------------------------------------------------------
 
 
-@ways
+@pytest.mark.parametrize("way", [alone, in_transaction])
 @every_write
 @pytest.mark.parametrize("late", [save, update, delete])
 def test_dead_holder_stops_nobody_and_is_stopped_itself(any_scene, way, write, late):
@@ -453,10 +451,11 @@ def test_batch_refuses_a_row_that_is_locked_here(any_scene, what):
 def test_batch_refuses_a_row_whose_lock_was_lost(any_scene):
     row = any_scene.locked()
     any_scene.forced_and_taken()
-    with pytest.raises(MutexLostError):
-        save(row)
-    with pytest.raises(MutexError, match="batch"), any_scene.here.batch_write() as batch:
-        batch.save(row)
+    for notice in (row.save, row.row_lock.release):
+        with pytest.raises(MutexLostError):
+            notice()
+        with pytest.raises(MutexError, match="batch"), any_scene.here.batch_write() as batch:
+            batch.save(row)
 
 
 def test_batch_takes_no_claim_along(row_scene):

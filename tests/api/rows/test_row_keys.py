@@ -3,34 +3,29 @@
 import datetime as dt
 import itertools
 import math
-from functools import partial
 
 import pytest
 from pynamodb.attributes import (
-    BinaryAttribute,
     NumberAttribute,
     UnicodeAttribute,
     UTCDateTimeAttribute,
 )
-from row_tables import LOCKABLE, PLAIN, created, made, meta
+from row_tables import LOCKABLE, PLAIN, binary, created, keyed, legacy_binary, made, meta
 
 from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, MutexError
 
 
-def keyed(kind, ranged=None):
-    attributes = {"pk": kind(hash_key=True)}
-    if ranged is not None:
-        attributes["sk"] = ranged(range_key=True)
-    return made(attributes, LOCKABLE)
+def model_of(*kinds):
+    return made(keyed(*kinds)(), LOCKABLE)
 
 
-TEXT = keyed(UnicodeAttribute)
-NUMBER = keyed(NumberAttribute)
-BINARY = keyed(partial(BinaryAttribute, legacy_encoding=False))
-LEGACY = keyed(partial(BinaryAttribute, legacy_encoding=True))
-TIME = keyed(UTCDateTimeAttribute)
-PAIR = keyed(UnicodeAttribute, UnicodeAttribute)
-MIXED = keyed(UnicodeAttribute, NumberAttribute)
+TEXT = model_of(UnicodeAttribute)
+NUMBER = model_of(NumberAttribute)
+BINARY = model_of(binary)
+LEGACY = model_of(legacy_binary)
+TIME = model_of(UTCDateTimeAttribute)
+PAIR = model_of(UnicodeAttribute, UnicodeAttribute)
+MIXED = model_of(UnicodeAttribute, NumberAttribute)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +149,7 @@ def test_it_is_the_lock_of_a_row_whose_locks_are_in_that_table(table):
 
     Other.create_table()
     for lock_model in (LockItem, Other):
-        row = created(keyed(UnicodeAttribute, NumberAttribute))
+        row = created(model_of(UnicodeAttribute, NumberAttribute))
         row.lock_model = lock_model
         row("a/%", 1).save()
         mutex = Mutex.for_row(row, "a/%", 1.0, lock_model=lock_model)
@@ -172,13 +167,13 @@ def test_it_is_the_lock_of_a_row_whose_locks_are_in_that_table(table):
     ("kinds", "key", "other"),
     [
         ((UnicodeAttribute, UnicodeAttribute), ("k" * 2048, "r" * 1024), ("k" * 2048, "r" * 1023)),
-        ((partial(BinaryAttribute, legacy_encoding=False),), (b"\xff" * 2048,), (b"\xff" * 2047,)),
+        ((binary,), (b"\xff" * 2048,), (b"\xff" * 2047,)),
         ((NumberAttribute,), (10**37 + 1,), (10**37,)),
     ],
     ids=["text", "binary", "number"],
 )
 def test_rows_with_the_longest_keys_are_locked(table, kinds, key, other):
-    model = created(keyed(*kinds))
+    model = created(model_of(*kinds))
     for one in (key, other):
         model(*one).save()
     with model.locked(*key) as row, model.locked(*other, timeout=0):

@@ -2,12 +2,10 @@
 
 import datetime as dt
 import json
-from functools import partial
 from unittest.mock import patch
 
 import pytest
 from pynamodb.attributes import (
-    BinaryAttribute,
     BinarySetAttribute,
     BooleanAttribute,
     JSONAttribute,
@@ -34,10 +32,13 @@ from row_scene import delete, save, save_or_update, update
 from row_tables import (
     LOCKABLE,
     PLAIN,
+    binary,
     content,
     created,
     hashed,
     key_of,
+    keyed,
+    legacy_binary,
     lock_names,
     made,
     meta,
@@ -97,20 +98,6 @@ def exercise(attributes, values, changes=(), more=()):
 
 
 # -- keys ---------------------------------------------------------------------------------------
-
-
-def keyed(make_hash, make_range=None):
-    def attributes():
-        keys = {"pk": make_hash(hash_key=True)}
-        if make_range is not None:
-            keys["sk"] = make_range(range_key=True)
-        return {**keys, "note": UnicodeAttribute(null=True)}
-
-    return attributes
-
-
-binary = partial(BinaryAttribute, legacy_encoding=False)
-legacy_binary = partial(BinaryAttribute, legacy_encoding=True)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +202,7 @@ def test_attributes_of_every_type(engine):
         mixed=ListAttribute,
         names=UnicodeSetAttribute,
         numbers=NumberSetAttribute,
-        blobs=partial(BinarySetAttribute, legacy_encoding=False),
+        blobs=lambda: BinarySetAttribute(legacy_encoding=False),
         blob=binary,
         json=JSONAttribute,
         flag=BooleanAttribute,

@@ -55,11 +55,6 @@ class RowScene:
     in_table: bool
     key: str
 
-    @property
-    def remembers(self) -> bool:
-        """Whether the engine knows a transaction again by its token, as DynamoDB does."""
-        return self.engine.name != "embedded"
-
     def lock(self, **options: Any) -> RowLock[Account]:
         """Return a lock of the client with the bad network."""
         return self.here.locked(self.key, **options)
@@ -93,11 +88,6 @@ class RowScene:
         """Let the claim's end have passed long ago."""
         expire(self.key, self.there)
 
-    def expired_and_taken(self) -> RowLock[Account]:
-        """Let the claim's end have passed long ago, and take the lock for the other client."""
-        self.expire()
-        return self.taken()
-
     def set_claim(self, *actions: Any) -> None:
         """Change the claim in the row by hand."""
         self.there._get_connection().update_item(self.key, actions=list(actions))
@@ -105,13 +95,6 @@ class RowScene:
     def overwrite(self) -> None:
         """Save the row by a program that knows nothing of locks."""
         self.old(self.key, balance=1000, last="old").save()
-
-    def delete(self) -> None:
-        """Delete the row by a program that knows nothing of locks; or the row of the lock table."""
-        if self.in_table:
-            self.locks(self.lock().key).delete(add_version_condition=False)
-            return
-        self.old(self.key).delete()
 
     @property
     def locks(self) -> type[LockItem]:

@@ -35,11 +35,6 @@ class Ledger(RowLockMixin, Model):
     balance = NumberAttribute(default=0)
 
 
-def expire(name):
-    """Move the end of a row's claim into the past."""
-    Account._get_connection().update_item(name, actions=[Account.lock_expires_at.set(1.0)])
-
-
 def balance(model):
     """Return the balance that stands in the row a."""
     return model.get("a", consistent_read=True).balance

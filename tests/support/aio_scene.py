@@ -66,6 +66,12 @@ async def until(condition: Any) -> None:
         await asyncio.sleep(0.002)
 
 
+async def until_cancelled() -> None:
+    """Sleep until the task is cancelled."""
+    await asyncio.sleep(50)
+    pytest.fail("it was not cancelled")
+
+
 def queue_of(scene: Scene) -> Any:
     """Return where this process's threads and tasks wait for the lock."""
     return QueueFor(scene.here, scene.key)

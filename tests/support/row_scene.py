@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,6 @@ from pynamodb.models import Model
 
 from dev.faultproxy import FaultProxy, Late, Reply
 from pynamodb_mutex import LockItem, RowLock, RowLockMixin
-from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.groups import RowLocks
 from pynamodb_mutex.testing import Engine, expire
 
@@ -57,11 +55,6 @@ class RowScene:
     in_table: bool
     key: str
 
-    @property
-    def remembers(self) -> bool:
-        """Whether the engine knows a transaction again by its token, as DynamoDB does."""
-        return self.engine.name != "embedded"
-
     def lock(self, **options: Any) -> RowLock[Account]:
         """Return a lock of the client with the bad network."""
         return self.here.locked(self.key, **options)
@@ -93,20 +86,7 @@ class RowScene:
 
     def expire(self) -> None:
         """Let the claim's end have passed long ago."""
-        if self.in_table:
-            expire(self.lock().key, self.locks)
-            return
-        self.set_claim(self.there.lock_expires_at.set(1.0))
-
-    def expire_if_held(self) -> None:
-        """Let the claim's end have passed long ago, if there is a claim."""
-        if not self.is_free:
-            self.expire()
-
-    def expired_and_taken(self) -> RowLock[Account]:
-        """Let the claim's end have passed long ago, and take the lock for the other client."""
-        self.expire()
-        return self.taken()
+        expire(self.key, self.there)
 
     def set_claim(self, *actions: Any) -> None:
         """Change the claim in the row by hand."""
@@ -115,13 +95,6 @@ class RowScene:
     def overwrite(self) -> None:
         """Save the row by a program that knows nothing of locks."""
         self.old(self.key, balance=1000, last="old").save()
-
-    def delete(self) -> None:
-        """Delete the row by a program that knows nothing of locks; or the row of the lock table."""
-        if self.in_table:
-            self.locks(self.lock().key).delete(add_version_condition=False)
-            return
-        self.old(self.key).delete()
 
     @property
     def locks(self) -> type[LockItem]:
@@ -240,38 +213,25 @@ def add_unread(rows: Rows, locked: Any, **options: bool) -> None:
 OPS = {"save": "PutItem", "update": "update", "delete": "DeleteItem"}
 
 
-def save(row: Account, last: str = "mine", **options: Any) -> None:
+def save(row: Account, last: str = "mine", **options: Any) -> Any:
     """Add 1 to the balance as it was read, and save the row."""
     row.balance, row.last = row.balance + 1, last
-    row.save(**options)
+    return row.save(**options)
 
 
-def update(row: Account, last: str = "mine", **options: Any) -> None:
+def update(row: Account, last: str = "mine", **options: Any) -> Any:
     """Add 1 to the balance in the row."""
     actions = [type(row).balance.add(1), type(row).last.set(last)]
-    row.update(actions, **options)
+    return row.update(actions, **options)
 
 
-def delete(row: Account, last: str = "", **options: Any) -> None:
+def delete(row: Account, last: str = "", **options: Any) -> Any:
     """Delete the row."""
-    row.delete(**options)
+    return row.delete(**options)
 
 
-Write = Callable[..., None]
 every_write = pytest.mark.parametrize("write", [save, update, delete])
 save_or_update = pytest.mark.parametrize("write", [save, update])
-
-
-row_losses = pytest.mark.parametrize(
-    ("lose_it", "loss"),
-    [
-        (RowScene.forced_and_taken, Loss.TAKEN),
-        (RowScene.expired_and_taken, Loss.TAKEN),
-        (RowScene.force, Loss.FORCED),
-        (RowScene.delete, Loss.DELETED),
-    ],
-)
-"""How a row lock may be lost to somebody else, and what the loss is then called."""
 
 
 def assert_refused(reply: Reply) -> None:

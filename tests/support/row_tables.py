@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
-from pynamodb.attributes import UnicodeAttribute
+from pynamodb.attributes import BinaryAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
 from pynamodb_mutex import RowLockMixin
@@ -85,10 +86,21 @@ def own(row: Model) -> dict[str, Any]:
     return {name: v for name, v in stored(row).items() if name not in lock_names(type(row))}
 
 
+binary = partial(BinaryAttribute, legacy_encoding=False)
+legacy_binary = partial(BinaryAttribute, legacy_encoding=True)
+
+
+def keyed(make_hash: Any, make_range: Any = None) -> Any:
+    """Return what makes the attributes of a model with keys of some kinds; each is made anew for each."""
+
+    def attributes() -> dict[str, Any]:
+        ranged = {} if make_range is None else {"sk": make_range(range_key=True)}
+        return {"pk": make_hash(hash_key=True), **ranged, "note": UnicodeAttribute(null=True)}
+
+    return attributes
+
+
 def hashed(**more: Any) -> Any:
-    """Return what makes the attributes of a model with a hash key; each is made anew for each."""
-    return lambda: {
-        "pk": UnicodeAttribute(hash_key=True),
-        "note": UnicodeAttribute(null=True),
-        **{name: make() for name, make in more.items()},
-    }
+    """Return what makes the attributes of a model with a hash key, and others; each is made anew for each."""
+    key = keyed(UnicodeAttribute)
+    return lambda: key() | {name: make() for name, make in more.items()}

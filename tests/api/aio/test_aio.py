@@ -4,10 +4,9 @@ import asyncio
 import threading
 
 import pytest
-from aio_scene import async_mutex, left_behind, queue_of, until
+from aio_scene import async_mutex, left_behind, queue_of, until, until_cancelled
 from botocore.client import BaseClient
 from pynamodb.exceptions import UpdateError
-from scene import lost_in_two_ways
 from worker import count_up, workers
 
 from dev.faultproxy import drop_request
@@ -18,6 +17,7 @@ from pynamodb_mutex import (
     MutexLostError,
     MutexNotHeldError,
     MutexTimeoutError,
+    RowLockedError,
     signals,
 )
 from pynamodb_mutex._runtime.process import current_process
@@ -248,16 +248,16 @@ async def test_waiting_tasks_take_turns_and_few_threads(scene):
 
     before = pool_threads()
     async with async_mutex(scene):
-        tasks = [asyncio.create_task(work()) for _ in range(40)]
+        tasks = [asyncio.create_task(work()) for _ in range(24)]
         queue = queue_of(scene)
-        await until(lambda: len(queue.turns) == 40)
+        await until(lambda: len(queue.turns) == 24)
         assert len(pool_threads() - before) <= MOST_THREADS
     await asyncio.gather(*tasks)
     assert most == 1
-    assert len(tokens) == 40
+    assert len(tokens) == 24
     assert tokens == sorted(set(tokens))
     # handed over, as among threads: about one request for each
-    assert len(scene.proxy.of("hand_over")) >= 36
+    assert len(scene.proxy.of("hand_over")) >= 20
     assert left_behind(scene) == []
 
 
@@ -350,17 +350,6 @@ async def test_task_may_enter_again_and_another_may_not(scene):
 # -- a bad network ---------------------------------------------------------------------------------
 
 
-@lost_in_two_ways
-async def test_lost_answers_are_harmless(scene, lose):
-    scene.proxy.next(lose(), op="acquire")
-    async with async_mutex(scene, timeout=20) as mutex:
-        assert mutex.held
-        assert scene.row.token == mutex.token
-        scene.proxy.next(lose(), op="release")
-    assert scene.applied("acquire") == [True, False]
-    assert left_behind(scene) == []
-
-
 async def test_task_that_cannot_reach_dynamodb_takes_no_thread_while_it_waits(scene):
     scene.proxy.always(drop_request())
     before = pool_threads()
@@ -440,18 +429,15 @@ async def test_cancelled_task_writes_no_more(row_scene):
     async def work():
         async with locked(row_scene.here, row_scene.key) as account:
             rows.append(account)
-            await asyncio.sleep(50)
+            await until_cancelled()
 
     task = asyncio.create_task(work())
-    while not rows:
-        await asyncio.sleep(0.01)
+    await until(lambda: rows)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    with row_scene.there.locked(row_scene.key, timeout=0) as account:
-        account.balance = 7
-        account.save()
-    assert row_scene.row.balance == 7
+    with row_scene.there.locked(row_scene.key, timeout=0), pytest.raises(RowLockedError):
+        await asyncio.to_thread(rows[0].save)
 
 
 async def test_loss_cancels_the_task_of_a_row(row_scene, fake_clock):
@@ -459,7 +445,7 @@ async def test_loss_cancels_the_task_of_a_row(row_scene, fake_clock):
         async with locked(row_scene.here, row_scene.key, cancel_on_loss=True):
             assert row_scene.there.locked(row_scene.key).force_release()
             fake_clock.advance(11)
-            await asyncio.sleep(50)
+            await until_cancelled()
 
 
 async def test_row_of_a_lock_that_is_entered_again_is_the_same(row_scene):

@@ -5,10 +5,11 @@ import math
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import uvloop
-from aio_scene import LONG, async_mutex, left_behind, queue_of, until
+from aio_scene import LONG, async_mutex, left_behind, queue_of, until, until_cancelled
 
 from dev.faultproxy import (
     Fault,
@@ -36,17 +37,27 @@ async def cancel(task, times=1):
         await task
 
 
+async def cancel_when(condition, call, times=1):
+    """Cancel a task that makes a call, once a condition holds."""
+    task = asyncio.create_task(call)
+    await until(condition)
+    await cancel(task, times)
+
+
 # -- at any await ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("late", [delay, delay_answer])
-async def test_cancelled_at_any_moment_of_a_section(scene, late):
+async def test_cancelled_at_any_moment_of_a_section(scene, late, several):
+    keys = [f"{scene.key}-{letter}" for letter in "abc"] if several else [scene.key]
+    make = AsyncMutex.for_keys if several else lambda keys, **options: async_mutex(scene, **options)
     scene.proxy.always(late(0.010))
     entered = []
 
     async def section():
-        async with async_mutex(scene) as mutex:
-            entered.append(mutex.held)
+        async with make(keys, model=scene.here) as lock:
+            entered.append(lock.held)
             await asyncio.sleep(0.010)
 
     cancelled = 0
@@ -59,7 +70,7 @@ async def test_cancelled_at_any_moment_of_a_section(scene, late):
             await task
         except asyncio.CancelledError:
             cancelled += 1
-        assert left_behind(scene) == []
+        assert [left_behind(replace(scene, key=key)) for key in keys] == [[]] * len(keys)
     assert cancelled == 30
     assert entered == [True] * 22
 
@@ -103,60 +114,43 @@ async def test_cancelled_at_any_moment_of_a_wait_in_line(scene):
 
 async def test_cancelled_while_it_polls(scene):
     other = scene.taken()
-    task = asyncio.create_task(async_mutex(scene, poll=(0.02, 0.02)).acquire())
-    await until(lambda: len(scene.proxy.of("GetItem")) >= 2)
-    await cancel(task)
+    call = async_mutex(scene, poll=(0.02, 0.02)).acquire()
+    await cancel_when(lambda: len(scene.proxy.of("GetItem")) >= 2, call)
     assert left_behind(scene) == ["a claim"]
     other.release()
     assert scene.other().acquire(blocking=False)
 
 
 @pytest.mark.parametrize(
-    ("op", "times", "undone_by"),
+    ("op", "times", "applied"),
     [
         ("acquire", 1, ["release"]),
         ("acquire", 3, ["release"]),
         ("renew", 1, ["attach", "release"]),
         ("attach", 1, ["attach", "release"]),
+        ("release", 2, ["release"]),
     ],
 )
-async def test_cancelled_while_a_request_is_under_way(scene, op, times, undone_by):
+async def test_cancelled_while_a_request_is_under_way(scene, op, times, applied):
     mutex = async_mutex(scene)
     call = mutex.acquire()
     if op != "acquire":
         await call
-        call = mutex.detach()
+        call = mutex.release() if op == "release" else mutex.detach()
     if op == "attach":
         call = AsyncMutex.attach(await call, model=scene.here)
         scene.proxy.log.clear()
     scene.proxy.next(delay_answer(0.3), op=op)
-    task = asyncio.create_task(call)
-    await until(lambda: scene.applied(op) == [True])
-    await cancel(task, times)
-    # it is over when the task is
+    await cancel_when(lambda: scene.applied(op) == [True], call, times)
+    # it is over when the task is, and what it came to is undone
     assert left_behind(scene) == []
-    assert scene.applied(*undone_by) == [True] * len(undone_by)
-
-
-async def test_cancelled_while_the_acquire_of_a_block_is_under_way(scene):
-    async def block():
-        async with async_mutex(scene):
-            pytest.fail("the block was entered")
-
-    scene.proxy.next(delay(0.3), op="acquire")
-    task = asyncio.create_task(block())
-    await asyncio.sleep(0.1)
-    await cancel(task)
-    assert left_behind(scene) == []
-    assert scene.applied("release") == [True]
+    assert scene.applied(*applied) == [True] * len(applied)
 
 
 async def test_cancelled_while_a_lost_acquire_is_repeated(scene):
     scene.proxy.next(drop_answer(), op="acquire")
     scene.proxy.always(drop_request(), op="acquire")
-    task = asyncio.create_task(async_mutex(scene).acquire())
-    await until(lambda: len(scene.proxy.of("acquire")) >= 3)
-    await cancel(task)
+    await cancel_when(lambda: len(scene.proxy.of("acquire")) >= 3, async_mutex(scene).acquire())
     assert left_behind(scene) == []
     # whether the first was applied was not known
     assert scene.applied("disown") == [True]
@@ -175,19 +169,6 @@ async def test_cancelled_while_the_lock_is_handed_over_to_it(scene):
     await cancel(task)
     await giving
     assert left_behind(scene) == []
-
-
-async def test_cancelled_while_it_releases(scene):
-    async def block():
-        async with async_mutex(scene):
-            scene.proxy.next(delay(0.3), op="release")
-
-    task = asyncio.create_task(block())
-    await until(lambda: scene.proxy.of("acquire"))
-    await asyncio.sleep(0.15)
-    await cancel(task, times=2)
-    assert left_behind(scene) == []
-    assert scene.applied("release") == [True]
 
 
 async def test_cancelled_while_it_waits_to_retry_a_release(scene, monkeypatch):
@@ -212,14 +193,11 @@ async def test_cancelled_while_it_waits_to_retry_a_release(scene, monkeypatch):
 
 async def test_cancelled_while_it_learns_that_the_lock_is_held(scene):
     scene.taken()
-    asked = threading.Event()
-
     mutex = async_mutex(scene)
     assert not await mutex.acquire(blocking=False)
+    asked = threading.Event()
     scene.proxy.next(after(lambda: asked.set() or time.sleep(0.3)))
-    task = asyncio.create_task(mutex.acquire(blocking=False))
-    await until(asked.is_set)
-    await cancel(task)
+    await cancel_when(asked.is_set, mutex.acquire(blocking=False))
     assert not mutex.held
     assert scene.row.is_held
 
@@ -233,9 +211,7 @@ async def test_cancelled_while_the_acquire_is_denied(scene):
         deny().meet(exchange)
 
     scene.proxy.next(Fault("deny_late", deny_late), op="acquire")
-    task = asyncio.create_task(async_mutex(scene).acquire())
-    await until(under_way.is_set)
-    await cancel(task)
+    await cancel_when(under_way.is_set, async_mutex(scene).acquire())
     assert left_behind(scene) == []
 
 
@@ -288,68 +264,59 @@ async def test_loss_cancels_the_task_that_holds(scene):
         async with async_mutex(scene, cancel_on_loss=True):
             assert scene.force()
             clock.advance(11)  # a renewal finds it
-            await asyncio.sleep(50)
+            await until_cancelled()
     assert raised.value.loss is Loss.FORCED
     # as if it had never been cancelled
     await asyncio.sleep(0)
 
 
-async def test_end_of_the_lease_cancels_the_task_that_holds(scene):
-    with FakeClock() as clock, pytest.raises(MutexLostError) as raised:
-        async with async_mutex(scene, cancel_on_loss=True, auto_renew=False):
-            clock.advance(31)
-            await asyncio.sleep(50)
-    assert raised.value.loss is Loss.EXPIRED
-
-
-async def test_loss_cancels_no_task_unless_asked_to(scene):
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_loss_is_reported_and_cancels_no_task_unless_asked_to(scene, awaited):
     lost = []
 
+    def on_lost(mutex):
+        lost.append((mutex, mutex.loss))
+
+    async def on_lost_awaited(mutex):
+        await asyncio.sleep(0)
+        assert asyncio.get_running_loop() is loop
+        on_lost(mutex)
+
+    loop = asyncio.get_running_loop()
+    still_inside = False
     with FakeClock() as clock, pytest.raises(MutexLostError):
-        async with async_mutex(scene, on_lost=lost.append) as mutex:
+        async with async_mutex(scene, on_lost=on_lost_awaited if awaited else on_lost) as mutex:
             assert scene.force()
             clock.advance(11)
             await until(lambda: lost)
             await asyncio.sleep(0.05)
-            assert lost == [mutex]
-            assert mutex.lost
-
-
-async def test_loss_is_reported_to_a_coroutine_function(scene):
-    lost = []
-
-    async def on_lost(mutex):
-        await asyncio.sleep(0)
-        lost.append((mutex.loss, asyncio.get_running_loop()))
-
-    with FakeClock() as clock, pytest.raises(MutexLostError):
-        async with async_mutex(scene, on_lost=on_lost):
-            assert scene.force()
-            clock.advance(11)
-            await until(lambda: lost)
-    assert lost == [(Loss.FORCED, asyncio.get_running_loop())]
+            still_inside = mutex.lost
+    assert still_inside
+    assert lost == [(mutex, Loss.FORCED)]
 
 
 async def test_only_the_task_that_lost_is_cancelled(scene):
     mutex = async_mutex(scene, cancel_on_loss=True, lease=6, timeout=50)
+    entered = asyncio.Event()
 
-    async def hold(entered):
+    async def lose():
         async with mutex:
             entered.set()
-            await asyncio.sleep(1 if mutex.fencing_token != first else 50)
-        return "done"
+            await until_cancelled()
 
-    first = 0
-    entered = asyncio.Event()
-    loser = asyncio.create_task(hold(entered))
+    async def win():
+        async with mutex:
+            await asyncio.wait({loser})
+            return mutex.held
+
+    loser = asyncio.create_task(lose())
     await entered.wait()
-    first = scene.row.version
-    winner = asyncio.create_task(hold(asyncio.Event()))
+    winner = asyncio.create_task(win())
     await asyncio.sleep(0.05)
     assert scene.force()
     with pytest.raises(MutexLostError):
         await loser
-    assert await winner == "done"
+    assert await winner
     assert left_behind(scene) == []
 
 
@@ -359,7 +326,7 @@ async def test_acquire_without_a_block_is_cancelled_as_well(scene):
             await async_mutex(scene, cancel_on_loss=True).acquire()
             assert scene.force()
             clock.advance(11)
-            await asyncio.sleep(50)
+            await until_cancelled()
 
     task = asyncio.create_task(work())
     with pytest.raises(asyncio.CancelledError):
@@ -380,7 +347,7 @@ async def test_lock_that_was_lost_before_the_block_began_cancels_it(scene, monke
 
     with pytest.raises(MutexLostError):
         async with async_mutex(scene, cancel_on_loss=True):
-            await asyncio.sleep(50)
+            await until_cancelled()
 
 
 @pytest.mark.parametrize("releasing", [True, False])
@@ -408,6 +375,7 @@ async def win_back(mutex):
 @pytest.mark.parametrize(
     ("react", "error", "match"),
     [
+        (None, MutexLostError, "lost"),
         (ignore, MutexLostError, "lost"),
         (fail, LookupError, "mine"),
         (win_back, MutexLostError, "had been lost"),
@@ -418,8 +386,11 @@ async def test_body_reacts_to_the_cancellation(scene, fake_clock, react, error, 
         async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
             fake_clock.advance(31)
             try:
-                await asyncio.sleep(50)
+                await until_cancelled()
             except asyncio.CancelledError:
+                assert mutex.loss is Loss.EXPIRED
+                if react is None:
+                    raise
                 await react(mutex)
     # as if it had never been cancelled
     await asyncio.sleep(0)
@@ -432,7 +403,7 @@ async def test_another_cancellation_at_the_same_time_counts(scene, fake_clock):
             assert scene.force()
             fake_clock.advance(11)
             try:
-                await asyncio.sleep(50)
+                await until_cancelled()
             except asyncio.CancelledError:
                 asyncio.current_task().cancel()
                 raise

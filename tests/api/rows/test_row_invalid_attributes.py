@@ -48,38 +48,28 @@ def stands(model):
     return client.get_item(**where, ConsistentRead=True)["Item"]
 
 
-def refused(caught, attribute):
+def refused(call, attribute):
+    """See that a call is refused, and that its error names the row and the attribute."""
+    with pytest.raises(InvalidRowError) as caught:
+        call()
     error = caught.value
     assert (error.key, error.attribute) == (f"{Account.Meta.table_name}/a", attribute)
     assert repr(attribute) in str(error)
 
 
 @every_wrong_claim
-def test_locked_is_refused(accounts, sent, wrong):
-    attributes, attribute = WRONG[wrong]
-    before = put(Account, attributes)
-    sent.clear()
-    with pytest.raises(InvalidRowError) as caught:
-        Account.locked("a").acquire()
-    refused(caught, attribute)
-    assert sent == ["UpdateItem"]
-    with pytest.raises(InvalidRowError) as caught:
-        Account.locked("a").locked()
-    refused(caught, attribute)
-    assert stands(Account) == before
-
-
-@pytest.mark.parametrize("wrong", ["end-text", "version-text", "token-missing"])
-@pytest.mark.parametrize("timeout", [0, 60])
-def test_locked_all_is_refused(accounts, wrong, timeout):
+def test_lock_is_refused(accounts, sent, wrong):
     attributes, attribute = WRONG[wrong]
     Account("b").save()
     before = put(Account, attributes)
-    with pytest.raises(InvalidRowError) as caught:
-        Account.locked_all(["a", "b"], timeout=timeout).acquire()
-    refused(caught, attribute)
+    sent.clear()
+    refused(Account.locked("a").acquire, attribute)
+    assert sent == ["UpdateItem"]
+    refused(Account.locked("a").locked, attribute)
+    for timeout in (0, 60):
+        refused(Account.locked_all(["a", "b"], timeout=timeout).acquire, attribute)
+        assert not Account.locked("b").locked()
     assert stands(Account) == before
-    assert not Account.locked("b").locked()
 
 
 @pytest.mark.parametrize(
@@ -94,9 +84,7 @@ def test_write_without_the_lock_is_refused_where_it_depends_on_it(accounts, wron
     row = Account.get("a")
     before = put(Account, attributes)
     writes = {"save": row.save, "update": lambda: changed(row), "delete": row.delete}
-    with pytest.raises(InvalidRowError) as caught:
-        writes[write]()
-    refused(caught, attribute)
+    refused(writes[write], attribute)
     assert stands(Account) == before
 
 
@@ -120,7 +108,9 @@ def test_advisory_write_is_refused_for_its_fencing_token_alone(accounts, monkeyp
 def test_rows_of_users_need_no_lock_and_may_have_what_they_like(accounts):
     own = {"token": {"N": "1"}, "expires_at": {"S": "x"}, "recordVersionNumber": {"S": "x"}}
     for attributes in ({}, own, {"lock_version": {"N": "7"}}):
-        put(Account, attributes)
+        row = put(Account, attributes)
+        assert not Account.locked("a").force_release()
+        assert stands(Account) == row
         with Account.locked("a", timeout=0) as row:
             changed(row)
         assert balance(Account) == 1
@@ -146,9 +136,3 @@ def test_force_puts_the_lock_of_a_row_right(accounts, wrong):
     with Account.locked("a", timeout=0) as locked:
         assert locked.balance == 5
         assert locked.row_lock.fencing_token == int(row["lock_version"]["N"]) + 1
-
-
-def test_force_leaves_a_row_alone_that_was_never_locked(accounts):
-    row = put(Account, {"token": {"N": "1"}})
-    assert not Account.locked("a").force_release()
-    assert stands(Account) == row

@@ -6,31 +6,26 @@ import math
 
 import pytest
 from pynamodb.attributes import (
-    BinaryAttribute,
     NumberAttribute,
     UnicodeAttribute,
     UTCDateTimeAttribute,
 )
-from pynamodb.models import Model
-from row_tables import LOCKABLE, PLAIN, created, made, meta
+from row_tables import LOCKABLE, PLAIN, binary, created, keyed, legacy_binary, made, meta
 
-from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, MutexError, RowLockMixin
-
-
-def keyed(kind, ranged=None, *, bases=LOCKABLE, **options):
-    attributes = {"pk": kind(hash_key=True, **options)}
-    if ranged is not None:
-        attributes["sk"] = ranged(range_key=True)
-    return made(attributes, bases)
+from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, MutexError
 
 
-TEXT = keyed(UnicodeAttribute)
-NUMBER = keyed(NumberAttribute)
-BINARY = keyed(BinaryAttribute, legacy_encoding=False)
-LEGACY = keyed(BinaryAttribute, legacy_encoding=True)
-TIME = keyed(UTCDateTimeAttribute)
-PAIR = keyed(UnicodeAttribute, UnicodeAttribute)
-MIXED = keyed(UnicodeAttribute, NumberAttribute)
+def model_of(*kinds):
+    return made(keyed(*kinds)(), LOCKABLE)
+
+
+TEXT = model_of(UnicodeAttribute)
+NUMBER = model_of(NumberAttribute)
+BINARY = model_of(binary)
+LEGACY = model_of(legacy_binary)
+TIME = model_of(UTCDateTimeAttribute)
+PAIR = model_of(UnicodeAttribute, UnicodeAttribute)
+MIXED = model_of(UnicodeAttribute, NumberAttribute)
 
 
 @pytest.mark.parametrize(
@@ -81,14 +76,10 @@ def test_keys_that_a_row_cannot_have(silence, model, key, message):
         model.locked_all([key])
 
 
-def test_lock_table_for_rows_is_checked(silence):
+def test_options_are_checked(silence):
     for lock_model in (TEXT, "LockItem", None):
         with pytest.raises(TypeError, match="model must be LockItem or a subclass"):
             Mutex.for_row(TEXT, "a", lock_model=lock_model)
-    with pytest.raises(TypeError, match="leese"):
-        Mutex.for_row(TEXT, "a", leese=3)
-    with pytest.raises(TypeError, match="leese"):
-        TEXT.locked("a", leese=3)
     for call in (TEXT.locked, lambda *key, **options: Mutex.for_row(TEXT, *key, **options)):
         with pytest.raises(ValueError, match="lease"):
             call("a", lease=0.1)
@@ -143,63 +134,46 @@ def test_very_long_keys_have_a_name_too(silence):
 
 
 def test_row_that_need_not_exist(table):
-    class Nowhere(Model):
-        class Meta:
-            table_name = "nowhere"
-
-        pk = UnicodeAttribute(hash_key=True)
-
-    with Mutex.for_row(Nowhere, "a", owner="me", data=[1]) as mutex:
+    nowhere = made({"pk": UnicodeAttribute(hash_key=True)}, PLAIN, "nowhere")
+    with Mutex.for_row(nowhere, "a", owner="me", data=[1]) as mutex:
         assert type(mutex) is Mutex
         assert mutex.data == [1]
         assert table.get("nowhere/a").owner == "me"
-        assert not Mutex.for_row(Nowhere, "a").acquire(blocking=False)
+        assert not Mutex.for_row(nowhere, "a").acquire(blocking=False)
         assert not Mutex.for_key("nowhere/a").acquire(blocking=False)
 
 
-class Other(LockItem):
-    class Meta(LockItem.Meta):
-        table_name = meta().table_name
-
-
-@pytest.mark.parametrize("lock_model", [LockItem, Other])
-def test_it_is_the_lock_of_a_row_whose_locks_are_in_that_table(table, monkeypatch, lock_model):
-    if lock_model is Other:
-        monkeypatch.setattr(Other.Meta, "table_name", meta().table_name)
-        Other.create_table()
-
-    class Row(RowLockMixin):
+def test_it_is_the_lock_of_a_row_whose_locks_are_in_that_table(table):
+    class Other(LockItem):
         Meta = meta()
-        lock_model = None
 
-        pk = UnicodeAttribute(hash_key=True)
-        sk = NumberAttribute(range_key=True)
-
-    Row.lock_model = lock_model
-    created(Row)("a/%", 1).save()
-    mutex = Mutex.for_row(Row, "a/%", 1.0, lock_model=lock_model)
-    with Row.locked("a/%", 1) as row:
-        assert row.row_lock.key == mutex.key
-        assert mutex.locked()
-        assert not mutex.acquire(blocking=False)
-    with mutex:
-        assert not Row.locked("a/%", 1).acquire(blocking=False)
-        assert Row.locked("a/%", 2).acquire(blocking=False)
+    Other.create_table()
+    for lock_model in (LockItem, Other):
+        row = created(model_of(UnicodeAttribute, NumberAttribute))
+        row.lock_model = lock_model
+        row("a/%", 1).save()
+        mutex = Mutex.for_row(row, "a/%", 1.0, lock_model=lock_model)
+        with row.locked("a/%", 1) as locked:
+            assert locked.row_lock.key == mutex.key
+            assert mutex.locked()
+            assert not mutex.acquire(blocking=False)
+        with mutex:
+            assert not row.locked("a/%", 1).acquire(blocking=False)
+            assert row.locked("a/%", 2).acquire(blocking=False)
 
 
 @pytest.mark.real("simulated", "local")
 @pytest.mark.parametrize(
-    ("model", "key", "other"),
+    ("kinds", "key", "other"),
     [
-        (PAIR, ("k" * 2048, "r" * 1024), ("k" * 2048, "r" * 1023)),
-        (keyed(BinaryAttribute, legacy_encoding=False), (b"\xff" * 2048,), (b"\xff" * 2047,)),
-        (keyed(NumberAttribute), (10**37 + 1,), (10**37,)),
+        ((UnicodeAttribute, UnicodeAttribute), ("k" * 2048, "r" * 1024), ("k" * 2048, "r" * 1023)),
+        ((binary,), (b"\xff" * 2048,), (b"\xff" * 2047,)),
+        ((NumberAttribute,), (10**37 + 1,), (10**37,)),
     ],
     ids=["text", "binary", "number"],
 )
-def test_rows_with_the_longest_keys_are_locked(table, monkeypatch, model, key, other):
-    monkeypatch.setattr(model.Meta, "table_name", meta().table_name)
-    created(model)
+def test_rows_with_the_longest_keys_are_locked(table, kinds, key, other):
+    model = created(model_of(*kinds))
     for one in (key, other):
         model(*one).save()
     with model.locked(*key) as row, model.locked(*other, timeout=0):

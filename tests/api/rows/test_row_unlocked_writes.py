@@ -3,8 +3,8 @@
 import pickle
 import random
 import time
-import uuid
 from contextlib import suppress
+from itertools import product
 
 import pytest
 from pynamodb.attributes import (
@@ -17,7 +17,7 @@ from pynamodb.attributes import (
 from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite
-from row_scene import TRANSACT, Account, delete, every_write, save, save_or_update, update
+from row_scene import TRANSACT, delete, every_write, save, save_or_update, update
 from scene import lost_in_two_ways
 
 from dev.faultproxy import (
@@ -62,59 +62,49 @@ def alone(row, write):
     write(row)
 
 
-ways = pytest.mark.parametrize("way", [alone, in_transaction])
-
-
 def assert_locked(any_scene, write):
     """See that a write is refused because another holds the row, and that nothing changes."""
     before = any_scene.everything
     with pytest.raises(RowLockedError) as raised:
         write()
     error = raised.value
-    assert error.applied is False
-    assert error.owner == "other"
-    assert error.expires_at == float(any_scene.claim["expires_at"]["N"])
-    assert error.key == any_scene.lock().key
-    assert all(part in str(error) for part in (any_scene.lock().key, "held by 'other' until"))
+    key, ends = any_scene.lock().key, float(any_scene.claim["expires_at"]["N"])
+    assert (error.applied, error.owner, error.key, error.expires_at) == (False, "other", key, ends)
+    assert all(part in str(error) for part in (key, "held by 'other' until"))
     assert any_scene.everything == before
 
 
 # -- while another holds the row -------------------------------------------------------------------
 
 
-@ways
-@every_write
-def test_write_is_refused_while_another_holds_the_row(any_scene, way, write):
-    other = any_scene.taken()
-    assert_locked(any_scene, lambda: way(any_scene.here(any_scene.key), write))
-    update(other.row, "other", unlock=True)
-    if write is save:
-        way(any_scene.row, write)
-    else:
-        way(any_scene.here(any_scene.key), write)
-    assert any_scene.gone if write is delete else any_scene.row.balance == 2
-
-
 @pytest.mark.real("simulated", "local")
-def test_write_of_any_kind_is_refused(any_scene):
-    row = any_scene.row
-    any_scene.taken()
-    for write in (save, update, delete):
-        assert_locked(any_scene, lambda write=write: write(row))
+def test_write_is_refused_while_another_holds_the_row(any_scene):
+    here, key = any_scene.here, any_scene.key
+    for way, write in product((alone, in_transaction), (save, update, delete)):
+        any_scene.old(key).save()
+        other = any_scene.taken()
+        for row in (here(key), any_scene.row):
+            assert_locked(any_scene, lambda row=row, way=way, write=write: way(row, write))
+        update(other.row, "other", unlock=True)
+        way(any_scene.row, write)
+        assert any_scene.gone if write is delete else any_scene.row.balance == 2
     # one locked row refuses a whole transaction
-    free = any_scene.here(f"{any_scene.key}-free", balance=5)
-    held = any_scene.here(any_scene.key)
+    any_scene.old(key).save()
+    any_scene.taken()
+    free, held = here(f"{key}-free", balance=5), here(key)
     assert_locked(
         any_scene, lambda: transact(free, lambda t: t.save(free), lambda t: t.delete(held))
     )
-    assert any_scene.here.count(free.name) == 0
+    assert here.count(free.name) == 0
 
 
 @every_write
 def test_write_after_the_lock_was_released_is_one_without_it(any_scene, write):
     with any_scene.lock() as row:
         pass
-    assert not row.is_locked
+    with pytest.raises(MutexNotHeldError) as raised:
+        row.save(unlock=True)
+    assert not isinstance(raised.value, MutexLostError)
     other = any_scene.taken()
     assert_locked(any_scene, lambda: write(row))
     other.release()
@@ -123,10 +113,14 @@ def test_write_after_the_lock_was_released_is_one_without_it(any_scene, write):
     assert any_scene.gone if write is delete else any_scene.row.balance == 1
 
 
-@save_or_update
-def test_unlocking_write_without_the_lock_is_not_sent(any_scene, write):
-    with pytest.raises(MutexNotHeldError):
-        write(any_scene.here(any_scene.key), unlock=True)
+def test_write_that_cannot_be_is_not_sent(any_scene):
+    row = any_scene.here(any_scene.key)
+    for write in (save, update):
+        with pytest.raises(MutexNotHeldError, match="not locked here"):
+            write(row, unlock=True)
+    for actions in ([], None, ()):
+        with pytest.raises(TypeError, match="non-empty list"):
+            row.update(actions)
     assert any_scene.proxy.kinds() == []
 
 
@@ -160,18 +154,10 @@ def test_refused_after_a_lost_answer(row_scene, write, lose):
     assert pickle.loads(pickle.dumps(raised.value)).applied is None
 
 
-@save_or_update
-def test_transaction_is_not_refused_after_a_lost_answer(any_scene, write):
-    """Its token shows that the first attempt was applied."""
-    any_scene.proxy.next(drop_answer(then=any_scene.taken), op="TransactWriteItems")
-    in_transaction(any_scene.here(any_scene.key), write)
-    assert any_scene.row.last == "mine"
-
-
 # -- dead holders ----------------------------------------------------------------------------------
 
 
-@ways
+@pytest.mark.parametrize("way", [alone, in_transaction])
 @every_write
 @pytest.mark.parametrize("late", [save, update, delete])
 def test_dead_holder_stops_nobody_and_is_stopped_itself(any_scene, way, write, late):
@@ -219,19 +205,15 @@ def test_lock_that_is_not_enforced_stops_no_write(any_scene, advisory, write):
     other = any_scene.taken()
     version = other.fencing_token
     write(advisory(any_scene.key))
-    if write is delete:
-        assert any_scene.gone
-    else:
-        assert any_scene.row.balance == 1
-        assert any_scene.version >= version
+    assert any_scene.gone if write is delete else any_scene.row.balance == 1
     if not any_scene.in_table and write is not update:
         # the claim ended with the row that carried it
         with pytest.raises(MutexLostError) as raised:
             save(other.row, "late")
         assert raised.value.applied is False
-        if write is save:
-            assert any_scene.version > version
+        assert write is delete or any_scene.version > version
         return
+    assert any_scene.version >= version
     if write is update:
         # it leaves the claim alone
         update(other.row, "other")
@@ -263,49 +245,40 @@ def test_save_whose_answer_is_lost_is_reported_as_applied(row_scene, lose, times
     assert row_scene.row.balance == 1
 
 
-@lost_in_two_ways
-def test_save_of_a_model_with_a_version_whose_answer_is_lost_is_reported_as_applied(
-    row_scene, lose
-):
-    versioned = subclass(row_scene.here, revision=VersionAttribute())
-    row = versioned(row_scene.key)
-    for n in (1, 2):
-        row_scene.proxy.next(lose(), op="PutItem")
-        save(row)
-        assert row.revision == n
-    assert versioned.get(row_scene.key, consistent_read=True).revision == 2
-
-
-def test_save_that_was_written_over_before_the_repeat_is_not_reported_as_refused(row_scene):
-    # without a lock the last one wins, as always
-    row_scene.proxy.next(drop_answer(then=lambda: save(row_scene.row, "other")), op="PutItem")
+@pytest.mark.parametrize("meet", [after, drop_answer])
+def test_save_that_meets_another_takes_the_next_token(row_scene, meet):
+    """Also if it was applied, and written over before the repeat: without a lock the last one wins, as always."""
+    row_scene.proxy.next(meet(lambda: save(row_scene.row, "other")), op="PutItem")
     save(row_scene.here(row_scene.key))
     assert row_scene.row.last == "mine"
 
 
 @lost_in_two_ways
-def test_transaction_without_a_lock_whose_answer_is_lost_is_repeated_as_it_was(any_scene, lose):
-    # by its token DynamoDB knows it again, as it does PynamoDB's own
-    any_scene.proxy.next(lose(), lose(), op="TransactWriteItems")
-    in_transaction(any_scene.here(any_scene.key), update)
-    sent = [seen.body for seen in any_scene.proxy.of("TransactWriteItems")]
-    assert len(sent) == 3
-    assert sent[0] == sent[1] == sent[2]
-    assert sent[0]["ClientRequestToken"]
-    if any_scene.remembers:
-        assert any_scene.row.balance == 1
+@save_or_update
+def test_transaction_without_a_lock_whose_answer_is_lost_is_repeated_as_it_was(
+    any_scene, lose, write
+):
+    """By its token DynamoDB knows it again, as it does PynamoDB's own; even if another has taken the lock since."""
+    any_scene.proxy.next(lose(), lose(then=any_scene.taken), op=TRANSACT)
+    in_transaction(any_scene.here(any_scene.key), write)
+    first, *others = [seen.body for seen in any_scene.proxy.of(TRANSACT)]
+    assert first["ClientRequestToken"]
+    assert others == [first, first]
+    assert (any_scene.row.balance, any_scene.row.last) == (1, "mine")
 
 
 @save_or_update
-def test_condition_of_the_callers_own_is_pynamodbs_error(any_scene, write):
-    errors = (PutError, UpdateError, TransactWriteError)
-    with pytest.raises(errors) as raised:
-        write(any_scene.here(any_scene.key), condition=any_scene.here.balance == 99)
+@pytest.mark.parametrize("enforced", [True, False])
+def test_condition_of_the_callers_own_is_pynamodbs_error(any_scene, write, enforced):
+    model = subclass(any_scene.here, lock_enforced=enforced)
+    with pytest.raises((PutError, UpdateError, TransactWriteError)) as raised:
+        write(model(any_scene.key), condition=model.balance == 99)
     assert not isinstance(raised.value, MutexError)
-    code = (
-        "TransactionCanceledException" if any_scene.in_table else "ConditionalCheckFailedException"
-    )
+    # next to a lock table too, a write that is not enforced is a plain one
+    together = any_scene.in_table and enforced
+    code = "TransactionCanceledException" if together else "ConditionalCheckFailedException"
     assert raised.value.cause_response_code == code
+    assert (TRANSACT in any_scene.proxy.kinds()) is together
     assert any_scene.row.balance == 0
 
 
@@ -343,34 +316,28 @@ def test_save_next_to_a_higher_token_takes_the_next_one(row_scene):
     assert row_scene.taken().fencing_token > ahead + 2
 
 
-def test_save_that_meets_another_takes_the_next_token(row_scene):
-    row_scene.proxy.next(after(lambda: save(row_scene.row, "other")), op="PutItem")
-    save(row_scene.here(row_scene.key))
-    assert row_scene.row.last == "mine"
-
-
 def do_something(scene, chance):
     """Do what may happen to a row, but for its deletion; return what it was."""
     model = chance.choice([scene.here, scene.there])
-    kinds = ["lock", "force", "write", "write in a transaction"]
-    (what,) = chance.choices(kinds, weights=[8, 1, 2, 2])
+    (what,) = chance.choices(["lock", "force", alone, in_transaction], weights=[8, 1, 2, 2])
     if what == "force":
         model.locked(scene.key).force_release()
         return what
-    scene.expire_if_held()
-    if what == "lock":
-        writes = chance.choice([(), (save,), (update, save), (save, update)])
-        lock = model.locked(scene.key, timeout=20, auto_renew=False, poll=(0.01, 0.02))
-        assert lock.acquire()
-        for write in writes:
-            write(lock.row)
-        unlock = chance.choice([True, False])
-        if unlock:
-            save(lock.row, unlock=True)
-        return what, writes, unlock
-    write, way = chance.choice([save, update]), alone if what == "write" else in_transaction
-    way(model(scene.key), write)
-    return what, write
+    if not scene.is_free:
+        scene.expire()
+    if what != "lock":
+        write = chance.choice([save, update])
+        what(model(scene.key), write)
+        return what, write
+    writes = chance.choice([(), (save,), (update, save), (save, update)])
+    lock = model.locked(scene.key, timeout=20, auto_renew=False, poll=(0.01, 0.02))
+    assert lock.acquire()
+    for write in writes:
+        write(lock.row)
+    unlock = chance.choice([True, False])
+    if unlock:
+        save(lock.row, unlock=True)
+    return what, writes, unlock
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -379,19 +346,20 @@ def test_tokens_never_fall(row_scene, seed):
     seen = 0
     history = []
     for _ in range(25):
-        holder_before = row_scene.claim.get("token")
+        holder = row_scene.claim.get("token")
         history.append(do_something(row_scene, chance))
-        version = int(row_scene.claim.get("version", {"N": "0"})["N"])
+        claim = row_scene.claim
+        version = int(claim.get("version", {"N": "0"})["N"])
         assert version >= seen, history
-        if row_scene.claim.get("token") != holder_before and "token" in row_scene.claim:
-            assert version > seen, history
+        assert version > seen or claim.get("token") in (None, holder), history
         seen = version
 
 
 # -- what a first answer does not show ---------------------------------------------------------------
 
 
-def test_own_save_is_recognised_by_all_that_it_wrote(row_scene):
+@lost_in_two_ways
+def test_own_save_is_recognised_by_all_that_it_wrote(row_scene, lose):
     full = subclass(
         row_scene.here,
         words=UnicodeSetAttribute(null=True),
@@ -400,19 +368,15 @@ def test_own_save_is_recognised_by_all_that_it_wrote(row_scene):
         weight=NumberAttribute(null=True),
         revision=VersionAttribute(),
     )
-    row = full(
-        row_scene.key,
-        words={"b", "a", "c"},
-        numbers={3, 1.5, 20},
-        things=["x", 2, {"y": [3.0]}],
-        weight=1e2,
-    )
-    row_scene.proxy.next(drop_answer(), op="PutItem")
-    save(row)  # without being recognised it would be refused by its own revision
-    assert row.revision == 1
-    assert row_scene.applied("PutItem") == [True, False]
+    words, numbers, things = {"b", "a", "c"}, {3, 1.5, 20}, ["x", 2, {"y": [3.0]}]
+    row = full(row_scene.key, words=words, numbers=numbers, things=things, weight=1e2)
+    for revision in (1, 2):
+        row_scene.proxy.next(lose(), op="PutItem")
+        save(row)  # without being recognised it would be refused by its own revision
+        assert row.revision == full.get(row_scene.key, consistent_read=True).revision == revision
+    assert row_scene.applied("PutItem") == [True, False] * 2
     stored = full.get(row_scene.key, consistent_read=True)
-    assert (stored.words, stored.numbers, stored.weight) == ({"a", "b", "c"}, {1.5, 3, 20}, 100)
+    assert (stored.words, stored.numbers, stored.weight) == (words, numbers, 100)
 
 
 def test_save_that_another_outran_in_the_same_place_is_not_its_own(row_scene):
@@ -434,12 +398,11 @@ def test_client_that_knows_no_server_time_yet_learns_that_a_claim_is_dead(row_sc
     row_scene.expire()
     with fault_proxy(row_scene.engine) as proxy:
         fresh = through(proxy, row_scene.there)
-        with TransactWrite(connection=Connection(host=proxy.url)) as transaction:
-            # a save would read the row first
-            transaction.update(fresh(row_scene.key), [fresh.balance.set(7)])
+        row = fresh(row_scene.key)
+        # a save would read the row first
+        transact(row, lambda t: t.update(row, [fresh.balance.set(7)]))
         applied = [seen.applied for seen in proxy.of(TRANSACT)]
-        assert applied[0] is False
-        assert applied[-1] is True
+        assert (applied[0], applied[-1]) == (False, True)
     assert row_scene.row.balance == 7
     assert row_scene.is_free
 
@@ -456,14 +419,6 @@ def test_conflict_next_to_a_refusal_shows_nothing_yet(row_scene):
     assert row_scene.row.balance == 1
 
 
-def test_condition_of_a_plain_write_next_to_a_lock_table_is_pynamodbs_error(table_scene):
-    advisory = subclass(table_scene.here, lock_enforced=False)
-    with pytest.raises(Exception, match="UpdateItem") as raised:
-        update(advisory(table_scene.key), condition=Account.balance == 99)
-    assert raised.value.cause_response_code == "ConditionalCheckFailedException"
-    assert table_scene.proxy.kinds() == ["UpdateItem"]
-
-
 def test_transaction_without_rows_that_can_be_locked_is_pynamodbs_own(row_scene):
     old = row_scene.old
     with TransactWrite(connection=Connection()) as transaction:
@@ -473,12 +428,6 @@ def test_transaction_without_rows_that_can_be_locked_is_pynamodbs_own(row_scene)
     refused.save(old(row_scene.key), condition=old.balance == 99)
     with pytest.raises(TransactWriteError):
         refused.__exit__(None, None, None)
-
-
-def test_update_needs_actions(row_scene):
-    for actions in ([], None, ()):
-        with pytest.raises(TypeError, match="non-empty list"):
-            row_scene.here(row_scene.key).update(actions)
 
 
 # -- batches, which carry no conditions -------------------------------------------------------------
@@ -502,18 +451,18 @@ def test_batch_refuses_a_row_that_is_locked_here(any_scene, what):
 def test_batch_refuses_a_row_whose_lock_was_lost(any_scene):
     row = any_scene.locked()
     any_scene.forced_and_taken()
-    with pytest.raises(MutexLostError):
-        save(row)
-    with pytest.raises(MutexError, match="batch"), any_scene.here.batch_write() as batch:
-        batch.save(row)
+    for notice in (row.save, row.row_lock.release):
+        with pytest.raises(MutexLostError):
+            notice()
+        with pytest.raises(MutexError, match="batch"), any_scene.here.batch_write() as batch:
+            batch.save(row)
 
 
 def test_batch_takes_no_claim_along(row_scene):
     with row_scene.lock():
         row = row_scene.row
-    name = f"copy-{uuid.uuid4().hex}"
-    row.name = name
+    row.name = f"{row_scene.key}-copy"
     with row_scene.here.batch_write() as batch:
         batch.save(row)
-    copied = row_scene.there._get_connection().get_item(name, consistent_read=True)["Item"]
-    assert {key for key in copied if key.startswith("lock_")} == set()
+    copied = row_scene.there._get_connection().get_item(row.name, consistent_read=True)["Item"]
+    assert not any(key.startswith("lock_") for key in copied)

@@ -94,6 +94,13 @@ def on_terminal(*args, columns=80):
     return exited.value.code or 0, sent, plain(sent)
 
 
+def end_of(process):
+    """Read what a terminal shows to the end; return the exit code, and what was shown, without colours."""
+    sent = process.read()
+    process.close()
+    return process.exitstatus, plain(sent)
+
+
 def plain(sent):
     """Return what a terminal shows of a text, without colours."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", sent)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from contextlib import contextmanager, suppress
 
+from cli import COMMAND
 from click.testing import CliRunner
 
 from pynamodb_mutex import Mutex
 from pynamodb_mutex.cli._app import app
 
-RUN = [sys.executable, "-m", "pynamodb_mutex.cli", "run"]
+RUN = [*COMMAND, "run"]
 GENEROUS = 60.0
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import click
 import pytest
+from botocore.exceptions import ClientError
 from cli import run_cli, terminal
 
 from pynamodb_mutex import LockItem
@@ -51,6 +52,12 @@ def json_of(*args, **more):
     done = run_cli(*args, "--json", **more)
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def refuse_request(operation, code, message):
+    """Raise what a client raises if DynamoDB refuses a request."""
+    error = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {}}
+    raise ClientError(error, operation)
 
 
 def wrong_usage(*args):

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +14,9 @@ import boto3
 import pytest
 import yaml
 from botocore.client import BaseClient
-from botocore.exceptions import ClientError
 from cli import answered, run_cli
-from cli_scene import wrong_usage
+from cli_scene import refuse_request, wrong_usage
 from driving import batch_of, send_renewal
-from lock_items import Wire
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from row_tables import LOCKABLE, created, made
@@ -183,9 +182,9 @@ def test_delete_table_refuses_while_locks_are_held(table):
 
 
 @pytest.mark.real("embedded")
-def test_delete_table_while_another_process_deletes_it(table, monkeypatch):
+def test_delete_table_while_another_process_deletes_it(table, monkeypatch, wire):
     monkeypatch.setattr(_infrastructure, "_POLL", 0.01)
-    wire, client, name = Wire(monkeypatch), boto3.client("dynamodb"), table.Meta.table_name
+    client, name = boto3.client("dynamodb"), table.Meta.table_name
     wire.before["DeleteTable"] = lambda: client.delete_table(TableName=name)
     assert printed("delete-table", "--yes").endswith(" is deleted\n")
     table.create_table()
@@ -203,17 +202,13 @@ def test_delete_table_while_another_process_deletes_it(table, monkeypatch):
 
 
 @pytest.mark.real("embedded")
-def test_delete_table_reports_what_fails(table, monkeypatch):
+def test_delete_table_reports_what_fails(table, monkeypatch, wire):
     monkeypatch.setattr(_infrastructure, "_POLL", 0.01)
     monkeypatch.setattr(_infrastructure, "_LONGEST_WAIT", 0.03)
-    wire = Wire(monkeypatch)
-
-    def denied():
-        error = {"Error": {"Code": "AccessDeniedException", "Message": "not you"}}
-        raise ClientError(error, "DeleteTable")
-
     for operation in ("DeleteTable", "DescribeTable"):
-        wire.before[operation] = denied
+        wire.before[operation] = partial(
+            refuse_request, operation, "AccessDeniedException", "not you"
+        )
         assert "not you" in printed("delete-table", "--yes", code=1)
     wire.after["DescribeTable"] = lambda answer: answer["Table"].update(TableStatus="DELETING")
     assert "is still DELETING after 0 s" in printed("delete-table", "--yes", code=1)
@@ -380,10 +375,7 @@ def test_template_is_the_table_that_create_table_creates(engine, monkeypatch, mo
 
 def test_template_quotes_names_that_a_language_would_misread():
     assert read_all("--model", f"{__name__}:Odd") == Described(
-        "1e3",
-        (("no", "S"), ('${a} %{b} "c" \\ é', "N")),
-        ("# ttl: 1", True),
-        None,
+        "1e3", (("no", "S"), ('${a} %{b} "c" \\ é', "N")), ("# ttl: 1", True), None
     )
 
 

@@ -14,17 +14,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from cli_scene import change, client, end_of, entry
 from lock_items import Elsewhere
-from run_scene import (
-    RUN,
-    free,
-    is_there,
-    outcome,
-    run_here,
-    running,
-    text_in,
-    until,
-    watched,
-)
+from run_scene import RUN, free, is_there, outcome, run_here, running, text_in, until, watched
 
 from dev.faultproxy import drop_request, server_error, throttle
 from pynamodb_mutex import LockItem

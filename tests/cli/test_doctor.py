@@ -16,6 +16,7 @@ import pytest
 from boto3.dynamodb.types import TypeSerializer
 from cli import run_cli
 from cli_scene import client, on_terminal, refuse_request
+from plain_tables import create_plain_table
 from pynamodb.attributes import TTLAttribute, UnicodeAttribute
 
 from dev.faultproxy import (
@@ -100,12 +101,7 @@ def create(monkeypatch, key="key", kind="S", **more):
     """Create a table by hand, and make it that of LockItem."""
     name = f"locks-{uuid.uuid4().hex}"
     monkeypatch.setattr(LockItem.Meta, "table_name", name)
-    client().create_table(
-        TableName=name,
-        KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind}],
-        **({"BillingMode": "PAY_PER_REQUEST"} | more),
-    )
+    create_plain_table(client(), name, {key: kind}, **more)
 
 
 @pytest.mark.real

@@ -17,6 +17,7 @@ from botocore.client import BaseClient
 from cli import answered, run_cli
 from cli_scene import refuse_request, wrong_usage
 from driving import batch_of, send_renewal
+from plain_tables import create_plain_table
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from row_tables import LOCKABLE, created, made
@@ -132,12 +133,7 @@ def test_delete_table_refuses_a_protected_table_and_deletes_others(name):
 @pytest.mark.real("embedded")
 @pytest.mark.parametrize(("key", "kind"), [("id", "S"), ("key", "N")])
 def test_a_table_with_other_keys_is_left_alone(name, key, kind):
-    boto3.client("dynamodb").create_table(
-        TableName=name,
-        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind}],
-        KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_plain_table(boto3.client("dynamodb"), name, {key: kind})
     done = run_cli("--table", name, "delete-table", "--yes", "--force")
     assert done.exit_code == 1
     assert f"is not a lock table: it has hash key '{key}' ({kind})" in done.stderr
@@ -501,24 +497,20 @@ def test_a_role_has_the_actions_of_its_requests_and_no_others(table, needed, rol
     assert on(table, needed) == allowed(role)
 
 
-def test_viewer(table, needed):
-    with held_elsewhere("a"):
+def test_roles_of_who_looks_and_of_who_breaks_a_claim(table, needed):
+    def look():
         needed.clear()
+        assert [item.key for item in LockItem.held()] == ["a"]
+        assert run_cli("ls", "a").exit_code == 0
+
+    with held_elsewhere("a"):
+        look()
         assert Mutex.for_key("a").locked()
-        assert [item.key for item in LockItem.held()] == ["a"]
-        assert run_cli("ls", "a").exit_code == 0
-    # held_elsewhere releases its lock from a process of its own
-    assert on(table, needed) - {"UpdateItem"} == allowed("viewer")
-
-
-def test_operator(table, needed):
-    with held_elsewhere("a"):
-        needed.clear()
-        assert [item.key for item in LockItem.held()] == ["a"]
-        assert run_cli("ls", "a").exit_code == 0
+        assert on(table, needed) == allowed("viewer")
+        look()
         assert LockItem.force_release("a")
-    described = {"DescribeTable", "DescribeTimeToLive"}
-    assert on(table, needed) | described == allowed("operator")
+        described = {"DescribeTable", "DescribeTimeToLive"}  # by the doctor
+        assert on(table, needed) | described == allowed("operator")
     assert described <= set(USES)
 
 

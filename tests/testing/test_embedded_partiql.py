@@ -9,6 +9,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from plain_tables import create_plain_table
 
 from pynamodb_mutex.testing import Engine, use
 
@@ -55,14 +56,7 @@ class Tables:
 
     def _create(self, *keys):
         name = f"partiql_{uuid.uuid4().hex}"
-        self.client.create_table(
-            TableName=name,
-            KeySchema=[
-                {"AttributeName": key, "KeyType": "RANGE" if key == "r" else "HASH"} for key in keys
-            ],
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
-            BillingMode="PAY_PER_REQUEST",
-        )
+        create_plain_table(self.client, name, dict.fromkeys(keys, "S"))
         return name
 
     def put(self, **attributes):

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import boto3
 import pytest
 from engines import BOTH, STARTED_HERE
+from plain_tables import create_plain_table
 from run_scene import is_there, until
 
 from pynamodb_mutex.testing import (
@@ -276,12 +277,7 @@ def test_environment_is_enough_for_a_subprocess(monkeypatch, tmp_path, embedded_
     code = "import boto3; print(*boto3.client('dynamodb').list_tables()['TableNames'])"
     with use(embedded_engine):
         client = boto3.client("dynamodb")
-    client.create_table(
-        TableName="found-by-its-environment",
-        KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "k", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_plain_table(client, "found-by-its-environment", {"k": "S"})
     config = tmp_path / "config"
     config.write_text("[default]\nignore_configured_endpoint_urls = true\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from botocore.client import BaseClient
 from cli import run_cli
-from cli_scene import BROKEN, change, client, entry, json_of, on_terminal, put, wrong_usage
+from cli_scene import BROKEN, change, entry, json_of, on_terminal, put, stored, wrong_usage
 from lock_items import Elsewhere
 from rich.console import Console, Group
 from rich.text import Text
@@ -443,9 +443,8 @@ def test_the_longest_label_of_a_waiter_fits_a_terminal_of_80_columns(table):
 
 def set_attributes(**values):
     """Write attributes of the row of "a" as DynamoDB has them; None removes one."""
-    row = client().get_item(TableName=LockItem.Meta.table_name, Key={"key": {"S": "a"}})["Item"]
-    row = {name: value for name, value in (row | values).items() if value is not None}
-    client().put_item(TableName=LockItem.Meta.table_name, Item=row)
+    row = {name: value for name, value in (stored("a") | values).items() if value is not None}
+    put(row.pop("key")["S"], **row)
 
 
 @pytest.mark.parametrize(
@@ -702,7 +701,7 @@ def test_live_view_counts_what_does_not_fit_and_shows_failures(watching):
     watching.look()
     view = frame(watching, height=18)
     assert "held: 5   abandoned: 1" in view
-    assert "and 2 more" in view
+    assert ("k3" in view, "k4" in view, "and 2 more" in view) == (True, False, True)
     assert view.endswith("the news\n")
     watching.trouble = "Scan failed: cut"
     assert "Scan failed: cut; retrying" in frame(watching)

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import click
 import pytest
+from botocore.exceptions import ClientError
 from cli import run_cli, terminal
 
 from pynamodb_mutex import LockItem
@@ -53,6 +54,12 @@ def json_of(*args, **more):
     return json.loads(done.stdout)
 
 
+def refuse_request(operation, code, message):
+    """Raise what a client raises if DynamoDB refuses a request."""
+    error = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {}}
+    raise ClientError(error, operation)
+
+
 def wrong_usage(*args):
     """Run a command that is used wrongly; return what it says."""
     done = run_cli(*args)
@@ -92,6 +99,13 @@ def on_terminal(*args, columns=80):
                 chunks.append(chunk)
     sent = b"".join(chunks).decode()
     return exited.value.code or 0, sent, plain(sent)
+
+
+def end_of(process):
+    """Read what a terminal shows to the end; return the exit code, and what was shown, without colours."""
+    sent = process.read()
+    process.close()
+    return process.exitstatus, plain(sent)
 
 
 def plain(sent):

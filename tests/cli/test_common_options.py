@@ -15,7 +15,7 @@ from decimal import Decimal
 import cli_models
 import pytest
 from cli import COMMAND, run_cli
-from cli_scene import json_of, plain, wrong_usage
+from cli_scene import end_of, json_of, wrong_usage
 from click.testing import CliRunner
 from lock_items import Elsewhere
 from pynamodb.attributes import MapAttribute
@@ -26,9 +26,7 @@ from pynamodb_mutex.cli import INTERRUPTED, main
 from pynamodb_mutex.cli import _output as output
 from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.cli._place import Place
-from pynamodb_mutex.testing import environment, expire, held_elsewhere
-
-CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+from pynamodb_mutex.testing import expire, held_elsewhere
 
 
 def failure(*args, **more):
@@ -215,8 +213,8 @@ def test_an_endpoint_that_does_not_answer_is_reported(embedded, monkeypatch):
 
 def test_a_profile_comes_before_credentials_of_the_environment(embedded, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_PROFILE", "")  # put back afterwards, as are these
-    for name in CREDENTIALS:
-        monkeypatch.setenv(name, "theenvironments")
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"):
+        monkeypatch.setenv(f"AWS_{name}", "theenvironments")
     credentials = tmp_path / "credentials"
     credentials.write_text("[ops]\naws_access_key_id = theprofiles\naws_secret_access_key = x\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
@@ -344,73 +342,35 @@ def test_completion_script(shell):
     assert "pynamodb-mutex" in done.stdout
 
 
-def asking(*words):
-    """Return the environment by which bash asks to complete the last word."""
-    return {
-        "_PYNAMODB_MUTEX_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(["pynamodb-mutex", *words]),
-        "COMP_CWORD": str(len(words)),
-    }
-
-
-def completed(printed):
-    return [line.partition(",")[2] for line in printed.splitlines() if line]
-
-
 @pytest.mark.real("embedded")
-def test_completion_of_keys(table, engine, monkeypatch):
+def test_completion_of_keys(table):
+    def asking(*words):
+        """Return the environment by which bash asks to complete the last word."""
+        return {
+            "_PYNAMODB_MUTEX_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(["pynamodb-mutex", *words]),
+            "COMP_CWORD": str(len(words)),
+        }
+
     def complete(*words):
-        with monkeypatch.context() as patch:
-            for name, value in asking(*words).items():
-                patch.setenv(name, value)
-            done = CliRunner().invoke(app, prog_name="pynamodb-mutex")
+        done = CliRunner().invoke(app, prog_name="pynamodb-mutex", env=asking(*words))
         assert (done.exit_code, done.stderr) == (0, "")
         return completed(done.stdout)
+
+    def completed(printed):
+        return [line.partition(",")[2] for line in printed.splitlines() if line]
 
     with held_elsewhere("deploy"), held_elsewhere("debug"), held_elsewhere("other one"):
         assert complete("show", "de") == ["debug", "deploy"]
         assert complete("watch", "debug", "o") == []
         assert "show" in complete("s")
         assert complete("--endpoint-url", "http://127.0.0.1:9", "show", "de") == []
-        env = environment(engine) | asking("show", "de")
+        env = {**os.environ, **asking("show", "de")}
         done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, check=False)
         assert (completed(done.stdout), done.stderr) == (["debug", "deploy"], "")
 
 
 # -- at a terminal ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def spawn(engine):
-    """Starts a command on a terminal of its own."""
-    pexpect = pytest.importorskip("pexpect")
-    children = []
-
-    def start(*args):
-        env = {**environment(engine), "TERM": "xterm-256color"}
-        for name in ("COLUMNS", "LINES", "NO_COLOR"):
-            env.pop(name, None)
-        child = pexpect.spawn(
-            COMMAND[0],
-            [*COMMAND[1:], *args],
-            env=env,
-            encoding="utf-8",
-            timeout=60,
-            dimensions=(24, 80),
-        )
-        children.append(child)
-        return child
-
-    yield start
-    for child in children:
-        child.close(force=True)
-
-
-def rest(child):
-    """Read to the end; return the exit code and what was shown, without colours."""
-    sent = child.read()
-    child.close()
-    return child.exitstatus, plain(sent)
 
 
 @pytest.mark.real("embedded")
@@ -425,7 +385,7 @@ def test_live_view_until_ctrl_c(table, spawn):
         mutex.release()
         child.expect("deploy  freed")
         child.sendintr()
-        code, shown = rest(child)
+        code, shown = end_of(child)
         assert (code, "Traceback" in shown) == (0, False)
 
 
@@ -443,5 +403,5 @@ def test_ctrl_c_at_the_question_breaks_nothing(table, spawn):
             child.sendintr()
             if child.expect(["interrupted", pexpect.TIMEOUT], timeout=5) == 0:
                 break
-        assert rest(child)[0] == 130
+        assert end_of(child)[0] == 130
         assert LockItem.get("a").token == item.token

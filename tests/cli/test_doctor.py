@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 import uuid
 from dataclasses import replace
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from types import SimpleNamespace
 
 import boto3
 import pytest
 from boto3.dynamodb.types import TypeSerializer
 from cli import run_cli
-from cli_scene import client, on_terminal
+from cli_scene import client, on_terminal, refuse_request
+from plain_tables import create_plain_table
 from pynamodb.attributes import TTLAttribute, UnicodeAttribute
 
 from dev.faultproxy import (
@@ -101,12 +101,7 @@ def create(monkeypatch, key="key", kind="S", **more):
     """Create a table by hand, and make it that of LockItem."""
     name = f"locks-{uuid.uuid4().hex}"
     monkeypatch.setattr(LockItem.Meta, "table_name", name)
-    client().create_table(
-        TableName=name,
-        KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind}],
-        **({"BillingMode": "PAY_PER_REQUEST"} | more),
-    )
+    create_plain_table(client(), name, {key: kind}, **more)
 
 
 @pytest.mark.real
@@ -156,32 +151,6 @@ def test_lines_and_a_table_on_a_terminal(proxy):
 # -- credentials, region, endpoint -----------------------------------------------------------------
 
 
-@pytest.fixture
-def refusing():
-    """An STS that lets nobody assume a role."""
-
-    class Refusing(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            error = "<Error><Code>AccessDenied</Code><Message>not you</Message></Error>"
-            answer = f"<ErrorResponse>{error}</ErrorResponse>".encode()
-            self.send_response(403)
-            self.send_header("Content-Length", str(len(answer)))
-            self.send_header("x-amzn-RequestId", "1")
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 NOWHERE = {
     "AWS_CONFIG_FILE": "/nowhere",
@@ -198,18 +167,23 @@ NOWHERE = {
         (["--profile", "nobody"], {"AWS_PROFILE": None}, "access", "profile (nobody)"),
         ([], {"AWS_ENDPOINT_URL_DYNAMODB": "nonsense"}, "access", "Invalid endpoint"),
         (["--endpoint-url", "http://127.0.0.1:9"], {}, "endpoint", "Could not connect"),
-        (["--profile", "assumed"], {"STS": True}, "access", "AssumeRole operation: not you"),
+        (
+            ["--profile", "assumed"],
+            {"AWS_PROFILE": None},
+            "access",
+            "AssumeRole operation: not you",
+        ),
     ],
 )
-def test_without_an_answer_the_rest_is_unchecked(embedded_engine, tmp_path, refusing, case):
+def test_without_an_answer_the_rest_is_unchecked(embedded_engine, tmp_path, wire, case):
     args, env, check, reason = case
     env = NOWHERE | environment(embedded_engine) | env
-    if env.pop("STS", False):
+    if "assumed" in args:
         assumed = "[profile assumed]\nrole_arn = arn:aws:iam::123456789012:role/none\n"
         keys = "aws_access_key_id = testing\naws_secret_access_key = testing\n"
         (tmp_path / "config").write_text(f"{assumed}source_profile = assumed\n{keys}")
-        env |= {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_ENDPOINT_URL_STS": refusing}
-        env |= dict.fromkeys((*KEYS, "AWS_PROFILE"))
+        env |= {"AWS_CONFIG_FILE": str(tmp_path / "config"), **dict.fromkeys(KEYS)}
+        wire.before["AssumeRole"] = partial(refuse_request, "AssumeRole", "AccessDenied", "not you")
     found = Found(*args, env=env)
     assert found.of("problem") == {check}
     assert reason in found[check][1]

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +14,10 @@ import boto3
 import pytest
 import yaml
 from botocore.client import BaseClient
-from botocore.exceptions import ClientError
 from cli import answered, run_cli
-from cli_scene import wrong_usage
+from cli_scene import refuse_request, wrong_usage
 from driving import batch_of, send_renewal
-from lock_items import Wire
+from plain_tables import create_plain_table
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from row_tables import LOCKABLE, created, made
@@ -28,8 +28,6 @@ from pynamodb_mutex.cli import _infrastructure
 from pynamodb_mutex.cli._infrastructure import ROLES, USES
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-PAGE = Path(__file__).parents[2] / "docs/table.rst"
-LANGUAGES = ["cloudformation", "terraform", "cdk"]
 IN_TRANSACTIONS = {
     "ConditionCheck": "ConditionCheckItem",
     "Delete": "DeleteItem",
@@ -63,14 +61,13 @@ def printed(*args, code=0, env=None):
     return done.output
 
 
-@pytest.mark.parametrize("command", ["policy", *(f"template {each}" for each in LANGUAGES)])
-def test_the_documentation_shows_what_is_printed(command, monkeypatch):
+def test_the_documentation_shows_what_is_printed(monkeypatch):
     monkeypatch.setattr(LockItem.Meta, "table_name", "pynamodb-mutex")
-    written = PAGE.read_text(encoding="utf-8")
-    if command == "policy":
-        command = re.search(r"^   pynamodb-mutex (policy .*)$", written, re.MULTILINE)[1]
-    lines = printed(*command.split()).splitlines()
-    assert "\n\n" + "".join(f"   {line}".rstrip() + "\n" for line in lines) + "\n" in written
+    written = (Path(__file__).parents[2] / "docs/table.rst").read_text(encoding="utf-8")
+    policy = re.search(r"^   pynamodb-mutex (policy .*)$", written, re.MULTILINE)[1]
+    for command in (policy, *(f"template {language}" for language in READERS)):
+        lines = printed(*command.split()).splitlines()
+        assert "\n\n" + "".join(f"   {line}".rstrip() + "\n" for line in lines) + "\n" in written
 
 
 # -- create-table and delete-table -----------------------------------------------------------------
@@ -112,11 +109,11 @@ def test_create_table_with_and_without_settings(name, engine):
     other = f"{name}-2"
     options = ("--read-capacity", "3", "--write-capacity", "4", "--tag", "team=pay", "--tag", "x=")
     assert create(other, *options) == {"table": other, "created": True}
-    throughput = described(other)["ProvisionedThroughput"]
+    found = described(other)
+    throughput = found["ProvisionedThroughput"]
     assert (throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]) == (3, 4)
     if engine.name != "local":  # which keeps no tags
-        arn = described(other)["TableArn"]
-        tags = client.list_tags_of_resource(ResourceArn=arn)["Tags"]
+        tags = client.list_tags_of_resource(ResourceArn=found["TableArn"])["Tags"]
         assert {tag["Key"]: tag["Value"] for tag in tags} == {"team": "pay", "x": ""}
 
 
@@ -136,12 +133,7 @@ def test_delete_table_refuses_a_protected_table_and_deletes_others(name):
 @pytest.mark.real("embedded")
 @pytest.mark.parametrize(("key", "kind"), [("id", "S"), ("key", "N")])
 def test_a_table_with_other_keys_is_left_alone(name, key, kind):
-    boto3.client("dynamodb").create_table(
-        TableName=name,
-        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind}],
-        KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_plain_table(boto3.client("dynamodb"), name, {key: kind})
     done = run_cli("--table", name, "delete-table", "--yes", "--force")
     assert done.exit_code == 1
     assert f"is not a lock table: it has hash key '{key}' ({kind})" in done.stderr
@@ -186,9 +178,9 @@ def test_delete_table_refuses_while_locks_are_held(table):
 
 
 @pytest.mark.real("embedded")
-def test_delete_table_while_another_process_deletes_it(table, monkeypatch):
+def test_delete_table_while_another_process_deletes_it(table, monkeypatch, wire):
     monkeypatch.setattr(_infrastructure, "_POLL", 0.01)
-    wire, client, name = Wire(monkeypatch), boto3.client("dynamodb"), table.Meta.table_name
+    client, name = boto3.client("dynamodb"), table.Meta.table_name
     wire.before["DeleteTable"] = lambda: client.delete_table(TableName=name)
     assert printed("delete-table", "--yes").endswith(" is deleted\n")
     table.create_table()
@@ -206,17 +198,13 @@ def test_delete_table_while_another_process_deletes_it(table, monkeypatch):
 
 
 @pytest.mark.real("embedded")
-def test_delete_table_reports_what_fails(table, monkeypatch):
+def test_delete_table_reports_what_fails(table, monkeypatch, wire):
     monkeypatch.setattr(_infrastructure, "_POLL", 0.01)
     monkeypatch.setattr(_infrastructure, "_LONGEST_WAIT", 0.03)
-    wire = Wire(monkeypatch)
-
-    def denied():
-        error = {"Error": {"Code": "AccessDeniedException", "Message": "not you"}}
-        raise ClientError(error, "DeleteTable")
-
     for operation in ("DeleteTable", "DescribeTable"):
-        wire.before[operation] = denied
+        wire.before[operation] = partial(
+            refuse_request, operation, "AccessDeniedException", "not you"
+        )
         assert "not you" in printed("delete-table", "--yes", code=1)
     wire.after["DescribeTable"] = lambda answer: answer["Table"].update(TableStatus="DELETING")
     assert "is still DELETING after 0 s" in printed("delete-table", "--yes", code=1)
@@ -349,14 +337,12 @@ def read_cdk(text):
     return found
 
 
-READERS = dict(
-    zip(LANGUAGES, (read_cloudformation, read_terraform, read_cdk), strict=True),
-)
+READERS = {"cloudformation": read_cloudformation, "terraform": read_terraform, "cdk": read_cdk}
 
 
 def read_all(*args):
     """Print the table in each language; return what all of them say."""
-    (found,) = {READERS[language](printed("template", language, *args)) for language in LANGUAGES}
+    (found,) = {read(printed("template", language, *args)) for language, read in READERS.items()}
     return found
 
 
@@ -385,10 +371,7 @@ def test_template_is_the_table_that_create_table_creates(engine, monkeypatch, mo
 
 def test_template_quotes_names_that_a_language_would_misread():
     assert read_all("--model", f"{__name__}:Odd") == Described(
-        "1e3",
-        (("no", "S"), ('${a} %{b} "c" \\ é', "N")),
-        ("# ttl: 1", True),
-        None,
+        "1e3", (("no", "S"), ('${a} %{b} "c" \\ é', "N")), ("# ttl: 1", True), None
     )
 
 
@@ -514,24 +497,20 @@ def test_a_role_has_the_actions_of_its_requests_and_no_others(table, needed, rol
     assert on(table, needed) == allowed(role)
 
 
-def test_viewer(table, needed):
-    with held_elsewhere("a"):
+def test_roles_of_who_looks_and_of_who_breaks_a_claim(table, needed):
+    def look():
         needed.clear()
+        assert [item.key for item in LockItem.held()] == ["a"]
+        assert run_cli("ls", "a").exit_code == 0
+
+    with held_elsewhere("a"):
+        look()
         assert Mutex.for_key("a").locked()
-        assert [item.key for item in LockItem.held()] == ["a"]
-        assert run_cli("ls", "a").exit_code == 0
-    # held_elsewhere releases its lock from a process of its own
-    assert on(table, needed) - {"UpdateItem"} == allowed("viewer")
-
-
-def test_operator(table, needed):
-    with held_elsewhere("a"):
-        needed.clear()
-        assert [item.key for item in LockItem.held()] == ["a"]
-        assert run_cli("ls", "a").exit_code == 0
+        assert on(table, needed) == allowed("viewer")
+        look()
         assert LockItem.force_release("a")
-    described = {"DescribeTable", "DescribeTimeToLive"}
-    assert on(table, needed) | described == allowed("operator")
+        described = {"DescribeTable", "DescribeTimeToLive"}  # by the doctor
+        assert on(table, needed) | described == allowed("operator")
     assert described <= set(USES)
 
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
-from botocore.client import BaseClient
-from botocore.exceptions import ClientError
 from cli import answered, run_cli
-from cli_scene import BROKEN, json_of, put, stored, while_it_asks, wrong_usage
-from lock_items import Elsewhere, Wire
+from cli_scene import BROKEN, json_of, put, refuse_request, stored, while_it_asks, wrong_usage
+from lock_items import Elsewhere
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
 from pynamodb_mutex.cli import _claims
 from pynamodb_mutex.testing import expire, held_elsewhere
-
-
-@pytest.fixture
-def wire(monkeypatch):
-    return Wire(monkeypatch)
 
 
 def document(done):
@@ -72,8 +66,9 @@ def test_a_confirmed_claim_is_broken(table):
 def test_json(table):
     with held_elsewhere("a", owner="they") as item:
         result = json_of("release", "a", "--force", "--yes")
+        lock = result["lock"]
         assert (result["freed"], result["now"]) == (True, None)
-        assert (result["lock"]["owner"], result["lock"]["fencing_token"]) == ("they", item.version)
+        assert (lock["owner"], lock["fencing_token"]) == ("they", item.version)
     done = run_cli("release", "a", "--force", "--yes", "--json")
     assert done.exit_code == 0
     assert (document(done)["freed"], document(done)["lock"]["state"]) == (False, "free")
@@ -209,49 +204,32 @@ def test_all_abandoned_skips_locks_that_change_during_the_question(table):
         taker.release()
 
 
-def failing(monkeypatch, code, message, fails):
-    """Answer the UpdateItem of a key by an error if ``fails`` says so."""
-    original = BaseClient._make_api_call
-
-    def send(client, operation, kwargs):
-        if operation == "UpdateItem" and fails(kwargs["Key"]["key"]["S"]):
-            raise ClientError(
-                {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {}}, operation
-            )
-        return original(client, operation, kwargs)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", send)
-
-
-def test_all_abandoned_continues_after_a_refused_write(table, monkeypatch):
+def test_all_abandoned_continues_after_a_refused_write(table, wire):
     with held_elsewhere("a"), held_elsewhere("b"), held_elsewhere("c"):
         for key in ("a", "b", "c"):
             expire(key)
-        with monkeypatch.context() as patch:
-            failing(patch, "AccessDeniedException", "not this key", lambda key: key == "b")
-            done = run_cli("release", "--all-abandoned", "--yes", "--json")
-        assert done.exit_code == 1
-        assert keys(document(done)["freed"]) == ["a", "c"]
-        assert keys(document(done)["skipped"]) == ["b"]
-        assert "'b'  skipped: UpdateItem failed: " in done.stderr
-        assert done.stderr.endswith("DynamoDB refused to free 1 of 3\n")
+        denied = partial(refuse_request, "UpdateItem", "AccessDeniedException", "not this key")
+        wire.before["UpdateItem"] = lambda: wire.before.update(UpdateItem=denied)
+        done = run_cli("release", "--all-abandoned", "--yes", "--json")
+    freed, (skipped,) = (keys(document(done)[which]) for which in ("freed", "skipped"))
+    assert (done.exit_code, sorted([*freed, skipped])) == (1, ["a", "b", "c"])
+    assert f"'{skipped}'  skipped: UpdateItem failed: " in done.stderr
+    assert done.stderr.endswith("DynamoDB refused to free 1 of 3\n")
 
 
 @pytest.mark.parametrize("patience", [5.0, 0.0])
-def test_all_abandoned_retries_a_throttled_write(table, monkeypatch, patience):
+def test_all_abandoned_retries_a_throttled_write(table, monkeypatch, wire, patience):
     monkeypatch.setattr(_claims, "PATIENCE", patience)
     monkeypatch.setattr(_claims, "_PAUSE", 0.0)
-    throttled = []
     with held_elsewhere("a"):
         expire("a")
-        with monkeypatch.context() as patch:
-            once = lambda key: not throttled and not throttled.append(key)  # noqa: E731 - short
-            failing(patch, "ThrottlingException", "slow down", once)
-            done = run_cli("release", "--all-abandoned", "--yes", "--json")
-        assert throttled == ["a"]
-        assert done.exit_code == (0 if patience else 1)
-        assert keys(document(done)["freed"]) == (["a"] if patience else [])
-        assert ("slow down" in done.stderr) == (not patience)
+        wire.before["UpdateItem"] = partial(
+            refuse_request, "UpdateItem", "ThrottlingException", "slow down"
+        )
+        done = run_cli("release", "--all-abandoned", "--yes", "--json")
+    assert done.exit_code == (0 if patience else 1)
+    assert keys(document(done)["freed"]) == (["a"] if patience else [])
+    assert ("slow down" in done.stderr) == (not patience)
 
 
 def test_all_abandoned_reports_what_was_done_before_ctrl_c(table, wire):

@@ -8,26 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from cli_scene import change, client, entry
+from cli_scene import change, client, end_of, entry
 from lock_items import Elsewhere
-from run_scene import (
-    GENEROUS,
-    RUN,
-    free,
-    is_there,
-    outcome,
-    run_here,
-    running,
-    text_in,
-    until,
-    watched,
-)
+from run_scene import RUN, free, is_there, outcome, run_here, running, text_in, until, watched
 
-from dev.faultproxy import drop_request, fault_proxy, server_error, throttle
+from dev.faultproxy import drop_request, server_error, throttle
 from pynamodb_mutex import LockItem
 from pynamodb_mutex._operations import release
 from pynamodb_mutex._protocol import schedule
@@ -51,37 +40,22 @@ def stubborn(path):
     return ["sh", "-c", STUBBORN.format(path)]
 
 
-def patient(folder, code=0):
+def patient(folder):
     """Return a command that writes its process id, and ends as soon as there is a file "go"."""
-    script = f"echo $$ >{folder}/pid; while [ ! -e {folder}/go ]; do sleep 0.02; done; exit {code}"
-    return ["sh", "-c", script]
+    return ["sh", "-c", f"echo $$ >{folder}/pid; while [ ! -e {folder}/go ]; do sleep 0.02; done"]
 
 
 @contextmanager
 def meanwhile(path, action):
     """Do something, on a thread, as soon as the command has written its process id."""
-    thread = threading.Thread(target=lambda: action(int(text_in(path))))
-    thread.start()
-    yield
-    thread.join()
+    with ThreadPoolExecutor() as pool:
+        acted = pool.submit(lambda: action(int(text_in(path))))
+        yield
+    acted.result()
 
 
 def end_this(_pid):
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-@pytest.fixture
-def proxied(embedded, embedded_engine):
-    with fault_proxy(embedded_engine) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def said(monkeypatch):
-    """What `run` prints about its wait."""
-    texts = []
-    monkeypatch.setattr(_run, "say", texts.append)
-    return texts
 
 
 def test_the_command_has_the_lock_and_variables_that_describe_it(table, tmp_path):
@@ -119,13 +93,10 @@ def test_standard_streams_belong_to_the_command(embedded):
 def test_one_process_at_a_time(embedded, tmp_path):
     count = tmp_path / "count"
     count.write_text("0")
-    command = f"n=$(cat {count}); sleep 0.05; echo $((n + 1)) >{count}"
-    processes = [
-        subprocess.Popen([*RUN, "k", "--", "sh", "-c", command], start_new_session=True)
-        for _ in range(2)
-    ]
-    assert run_here("k", "--", "sh", "-c", command).exit_code == 0
-    assert [process.wait(100) for process in processes] == [0, 0]
+    command = ["k", "--", "sh", "-c", f"n=$(cat {count}); sleep 0.05; echo $((n + 1)) >{count}"]
+    with running(*command) as first, running(*command) as second:
+        assert run_here(*command).exit_code == 0
+        assert [outcome(process)[0] for process in (first, second)] == [0, 0]
     assert count.read_text() == "3\n"
     assert free()
 
@@ -161,29 +132,28 @@ def test_a_holder_without_a_name_and_a_lock_that_was_free(embedded):
     assert describe(Claim(token="t", owner=None)) == "it was free a moment ago"
 
 
-def test_each_reason_of_a_long_wait_is_reported_once(
-    embedded, embedded_engine, monkeypatch, tmp_path, said
-):
+def test_each_reason_of_a_long_wait_is_reported_once(embedded, proxied, monkeypatch, tmp_path):
+    said = []
+    monkeypatch.setattr(_run, "say", said.append)
     monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 60.0)
     monkeypatch.setattr(_run, "_LONG", 0.1)
-    with fault_proxy(embedded_engine) as proxy, held_elsewhere("k", owner="night shift"):
-        proxy.always(drop_request())
 
-        def answer_then_release():
-            until(lambda: len(said) == 1)
-            proxy.clear()
-            until(lambda: len(said) == 2)
-            polls = len(proxy.log)
-            until(lambda: len(proxy.log) > polls + 3)
-            LockItem.force_release("k")
+    def answer_then_release():
+        until(lambda: len(said) == 1)
+        proxied.clear()
+        until(lambda: len(said) == 2)
+        polls = len(proxied.log)
+        until(lambda: len(proxied.log) > polls + 3)
+        LockItem.force_release("k")
 
-        thread = threading.Thread(target=answer_then_release)
-        thread.start()
-        done = run_here("k", "--endpoint-url", proxy.url, "--", "touch", tmp_path / "ran")
-        thread.join()
+    with held_elsewhere("k", owner="night shift"), ThreadPoolExecutor() as pool:
+        proxied.always(drop_request())
+        released = pool.submit(answer_then_release)
+        done = run_here("k", "--endpoint-url", proxied.url, "--", "touch", tmp_path / "ran")
+        released.result()
     assert (done.exit_code, (tmp_path / "ran").exists()) == (0, True)
     assert [text.partition(" since ")[0] for text in said] == [
-        f"waiting for 'k': no answer from DynamoDB yet, in us-east-1 at {proxy.url}",
+        f"waiting for 'k': no answer from DynamoDB yet, in us-east-1 at {proxied.url}",
         "waiting for 'k': held by 'night shift'",
     ]
 
@@ -261,12 +231,10 @@ def test_fair_acquires_in_the_order_of_arrival(embedded, tmp_path):
     with ExitStack() as waiting:
         with held_elsewhere("k"):
             processes = []
-            for name in names:
-                command = ["sh", "-c", f"echo {name} >>{order}"]
-                options = ["--fair", "--owner", name, "--", *command]
+            for place, name in enumerate(names, 1):
+                options = ["--fair", "--owner", name, "--", "sh", "-c", f"echo {name} >>{order}"]
                 processes.append(waiting.enter_context(running("k", *options)))
-                until(lambda: LockItem.get("k", consistent_read=True).waiters[-1:] == [name])  # noqa: B023 - called at once
-            assert LockItem.get("k").waiters == names
+                until(lambda: LockItem.get("k", consistent_read=True).waiters == names[:place])  # noqa: B023 - called at once
         assert [outcome(process)[0] for process in processes] == [0, 0, 0]
     assert order.read_text().split() == names
     assert LockItem.get("k").waiters == []
@@ -373,10 +341,10 @@ def test_a_signal_before_the_command_is_started(embedded):
         os.kill(os.getpid(), signal.SIGTERM)
 
     # it arrives between the acquire and the start of the command, or just before or after
-    thread = threading.Thread(target=on_sight)
-    thread.start()
-    done = run_here("k", "--", "sleep", "60")
-    thread.join()
+    with ThreadPoolExecutor() as pool:
+        seen = pool.submit(on_sight)
+        done = run_here("k", "--", "sleep", "60")
+        seen.result()
     assert done.exit_code == 128 + signal.SIGTERM
     assert free()
 
@@ -515,22 +483,22 @@ def test_a_lock_that_is_broken_while_the_command_ends_by_itself(embedded, tmp_pa
 
 
 def test_without_dynamodb_the_command_ends_before_the_lease(
-    embedded, embedded_engine, tmp_path, fake_clock
+    embedded, proxied, tmp_path, fake_clock
 ):
     command = f"trap 'echo 1 >{tmp_path}/notice' TERM; echo $$ >{tmp_path}/pid"
     command += "; while :; do sleep 0.02; done"
     alive = []
 
     def outage(pid):
-        proxy.always(drop_request())
+        proxied.always(drop_request())
         fake_clock.advance(26)  # the lease has less left than the grace
-        until(lambda: any(seen.kind == "renew" for seen in proxy.log))
+        until(lambda: any(seen.kind == "renew" for seen in proxied.log))
         text_in(tmp_path / "notice")
         alive.append(is_there(pid))
         fake_clock.advance(3.8)  # the lease is over, the grace is not
 
-    with fault_proxy(embedded_engine) as proxy, meanwhile(tmp_path / "pid", outage):
-        at = ["--endpoint-url", proxy.url]
+    with meanwhile(tmp_path / "pid", outage):
+        at = ["--endpoint-url", proxied.url]
         done = run_here("k", *at, "--lease", 30, "--grace", 4, "--", "sh", "-c", command)
     assert (done.exit_code, alive) == (76, [True])
     danger, lost, *killed = done.stderr.splitlines()
@@ -539,11 +507,10 @@ def test_without_dynamodb_the_command_ends_before_the_lease(
     assert killed == [KILLED]
 
 
-def test_a_lock_that_cannot_be_released(embedded, embedded_engine, monkeypatch):
+def test_a_lock_that_cannot_be_released(proxied, monkeypatch):
     monkeypatch.setattr(release, "RELEASE_PATIENCE", 0.2)
-    with fault_proxy(embedded_engine) as proxy:
-        proxy.always(drop_request(), op="release")
-        done = run_here("k", "--endpoint-url", proxy.url, "--", "sh", "-c", "exit 5")
+    proxied.always(drop_request(), op="release")
+    done = run_here("k", "--endpoint-url", proxied.url, "--", "sh", "-c", "exit 5")
     assert done.exit_code == 5
     assert "the lock could not be released and will expire" in done.stderr
 
@@ -625,59 +592,27 @@ def test_orphans_are_reaped(tmp_path):
 # -- at a terminal ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def typed():
-    pexpect = pytest.importorskip("pexpect")
-    started = []
-
-    def start(*arguments, endpoint=None):
-        moved = {} if endpoint is None else {"AWS_ENDPOINT_URL_DYNAMODB": endpoint}
-        process = pexpect.spawn(
-            RUN[0],
-            [*RUN[1:], *map(str, arguments)],
-            dimensions=(24, 100),
-            encoding="utf-8",
-            timeout=GENEROUS,
-            env=os.environ | {"TERM": "xterm"} | moved,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.close(force=True)
-
-
-def code(process):
-    process.read()
-    process.close()
-    return process.exitstatus
-
-
-def test_terminal_shows_the_holder_and_log_records_until_ctrl_c(embedded, embedded_engine, typed):
-    with (
-        fault_proxy(embedded_engine) as proxy,
-        held_elsewhere("k", owner="night shift") as item,
-    ):
-        process = typed("k", "--verbose", "--", "true", endpoint=proxy.url)
+def test_terminal_shows_the_holder_and_log_records_until_ctrl_c(proxied, spawn):
+    with held_elsewhere("k", owner="night shift") as item:
+        process = spawn("run", "k", "--verbose", "--", "true", endpoint=proxied.url)
         process.expect(r"waiting for 'k' for \d+ s: held by 'night shift' since 20..-..-..")
         process.expect("waiting for 'k' for [1-9]")
-        proxy.always(server_error(), op="GetItem")
+        proxied.always(server_error(), op="GetItem")
         process.expect("GetItem failed")
         # the line of the spinner was cleared before, and drawn anew after
         _, cleared, line = process.before.rpartition("\x1b[2K")
         assert (bool(cleared), line) == (True, "pynamodb-mutex run: ")
-        proxy.clear()
+        proxied.clear()
         process.expect("waiting for 'k' for")
         process.sendintr()
-        assert code(process) == 130
+        assert end_of(process)[0] == 130
         assert LockItem.get("k").token == item.token
 
 
-def test_terminal_shows_the_place_in_line(embedded, typed):
+def test_terminal_shows_the_place_in_line(embedded, spawn):
     with held_elsewhere("k", owner="night shift"):
         change("k", waiting=[entry("first"), entry("second")])
-        process = typed("k", "--fair", "--", "true")
+        process = spawn("run", "k", "--fair", "--", "true")
         process.expect(r"waiting for 'k' for \d+ s, number 3 in line: held by 'night shift'")
         client().update_item(
             TableName=LockItem.Meta.table_name,
@@ -686,31 +621,31 @@ def test_terminal_shows_the_place_in_line(embedded, typed):
         )
         process.expect(r"waiting for 'k' for \d+ s, number 2 in line: held by 'night shift'")
         process.sendintr()
-        assert code(process) == 130
+        assert end_of(process)[0] == 130
         assert LockItem.get("k").waiters == ["second"]
 
 
-def test_terminal_belongs_to_the_command_after_the_wait(embedded, typed):
+def test_terminal_belongs_to_the_command_after_the_wait(embedded, spawn):
     script = "import time\ntry: print('got', input()); time.sleep(60)\n"
     script += "except KeyboardInterrupt: time.sleep(1); exit(9)"
     with held_elsewhere("k"):
-        process = typed("k", "--grace", 0.2, "--", sys.executable, "-c", script)
+        process = spawn("run", "k", "--grace", 0.2, "--", sys.executable, "-c", script)
         process.expect("waiting for 'k'")
         assert LockItem.force_release("k")
         process.sendline("it")
         process.expect("got it")
         process.sendintr()
         # the command takes longer than the grace, which does not apply to what is typed
-        assert code(process) == 9
+        assert end_of(process)[0] == 9
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_at_a_terminal_a_signal_ends_the_command_alone(embedded, typed, tmp_path, number):
-    process = typed("k", "--grace", 0.2, "--", *patient(tmp_path))
+def test_at_a_terminal_a_signal_ends_the_command_alone(embedded, spawn, tmp_path, number):
+    process = spawn("run", "k", "--grace", 0.2, "--", *patient(tmp_path))
     killed = number == signal.SIGKILL
     pid = watched(tmp_path / "pid") if killed else int(text_in(tmp_path / "pid"))
     process.kill(number)
     if not killed:
-        assert code(process) == 128 + signal.SIGTERM
+        assert end_of(process)[0] == 128 + signal.SIGTERM
         assert not LockItem.get("k", consistent_read=True).is_held
     until(lambda: not is_there(pid))  # after SIGKILL the watchdog ends it

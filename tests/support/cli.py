@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import tty
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -52,11 +51,3 @@ def answered(text: str, *args: str) -> Result:
     with terminal() as (ours, theirs):
         os.write(ours, text.encode())
         return run_cli(*args, keyboard=theirs)
-
-
-def eventually(condition, seconds: float = 60.0) -> None:
-    """Wait until something is so."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it never came"
-        time.sleep(0.02)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from contextlib import contextmanager, suppress
 
+from cli import COMMAND
 from click.testing import CliRunner
 from hearing import GENEROUS, until
 
 from pynamodb_mutex import Mutex
 from pynamodb_mutex.cli._app import app
 
-RUN = [sys.executable, "-m", "pynamodb_mutex.cli", "run"]
+RUN = [*COMMAND, "run"]
 
 
 def run_here(*arguments):

@@ -12,7 +12,4 @@ STARTED_HERE = pytest.mark.skipif(
     NO_LOCAL is not None or os.environ.get(LOCAL_VARIABLE, "").startswith("http"),
     reason=NO_LOCAL or "DynamoDB Local runs elsewhere",
 )
-BOTH = [
-    embedded_dynamodb,
-    pytest.param(dynamodb_local, marks=STARTED_HERE),
-]
+BOTH = [embedded_dynamodb, pytest.param(dynamodb_local, marks=STARTED_HERE)]

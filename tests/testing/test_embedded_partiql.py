@@ -9,6 +9,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from plain_tables import create_plain_table
 
 from pynamodb_mutex.testing import Engine, use
 
@@ -55,14 +56,7 @@ class Tables:
 
     def _create(self, *keys):
         name = f"partiql_{uuid.uuid4().hex}"
-        self.client.create_table(
-            TableName=name,
-            KeySchema=[
-                {"AttributeName": key, "KeyType": "RANGE" if key == "r" else "HASH"} for key in keys
-            ],
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
-            BillingMode="PAY_PER_REQUEST",
-        )
+        create_plain_table(self.client, name, dict.fromkeys(keys, "S"))
         return name
 
     def put(self, **attributes):
@@ -112,8 +106,7 @@ def tables(request):
     nowhere = Engine("here", "http://127.0.0.1:9")
     with use(nowhere if here else request.getfixturevalue("local_engine")):
         client = boto3.client(
-            "dynamodb",
-            config=Config(retries={"total_max_attempts": 1}, parameter_validation=False),
+            "dynamodb", config=Config(retries={"total_max_attempts": 1}, parameter_validation=False)
         )
     if here:
         answer_here(client)
@@ -230,11 +223,8 @@ def test_what_is_returned(tables, clause, expected):
         f'SET "n"=? SET "same"=? SET "new"=? WHERE "k"=? {clause}', n(5), n(2), s("x"), row["k"]
     )
     assert answer == {"TableName": tables.plain, **({"Item": expected} if expected else {})}
-
-
-def test_nothing_old_to_return(tables):
-    row = tables.put()
-    answer = tables.run(f"{BY_KEY} RETURNING MODIFIED OLD *", n(1), row["k"])
+    empty = tables.put()  # nothing old to return
+    answer = tables.run(f"{BY_KEY} RETURNING MODIFIED OLD *", n(1), empty["k"])
     assert answer == {"TableName": tables.plain}
 
 
@@ -380,7 +370,7 @@ def test_what_is_not_understood_is_refused(tables, text):
     assert tables.get(row) == row
 
 
-def test_one_of_the_parameters_is_missing(tables):
+def test_parameters_are_missing_or_left_over(tables):
     row = tables.put(n=n(1))
     message = "Number of parameters in request and statement don't match."
     assert tables.invalid(BY_KEY, n(2)) == message
@@ -389,10 +379,6 @@ def test_one_of_the_parameters_is_missing(tables):
     assert answer["Error"] == {"Code": "ValidationError", "Message": message}
     assert tables.invalid(BY_KEY, n(2), table="missing") == message
     assert tables.get(row) == row
-
-
-def test_parameters_beyond_those_of_the_statement(tables):
-    row = tables.put(n=n(1))
     assert tables.run(BY_KEY, n(2), row["k"], n(3)) == {"TableName": tables.plain}
     assert tables.get(row)["n"] == n(2)
 
@@ -453,44 +439,43 @@ def test_25_statements_are_run_and_26_refused(tables):
 def test_what_is_empty(tables):
     row = tables.put(n=n(1))
     update = tables.update(BY_KEY, n(2), row["k"])
-    assert tables.refused() == "The statement was empty."
-    assert tables.refused(update, {"Statement": ""}) == "The statement was empty."
-    assert tables.refused(update, {}) == "The statement was empty."
+    for statements in ([], [update, {"Statement": ""}], [update, {}]):
+        assert tables.refused(*statements) == "The statement was empty."
     assert tables.get(row) == row
 
 
-def test_reads_and_writes_do_not_go_together(tables):
+def test_reads_go_alone(tables):
     row = tables.put(n=n(1))
     update = tables.update(BY_KEY, n(2), row["k"])
-    select = {"Statement": f'select * FROM "{tables.plain}" WHERE "k"=?', "Parameters": [row["k"]]}
+    select = {"Statement": f"select * FROM {tables.plain} WHERE k = ?", "Parameters": [row["k"]]}
     message = "Read and write requests together in the same batch is not supported."
     assert tables.refused(update, select) == message
-    assert tables.get(row) == row
-
-
-def test_reads_alone(tables):
-    row = tables.put(n=n(1))
-    select = {"Statement": f"SELECT * FROM {tables.plain} WHERE k = ?", "Parameters": [row["k"]]}
     assert tables.batch(select) == [{"TableName": tables.plain, "Item": row}]
 
 
-@pytest.mark.parametrize("condition", ["=", "<>"])
-def test_a_row_is_updated_once(tables, condition):
-    row = tables.put(n=n(1))
-    first = tables.update(f'{BY_KEY} AND "n"{condition}?', n(2), row["k"], n(1))
-    second = tables.update('SET "s"=? WHERE "n"=? AND "k"=?', n(2), n(7), row["k"])
-    assert tables.refused(first, second) == "Provided list of item keys contains duplicates"
-
-
-def test_a_row_is_updated_once_however_its_key_is_written(tables):
-    row = tables.put(r=s("r"))
-    key = tables.update(
-        'SET "n"=? WHERE "k"=? AND "r"=?', n(1), row["k"], row["r"], table=tables.ranged
+def test_a_row_is_updated_once_however_its_statements_are_written(tables):
+    row, ranged = tables.put(n=n(1)), tables.put(r=s("r"))
+    keys = {"k": ranged["k"], "r": ranged["r"]}
+    first, second, third = (
+        tables.update(f'SET "n"=? WHERE {where}', n(2), *values)
+        for where, values in (
+            ('"k"=? AND "n"=?', (row["k"], n(1))),
+            ('"k"=? AND "n"<>?', (row["k"], n(1))),
+            ('"n"=? AND "k"=?', (n(7), row["k"])),
+        )
     )
-    yek = tables.update(
-        'SET "n"=? WHERE "r"=? AND "k"=?', n(1), row["r"], row["k"], table=tables.ranged
+    key, yek = (
+        tables.update(
+            f'SET "n"=? WHERE "{one}"=? AND "{two}"=?',
+            n(1),
+            keys[one],
+            keys[two],
+            table=tables.ranged,
+        )
+        for one, two in ("kr", "rk")
     )
-    assert tables.refused(key, yek) == "Provided list of item keys contains duplicates"
+    for twice in ((first, third), (second, third), (key, yek)):
+        assert tables.refused(*twice) == "Provided list of item keys contains duplicates"
 
 
 def test_the_same_key_in_two_tables(tables):

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,8 @@ from urllib.parse import urlsplit
 import boto3
 import pytest
 from engines import BOTH, STARTED_HERE
+from plain_tables import create_plain_table
+from run_scene import is_there, until
 
 from pynamodb_mutex.testing import (
     Engine,
@@ -35,21 +36,6 @@ def port_of(engine):
     return urlsplit(engine.endpoint_url).port
 
 
-def eventually(check, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def is_alive(pid):
-    """Whether the process runs; one that only waits for its parent to look has ended."""
-    state = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    return bool(state) and not state.startswith("Z")
-
-
 # How engines start and end
 
 LOCAL_AND_FORK = pytest.param(dynamodb_local, "fork", marks=STARTED_HERE)
@@ -68,46 +54,40 @@ with getattr(testing, sys.argv[1])() as engine:
 
 @forks
 @pytest.mark.parametrize(
-    ("start", "child"),
-    [(embedded_dynamodb, "alone"), (embedded_dynamodb, "fork"), LOCAL_AND_FORK],
+    ("start", "child"), [(embedded_dynamodb, "alone"), (embedded_dynamodb, "fork"), LOCAL_AND_FORK]
 )
 def test_engine_ends_when_its_owner_is_killed(start, child):
     """Also while a forked child of the owner keeps the pipe to the engine open."""
     command = [sys.executable, "-c", OWNER, start.__name__, child]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True)
     pid = int(owner.stdout.readline())
-    assert is_alive(pid)
+    assert is_there(pid)
     owner.kill()
-    eventually(lambda: not is_alive(pid))
+    until(lambda: not is_there(pid))
     with owner:
         if child == "fork":
             os.killpg(owner.pid, signal.SIGKILL)
 
 
+@forks
 @pytest.mark.parametrize("start", BOTH)
-def test_engine_ends_with_its_block(start, monkeypatch, tmp_path):
+def test_engine_ends_with_its_block_and_not_with_that_of_a_forked_child(
+    start, monkeypatch, tmp_path
+):
     """And finds packages where we do, not in the working directory."""
     (tmp_path / "waitress.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
-    with start() as engine:
-        assert is_alive(engine.pid)
+    manager = start()
+    with manager as engine:
+        child = os.fork()
+        if child == 0:
+            manager.__exit__(None, None, None)
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert is_there(engine.pid)
         assert answers(engine.endpoint_url)
-    assert not is_alive(engine.pid)
+    assert not is_there(engine.pid)
     assert not answers(engine.endpoint_url)
-
-
-@forks
-def test_forked_child_leaves_the_engine_alone():
-    manager = embedded_dynamodb()
-    engine = manager.__enter__()
-    child = os.fork()
-    if not child:
-        manager.__exit__(None, None, None)
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert answers(engine.endpoint_url)
-    manager.__exit__(None, None, None)
-    assert not is_alive(engine.pid)
 
 
 @pytest.mark.parametrize("start", BOTH)
@@ -245,15 +225,12 @@ def test_local_is_fetched_once(programs, tmp_path):
     assert (tmp_path / "bin/mvn.log").read_text() == "run\nrun\n"
 
 
-def test_local_that_cannot_be_fetched(programs):
+def test_local_that_cannot_be_fetched_or_kept(programs, monkeypatch):
     programs("java", JAVA_17)
     programs("mvn", "echo 'no such artifact'; exit 1")
     with pytest.raises(EngineError, match="no such artifact"), dynamodb_local():
         pass
     assert not module.jar_cache().exists()
-
-
-def test_local_cache_that_cannot_be_written(programs, monkeypatch):
     programs("mvn", MAVEN)
 
     def fail(*_):
@@ -300,12 +277,7 @@ def test_environment_is_enough_for_a_subprocess(monkeypatch, tmp_path, embedded_
     code = "import boto3; print(*boto3.client('dynamodb').list_tables()['TableNames'])"
     with use(embedded_engine):
         client = boto3.client("dynamodb")
-    client.create_table(
-        TableName="found-by-its-environment",
-        KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "k", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_plain_table(client, "found-by-its-environment", {"k": "S"})
     config = tmp_path / "config"
     config.write_text("[default]\nignore_configured_endpoint_urls = true\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))

@@ -14,6 +14,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from engines import BOTH
+from plain_tables import create_plain_table
 
 from pynamodb_mutex.testing import use
 
@@ -34,12 +35,7 @@ def engine(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def dynamodb(engine):
     client = connect(engine)
-    client.create_table(
-        TableName=TABLE,
-        KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "k", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_plain_table(client, TABLE, {"k": "S"})
     yield client
     client.delete_table(TableName=TABLE)
     client.close()

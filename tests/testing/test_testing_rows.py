@@ -8,7 +8,7 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import UpdateError
 from pynamodb.models import Model
 
-from pynamodb_mutex import LockItem, Loss, MutexLostError, RowLockedError
+from pynamodb_mutex import Loss, MutexLostError, RowLockedError
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
@@ -23,11 +23,6 @@ def test_row_is_held_elsewhere(model: type[Account]) -> None:
         pass
 
 
-def test_row_of_the_lock_table_need_not_exist(table: type[LockItem]) -> None:
-    with held_elsewhere("a", model=table) as item:
-        assert item.owner == "elsewhere"
-
-
 def test_row_held_here_is_lost_to_elsewhere(model: type[Account]) -> None:
     lock = model.locked("a")
     assert lock.acquire()
@@ -37,6 +32,8 @@ def test_row_held_here_is_lost_to_elsewhere(model: type[Account]) -> None:
 
 
 def test_claim_of_a_row_ends(model: type[Account]) -> None:
+    with pytest.raises(UpdateError):
+        expire("a", model)  # a claim that is not there
     lock = model.locked("a", auto_renew=False, owner="worker-7")
     assert lock.acquire()
     row = lock.row
@@ -45,11 +42,6 @@ def test_claim_of_a_row_ends(model: type[Account]) -> None:
         assert taken.row_lock.abandoned_by == "worker-7"
     with pytest.raises(MutexLostError):
         row.save()
-
-
-def test_claim_that_is_not_there_cannot_end(model: type[Account]) -> None:
-    with pytest.raises(UpdateError):
-        expire("a", model)
 
 
 def test_model_without_locks_is_refused() -> None:

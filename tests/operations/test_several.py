@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from driving import acquiring, scheduled
 from group_scene import TRANSACT, Keys, kinds
-from hearing import hearing, until
+from hearing import OnLost, hearing, until
 from lock_items import Elsewhere
 from pynamodb.exceptions import GetError
 from stores import QueueFor
@@ -188,18 +188,6 @@ def test_dining_philosophers_all_eat_and_never_two_neighbours_at_once(table, cli
             assert before[2] < after[2]
 
 
-class Losses:
-    """The mutexes with which `on_lost` was called."""
-
-    def __init__(self):
-        self.keys = []
-        self.came = threading.Event()
-
-    def __call__(self, mutex):
-        self.keys.append(mutex.key)
-        self.came.set()
-
-
 @pytest.fixture
 def calls(monkeypatch):
     """How often the renewal loop handled each that is scheduled."""
@@ -217,7 +205,7 @@ def calls(monkeypatch):
 @pytest.mark.parametrize("lose", [Keys.force, Keys.forced_and_taken])
 def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, calls):
     """Forced without this process knowing, or taken as after a pause; reported of each, once."""
-    on_lost = Losses()
+    on_lost = OnLost()
     with FakeClock() as clock, hearing(keys.scene.key) as heard:
         group = keys.group(lease=30, on_lost=on_lost)
         assert group.acquire()
@@ -226,7 +214,7 @@ def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, 
             group.members[0].release()
         # else the others would be neither renewed nor lost, and due again and again
         assert [mutex.lost for mutex in group.members] == [True] * 3
-        assert on_lost.came.wait(60)
+        on_lost.wait()
         held = group._latest
         assert held not in scheduled()
         clock.advance(100)
@@ -240,7 +228,7 @@ def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, 
         here = [event for event in heard.events if event.sender is keys.scene.here]
         assert sorted(e.told["key"] for e in here if e.name == "lost") == keys.keys
         assert "released" not in [event.name for event in here]
-    assert len(on_lost.keys) == 1
+    assert len(on_lost.calls) == 1
     assert keys.free()[1:] == [True, True]
 
 
@@ -315,13 +303,13 @@ def test_lock_that_ended_is_not_handled_by_the_renewal_loop_again(scene, calls, 
 
 
 def test_lease_that_ends_after_one_member_was_released_is_the_loss_of_the_others(keys):
-    on_lost = Losses()
+    on_lost = OnLost()
     with FakeClock() as clock:
         group = keys.group(lease=30, auto_renew=False, on_lost=on_lost)
         assert group.acquire()
         group.members[1].release()
         clock.advance(31)
-        assert on_lost.came.wait(60)
+        on_lost.wait()
         assert [mutex.lost for mutex in group.members] == [True, False, True]
         assert group._latest not in scheduled()
         with pytest.raises(MutexLostError):

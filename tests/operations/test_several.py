@@ -2,9 +2,9 @@
 
 import itertools
 import random
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 from driving import acquiring, scheduled
@@ -12,6 +12,7 @@ from group_scene import TRANSACT, Keys, kinds
 from hearing import OnLost, hearing, until
 from lock_items import Elsewhere
 from pynamodb.exceptions import GetError
+from scene import Scene
 from stores import QueueFor
 
 from dev.faultproxy import deny
@@ -44,24 +45,16 @@ def test_poll_is_one_request_for_the_keys_that_are_held(keys):
 
 def test_release_in_the_process_wakes_the_waiter(keys):
     holder, waiting = keys.group(1, 2), keys.group(poll=(60, 60), timeout=100)
-    acquired_at = []
-
-    def wait():
-        assert waiting.acquire()
-        acquired_at.append(time.monotonic())
-
-    assert holder.acquire()
-    thread = threading.Thread(target=wait)
-    thread.start()
-    keys.scene.proxy.wait(2, TRANSACT)
-    while not watchers(waiting)[2]:
-        time.sleep(0.01)
-    time.sleep(5)
-    released_at = time.monotonic()
-    holder.release()
-    thread.join(60)
-    # at once: it would poll 60 s after its last poll
-    assert acquired_at == [pytest.approx(released_at, abs=0.01)]
+    with ThreadPoolExecutor() as pool:
+        assert holder.acquire()
+        acquired = pool.submit(lambda: waiting.acquire() and time.monotonic())
+        keys.scene.proxy.wait(2, TRANSACT)
+        until(lambda: watchers(waiting)[2])
+        time.sleep(5)
+        released_at = time.monotonic()
+        holder.release()
+        # at once: it would poll 60 s after its last poll
+        assert acquired.result(60) == pytest.approx(released_at, abs=0.01)
     assert waiting.held
     assert watchers(waiting) == [[]] * 3
     waiting.release()
@@ -263,40 +256,31 @@ def test_loss_found_by_the_release_of_one_row_is_the_loss_of_all(rows, calls):
         with pytest.raises(MutexLostError):
             run(current_process(), release(first))
         assert all(claim.loss is Loss.FORCED for claim in others)
-        clock.advance(100)
         assert held not in scheduled()
+        clock.advance(100)
         assert calls(held) == 0
         with pytest.raises(MutexLostError):
             locks.release()
     assert rows.free() == [True] * 3
 
 
-def find_it_lost(scene, mutex):
-    scene.force()
-    with pytest.raises(MutexLostError):
-        mutex.release()
-
-
-def find_it_taken(scene, mutex):
-    scene.forced_and_taken()
-    with pytest.raises(MutexLostError):
-        mutex.renew()
-
-
 @pytest.mark.parametrize(
-    "end",
+    ("end", "by"),
     [
-        find_it_lost,
-        find_it_taken,
-        lambda _, mutex: mutex.detach(),
-        lambda _, mutex: mutex.release(),
+        (Scene.force, Mutex.release),
+        (Scene.forced_and_taken, Mutex.renew),
+        (None, Mutex.detach),
+        (None, Mutex.release),
     ],
 )
-def test_lock_that_ended_is_not_handled_by_the_renewal_loop_again(scene, calls, end):
+def test_lock_that_ended_is_not_handled_by_the_renewal_loop_again(scene, calls, end, by):
     with FakeClock() as clock:
         mutex = scene.mutex(lease=30)
         assert mutex.acquire()
-        end(scene, mutex)
+        with nullcontext() if end is None else pytest.raises(MutexLostError):
+            if end is not None:
+                end(scene)
+            by(mutex)
         assert mutex._latest.together not in scheduled()
         clock.advance(100)
         assert calls(mutex._latest) == 0

@@ -176,13 +176,6 @@ def test_grant_makes_the_next_one_first(queue):
     assert second.leave() is None
 
 
-def test_grant_comes_too_late_for_one_that_has_left(queue):
-    turn = in_line(queue)
-    turn.leave()
-    assert turn.grant("b") is False
-    assert queue.holder == "b"
-
-
 def test_leaving_makes_the_next_one_first_and_only_then(queue):
     first = in_line(queue)
     queue.saw("another's")
@@ -248,7 +241,9 @@ def test_waiter_that_leaves_waits_for_the_hand_over_under_way(queue, interrupted
         with pytest.raises(KeyboardInterrupt):
             leaving.throw(KeyboardInterrupt())
         assert queue.turns == []
+        # it comes too late
         assert turn.grant("b") is False
+        assert queue.holder == "b"
     else:
         turn.grant("b")
         with pytest.raises(StopIteration) as done:
@@ -363,19 +358,6 @@ def test_waiter_that_wakes_early_keeps_its_plan(queue):
     assert waiter.polled_at == [due]
 
 
-def test_waiter_that_wakes_early_goes_on_when_the_holder_has_released(queue):
-    queue.acquired_by(HOLDER)
-    waiter = Waiter(queue, poll=(1.0, 4.0))
-    waiter.finds = "the lock"
-    waiter.step()
-    waiter.time += 0.5
-    waiter.step()
-    assert not waiter.done
-    queue.released_by(HOLDER)
-    waiter.step()
-    assert waiter.result == "the lock"
-
-
 def test_waiter_never_waits_for_an_instant_that_has_passed(queue):
     queue.acquired_by(HOLDER)
     waiter = Waiter(queue, poll=(4.0, 60.0))
@@ -411,6 +393,8 @@ def test_waiter_polls_seldom_while_a_holder_of_this_process_hands_over(queue):
     waiter.run(50)
     assert 4 <= len(waiter.polled_at) <= 5
     waiter.finds = "the lock"
+    waiter.step()  # it may wake for no reason
+    assert not waiter.done
     queue.released_by(HOLDER)
     waiter.run(1)
     assert waiter.result == "the lock"
@@ -449,20 +433,8 @@ def test_waiter_that_is_promised_the_lock_does_not_poll_before_it_gives_up(queue
     waiter.run(1)
     waiter.turn.grant("handed over")
     waiter.run(1)
-    assert waiter.result == "handed over"
+    assert waiter.result == queue.holder == "handed over"
     assert waiter.polled_at == []
-
-
-def test_lock_that_is_handed_over_is_taken_without_a_poll(queue):
-    queue.acquired_by(HOLDER)
-    waiter = Waiter(queue, poll=(5.0, 10.0))
-    waiter.run(1)
-    assert next_in_line(queue, "a") is waiter.turn
-    assert waiter.turn.grant("b") is True
-    waiter.run(1)
-    assert waiter.result == "b"
-    assert waiter.polled_at == []
-    assert queue.holder == "b"
 
 
 def test_lock_that_is_handed_over_during_a_poll_is_taken_without_another(queue):

@@ -177,14 +177,6 @@ def test_save_after_an_idle_hour_takes_no_token_ahead_of_server_time(row_scene):
         assert next_token(second, key) > before
 
 
-def test_lock_of_a_row_made_anew_has_a_greater_token(scene):
-    with another_process(scene, NOW) as (first, _):
-        before = next_token(first, scene.key)
-    scene.delete()
-    with another_process(scene, NOW + 2) as (second, _):
-        assert next_token(second, scene.key) > before
-
-
 def test_locks_of_one_instant_have_growing_tokens(scene):
     tokens = []
     with FakeClock(), another_process(scene, NOW) as (client, _):

@@ -53,25 +53,25 @@ def test_wait_is_within_its_bounds(base, times, previous):
     assert wait <= max(3 * max(base, previous), base)
 
 
+def waits(count):
+    """Return the waits of one who polls so often."""
+    wait, several = 0.0, []
+    for _ in range(count):
+        wait = next_wait(wait, POLL, random.uniform)
+        several.append(wait)
+    return several
+
+
 def test_waits_grow_from_the_base_and_do_not_pile_up_at_the_cap():
     first = [next_wait(0, POLL, random.uniform) for _ in range(2000)]
     assert max(first) <= 3 * POLL[0]
-    wait, waits = 0.0, []
-    for _ in range(4000):
-        wait = next_wait(wait, POLL, random.uniform)
-        waits.append(wait)
-    assert statistics.mean(waits) > 4 * POLL[0]
-    assert sum(wait > 0.99 * POLL[1] for wait in waits) < 0.1 * len(waits)
+    later = waits(4000)
+    assert statistics.mean(later) > 4 * POLL[0]
+    assert sum(wait > 0.99 * POLL[1] for wait in later) < 0.1 * len(later)
 
 
 def test_two_waiters_do_not_keep_step():
-    def waits():
-        wait = 0.0
-        for _ in range(500):
-            wait = next_wait(wait, POLL, random.uniform)
-            yield wait
-
-    assert abs(statistics.correlation(list(waits()), list(waits()))) < 0.5
+    assert abs(statistics.correlation(waits(500), waits(500))) < 0.5
 
 
 # -- the queue ----------------------------------------------------------------------------------
@@ -96,12 +96,15 @@ def test_queue_knows_its_holder_and_is_kept_while_it_is_in_use():
     assert (queue.is_idle, queues) == (True, {})
 
 
-def test_only_the_first_in_line_polls(queue, line):
+def test_only_the_first_in_line_polls_unless_it_is_promised_the_lock(queue, line):
     first, second = line
-    assert queue.leads(first)
-    assert not queue.leads(second)
     first.polls_at = second.polls_at = 7.0
-    assert (queue.polls_at(first), queue.polls_at(second)) == (7.0, math.inf)
+    assert [queue.leads(turn) for turn in line] == [True, False]
+    assert [queue.polls_at(turn) for turn in line] == [7.0, math.inf]
+    assert next_in_line(queue, "a") is first
+    assert [queue.leads(turn) for turn in line] == [False, False]
+    first.end_promise()
+    assert queue.leads(first)
     first.leave()
     second.leave()
     assert queue.is_idle
@@ -150,15 +153,6 @@ def test_what_those_in_line_saw_is_forgotten_with_the_last_of_them(queue):
     assert queue.in_the_way is None
     # nor does the process rest for the sake of others any more
     assert queue.polls_at(in_line(queue)) == -math.inf
-
-
-def test_promised_turn_does_not_poll(queue, line):
-    first, second = line
-    assert next_in_line(queue, "a") is first
-    assert not queue.leads(first)
-    assert not queue.leads(second)
-    first.end_promise()
-    assert queue.leads(first)
 
 
 def test_grant_makes_the_next_one_first(queue):

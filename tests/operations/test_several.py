@@ -3,6 +3,7 @@
 import itertools
 import random
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
@@ -125,18 +126,16 @@ def test_lock_that_changes_hands_is_polled_often(keys, monkeypatch):
 
 
 def test_groups_and_single_locks_exclude_each_other(keys):
-    inside = {key: [] for key in keys.keys}
+    inside = Counter()
     options = {"lease": 20, "timeout": 100, "poll": (0.01, 0.05)}
 
     def work(lock, *held):
         for _ in range(5):
             with lock:
-                for key in held:
-                    inside[key].append(1)
+                inside.update(held)
                 time.sleep(0.005)
-                assert all(len(inside[key]) == 1 for key in held)
-                for key in held:
-                    inside[key].pop()
+                assert {inside[key] for key in held} == {1}
+                inside.subtract(held)
 
     groups = [keys.group(*places, **options) for places in ((0, 1), (1, 2), (2, 0))]
     others = [keys.other(place, **options) for place in (0, 1)]

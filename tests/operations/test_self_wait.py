@@ -301,6 +301,9 @@ def test_rows_that_differ_in_the_range_key_alone_are_different_locks():
 
     one, other = ranged("one"), ranged("other")
     one.create_table()
+    for model in (one, other):
+        with Mutex.for_key("a", model=model):
+            pass
     with Mutex.for_key("a", model=one), Mutex.for_key("a", model=other) as both:
         with pytest.raises(MutexAlreadyHeldError):
             Mutex.for_key("a", model=other).acquire()

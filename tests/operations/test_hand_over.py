@@ -9,14 +9,12 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 from botocore.client import BaseClient
 from driving import Driven, acquiring, scheduled
 from hearing import until
 from lock_items import Elsewhere
-from pynamodb.signals import pre_dynamodb_send
 from stores import QueueFor, store_for
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, MutexTimeoutError
@@ -33,19 +31,22 @@ def queue(table):
     return QueueFor(table, "a")
 
 
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(9) as pool:
+        yield pool
+
+
 def mutex(**options):
     return Mutex.for_key("a", **{"poll": (0.02, 0.1), **options})
 
 
-@contextmanager
-def requests():
-    sent = []
-
-    def note(_sender, operation_name, **_):
-        sent.append(operation_name)
-
-    with pre_dynamodb_send.connected_to(note):
-        yield sent
+def submitted(pool, queue, call, *args, **options):
+    """Let a thread call something that waits for the lock; return once it stands in line."""
+    before = len(queue.turns)
+    waiting = pool.submit(call, *args, **options)
+    until(lambda: len(queue.turns) > before)
+    return waiting
 
 
 class Gate:
@@ -79,7 +80,7 @@ def gate(table, monkeypatch):
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one object", "an object each"])
-def test_eight_threads_cost_about_one_request_for_each_section(table, queue, shared):
+def test_eight_threads_cost_about_one_request_for_each_section(queue, pool, sent, shared):
     one = Mutex.for_key("a")
     inside, tokens = [], []
 
@@ -92,7 +93,8 @@ def test_eight_threads_cost_about_one_request_for_each_section(table, queue, sha
                 tokens.append(mutex.fencing_token)
                 inside.pop()
 
-    with one, ThreadPoolExecutor(8) as pool, requests() as sent:
+    with one:
+        sent.clear()
         working = [pool.submit(work) for _ in range(8)]
         until(lambda: len(queue.turns) == 8)
         one.release()
@@ -105,7 +107,7 @@ def test_eight_threads_cost_about_one_request_for_each_section(table, queue, sha
 
 
 @pytest.mark.real("embedded")
-def test_threads_that_use_a_table_first_at_once_share_one_queue(table):
+def test_threads_that_use_a_table_first_at_once_share_one_queue(table, pool):
     class Fresh(table):
         class Meta(table.Meta):
             pass
@@ -116,30 +118,24 @@ def test_threads_that_use_a_table_first_at_once_share_one_queue(table):
         start.wait(60)
         return store_for(Fresh)
 
-    with ThreadPoolExecutor(8) as pool:
-        with current_process().monitor:  # so that none has made it when the last one asks
-            working = [pool.submit(look_up) for _ in range(8)]
-            start.wait(60)
-            time.sleep(0.1)
-        stores = {worker.result(60) for worker in working}
-    assert stores == {store_for(Fresh)}
+    with current_process().monitor:  # so that none has made it when the last one asks
+        working = [pool.submit(look_up) for _ in range(8)]
+        start.wait(60)
+        time.sleep(0.1)
+    assert {worker.result(60) for worker in working} == {store_for(Fresh)}
 
 
-def test_first_come_first_served(table, queue):
+def test_first_come_first_served(queue, pool):
     order = []
 
     def wait(number):
         with Mutex.for_key("a"):
             order.append(number)
 
-    with ThreadPoolExecutor(8) as pool:
-        with Mutex.for_key("a"):
-            waiting = []
-            for number in range(8):
-                waiting.append(pool.submit(wait, number))
-                until(lambda: len(queue.turns) == len(waiting))
-        for waiter in waiting:
-            waiter.result(60)
+    with Mutex.for_key("a"):
+        waiting = [submitted(pool, queue, wait, number) for number in range(8)]
+    for waiter in waiting:
+        waiter.result(60)
     assert order == list(range(8))
     assert queue.is_idle
 
@@ -164,16 +160,14 @@ def test_after_some_hand_overs_another_process_gets_in(table, queue):
 
 
 @pytest.mark.real
-def test_hand_over_is_a_new_acquisition(table, queue):
+def test_hand_over_is_a_new_acquisition(table, queue, pool, sent):
     first, second = Mutex.for_key("a", owner="one"), Mutex.for_key("a", owner="two", lease=50)
     first.acquire()
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(second.acquire)
-        until(lambda: len(queue.turns) == 1)
-        with requests() as sent:
-            first.release()
-            assert waiting.result(60) is True
-        assert sent == ["UpdateItem"]
+    waiting = submitted(pool, queue, second.acquire)
+    sent.clear()
+    first.release()
+    assert waiting.result(60) is True
+    assert sent == ["UpdateItem"]
     assert second.held
     assert second.token != first.token
     assert second.fencing_token == first.fencing_token + 1
@@ -181,29 +175,17 @@ def test_hand_over_is_a_new_acquisition(table, queue):
     item = table.get("a")
     assert (item.owner, item.token, item.abandoned_by) == ("two", second.token, "")
     assert not second.abandoned
-    second.release()
+    with FakeClock() as clock:  # and it is renewed
+        clock.advance(20)
+        until(lambda: second.remaining > 40)
+        second.release()
 
 
-def test_lock_that_was_handed_over_is_renewed(table, queue):
-    first, second = Mutex.for_key("a"), Mutex.for_key("a")
-    first.acquire()
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(second.acquire)
-        until(lambda: len(queue.turns) == 1)
-        first.release()
-        assert waiting.result(60)
-        with FakeClock() as clock:
-            clock.advance(11)
-            until(lambda: second.remaining > 25)
-            second.release()
-
-
-def test_deadline_during_a_hand_over_waits_for_its_outcome(queue, gate):
+def test_deadline_during_a_hand_over_waits_for_its_outcome(queue, gate, pool):
     holder, waiter = Mutex.for_key("a"), mutex()
     holder.acquire()
-    with FakeClock() as clock, ThreadPoolExecutor() as pool:
-        waiting = pool.submit(waiter.acquire, timeout=0.5)
-        until(lambda: len(queue.turns) == 1)
+    with FakeClock() as clock:
+        waiting = submitted(pool, queue, waiter.acquire, timeout=0.5)
         releasing = pool.submit(gate.release, holder)
         assert gate.reached.wait(60)
         clock.advance(0.8)
@@ -217,14 +199,12 @@ def test_deadline_during_a_hand_over_waits_for_its_outcome(queue, gate):
     assert queue.is_idle
 
 
-def test_hand_over_that_fails_leaves_the_waiter_to_itself(queue, gate):
+def test_hand_over_that_fails_leaves_the_waiter_to_itself(queue, gate, pool):
     holder, waiter, late = Mutex.for_key("a"), mutex(), mutex()
     holder.acquire()
-    with ThreadPoolExecutor() as pool, FakeClock() as clock:
-        in_vain = pool.submit(late.acquire, timeout=0.3)
-        until(lambda: len(queue.turns) == 1)
-        waiting = pool.submit(waiter.acquire)
-        until(lambda: len(queue.turns) == 2)
+    with FakeClock() as clock:
+        in_vain = submitted(pool, queue, late.acquire, timeout=0.3)
+        waiting = submitted(pool, queue, waiter.acquire)
         releasing = pool.submit(gate.release, holder)
         assert gate.reached.wait(60)
         Elsewhere.force_release("a")
@@ -244,29 +224,27 @@ def test_hand_over_that_fails_leaves_the_waiter_to_itself(queue, gate):
     assert not holder.locked()
 
 
-def test_waiter_that_is_not_first_in_line_learns_the_holder_too(table, queue):
+def test_waiter_that_is_not_first_in_line_learns_the_holder_too(table, queue, pool):
     first = mutex()
-    with Mutex.for_key("a", owner="front") as holder, ThreadPoolExecutor() as pool:
-        waiting = pool.submit(first.acquire, timeout=30)
-        until(lambda: len(queue.turns) == 1)
+    with Mutex.for_key("a", owner="front"):
+        waiting = submitted(pool, queue, first.acquire, timeout=30)
         error = pool.submit(Mutex.for_key("a", timeout=0.1).__enter__).exception(60)
         assert isinstance(error, MutexTimeoutError)
         assert (error.owner, error.expires_at) == ("front", table.get("a").expires_at)
-        holder.release()
-        assert waiting.result(60) is True
-        first.release()
+    assert waiting.result(60) is True
+    first.release()
 
 
-def test_of_two_threads_that_release_at_once_one_releases_it(table):
+def test_of_two_threads_that_release_at_once_one_releases_it(table, pool, sent):
     mutex = Mutex.for_key("a", auto_renew=False)
     mutex.acquire()
     # one has found its acquisition, and the other comes first
     late = mutex._releasing(mutex._latest)
-    with requests() as sent, ThreadPoolExecutor() as pool:
-        pool.submit(mutex.release).result(60)
-        with pytest.raises(MutexNotHeldError, match="released"):
-            run(current_process(), late)
-        assert sent == ["UpdateItem"]
+    sent.clear()
+    pool.submit(mutex.release).result(60)
+    with pytest.raises(MutexNotHeldError, match="released"):
+        run(current_process(), late)
+    assert sent == ["UpdateItem"]
     assert not mutex.lost
     assert not mutex.locked()
 
@@ -293,16 +271,15 @@ def stands_in(function, thread):
 
 
 @pytest.mark.real("embedded")
-def test_ctrl_c_while_waiting_leaves_nothing(table, queue, ctrl_c):
+def test_ctrl_c_while_waiting_leaves_nothing(queue, pool, ctrl_c):
     holder, waiter = Mutex.for_key("a"), mutex()
-    with ThreadPoolExecutor() as pool:
-        pool.submit(holder.acquire).result(60)
-        ctrl_c()
-        with pytest.raises(KeyboardInterrupt):
-            waiter.acquire(timeout=30)
-        assert not queue.turns
-        assert not waiter.held
-        pool.submit(holder.release).result(60)
+    pool.submit(holder.acquire).result(60)
+    ctrl_c()
+    with pytest.raises(KeyboardInterrupt):
+        waiter.acquire(timeout=30)
+    assert not queue.turns
+    assert not waiter.held
+    pool.submit(holder.release).result(60)
     assert not waiter.locked()
     assert queue.is_idle
     assert waiter.acquire(timeout=0)
@@ -310,7 +287,7 @@ def test_ctrl_c_while_waiting_leaves_nothing(table, queue, ctrl_c):
 
 @pytest.mark.real("embedded")
 @pytest.mark.parametrize("twice", [False, True])
-def test_ctrl_c_during_a_hand_over_releases_what_came(queue, gate, ctrl_c, twice):
+def test_ctrl_c_during_a_hand_over_releases_what_came(queue, gate, pool, ctrl_c, twice):
     """The waiter does, or if it is interrupted in that, too, the thread that handed over."""
     holder, waiter = Mutex.for_key("a"), mutex()
 
@@ -330,16 +307,14 @@ def test_ctrl_c_during_a_hand_over_releases_what_came(queue, gate, ctrl_c, twice
             until(lambda: not queue.turns)
         gate.open.set()
 
-    with ThreadPoolExecutor() as pool:
-        working = pool.submit(hold_and_release)
-        until(lambda: holder.held)
-        pressing = pool.submit(press)
-        with pytest.raises(KeyboardInterrupt):
-            waiter.acquire(timeout=30)
-        pressing.result(60)
-        working.result(60)
+    working = pool.submit(hold_and_release)
+    until(lambda: holder.held)
+    pressing = pool.submit(press)
+    with pytest.raises(KeyboardInterrupt):
+        waiter.acquire(timeout=30)
+    pressing.result(60)
+    working.result(60)
     assert not waiter.held
-    assert not queue.turns
     assert queue.is_idle
     assert not waiter.locked()
 
@@ -363,16 +338,15 @@ def test_waiter_interrupted_again_just_when_the_lock_was_handed_over_releases_it
 
 
 @pytest.mark.real("embedded")
-def test_exception_in_a_waiting_thread_leaves_nothing(table, queue):
+def test_exception_in_a_waiting_thread_leaves_nothing(queue, pool):
     waiting = []
 
     def wait():
         waiting.append(threading.get_ident())
         mutex().acquire()
 
-    with Mutex.for_key("a") as holder, ThreadPoolExecutor() as pool:
-        waiter = pool.submit(wait)
-        until(lambda: len(queue.turns) == 1)
+    with Mutex.for_key("a") as holder:
+        waiter = submitted(pool, queue, wait)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(waiting[0]), ctypes.py_object(KeyboardInterrupt)
         )

@@ -14,6 +14,7 @@ from row_scene import arrives_in_vain, delete, every_write, save, update
 
 from dev.faultproxy import (
     Fault,
+    Late,
     after,
     apply_then_500,
     drop_answer,
@@ -154,21 +155,20 @@ def test_renewal_of_a_short_lease_comes_before_an_end_that_came_nearer(here, pro
 
 
 def test_renewal_that_follows_one_that_hangs_comes_nearer_with_the_end(table, proxy, dates, clock):
-    here = through(proxy, table, read_timeout=LONG)
+    here, goes_on = through(proxy, table, read_timeout=LONG), threading.Event()
     mutex = Mutex.for_key("k", model=here, lease=1.0)
     assert mutex.acquire()
-    hanging = Hanging()
-    proxy.next(hanging, op="renew")
+    proxy.next(stall(goes_on), op="renew")
     clock.advance(0.34)
-    assert hanging.came.wait(GENEROUS)
+    proxy.wait(1, "renew")
     dates.now += 1
     assert not Mutex.for_key("another", model=here).locked()
     # the next was planned a third of the lease after the one that hangs: too late now
     assert mutex.remaining < 1 / 3
     clock.advance(mutex.remaining / 2)
-    proxy.wait(1, "renew")
+    proxy.wait(2, "renew")
     until(lambda: mutex.remaining > 0.8)
-    hanging.goes_on.set()
+    goes_on.set()
     mutex.release()
 
 
@@ -222,66 +222,26 @@ def test_short_locks_share_one_thread_and_those_that_need_none_have_none(table):
     assert [thread.name for thread in seen] == ["pynamodb-mutex-renewer"]
 
 
-def test_lock_outlives_its_lease_as_long_as_it_is_renewed(table, here, proxy, clock):
-    with Mutex.for_key("k", model=here, lease=30.0) as mutex:
-        before = table.get("k", consistent_read=True)
-        for _ in range(6):  # each third of the lease
-            clock.advance(10)
-            until(lambda: mutex.remaining > 25)
-        after = table.get("k", consistent_read=True)
-        assert after.expires_at > before.expires_at
-        assert after.ttl >= before.ttl
-        assert (after.token, after.version) == (before.token, before.version)
-        assert len(proxy.of("renew")) == 6
+def before_the_answer(act):
+    """Applied, and answered after something else has happened."""
+
+    def meet(exchange):
+        reply = exchange.apply("before_the_answer")
+        act()
+        exchange.answer(reply)
+
+    return Fault("before_the_answer", meet)
 
 
-class Hanging(Fault):
-    """Reaches the engine when the test says so, or does at once, and is answered when the test says so."""
-
-    def __init__(self, *, applied=False):
-        super().__init__("hanging", self._keep)
-        self.applied = applied
-        self.came, self.goes_on = threading.Event(), threading.Event()
-
-    def _keep(self, exchange):
-        reply = exchange.apply(self.name) if self.applied else None
-        self.came.set()
-        self.goes_on.wait(GENEROUS)
-        exchange.answer(reply or exchange.apply(self.name))
-
-
-@pytest.mark.parametrize("applied", [False, True])
-def test_renewal_under_way_does_not_revive_a_released_lock(table, proxy, clock, applied):
-    hanging = Hanging(applied=applied)
-    proxy.next(hanging, op="renew")
-    mutex = Mutex.for_key("k", model=through(proxy, table, read_timeout=LONG), lease=30.0)
+@pytest.mark.parametrize(("meet", "applied"), [(after, False), (before_the_answer, True)])
+def test_renewal_under_way_does_not_revive_a_released_lock(table, here, proxy, meet, applied):
+    mutex = Mutex.for_key("k", model=here)
     assert mutex.acquire()
-    clock.advance(11)
-    assert hanging.came.wait(GENEROUS)
-    mutex.release()
-    hanging.goes_on.set()
-    (renewal,) = proxy.wait(1, "renew")
-    assert renewal.applied is applied
-    time.sleep(1)
-    assert not mutex.held
-    assert not mutex.lost
+    proxy.next(meet(mutex.release), op="renew")
+    send_renewal(mutex._latest)
+    assert [seen.applied for seen in proxy.of("renew")] == [applied]
+    assert (mutex.held, mutex.lost) == (False, False)
     assert table.get("k", consistent_read=True).expires_at is None
-
-
-def test_renewal_that_the_network_kept_does_not_touch_the_next_holder(table, here, proxy, clock):
-    kept = late()
-    proxy.next(kept, op="renew")
-    mutex = Mutex.for_key("k", model=here, lease=30.0)
-    assert mutex.acquire()
-    clock.advance(11)
-    assert kept.caught.wait(GENEROUS)
-    mutex.release()
-    with Mutex.for_key("k") as other:
-        before = table.get("k", consistent_read=True)
-        assert kept.apply().error == "ConditionalCheckFailedException"
-        after = table.get("k", consistent_read=True)
-        assert after.token == other.token
-        assert after.expires_at == before.expires_at
 
 
 def end_in_row(any_scene):
@@ -328,12 +288,14 @@ def test_saves_never_move_the_end_back(row_scene):
         (lambda renew: [drop_request(), after(renew)], [False, False, True]),
         (lambda renew: [drop_answer(then=renew)], [True, False]),
         (lambda renew: [apply_then_500(then=renew)], [True, False]),
+        (lambda renew: [late(), after(renew)], [False, True]),
     ],
 )
 def test_save_that_meets_a_renewal_is_applied_once(row_scene, faults, applied):
-    """Repeated, if the renewal was sent later and comes first; else recognised."""
+    """Repeated, if the renewal was sent later and comes first; else recognised. What the network kept lands in vain."""
     with row_scene.lock() as row:
-        row_scene.proxy.next(*faults(row.row_lock.renew), op="PutItem")
+        faults = faults(row.row_lock.renew)
+        row_scene.proxy.next(*faults, op="PutItem")
         save(row)
         assert row_scene.applied("PutItem") == applied
         assert (row_scene.row.balance, row_scene.writes) == (1, 1)
@@ -342,15 +304,9 @@ def test_save_that_meets_a_renewal_is_applied_once(row_scene, faults, applied):
         assert len(ends) == 3
         assert end_in_row(row_scene) == ends[-1]
         assert row.is_locked
-
-
-def test_save_that_the_network_kept_while_it_was_renewed_does_not_land(row_scene):
-    kept = late()
-    row = row_scene.locked()
-    row_scene.proxy.next(kept, after(row.row_lock.renew), op="PutItem")
-    save(row)
-    arrives_in_vain(row_scene, kept)
-    row.row_lock.release()
+        for kept in faults:
+            if isinstance(kept, Late):
+                arrives_in_vain(row_scene, kept)
 
 
 def test_renewal_that_meets_a_save_sent_later_is_no_loss(row_scene):
@@ -374,10 +330,11 @@ def test_other_writes_do_not_mind_a_renewal(row_scene, write):
         assert row_scene.applied(op) == [True]
 
 
-def test_save_renews(row_scene):
+def test_save_renews_and_update_does_not(row_scene):
     with FakeClock() as clock:
         row = row_scene.locked(auto_renew=False)
         clock.advance(20)
+        update(row)
         assert row.row_lock.remaining < 10
         before = end_in_row(row_scene)
         save(row)
@@ -410,15 +367,6 @@ def test_save_that_is_repeated_renews_no_further_than_what_was_applied(row_scene
         row.row_lock.release()
 
 
-def test_update_does_not_renew(row_scene):
-    with FakeClock() as clock:
-        row = row_scene.locked(auto_renew=False)
-        clock.advance(20)
-        update(row)
-        assert row.row_lock.remaining < 10
-        row.row_lock.release()
-
-
 @pytest.mark.parametrize("write", [save, update])
 def test_saves_that_come_often_renew_and_updates_do_not(row_scene, write):
     with FakeClock() as clock, row_scene.lock() as row:
@@ -432,22 +380,19 @@ def test_saves_that_come_often_renew_and_updates_do_not(row_scene, write):
 
 
 def test_save_beyond_max_hold_does_not_renew(row_scene):
-    with FakeClock() as clock:
-        row = row_scene.locked(max_hold=5, auto_renew=False)
+    with FakeClock() as clock, row_scene.lock(max_hold=5, auto_renew=False) as row:
         clock.advance(10)
         left = row.row_lock.remaining
         save(row)
         assert row.row_lock.remaining <= left
         assert row_scene.row.balance == 1
-        row.row_lock.release()
 
 
 @every_write
 def test_renewal_refused_because_a_write_unlocked_is_no_loss(row_scene, write):
     lost = []
-    lock = row_scene.lock(on_lost=lost.append)
-    assert lock.acquire()
-    row, op = lock.row, row_scene.op(write.__name__)
+    row = row_scene.locked(on_lost=lost.append)
+    lock, op = row.row_lock, row_scene.op(write.__name__)
     # after the write was applied, and before its answer comes
     row_scene.proxy.next(drop_answer(then=lambda: send_renewal(lock._latest)), op=op)
     write(row, **({} if write is delete else {"unlock": True}))
@@ -459,27 +404,14 @@ def test_renewal_refused_because_a_write_unlocked_is_no_loss(row_scene, write):
 
 def test_renewal_under_way_when_a_write_unlocks_is_no_loss(row_scene):
     lost = []
-    lock = row_scene.lock(on_lost=lost.append, auto_renew=False)
-    assert lock.acquire()
-    row = lock.row
+    row = row_scene.locked(on_lost=lost.append, auto_renew=False)
+    lock = row.row_lock
     row_scene.proxy.next(after(lambda: save(row, unlock=True)), op="renew")
     send_renewal(lock._latest)
     assert row_scene.applied("renew") == [False]
     assert row_scene.is_free
     assert not lock.lost
     assert lost == []
-
-
-def test_refused_renewal_shows_the_loss_if_the_write_that_unlocks_is_refused_too(row_scene):
-    lost = threading.Event()
-    lock = row_scene.lock(on_lost=lambda _: lost.set(), auto_renew=False)
-    assert lock.acquire()
-    row = lock.row
-    row_scene.forced_and_taken()
-    with pytest.raises(Exception, match="another holder has taken it"):
-        save(row, unlock=True)
-    assert lost.wait(60)
-    assert lock.lost
 
 
 def test_hung_renewal_delays_no_save(row_scene):

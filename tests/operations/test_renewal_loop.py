@@ -175,21 +175,17 @@ def test_those_of_one_batch_that_are_due_soon_are_sent_together(loop):
 
     first, second, alone = member(1), member(1.5), member(1.2, batch=None)
     patient, other, later = member(1.3, early=0.1), member(1.4, batch="b"), member(1.6)
-    loop.add(first, second, alone, patient, other, later)
+    gone = member(1.1)
+    loop.add(first, second, alone, patient, other, later, gone)
+    loop.schedule.remove(gone)
     loop.advance(1)
     assert loop.sent == [[first, second], [other]]
     assert [each.handled for each in (alone, patient, later)] == [[], [], []]
     loop.advance(1)
+    # the one without a batch takes nobody along
     assert loop.sent[2:] == [[alone], [patient], [later]]
-
-
-def test_one_without_a_batch_takes_nobody_along(loop):
-    alone = Member(loop, 1, sends=True, early=1.0)
-    other = Member(loop, 1.1, sends=True, early=1.0, batch="a")
-    loop.add(alone, other)
-    loop.advance(1)
-    assert loop.sent == [[alone]]
-    assert not other.handled
+    assert patient.handled == [pytest.approx(loop.time - 0.7)]
+    assert gone.handled == []
 
 
 def test_batch_has_no_more_members_than_dynamodb_takes(loop):
@@ -199,15 +195,6 @@ def test_batch_has_no_more_members_than_dynamodb_takes(loop):
     loop.advance(1)
     assert sorted(map(len, loop.sent)) == [1, MOST_TOGETHER, MOST_TOGETHER]
     assert silent.handled
-
-
-def test_member_that_left_meanwhile_is_not_taken_along(loop):
-    gone, first = (Member(loop, 1 + i, 9, sends=True, batch="a", early=2.0) for i in (0.5, 0))
-    loop.add(first, gone)
-    loop.schedule.remove(gone)
-    loop.advance(1)
-    assert loop.sent == [[first]]
-    assert not gone.handled
 
 
 # -- robustness ---------------------------------------------------------------------------------

@@ -42,8 +42,15 @@ def semaphore(permits=1, **options):
     return Semaphore.for_key("a", permits=permits, **options)
 
 
-def queue_of(key, model=LockItem):
-    return QueueFor(model, key)
+def queue_of(key):
+    return QueueFor(LockItem, key)
+
+
+def in_thread(action):
+    """Let another thread act, and wait for it."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join(LONG)
 
 
 @contextmanager
@@ -66,24 +73,16 @@ def held_meanwhile(lock):
         thread.join(LONG)
 
 
-def soon(*actions):
+def soon(action):
     """Let another thread act as soon as this one waits for the lock on the key a."""
 
     def act():
         until(lambda: queue_of("a").turns)
-        for action in actions:
-            action()
+        action()
 
     thread = threading.Thread(target=act)
     thread.start()
     return thread
-
-
-def waits(lock):
-    """Check that an acquisition without a timeout begins to wait."""
-    driven = acquiring(lock, True, -1)
-    assert driven.until_it_waits() is not None
-    driven.interrupt()
 
 
 # -- refused ---------------------------------------------------------------------------------------
@@ -113,6 +112,8 @@ def by_name(**options):
     return Mutex.for_row(Ledger, "a", **options)
 
 
+any_again = any_of("a", reentrant=True)
+
 PAIRS = {
     "two mutexes": (mutex, mutex, "a"),
     "one may be entered again, the other not": (reentrant, mutex, "a"),
@@ -124,11 +125,7 @@ PAIRS = {
     "the key of any": (any_of("a"), mutex, "a"),
     "any of the keys of a group": (group("a", "b"), any_of("a", "b"), None),
     "a semaphore's last permit": (semaphore, semaphore, "a#permit-1"),
-    "any, which only the same object enters again": (
-        any_of("a", reentrant=True),
-        any_of("a", reentrant=True),
-        "a",
-    ),
+    "any, which only the same object enters again": (any_again, any_again, "a"),
     "a row": (row(Account), row(Account), None),
     "a row by another model of its table": (row(Account), row(Elsewhere), None),
     "a row among several": (row(Account), rows, None),
@@ -222,8 +219,7 @@ def test_wait_for_what_was_released_or_lost_goes_on():
 
 def test_wait_for_what_has_ended_unnoticed_goes_on():
     with FakeClock() as clock:
-        holder = mutex(lease=1, auto_renew=False)
-        assert holder.acquire()
+        assert mutex(lease=1, auto_renew=False).acquire()
         clock.advance(2)
         assert queue_of("a").holder is not None
         # the wait may succeed, so it begins
@@ -235,12 +231,9 @@ def test_wait_for_what_has_ended_unnoticed_goes_on():
 def test_wait_for_a_lock_that_another_thread_took_goes_on():
     """Though this one may release it, as any may."""
     taken = mutex()
-    thread = threading.Thread(target=taken.acquire)
-    thread.start()
-    thread.join(LONG)
+    in_thread(taken.acquire)
     helper = soon(taken.release)
-    waiter = mutex()
-    assert waiter.acquire()
+    assert mutex().acquire()
     helper.join(LONG)
 
 
@@ -248,31 +241,26 @@ def test_lock_that_another_thread_attached_is_an_own_one_once_this_one_enters_it
     giver, made = mutex(), []
     giver.acquire()
     ticket = giver.detach()
-    attaching = threading.Thread(target=lambda: made.append(Mutex.attach(ticket)))
-    attaching.start()
-    attaching.join(LONG)
+    in_thread(lambda: made.append(Mutex.attach(ticket)))
     (attached,) = made
-    waits(mutex())
+    driven = acquiring(mutex(), True, -1)
+    assert driven.until_it_waits() is not None
+    driven.interrupt()
     with attached, pytest.raises(MutexAlreadyHeldError):
         mutex().acquire()
 
 
 def test_wait_for_any_of_several_goes_on_if_others_hold_one_of_them():
     with mutex(), held_meanwhile(Mutex.for_key("b")) as leave:
-        waiter = Mutex.any_of(["a", "b"])
-        helper = threading.Timer(0.1, leave.set)
-        helper.start()
-        assert waiter.acquire()
-        assert waiter.key == "b"
-        waiter.release()
+        threading.Timer(0.1, leave.set).start()
+        with Mutex.any_of(["a", "b"]) as waiter:
+            assert waiter.key == "b"
 
 
 def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_holds():
     """It may come at any instant, also just before the wait is checked."""
     giver, taker = mutex(), mutex()
-    thread = threading.Thread(target=giver.acquire)
-    thread.start()
-    thread.join(LONG)
+    in_thread(giver.acquire)
     taking = acquiring(taker, True, -1)
     taking.until_it_waits()
     (turn,) = queue_of("a").turns
@@ -302,7 +290,7 @@ def test_wait_in_a_forked_child_for_its_parents_lock_goes_on():
 
 
 def test_rows_that_differ_in_the_range_key_alone_are_different_locks():
-    def lock_model(sort_key):
+    def ranged(sort_key):
         class Ranged(LockItem):
             class Meta(LockItem.Meta):
                 table_name = "ranged"
@@ -311,7 +299,7 @@ def test_rows_that_differ_in_the_range_key_alone_are_different_locks():
 
         return Ranged
 
-    one, other = lock_model("one"), lock_model("other")
+    one, other = ranged("one"), ranged("other")
     one.create_table()
     for model in (one, other):
         with Mutex.for_key("a", model=model):

@@ -2,16 +2,18 @@
 
 import itertools
 import random
-import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 from driving import acquiring, scheduled
 from group_scene import TRANSACT, Keys, kinds
-from hearing import hearing, until
+from hearing import OnLost, hearing, until
 from lock_items import Elsewhere
 from pynamodb.exceptions import GetError
+from scene import Scene
 from stores import QueueFor
 
 from dev.faultproxy import deny
@@ -44,24 +46,16 @@ def test_poll_is_one_request_for_the_keys_that_are_held(keys):
 
 def test_release_in_the_process_wakes_the_waiter(keys):
     holder, waiting = keys.group(1, 2), keys.group(poll=(60, 60), timeout=100)
-    acquired_at = []
-
-    def wait():
-        assert waiting.acquire()
-        acquired_at.append(time.monotonic())
-
-    assert holder.acquire()
-    thread = threading.Thread(target=wait)
-    thread.start()
-    keys.scene.proxy.wait(2, TRANSACT)
-    while not watchers(waiting)[2]:
-        time.sleep(0.01)
-    time.sleep(5)
-    released_at = time.monotonic()
-    holder.release()
-    thread.join(60)
-    # at once: it would poll 60 s after its last poll
-    assert acquired_at == [pytest.approx(released_at, abs=0.01)]
+    with ThreadPoolExecutor() as pool:
+        assert holder.acquire()
+        acquired = pool.submit(lambda: waiting.acquire() and time.monotonic())
+        keys.scene.proxy.wait(2, TRANSACT)
+        until(lambda: watchers(waiting)[2])
+        time.sleep(5)
+        released_at = time.monotonic()
+        holder.release()
+        # at once: it would poll 60 s after its last poll
+        assert acquired.result(60) == pytest.approx(released_at, abs=0.01)
     assert waiting.held
     assert watchers(waiting) == [[]] * 3
     waiting.release()
@@ -132,18 +126,16 @@ def test_lock_that_changes_hands_is_polled_often(keys, monkeypatch):
 
 
 def test_groups_and_single_locks_exclude_each_other(keys):
-    inside = {key: [] for key in keys.keys}
+    inside = Counter()
     options = {"lease": 20, "timeout": 100, "poll": (0.01, 0.05)}
 
     def work(lock, *held):
         for _ in range(5):
             with lock:
-                for key in held:
-                    inside[key].append(1)
+                inside.update(held)
                 time.sleep(0.005)
-                assert all(len(inside[key]) == 1 for key in held)
-                for key in held:
-                    inside[key].pop()
+                assert {inside[key] for key in held} == {1}
+                inside.subtract(held)
 
     groups = [keys.group(*places, **options) for places in ((0, 1), (1, 2), (2, 0))]
     others = [keys.other(place, **options) for place in (0, 1)]
@@ -188,18 +180,6 @@ def test_dining_philosophers_all_eat_and_never_two_neighbours_at_once(table, cli
             assert before[2] < after[2]
 
 
-class Losses:
-    """The mutexes with which `on_lost` was called."""
-
-    def __init__(self):
-        self.keys = []
-        self.came = threading.Event()
-
-    def __call__(self, mutex):
-        self.keys.append(mutex.key)
-        self.came.set()
-
-
 @pytest.fixture
 def calls(monkeypatch):
     """How often the renewal loop handled each that is scheduled."""
@@ -217,7 +197,7 @@ def calls(monkeypatch):
 @pytest.mark.parametrize("lose", [Keys.force, Keys.forced_and_taken])
 def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, calls):
     """Forced without this process knowing, or taken as after a pause; reported of each, once."""
-    on_lost = Losses()
+    on_lost = OnLost()
     with FakeClock() as clock, hearing(keys.scene.key) as heard:
         group = keys.group(lease=30, on_lost=on_lost)
         assert group.acquire()
@@ -226,7 +206,7 @@ def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, 
             group.members[0].release()
         # else the others would be neither renewed nor lost, and due again and again
         assert [mutex.lost for mutex in group.members] == [True] * 3
-        assert on_lost.came.wait(60)
+        on_lost.wait()
         held = group._latest
         assert held not in scheduled()
         clock.advance(100)
@@ -240,7 +220,7 @@ def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, 
         here = [event for event in heard.events if event.sender is keys.scene.here]
         assert sorted(e.told["key"] for e in here if e.name == "lost") == keys.keys
         assert "released" not in [event.name for event in here]
-    assert len(on_lost.keys) == 1
+    assert len(on_lost.calls) == 1
     assert keys.free()[1:] == [True, True]
 
 
@@ -275,53 +255,44 @@ def test_loss_found_by_the_release_of_one_row_is_the_loss_of_all(rows, calls):
         with pytest.raises(MutexLostError):
             run(current_process(), release(first))
         assert all(claim.loss is Loss.FORCED for claim in others)
-        clock.advance(100)
         assert held not in scheduled()
+        clock.advance(100)
         assert calls(held) == 0
         with pytest.raises(MutexLostError):
             locks.release()
     assert rows.free() == [True] * 3
 
 
-def find_it_lost(scene, mutex):
-    scene.force()
-    with pytest.raises(MutexLostError):
-        mutex.release()
-
-
-def find_it_taken(scene, mutex):
-    scene.forced_and_taken()
-    with pytest.raises(MutexLostError):
-        mutex.renew()
-
-
 @pytest.mark.parametrize(
-    "end",
+    ("end", "by"),
     [
-        find_it_lost,
-        find_it_taken,
-        lambda _, mutex: mutex.detach(),
-        lambda _, mutex: mutex.release(),
+        (Scene.force, Mutex.release),
+        (Scene.forced_and_taken, Mutex.renew),
+        (None, Mutex.detach),
+        (None, Mutex.release),
     ],
 )
-def test_lock_that_ended_is_not_handled_by_the_renewal_loop_again(scene, calls, end):
+def test_lock_that_ended_is_not_handled_by_the_renewal_loop_again(scene, calls, end, by):
     with FakeClock() as clock:
         mutex = scene.mutex(lease=30)
         assert mutex.acquire()
-        end(scene, mutex)
+        with nullcontext() if end is None else pytest.raises(MutexLostError):
+            if end is not None:
+                end(scene)
+            by(mutex)
         assert mutex._latest.together not in scheduled()
         clock.advance(100)
         assert calls(mutex._latest) == 0
 
 
 def test_lease_that_ends_after_one_member_was_released_is_the_loss_of_the_others(keys):
-    on_lost = Losses()
+    on_lost = OnLost()
     with FakeClock() as clock:
         group = keys.group(lease=30, auto_renew=False, on_lost=on_lost)
         assert group.acquire()
         group.members[1].release()
         clock.advance(31)
-        assert on_lost.came.wait(60)
+        on_lost.wait()
         assert [mutex.lost for mutex in group.members] == [True, False, True]
         assert group._latest not in scheduled()
         with pytest.raises(MutexLostError):

@@ -140,39 +140,39 @@ def test_an_answer_that_came_at_once_leaves_less_than_two_seconds_of_doubt(parts
     assert 0 < bounds.highest(local) - bounds.lowest(local) < GRAIN + HOST_SKEW + NOISE
 
 
-def test_the_bounds_close_in_when_the_second_turns():
+def bounds_after(*answers):
+    """Return the bounds after answers: the date, and the local times of sending and receiving."""
     server = ServerTime()
-    server.observe(500.0, 10.0, 10.0)  # server time is 500.99
-    server.observe(501.0, 10.02, 10.02)  # 501.01
-    assert server.bounds.lowest(10.02) == 501.0
-    server.observe(501.0, 10.98, 10.98)  # 501.97
-    assert server.bounds.lowest(10.98) == pytest.approx(501.96, abs=0.011)
-    assert server.bounds.highest(10.98) == 502.0
+    for date, sent, received in answers:
+        server.observe(date, sent, received)
+    return server.bounds
+
+
+def test_the_bounds_close_in_when_the_second_turns():
+    seen = [(500.0, 10.0, 10.0), (501.0, 10.02, 10.02)]  # server time is 500.99, then 501.01
+    assert bounds_after(*seen).lowest(10.02) == 501.0
+    bounds = bounds_after(*seen, (501.0, 10.98, 10.98))  # 501.97
+    assert bounds.lowest(10.98) == pytest.approx(501.96, abs=0.011)
+    assert bounds.highest(10.98) == 502.0
 
 
 def test_an_answer_already_on_its_way_does_not_lower_the_upper_bound():
-    server = ServerTime()
-    server.observe(500.0, 10.0, 10.0)
-    # the clock stands for 30 s; this one was sent after that ...
-    server.observe(530.0, 10.2, 10.3)
-    # ... and this one before, its answer was late
-    server.observe(500.0, 10.1, 10.4)
-    assert server.bounds.highest(10.4) >= 531.0
+    # the clock stands for 30 s; the second was sent after that, and the third before, its answer was late
+    bounds = bounds_after((500.0, 10.0, 10.0), (530.0, 10.2, 10.3), (500.0, 10.1, 10.4))
+    assert bounds.highest(10.4) >= 531.0
 
 
 def test_an_answer_already_on_its_way_says_how_late_it_is_at_least():
-    server = ServerTime()
-    server.observe(500.0, 10.0, 10.0)
-    server.observe(502.0, 12.0, 12.0)
-    server.observe(509.0, 11.9, 13.0)  # the server got it late
-    assert server.bounds.lowest(13.0) == 509.0
+    # the server got the third late
+    bounds = bounds_after((500.0, 10.0, 10.0), (502.0, 12.0, 12.0), (509.0, 11.9, 13.0))
+    assert bounds.lowest(13.0) == 509.0
 
 
 def test_an_answer_that_contradicts_what_was_believed_replaces_it():
-    server = ServerTime()
-    server.observe(1000.0, 10.0, 10.0)
-    server.observe(500.0, 11.0, 11.0)  # the server's clock was set back
-    assert server.bounds == Bounds(500.0, 11.0, 501.0, 11.0)
+    # the server's clock was set back
+    assert bounds_after((1000.0, 10.0, 10.0), (500.0, 11.0, 11.0)) == Bounds(
+        500.0, 11.0, 501.0, 11.0
+    )
 
 
 def test_a_clock_that_stood_still_is_noticed():

@@ -26,7 +26,7 @@ from dev.faultproxy import (
     server_error,
     throttle,
 )
-from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError
+from pynamodb_mutex import MutexError, MutexLostError
 from pynamodb_mutex.exceptions import Loss
 
 
@@ -131,12 +131,6 @@ def test_write_leaves_the_claim_alone(written):
     written.lock.release()
 
 
-def test_payload_may_be_any_json(scene):
-    with scene.mutex() as mutex:
-        mutex.save_data({"any": ["json", 1, None]})
-        assert scene.row.data == {"any": ["json", 1, None]}
-
-
 def test_unlock_of_unknown_outcome_is_no_loss_to_the_release(row_scene):
     lock = row_scene.lock()
     row_scene.proxy.next(drop_answer(), deny(), op="PutItem")
@@ -221,17 +215,6 @@ def test_write_not_applied_before_the_loss_is_reported_as_far_as_known(
         assert_lost(written, applied)
     assert (written.content or (0, None)) == (0, None)
     assert written.times_second == 0
-
-
-def test_write_without_the_lock_is_not_sent(scene):
-    mutex = scene.mutex()
-    with pytest.raises(MutexNotHeldError):
-        mutex.save_data(1)
-    with mutex:
-        pass
-    with pytest.raises(MutexNotHeldError):
-        mutex.save_data(1)
-    assert scene.proxy.of("save_data") == []
 
 
 # -- unknown ---------------------------------------------------------------------------------------

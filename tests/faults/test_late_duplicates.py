@@ -18,7 +18,7 @@ from subjects import (
 )
 
 from dev.faultproxy import Fault, deny, drop_request, duplicate, late
-from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError, RowLockedError
+from pynamodb_mutex import MutexLostError, MutexNotHeldError, RowLockedError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import expire
 

@@ -7,7 +7,7 @@ from email.utils import formatdate
 from unittest.mock import ANY
 
 import pytest
-from hearing import OnLost, until
+from hearing import OnLost, hearing, until
 
 from dev.faultproxy import drop_request, set_date, stall, through
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
@@ -140,9 +140,11 @@ def test_force_in_the_same_process_is_reported_at_once(table):
     on_lost = OnLost()
     mutex = Mutex.for_key("k", auto_renew=False, on_lost=on_lost)
     assert mutex.acquire()
-    assert LockItem.force_release("k")
-    assert not mutex.held
-    assert on_lost.wait()[:2] == (mutex, Loss.FORCED)
+    with hearing("k") as heard:
+        assert LockItem.force_release("k")
+        assert not mutex.held
+        assert on_lost.wait()[:2] == (mutex, Loss.FORCED)
+        assert heard.the("lost")["loss"] is Loss.FORCED
 
 
 def test_nothing_is_reported_of_a_lock_that_was_released(table):

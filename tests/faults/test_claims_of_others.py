@@ -3,7 +3,7 @@
 import pytest
 from hearing import OnLost
 from pynamodb.exceptions import UpdateError
-from scene import Scene, losses
+from scene import Scene, held, losses
 from subjects import LOSSES, MAIN, OTHERS, crossed
 
 from dev.faultproxy import (
@@ -21,8 +21,7 @@ from pynamodb_mutex.testing import FakeClock
 
 def unaware(scene, lose_it, **options):
     """Return a mutex that lost its lock and does not know, and the row as it must stay."""
-    mutex = scene.mutex(auto_renew=False, **options)
-    assert mutex.acquire()
+    mutex = held(scene.mutex(auto_renew=False, **options))
     lose_it(scene)
     return mutex, scene.everything
 
@@ -102,8 +101,7 @@ def test_release_that_is_repeated_shows_the_loss_only_if_it_knows(scene, lose_it
 def test_background_renewal_of_a_lost_lock_says_so_and_touches_nothing(scene, lose_it, loss):
     on_lost = OnLost()
     with FakeClock() as clock:
-        mutex = scene.mutex(on_lost=on_lost)
-        mutex.acquire()
+        mutex = held(scene.mutex(on_lost=on_lost))
         lose_it(scene)
         before = scene.everything
         clock.advance(11)
@@ -117,8 +115,7 @@ def test_background_renewal_of_a_lost_lock_says_so_and_touches_nothing(scene, lo
 @losses
 def test_lost_lock_is_not_handed_over(scene, lose_it, loss):
     others = []
-    mutex = scene.mutex(auto_renew=False)
-    mutex.acquire()
+    mutex = held(scene.mutex(auto_renew=False))
     waiter = scene.waiting()
     # just before the hand-over, for the waiting thread polls now and then
     scene.proxy.next(after(lambda: others.append(lose_it(scene))), op="hand_over")
@@ -135,7 +132,6 @@ def test_lost_lock_is_not_handed_over(scene, lose_it, loss):
     waiter.join(60)
     assert waiter.acquired
     assert waiter.mutex.held
-    waiter.mutex.release()
 
 
 # -- giving up an acquisition ----------------------------------------------------------------------

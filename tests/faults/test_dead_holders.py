@@ -131,4 +131,3 @@ def test_waiter_gets_it_soon_after_a_release_long_before_the_lease_ends(table, h
     mutex.release()
     waiter.join(60)
     assert waiter.acquired
-    waiter.mutex.release()

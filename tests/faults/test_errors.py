@@ -14,6 +14,7 @@ from pynamodb.exceptions import (
     TableDoesNotExist,
     UpdateError,
 )
+from scene import held
 from subjects import SUBJECTS, TOGETHER, crossed
 
 from dev.faultproxy import (
@@ -174,8 +175,7 @@ def test_success_in_no_shape_of_dynamodbs_is_a_failure_that_may_pass(scene, body
 
 
 def test_refused_hand_over_does_not_spoil_the_holders_release(scene):
-    mutex = scene.mutex()
-    mutex.acquire()
+    mutex = held(scene.mutex())
     waiter = scene.waiting()
     scene.proxy.next(deny(), op="hand_over")
     mutex.release()
@@ -206,8 +206,7 @@ def test_wrong_answer_to_a_read_or_to_a_force_is_no_answer(scene):
 
 
 def test_release_that_cannot_be_sent_is_raised_and_the_lock_ends_with_its_lease(scene):
-    mutex = scene.mutex(lease=4)
-    mutex.acquire()
+    mutex = held(scene.mutex(lease=4))
     scene.proxy.always(drop_request(), op="release")
     with pytest.raises(UpdateError) as raised:
         mutex.release()
@@ -217,8 +216,7 @@ def test_release_that_cannot_be_sent_is_raised_and_the_lock_ends_with_its_lease(
 
 
 def test_renewal_that_cannot_be_sent_is_raised_when_the_lease_is_over(scene):
-    mutex = scene.mutex(lease=2, auto_renew=False)
-    mutex.acquire()
+    mutex = held(scene.mutex(lease=2, auto_renew=False))
     scene.proxy.always(server_error(), op="renew")
     with FakeClock() as clock:
         with pytest.raises(UpdateError) as raised:
@@ -234,8 +232,7 @@ def test_renewal_that_cannot_be_sent_is_raised_when_the_lease_is_over(scene):
 def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(scene, fault):
     on_lost = OnLost()
     with FakeClock() as clock:
-        mutex = scene.mutex(on_lost=on_lost)
-        mutex.acquire()
+        mutex = held(scene.mutex(on_lost=on_lost))
         end = scene.row.expires_at
         scene.proxy.always(fault(), op="renew")
         clock.advance(11)
@@ -339,8 +336,7 @@ def test_refused_request_is_raised_as_what_it_is(scene, op, error, call):
 
 
 def test_refused_release_that_deletes_is_raised_as_delete_error(scene):
-    mutex = scene.mutex(delete_on_release=True)
-    mutex.acquire()
+    mutex = held(scene.mutex(delete_on_release=True))
     scene.proxy.next(deny(), op="DeleteItem")
     with pytest.raises(DeleteError):
         mutex.release()

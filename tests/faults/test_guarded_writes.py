@@ -115,7 +115,6 @@ def test_write_leaves_the_claim_alone(written):
     before = written.claim
     written.write()
     assert written.claim == before | {"writes": {"N": "1"}}
-    written.lock.release()
 
 
 def test_unlock_of_unknown_outcome_is_no_loss_to_the_release(row_scene):
@@ -290,7 +289,6 @@ def test_given_up_write_that_lands_is_not_taken_for_the_next_one(written):
     written.proxy.next(drop_answer(then=kept.apply), op=written.next_op)
     written.write_next("second")
     assert written.content[1] == "second"
-    written.lock.release()
 
 
 @of("transaction")

@@ -5,6 +5,7 @@ import uuid
 import pytest
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from row_scene import TRANSACT, delete, save, update
+from scene import held
 from subjects import (
     MAIN,
     OF_KEYS,
@@ -182,15 +183,13 @@ def test_renewal_that_an_engine_without_memory_gets_twice_is_applied_once(subjec
 
 
 def test_shorter_renewal_does_not_move_the_end_back(scene):
-    mutex = scene.mutex()
-    mutex.acquire()
+    mutex = held(scene.mutex())
     mutex.renew(lease=600)
     end, left = scene.row.expires_at, mutex.remaining
     mutex.renew(lease=1)
     assert scene.row.expires_at >= end
     assert mutex.remaining > left - 60
     assert scene.row.lease > 500  # who watches waits for what the holder may believe
-    mutex.release()
 
 
 @pytest.mark.real
@@ -230,8 +229,7 @@ def test_acquire_that_lands_where_the_row_was_deleted_makes_a_claim_that_nobody_
     # as documented of delete_on_release: without a tombstone nothing shows that the acquisition is over
     kept = late()
     scene.proxy.next(*[] if copy else [kept], op="acquire")
-    mutex = scene.mutex(delete_on_release=True)
-    mutex.acquire()
+    mutex = held(scene.mutex(delete_on_release=True))
     first = scene.row
     mutex.release()
     assert scene.gone
@@ -250,8 +248,7 @@ def test_acquire_that_lands_where_the_row_was_deleted_makes_a_claim_that_nobody_
 
 def test_late_release_that_deletes_does_not_touch_the_row_of_another(scene):
     kept = late()
-    mutex = scene.mutex(delete_on_release=True)
-    mutex.acquire()
+    mutex = held(scene.mutex(delete_on_release=True))
     scene.proxy.next(kept, op="DeleteItem")
     mutex.release()
     scene.taken()
@@ -264,8 +261,7 @@ def test_late_release_that_deletes_does_not_touch_the_row_of_another(scene):
 @pytest.mark.parametrize("released", [False, True])
 def test_late_hand_over_changes_nothing(scene, released):
     kept = late()
-    mutex = scene.mutex()
-    mutex.acquire()
+    mutex = held(scene.mutex())
     waiter = scene.waiting()
     scene.proxy.next(kept, op="hand_over")
     mutex.release()
@@ -280,8 +276,7 @@ def test_late_hand_over_changes_nothing(scene, released):
 
 def test_late_hand_over_does_not_revive_a_claim_that_was_taken_out_by_hand(scene):
     kept = late()
-    mutex = scene.mutex(lease=5)
-    mutex.acquire()
+    mutex = held(scene.mutex(lease=5))
     waiter = scene.waiting()
     scene.proxy.next(kept, op="hand_over")
     scene.proxy.always(drop_request(), op="hand_over")
@@ -522,8 +517,7 @@ def test_late_attempt_of_an_unlocked_write_may_follow_its_refusal(any_scene):
 
 def history(scene):
     """Let every kind of request happen once; return the present holder, and what was written."""
-    mutex = scene.mutex()
-    mutex.acquire()
+    mutex = held(scene.mutex())
     mutex.renew()
     mutex.save_data("mine")
     waiter = scene.waiting()
@@ -532,8 +526,7 @@ def history(scene):
     waiter.mutex.release()
     assert mutex.acquire()
     scene.here.force_release(scene.key)
-    again = scene.mutex()
-    assert again.acquire()
+    again = held(scene.mutex())
     again.release()
     return scene.taken(data="other"), [seen for seen in scene.proxy.log if seen.op != "GetItem"]
 

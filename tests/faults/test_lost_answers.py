@@ -5,7 +5,7 @@ import time
 import pytest
 from hearing import OnLost, until
 from pynamodb.exceptions import PynamoDBException, UpdateError
-from scene import Acquiring, Scene
+from scene import Acquiring, Scene, held
 from subjects import MAIN, OTHERS, SUBJECTS, TOGETHER, crossed
 
 from dev.faultproxy import apply_then_500, deny, drop_answer, drop_request, late, no_date, throttle
@@ -145,7 +145,6 @@ def test_release_is_a_release_if_another_acquired_before_the_repeat(subject):
     assert subject.applied("release")[:2] == [True, False]
     assert other.held
     assert subject.claims[-1]["token"]["S"] == other.token
-    other.release()
 
 
 @pytest.mark.parametrize("subject", ["row", "row in a lock table"], indirect=True)
@@ -171,8 +170,7 @@ def test_lease_counts_from_before_the_first_sending(scene):
     # without server time nothing but that rule bounds the lease
     scene.proxy.always(no_date())
     scene.proxy.next(drop_answer(then=dawdle), op="acquire")
-    mutex = scene.mutex(lease=10)
-    assert mutex.acquire()
+    mutex = held(scene.mutex(lease=10))
     assert mutex.deadline <= first_seen[0] + 10 * 0.99
 
 
@@ -263,8 +261,7 @@ def test_background_renewal_is_repeated_soon_and_shows_a_loss(scene):
     on_lost = OnLost()
     scene.proxy.next(drop_answer(then=scene.forced_and_taken), op="renew")
     with FakeClock() as clock:
-        mutex = scene.mutex(on_lost=on_lost)
-        mutex.acquire()
+        mutex = held(scene.mutex(on_lost=on_lost))
         for count, pause in enumerate((11, 1), start=1):
             clock.advance(pause)
             scene.proxy.wait(count, "renew")
@@ -279,8 +276,7 @@ def test_background_renewal_is_repeated_soon_and_shows_a_loss(scene):
 @pytest.mark.parametrize("taken", [False, True])
 def test_release_that_deletes_and_whose_answer_is_lost_is_a_release(scene, taken):
     other = scene.other()
-    mutex = scene.mutex(delete_on_release=True)
-    mutex.acquire()
+    mutex = held(scene.mutex(delete_on_release=True))
     scene.proxy.next(drop_answer(then=other.acquire if taken else lambda: None), op="DeleteItem")
     mutex.release()
     assert scene.applied("DeleteItem") == [True, False]
@@ -298,8 +294,7 @@ def test_release_that_deletes_and_whose_answer_is_lost_on_real_engines(scene):
 
 @once_and_often
 def test_hand_over_whose_answer_is_lost_is_recognised(scene, lose, times):
-    mutex = scene.mutex()
-    mutex.acquire()
+    mutex = held(scene.mutex())
     waiter = scene.waiting()
     scene.proxy.next(*[lose() for _ in range(times)], op="hand_over")
     mutex.release()
@@ -318,8 +313,7 @@ def test_hand_over_whose_answer_is_lost_is_recognised(scene, lose, times):
 
 def test_hand_over_is_believed_by_neither_if_another_took_over_before_the_repeat(scene):
     others = []
-    mutex = scene.mutex()
-    mutex.acquire()
+    mutex = held(scene.mutex())
     waiter = scene.waiting()
     scene.proxy.next(
         drop_answer(then=lambda: others.append(scene.forced_and_taken())), op="hand_over"
@@ -337,8 +331,7 @@ def test_hand_over_is_believed_by_neither_if_another_took_over_before_the_repeat
 
 
 def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_ends_by_itself(scene):
-    mutex = scene.mutex(lease=3)
-    mutex.acquire()
+    mutex = held(scene.mutex(lease=3))
     waiter = scene.waiting(lease=3)
     versions = []
     scene.proxy.always(drop_answer(then=lambda: versions.append(scene.row.version)), op="hand_over")

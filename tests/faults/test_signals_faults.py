@@ -10,7 +10,7 @@ import pytest
 from driving import send_renewal
 from hearing import OnLost, hearing, until
 from pynamodb.exceptions import PynamoDBException, UpdateError
-from scene import losses
+from scene import held, losses
 from stores import store_for
 from worker import forked
 
@@ -58,8 +58,7 @@ class Failing:
 
 def test_lost_answers_are_counted_as_attempts(scene, heard):
     scene.proxy.next(drop_answer(), apply_then_500(), op="acquire")
-    mutex = scene.mutex()
-    assert mutex.acquire()
+    mutex = held(scene.mutex())
     assert heard.the("acquired")["attempts"] == 3
     assert heard.the("acquired")["token"] == scene.row.token
     scene.proxy.next(drop_answer(), op="release")
@@ -82,8 +81,7 @@ def test_what_cannot_be_acquired_shows_why(scene, keys, heard, several):
 
 @pytest.mark.parametrize("several", [False, True])
 def test_release_that_does_not_get_through_is_reported_with_its_error(scene, keys, heard, several):
-    lock = keys.group() if several else scene.mutex(lease=4)
-    assert lock.acquire()
+    lock = held(keys.group() if several else scene.mutex(lease=4))
     scene.proxy.always(deny() if several else drop_request())
     with pytest.raises(PynamoDBException) as raised:
         lock.release()
@@ -116,8 +114,7 @@ def test_renewal_asked_for_that_fails_is_reported_too(scene, heard):
 
 def test_renewal_that_comes_too_late_is_not_reported(scene, heard):
     with FakeClock() as clock:
-        mutex = scene.mutex(auto_renew=False)
-        assert mutex.acquire()
+        mutex = held(scene.mutex(auto_renew=False))
         scene.proxy.next(after(lambda: clock.advance(31)), op="renew")
         send_renewal(mutex._latest)
         assert scene.applied("renew") == [True]
@@ -145,8 +142,7 @@ def test_batch_that_fails_is_reported_of_each(scene, heard):
 @losses
 @pytest.mark.parametrize("found_by", ["renew", "release"])
 def test_loss_is_reported_once(scene, heard, found_by, lose_it, loss):
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
+    mutex = held(scene.mutex(auto_renew=False))
     token = mutex.token
     lose_it(scene)
     for call in ["renew", "renew", "release"] if found_by == "renew" else ["release"]:
@@ -162,8 +158,7 @@ def test_loss_is_reported_once(scene, heard, found_by, lose_it, loss):
 
 
 def test_release_that_is_refused_shows_no_loss_that_was_reported(scene, heard):
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
+    mutex = held(scene.mutex(auto_renew=False))
     scene.force()
     with pytest.raises(MutexLostError):
         mutex.renew()
@@ -214,8 +209,7 @@ def test_what_a_receiver_raises_hurts_neither_the_lock_nor_the_others(scene, hea
 def test_receiver_cannot_end_a_thread_of_ours(scene, heard):
     failing = Failing(scene.key, SystemExit)
     with signals.renewed.connected_to(failing), signals.lost.connected_to(failing):
-        mutex = scene.mutex()
-        assert mutex.acquire()
+        mutex = held(scene.mutex())
         for count in (1, 2):
             mutex.renew()
             heard.wait("renewed", count)
@@ -282,7 +276,6 @@ def test_slow_receiver_delays_neither_renewals_nor_the_report_of_a_loss(scene, h
         heard.wait("lost")
         assert other.held
         slow.go.set()
-    other.release()
 
 
 def test_slow_receiver_of_losses_delays_no_other(scene, heard):
@@ -364,8 +357,7 @@ def test_thread_that_shows_ends_when_there_is_nothing_to_show(scene, heard, monk
 @pytest.mark.real("embedded")
 def test_forked_child_emits_nothing_of_its_parents_locks(table):
     with hearing("a") as heard:
-        mutex = Mutex.for_key("a")
-        assert mutex.acquire()
+        mutex = held(Mutex.for_key("a"))
         before = len(heard.names)
 
         def child():

@@ -14,6 +14,7 @@ from row_scene import (
     save_or_update,
     update,
 )
+from scene import held
 from subjects import assert_changes_nothing
 
 from dev.faultproxy import deny, drop_answer, drop_request, late, stall
@@ -68,8 +69,7 @@ def test_two_never_believe_when_another_takes_what_a_write_unlocked(any_scene, w
 
 
 def test_holder_that_unlocks_several_rows_believes_no_more_when_it_is_applied(rows):
-    locks = rows.locks()
-    locks.acquire()
+    locks = held(rows.locks())
     seen = []
     rows.scene.proxy.next(drop_answer(lambda: seen.append(belief(locks))), op=TRANSACT)
     add_unread(rows, locks, unlock=True)
@@ -135,8 +135,7 @@ def test_lock_of_unknown_state_is_not_taken_again_by_its_own_mutex(row_scene, re
 
 
 def test_locks_of_unknown_state_are_not_taken_again(rows):
-    locks = rows.locks()
-    locks.acquire()
+    locks = held(rows.locks())
     rows.scene.proxy.next(late(), deny(), op=TRANSACT)
     with pytest.raises(PynamoDBException):
         add_unread(rows, locks, unlock=True)

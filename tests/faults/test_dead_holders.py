@@ -5,10 +5,10 @@ import time
 import pytest
 from driving import acquiring
 from hearing import until
-from scene import Acquiring
+from scene import Acquiring, held
 from worker import workers
 
-from dev.faultproxy import drop_answer, no_date, through
+from dev.faultproxy import drop_answer, fault_proxy, no_date, through
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import FakeClock, expire
@@ -61,11 +61,13 @@ def test_who_first_comes_when_the_time_is_over_does_not_wait(table, here, proxy)
 
 
 @pytest.mark.parametrize("dated", [True, False])
-def test_a_live_holders_lock_is_not_free_however_long_one_waits(table, proxy, dated):
-    if not dated:
-        proxy.always(no_date())
-    holder, waiter = (Mutex.for_key("k", model=through(proxy, table)) for _ in range(2))
-    with FakeClock() as clock, holder:
+def test_a_live_holders_lock_is_not_free_however_long_one_waits(engine, table, here, proxy, dated):
+    waiter = Mutex.for_key("k", model=here)
+    with fault_proxy(engine) as of_holder, FakeClock() as clock:
+        if not dated:
+            proxy.always(no_date())
+            of_holder.always(no_date())
+        holder = held(Mutex.for_key("k", model=through(of_holder, table)))
         assert not waiter.acquire(blocking=False)
         waiting = acquiring(waiter, True, 121)
         assert waiting.until_it_waits()
@@ -79,7 +81,8 @@ def test_a_live_holders_lock_is_not_free_however_long_one_waits(table, proxy, da
         assert waiting.until_it_waits() is None
         assert waiting.result is None
         assert holder.held
-        assert proxy.of("renew")
+        assert of_holder.of("renew")
+        holder.release()
     assert waiter.acquire(timeout=30)
     assert waiter.abandoned_by is None
     assert waiter.fencing_token == holder.fencing_token + 1

@@ -5,10 +5,10 @@ import time
 import pytest
 from driving import acquiring
 from hearing import until
-from scene import Acquiring
+from scene import Acquiring, held
 from worker import workers
 
-from dev.faultproxy import drop_answer, no_date, through
+from dev.faultproxy import drop_answer, fault_proxy, no_date, through
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import FakeClock, expire
@@ -60,9 +60,15 @@ def test_who_first_comes_when_the_time_is_over_does_not_wait(table, here, proxy)
     assert proxy.kinds() == ["GetItem", "acquire"]
 
 
-def assert_live(holder, waiter):
-    """See that a waiter does not get a lock that is renewed, for four leases."""
-    with FakeClock() as clock, holder:
+@pytest.mark.parametrize("dated", [True, False])
+def test_a_live_holders_lock_is_not_free_however_long_one_waits(engine, table, here, proxy, dated):
+    waiter = Mutex.for_key("k", model=here)
+    with fault_proxy(engine) as of_holder, FakeClock() as clock:
+        if not dated:
+            proxy.always(no_date())
+            of_holder.always(no_date())
+        holder = held(Mutex.for_key("k", model=through(of_holder, table)))
+        assert not waiter.acquire(blocking=False)
         waiting = acquiring(waiter, True, 121)
         assert waiting.until_it_waits()
         for _ in range(12):
@@ -75,46 +81,35 @@ def assert_live(holder, waiter):
         assert waiting.until_it_waits() is None
         assert waiting.result is None
         assert holder.held
-
-
-def test_a_live_holders_lock_is_not_free_however_long_one_waits(table, here):
-    assert_live(Mutex.for_key("k", model=table), Mutex.for_key("k", model=here))
+        assert of_holder.of("renew")
+        holder.release()
+    assert waiter.acquire(timeout=30)
+    assert waiter.abandoned_by is None
+    assert waiter.fencing_token == holder.fencing_token + 1
 
 
 # -- died long ago ---------------------------------------------------------------------------------
 
 
-def test_the_lock_of_a_holder_long_dead_is_taken_at_first_sight(table, here, proxy):
+@pytest.mark.parametrize("knows_the_time", [False, True])
+@pytest.mark.parametrize("answer_is_lost", [False, True])
+def test_the_lock_of_a_holder_long_dead_is_taken_at_first_sight(
+    table, here, proxy, knows_the_time, answer_is_lost
+):
     dead_holder(table)
+    if knows_the_time:
+        with Mutex.for_key("another", model=here):
+            pass
+    proxy.start_anew()
+    proxy.next(*[drop_answer()] * answer_is_lost, op="acquire")
     mutex = Mutex.for_key("k", model=here)
     assert mutex.acquire(blocking=False)
-    assert proxy.kinds() == ["GetItem", "acquire"]
-    assert mutex.abandoned
+    assert proxy.kinds() == ["GetItem"] * (not knows_the_time) + ["acquire"] * (1 + answer_is_lost)
+    assert [seen.applied for seen in proxy.of("acquire")] == [True, False][: 1 + answer_is_lost]
     assert mutex.abandoned_by == "the late"
-
-
-def test_who_knows_the_time_takes_it_by_one_request(table, here, proxy):
-    dead_holder(table)
-    with Mutex.for_key("another", model=here):
-        pass
-    assert Mutex.for_key("k", model=here).acquire(blocking=False)
-    assert proxy.kinds() == ["GetItem", "acquire", "release", "acquire"]
-
-
-def test_that_it_was_abandoned_is_reported_also_when_the_answer_was_lost(table, here, proxy):
-    dead_holder(table)
-    proxy.next(drop_answer(), op="acquire")
-    mutex = Mutex.for_key("k", model=here)
-    assert mutex.acquire(blocking=False)
-    assert [seen.applied for seen in proxy.of("acquire")] == [True, False]
-    assert mutex.abandoned_by == "the late"
-
-
-def test_what_was_released_was_not_abandoned(table, here):
-    dead_holder(table)
-    for abandoned in (True, False):
-        with Mutex.for_key("k", model=here) as mutex:
-            assert mutex.abandoned is abandoned
+    mutex.release()
+    with mutex:  # what was released was not abandoned
+        assert not mutex.abandoned
 
 
 # -- free ------------------------------------------------------------------------------------------
@@ -139,27 +134,3 @@ def test_waiter_gets_it_soon_after_a_release_long_before_the_lease_ends(table, h
     mutex.release()
     waiter.join(60)
     assert waiter.acquired
-    waiter.mutex.release()
-
-
-# -- an endpoint that does not show its time -------------------------------------------------------
-
-
-def test_without_a_date_a_dead_holders_lock_is_free_after_its_lease_unchanged(table, here, proxy):
-    proxy.always(no_date())
-    dead = Mutex.for_key("k", model=here, lease=LEASE, auto_renew=False)
-    assert dead.acquire()
-    forget_everything()
-    since = time.monotonic()
-    mutex = Mutex.for_key("k", model=here)
-    assert not mutex.acquire(blocking=False)
-    assert mutex.acquire(timeout=60)
-    assert time.monotonic() - since >= LEASE
-    assert mutex.abandoned
-
-
-def test_without_a_date_a_live_holders_lock_is_not_free(table, proxy):
-    proxy.always(no_date())
-    holder, waiter = (Mutex.for_key("k", model=through(proxy, table)) for _ in range(2))
-    assert_live(holder, waiter)
-    assert proxy.of("renew")

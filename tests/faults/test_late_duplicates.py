@@ -5,6 +5,7 @@ import uuid
 import pytest
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from row_scene import TRANSACT, delete, save, update
+from scene import held
 from subjects import (
     MAIN,
     OF_KEYS,
@@ -18,70 +19,14 @@ from subjects import (
 )
 
 from dev.faultproxy import Fault, deny, drop_request, duplicate, late
-from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError, RowLockedError
+from pynamodb_mutex import MutexLostError, MutexNotHeldError, RowLockedError
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import expire
-
-
-def assert_refused(reply):
-    assert reply.error in REFUSALS
 
 
 def of(*subjects):
     """Run a test for some kinds of locks."""
     return pytest.mark.parametrize("subject", subjects, indirect=True)
-
-
-# -- what happens before the late request arrives --------------------------------------------------
-
-
-def nothing(subject, lock):
-    pass
-
-
-def renew(subject, lock):
-    lock.renew(600)
-
-
-def release(subject, lock):
-    lock.release()
-
-
-def release_and_acquire_again(subject, lock):
-    lock.release()
-    assert lock.acquire()
-
-
-def release_and_let_another_acquire(subject, lock):
-    lock.release()
-    subject.taken()
-
-
-def expire_it(subject, lock):
-    subject.expire()
-
-
-def expire_and_let_another_acquire(subject, lock):
-    subject.expired_and_taken()
-
-
-def force(subject, lock):
-    subject.force()
-
-
-def force_and_let_another_acquire(subject, lock):
-    subject.forced_and_taken()
-
-
-def clear(subject, lock):
-    subject.clear()
-
-
-ANOTHER_CLAIM = [
-    release_and_let_another_acquire,
-    expire_and_let_another_acquire,
-    force_and_let_another_acquire,
-]
 
 
 def first_attempt_kept(subject, kind):
@@ -94,62 +39,68 @@ def first_attempt_kept(subject, kind):
 # -- locks of every kind ---------------------------------------------------------------------------
 
 
-FEW = [nothing, release, force_and_let_another_acquire]
+MEANWHILE = {
+    "nothing": lambda subject, lock: None,
+    "renewed": lambda subject, lock: lock.renew(600),
+    "released": lambda subject, lock: lock.release(),
+    "released, acquired again": lambda subject, lock: lock.release() or lock.acquire(),
+    "released, taken": lambda subject, lock: lock.release() or subject.taken(),
+    "expired": lambda subject, lock: subject.expire(),
+    "forced": lambda subject, lock: subject.force(),
+    "cleared": lambda subject, lock: subject.clear(),
+    "expired, taken": lambda subject, lock: subject.expired_and_taken(),
+    "forced, taken": lambda subject, lock: subject.forced_and_taken(),
+}
+
+
+# an acquire is applied where the lock is free, a renewal where the claim is still ours
+EXCEPTIONS = [("acquire", "forced"), ("renew", "expired")]
+CASES = [(kind, then) for then in MEANWHILE for kind in ("acquire", "renew")]
 
 
 @pytest.mark.parametrize(
-    ("subject", "then"),
+    ("subject", "kind", "then"),
     crossed(
         MAIN,
-        [nothing, renew, release, release_and_acquire_again, expire_it, *ANOTHER_CLAIM],
+        [case for case in CASES if case not in EXCEPTIONS],
         OTHERS,
-        FEW,
+        [case for case in CASES if case[1] in ("nothing", "released", "forced, taken")],
     ),
     indirect=["subject"],
 )
-def test_late_acquire_changes_nothing(subject, then):
-    kept = first_attempt_kept(subject, "acquire")
+def test_late_request_of_a_lock_changes_nothing(subject, kind, then):
+    if kind == "acquire":
+        kept = first_attempt_kept(subject, kind)
     lock = subject.held()
-    assert subject.applied("acquire") == [True]  # the one that is kept is not in the log
-    then(subject, lock)
-    if then in (nothing, renew):
+    if kind == "renew":
+        kept = first_attempt_kept(subject, kind)
+        lock.renew(60)
+    assert subject.applied(kind) == [True]  # the one that is kept is not in the log
+    MEANWHILE[then](subject, lock)
+    if then in ("nothing", "renewed", "released, acquired again"):
         assert subject.owns(lock)
     assert_changes_nothing(subject, kept)
+    if then == "forced, taken":
+        with pytest.raises(MutexLostError):
+            lock.renew()
+        assert lock.loss is Loss.TAKEN
 
 
-@pytest.mark.parametrize(
-    ("subject", "then"),
-    crossed(
-        MAIN,
-        [nothing, release, release_and_acquire_again, force, clear, *ANOTHER_CLAIM],
-        OTHERS,
-        FEW,
-    ),
-    indirect=["subject"],
-)
-def test_late_renewal_changes_nothing(subject, then):
-    lock = subject.held()
-    kept = first_attempt_kept(subject, "renew")
-    lock.renew(60)
-    then(subject, lock)
-    assert_changes_nothing(subject, kept)
-
-
-@pytest.mark.parametrize("then", ["nothing", "acquired again", "acquired by another"])
+@pytest.mark.parametrize("then", ["nothing", "acquired again", "taken"])
 def test_late_release_changes_nothing(subject, then):
     lock = subject.held()
     kept = first_attempt_kept(subject, "release")
     lock.release()
-    if then == "acquired again":
-        assert lock.acquire()
-    elif then == "acquired by another":
-        subject.taken()
-    # releases are the same done twice, but for the time at which DynamoDB may delete the row
     if then == "nothing":
+        # releases are the same done twice, but for the time at which DynamoDB may delete the row
         kept.apply()
         assert subject.is_free
+        return
+    if then == "acquired again":
+        assert lock.acquire()
     else:
-        assert_changes_nothing(subject, kept)
+        subject.taken()
+    assert_changes_nothing(subject, kept)
 
 
 @of(*[name for name in SUBJECTS if name not in TOGETHER])
@@ -187,17 +138,6 @@ def test_late_acquire_on_the_tombstone_of_another_does_not_help_the_old_holder(s
     assert not lock.held
 
 
-def test_loss_is_named_after_a_late_duplicate_as_before(subject):
-    lock = subject.held()
-    kept = first_attempt_kept(subject, "renew")
-    lock.renew(60)
-    subject.forced_and_taken()
-    assert_changes_nothing(subject, kept)
-    with pytest.raises(MutexLostError):
-        lock.renew()
-    assert lock.loss is Loss.TAKEN
-
-
 @pytest.mark.real
 @of("several keys")
 def test_late_transactions_of_locks_change_nothing_when_they_are_forgotten(subject):
@@ -229,7 +169,7 @@ def test_renewal_that_an_engine_without_memory_gets_twice_is_applied_once(subjec
         exchange.apply("twice")
         seen = subject.proxy.of(TRANSACT)[-1]
         reply = subject.proxy.replay(seen, ClientRequestToken="another")
-        assert_refused(reply)
+        assert reply.error in REFUSALS
         exchange.answer(reply)
 
     with subject.lock() as lock:
@@ -243,15 +183,13 @@ def test_renewal_that_an_engine_without_memory_gets_twice_is_applied_once(subjec
 
 
 def test_shorter_renewal_does_not_move_the_end_back(scene):
-    mutex = scene.mutex()
-    mutex.acquire()
+    mutex = held(scene.mutex())
     mutex.renew(lease=600)
     end, left = scene.row.expires_at, mutex.remaining
     mutex.renew(lease=1)
     assert scene.row.expires_at >= end
     assert mutex.remaining > left - 60
     assert scene.row.lease > 500  # who watches waits for what the holder may believe
-    mutex.release()
 
 
 @pytest.mark.real
@@ -266,7 +204,6 @@ def test_late_disowning_of_a_given_up_acquire_does_not_touch_the_next_claim(scen
     assert mutex.acquire()
     assert_changes_nothing(scene, kept)
     assert mutex.held
-    mutex.release()
 
 
 @pytest.mark.real
@@ -291,10 +228,8 @@ def test_acquire_that_lands_where_the_row_was_deleted_makes_a_claim_that_nobody_
 ):
     # as documented of delete_on_release: without a tombstone nothing shows that the acquisition is over
     kept = late()
-    if not copy:
-        scene.proxy.next(kept, op="acquire")
-    mutex = scene.mutex(delete_on_release=True)
-    mutex.acquire()
+    scene.proxy.next(*[] if copy else [kept], op="acquire")
+    mutex = held(scene.mutex(delete_on_release=True))
     first = scene.row
     mutex.release()
     assert scene.gone
@@ -311,27 +246,13 @@ def test_acquire_that_lands_where_the_row_was_deleted_makes_a_claim_that_nobody_
     assert scene.other().acquire(blocking=False)
 
 
-def test_guarded_write_of_a_lock_whose_row_is_deleted_is_never_sent(scene):
-    # sent, a copy of it would be applied a second time, after the copy of its acquire
-    mutex = scene.mutex(delete_on_release=True)
-    mutex.acquire()
-    with pytest.raises(MutexError, match="late copies"):
-        mutex.save_data("mine")
-    with pytest.raises(MutexError, match="late copies"):
-        mutex.transaction()
-    assert scene.proxy.kinds() == ["acquire"]
-    mutex.release()
-
-
 def test_late_release_that_deletes_does_not_touch_the_row_of_another(scene):
     kept = late()
-    mutex = scene.mutex(delete_on_release=True)
-    mutex.acquire()
+    mutex = held(scene.mutex(delete_on_release=True))
     scene.proxy.next(kept, op="DeleteItem")
     mutex.release()
-    other = scene.taken()
+    scene.taken()
     assert_changes_nothing(scene, kept)
-    other.release()
 
 
 # -- hand-over -------------------------------------------------------------------------------------
@@ -340,8 +261,7 @@ def test_late_release_that_deletes_does_not_touch_the_row_of_another(scene):
 @pytest.mark.parametrize("released", [False, True])
 def test_late_hand_over_changes_nothing(scene, released):
     kept = late()
-    mutex = scene.mutex()
-    mutex.acquire()
+    mutex = held(scene.mutex())
     waiter = scene.waiting()
     scene.proxy.next(kept, op="hand_over")
     mutex.release()
@@ -352,14 +272,11 @@ def test_late_hand_over_changes_nothing(scene, released):
     assert_changes_nothing(scene, kept)
     assert waiter.mutex.held is not released
     assert (scene.row.expires_at is None) is released
-    if not released:
-        waiter.mutex.release()
 
 
 def test_late_hand_over_does_not_revive_a_claim_that_was_taken_out_by_hand(scene):
     kept = late()
-    mutex = scene.mutex(lease=5)
-    mutex.acquire()
+    mutex = held(scene.mutex(lease=5))
     waiter = scene.waiting()
     scene.proxy.next(kept, op="hand_over")
     scene.proxy.always(drop_request(), op="hand_over")
@@ -371,16 +288,20 @@ def test_late_hand_over_does_not_revive_a_claim_that_was_taken_out_by_hand(scene
     scene.proxy.clear()
     waiter.join(60)
     assert waiter.acquired
-    waiter.mutex.release()
 
 
 # -- writes under a lock ---------------------------------------------------------------------------
 
 
-def release_and_write_unlocked(written):
-    written.lock.release()
-    if not written.is_data and written.at:
+def write_unlocked(written):
+    if written.at:
         save(written.scene.row, "unlocked")
+
+
+def another_writes(written):
+    other = written.taken()
+    if not written.at:
+        other.save_data("other")
 
 
 def release_and_write_again(written):
@@ -391,21 +312,14 @@ def release_and_write_again(written):
     written.write_next("again")  # with the number that the late one has as well
 
 
-def release_and_let_another_write(written):
-    written.lock.release()
-    other = written.taken()
-    if not written.at:
-        other.save_data("other")
-
-
 THEN = {
     "nothing": lambda written: None,
     "write again": lambda written: written.write_next("second"),
     "release": lambda written: written.lock.release(),
-    "release, write unlocked": release_and_write_unlocked,
+    "release, write unlocked": lambda written: written.lock.release() or write_unlocked(written),
     "release, acquire, write": release_and_write_again,
     "release, another acquires": lambda written: written.lock.release() or written.taken(),
-    "release, another writes": release_and_let_another_write,
+    "release, another writes": lambda written: written.lock.release() or another_writes(written),
     "force": lambda written: written.lock.force_release(),
     "another takes over": lambda written: written.forced_and_taken(),
 }
@@ -431,7 +345,8 @@ def assert_forgotten_ones_change_nothing(written):
     """See that transactions are refused also when DynamoDB has forgotten them, after ten minutes."""
     before = written.everything
     for seen in written.proxy.of(TRANSACT):
-        assert_refused(written.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4())))
+        reply = written.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4()))
+        assert reply.error in REFUSALS
     assert written.everything == before
 
 
@@ -485,8 +400,8 @@ def test_late_write_that_unlocks_changes_nothing(written, then):
     kept = late_write(written, unlock=True)
     assert written.is_free
     if then == "unlocked":
-        save(written.scene.row, "unlocked")
-    if then in {"locked", "written"}:
+        write_unlocked(written)
+    elif then != "nothing":
         assert written.lock.acquire()
     if then == "written":
         # with the number that the late one has as well
@@ -549,9 +464,8 @@ def test_late_acquire_does_not_bring_back_a_deleted_row(subject):
 
 @of("row")
 def test_late_release_changes_nothing_after_an_unlocked_save(subject):
-    lock = subject.held()
     kept = first_attempt_kept(subject, "release")
-    lock.release()
+    subject.held().release()
     save(subject.scene.row, "unlocked")
     assert_changes_nothing(subject, kept)
 
@@ -603,8 +517,7 @@ def test_late_attempt_of_an_unlocked_write_may_follow_its_refusal(any_scene):
 
 def history(scene):
     """Let every kind of request happen once; return the present holder, and what was written."""
-    mutex = scene.mutex()
-    mutex.acquire()
+    mutex = held(scene.mutex())
     mutex.renew()
     mutex.save_data("mine")
     waiter = scene.waiting()
@@ -613,8 +526,7 @@ def history(scene):
     waiter.mutex.release()
     assert mutex.acquire()
     scene.here.force_release(scene.key)
-    again = scene.mutex()
-    assert again.acquire()
+    again = held(scene.mutex())
     again.release()
     return scene.taken(data="other"), [seen for seen in scene.proxy.log if seen.op != "GetItem"]
 
@@ -626,10 +538,9 @@ def test_whole_history_sent_again_changes_nothing(scene):
     assert {seen.kind for seen in writes} == kinds
     before = scene.everything
     for seen in [*writes, *reversed(writes)]:
-        assert_refused(scene.proxy.replay(seen))
+        assert scene.proxy.replay(seen).error in REFUSALS
         assert scene.everything == before, seen.kind
     assert other.held
-    other.release()
 
 
 @pytest.mark.parametrize("answer", ["first", "second"])
@@ -642,4 +553,3 @@ def test_every_request_of_a_whole_history_may_be_sent_twice(scene, answer):
     again = [seen for seen in writes[1::2] if seen.kind != "release"]
     assert not any(seen.applied for seen in again)
     assert scene.row.token == other.token
-    other.release()

@@ -7,7 +7,8 @@ from email.utils import formatdate
 from unittest.mock import ANY
 
 import pytest
-from hearing import OnLost, until
+from hearing import OnLost, hearing, until
+from scene import held
 
 from dev.faultproxy import drop_request, set_date, stall, through
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
@@ -98,8 +99,7 @@ def test_loss_never_replaces_what_the_body_raised(table, proxy, here, cause):
 def test_end_of_the_lease_is_reported_without_background_renewal(table):
     on_lost = OnLost()
     with FakeClock() as clock:
-        mutex = Mutex.for_key("k", auto_renew=False, on_lost=on_lost)
-        assert mutex.acquire()
+        mutex = held(Mutex.for_key("k", auto_renew=False, on_lost=on_lost))
         clock.advance(29)
         assert mutex.held
         assert not on_lost.came.acquire(timeout=0.2)
@@ -116,8 +116,7 @@ def test_on_lost_comes_in_time_when_an_answer_brought_the_end_nearer(table, prox
     on_lost, date = OnLost(), time.time()
     proxy.always(set_date(lambda _: formatdate(date, usegmt=True)))
     with FakeClock() as clock:
-        mutex = Mutex.for_key("k", model=here, lease=3.0, auto_renew=False, on_lost=on_lost)
-        assert mutex.acquire()
+        mutex = held(Mutex.for_key("k", model=here, lease=3.0, auto_renew=False, on_lost=on_lost))
         assert mutex.remaining > 2.9
         date += 1  # the first answers came at the end of a second
         assert not Mutex.for_key("another", model=here).locked()
@@ -129,8 +128,7 @@ def test_on_lost_comes_in_time_when_an_answer_brought_the_end_nearer(table, prox
 
 def test_loss_that_a_guarded_write_finds_is_reported_without_background_renewal(table, here):
     on_lost = OnLost()
-    mutex = Mutex.for_key("k", model=here, auto_renew=False, on_lost=on_lost)
-    assert mutex.acquire()
+    mutex = held(Mutex.for_key("k", model=here, auto_renew=False, on_lost=on_lost))
     with held_elsewhere("k"), pytest.raises(MutexLostError):
         mutex.save_data("late")
     assert on_lost.wait()[:2] == (mutex, Loss.TAKEN)
@@ -138,11 +136,12 @@ def test_loss_that_a_guarded_write_finds_is_reported_without_background_renewal(
 
 def test_force_in_the_same_process_is_reported_at_once(table):
     on_lost = OnLost()
-    mutex = Mutex.for_key("k", auto_renew=False, on_lost=on_lost)
-    assert mutex.acquire()
-    assert LockItem.force_release("k")
-    assert not mutex.held
-    assert on_lost.wait()[:2] == (mutex, Loss.FORCED)
+    mutex = held(Mutex.for_key("k", auto_renew=False, on_lost=on_lost))
+    with hearing("k") as heard:
+        assert LockItem.force_release("k")
+        assert not mutex.held
+        assert on_lost.wait()[:2] == (mutex, Loss.FORCED)
+        assert heard.the("lost")["loss"] is Loss.FORCED
 
 
 def test_nothing_is_reported_of_a_lock_that_was_released(table):
@@ -156,8 +155,7 @@ def test_nothing_is_reported_of_a_lock_that_was_released(table):
 
 
 def test_ensure_held_shows_a_loss_that_its_renewal_finds(table, proxy, here):
-    mutex = Mutex.for_key("k", model=here, auto_renew=False)
-    assert mutex.acquire()
+    mutex = held(Mutex.for_key("k", model=here, auto_renew=False))
     mutex.ensure_held(5)
     assert proxy.of("renew") == []
     with held_elsewhere("k"), pytest.raises(MutexLostError) as caught:
@@ -173,8 +171,7 @@ def test_renewals_that_hang_do_not_delay_the_report_beyond_the_local_end(table, 
     proxy.always(stall(), op="renew")
     here = through(proxy, table, read_timeout=LONG)
     with FakeClock() as clock:
-        mutex = Mutex.for_key("k", model=here, on_lost=on_lost)
-        assert mutex.acquire()
+        mutex = held(Mutex.for_key("k", model=here, on_lost=on_lost))
         clock.advance(11)
         proxy.wait(1, "renew")
         clock.advance(mutex.remaining - 0.01)
@@ -208,7 +205,6 @@ def test_hanging_renewal_delays_neither_renewal_nor_loss_of_another_lock(table, 
         clock.advance(9)
         assert hangs.lost
         assert lives.held
-        lives.release()
 
 
 def test_on_lost_that_blocks_or_raises_hurts_nothing(table, caplog):
@@ -218,15 +214,13 @@ def test_on_lost_that_blocks_or_raises_hurts_nothing(table, caplog):
         raise ZeroDivisionError
 
     with FakeClock() as clock:
-        lives = Mutex.for_key("lives")
-        assert lives.acquire()
+        lives = held(Mutex.for_key("lives"))
         for name, callback in (
             ("blocks", lambda _: blocks.wait(GENEROUS)),
             ("fails", fail),
             ("dies", on_lost),
         ):
-            mutex = Mutex.for_key(name, max_hold=0.01, on_lost=callback)
-            assert mutex.acquire()
+            held(Mutex.for_key(name, max_hold=0.01, on_lost=callback))
         for _ in range(2):
             clock.advance(11)
             until(lambda: lives.remaining > 25)
@@ -245,8 +239,7 @@ def test_on_lost_that_blocks_or_raises_hurts_nothing(table, caplog):
 def test_max_hold_ends_renewal_and_then_the_lock_is_free(table, proxy, here, caplog):
     on_lost = OnLost()
     with FakeClock() as clock:
-        mutex = Mutex.for_key("k", model=here, max_hold=25, on_lost=on_lost)
-        assert mutex.acquire()
+        mutex = held(Mutex.for_key("k", model=here, max_hold=25, on_lost=on_lost))
         for count in (1, 2):  # each third of the lease
             clock.advance(10.1)
             proxy.wait(count, "renew")
@@ -268,8 +261,7 @@ def test_max_hold_ends_renewal_and_then_the_lock_is_free(table, proxy, here, cap
 def test_renew_wins_back_a_lease_that_ended_if_nobody_took_it(table):
     on_lost = OnLost()
     with FakeClock() as clock:
-        mutex = Mutex.for_key("k", auto_renew=False, on_lost=on_lost)
-        assert mutex.acquire()
+        mutex = held(Mutex.for_key("k", auto_renew=False, on_lost=on_lost))
         fence = mutex.fencing_token
         for losses in (1, 2):
             clock.advance(31)
@@ -289,8 +281,7 @@ def test_renew_wins_back_a_lease_that_ended_if_nobody_took_it(table):
 def test_renew_does_not_win_back_what_is_gone(table, proxy, here, cause):
     on_lost = OnLost()
     with FakeClock() as clock:
-        mutex = Mutex.for_key("k", model=here, auto_renew=False, on_lost=on_lost)
-        assert mutex.acquire()
+        mutex = held(Mutex.for_key("k", model=here, auto_renew=False, on_lost=on_lost))
         clock.advance(31)
         assert on_lost.wait()[1] is Loss.EXPIRED
         with broken(cause, table, proxy):

@@ -13,7 +13,7 @@ from group_scene import TRANSACT, kinds, that
 from hearing import OnLost, until
 from pynamodb.exceptions import GetError
 from row_scene import Rows, add_to_all, add_unread, update
-from scene import lost_in_two_ways
+from scene import held, lost_in_two_ways
 
 from dev.faultproxy import (
     after,
@@ -79,8 +79,7 @@ def test_claims_are_not_renewed_if_one_is_not_to_be(keys, on_lost):
 
 def test_max_hold_ends_the_renewal(keys, on_lost):
     with FakeClock() as clock:
-        group = keys.group(lease=30, max_hold=5, on_lost=on_lost)
-        assert group.acquire()
+        group = held(keys.group(lease=30, max_hold=5, on_lost=on_lost))
         clock.advance(11)
         until(lambda: group._latest.due() > clock.now() + 10)  # not to be renewed any more
         clock.advance(20)
@@ -93,8 +92,7 @@ def test_max_hold_ends_the_renewal(keys, on_lost):
 
 def test_no_answer_until_the_lease_ends_is_a_loss_that_is_reported_once(keys, on_lost):
     with FakeClock() as clock:
-        group = keys.group(on_lost=on_lost)
-        assert group.acquire()
+        group = held(keys.group(on_lost=on_lost))
         keys.scene.proxy.always(server_error(), when=that("renew"))
         clock.advance(11)
         keys.scene.proxy.wait(2, TRANSACT)
@@ -107,8 +105,7 @@ def test_no_answer_until_the_lease_ends_is_a_loss_that_is_reported_once(keys, on
 
 def test_leases_that_ended_are_won_back_together(keys):
     with FakeClock() as clock:
-        group = keys.group(auto_renew=False)
-        assert group.acquire()
+        group = held(keys.group(auto_renew=False))
         clock.advance(31)
         assert group.loss is Loss.EXPIRED
         group.renew()
@@ -125,8 +122,7 @@ def test_leases_that_ended_are_won_back_together(keys):
 
 
 def test_renewal_that_begins_after_the_release_sends_nothing(keys):
-    group = keys.group(lease=20)
-    assert group.acquire()
+    group = held(keys.group(lease=20))
     together = group._latest
     renewal = Driven(renew_in_background(current_process(), [together]))
     group.release()
@@ -136,12 +132,9 @@ def test_renewal_that_begins_after_the_release_sends_nothing(keys):
 
 
 def test_renewal_that_meets_the_release_of_one_is_no_loss(keys, on_lost):
-    group = keys.group(lease=20, on_lost=on_lost)
-    assert group.acquire()
+    group = held(keys.group(lease=20, on_lost=on_lost))
     keys.scene.proxy.next(after(group.members[1].release), when=that("renew"))
-    renewing = threading.Thread(target=group.renew)
-    renewing.start()
-    renewing.join(60)
+    group.renew()
     assert kinds(keys.scene.proxy)[1:] == ["release", "3 renew", "2 renew"]
     assert group.members[0].held
     group.release()
@@ -149,8 +142,7 @@ def test_renewal_that_meets_the_release_of_one_is_no_loss(keys, on_lost):
 
 
 def test_renewal_leaves_to_the_unlocking_write_what_becomes_of_the_claims(rows):
-    locks = rows.locks(lease=20)
-    assert locks.acquire()
+    locks = held(rows.locks(lease=20))
     rows.scene.proxy.next(after(locks.renew), op=TRANSACT)
     add_unread(rows, locks)
     assert rows.scene.applied(TRANSACT) == [True, True]
@@ -184,7 +176,6 @@ def test_loss_of_one_is_loss_of_all(keys, on_lost):
     of_last.wait()
     time.sleep(0.1)
     assert (on_lost.locks, of_last.locks) == ([group.members[1]], [last])
-    other.release()
 
 
 def test_loss_is_reported_at_the_end_of_a_block(keys):
@@ -194,8 +185,7 @@ def test_loss_is_reported_at_the_end_of_a_block(keys):
 
 
 def test_loss_of_all_at_the_same_instant_is_reported_once(keys, on_lost):
-    group = keys.group(lease=20, on_lost=on_lost)
-    assert group.acquire()
+    group = held(keys.group(lease=20, on_lost=on_lost))
     process = current_process()
 
     def losing(claim):
@@ -244,15 +234,13 @@ def test_transaction_of_rows_whose_answer_is_lost_is_applied_once(rows, lose, un
 def test_rows_of_an_acquire_whose_answer_was_lost_are_written(rows):
     rows.scene.proxy.next(drop_answer(), op=TRANSACT)
     with rows.locks() as locked:
-        assert not any(rows.free())
         add_to_all(locked)
     assert rows.balances == [1, 1, 1]
 
 
 @pytest.mark.parametrize("place", [0, 2])
 def test_loss_of_one_refuses_the_whole_transaction(rows, place, on_lost):
-    locks = rows.locks(auto_renew=False, on_lost=on_lost)
-    assert locks.acquire()
+    locks = held(rows.locks(auto_renew=False, on_lost=on_lost))
     other = rows.forced_and_taken(place)
     assert locks.held  # it cannot know
     with pytest.raises(MutexLostError) as raised:
@@ -270,13 +258,11 @@ def test_loss_of_one_refuses_the_whole_transaction(rows, place, on_lost):
     assert other.held
     time.sleep(0.1)
     assert len(on_lost.calls) == 1
-    other.release()
 
 
 @pytest.mark.real
 def test_loss_of_one_refuses_the_write_of_another(rows):
-    locks = rows.locks(auto_renew=False)
-    assert locks.acquire()
+    locks = held(rows.locks(auto_renew=False))
     first, second, _ = locks._rows_of(locks._current("rows"))
     rows.forced_and_taken(1)
     # the claim of the first stands, but what belongs together would be torn apart
@@ -290,8 +276,7 @@ def test_loss_of_one_refuses_the_write_of_another(rows):
 def test_transaction_not_applied_before_the_loss_of_one_is_reported_as_far_as_known(
     rows, fault, applied
 ):
-    locks = rows.locks()
-    assert locks.acquire()
+    locks = held(rows.locks())
     rows.scene.proxy.next(fault(), after(lambda: rows.forced_and_taken(1)), op=TRANSACT)
     with pytest.raises(MutexLostError) as raised:
         add_unread(rows, locks)
@@ -302,8 +287,7 @@ def test_transaction_not_applied_before_the_loss_of_one_is_reported_as_far_as_kn
 @lost_in_two_ways
 @pytest.mark.parametrize("unlock", [True, False])
 def test_transaction_applied_before_the_loss_of_one(rows, lose, unlock):
-    locks = rows.locks()
-    assert locks.acquire()
+    locks = held(rows.locks())
     take = (lambda: rows.taken(1)) if unlock else (lambda: rows.forced_and_taken(1))
     locked = locks._rows_of(locks._current("rows"))
     with locks.transaction(unlock=unlock) as transaction:
@@ -326,8 +310,7 @@ def test_transaction_applied_before_the_loss_of_one(rows, lose, unlock):
 
 def test_row_that_is_gone_proves_nothing_next_to_one_that_was_not_written(row_scene):
     rows = Rows(row_scene)
-    locks = rows.locks()
-    assert locks.acquire()
+    locks = held(rows.locks())
     delete = row_scene.old(rows.keys[0]).delete
     row_scene.proxy.next(drop_request(then=delete), op=TRANSACT)
     transaction = locks.transaction()

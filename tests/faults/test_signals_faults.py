@@ -4,12 +4,13 @@ import functools
 import os
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 from driving import send_renewal
 from hearing import OnLost, hearing, until
 from pynamodb.exceptions import PynamoDBException, UpdateError
-from scene import losses
+from scene import held, losses
 from stores import store_for
 from worker import forked
 
@@ -57,8 +58,7 @@ class Failing:
 
 def test_lost_answers_are_counted_as_attempts(scene, heard):
     scene.proxy.next(drop_answer(), apply_then_500(), op="acquire")
-    mutex = scene.mutex()
-    assert mutex.acquire()
+    mutex = held(scene.mutex())
     assert heard.the("acquired")["attempts"] == 3
     assert heard.the("acquired")["token"] == scene.row.token
     scene.proxy.next(drop_answer(), op="release")
@@ -74,23 +74,19 @@ def test_what_cannot_be_acquired_shows_why(scene, keys, heard, several):
     with pytest.raises(PynamoDBException) as raised:
         lock.acquire()
     assert set(heard.names) == {"not_acquired"}
-    assert [fields["error"] for fields in heard.of("not_acquired")] == [raised.value] * (
-        1 + 2 * several
-    )
-    assert {fields["attempts"] for fields in heard.of("not_acquired")} == {1}
     assert heard.keys("not_acquired") == (keys.keys if several else [scene.key])
+    for fields in heard.of("not_acquired"):
+        assert (fields["error"], fields["attempts"]) == (raised.value, 1)
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_release_that_does_not_get_through_is_reported_with_its_error(scene, keys, heard, several):
-    lock = keys.group() if several else scene.mutex(lease=4)
-    assert lock.acquire()
+    lock = held(keys.group() if several else scene.mutex(lease=4))
     scene.proxy.always(deny() if several else drop_request())
     with pytest.raises(PynamoDBException) as raised:
         lock.release()
-    assert [fields["error"] for fields in heard.of("released")] == [raised.value] * (
-        1 + 2 * several
-    )
+    assert heard.keys("released") == (keys.keys if several else [scene.key])
+    assert all(fields["error"] is raised.value for fields in heard.of("released"))
     assert "lost" not in heard.names
 
 
@@ -118,8 +114,7 @@ def test_renewal_asked_for_that_fails_is_reported_too(scene, heard):
 
 def test_renewal_that_comes_too_late_is_not_reported(scene, heard):
     with FakeClock() as clock:
-        mutex = scene.mutex(auto_renew=False)
-        assert mutex.acquire()
+        mutex = held(scene.mutex(auto_renew=False))
         scene.proxy.next(after(lambda: clock.advance(31)), op="renew")
         send_renewal(mutex._latest)
         assert scene.applied("renew") == [True]
@@ -145,40 +140,25 @@ def test_batch_that_fails_is_reported_of_each(scene, heard):
 
 
 @losses
-def test_loss_is_reported_once(scene, heard, lose_it, loss):
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
+@pytest.mark.parametrize("found_by", ["renew", "release"])
+def test_loss_is_reported_once(scene, heard, found_by, lose_it, loss):
+    mutex = held(scene.mutex(auto_renew=False))
     token = mutex.token
     lose_it(scene)
-    for _ in range(2):
+    for call in ["renew", "renew", "release"] if found_by == "renew" else ["release"]:
         with pytest.raises(MutexLostError):
-            mutex.renew()
-    with pytest.raises(MutexLostError):
-        mutex.release()
+            getattr(mutex, call)()
+    told = heard.the("lost")
     event = heard.wait("lost")
     assert event.thread.name == "pynamodb-mutex-lost"
     assert event.sender is scene.here
-    assert event.told["loss"] is loss
-    assert event.told["taker"] == ("other" if loss is Loss.TAKEN else None)
-    assert event.told["token"] == token
-    assert len(heard.of("lost")) == 1
-    assert "released" not in [e.name for e in heard.events if e.sender is scene.here]
-
-
-@losses
-def test_loss_that_the_release_finds_is_reported_once(scene, heard, lose_it, loss):
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
-    lose_it(scene)
-    with pytest.raises(MutexLostError):
-        mutex.release()
-    assert heard.the("lost")["loss"] is loss
+    assert (told["loss"], told["token"]) == (loss, token)
+    assert told["taker"] == ("other" if loss is Loss.TAKEN else None)
     assert [e.name for e in heard.events if e.sender is scene.here] == ["acquired", "lost"]
 
 
 def test_release_that_is_refused_shows_no_loss_that_was_reported(scene, heard):
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
+    mutex = held(scene.mutex(auto_renew=False))
     scene.force()
     with pytest.raises(MutexLostError):
         mutex.renew()
@@ -187,13 +167,6 @@ def test_release_that_is_refused_shows_no_loss_that_was_reported(scene, heard):
         mutex._latest.lost_at_release(Claim())
     heard.wait("lost")
     assert heard.names == ["acquired", "lost"]
-
-
-def test_force_in_the_same_process_is_reported(scene, heard):
-    mutex = scene.mutex()
-    assert mutex.acquire()
-    assert scene.here.force_release(scene.key)
-    assert heard.the("lost")["loss"] is Loss.FORCED
 
 
 def test_locks_that_were_not_handed_out_show_nothing(scene, heard):
@@ -208,14 +181,15 @@ def test_locks_that_were_not_handed_out_show_nothing(scene, heard):
 
 
 def test_what_a_receiver_raises_hurts_neither_the_lock_nor_the_others(scene, heard, caplog):
+    def failures():
+        return [r for r in caplog.records if "a receiver of the signal" in r.getMessage()]
+
+    names = ("acquired", "renewed", "lost", "released")
     failing = Failing(scene.key, ValueError)
-    with (
-        signals.acquired.connected_to(failing),
-        signals.renewed.connected_to(failing),
-        signals.lost.connected_to(failing),
-        signals.released.connected_to(failing),
-        hearing(scene.key) as second,
-    ):
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(getattr(signals, name).connected_to(failing))
+        second = stack.enter_context(hearing(scene.key))
         with scene.mutex() as mutex:
             mutex.renew()
             second.wait("renewed")
@@ -224,24 +198,18 @@ def test_what_a_receiver_raises_hurts_neither_the_lock_nor_the_others(scene, hea
         second.wait("lost")
         heard.wait("lost")
         # each is logged after it was raised, the last one on a thread of its own
-        until(
-            lambda: sum("a receiver of the signal" in r.getMessage() for r in caplog.records) == 5
-        )
+        until(lambda: len(failures()) == 5)
         assert failing.count == 5
     assert heard.names == second.names
-    messages = [r.getMessage() for r in caplog.records if "a receiver of the signal" in r.message]
-    for name in ("acquired", "renewed", "released", "lost"):
-        assert any(name in message for message in messages), name
-    assert all(
-        r.lock_key == scene.key for r in caplog.records if "a receiver of the signal" in r.message
-    )
+    for name in names:
+        assert any(name in record.getMessage() for record in failures()), name
+    assert {record.lock_key for record in failures()} == {scene.key}
 
 
 def test_receiver_cannot_end_a_thread_of_ours(scene, heard):
     failing = Failing(scene.key, SystemExit)
     with signals.renewed.connected_to(failing), signals.lost.connected_to(failing):
-        mutex = scene.mutex()
-        assert mutex.acquire()
+        mutex = held(scene.mutex())
         for count in (1, 2):
             mutex.renew()
             heard.wait("renewed", count)
@@ -308,7 +276,6 @@ def test_slow_receiver_delays_neither_renewals_nor_the_report_of_a_loss(scene, h
         heard.wait("lost")
         assert other.held
         slow.go.set()
-    other.release()
 
 
 def test_slow_receiver_of_losses_delays_no_other(scene, heard):
@@ -345,12 +312,8 @@ def test_nothing_is_reported_before_acquired_was(scene, heard, how):
         acquiring.start()
         assert slow.come.wait(60)
         # what it acquired is seen by other threads, and may end meanwhile
-        if how == "renewed":
-            mutex.renew()
-        elif how == "released":
-            mutex.release()
-        else:
-            assert scene.here.force_release(scene.key)
+        calls = {"renewed": mutex.renew, "released": mutex.release, "lost": mutex.force_release}
+        calls[how]()
         assert mutex.lost == (how == "lost")
         assert order == []
         slow.go.set()
@@ -394,8 +357,7 @@ def test_thread_that_shows_ends_when_there_is_nothing_to_show(scene, heard, monk
 @pytest.mark.real("embedded")
 def test_forked_child_emits_nothing_of_its_parents_locks(table):
     with hearing("a") as heard:
-        mutex = Mutex.for_key("a")
-        assert mutex.acquire()
+        mutex = held(Mutex.for_key("a"))
         before = len(heard.names)
 
         def child():

@@ -10,12 +10,11 @@ from row_scene import (
     TRANSACT,
     Account,
     add_unread,
-    delete,
-    every_write,
     save,
     save_or_update,
     update,
 )
+from scene import held
 from subjects import assert_changes_nothing
 
 from dev.faultproxy import deny, drop_answer, drop_request, late, stall
@@ -34,37 +33,43 @@ def belief(lock):
 NO_BELIEF = (False, 0.0, False)
 
 
-@every_write
-def test_holder_that_unlocks_by_a_write_believes_no_more_when_it_is_applied(row_scene, write):
-    row = row_scene.locked()
-    lock, seen = row.row_lock, []
-    row_scene.proxy.next(
-        drop_answer(lambda: seen.append(belief(lock))), op=row_scene.op(write.__name__)
-    )
-    write(row, **({} if write is delete else {"unlock": True}))
-    assert seen == [NO_BELIEF]
-    assert not lock.held
+@save_or_update
+def test_holder_that_unlocks_by_a_write_believes_no_more_when_it_is_applied(any_scene, write):
+    lost, seen = [], []
+    lock, op = any_scene.lock(on_lost=lost.append), any_scene.op(write.__name__)
+    with lock as row:
+        note = drop_answer(lambda: seen.append(belief(lock)))
+        any_scene.proxy.next(note, drop_answer(), op=op)
+        write(row, unlock=True)
+        assert seen == [NO_BELIEF]
+        assert any_scene.applied(op) == [True, False, False]
+        assert belief(lock) == NO_BELIEF
+    assert (any_scene.row.balance, any_scene.row.last) == (1, "mine")
+    assert any_scene.is_free
+    assert any_scene.proxy.of("release") == []
+    assert lost == []
+    any_scene.taken().release()
 
 
 @save_or_update
-def test_two_never_believe_when_another_takes_what_a_write_unlocked(row_scene, write):
-    row = row_scene.locked()
+def test_two_never_believe_when_another_takes_what_a_write_unlocked(any_scene, write):
+    row = any_scene.locked()
     lock, seen = row.row_lock, []
 
     def take():
-        other = row_scene.taken()
+        other = any_scene.taken()
         seen.append((lock.held, other.held))
 
-    row_scene.proxy.next(drop_answer(take), op=row_scene.op(write.__name__))
+    any_scene.proxy.next(drop_answer(take), op=any_scene.op(write.__name__))
     with pytest.raises(MutexLostError) as raised:
         write(row, unlock=True)
     assert raised.value.applied is None
     assert seen == [(False, True)]
+    assert (any_scene.row.balance, any_scene.row.last) == (1, "mine")
 
 
 def test_holder_that_unlocks_several_rows_believes_no_more_when_it_is_applied(rows):
-    locks = rows.locks()
-    locks.acquire()
+    locks = held(rows.locks())
     seen = []
     rows.scene.proxy.next(drop_answer(lambda: seen.append(belief(locks))), op=TRANSACT)
     add_unread(rows, locks, unlock=True)
@@ -99,11 +104,11 @@ def test_belief_is_back_when_the_write_was_refused(row_scene, write):
     assert row_scene.row.balance == 1
 
 
-def of_unknown_outcome(any_scene):
+def of_unknown_outcome(row_scene, **options):
     """Unlock by a write that the network keeps, and give up."""
     kept = late()
-    any_scene.proxy.next(kept, deny(), op=any_scene.op("update"))
-    row = any_scene.locked()
+    row_scene.proxy.next(kept, deny(), op=row_scene.op("update"))
+    row = row_scene.locked(**options)
     with pytest.raises(PynamoDBException):
         update(row, unlock=True)
     return kept, row
@@ -119,19 +124,18 @@ def test_no_belief_after_a_write_of_unknown_outcome(row_scene):
     assert other.held
 
 
-def test_lock_of_unknown_state_is_not_taken_again_by_its_own_mutex(row_scene):
-    _, row = of_unknown_outcome(row_scene)
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_lock_of_unknown_state_is_not_taken_again_by_its_own_mutex(row_scene, reentrant):
+    _, row = of_unknown_outcome(row_scene, reentrant=reentrant)
     with pytest.raises(MutexAlreadyHeldError):
         row.row_lock.acquire(timeout=0)
     row.row_lock.release()
     assert row_scene.is_free
     assert row.row_lock.acquire(timeout=0)
-    row.row_lock.release()
 
 
 def test_locks_of_unknown_state_are_not_taken_again(rows):
-    locks = rows.locks()
-    locks.acquire()
+    locks = held(rows.locks())
     rows.scene.proxy.next(late(), deny(), op=TRANSACT)
     with pytest.raises(PynamoDBException):
         add_unread(rows, locks, unlock=True)
@@ -140,18 +144,6 @@ def test_locks_of_unknown_state_are_not_taken_again(rows):
         locks.acquire()
     locks.release()
     assert rows.free() == [True] * 3
-
-
-def test_reentrant_lock_of_unknown_state_is_not_entered(row_scene):
-    kept = late()
-    row_scene.proxy.next(kept, deny(), op=row_scene.op("update"))
-    lock = row_scene.lock(reentrant=True)
-    lock.acquire()
-    with pytest.raises(PynamoDBException):
-        update(lock.row, unlock=True)
-    with pytest.raises(MutexAlreadyHeldError):
-        lock.acquire(timeout=0)
-    lock.release()
 
 
 def test_later_write_under_the_claim_proves_that_it_stands(row_scene):

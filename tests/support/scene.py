@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,12 @@ lost_in_two_ways = pytest.mark.parametrize("lose", [drop_answer, apply_then_500]
 """The answer is lost: by a reset, or because an error comes in place of it."""
 
 _serial = itertools.count(1)
+
+
+def held(lock: Any) -> Any:
+    """Acquire a lock; return it."""
+    assert lock.acquire()
+    return lock
 
 
 class Acquiring:

@@ -15,6 +15,7 @@ from pynamodb.connection import Connection
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 from row_scene import Rows
+from scene import held
 
 from pynamodb_mutex import Loss, Mutex, Semaphore
 from pynamodb_mutex.aio import AsyncMutex
@@ -63,9 +64,7 @@ class Claims:
 
     def taken(self):
         """Take it for the other client."""
-        other = self.other()
-        assert other.acquire()
-        return other
+        return held(self.other())
 
     def force(self):
         """Break the claim, by the other client."""
@@ -183,9 +182,9 @@ class Subject(Claims):
                 self._make = lambda **options: Mutex.for_keys(keys, **options)
             elif name == "any of":
                 # the other one is not free
-                held = Mutex.for_key(f"{scene.key}-held", model=model, lease=600, auto_renew=False)
-                assert held.acquire()
-                self._make = lambda **options: Mutex.any_of([scene.key, held.key], **options)
+                name = f"{scene.key}-held"
+                held(Mutex.for_key(name, model=model, lease=600, auto_renew=False))
+                self._make = lambda **options: Mutex.any_of([scene.key, name], **options)
             elif name == "semaphore":
                 keys = [f"{scene.key}#permit-1"]
                 self._make = lambda **options: Semaphore.for_key(scene.key, permits=1, **options)
@@ -207,9 +206,7 @@ class Subject(Claims):
 
     def held(self, **options):
         """Acquire it by the client with the bad network."""
-        lock = self.lock(**options)
-        assert lock.acquire()
-        return lock
+        return held(self.lock(**options))
 
     def on(self, kind):
         """Return the options of the proxy's rules for a kind of request of this lock."""

@@ -47,7 +47,7 @@ def ready_command(folder: Path) -> Iterator[Path]:
 
 def serve(folder: Path) -> None:
     """Fork for each call until nobody is there who could call."""
-    from pynamodb_mutex.cli import _app  # noqa: F401, PLC0415 - once for all calls
+    from pynamodb_mutex.cli import _app  # noqa: F401 - once for all calls
 
     address, script = str(folder / "socket"), folder / "pynamodb-mutex"
     script.write_text(SCRIPT.format(python=sys.executable, address=address))
@@ -69,7 +69,7 @@ def serve(folder: Path) -> None:
 
 def answer(call: socket.socket) -> None:
     """Run the command as whoever calls, and say how it exits."""
-    from pynamodb_mutex.cli import main  # noqa: PLC0415
+    from pynamodb_mutex.cli import main
 
     _, files, _, _ = socket.recv_fds(call, len(b"call"), 3)
     for number, file in enumerate(files):

@@ -152,35 +152,36 @@ def size(way: str, processes: int, strikes: int = 0, threads: int = 1, **faults:
     return Size(processes, threads, 7, keys, 1, (way,), faults, strikes, 60.0)
 
 
-# What is caught only by chance of all schedules is looked for where it shows. A library that is not broken has no
-# violation there: see the test below.
+# Each with the seed that catches it today, and begins a search of a hundred should it not. What is caught only by
+# chance of all schedules is looked for where it shows. A library that is not broken has no violation there: see
+# the test below.
 CAUGHT_IN: dict[str, tuple[Size | None, int]] = {
-    "release-by-key": (None, 0),
+    "release-by-key": (None, 18),
     "token-per-client": (None, 0),
-    "no-guard": (None, 0),
+    "no-guard": (None, 17),
     "fence-at-write": (size("lock_order", 4, 2, late=0.2), 0),
     "counter-reset": (None, 0),
     "save-moves-end-back": (size("lock_row", 2), 200),
-    "renewal-revives": (None, 0),
+    "renewal-revives": (None, 10),
     "wall-clock": (None, 0),
-    "early-taker": (None, 0),
+    "early-taker": (None, 3),
     "denied-swallowed": (size("lock_one", 3, denied=0.2), 0),
     "own-write-unknown": (size("lock_row", 2, failed_after=0.2), 200),
-    "held-is-a-flag": (None, 0),
-    "unknown-is-no": (size("lock_row", 4, failed_after=0.15, lost_request=0.3), 0),
+    "held-is-a-flag": (None, 3),
+    "unknown-is-no": (size("lock_row", 4, failed_after=0.15, lost_request=0.3), 4),
     "force-breaks-any": (size("lock_one", 3, 12, late=0.2), 0),
     "unlocking-believes": (size("lock_row", 5, lost_answer=0.3), 200),
-    "upper-bound-of-all": (size("lock_one", 3, 12, threads=3), 100),
-    "lost-wake-up": (None, 0),
+    "upper-bound-of-all": (size("lock_one", 3, 12, threads=3), 107),
+    "lost-wake-up": (None, 4),
     "queued-twice": (None, 0),
-    "renewal-forgotten": (None, 0),
+    "renewal-forgotten": (None, 3),
     "join-compares-lists": (size("lock_fair", 5, lost_answer=0.1), 0),
-    "take-leaves-the-dead": (size("lock_fair", 5, 4), 0),
-    "release-undated": (size("lock_fair", 5, 4), 0),
-    "skip-by-old-date": (size("lock_fair", 5), 0),
-    "impatient": (size("lock_fair", 8, lost_request=0.02), 0),
+    "take-leaves-the-dead": (size("lock_fair", 5, 4), 28),
+    "release-undated": (size("lock_fair", 5, 4), 2),
+    "skip-by-old-date": (size("lock_fair", 5), 8),
+    "impatient": (size("lock_fair", 8, lost_request=0.02), 1),
     "place-kept": (size("lock_fair", 5), 0),
-    "leave-trusts-a-read": (size("lock_fair", 5), 0),
+    "leave-trusts-a-read": (size("lock_fair", 5), 46),
 }
 CAUGHT_IN_A_SMALL_WORLD = {"no-own-token", "guard-by-token"}
 FOCUSED = {name: where for name, where in CAUGHT_IN.items() if where[0] is not None}

@@ -59,109 +59,94 @@ def test_a_run_as_it_should_be(demo):
     assert judged(demo, reversed(run())) == []
 
 
-@pytest.mark.parametrize(
-    ("events", "failures"),
-    [
-        pytest.param(
-            run(*holds("D", 11, 8.25, 8.5)),
-            ["C and D held the lock at the same time"],
-            id="two sections overlap",
+WRONG = {
+    "there are no events": (
+        [],
+        [
+            "nobody was killed while it held the lock",
+            "nobody was stopped while it held the lock",
+        ],
+    ),
+    "two sections overlap": (
+        run(*holds("D", 11, 8.25, 8.5)),
+        ["C and D held the lock at the same time"],
+    ),
+    "the stopped one believes that it holds the lock when it goes on": (
+        run((8.15, "B", "holds", 9)),
+        ["B and C held the lock at the same time"],
+    ),
+    "a token comes twice": (
+        run(*holds("D", 10, 8.5, 8.6)),
+        ["the fencing token of D is not above that of C"],
+    ),
+    "a late write is applied": (
+        # B has read 2 and writes 3 over the 3 that C has written
+        run((8.4, "B", "writes", 9, 3), without=[REFUSAL]),
+        [
+            "the late write of B was not refused",
+            "an addition was lost: the counter was set to [1, 2, 3, 3]",
+            "a holder wrote after a later one",
+            "the counter is 3 after 4 writes",
+        ],
+    ),
+    "a holder does not see what the one before wrote": (
+        run(instead={(8.3, "C", "writes", 10, 3): (8.3, "C", "writes", 10, 2)}),
+        ["an addition was lost: the counter was set to [1, 2, 2]"],
+    ),
+    "an addition is not in the counter": (
+        run((9.0, "", "counts", 0, 2), without=[COUNT]),
+        ["the counter is 2 after 3 writes"],
+    ),
+    "an addition is in the counter twice": (
+        run((9.0, "", "counts", 0, 4), without=[COUNT]),
+        ["the counter is 4 after 3 writes"],
+    ),
+    "writes are in the wrong order": (
+        run(
+            instead={
+                (0.3, "C", "writes", 6, 1): (0.3, "C", "writes", 6, 2),
+                (3.9, "C", "writes", 8, 2): (3.9, "C", "writes", 8, 1),
+            }
         ),
-        pytest.param(
-            run((8.15, "B", "holds", 9)),
-            ["B and C held the lock at the same time"],
-            id="the stopped one believes that it holds the lock when it goes on",
-        ),
-        pytest.param(
-            run(*holds("D", 10, 8.5, 8.6)),
-            ["the fencing token of D is not above that of C"],
-            id="a token comes twice",
-        ),
-        pytest.param(
-            # B has read 2 and writes 3 over the 3 that C has written
-            run((8.4, "B", "writes", 9, 3), without=[REFUSAL]),
-            [
-                "the late write of B was not refused",
-                "an addition was lost: the counter was set to [1, 2, 3, 3]",
-                "a holder wrote after a later one",
-                "the counter is 3 after 4 writes",
-            ],
-            id="a late write is applied",
-        ),
-        pytest.param(
-            run(instead={(8.3, "C", "writes", 10, 3): (8.3, "C", "writes", 10, 2)}),
-            ["an addition was lost: the counter was set to [1, 2, 2]"],
-            id="a holder does not see what the one before wrote",
-        ),
-        pytest.param(
-            run((9.0, "", "counts", 0, 2), without=[COUNT]),
-            ["the counter is 2 after 3 writes"],
-            id="an addition is not in the counter",
-        ),
-        pytest.param(
-            run((9.0, "", "counts", 0, 4), without=[COUNT]),
-            ["the counter is 4 after 3 writes"],
-            id="an addition is in the counter twice",
-        ),
-        pytest.param(
-            run(
-                instead={
-                    (0.3, "C", "writes", 6, 1): (0.3, "C", "writes", 6, 2),
-                    (3.9, "C", "writes", 8, 2): (3.9, "C", "writes", 8, 1),
-                }
-            ),
-            ["a holder wrote after a later one"],
-            id="writes are in the wrong order",
-        ),
-        pytest.param(
-            run(without=[KILL]),
-            ["nobody was killed while it held the lock"],
-            id="nobody is killed",
-        ),
-        pytest.param(
-            run((1.5, "A", "kills", 5), without=[KILL]),
-            ["nobody was killed while it held the lock"],
-            id="the killed one does not hold the lock",
-        ),
-        pytest.param(
-            [*START, *KILL, (9.0, "", "counts", 0, 1)],
-            [
-                "nobody took the lock over from A, which was killed",
-                "nobody was stopped while it held the lock",
-            ],
-            id="nobody takes over from the dead",
-        ),
-        pytest.param(
-            run(without=[STOP, CONTINUE, REFUSAL]),
-            ["nobody was stopped while it held the lock"],
-            id="nobody is stopped",
-        ),
-        pytest.param(
-            run(without=[CONTINUE]),
-            ["B was stopped, and not continued"],
-            id="the stopped one is not continued",
-        ),
-        pytest.param(
-            run((7.9, "B", "continues", 9), without=[CONTINUE]),
-            ["nobody took the lock over while B was stopped"],
-            id="it is continued too early",
-        ),
-        pytest.param(
-            run((8.2, "B", "refused", 9, 0, "its lease ended"), without=[REFUSAL]),
-            ["the late write of B was not refused"],
-            id="DynamoDB did not see the late write",
-        ),
-    ],
-)
+        ["a holder wrote after a later one"],
+    ),
+    "nobody is killed": (
+        run(without=[KILL]),
+        ["nobody was killed while it held the lock"],
+    ),
+    "the killed one does not hold the lock": (
+        run((1.5, "A", "kills", 5), without=[KILL]),
+        ["nobody was killed while it held the lock"],
+    ),
+    "nobody takes over from the dead": (
+        [*START, *KILL, (9.0, "", "counts", 0, 1)],
+        [
+            "nobody took the lock over from A, which was killed",
+            "nobody was stopped while it held the lock",
+        ],
+    ),
+    "nobody is stopped": (
+        run(without=[STOP, CONTINUE, REFUSAL]),
+        ["nobody was stopped while it held the lock"],
+    ),
+    "the stopped one is not continued": (
+        run(without=[CONTINUE]),
+        ["B was stopped, and not continued"],
+    ),
+    "it is continued too early": (
+        run((7.9, "B", "continues", 9), without=[CONTINUE]),
+        ["nobody took the lock over while B was stopped"],
+    ),
+    "DynamoDB did not see the late write": (
+        run((8.2, "B", "refused", 9, 0, "its lease ended"), without=[REFUSAL]),
+        ["the late write of B was not refused"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("events", "failures"), WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_found(demo, events, failures):
     assert judged(demo, events) == failures
-
-
-def test_a_run_without_events_is_wrong(demo):
-    assert judged(demo, []) == [
-        "nobody was killed while it held the lock",
-        "nobody was stopped while it held the lock",
-    ]
 
 
 def test_a_run_is_shown(demo, capsys):
@@ -187,10 +172,12 @@ def test_a_run_that_is_wrong_fails(demo, capsys):
     )
 
 
-def test_help_says_what_it_is_and_what_can_be_chosen():
-    shown = subprocess.run(
-        [sys.executable, DEMO, "--help"], capture_output=True, text=True, check=True
-    ).stdout
+def test_help_says_what_it_is_and_what_can_be_chosen(demo, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--help"])
+    with pytest.raises(SystemExit):
+        demo.main()
+    shown = capsys.readouterr().out
     assert "Several processes compete for one lock." in shown
     assert "--processes {3,4,5,6,7,8}" in shown
     assert "(default: 10)" in shown

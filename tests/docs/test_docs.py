@@ -1,7 +1,7 @@
 """What the documentation shows runs, and prints what it says.
 
-A page's Python is run from top to bottom in one namespace. ``.. hidden: python`` is a comment to
-everyone but this file: set-up and assertions that readers need not see. ``.. code-block:: output``
+A page's Python is run from top to bottom in one namespace; that of a page FOR_A_PROMPT is pasted into one.
+``.. hidden: python`` is a comment to everyone but this file: set-up and assertions that readers need not see. ``.. code-block:: output``
 is what the snippet above it prints. A snippet with ``def test_`` is a
 test module, and pytest runs it. Other languages are parsed; what JSON says is ``shown`` to the Python
 below it. A block that nothing here understands is a failure.
@@ -43,6 +43,8 @@ PAGES = [
     ROOT / "README.rst",
     *sorted(page for page in (ROOT / "docs").rglob("*.rst") if page.parent.name != "speed"),
 ]
+FOR_A_PROMPT = [ROOT / "README.rst", ROOT / "docs" / "tutorial.rst"]
+"""Pages that are run by pasting them into Python's prompt."""
 
 _START = re.compile(
     r"(?P<indent> *)\.\. (?:(?P<hidden>hidden: )|(?P<directive>[\w-]+):: ?)(?P<language>\S*)"
@@ -110,6 +112,18 @@ def blocks_of(page: Path) -> list[Block]:
 # -- running -------------------------------------------------------------------------------------
 
 
+class Prompt(code.InteractiveConsole):
+    """Python's prompt as it is up to 3.12: it reads line by line, and a blank line ends a block."""
+
+    def paste(self, text: str) -> None:
+        for line in [*text.splitlines(), ""]:
+            unfinished = self.push(line)
+        assert not unfinished, text
+
+    def write(self, data: str) -> None:
+        raise AssertionError(data)
+
+
 class Page:
     """One page's namespace, and what its last snippet printed."""
 
@@ -117,8 +131,10 @@ class Page:
         self.path = path
         self.tmp_path = tmp_path
         self.namespace: dict[str, Any] = {"__name__": f"docs_{path.stem}"}
+        self.prompt = Prompt(self.namespace) if path in FOR_A_PROMPT else None
         self.printed = ""
         self.ran: list[Block] = []
+        self.tests: list[Block] = []
 
     def run(self) -> None:
         try:
@@ -137,6 +153,8 @@ class Page:
                 step(self, block)
             except Exception as error:
                 raise AssertionError(f"{block.where}: {type(error).__name__}: {error}") from error
+        if self.tests:
+            self.pytest()
         # counted by other means, so that a snippet cannot slip through the parser
         written = self.path.read_text(encoding="utf-8")
         expected = len(re.findall(r":: *python\d? *$|^ *\.\. hidden: ", written, re.MULTILINE))
@@ -145,25 +163,31 @@ class Page:
     def python(self, block: Block) -> None:
         self.ran.append(block)
         if re.search(r"^def test_", block.text, re.MULTILINE):
-            self.pytest(block)
+            self.tests.append(block)
+            self.printed = ""
             return
-        # blank lines in front: tracebacks then show the line in the page
-        source = "\n" * (block.line - 1) + block.text
-        code = compile(source, str(self.path), "exec", dont_inherit=True)
         output = io.StringIO()
         modules = stand_ins() if "aws_cdk" in block.text else {}
         with contextlib.redirect_stdout(output), pytest.MonkeyPatch.context() as patch:
             for name, module in modules.items():
                 patch.setitem(sys.modules, name, module)
-            exec(code, self.namespace)
+            if self.prompt is None:
+                # blank lines in front: tracebacks then show the line in the page
+                source = "\n" * (block.line - 1) + block.text
+                exec(compile(source, str(self.path), "exec", dont_inherit=True), self.namespace)
+            else:
+                patch.setattr(sys, "displayhook", lambda _: None)  # what a prompt shows of itself
+                self.prompt.paste(block.text)
         if not block.hidden:
             self.printed = output.getvalue()
 
-    def pytest(self, block: Block) -> None:
-        module = self.tmp_path / f"test_line_{block.line}.py"
-        module.write_text(block.text, encoding="utf-8")
+    def pytest(self) -> None:
+        """Run all test modules of the page in one process."""
+        for block in self.tests:
+            module = self.tmp_path / f"test_line_{block.line}.py"
+            module.write_text(block.text, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        command += ["--rootdir", str(self.tmp_path), str(module)]
+        command += ["--rootdir", str(self.tmp_path), str(self.tmp_path)]
         done = subprocess.run(
             command,
             cwd=self.tmp_path,
@@ -172,9 +196,9 @@ class Page:
             check=False,
             text=True,
         )
-        tests = len(re.findall(r"^def test_", block.text, re.MULTILINE))
+        texts = "".join(block.text for block in self.tests)
+        tests = len(re.findall(r"^def test_", texts, re.MULTILINE))
         assert f"\n{tests} passed in " in done.stdout, done.stdout + done.stderr
-        self.printed = ""
 
     def output(self, block: Block) -> None:
         # dots within a line would hide values that a reader wants to see
@@ -273,36 +297,9 @@ def test_page_runs(path, tmp_path, embedded):
     Page(path, tmp_path).run()
 
 
-class Prompt(code.InteractiveConsole):
-    """Python's prompt as it is up to 3.12: it reads line by line, and a blank line ends a block."""
-
-    def write(self, data: str) -> None:
-        raise AssertionError(data)
-
-
-@pytest.mark.parametrize("name", ["README.rst", "docs/tutorial.rst"])
-def test_page_can_be_pasted_into_a_prompt(name, embedded):
-    prompt, printed = Prompt({"__name__": "__main__"}), ""
-    with contextlib.ExitStack() as cleanup:
-        # what a broken page leaves open
-        cleanup.callback(lambda: prompt.locals.get("playground", cleanup).close())
-        for block in blocks_of(ROOT / name):
-            if block.language == "python":
-                output = io.StringIO()
-                with contextlib.redirect_stdout(output):
-                    for line in [*block.text.splitlines(), ""]:
-                        unfinished = prompt.push(line)
-                assert not unfinished, block.where
-                printed = output.getvalue()
-            if block.language == "output":
-                # among the values that a prompt shows of itself
-                shown = comparable(block.text).splitlines()
-                assert set(shown) <= set(comparable(printed).splitlines()), block.where
-
-
-@pytest.mark.parametrize("name", ["README.rst", "docs/tutorial.rst"])
-def test_page_for_a_prompt_hides_nothing(name):
-    assert [block.where for block in blocks_of(ROOT / name) if block.hidden] == []
+@pytest.mark.parametrize("path", FOR_A_PROMPT, ids=lambda path: path.name)
+def test_page_for_a_prompt_hides_nothing(path):
+    assert [block.where for block in blocks_of(path) if block.hidden] == []
 
 
 def names_of(source: str) -> tuple[set[str], set[str]]:

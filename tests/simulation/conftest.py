@@ -1,9 +1,18 @@
-"""Timeouts as they ship: a seed plays the schedule here that it plays for `python -m dev.simulation`."""
+"""Timeouts as they ship: a seed plays the schedule here that it plays for `python -m dev.simulation`. Stores, filled.
+
+A file whose tests have a `store` says in `created` what is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
+from table_stores import InMemory, Local, Store
 
 from dev.simulation.schedule import Lock
 from pynamodb_mutex._dynamodb import connection
+from pynamodb_mutex.testing import Engine, use
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +20,20 @@ def timeouts_as_they_ship(monkeypatch):
     # conftest.py of all tests lengthens them
     monkeypatch.setattr(connection, "READ_TIMEOUT", 2.0)
     monkeypatch.setattr(Lock.Meta, "read_timeout_seconds", 2.0)
+
+
+@pytest.fixture
+def memory(request: pytest.FixtureRequest) -> InMemory:
+    """The table in memory."""
+    return request.module.created(InMemory())
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """The table in memory, and DynamoDB Local."""
+    if request.param == "memory":
+        yield request.getfixturevalue("memory")
+        return
+    engine: Engine = request.getfixturevalue("local_engine")
+    with use(engine):
+        yield request.module.created(Local(engine.endpoint_url))

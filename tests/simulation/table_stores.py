@@ -13,6 +13,12 @@ from botocore.exceptions import ClientError
 from dev.simulation.answers import BYWAYS
 from dev.simulation.table import Refusal, Tables
 
+SCHEMA = {
+    "KeySchema": [{"AttributeName": "kk", "KeyType": "HASH"}],
+    "AttributeDefinitions": [{"AttributeName": "kk", "AttributeType": "S"}],
+    "BillingMode": "PAY_PER_REQUEST",
+}
+KEY = {"kk": {"S": "key"}}
 REFUSED = "ConditionalCheckFailedException"
 INVALID = "ValidationException"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from table_stores import SCHEMA
 
 from dev.simulation.recording import Applied, recorded
 from dev.simulation.replay import Client, expected, replay, replay_schedule
@@ -10,12 +11,6 @@ from dev.simulation.schedule import Size
 from dev.simulation.table import Tables
 from dev.simulation.values import Refusal
 from pynamodb_mutex.testing import Engine
-
-SCHEMA = {
-    "KeySchema": [{"AttributeName": "kk", "KeyType": "HASH"}],
-    "AttributeDefinitions": [{"AttributeName": "kk", "AttributeType": "S"}],
-    "BillingMode": "PAY_PER_REQUEST",
-}
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import boto3
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_stores import SCHEMA
 
 from dev.simulation.answers import answer_of, answer_of_engine, comparable, documented
 from dev.simulation.table import Tables
@@ -23,20 +24,9 @@ from pynamodb_mutex.testing import Engine, use
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 PATHS = [
-    "aa",
-    "bb",
-    "ll",
-    "mm",
-    "ss",
-    "ll[0]",
-    "ll[1]",
-    "ll[7]",
-    "mm.xx",
-    "mm.yy",
-    "mm.xx.zz",
-    "gone.xx",
-    "gone",
-]
+    "aa", "bb", "ll", "mm", "ss", "ll[0]", "ll[1]", "ll[7]",
+    "mm.xx", "mm.yy", "mm.xx.zz", "gone.xx", "gone",
+]  # fmt: skip
 NUMBERS = st.sampled_from(["0", "1", "1.50", "-2", "1E2", "0.10", "12345678901234567890"])
 numbers = NUMBERS.map(lambda text: {"N": text})
 strings = st.sampled_from(["", "x", "xy", "é", "\U0001f600"]).map(lambda text: {"S": text})
@@ -247,22 +237,18 @@ def requests(draw: Draw) -> tuple[str, dict[str, Any]]:
 
 # -- the comparison -------------------------------------------------------------------------------
 
-SCHEMA = {
-    "KeySchema": [{"AttributeName": "kk", "KeyType": "HASH"}],
-    "AttributeDefinitions": [{"AttributeName": "kk", "AttributeType": "S"}],
-    "BillingMode": "PAY_PER_REQUEST",
-}
 numbered = itertools.count()
+TABLE, RANGED_TABLE = (f"generated-{uuid.uuid4().hex}" for _ in range(2))
 
 
 @pytest.fixture(scope="module")
-def asked(local_engine: Engine) -> Iterator[tuple[Any, str]]:
-    """A client of DynamoDB Local, and a table there."""
-    name = f"generated-{uuid.uuid4().hex}"
+def client(local_engine: Engine) -> Iterator[Any]:
+    """A client of DynamoDB Local with a table, and with one that has a range key."""
     with use(local_engine) as engine:
         client = boto3.client("dynamodb", endpoint_url=engine.endpoint_url)
-        client.create_table(TableName=name, **SCHEMA)
-        yield client, name
+        client.create_table(TableName=TABLE, **SCHEMA)
+        client.create_table(TableName=RANGED_TABLE, **RANGED)
+        yield client
 
 
 def renamed(request: Any, table: str, number: int) -> Any:
@@ -282,14 +268,13 @@ def renamed(request: Any, table: str, number: int) -> Any:
 @pytest.mark.local
 @settings(max_examples=300)
 @given(full, st.lists(requests(), min_size=1, max_size=6))
-def test_generated_requests_are_answered_as_by_dynamodb_local(asked, item, sequence) -> None:
-    client, table = asked
+def test_generated_requests_are_answered_as_by_dynamodb_local(client, item, sequence) -> None:
     number = next(numbered)
     tables = Tables()
-    tables.apply("CreateTable", {"TableName": table, **SCHEMA})
+    tables.apply("CreateTable", {"TableName": TABLE, **SCHEMA})
     first = {"TableName": "TABLE", "Item": {"kk": {"S": "one"}, **item}}
     for operation, request in [("PutItem", first), *sequence]:
-        kwargs = renamed(request, table, number)
+        kwargs = renamed(request, TABLE, number)
         expected = answer_of_engine(client, operation, kwargs)
         found = answer_of(tables, operation, kwargs)
         if operation == "TransactWriteItems" and found != expected:
@@ -349,32 +334,21 @@ def queries(draw: Draw) -> dict[str, Any]:
     return request
 
 
-@pytest.fixture(scope="module")
-def queried(local_engine: Engine) -> Iterator[tuple[Any, str]]:
-    """A client of DynamoDB Local, and a table with a range key there."""
-    name = f"queried-{uuid.uuid4().hex}"
-    with use(local_engine) as engine:
-        client = boto3.client("dynamodb", endpoint_url=engine.endpoint_url)
-        client.create_table(TableName=name, **RANGED)
-        yield client, name
-
-
 @pytest.mark.local
 @settings(max_examples=100)
 @given(rows, st.lists(queries(), min_size=1, max_size=4))
-def test_generated_queries_are_answered_as_by_dynamodb_local(queried, made, asked) -> None:
-    client, table = queried
+def test_generated_queries_are_answered_as_by_dynamodb_local(client, made, asked) -> None:
     number = next(numbered)
     tables = Tables()
-    tables.apply("CreateTable", {"TableName": table, **RANGED})
+    tables.apply("CreateTable", {"TableName": RANGED_TABLE, **RANGED})
     for text, value in made:
         item = {"kk": {"S": f"one {number}"}, "rr": {"S": text}}
         if value is not None:
             item["nn"] = {"N": value}
-        request = {"TableName": table, "Item": item}
+        request = {"TableName": RANGED_TABLE, "Item": item}
         assert answer_of(tables, "PutItem", request) == answer_of_engine(client, "PutItem", request)
     for query in asked:
-        kwargs = renamed(query, table, number)
+        kwargs = renamed(query, RANGED_TABLE, number)
         while kwargs is not None:
             expected = client._make_api_call("Query", kwargs)
             found = tables.apply("Query", kwargs)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from table_stores import INVALID, InMemory, Local, Store, n, s
+from table_stores import INVALID, InMemory, Store, n, s
 
 from dev.simulation.table import Tables
-from pynamodb_mutex.testing import Engine, use
 
 NAMES = {"kk": "S", "rr": "N", "gg": "S", "hh": "N", "ll": "S"}
 
@@ -67,17 +65,6 @@ ROWS = [
     row("two", 1, gg=s("g"), hh=n("2.5"), vv=n(5)),
     row("three", 1, **DOCUMENT),
 ]
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """What holds the rows."""
-    if request.param == "memory":
-        yield created(InMemory())
-        return
-    engine: Engine = request.getfixturevalue("local_engine")
-    with use(engine):
-        yield created(Local(engine.endpoint_url))
 
 
 def created(store: Any) -> Any:
@@ -240,8 +227,7 @@ def test_pages_end_at_a_megabyte(store: Store) -> None:
     assert (page["Count"], rest["Count"]) == (4, 2)
 
 
-def test_pages_say_what_they_cost() -> None:
-    memory = created(InMemory())
+def test_pages_say_what_they_cost(memory: InMemory) -> None:
     for consistent, units in ((False, 0.5), (True, 1.0)):
         page = query(
             memory, "kk = :0", s("one"), ConsistentRead=consistent, ReturnConsumedCapacity="TOTAL"
@@ -301,9 +287,8 @@ def test_rows_that_do_not_fit_an_index(store: Store, value: Any) -> None:
     assert store("PutItem", TableName=store.name, Item=item) == (INVALID, None)
 
 
-def test_updates_that_do_not_fit_an_index() -> None:
+def test_updates_that_do_not_fit_an_index(memory: InMemory) -> None:
     """DynamoDB Local accepts another type; Amazon's documentation does not."""
-    memory = created(InMemory())
     request = {"Key": row("one", 9), "UpdateExpression": "SET gg = :v"}
     values = {"ExpressionAttributeValues": {":v": n(1)}}
     assert memory("UpdateItem", TableName=memory.name, **request, **values) == (INVALID, None)
@@ -318,8 +303,7 @@ def test_transactions_read_rows_at_one_instant(store: Store) -> None:
     assert store("TransactGetItems", TransactItems=[]) == (INVALID, None)
 
 
-def test_late_queries_show_rows_as_they_were() -> None:
-    memory = created(InMemory())
+def test_late_queries_show_rows_as_they_were(memory: InMemory) -> None:
     before = memory.tables.writes
     memory("DeleteItem", TableName=memory.name, Key=row("one", 9))
     request = {

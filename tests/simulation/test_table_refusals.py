@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from table_stores import INVALID, InMemory, Local, Store, n, s
+from table_stores import INVALID, KEY, SCHEMA, InMemory, Store, n, s
 
 from dev.simulation.table import Refusal, Tables
 from dev.simulation.values import canonical, size_of
-from pynamodb_mutex.testing import Engine, use
 
-SCHEMA = {
-    "KeySchema": [{"AttributeName": "kk", "KeyType": "HASH"}],
-    "AttributeDefinitions": [{"AttributeName": "kk", "AttributeType": "S"}],
-    "BillingMode": "PAY_PER_REQUEST",
-}
-KEY = {"kk": s("key")}
 ITEM = {**KEY, "nn": n(1), "st": s("text"), "ll": {"L": [n(0)]}, "mm": {"M": {}}, "ss": {"SS": ["x"]}}  # fmt: skip
 LARGEST = 400 * 1024
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """What holds the item."""
-    if request.param == "memory":
-        yield created(InMemory())
-        return
-    engine: Engine = request.getfixturevalue("local_engine")
-    with use(engine):
-        yield created(Local(engine.endpoint_url))
 
 
 def created(store: Any) -> Any:
@@ -250,8 +231,7 @@ def test_values_that_are_none_refuse_all_statements(store: Store) -> None:
 # -- what is left unprocessed ---------------------------------------------------------------------
 
 
-def test_busy_tables_leave_parts_of_batches_unprocessed() -> None:
-    memory = created(InMemory())
+def test_busy_tables_leave_parts_of_batches_unprocessed(memory: InMemory) -> None:
     rows = [{"kk": s(f"row {number}")} for number in range(3)]
     writes = [{"PutRequest": {"Item": row}} for row in rows]
     memory.tables.batch_limit = 2

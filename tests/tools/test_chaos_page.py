@@ -64,28 +64,23 @@ def test_page_without_a_run_is_refused(tmp_path: Path, capsys) -> None:
     assert not (tmp_path / "page").exists()
 
 
-def test_page_shows_what_the_models_said(tmp_path: Path) -> None:
+def test_page_shows_what_the_models_said_and_the_peers(tmp_path: Path) -> None:
     keep(tmp_path, 1, two_tenures().events)
     page = tmp_path / "page"
-    assert main([str(page), str(tmp_path)]) == 0
-    assert "make models" in (page / "report.html").read_text()
+
+    def shown() -> str:
+        assert main([str(page), str(tmp_path)]) == 0
+        return (page / "report.html").read_text()
+
+    assert "make models" in shown()
     (page / "models.txt").write_text("all as <expected>\n")
-    assert main([str(page), str(tmp_path)]) == 0
-    assert "all as &lt;expected&gt;" in (page / "report.html").read_text()
-
-
-def test_page_shows_the_peers(tmp_path: Path) -> None:
-    keep(tmp_path, 1, two_tenures().events)
-    page = tmp_path / "page"
-    page.mkdir()
     (page / "peers.json").write_text(json.dumps(figures(takeovers=[5.0])))
-    assert main([str(page), str(tmp_path)]) == 0
-    text = (page / "report.html").read_text()
+    text = shown()
+    assert "all as &lt;expected&gt;" in text
     assert "median 5.00 s, max 5.00 s, n 1" in text
     assert "peers.png" not in text
     (page / "peers.png").touch()
-    assert main([str(page), str(tmp_path)]) == 0
-    assert "peers.png" in (page / "report.html").read_text()
+    assert "peers.png" in shown()
 
 
 def test_runs_take_turns_on_thechosen_engines(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

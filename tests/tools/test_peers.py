@@ -98,19 +98,13 @@ def test_who_was_stopped_is_not_excused_once_it_is_awake():
     assert overlapping(history.events, LEASE) == {"overlaps": [500.0], "overlaps_excused": []}
 
 
-def test_an_update_is_overwritten_unseen():
+def test_an_update_is_lost_if_it_is_overwritten_unseen_and_what_comes_late_is_distinguished():
     history = History().write("c0.0", 1, "a", "start").write("c1.0", 2, "b", "start")
     assert history.lost() == {"acked": 2, "lost": 1, "lost_by_late": 0}
-
-
-def test_updates_that_were_seen_are_not_lost():
     history = History().write("c0.0", 1, "a", "start").write("c1.0", 2, "b", "a")
     history.write("c1.0", 2.1, "b", "a", fault="duplicate")
     assert history.lost() == {"acked": 2, "lost": 0, "lost_by_late": 0}
-
-
-def test_what_comes_late_is_distinguished_and_lost_once():
-    history = History().write("c0.0", 1, "a", "start").write("c1.0", 2, "b", "a")
+    # it is lost once
     history.write("c0.0", 3, "a", "start", fault="late_duplicate").write("c1.0", 4, "c", "b")
     assert history.lost() == {"acked": 3, "lost": 0, "lost_by_late": 1}
 
@@ -158,9 +152,7 @@ def test_timed_out_for_a_reason(history):
 def test_longest_time_in_which_nobody_held():
     history = History().believe("c1.0", 1, 3).believe("c1.1", 8, 9).acquire("c0.0", 2, 10)
     assert longest_idle(history.events) == pytest.approx(5.0)
-
-
-def test_who_is_away_waits_for_nobody():
+    # who is away waits for nobody
     history = History().frozen("c0", 2.5, 9, "stop_client").acquire("c0.0", 2, 10)
     assert longest_idle(history.events) == pytest.approx(1.0)
     assert longest_idle(History().believe("c1.0", 1, 3).events) == 0
@@ -175,9 +167,6 @@ def killed():
 def test_a_take_over_counts_from_the_kill_to_another_client():
     history = killed().acquire("c0.1", 2.5, 3).add(7, "acquire", "c1.0", phase="ok")
     assert takeovers(history.events) == [5.0]
-
-
-def test_nobody_took_over():
     assert takeovers(killed().events) == []
 
 

@@ -70,8 +70,7 @@ def _stand_ins(world: World, threading: Any) -> Iterator[None]:
     }
     names = [
         (module, name)
-        for module in list(sys.modules.values())
-        if _is_ours(module)
+        for module in _our_modules(len(sys.modules))
         for name in stand_ins.keys() & vars(module).keys()
         if name not in _OF_TESTS or not module.__name__.startswith("pynamodb_mutex")
     ]
@@ -86,18 +85,19 @@ def _stand_ins(world: World, threading: Any) -> Iterator[None]:
             setattr(module, name, value)
 
 
+@functools.cache  # there are a thousand others, and thousands of tests
+def _our_modules(_: int) -> list[Any]:
+    """Return the modules of the tests; another number of modules than before means that there are new ones."""
+    return [module for module in sys.modules.values() if _is_ours(module)]
+
+
 def _is_ours(module: Any) -> bool:
     file = getattr(module, "__file__", None)
     return (
         isinstance(file, str)
         and module.__name__ not in {__name__, "conftest"}
-        and _is_in_our_folders(file)
+        and any(Path(file).is_relative_to(folder) for folder in _OURS)
     )
-
-
-@functools.cache  # a thousand modules, for each test
-def _is_in_our_folders(file: str) -> bool:
-    return any(Path(file).is_relative_to(folder) for folder in _OURS)
 
 
 class _Time:

@@ -6,6 +6,7 @@ import os
 import signal
 import uuid
 from contextlib import ExitStack
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 import botocore.loaders
@@ -26,6 +27,8 @@ from pynamodb_mutex.testing import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from xdist.workermanage import WorkerController
 
 # Fixtures that several folders need; those of one folder are in its conftest.py.
 pytest_plugins = ["accounts_fixtures", "row_scene_fixtures", "scene_fixtures"]
@@ -87,14 +90,33 @@ def embedded_engine() -> Iterator[Engine]:
         yield engine
 
 
+_for_workers = pytest.StashKey[Engine]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """Give the workers of pytest-xdist one DynamoDB Local: each of its own would compile itself anew."""
+    if why_no_dynamodb_local() is not None:
+        return
+    if _for_workers not in node.config.stash:
+        running = ExitStack()
+        node.config.add_cleanup(running.close)
+        node.config.stash[_for_workers] = running.enter_context(dynamodb_local())
+    node.workerinput["local_engine"] = astuple(node.config.stash[_for_workers])
+
+
 @pytest.fixture(scope="session")
-def local_engine() -> Iterator[Engine]:
+def local_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Amazon's DynamoDB Local."""
     missing = why_no_dynamodb_local()
     if missing is not None:
         if os.environ.get("PYNAMODB_MUTEX_REQUIRE_LOCAL"):
             pytest.fail(f"DynamoDB Local is required here: {missing}")
         pytest.skip(f"left out on DynamoDB Local: {missing}")
+    of_all_workers = getattr(request.config, "workerinput", {}).get("local_engine")
+    if of_all_workers is not None:
+        yield Engine(*of_all_workers)
+        return
     with dynamodb_local() as engine:
         yield engine
 

@@ -9,7 +9,7 @@ from scene import Acquiring, Scene, held
 from subjects import MAIN, OTHERS, SUBJECTS, TOGETHER, crossed
 
 from dev.faultproxy import apply_then_500, deny, drop_answer, drop_request, late, no_date, throttle
-from pynamodb_mutex import MutexLostError, MutexTimeoutError
+from pynamodb_mutex import MutexLostError, MutexNotHeldError, MutexTimeoutError
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import FakeClock
@@ -133,6 +133,9 @@ def test_release_whose_answer_is_lost_is_a_release(subject, lose, times):
     lock.release()
     assert not lock.held
     assert not lock.lost
+    with pytest.raises(MutexNotHeldError) as raised:
+        lock.release()
+    assert not isinstance(raised.value, MutexLostError)
     assert len(subject.of("release")) == times + 1
     assert subject.is_free
     assert [claim["version"] for claim in subject.claims] == [claim["version"] for claim in before]

@@ -119,12 +119,15 @@ def test_timeout_error_names_the_holder_and_the_end_of_its_lease(table, pool):
             assert (error.owner, error.expires_at) == ("of this process", table.get("a").expires_at)
 
 
-def test_delete_on_release_refuses_guarded_writes(table):
+def test_delete_on_release_refuses_guarded_writes(table, sent):
     mutex = Mutex.for_key("a", delete_on_release=True)
     for call in (lambda: mutex.save_data([2]), mutex.transaction):
         with mutex:
+            sent.clear()
             with pytest.raises(MutexError, match=r"delete_on_release.* late copies") as caught:
                 call()
+            # sent, a copy of it would be applied a second time, after the copy of its acquire
+            assert sent == []
             assert (type(caught.value), caught.value.key) == (MutexError, "a")
             assert mutex.held
         # that the lock is not held is reported first
@@ -165,6 +168,25 @@ def test_any_json_is_a_payload(table):
             mutex.save_data(data)
             assert mutex.data == table.get("a").data == data
     assert mutex.data == table.get("a").data == PAYLOADS[-1]
+
+
+def test_payload_that_is_not_saved_is_not_sent(table, sent):
+    mutex = Mutex.for_key("a", data=[1])
+    with pytest.raises(MutexNotHeldError, match="save_data"):
+        mutex.save_data(1)
+    with mutex:
+        sent.clear()
+        for data in (object(), {1, 2}, b"x", {"a": threading.Lock()}):
+            with pytest.raises(TypeError):
+                mutex.save_data(data)
+        assert sent == []
+        assert mutex.data == table.get("a").data == [1]
+        mutex.save_data([2])
+    sent.clear()
+    with pytest.raises(MutexNotHeldError, match="released"):
+        mutex.save_data(1)
+    assert sent == []
+    assert table.get("a").data == [2]
 
 
 def test_payload_survives_a_change_of_hands(table):

@@ -16,6 +16,7 @@ from pynamodb_mutex._operations.options import (
     LockOptions,
     check_at_least,
     check_lease,
+    check_several,
     made,
 )
 from pynamodb_mutex._operations.release import force, release
@@ -203,7 +204,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.
-            TypeError: If the keys are a single string, or for an option of a wrong type.
+            TypeError: If the keys are a single string, or not iterable, or for an option of a wrong type.
             ValueError: For no key, more than 100, a key that is repeated with different options, or
                 tables in different regions or at different hosts; and as `for_key`.
         """
@@ -555,9 +556,7 @@ class AnyOf(Mutex):
     @classmethod
     def of(cls, keys: Iterable[str], model: type[LockItem], options: Options) -> AnyOf:
         """See `Mutex.any_of`."""
-        if isinstance(keys, str) or not isinstance(keys, Iterable):
-            msg = f"any_of takes several keys, as in any_of(['a', 'b']), not {shown(keys)}"
-            raise TypeError(msg)
+        check_several("any_of", keys)
         unique = list(dict.fromkeys(check_key(key) for key in keys))
         if not 1 <= len(unique) <= MOST_KEYS:
             msg = f"any_of takes 1 to {MOST_KEYS} keys, not {len(unique)}"
@@ -678,9 +677,7 @@ class MutexGroup(LockGroup):
     @classmethod
     def _of(cls, keys: Iterable[str | Mutex], options: dict[str, Any]) -> MutexGroup:
         """See `Mutex.for_keys`."""
-        if isinstance(keys, (str, Mutex)):
-            msg = f"keys must be several, such as [{shown(keys)}], not one"
-            raise TypeError(msg)
+        check_several("for_keys", keys)
         members: dict[str, Mutex] = {}
         for key in keys:
             mutex = key if isinstance(key, Mutex) else Mutex.for_key(key, **options)

@@ -12,7 +12,7 @@ from pynamodb.models import BatchWrite, Model
 
 from pynamodb_mutex._dynamodb.keys import row_key
 from pynamodb_mutex._dynamodb.pynamodb_private import connection_of, forget_connection
-from pynamodb_mutex._operations.options import check_options, made
+from pynamodb_mutex._operations.options import check_options, check_several, made
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._operations.row_write import (
     GuardedRow,
@@ -188,9 +188,11 @@ class RowLockMixin(Model):
 
         Raises:
             InvalidKeyError: For a key that the model cannot have.
+            TypeError: For one key that is not in a list.
             ValueError: For no key, more than 100, or a repeated key.
         """
         check_options(f"{cls.__name__}.locked_all", options)
+        check_several(f"{cls.__name__}.locked_all", keys)
         locks: list[RowLock[Any]] = []
         for key in keys:
             if isinstance(key, RowLock):

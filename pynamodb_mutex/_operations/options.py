@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pynamodb_mutex._protocol.claim import SHORTEST_LEASE
 from pynamodb_mutex._protocol.messages import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import ParamSpec, TypedDict
 
     from pynamodb.models import Model
@@ -136,6 +137,21 @@ def check_options(called: str, options: Iterable[str]) -> None:
         if name not in _OPTIONS:
             msg = f"{called}() got an unexpected keyword argument {name!r}"
             raise TypeError(msg)
+
+
+def check_several(called: str, keys: object) -> None:
+    """Refuse one key where several are to be given. One str is several strings to Python: its letters.
+
+    Args:
+        called: The function that the user called.
+        keys: What it was called with.
+
+    Raises:
+        TypeError: If it is one, or nothing that can be iterated.
+    """
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+        msg = f"{called} takes several keys, as in {called}(['a', 'b']), not {shown(keys)}"
+        raise TypeError(msg)
 
 
 class Made:

@@ -65,7 +65,7 @@ def test_key_that_dynamodb_would_not_take_is_refused(key, message):
     [(Mutex.for_keys, "1 to 100 locks can be taken at once"), (Mutex.any_of, "1 to 100 keys")],
 )
 def test_keys_that_cannot_be_locked_by_one_object_are_refused(make, allowed):
-    for wrong in ("abc", Mutex.for_key("a")):
+    for wrong in ("abc", Mutex.for_key("a"), 7, None):
         with pytest.raises(TypeError, match="several"):
             make(wrong)
     for count in (0, 101):

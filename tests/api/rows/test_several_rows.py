@@ -112,6 +112,10 @@ def test_calls_that_cannot_work_are_refused(rows):
         here.locked_all([rows.keys[0], rows.keys[1], rows.keys[0]])
     with pytest.raises(ValueError, match="once at a time"):
         here.locked_all([rows.keys[0], here.locked(rows.keys[0])])
+    # one key would be several: its letters
+    for wrong in (rows.keys[0], b"a", 7, None):
+        with pytest.raises(TypeError, match=r"locked_all takes several keys, .* not "):
+            here.locked_all(wrong)
     for wrong in ([], [str(n) for n in range(101)]):
         with pytest.raises(ValueError, match="1 to 100"):
             here.locked_all(wrong)

@@ -60,7 +60,7 @@ coverage: $(VENV)/.installed ## measure the tests; every line and branch must be
 	@$(IN_VENV) coverage combine --quiet
 	$(IN_VENV) coverage report --fail-under=100
 
-lengthy: $(VENV)/.installed ## run the tests of the tools that attack and measure with real processes
+lengthy: $(VENV)/.installed ## run the examples, and try whether the tools that attack the library find a broken one
 	$(PYTEST) lengthy
 
 demo: $(DEMO_VENV)/.installed ## run the demonstration (ARGS=... for its options)

@@ -211,6 +211,7 @@ def test_every_broken_variant_is_tried() -> None:
     assert {*CAUGHT_IN, *CAUGHT_IN_A_SMALL_WORLD, *scripted} == BROKEN.keys()
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", CAUGHT_IN)
 def test_broken_library_is_caught_within_few_schedules_and_the_library_as_it_is_has_no_violation_there(
     name: str,
@@ -221,6 +222,7 @@ def test_broken_library_is_caught_within_few_schedules_and_the_library_as_it_is_
     assert play(caught, where).violation is None
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", sorted(CAUGHT_IN_A_SMALL_WORLD))
 def test_broken_library_is_caught_in_a_small_world_with_one_fault(name: str) -> None:
     with broken(name):

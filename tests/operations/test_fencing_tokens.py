@@ -13,7 +13,7 @@ from pynamodb.transactions import TransactWrite
 from worker import workers
 
 from dev.faultproxy import deny, drop_request, fault_proxy, no_date, set_date, throttle, through
-from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex import LockItem, Mutex, MutexError
 from pynamodb_mutex.testing import FakeClock, expire
 
 DAY = 86_400.0
@@ -87,6 +87,15 @@ def test_it_grows_over_the_deletion_of_its_row_even_for_a_wall_clock_that_is_beh
         assert second > first.fencing_token
         other.ask("m.release()")
         assert held().fencing_token > second
+
+
+def test_there_is_none_where_the_row_is_deleted_at_release(table):
+    mutex = held(delete_on_release=True)
+    with pytest.raises(MutexError, match="delete_on_release"):
+        _ = mutex.fencing_token
+    mutex.release()
+    with pytest.raises(table.DoesNotExist):
+        stored(table)
 
 
 def shows(proxy, server_time):

@@ -274,7 +274,7 @@ def test_environment_leads_nowhere_else(monkeypatch):
 
 
 def test_environment_is_enough_for_a_subprocess(monkeypatch, tmp_path, embedded_engine):
-    code = "import boto3; print(*boto3.client('dynamodb').list_tables()['TableNames'])"
+    code = "import boto3; boto3.client('dynamodb').describe_table(TableName='found-by-its-environment')"
     with use(embedded_engine):
         client = boto3.client("dynamodb")
     create_plain_table(client, "found-by-its-environment", {"k": "S"})
@@ -283,11 +283,8 @@ def test_environment_is_enough_for_a_subprocess(monkeypatch, tmp_path, embedded_
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     command = [sys.executable, "-c", code]
-    answer = subprocess.run(
-        command, env=environment(embedded_engine), capture_output=True, text=True, check=True
-    )
+    subprocess.run(command, env=environment(embedded_engine), capture_output=True, check=True)
     client.delete_table(TableName="found-by-its-environment")
-    assert "found-by-its-environment" in answer.stdout.split()
 
 
 def test_use_puts_everything_back(monkeypatch):

@@ -10,9 +10,10 @@ import pytest
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 from pynamodb.signals import pre_dynamodb_send
+from simulated import simulated_engine
 
 from pynamodb_mutex import LockItem, Mutex, Semaphore
-from pynamodb_mutex.testing import Engine, held_elsewhere, use
+from pynamodb_mutex.testing import held_elsewhere
 
 
 class Order(Model):
@@ -24,8 +25,8 @@ class Order(Model):
 
 
 @pytest.fixture(autouse=True)
-def engine(embedded_engine: Engine) -> Iterator[None]:
-    with use(embedded_engine):
+def engine() -> Iterator[None]:
+    with simulated_engine():
         LockItem._connection = None  # PynamoDB keeps a connection, also to an engine that has gone
         LockItem.create_table()
         LockItem.force_release("warm")  # the first request of a process to the endpoint

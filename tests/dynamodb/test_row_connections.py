@@ -163,19 +163,29 @@ def test_page_in_place_of_an_answer_is_no_answer(any_scene, write):
 # -- how long ---------------------------------------------------------------------------------------
 
 
+@contextmanager
+def reads_for(seconds):
+    """Set the timeout of reads, within that of the scene: undone after the scene has ended, it would put the scene's back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_store, "READ_TIMEOUT", seconds)
+        yield
+
+
 @every_write
-def test_late_answer_is_waited_for_as_long_as_meta_says(any_scene, write, monkeypatch):
-    monkeypatch.setattr(_store, "READ_TIMEOUT", 0.2)
-    with new_process(any_scene) as (client, proxy):
+def test_late_answer_is_waited_for_as_long_as_meta_says(any_scene, write):
+    with reads_for(0.2), new_process(any_scene) as (client, proxy):
         proxy.next(delay_answer(1.0), op="GetItem")
         proxy.next(delay_answer(1.0), op=any_scene.op(write.__name__))
         write(client(any_scene.key))
         assert attempts(any_scene, proxy, write) == [True]
 
 
-def test_guarded_write_has_the_patience_of_its_lock(row_scene, monkeypatch):
-    monkeypatch.setattr(_store, "READ_TIMEOUT", 0.5)
-    with new_process(row_scene, retries=0) as (client, proxy), client.locked(row_scene.key) as row:
+def test_guarded_write_has_the_patience_of_its_lock(row_scene):
+    with (
+        reads_for(0.5),
+        new_process(row_scene, retries=0) as (client, proxy),
+        client.locked(row_scene.key) as row,
+    ):
         proxy.next(throttle(), throttle(), delay_answer(5.0), op="PutItem")
         save(row)
         # it did not wait for the late one, and knew its own result again

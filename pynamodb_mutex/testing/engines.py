@@ -96,13 +96,13 @@ def embedded_dynamodb(port: int = 0) -> Iterator[Engine]:
             f"the embedded DynamoDB needs {' and '.join(missing)}: "
             "pip install 'pynamodb-mutex[testing]'"
         )
-    # the server must find the packages that this process finds, whatever made its sys.path, and nothing
-    # in the working directory
+    # The server must find the packages that this process finds, whatever made its sys.path, and nothing
+    # in the working directory: `-m` would search that first (PYTHONSAFEPATH is for Python 3.11 and later).
     package_root = str(Path(__file__).parents[2])
-    path = os.pathsep.join([package_root, *filter(None, sys.path)])
-    env = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    path = [package_root, *map(os.path.abspath, filter(None, sys.path))]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     command = [sys.executable, "-m", f"{__package__}.embedded_server", str(port)]
-    with run_server(command, env) as (process, url):
+    with run_server(command, env, package_root) as (process, url):
         yield Engine("embedded", url, process.pid)
 
 
@@ -226,7 +226,7 @@ def _set_environment(names: set[str], values: dict[str, str]) -> None:
 
 @contextmanager
 def run_server(
-    command: Sequence[str], env: dict[str, str] | None = None
+    command: Sequence[str], env: dict[str, str] | None = None, folder: str | None = None
 ) -> Iterator[tuple[Popen[bytes], str]]:
     """Run a server in a child process, which prints a line once it is ready.
 
@@ -237,7 +237,13 @@ def run_server(
     with tempfile.TemporaryFile() as log:
         # A session of its own: Ctrl-C is for us, who still need the engine to clean up.
         process = Popen(
-            command, stdin=PIPE, stdout=PIPE, stderr=log, env=env, start_new_session=True
+            command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=log,
+            env=env,
+            cwd=folder,
+            start_new_session=True,
         )
         try:
             yield process, _first_line(process, log)

@@ -115,48 +115,33 @@ def test_refusal_carries_no_row_that_nobody_asked_for_and_makes_none(tables):
     assert tables.get({"k": {"S": "missing"}}) is None
 
 
-@pytest.mark.parametrize(
-    ("sign", "holds_for"),
-    [
-        ("=", [10]),
-        ("<>", [9, 11, None]),
-        ("<", [9]),
-        ("<=", [9, 10]),
-        (">", [11]),
-        (">=", [10, 11]),
-    ],
-)
-def test_comparisons(tables, sign, holds_for):
-    rows = {number: tables.put(n=number) for number in (9, 10, 11)} | {None: tables.put()}
-    text = f'SET "s"=? WHERE "k"=? AND "n"{sign}?'
-    answers = tables.batch(*(tables.update(text, "y", row["k"], 10) for row in rows.values()))
-    found = zip(rows, answers, strict=True)
-    assert [number for number, answer in found if "Error" not in answer] == holds_for
-    assert [number for number, row in rows.items() if "s" in tables.get(row)] == holds_for
+def test_comparisons(tables):
+    holds = {"=": [10], "<>": [9, 11, None], "<": [9], "<=": [9, 10], ">": [11], ">=": [10, 11]}
+    for sign, expected in holds.items():
+        rows = {number: tables.put(n=number) for number in (9, 10, 11)} | {None: tables.put()}
+        text = f'SET "s"=? WHERE "k"=? AND "n"{sign}?'
+        answers = tables.batch(*(tables.update(text, "y", row["k"], 10) for row in rows.values()))
+        found = zip(rows, answers, strict=True)
+        assert [number for number, answer in found if "Error" not in answer] == expected
+        assert [number for number, row in rows.items() if "s" in tables.get(row)] == expected
 
 
-@pytest.mark.parametrize(
-    ("clause", "expected"),
-    [
-        ("", {}),
-        ("RETURNING ALL OLD *", {"n": 1, "o": "o", "same": 2}),
-        ("RETURNING ALL NEW *", {"n": 5, "o": "o", "same": 2, "new": "x"}),
-        ("RETURNING MODIFIED OLD *", {"n": 1, "same": 2}),
-        ("returning modified new*", {"n": 5, "same": 2, "new": "x"}),
-    ],
-)
-def test_what_is_returned(tables, clause, expected):
-    row = tables.put(n=1, o="o", same=2)
-    text = f'SET "n"=? SET "same"=? SET "new"=? WHERE "k"=? {clause}'
-    item = {name: typed(value) for name, value in expected.items()}
-    item |= {"k": row["k"]} if "ALL" in clause else {}
-    answer = tables.run(text, 5, 2, "x", row["k"])
-    assert answer == {"TableName": tables.plain, **({"Item": item} if item else {})}
-
-
-def test_nothing_old_is_returned_of_an_empty_row(tables):
+def test_what_is_returned(tables):
+    for clause, expected in {
+        "": {},
+        "RETURNING ALL OLD *": {"n": 1, "o": "o", "same": 2},
+        "RETURNING ALL NEW *": {"n": 5, "o": "o", "same": 2, "new": "x"},
+        "RETURNING MODIFIED OLD *": {"n": 1, "same": 2},
+        "returning modified new*": {"n": 5, "same": 2, "new": "x"},
+    }.items():
+        row = tables.put(n=1, o="o", same=2)
+        text = f'SET "n"=? SET "same"=? SET "new"=? WHERE "k"=? {clause}'
+        item = {name: typed(value) for name, value in expected.items()}
+        item |= {"k": row["k"]} if "ALL" in clause else {}
+        answer = tables.run(text, 5, 2, "x", row["k"])
+        assert answer == {"TableName": tables.plain, **({"Item": item} if item else {})}
     answer = tables.run(f"{BY_KEY} RETURNING MODIFIED OLD *", 1, tables.put()["k"])
-    assert answer == {"TableName": tables.plain}
+    assert answer == {"TableName": tables.plain}  # it had nothing old
 
 
 def test_range_key(tables):
@@ -183,14 +168,8 @@ def test_more_conditions_on_the_key(tables):
 
 
 def test_names(tables):
-    for written, name in (
-        ('"q""r"', 'q"r'),
-        ('"""q"', '"q'),
-        ('"a.b c,=?"', "a.b c,=?"),
-        ('"WHERE"', "WHERE"),
-        ("n1_$", "n1_$"),
-        ("_N", "_N"),
-    ):
+    quoted = (('"q""r"', 'q"r'), ('"""q"', '"q'), ('"a.b c,=?"', "a.b c,=?"), ('"WHERE"', "WHERE"))
+    for written, name in (*quoted, ("n1_$", "n1_$"), ("_N", "_N")):
         row = tables.put(**{name: 1})
         text = f"SET {written}=? WHERE {written}=? AND k=? RETURNING MODIFIED NEW *"
         answer = tables.run(text, 2, 1, row["k"])
@@ -211,44 +190,18 @@ def test_ways_to_write_it(tables):
 # -- statements that are not run -------------------------------------------------------------------
 
 MALFORMED = [
-    'SET "n"=?',
-    'SET "n"=? WHERE',
-    'WHERE "k"=?',
-    'WHERE "k"=? SET "n"=?',
-    'SET "n"=?, SET "s"=? WHERE "k"=?',
-    'SET "n"=?, WHERE "k"=?',
-    'SET "n"=? "s"=? WHERE "k"=?',
-    'SETn=? WHERE "k"=?',
-    "SET n=? WHEREk=?",
-    'SET ""=? WHERE "k"=?',
-    'SET "n=? WHERE "k"=?',
-    'SET 1n=? WHERE "k"=?',
-    'SET a-b=? WHERE "k"=?',
-    'SET key=? WHERE "k"=?',
-    'SET where=? WHERE "k"=?',
-    'SET "n"=? WHERE "k"==?',
-    'SET "n"=? WHERE "k"=? AND',
-    'SET "n"=? WHERE "k"=? "n"=?',
-    'SET "n"=? WHERE "k"=? ANDn=?',
-    'SET "n"=? WHERE "k"=? AND "n" < = ?',
-    'SET "n"=? WHERE "k"=? OR "k"=?',
-    'SET "n"=? WHERE "k"=? RETURNING *',
-    'SET "n"=? WHERE "k"=? RETURNING ALL *',
-    'SET "n"=? WHERE "k"=? RETURNING NEW *',
-    'SET "n"=? WHERE "k"=? RETURNING ALL NEW',
-    'SET "n"=? WHERE "k"=? RETURNING ALL NEW *, ALL OLD *',
-    'SET "n"=? WHERE "k"=? RETURNING ALL NEW * x',
+    *('SET "n"=?', 'SET "n"=? WHERE', 'WHERE "k"=?', 'WHERE "k"=? SET "n"=?'),
+    *('SETn=? WHERE "k"=?', "SET n=? WHEREk=?", 'SET "n"=? WHERE "k"==?'),
+    *(f'SET {name}=? WHERE "k"=?' for name in ('""', '"n', "1n", "a-b", "key", "where")),
+    *(f'SET {sets} WHERE "k"=?' for sets in ('"n"=?, SET "s"=?', '"n"=?,', '"n"=? "s"=?')),
+    *(f"{BY_KEY} {more}" for more in ("AND", '"n"=?', "ANDn=?", 'AND "n" < = ?', 'OR "k"=?')),
+    *(f"{BY_KEY} RETURNING {what}" for what in ("*", "ALL *", "NEW *", "ALL NEW")),
+    *(f"{BY_KEY} RETURNING ALL NEW *{more}" for more in (", ALL OLD *", " x")),
 ]
 NOT_UNDERSTOOD = [
-    'SET "n"=? WHERE "k"=\'a\'',
-    'SET "n"=7 WHERE "k"=?',
-    'SET "n"="n"+? WHERE "k"=?',
-    'SET "n".x=? WHERE "k"=?',
-    'SET "n"=? REMOVE "s" WHERE "k"=?',
-    'SET "n"=? WHERE "k"=? AND attribute_exists("n")',
-    'SET "n"=? WHERE ("k"=?)',
-    'SET "n"=? WHERE "k"=?;',
-    'SET token=? WHERE "k"=?',
+    *(f'SET {sets} WHERE "k"=?' for sets in ('"n"=7', '"n"="n"+?', '"n".x=?', '"n"=? REMOVE "s"')),
+    *(f'SET "n"=? WHERE {where}' for where in ("\"k\"='a'", '("k"=?)', '"k"=?;')),
+    *('SET "n"=? WHERE "k"=? AND attribute_exists("n")', 'SET token=? WHERE "k"=?'),
 ]
 
 

@@ -144,14 +144,6 @@ def test_embedded_names_what_is_missing(monkeypatch):
     does_not_start(r"moto and .*pip install 'pynamodb-mutex\[testing\]'", embedded_dynamodb)
 
 
-def test_import_is_light():
-    code = (
-        "import sys; from pynamodb_mutex.testing import engines, supervisor; "
-        "sys.exit(any(name in sys.modules for name in ('moto', 'waitress', 'flask')))"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-
-
 # Where DynamoDB Local comes from
 
 

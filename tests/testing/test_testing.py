@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hearing import until
-from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import UpdateError
 from pynamodb.models import Model
 from stores import QueueFor
@@ -219,19 +218,6 @@ def test_expire_needs_somebody_who_holds_it(table):
             pass
 
 
-def test_expire_and_held_elsewhere_take_another_table(table):
-    class Other(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = f"{table.Meta.table_name}-other"
-
-    Other.create_table()
-    with held_elsewhere("a", model=Other):
-        assert Mutex.for_key("a", model=Other).locked()
-        assert not Mutex.for_key("a").locked()
-        expire("a", Other)
-        assert not Mutex.for_key("a", model=Other).locked()
-
-
 def test_expire_and_held_elsewhere_take_rows(model):
     with held_elsewhere("a", model=model, owner="worker-7", lease=5) as row:
         assert isinstance(row, model)
@@ -251,14 +237,9 @@ def test_expire_and_held_elsewhere_take_rows(model):
         assert taken.row_lock.abandoned_by == "worker-7"
     with pytest.raises(MutexLostError):
         lock.row.save()
-
-
-def test_model_without_locks_is_refused():
-    class Plain(Model):
-        name = UnicodeAttribute(hash_key=True)
-
-    with pytest.raises(TypeError, match="RowLockMixin"):
-        expire("a", Plain)
+    for call in (expire, held_elsewhere):
+        with pytest.raises(TypeError, match="RowLockMixin"):
+            call("a", model=Model)
 
 
 # -- engines ------------------------------------------------------------------------------------
@@ -301,28 +282,21 @@ import os
 import pytest
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._runtime.clock import local_clock
-from pynamodb_mutex.testing import Engine, FakeClock, held_elsewhere
-
-
-def test_engine(dynamodb):
-    assert isinstance(dynamodb, Engine)
-    assert dynamodb.name == "embedded"
-    assert os.environ["AWS_ENDPOINT_URL_DYNAMODB"] == dynamodb.endpoint_url
+from pynamodb_mutex.testing import FakeClock
 
 
 @pytest.mark.parametrize("turn", [1, 2])
-def test_each_test_has_an_empty_table(lock_table, turn):
+def test_each_test_has_an_empty_table(dynamodb, lock_table, turn):
+    assert dynamodb.name == "embedded"
+    assert os.environ["AWS_ENDPOINT_URL_DYNAMODB"] == dynamodb.endpoint_url
     assert lock_table is LockItem
     assert lock_table.Meta.table_name == "mine"
     assert lock_table._get_connection().describe_table()["TableName"] == "mine"
     assert list(LockItem.scan()) == []
-    with Mutex.for_key("a") as mutex:
-        assert mutex.held
     Mutex.for_key("left behind").acquire()
 
 
 def test_clock(lock_table, fake_clock):
-    assert isinstance(fake_clock, FakeClock)
     assert local_clock() is fake_clock
     with Mutex.for_key("a", lease=10, auto_renew=False) as mutex:
         fake_clock.advance(11)
@@ -334,42 +308,38 @@ def test_clock_is_real_again():
     assert not isinstance(local_clock(), FakeClock)
     assert "AWS_ENDPOINT_URL_DYNAMODB" in os.environ
 """
-
-
-def run_pytest(folder, *options, env=None):
-    """Run the tests of a folder, which pass; return what pytest prints."""
-    # hypothesis takes longer to load than all the rest
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest", *options]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 # the plugin has imported the package by then
 CONFTEST = """
 import os, sys
 assert "pynamodb_mutex.models" in sys.modules
 os.environ["PYNAMODB_MUTEX_TABLE"] = "mine"
 """
+UNUSED = """
+import sys, threading
 
 
-def test_fixtures_are_there_as_soon_as_the_package_is_installed(tmp_path):
-    """And a conftest can name the table."""
-    (tmp_path / "test_theirs.py").write_text(SUITE)
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    env.pop("PYNAMODB_MUTEX_TABLE", None)
-    strict = ["-W", "error", "-W", "ignore:unclosed <socket:ResourceWarning"]
-    assert "5 passed" in run_pytest(tmp_path, *strict, env=env)
+def test_light():
+    ours = {name for name in sys.modules if name.startswith("pynamodb_mutex.testing")}
+    assert ours == {"pynamodb_mutex.testing", "pynamodb_mutex.testing.fixtures"}
+    assert threading.active_count() == 1
+    from pynamodb_mutex.testing import engines, supervisor
+    assert {"moto", "waitress", "flask"}.isdisjoint(sys.modules)
+"""
 
 
-def test_unused_plugin_starts_nothing_and_loads_little(tmp_path):
-    (tmp_path / "test_theirs.py").write_text(
-        "import sys, threading\n"
-        "def test_light():\n"
-        "    ours = {name for name in sys.modules if name.startswith('pynamodb_mutex.testing')}\n"
-        "    assert ours == {'pynamodb_mutex.testing', 'pynamodb_mutex.testing.fixtures'}\n"
-        "    assert 'moto' not in sys.modules\n"
-        "    assert threading.active_count() == 1\n"
-    )
-    assert "1 passed" in run_pytest(tmp_path)
+@pytest.mark.parametrize(
+    ("suite", "conftest", "passed"), [(SUITE, CONFTEST, "4 passed"), (UNUSED, "", "1 passed")]
+)
+def test_plugin_is_there_as_soon_as_the_package_is_installed(tmp_path, suite, conftest, passed):
+    """A conftest can name the table. Unused, the plugin starts nothing and loads little."""
+    (tmp_path / "test_theirs.py").write_text(suite)
+    (tmp_path / "conftest.py").write_text(conftest)
+    # hypothesis takes longer to load than all the rest
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest"]
+    command += ["-W", "error", "-W", "ignore:unclosed <socket:ResourceWarning"]
+    ours = ("AWS_", "PYNAMODB_MUTEX_TABLE")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    run = subprocess.run
+    done = run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert passed in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0

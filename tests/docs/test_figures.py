@@ -158,13 +158,6 @@ def test_requests_for_a_group(table, took):
         assert both.locked()
         assert took() == [BATCH]
     assert took() == [TRANSACT]
-    with Mutex.for_key("stock-12"):
-        took()
-        assert not Mutex.for_keys(["order-7", "stock-12"], poll=(0.1, 0.1)).acquire(timeout=0.5)
-        first, *polls = took()
-    assert first == TRANSACT
-    assert set(polls) == {BATCH}
-    assert 2 <= len(polls) <= 6
 
 
 def test_requests_for_a_semaphore(table, took):
@@ -173,15 +166,3 @@ def test_requests_for_a_semaphore(table, took):
         with Semaphore.for_key("gpu", permits=2):
             assert took() == [UPDATE]  # a permit that this process holds is not tried first
     assert took() == [UPDATE, UPDATE]
-    full = Semaphore.for_key("gpu", permits=2, poll=(0.2, 0.2))
-    with held_elsewhere("gpu#permit-1"), held_elsewhere("gpu#permit-2"):
-        took()
-        assert not full.acquire(blocking=False)
-        assert took() == [UPDATE, BATCH]
-        assert full.locked()
-        assert took() == [BATCH]
-        assert not full.acquire(timeout=0.5)
-        first, *polls = took()
-    assert first == UPDATE
-    assert set(polls) == {BATCH}
-    assert 1 <= len(polls) <= 5

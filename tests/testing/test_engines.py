@@ -1,7 +1,6 @@
 """The two DynamoDBs that tests and examples run on: what their clients see."""
 
 import http.client
-import io
 import json
 import socket
 import time
@@ -177,7 +176,12 @@ def test_time_to_live_is_not_set_twice(client):
 
 
 def test_request_tokens_are_forgotten_after_ten_minutes():
-    server = pytest.importorskip("pynamodb_mutex.testing.embedded_server")
+    # slow to import
+    from werkzeug.test import EnvironBuilder
+    from werkzeug.wrappers import Response
+
+    from pynamodb_mutex.testing.embedded_server import DynamoDBRules
+
     now, calls = [0.0], []
 
     def moto(environ, start_response):
@@ -185,19 +189,16 @@ def test_request_tokens_are_forgotten_after_ten_minutes():
         start_response("200 OK", [("Date", "then")])
         return [b"%d" % len(calls)]
 
-    rules = server.DynamoDBRules(moto, clock=lambda: now[0])
+    rules = DynamoDBRules(moto, clock=lambda: now[0])
 
     def send(body, caller="a/20300101/us-east-1/dynamodb"):
-        headers = []
-        environ = {
-            "REQUEST_METHOD": "POST",
-            "HTTP_X_AMZ_TARGET": "DynamoDB_20120810.TransactWriteItems",
-            "HTTP_AUTHORIZATION": f"AWS4-HMAC-SHA256 Credential={caller}/aws4_request, x",
-            "CONTENT_LENGTH": str(len(body)),
-            "wsgi.input": io.BytesIO(body),
+        headers = {
+            "X-Amz-Target": "DynamoDB_20120810.TransactWriteItems",
+            "Authorization": f"AWS4-HMAC-SHA256 Credential={caller}/aws4_request, x",
         }
-        answer = b"".join(rules(environ, lambda _status, found, _info=None: headers.extend(found)))
-        return int(answer), dict(headers)
+        environ = EnvironBuilder(method="POST", headers=headers, data=body).get_environ()
+        answer = Response.from_app(rules, environ)
+        return int(answer.data), answer.headers
 
     request = json.dumps({"ClientRequestToken": "t", "TransactItems": []}).encode()
     assert send(request)[0] == 1

@@ -44,8 +44,10 @@ PAGES = [
 FOR_A_PROMPT = [ROOT / "README.rst", ROOT / "docs" / "tutorial.rst"]
 """Pages that are run by pasting them into Python's prompt."""
 
-_START = re.compile(
-    r"(?P<indent> *)\.\. (?:(?P<hidden>hidden: )|(?P<directive>[\w-]+):: ?)(?P<language>\S*)"
+_BLOCK = re.compile(
+    r"(?m)^(?P<indent> *)\.\. (?:(?P<hidden>hidden: )|(?P<directive>[\w-]+):: ?)(?P<language>\S*)\n"
+    r"(?: +:[\w-]+:.*\n)*(?: *\n)*"  # options
+    r"(?=(?P<text>(?: *\n|(?P=indent) +\S.*\n)*))"
 )
 _CODE = {"code-block", "code", "sourcecode"}
 _OTHER_CODE = {"literalinclude", "doctest", "testcode", "parsed-literal", "raw", "highlight"}
@@ -77,27 +79,13 @@ class Block(NamedTuple):
 
 
 def blocks_of(page):
-    lines = page.read_text(encoding="utf-8").splitlines()
-    blocks = []
-    at = 0
-    while at < len(lines):
-        start = _START.fullmatch(lines[at])
-        at += 1
-        if start is None:
-            continue
-        assert start["directive"] not in _OTHER_CODE, f"{page}:{at}: not run by this test"
-        if start["directive"] not in _CODE and not start["hidden"]:
-            continue
-        while at < len(lines) and re.match(r" +:[\w-]+:", lines[at]):
-            at += 1  # options
-        inside = re.compile(rf"\s*$|{start['indent']} +\S")
-        while at < len(lines) and not lines[at].strip():
-            at += 1
-        first = at
-        while at < len(lines) and inside.match(lines[at]):
-            at += 1
-        text = textwrap.dedent("\n".join(lines[first:at])).rstrip() + "\n"
-        blocks.append(Block(page, first + 1, start["language"], bool(start["hidden"]), text))
+    written, blocks = page.read_text(encoding="utf-8"), []
+    for found in _BLOCK.finditer(written):
+        line = written.count("\n", 0, found.start("text")) + 1
+        assert found["directive"] not in _OTHER_CODE, f"{page}:{line}: not run by this test"
+        if found["directive"] in _CODE or found["hidden"]:
+            text = textwrap.dedent(found["text"]).rstrip() + "\n"
+            blocks.append(Block(page, line, found["language"], bool(found["hidden"]), text))
     return blocks
 
 

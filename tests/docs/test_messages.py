@@ -312,20 +312,24 @@ def test_errors_of_several_locks_are_harmless(spiteful, keys, said, monkeypatch)
     )
 
 
-def test_errors_of_rows_are_harmless(row_scene, said, monkeypatch):
+def test_errors_of_rows_are_harmless(row_scene, table_scene, said, monkeypatch):
+    model = row_scene.here
     row_scene.key += SPITE
-    said.refuses(row_scene.here.DoesNotExist, row_scene.lock().acquire)
+    table_scene.key += SPITE
+    said.refuses(table_scene.here.DoesNotExist, table_scene.lock(owner=OWNER).__enter__)
+    said.is_harmless("there is no such row")
+    said.refuses(model.DoesNotExist, row_scene.lock().acquire)
     row_scene.old(row_scene.key).save()
-    said.refuses(ValueError, row_scene.here.locked_all, [row_scene.key] * 2)
-    said.refuses(ValueError, row_scene.here.locked, SPITE * 1000)
-    said.refuses(ValueError, row_scene.here.locked, row_scene.key, SPITE)
+    said.refuses(ValueError, model.locked_all, [row_scene.key] * 2)
+    said.refuses(ValueError, model.locked, SPITE * 1000)
+    said.refuses(ValueError, model.locked, row_scene.key, SPITE)
     said.refuses(PynamoDBException, lambda: row_scene.row.row_lock)
     other = row_scene.taken(owner=OWNER)
-    said.refuses(PynamoDBException, row_scene.here(row_scene.key).save)
+    said.refuses(PynamoDBException, model(row_scene.key).save)
     said.refuses(TimeoutError, row_scene.lock(timeout=0).__enter__)
     other.release()
     with row_scene.lock(owner=OWNER) as row:
-        with said.by(), row_scene.here.batch_write() as batch:
+        with said.by(), model.batch_write() as batch:
             batch.save(row)
         row.name += "b"
         said.refuses(PynamoDBException, row.save)
@@ -336,12 +340,12 @@ def test_errors_of_rows_are_harmless(row_scene, said, monkeypatch):
     assert row.row_lock.acquire()
     ticket = json.loads(row.row_lock.detach())
     ticket["key"] += SPITE
-    said.refuses(ValueError, RowLock.attach, json.dumps(ticket), model=row_scene.here)
+    said.refuses(ValueError, RowLock.attach, json.dumps(ticket), model=model)
     with monkeypatch.context() as patch:
         patch.setattr(UnicodeAttribute, "serialize", fails_with(ValueError(SPITE)))
-        said.refuses(ValueError, row_scene.here.locked, SPITE)
+        said.refuses(ValueError, model.locked, SPITE)
     missing = [f"{row_scene.key}{name}" for name in "ab"]
-    said.refuses(row_scene.here.DoesNotExist, row_scene.here.locked_all(missing).acquire)
+    said.refuses(model.DoesNotExist, model.locked_all(missing).acquire)
     said.is_harmless(
         *("no such row", "once at a time", "bytes, not the", "has no range key"),
         *("was read without its lock", "cannot be written without its lock"),
@@ -350,13 +354,6 @@ def test_errors_of_rows_are_harmless(row_scene, said, monkeypatch):
         *("is not one for a row", "cannot be 'a"),
     )
     assert f"{shown(other.key)} cannot be written" in " ".join(said.texts)
-    assert [text for text in said.texts if "'" not in text] == []
-
-
-def test_error_of_a_missing_row_under_a_lock_of_its_own_is_harmless(table_scene, said):
-    table_scene.key += SPITE
-    said.refuses(table_scene.here.DoesNotExist, table_scene.lock(owner=OWNER).__enter__)
-    said.is_harmless("there is no such row")
     assert [text for text in said.texts if "'" not in text] == []
 
 

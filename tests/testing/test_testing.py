@@ -98,7 +98,7 @@ def test_sleeper_does_not_oversleep_when_the_clock_is_moved_as_it_falls_asleep(m
 
 
 @real
-def test_leases_and_renewals_go_by_the_fake_clock(table, fake_clock):
+def test_leases_renewals_and_waits_go_by_the_fake_clock(table, fake_clock):
     with Mutex.for_key("a", lease=600, auto_renew=False) as mutex:
         fake_clock.advance(300)
         mutex.renew()
@@ -116,10 +116,6 @@ def test_leases_and_renewals_go_by_the_fake_clock(table, fake_clock):
         assert mutex.held
         # the engine's own time went on for real
         assert table.get("a").expires_at < end + 60
-
-
-@real
-def test_waiting_goes_by_the_fake_clock(table, fake_clock):
     # no lease that ends before the clock, which is moved as long as an answer takes
     with held_elsewhere("a", lease=1e8), ThreadPoolExecutor() as pool:
         waiting = pool.submit(Mutex.for_key("a").acquire, timeout=3600)

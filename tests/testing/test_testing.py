@@ -108,14 +108,14 @@ def test_leases_renewals_and_waits_go_by_the_fake_clock(table, fake_clock):
         assert not mutex.held
         assert mutex.loss is Loss.EXPIRED
         mutex.renew()
-    with Mutex.for_key("a", lease=30) as mutex:
+    with Mutex.for_key("a", lease=3000) as mutex:
         end = table.get("a").expires_at
         for _ in range(12):
-            fake_clock.advance(10)
-            until(lambda: mutex.remaining > 25)
+            fake_clock.advance(1000)
+            until(lambda: mutex.remaining > 2500)
         assert mutex.held
         # the engine's own time went on for real
-        assert table.get("a").expires_at < end + 60
+        assert table.get("a").expires_at < end + 6000
     # no lease that ends before the clock, which is moved as long as an answer takes
     with held_elsewhere("a", lease=1e8), ThreadPoolExecutor() as pool:
         waiting = pool.submit(Mutex.for_key("a").acquire, timeout=3600)
@@ -262,7 +262,7 @@ def test_use_forgets_what_was_known_of_another_endpoint(engine, table):
 @real
 def test_waiter_whose_engine_leaves_is_reported(engine, table):
     with held_elsewhere("a"), ThreadPoolExecutor() as pool:
-        waiting = pool.submit(Mutex.for_key("a", poll=(0.02, 0.05)).acquire, timeout=60)
+        waiting = pool.submit(Mutex.for_key("a", poll=(0.02, 0.05)).acquire)
         queue = QueueFor(table, "a")
         until(lambda: queue.turns)
         with use(engine):

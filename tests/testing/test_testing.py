@@ -62,7 +62,10 @@ def asleep(pool, clock, end):
 def test_sleeper_wakes_at_its_time_when_it_is_woken_and_at_the_end_of_the_clock():
     with ThreadPoolExecutor() as pool:
         with FakeClock() as clock:
-            ThreadSleeper().sleep(clock.now())  # is over
+            need_not = ThreadSleeper()
+            need_not.sleep(clock.now())
+            need_not.wake()
+            need_not.sleep(math.inf)
             timed, _ = asleep(pool, clock, clock.now() + 10)
             clock.advance(9)
             time.sleep(0.05)

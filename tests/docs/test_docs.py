@@ -10,8 +10,6 @@ An output shows real values. Those that differ from run to run (times, ports, to
 their form alone, see ``comparable``; a line of three dots stands for lines left out.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import code
@@ -21,11 +19,13 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
+import symtable
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import boto3
 import pytest
@@ -33,10 +33,8 @@ import yaml
 from snippets import read_hcl, stand_ins
 
 from pynamodb_mutex import LockItem
-from pynamodb_mutex.testing import Engine, use
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from pynamodb_mutex.cli._run import run
+from pynamodb_mutex.testing import use
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -46,14 +44,13 @@ PAGES = [
 FOR_A_PROMPT = [ROOT / "README.rst", ROOT / "docs" / "tutorial.rst"]
 """Pages that are run by pasting them into Python's prompt."""
 
-_START = re.compile(
-    r"(?P<indent> *)\.\. (?:(?P<hidden>hidden: )|(?P<directive>[\w-]+):: ?)(?P<language>\S*)"
+_BLOCK = re.compile(
+    r"(?m)^(?P<indent> *)\.\. (?:(?P<hidden>hidden: )|(?P<directive>[\w-]+):: ?)(?P<language>\S*)\n"
+    r"(?: +:[\w-]+:.*\n)*(?: *\n)*"  # options
+    r"(?=(?P<text>(?: *\n|(?P=indent) +\S.*\n)*))"
 )
 _CODE = {"code-block", "code", "sourcecode"}
 _OTHER_CODE = {"literalinclude", "doctest", "testcode", "parsed-literal", "raw", "highlight"}
-_AS_PRINTED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-
-
 _VARYING = {
     "<time>": r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z| UTC|[+-]\d\d:?\d\d)?|\b\d\d:\d\d:\d\d\b",
     "<id>": r"\b(?=[0-9a-f-]*\d)[0-9a-f]{8,}(-[0-9a-f]{4,})*\b",
@@ -62,7 +59,7 @@ _VARYING = {
 }
 
 
-def comparable(text: str) -> str:
+def comparable(text):
     """Replace values that differ from run to run by the names of their kinds."""
     for name, pattern in _VARYING.items():
         text = re.sub(pattern, name, text)
@@ -77,35 +74,18 @@ class Block(NamedTuple):
     text: str
 
     @property
-    def where(self) -> str:
+    def where(self):
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
-def blocks_of(page: Path) -> list[Block]:
-    lines = page.read_text(encoding="utf-8").splitlines()
-    blocks = []
-    at = 0
-    while at < len(lines):
-        start = _START.fullmatch(lines[at])
-        at += 1
-        if start is None:
-            continue
-        assert start["directive"] not in _OTHER_CODE, f"{page}:{at}: not run by this test"
-        if start["directive"] not in _CODE and not start["hidden"]:
-            continue
-        while at < len(lines) and re.match(r" +:[\w-]+:", lines[at]):
-            at += 1  # options
-        first = at
-        indent = len(start["indent"])
-        while at < len(lines) and (
-            not lines[at].strip() or len(lines[at]) - len(lines[at].lstrip()) > indent
-        ):
-            at += 1
-        body = lines[first:at]
-        skipped = next((n for n, line in enumerate(body) if line.strip()), 0)
-        text = textwrap.dedent("\n".join(body[skipped:])).rstrip() + "\n"
-        hidden = bool(start["hidden"])
-        blocks.append(Block(page, first + skipped + 1, start["language"], hidden, text))
+def blocks_of(page):
+    written, blocks = page.read_text(encoding="utf-8"), []
+    for found in _BLOCK.finditer(written):
+        line = written.count("\n", 0, found.start("text")) + 1
+        assert found["directive"] not in _OTHER_CODE, f"{page}:{line}: not run by this test"
+        if found["directive"] in _CODE or found["hidden"]:
+            text = textwrap.dedent(found["text"]).rstrip() + "\n"
+            blocks.append(Block(page, line, found["language"], bool(found["hidden"]), text))
     return blocks
 
 
@@ -115,28 +95,28 @@ def blocks_of(page: Path) -> list[Block]:
 class Prompt(code.InteractiveConsole):
     """Python's prompt as it is up to 3.12: it reads line by line, and a blank line ends a block."""
 
-    def paste(self, text: str) -> None:
+    def paste(self, text):
         for line in [*text.splitlines(), ""]:
             unfinished = self.push(line)
         assert not unfinished, text
 
-    def write(self, data: str) -> None:
+    def write(self, data):
         raise AssertionError(data)
 
 
 class Page:
-    """One page's namespace, and what its last snippet printed."""
+    """One page's namespace, and what its last snippet printed. Its methods run_... take a block of a language."""
 
-    def __init__(self, path: Path, tmp_path: Path) -> None:
+    def __init__(self, path, tmp_path):
         self.path = path
         self.tmp_path = tmp_path
-        self.namespace: dict[str, Any] = {"__name__": f"docs_{path.stem}"}
+        self.namespace = {"__name__": f"docs_{path.stem}"}
         self.prompt = Prompt(self.namespace) if path in FOR_A_PROMPT else None
         self.printed = ""
-        self.ran: list[Block] = []
-        self.tests: list[Block] = []
+        self.ran = 0
+        self.tests = []
 
-    def run(self) -> None:
+    def run(self):
         try:
             self.run_blocks()
         finally:
@@ -145,24 +125,23 @@ class Page:
                 if isinstance(value, contextlib.ExitStack):
                     value.close()
 
-    def run_blocks(self) -> None:
+    def run_blocks(self):
         for block in blocks_of(self.path):
-            step = _STEPS.get(block.language)
+            step = getattr(self, f"run_{block.language}", None)
             assert step is not None, f"{block.where}: what is {block.language!r}?"
             try:
-                step(self, block)
+                step(block)
             except Exception as error:
                 raise AssertionError(f"{block.where}: {type(error).__name__}: {error}") from error
         if self.tests:
-            self.pytest()
+            self.run_tests()
         # counted by other means, so that a snippet cannot slip through the parser
         written = self.path.read_text(encoding="utf-8")
-        expected = len(re.findall(r":: *python\d? *$|^ *\.\. hidden: ", written, re.MULTILINE))
-        assert len(self.ran) == expected
+        assert self.ran == len(re.findall(r"(?m):: *python\d? *$|^ *\.\. hidden: ", written))
 
-    def python(self, block: Block) -> None:
-        self.ran.append(block)
-        if re.search(r"^def test_", block.text, re.MULTILINE):
+    def run_python(self, block):
+        self.ran += 1
+        if re.search(r"(?m)^def test_", block.text):
             self.tests.append(block)
             self.printed = ""
             return
@@ -181,50 +160,57 @@ class Page:
         if not block.hidden:
             self.printed = output.getvalue()
 
-    def pytest(self) -> None:
+    def run_tests(self):
         """Run all test modules of the page in one process."""
         for block in self.tests:
             module = self.tmp_path / f"test_line_{block.line}.py"
             module.write_text(block.text, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         command += ["--rootdir", str(self.tmp_path), str(self.tmp_path)]
-        done = subprocess.run(
+        done = self.process(command, PYTEST_ADDOPTS="", PYTHONDONTWRITEBYTECODE="1")
+        tests = sum(len(re.findall(r"(?m)^def test_", block.text)) for block in self.tests)
+        assert f"\n{tests} passed in " in done.stdout, done.stdout + done.stderr
+
+    def process(self, command, **environment):
+        return subprocess.run(
             command,
             cwd=self.tmp_path,
-            env=os.environ | {"PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1"},
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
             text=True,
         )
-        texts = "".join(block.text for block in self.tests)
-        tests = len(re.findall(r"^def test_", texts, re.MULTILINE))
-        assert f"\n{tests} passed in " in done.stdout, done.stdout + done.stderr
 
-    def output(self, block: Block) -> None:
+    def run_output(self, block):
         # dots within a line would hide values that a reader wants to see
         assert not re.search(r"\S.*\.\.\.|\.\.\..*\S", block.text), "dots within a line"
         expected, printed = comparable(block.text), comparable(self.printed)
-        if not doctest.OutputChecker().check_output(expected, printed, _AS_PRINTED):
-            raise AssertionError(f"shown:\n{expected}\nprinted:\n{printed}")
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        fits = doctest.OutputChecker().check_output(expected, printed, flags)
+        assert fits, f"shown:\n{expected}\nprinted:\n{printed}"
         self.printed = ""  # each output belongs to one snippet
 
-    def yaml(self, block: Block) -> None:
+    def run_yaml(self, block):
         assert yaml.safe_load(block.text)
 
-    def json(self, block: Block) -> None:
+    def run_json(self, block):
         self.namespace["shown"] = json.loads(block.text)
         assert self.namespace["shown"]
 
-    def terraform(self, block: Block) -> None:
+    def run_terraform(self, block):
         assert read_hcl(block.text)
 
-    def console(self, block: Block) -> None:
+    def run_console(self, block):
         """Our command runs; of others what they name is there."""
-        if re.search("^pynamodb-mutex ", block.text, re.MULTILINE):
-            self.shell(block)
+        if re.search("(?m)^pynamodb-mutex ", block.text):
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+            done = self.process(["bash", "-euc", block.text], PATH=path)
+            assert done.returncode == 0, done.stderr
+            self.printed = done.stdout
             return
-        known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-        extras = set(re.findall(r"^([a-z]+) =$", (ROOT / "setup.cfg").read_text(), re.MULTILINE))
+        known = re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text())
+        extras = re.findall(r"(?m)^([a-z]+) =$", (ROOT / "setup.cfg").read_text())
         for line in block.text.splitlines():
             if make := re.match(r"make (\w+)", line):
                 assert make[1] in known, line
@@ -234,51 +220,25 @@ class Page:
                 assert pip is not None, f"{line}: a command this test knows nothing of"
                 assert pip[1] is None or pip[1] in extras, line
 
-    def shell(self, block: Block) -> None:
-        scripts = Path(sys.executable).parent
-        done = subprocess.run(
-            ["bash", "-euc", block.text],
-            cwd=self.tmp_path,
-            env=os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        self.printed = done.stdout
-
-    def other(self, block: Block) -> None:
+    def run_py(self, block):
         """Python for other libraries, which are not installed here."""
         ast.parse(block.text)
-        theirs = r"^from (python_dynamodb_lock|dynamodblock|dyndbmutex)\b"
-        assert re.search(theirs, block.text, re.MULTILINE), "this could run"
+        theirs = r"(?m)^from (python_dynamodb_lock|dynamodblock|dyndbmutex)\b"
+        assert re.search(theirs, block.text), "this could run"
 
-    def text(self, block: Block) -> None:
+    def run_text(self, block):
         """Drawings and the like; Python does not hide there."""
         with pytest.raises(SyntaxError):
             ast.parse(block.text)
 
 
-_STEPS = {
-    "python": Page.python,
-    "output": Page.output,
-    "yaml": Page.yaml,
-    "json": Page.json,
-    "terraform": Page.terraform,
-    "console": Page.console,
-    "py": Page.other,
-    "text": Page.text,
-}
-
-
 @pytest.fixture
-def embedded(embedded_engine: Engine) -> Iterator[Engine]:
+def embedded(embedded_engine):
     """The embedded engine in use, with no table of the default name on it."""
-    with use(embedded_engine) as engine:
+    with use(embedded_engine):
         client = boto3.client("dynamodb")
 
-        def clean() -> None:
+        def clean():
             # PynamoDB keeps a connection, also to an engine that has gone
             LockItem._connection = None
             # there may be more than one answer has room for
@@ -288,42 +248,36 @@ def embedded(embedded_engine: Engine) -> Iterator[Engine]:
                         client.delete_table(TableName=table)
 
         clean()
-        yield engine
+        yield
         clean()
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+
+
+@each_page
 def test_page_runs(path, tmp_path, embedded):
     Page(path, tmp_path).run()
 
 
-@pytest.mark.parametrize("path", FOR_A_PROMPT, ids=lambda path: path.name)
-def test_page_for_a_prompt_hides_nothing(path):
-    assert [block.where for block in blocks_of(path) if block.hidden] == []
-
-
-def names_of(source: str) -> tuple[set[str], set[str]]:
+def names_of(source):
     """Return the names that Python binds, in whatever scope, and those that it uses."""
-    binds, uses = set(dir(builtins)) | {"__name__"}, set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name):
-            (uses if isinstance(node.ctx, ast.Load) else binds).add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            binds.add(node.name)
-        elif isinstance(node, ast.arg):
-            binds.add(node.arg)
-        elif isinstance(node, ast.ExceptHandler):
-            binds.add(node.name or "")
-        elif isinstance(node, ast.alias):
-            binds.add(node.asname or node.name.partition(".")[0])
+    binds, uses = set(dir(builtins)) | {"__name__", "__class__"}, set()
+    scopes = [symtable.symtable(source, "page", "exec")]
+    for scope in scopes:
+        scopes += scope.get_children()
+        for name in scope.get_symbols():
+            is_bound = name.is_assigned() or name.is_imported() or name.is_parameter()
+            (binds if is_bound else uses).add(name.get_name())
     return binds, uses
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@each_page
 def test_visible_snippets_need_no_hidden_name(path):
     """A reader who pastes a page's snippets in order has all the names that they use."""
-    known: set[str] = set()
+    known = set()
     for block in blocks_of(path):
+        assert not (block.hidden and path in FOR_A_PROMPT), block.where
         if block.language == "python" and not block.hidden:
             binds, uses = names_of(block.text)
             missing = uses - binds - known
@@ -345,28 +299,29 @@ def test_values_that_vary_are_compared_by_their_form():
     assert comparable("a deadbeef") == "a deadbeef"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@each_page
 def test_no_code_outside_code_blocks(path):
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         assert not line.lstrip().startswith(">>>"), f"{path.name}:{number}: a doctest"
-        ends_paragraph = line.rstrip().endswith("::") and not line.lstrip().startswith(".. ")
-        assert not ends_paragraph, f"{path.name}:{number}: a literal block; say what it is"
+        is_literal = line.rstrip().endswith("::") and not line.lstrip().startswith(".. ")
+        assert not is_literal, f"{path.name}:{number}: a literal block; say what it is"
 
 
 def test_readme_starts_with_short_examples():
     """The part that the documentation begins with, too: how to install it, an engine, a lock, a row lock."""
     overview = (ROOT / "README.rst").read_text("utf-8").split(".. end of the overview")[0]
-    blocks = [
-        block
-        for block in blocks_of(ROOT / "README.rst")
-        if block.line <= overview.count("\n") and block.language != "output"
-    ]
-    assert [block.language for block in blocks] == ["console", "python", "python", "python"]
+    length = overview.count("\n")
+    blocks = [block for block in blocks_of(ROOT / "README.rst") if block.line <= length]
+    languages = [block.language for block in blocks if block.language != "output"]
+    assert languages == ["console", "python", "python", "python"]
     assert max(len(block.text.splitlines()) for block in blocks) <= 20
-    assert overview.count("\n") <= 100
+    assert length <= 100
 
 
-def test_a_broken_page_is_noticed(tmp_path):
+def test_broken_page_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    (tmp_path / "Makefile").write_text("test:\n")
+    (tmp_path / "setup.cfg").write_text("")
     page = tmp_path / "page.rst"
     for text, message in (
         (".. code-block:: python\n\n   1 / 0\n", "division by zero"),
@@ -386,9 +341,36 @@ def test_a_broken_page_is_noticed(tmp_path):
         (".. code-block::  python\n\n   1 / 0\n", "assert 0 == 1"),
     ):
         page.write_text(text)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-            (tmp_path / "Makefile").write_text("test:\n")
-            (tmp_path / "setup.cfg").write_text("")
-            with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(message)):
-                Page(page, tmp_path).run()
+        with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(message)):
+            Page(page, tmp_path).run()
+
+
+# -- what manifests and crontabs run -----------------------------------------------------------------
+
+
+def commands_of(part):
+    """Yield what a manifest says a container is to run."""
+    members = part if isinstance(part, list) else []
+    if isinstance(part, dict):
+        members = part.values()
+        first, more = ("entryPoint", "command") if "entryPoint" in part else ("command", "args")
+        if first in part:
+            yield [*part[first], *part.get(more, [])]
+    for member in members:
+        yield from commands_of(member)
+
+
+def test_every_run_in_a_manifest_or_crontab_can_be_run():
+    ran = []
+    for block in (block for page in PAGES for block in blocks_of(page)):
+        commands = []
+        if block.language in {"yaml", "json"}:  # YAML has all of JSON
+            commands = commands_of(yaml.safe_load(block.text))
+        elif block.language == "text":
+            runs = re.findall("pynamodb-mutex run (.*)", block.text)
+            commands = [["pynamodb-mutex", "run", *shlex.split(arguments)] for arguments in runs]
+        ran += [(block.where, c[2:]) for c in commands if c[:2] == ["pynamodb-mutex", "run"]]
+    assert len(ran) >= 6
+    for where, arguments in ran:
+        with run.make_context("run", arguments) as context:
+            assert context.params["command"], where

@@ -1,8 +1,15 @@
-"""The examples keep what they promise: each checks itself, run as a user would run it."""
+"""The examples keep what they promise: each checks itself, run as a user would run it.
 
+The demonstration also finds what is wrong with a run, and leaves no process behind.
+"""
+
+import importlib.util
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,21 +17,25 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8"))
 
+DEMO = FOLDER / "demo.py"
+
 by_processes = pytest.mark.skipif(os.name == "nt", reason="they stop and kill processes by signals")
+
+
+def environment():
+    return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
 
 
 def output_of(path, folder):
     """Run a program in an empty folder, which it leaves empty, and return what it prints."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     done = subprocess.run(
         [sys.executable, str(path)],
         cwd=folder,
-        env=env,
+        env=environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
         text=True,
-        timeout=500,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
@@ -54,3 +65,157 @@ def test_every_example_is_listed():
     assert EXAMPLES
     for path in EXAMPLES:
         assert f"\n``{path.name}``" in listed
+
+
+# -- the demonstration -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo():
+    spec = importlib.util.spec_from_file_location("examples_demo", DEMO)
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DEMO.parent)
+        spec.loader.exec_module(module)
+    return module
+
+
+def holds(who, fence, start, end):
+    return [(t, who, "holds", fence) for t in (start, (start + end) / 2, end)]
+
+
+# A run as it should be. A is killed, C takes over; B is stopped, C takes over; B's write is refused.
+FIRST, SECOND, THIRD = (
+    (0.3, "C", "writes", 6, 1),
+    (3.9, "C", "writes", 8, 2),
+    (8.3, "C", "writes", 10, 3),
+)
+START = [*holds("C", 6, 0.1, 0.3), FIRST]
+KILL = [*holds("A", 7, 1.0, 1.4), (1.2, "A", "sleeps", 7), (1.5, "A", "kills", 7)]
+TAKEOVER = [*holds("C", 8, 3.6, 3.9), SECOND]
+STOP = [*holds("B", 9, 5.0, 5.4), (5.5, "B", "stops", 9)]
+SECOND_TAKEOVER = [*holds("C", 10, 8.0, 8.3), THIRD]
+CONTINUE = [(8.1, "B", "continues", 9)]
+REFUSAL = [(8.2, "B", "refused", 9, 0, "another holder has taken it")]
+COUNT = [(9.0, "", "counts", 0, 3)]
+RUN = (START, KILL, TAKEOVER, STOP, SECOND_TAKEOVER, CONTINUE, REFUSAL, COUNT)
+
+
+def run(*more, without=(), instead=None):
+    events = [event for part in RUN if part not in without for event in part]
+    return [(instead or {}).get(event, event) for event in [*events, *more]]
+
+
+NOT_KILLED = "nobody was killed while it held the lock"
+NOT_STOPPED = "nobody was stopped while it held the lock"
+NOT_REFUSED = "the late write of B was not refused"
+
+JUDGED = [
+    (run(), []),
+    ([*reversed(run())], []),
+    ([], [NOT_KILLED, NOT_STOPPED]),
+    # two sections overlap
+    (run(*holds("D", 11, 8.25, 8.5)), ["C and D held the lock at the same time"]),
+    # the stopped one believes that it holds the lock when it goes on
+    (run((8.15, "B", "holds", 9)), ["B and C held the lock at the same time"]),
+    # a token comes twice
+    (run(*holds("D", 10, 8.5, 8.6)), ["the fencing token of D is not above that of C"]),
+    # a late write is applied: B has read 2 and writes 3 over the 3 that C has written
+    (
+        run((8.4, "B", "writes", 9, 3), without=[REFUSAL]),
+        [
+            NOT_REFUSED,
+            "an addition was lost: the counter was set to [1, 2, 3, 3]",
+            "a holder wrote after a later one",
+            "the counter is 3 after 4 writes",
+        ],
+    ),
+    # a holder does not see what the one before wrote
+    (
+        run(instead={THIRD: (8.3, "C", "writes", 10, 2)}),
+        ["an addition was lost: the counter was set to [1, 2, 2]"],
+    ),
+    # an addition is not in the counter, or in it twice
+    (run((9.0, "", "counts", 0, 2), without=[COUNT]), ["the counter is 2 after 3 writes"]),
+    (run((9.0, "", "counts", 0, 4), without=[COUNT]), ["the counter is 4 after 3 writes"]),
+    # writes are in the wrong order
+    (
+        run(instead={FIRST: (0.3, "C", "writes", 6, 2), SECOND: (3.9, "C", "writes", 8, 1)}),
+        ["a holder wrote after a later one"],
+    ),
+    # nobody is killed, or one that does not hold the lock
+    (run(without=[KILL]), [NOT_KILLED]),
+    (run((1.5, "A", "kills", 5), without=[KILL]), [NOT_KILLED]),
+    # nobody takes over from the dead
+    (
+        [*START, *KILL, (9.0, "", "counts", 0, 1)],
+        ["nobody took the lock over from A, which was killed", NOT_STOPPED],
+    ),
+    # nobody is stopped, or not continued, or too early
+    (run(without=[STOP, CONTINUE, REFUSAL]), [NOT_STOPPED]),
+    (run(without=[CONTINUE]), ["B was stopped, and not continued"]),
+    (
+        run((7.9, "B", "continues", 9), without=[CONTINUE]),
+        ["nobody took the lock over while B was stopped"],
+    ),
+    # DynamoDB did not see the late write
+    (run((8.2, "B", "refused", 9, 0, "its lease ended"), without=[REFUSAL]), [NOT_REFUSED]),
+]
+
+
+@pytest.mark.parametrize(("events", "failures"), JUDGED)
+def test_run_is_judged(demo, events, failures):
+    assert demo.judge([demo.Event(*event) for event in events]) == failures
+
+
+def test_report_of_a_run(demo, capsys):
+    def report(events):
+        return demo.report([demo.Event(*event) for event in events], "ABC", begin=0.05)
+
+    assert report(run()) == 0
+    shown = capsys.readouterr().out
+    assert [line.split() for line in shown.splitlines()[3:9]] == [
+        ["from", "till", "fencing", "token", "A", "B", "C"],
+        ["0.05", "0.25", "6", ".", ".", "1"],
+        ["0.95", "1.35", "7", "killed", ".", "."],
+        ["3.55", "3.85", "8", ".", ".", "2"],
+        ["4.95", "5.35", "9", ".", "refused", "."],
+        ["7.95", "8.25", "10", ".", ".", "3"],
+    ]
+    assert "The counter is 3" in shown
+    assert report(run(without=[KILL])) == 1
+    assert capsys.readouterr().out.endswith(f"\n\nBROKEN: {NOT_KILLED}\n")
+
+
+def test_help_says_what_it_is_and_what_can_be_chosen(demo, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--help"])
+    with pytest.raises(SystemExit):
+        demo.main()
+    shown = capsys.readouterr().out
+    assert "Several processes compete for one lock." in shown
+    assert "--processes {3,4,5,6,7,8}" in shown
+    assert "(default: 10)" in shown
+
+
+@by_processes
+def test_ctrl_c_ends_all_processes_also_one_that_is_stopped(tmp_path):
+    started = subprocess.Popen(
+        [sys.executable, DEMO, "--processes", "3", "--seconds", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a group of its own, as a shell makes one
+        cwd=tmp_path,
+        env=environment(),
+    )
+    with started as parent:
+        while "is stopped" not in (line := parent.stdout.readline()):
+            assert line, parent.stderr.read()
+        os.killpg(parent.pid, signal.SIGINT)
+        rest = parent.communicate(timeout=60)
+    assert (parent.returncode, *rest) == (130, "", "")
+    with suppress(ProcessLookupError):
+        while True:  # until none of them is left
+            os.killpg(parent.pid, 0)
+            time.sleep(0.05)

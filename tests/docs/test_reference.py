@@ -1,28 +1,45 @@
-"""The reference describes what docstrings must list by name: fields of rows, exceptions and signals."""
+"""The documentation is whole: the reference has all public names, fields and arguments, links lead somewhere."""
 
-from __future__ import annotations
-
+import configparser
+import importlib.util
 import inspect
+import pkgutil
 import re
-from typing import Any, get_type_hints
+from importlib import import_module
+from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
+import pynamodb_mutex
 from pynamodb_mutex import LockItem, RowLockMixin, exceptions, signals
 
+ROOT = Path(__file__).parents[2]
+PAGES = [page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").rglob("*.rst"))]
+MODULES = [module.name for module in pkgutil.iter_modules(pynamodb_mutex.__path__)]
+PUBLIC = [name for name in MODULES if not name.startswith("_")]
+SIGNALS = [kind for kind in map(vars(signals).get, signals.__all__) if inspect.isclass(kind)]
 
-def described(kind: type[Any]) -> set[str]:
+
+@pytest.mark.parametrize("name", ["pynamodb_mutex", *(f"pynamodb_mutex.{name}" for name in PUBLIC)])
+def test_reference_has_every_public_name(name):
+    pages = "\n".join(PAGES)
+    directive = r"^\.\. auto(?:class|data|exception|function):: (?:\w+\.)*(\w+)"
+    whole = rf"^\.\. automodule:: {re.escape(name)}\n(?:   .+\n)*   :members:$"
+    if not re.search(whole, pages, re.MULTILINE):
+        documented = re.findall(directive, pages, re.MULTILINE)
+        assert set(getattr(import_module(name), "__all__", ())) <= set(documented)
+
+
+def described(kind):
     """Return the names below ``Attributes:`` in the docstring of a class."""
-    _, _, fields = (inspect.getdoc(kind) or "").partition("Attributes:\n")
+    fields = inspect.getdoc(kind).partition("Attributes:\n")[2]
     return set(re.findall(r"^    (\w+)(?: \([^)]*\))?: ", fields, re.MULTILINE))
 
 
-def test_fields_of_lock_item():
-    assert described(LockItem) == set(LockItem.get_attributes())
-
-
-def test_fields_of_row_lock_mixin():
+def test_fields_of_rows():
     options = {"lock_model", "lock_enforced"}
+    assert described(LockItem) == set(LockItem.get_attributes())
     assert described(RowLockMixin) == set(RowLockMixin.get_attributes()) | options
 
 
@@ -33,14 +50,34 @@ def test_fields_of_exception(name):
     assert described(kind) == set(vars(kind())) - inherited - {"msg", "cause"}
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in signals.__all__ if inspect.isclass(getattr(signals, name))]
-)
-def test_arguments_of_signal(name):
-    kind = getattr(signals, name)
-    of_a_hold = set(signals._OfAHold.__annotations__)
-    repeated = set() if kind is signals.Acquired else of_a_hold
-    arguments = set(get_type_hints(kind))
-    if not of_a_hold <= arguments:
-        repeated = set()
-    assert described(kind) == arguments - repeated
+@pytest.mark.parametrize("kind", SIGNALS)
+def test_arguments_of_signal(kind):
+    arguments, of_a_hold = set(get_type_hints(kind)), set(signals._OfAHold.__annotations__)
+    if kind is not signals.Acquired and of_a_hold <= arguments:
+        arguments -= of_a_hold  # described there
+    assert described(kind) == arguments
+
+
+def test_links_of_the_readme_lead_to_pages_of_the_documentation():
+    """They are absolute, for the page of a package index; setup.cfg says where the documentation is."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg", encoding="utf-8")
+    urls = dict(re.findall(r"^(\w+) = (\S+)$", settings["metadata"]["project_urls"], re.MULTILINE))
+    readme = (ROOT / "README.rst").read_text(encoding="utf-8")
+    links = re.findall(r"`[^`<]+\s<([^>]+)>`_", readme)
+    assert len(links) > 10
+    assert readme.count("://") == len(links)
+    for link in links:
+        page = re.fullmatch(rf"{re.escape(urls['Documentation'])}/page/([\w/]+)\.html", link)
+        assert page is not None, link
+        assert (ROOT / "docs" / f"{page[1]}.rst").is_file(), link
+
+
+def test_diagrams_are_as_drawn():
+    spec = importlib.util.spec_from_file_location("diagrams", ROOT / "docs" / "diagrams.py")
+    diagrams = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(diagrams)
+    for name, drawn in diagrams.DIAGRAMS.items():
+        picture = ROOT / "docs" / "pictures" / f"{name}.svg"
+        assert picture.read_text(encoding="utf-8") == drawn().svg(), f"{name}: draw it anew"
+        assert any(f"pictures/{name}.svg" in page for page in PAGES), f"{name} is on no page"

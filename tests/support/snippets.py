@@ -1,10 +1,8 @@
 """Snippets of infrastructure, read as far as the command line prints them."""
 
-from __future__ import annotations
-
 import json
 import re
-import types
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -33,29 +31,24 @@ def read_hcl(text: str) -> dict[str, Any]:
     return root
 
 
-def stand_ins() -> dict[str, types.ModuleType]:
+def stand_ins() -> dict[str, Any]:
     """Return modules with as much of the CDK as the snippets use: the CDK itself needs Node.js."""
-    cdk, dynamodb = types.ModuleType("aws_cdk"), types.ModuleType("aws_cdk.aws_dynamodb")
 
     class Stack:
         def __init__(self, scope: Any, construct_id: str) -> None:
             self.tables: list[dict[str, Any]] = []
 
-    def attribute(**settings: str) -> tuple[str, str]:
-        name, kind = settings.pop("name"), settings.pop("type")
-        assert not settings
-        return name, kind
+    def attribute(*, name: str, type: str) -> tuple[str, str]:  # noqa: A002 - the CDK's
+        return name, type
 
     def table(stack: Stack, construct_id: str, **settings: Any) -> None:
         stack.tables.append(settings)
 
-    vars(cdk).update(Stack=Stack, aws_dynamodb=dynamodb)
-    vars(dynamodb).update(
+    dynamodb = SimpleNamespace(
         Attribute=attribute,
-        AttributeType=types.SimpleNamespace(STRING="S", NUMBER="N", BINARY="B"),
-        BillingMode=types.SimpleNamespace(
-            PAY_PER_REQUEST="PAY_PER_REQUEST", PROVISIONED="PROVISIONED"
-        ),
+        AttributeType=SimpleNamespace(STRING="S", NUMBER="N", BINARY="B"),
+        BillingMode=SimpleNamespace(PAY_PER_REQUEST="PAY_PER_REQUEST", PROVISIONED="PROVISIONED"),
         Table=table,
     )
+    cdk = SimpleNamespace(Stack=Stack, aws_dynamodb=dynamodb)
     return {"aws_cdk": cdk, "aws_cdk.aws_dynamodb": dynamodb}

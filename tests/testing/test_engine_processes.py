@@ -8,11 +8,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import boto3
 import pytest
-from engines import BOTH, STARTED_HERE
 from plain_tables import create_plain_table
 from run_scene import is_there, until
 
@@ -21,24 +19,32 @@ from pynamodb_mutex.testing import (
     EngineError,
     dynamodb_local,
     embedded_dynamodb,
+    engines,
     environment,
     use,
     why_no_dynamodb_local,
 )
-from pynamodb_mutex.testing import engines as module
 from pynamodb_mutex.testing.supervisor import answers
 
 ROOT = Path(__file__).parents[2]
+NO_LOCAL = why_no_dynamodb_local()
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+started_here = pytest.mark.skipif(
+    NO_LOCAL is not None or os.environ.get(engines.LOCAL_VARIABLE, "").startswith("http"),
+    reason=NO_LOCAL or "DynamoDB Local runs elsewhere",
+)
+both = pytest.mark.parametrize(
+    "start", [embedded_dynamodb, pytest.param(dynamodb_local, marks=started_here)]
+)
 
 
-def port_of(engine):
-    return urlsplit(engine.endpoint_url).port
+def does_not_start(message, start=dynamodb_local, *port):
+    with pytest.raises(EngineError, match=message), start(*port):
+        pass
 
 
 # How engines start and end
 
-LOCAL_AND_FORK = pytest.param(dynamodb_local, "fork", marks=STARTED_HERE)
 OWNER = """
 import os, sys, time
 from pynamodb_mutex import testing
@@ -53,9 +59,8 @@ with getattr(testing, sys.argv[1])() as engine:
 
 
 @forks
-@pytest.mark.parametrize(
-    ("start", "child"), [(embedded_dynamodb, "alone"), (embedded_dynamodb, "fork"), LOCAL_AND_FORK]
-)
+@pytest.mark.parametrize("child", ["alone", "fork"])
+@both
 def test_engine_ends_when_its_owner_is_killed(start, child):
     """Also while a forked child of the owner keeps the pipe to the engine open."""
     command = [sys.executable, "-c", OWNER, start.__name__, child]
@@ -70,7 +75,7 @@ def test_engine_ends_when_its_owner_is_killed(start, child):
 
 
 @forks
-@pytest.mark.parametrize("start", BOTH)
+@both
 def test_engine_ends_with_its_block_and_not_with_that_of_a_forked_child(
     start, monkeypatch, tmp_path
 ):
@@ -90,17 +95,15 @@ def test_engine_ends_with_its_block_and_not_with_that_of_a_forked_child(
     assert not answers(engine.endpoint_url)
 
 
-@pytest.mark.parametrize("start", BOTH)
+@both
 def test_port_that_is_taken(start):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(EngineError, match="Address already in use"), start(port):
-            pass
+        does_not_start("Address already in use", start, taken.getsockname()[1])
 
 
-@STARTED_HERE
+@started_here
 def test_local_tries_another_port(monkeypatch):
-    original = module._reserved
+    original = engines._reserved
     with socket.socket() as taken:
         taken.bind(("", 0))
         ports = [taken.getsockname()[1]]
@@ -110,48 +113,35 @@ def test_local_tries_another_port(monkeypatch):
             with original(port) as free:
                 yield ports.pop() if ports else free
 
-        monkeypatch.setattr(module, "_reserved", reserved)
+        monkeypatch.setattr(engines, "_reserved", reserved)
         with dynamodb_local() as engine:
-            assert port_of(engine) != taken.getsockname()[1]
+            assert f":{taken.getsockname()[1]}" not in engine.endpoint_url
     assert not ports
 
 
-@STARTED_HERE
+@started_here
 def test_local_that_does_not_start_shows_its_output(monkeypatch, tmp_path):
     (tmp_path / "DynamoDBLocal.jar").touch()
-    monkeypatch.setenv(module.LOCAL_VARIABLE, str(tmp_path))
-    with pytest.raises(EngineError, match="ServerRunner"), dynamodb_local():
-        pass
+    monkeypatch.setenv(engines.LOCAL_VARIABLE, str(tmp_path))
+    does_not_start("ServerRunner")
 
 
 def test_engine_that_does_not_stop_is_killed(monkeypatch):
-    monkeypatch.setattr(module, "_STOP_SECONDS", 0.1)
+    monkeypatch.setattr(engines, "_STOP_SECONDS", 0.1)
     stubborn = (
         "import signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "print('ready', flush=True)\n"
         "time.sleep(60)"
     )
-    with module.run_server([sys.executable, "-c", stubborn]) as (process, line):
+    with engines.run_server([sys.executable, "-c", stubborn]) as (process, line):
         assert line == "ready"
     assert process.returncode == -signal.SIGKILL
 
 
 def test_embedded_names_what_is_missing(monkeypatch):
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: name == "flask")
-    with (
-        pytest.raises(EngineError, match=r"moto and .*pip install 'pynamodb-mutex\[testing\]'"),
-        embedded_dynamodb(),
-    ):
-        pass
-
-
-def test_import_is_light():
-    code = (
-        "import sys; from pynamodb_mutex.testing import engines, supervisor; "
-        "sys.exit(any(name in sys.modules for name in ('moto', 'waitress', 'flask')))"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: name == "flask")
+    does_not_start(r"moto and .*pip install 'pynamodb-mutex\[testing\]'", embedded_dynamodb)
 
 
 # Where DynamoDB Local comes from
@@ -167,13 +157,14 @@ def programs(monkeypatch, tmp_path):
         program = folder / name
         program.write_text(f"#!/bin/sh\nPATH={os.defpath}\n{script}\n")
         program.chmod(0o755)
+        engines._java_version.cache_clear()
 
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv(module.LOCAL_VARIABLE, raising=False)
-    module._java_version.cache_clear()
+    monkeypatch.delenv(engines.LOCAL_VARIABLE, raising=False)
+    engines._java_version.cache_clear()
     yield add
-    module._java_version.cache_clear()
+    engines._java_version.cache_clear()
 
 
 JAVA_17 = """echo 'openjdk version "17.0.15" 2025-04-15' >&2"""
@@ -187,26 +178,18 @@ until [ "$(wc -l < "$0.log")" -ge 2 ]; do sleep 0.01; done
 """
 
 
-@pytest.mark.parametrize(
-    ("java", "reason"),
-    [
+def test_local_needs_java_and_jars_or_maven(programs, monkeypatch, tmp_path):
+    for java, reason in (
         (None, "there is no Java on the PATH"),
         ("echo no runtime >&2; exit 1", "there is no Java on the PATH"),
         ("""echo 'java version "1.8.0_392"' >&2""", "Java 8 is too old on the PATH"),
-    ],
-)
-def test_local_needs_java(programs, java, reason):
-    if java:
-        programs("java", java)
-    assert reason in why_no_dynamodb_local()
-    with pytest.raises(EngineError, match=reason), dynamodb_local():
-        pass
-
-
-def test_local_needs_jars_or_maven(programs, monkeypatch, tmp_path):
-    programs("java", JAVA_17)
-    assert "no mvn" in why_no_dynamodb_local()
-    monkeypatch.setenv(module.LOCAL_VARIABLE, str(tmp_path))
+        (JAVA_17, "no mvn"),
+    ):
+        if java:
+            programs("java", java)
+        assert reason in why_no_dynamodb_local()
+        does_not_start(reason)
+    monkeypatch.setenv(engines.LOCAL_VARIABLE, str(tmp_path))
     assert "neither a URL nor a directory" in why_no_dynamodb_local()
     (tmp_path / "DynamoDBLocal.jar").touch()
     assert why_no_dynamodb_local() is None
@@ -218,8 +201,8 @@ def test_local_is_fetched_once(programs, tmp_path):
     programs("mvn", TWO_AT_ONCE + MAVEN)
     assert why_no_dynamodb_local() is None
     with ThreadPoolExecutor(2) as threads:
-        first, second = threads.map(lambda _: module.fetched_jars(), range(2))
-    assert first == second == module.fetched_jars()
+        first, second = threads.map(lambda _: engines.fetched_jars(), range(2))
+    assert first == second == engines.fetched_jars()
     assert [jar.name for jar in first.iterdir()] == ["DynamoDBLocal-3.jar"]
     assert list(first.parent.iterdir()) == [first]
     assert (tmp_path / "bin/mvn.log").read_text() == "run\nrun\n"
@@ -228,9 +211,8 @@ def test_local_is_fetched_once(programs, tmp_path):
 def test_local_that_cannot_be_fetched_or_kept(programs, monkeypatch):
     programs("java", JAVA_17)
     programs("mvn", "echo 'no such artifact'; exit 1")
-    with pytest.raises(EngineError, match="no such artifact"), dynamodb_local():
-        pass
-    assert not module.jar_cache().exists()
+    does_not_start("no such artifact")
+    assert not engines.jar_cache().exists()
     programs("mvn", MAVEN)
 
     def fail(*_):
@@ -238,18 +220,17 @@ def test_local_that_cannot_be_fetched_or_kept(programs, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", fail)
     with pytest.raises(PermissionError):
-        module.fetched_jars()
+        engines.fetched_jars()
 
 
 def test_local_may_run_elsewhere(programs, monkeypatch, embedded_engine):
     running = embedded_engine.endpoint_url
-    monkeypatch.setenv(module.LOCAL_VARIABLE, running + "/")
+    monkeypatch.setenv(engines.LOCAL_VARIABLE, running + "/")
     assert why_no_dynamodb_local() is None
     with dynamodb_local() as engine:
         assert engine == Engine("external", running, None)
-    monkeypatch.setenv(module.LOCAL_VARIABLE, "http://127.0.0.1:9")
-    with pytest.raises(EngineError, match="nothing answers"), dynamodb_local():
-        pass
+    monkeypatch.setenv(engines.LOCAL_VARIABLE, "http://127.0.0.1:9")
+    does_not_start("nothing answers")
 
 
 # How processes find the engine
@@ -274,17 +255,18 @@ def test_environment_leads_nowhere_else(monkeypatch):
 
 
 def test_environment_is_enough_for_a_subprocess(monkeypatch, tmp_path, embedded_engine):
-    code = "import boto3; boto3.client('dynamodb').describe_table(TableName='found-by-its-environment')"
+    table = "found-by-its-environment"
     with use(embedded_engine):
         client = boto3.client("dynamodb")
-    create_plain_table(client, "found-by-its-environment", {"k": "S"})
+    create_plain_table(client, table, {"k": "S"})
     config = tmp_path / "config"
     config.write_text("[default]\nignore_configured_endpoint_urls = true\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    code = f"import boto3; boto3.client('dynamodb').describe_table(TableName='{table}')"
     command = [sys.executable, "-c", code]
     subprocess.run(command, env=environment(embedded_engine), capture_output=True, check=True)
-    client.delete_table(TableName="found-by-its-environment")
+    client.delete_table(TableName=table)
 
 
 def test_use_puts_everything_back(monkeypatch):

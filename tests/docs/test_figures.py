@@ -1,0 +1,168 @@
+"""The figures and rules of docs/row_locks.rst and docs/several_locks.rst that their snippets do not show."""
+
+import time
+
+import pytest
+from accounts import Account
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
+from pynamodb.connection import Connection
+from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite
+from row_tables import LOCKABLE, created, hashed, made
+
+from pynamodb_mutex import Mutex, MutexLostError, Semaphore
+from pynamodb_mutex.testing import expire, held_elsewhere
+
+PUT, UPDATE, DELETE = "PutItem", "UpdateItem", "DeleteItem"
+READ, BATCH, TRANSACT = "GetItem", "BatchGetItem", "TransactWriteItems"
+
+
+@pytest.fixture
+def took(sent):
+    """Return what was sent since this was called last."""
+
+    def took():
+        found, sent[:] = sent[:], []
+        return found
+
+    with held_elsewhere("warm"):
+        Mutex.for_key("warm").acquire(blocking=False)
+    took()
+    return took
+
+
+def test_requests_for_a_row(model, took, monkeypatch):
+    def took_in(the_row, the_table):
+        time.sleep(2)  # the first token that is chosen for the row is higher than those before
+        return took() == (the_row if model is Account else the_table)
+
+    to_one = [model.balance.set(1)]
+    model("a").save()
+    assert took_in([PUT], [TRANSACT])
+    model("a").update(to_one)
+    assert took_in([UPDATE], [TRANSACT, READ])
+    model("missing").delete()
+    assert took_in([DELETE], [TRANSACT])
+    with model.locked("a", auto_renew=False) as row:
+        assert took_in([UPDATE], [UPDATE, READ])
+        row.save()
+        assert took_in([PUT], [TRANSACT])
+        row.update(to_one)
+        assert took_in([UPDATE], [TRANSACT, READ])
+        row.row_lock.renew()
+        assert took_in([UPDATE], [UPDATE])
+        with row.row_lock.transaction() as transaction:
+            transaction.save(model("b"))
+        assert took_in([TRANSACT], [TRANSACT])
+        row.update(to_one, unlock=True)
+        assert took_in([UPDATE], [TRANSACT, READ])
+    with model.locked("a") as row:
+        row.delete()
+    assert took_in([UPDATE, DELETE], [UPDATE, READ, TRANSACT, UPDATE])
+    monkeypatch.setattr(model, "lock_enforced", False)
+    model("a").update(to_one)
+    assert took_in([UPDATE], [UPDATE])
+
+
+def test_requests_for_rows_that_are_written_in_a_transaction_of_ones_own(model, took):
+    model("b").save()
+    time.sleep(2)
+    took()
+    with (
+        model.locked_all(["a", "b"]) as rows,
+        TransactWrite(connection=Connection()) as transaction,
+    ):
+        for row in rows:
+            transaction.save(row)
+    assert took() == [TRANSACT, BATCH, TRANSACT, TRANSACT]
+
+
+def test_constructed_instance_stands_for_a_locked_row(engine):
+    model = created(made(hashed(edition=VersionAttribute)(), LOCKABLE))
+    model("a").save()
+    with model.locked_all(["a"]) as rows, rows.transaction() as transaction:
+        transaction.update(model("a"), [model.note.set("n")], add_version_condition=False)
+    assert model.get("a").note == "n"
+
+
+def test_size_of_the_attributes_of_a_lock(accounts):
+    def size():
+        item = Account._get_connection().get_item("a")["Item"]
+        return sum(
+            len(name) + (len(typed["S"]) if "S" in typed else len(typed["N"]) // 2 + 2)
+            for name, typed in item.items()
+            if name.startswith("lock_")
+        )
+
+    with Account.locked("a"):
+        assert 150 < size() < 230
+    assert 90 < size() < 120
+
+
+def test_which_writes_of_programs_without_the_mixin_the_holder_notices(model):
+    class Old(Model):
+        Meta = model.Meta
+        name = UnicodeAttribute(hash_key=True)
+        balance = NumberAttribute()
+
+    def batch():
+        with model.batch_write() as writes:
+            writes.save(model("a"))
+
+    for write, is_noticed in (
+        (lambda: Old("a").update([Old.balance.set(100)]), False),
+        (Old("a", balance=100).save, True),
+        (batch, True),
+        (Old("a").delete, True),
+    ):
+        Old("a", balance=0).save()
+        lock = model.locked("a")
+        assert lock.acquire()
+        row = lock.row
+        write()
+        if is_noticed and model is Account:
+            with pytest.raises(MutexLostError) as caught:
+                row.save()
+            assert caught.value.applied is False
+        else:
+            row.save(unlock=True)
+
+
+def test_holder_that_resumes_is_refused_after_a_write_without_the_expired_lock(model):
+    lock = model.locked("a", auto_renew=False)
+    assert lock.acquire()
+    row = lock.row
+    expire("a", model)
+    model("a").save()
+    with pytest.raises(MutexLostError) as caught:
+        row.save()
+    assert caught.value.applied is False
+
+
+def test_lock_of_for_row_is_that_of_the_row_only_in_the_lock_table(model):
+    with model.locked("a"):
+        assert Mutex.for_row(model, "a").acquire(blocking=False) is (model is Account)
+    with Mutex.for_row(model, "new") as mutex, mutex.transaction() as transaction:
+        transaction.save(model("new"))
+    assert model.count("new") == 1
+
+
+def test_requests_for_a_group(table, took):
+    with Mutex.for_keys(["order-7", "stock-12"]) as both:
+        assert took() == [TRANSACT]
+        both.renew()
+        assert took() == [TRANSACT]
+        with both.transaction() as transaction:
+            transaction.save(table("7"))
+        assert took() == [TRANSACT]
+        assert both.locked()
+        assert took() == [BATCH]
+    assert took() == [TRANSACT]
+
+
+def test_requests_for_a_semaphore(table, took):
+    with Semaphore.for_key("gpu", permits=2):
+        assert took() == [UPDATE]
+        with Semaphore.for_key("gpu", permits=2):
+            assert took() == [UPDATE]  # a permit that this process holds is not tried first
+    assert took() == [UPDATE, UPDATE]

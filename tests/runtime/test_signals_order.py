@@ -131,30 +131,34 @@ def drawn_calls(scene, pool, pause, receivers_do):
     """Let threads use a lock at random; return it, and what was reported of it."""
     reported = []
     key = f"{scene.key}.{uuid.uuid4()}"
-    mutex = Mutex.for_key(key, model=scene.here, lease=3, auto_renew=False)
+    make = partial(Mutex.for_key, key, model=scene.here, lease=3, auto_renew=False)
+    giver, mutex = make(owner="giver"), make(owner="taker")
 
     def run(call):
         with pause(), suppress(MutexLostError, MutexNotHeldError, KeyboardInterrupt):
             call()
 
-    def receive(name, sender, *, key, won_back=False, **_):
-        if key == mutex.key and name == "renewed" and not won_back:
+    def receive(name, sender, *, owner, won_back=False, **told):
+        is_ours = (told["key"], owner) == (key, "taker")
+        if is_ours and name == "renewed" and not won_back:
             assert reported
-        elif key == mutex.key:
+        elif is_ours:
             with pause():
                 reported.append("won back" if won_back else name)
             receivers_do(mutex)
 
     calls = [
         *(partial(time.sleep, 3), partial(time.sleep, 3), partial(mutex.detach, 90)),
-        *(partial(renew_for_long, mutex), mutex.release, partial(scene.there.force_release, key)),
+        *(partial(renew_for_long, mutex), mutex.release),
+        *(partial(model.force_release, key) for model in (scene.here, scene.there)),
     ]
     with ExitStack() as stack:
         for name in ("acquired", "lost", "renewed", "released", "handed_over"):
             receiver = partial(receive, name)
             stack.enter_context(getattr(signals, name).connected_to(receiver, scene.here))
-        running = [pool.submit(run, mutex.acquire)]
-        until(lambda: mutex.held or reported)
+        giver.acquire()
+        running = [pool.submit(run, mutex.acquire), pool.submit(run, giver.release)]
+        time.sleep(random.random() * random.choice([0, 1, 3]))
         running += [
             pool.submit(run, call) for call in random.choices(calls, k=random.randint(1, 5))
         ]
@@ -172,7 +176,6 @@ RIGHT = re.compile(
 @pytest.mark.parametrize("receivers_do", [nothing, fail, interrupt, renew_for_long, Mutex.release])
 def test_signals_come_in_order_however_threads_interleave(scene, pool, monkeypatch, receivers_do):
     """What goes wrong needs few pauses of a thread as a rule, but at the wrong moments."""
-
     chance = 0.0
 
     @contextmanager
@@ -186,8 +189,9 @@ def test_signals_come_in_order_however_threads_interleave(scene, pool, monkeypat
         with pause():
             return call(*args)
 
-    send = Request.send
-    monkeypatch.setattr(Request, "send", lambda request: paused(send, request))
+    send, sleep = Request.send, run_on_thread.ThreadSleeper.sleep
+    monkeypatch.setattr(Request, "send", lambda *args: paused(send, *args))
+    monkeypatch.setattr(run_on_thread.ThreadSleeper, "sleep", lambda *args: paused(sleep, *args))
     monkeypatch.setattr(run_on_thread, "deliver", partial(paused, run_on_thread.deliver))
     for _ in range(150):
         chance = random.choice([0.02, 0.1, 0.3])

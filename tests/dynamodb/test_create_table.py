@@ -79,9 +79,6 @@ def created(fresh, **options):
     assert ttl() == {"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}
 
 
-# -- again and again ----------------------------------------------------------------------------
-
-
 @pytest.mark.real
 def test_it_creates_an_on_demand_table_with_its_ttl(fresh):
     created(fresh)
@@ -169,9 +166,6 @@ def test_ttl_that_another_enables_meanwhile_is_fine(fresh, wire, status, updates
     assert len(wire.sent["UpdateTimeToLive"]) == updates
 
 
-# -- what cannot work ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("operation", ["CreateTable", "DescribeTable", "UpdateTimeToLive"])
 def test_a_refusal_is_a_table_error_with_its_cause(fresh, wire, operation):
     wire.answer(operation, partial(refused, "AccessDeniedException"))
@@ -248,8 +242,6 @@ def test_a_value_that_create_table_would_not_take_is_refused(fresh, wire, name, 
         fresh.create_table(**{name: value})
     assert not wire.sent
 
-
-# -- options ------------------------------------------------------------------------------------
 
 OPTIONS = {
     "TableClass": "STANDARD_INFREQUENT_ACCESS",

@@ -103,9 +103,6 @@ def lost(call, mutex):
     assert caught.value.loss is mutex.loss is Loss.DELETED
 
 
-# -- one lock -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("odd", ALL)
 def test_acquire_and_locked_are_refused(table, sent, odd):
     attributes, attribute = ALL[odd]
@@ -169,9 +166,6 @@ def test_answer_that_no_dynamodb_gives_is_read_without_a_crash(table, name, numb
         assert (fault.key, fault.attribute) == ("odd" if "key" in row else "?", name)
 
 
-# -- rows that may be taken ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "row",
     [
@@ -191,9 +185,6 @@ def test_lock_that_is_free_is_taken(table, row):
     if before + 1 == 2**63 - 1:  # the highest
         for _ in range(2):
             refused(Mutex.for_key("odd").acquire, "version")
-
-
-# -- breaking by force --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("odd", WRONG)
@@ -246,9 +237,6 @@ def test_holder_whose_broken_row_is_put_right_learns_that_it_was_forced(table, f
     assert mutex.loss is Loss.FORCED
 
 
-# -- several locks ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "odd",
     ["row-of-another-application", "end-text", "end-null", "version-text", "version-fraction"],
@@ -272,8 +260,6 @@ def test_several_locks_of_which_one_row_is_odd_are_refused(table, sent, odd):
     put(attributes, "gpu#permit-1")
     refused(Semaphore.for_key("gpu", permits=1).acquire, attribute, "gpu#permit-1")
 
-
-# -- holders ------------------------------------------------------------------------------------
 
 OVERWRITTEN = {
     "row-of-another-application": {"email": {"S": "a@example.com"}},
@@ -342,9 +328,6 @@ def test_release_puts_a_row_right_whose_end_was_overwritten(table):
     with Mutex.for_key("odd", auto_renew=False):
         overwrite("end-text")
     assert Mutex.for_key("odd").acquire(timeout=0)
-
-
-# -- payloads -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("written", [{"S": "{no"}, {"N": "7"}, {"M": {}}, {"NULL": True}])

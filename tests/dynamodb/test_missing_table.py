@@ -46,9 +46,6 @@ def missing_named(engine, *models, hint="create_table()`"):
     assert str(error).endswith(hint)
 
 
-# -- requests about one table ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -75,9 +72,6 @@ def test_table_of_locked_rows_that_is_missing_is_named(engine):
     for lock in (missing.locked("a"), missing.locked_all(["a", "b"])):
         with missing_named(engine, missing, hint=" `Row.create_table()`"):
             lock.acquire()
-
-
-# -- requests about several ------------------------------------------------------------------------
 
 
 @pytest.mark.real

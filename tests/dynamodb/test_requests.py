@@ -57,9 +57,6 @@ def row(key):
     return {name: value for name, pair in answer.get("Item", {}).items() for value in pair.values()}
 
 
-# -- uncontended --------------------------------------------------------------------------------
-
-
 def test_each_call_is_one_request_after_the_first_contact(table, sent):
     sent.clear()
     with Mutex.for_key("first", timeout=0):
@@ -122,9 +119,6 @@ def test_short_lock_is_not_renewed_and_a_long_one_is(table, sent):
         assert sent == []
 
 
-# -- the row ------------------------------------------------------------------------------------
-
-
 def test_row_of_a_held_lock_and_its_tombstone(table):
     with Mutex.for_key("a", owner="me", lease=20) as mutex:
         stored = row("a")
@@ -161,9 +155,6 @@ def test_forced_release_leaves_a_tombstone_with_a_higher_version(table):
     assert set(after) == {*CLAIM, "free_since"} - LABELS
     assert int(after["version"]) == int(before["version"]) + 1
     assert after["token"] != before["token"]
-
-
-# -- waiting ------------------------------------------------------------------------------------
 
 
 def test_waiting_reads_and_does_not_write(table, sent):

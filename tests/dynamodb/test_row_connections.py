@@ -71,9 +71,6 @@ def send(transaction):
         pass
 
 
-# -- how often --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fault", [throttle, server_error, drop_request])
 @every_write
 def test_write_is_repeated_as_often_as_meta_says(any_scene, write, fault):
@@ -169,9 +166,6 @@ def test_page_in_place_of_an_answer_is_no_answer(any_scene, write):
     assert any_scene.row.last is None
 
 
-# -- how long ---------------------------------------------------------------------------------------
-
-
 @contextmanager
 def reads_for(seconds):
     """Set the timeout of reads, within that of the scene: undone after the scene has ended, it would put the scene's back."""
@@ -200,9 +194,6 @@ def test_guarded_write_has_the_patience_of_its_lock(row_scene):
         # it did not wait for the late one, and knew its own result again
         assert attempts(row_scene, proxy, save)[:4] == [False, False, True, False]
     assert row_scene.row.balance == 1
-
-
-# -- which connection -------------------------------------------------------------------------------
 
 
 def test_request_of_who_listens_to_pynamodbs_signals_is_distinguished(row_scene):
@@ -323,9 +314,6 @@ def test_connection_that_leads_nowhere_is_pynamodbs_error(row_scene):
         transaction.save(row)
         with pytest.raises(TransactWriteError, match="Invalid endpoint"):
             send(transaction)
-
-
-# -- what else it asks for --------------------------------------------------------------------------
 
 
 @pytest.mark.real("embedded")

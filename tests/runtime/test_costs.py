@@ -44,8 +44,6 @@ def test_polls_of_held_locks_leave_nothing_behind(table):
     assert [key for _, key in current_process().queues if key in keys] == []
 
 
-# -- importing the package -------------------------------------------------------------------------
-
 SCRIPT = """
 import json, os, socket, sys, threading
 

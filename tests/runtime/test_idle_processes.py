@@ -52,9 +52,6 @@ def newcomer(scene, server_time):
         yield partial(Mutex.for_key, scene.key, model=through(proxy, scene.there), auto_renew=False)
 
 
-# -- the end that it writes ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("lease", [1.0, 30.0, 600.0])
 @pytest.mark.parametrize("lasts", [0.99, 0.9999, 1.01])
 @pytest.mark.parametrize("seconds", [20.0, 3600.0, DAY])
@@ -96,9 +93,6 @@ def test_process_reads_the_row_before_it_attaches_after_a_long_idle_time(scene, 
     assert mutex.remaining > 28
 
 
-# -- renewing after the lease has ended ------------------------------------------------------------
-
-
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("seconds", [600.0, 7200.0, DAY])
 def test_renewal_after_a_long_idle_time_wins_the_lock_back(scene, idle, seconds, several):
@@ -119,9 +113,6 @@ def test_ticket_of_a_lock_whose_clock_stood_still_is_good_for_its_lease(scene, i
     ticket = mutex.detach()
     with newcomer(scene, NOW + 3600 + 25) as lock:
         assert Mutex.attach(ticket, model=lock.keywords["model"], auto_renew=False).held
-
-
-# -- the locks of others ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("rests", "is_dead"), [(30.0, False), (1.01 * 30 + 2.5, True)])

@@ -41,9 +41,6 @@ def between_steps(act):
     act()
 
 
-# -- signal handlers ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("release", [Mutex.release, lambda mutex: mutex.__exit__(None, None, None)])
 def test_release_in_a_handler_inside_a_step_is_done_right_after_it(scene, release):
     mutex = scene.mutex()
@@ -148,9 +145,6 @@ def test_release_that_another_thread_takes_first_is_left_to_it():
     run(process, waiting())
 
 
-# -- interruptions -----------------------------------------------------------------------------
-
-
 def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene):
     driven = acquiring(scene.mutex(), True, 30)
     driven.step()
@@ -174,9 +168,6 @@ def test_waiter_whose_time_is_up_while_it_is_woken_does_not_fail_who_wakes_it():
     assert woken
 
 
-# -- tasks -------------------------------------------------------------------------------------
-
-
 def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene):
     slow = Slow(scene.key)
 
@@ -192,9 +183,6 @@ def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene
     with signals.acquired.connected_to(slow):
         asyncio.run(main())
     assert scene.row.expires_at is None
-
-
-# -- the state machine -------------------------------------------------------------------------
 
 
 def test_change_of_state_does_what_the_table_says_and_nothing_else(scene):
@@ -226,9 +214,6 @@ def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(row_scen
         assert heard.names == ["acquired", "lost"]
     assert row.row_lock.loss is Loss.EXPIRED
     assert row_scene.is_free
-
-
-# -- tasks that nobody refers to any more ------------------------------------------------------
 
 
 close_at = pytest.mark.parametrize("close_at", [inside_a_step, between_steps])

@@ -28,9 +28,6 @@ def holder(scene, heard):
     return holder
 
 
-# -- taking and releasing ------------------------------------------------------------------------
-
-
 def test_acquired_and_released_show_all_there_is(scene, heard):
     scene.proxy.next(delay(0.25), op="acquire")
     with scene.mutex(owner="me", lease=20) as mutex:
@@ -168,9 +165,6 @@ def test_signals_of_tasks_are_sent_in_their_context(scene):
     assert seen == ["r-1", "r-1"]
 
 
-# -- handing over ----------------------------------------------------------------------------------
-
-
 def test_hand_over_is_reported_of_both_sides(scene, heard):
     giver, taker = scene.mutex(owner="giver"), scene.mutex(owner="taker")
     assert giver.acquire()
@@ -211,9 +205,6 @@ def test_detach_and_attach_are_reported(scene, heard):
     assert heard.names == ["acquired", "handed_over", "acquired", "released", "not_acquired"]
 
 
-# -- renewing --------------------------------------------------------------------------------------
-
-
 def test_renewals_are_reported_on_a_thread_of_their_own(scene, heard, clock):
     with scene.mutex() as mutex:
         clock.advance(11)
@@ -250,9 +241,6 @@ def test_end_of_a_lease_is_reported_although_nothing_renews_it(scene, heard, clo
     assert heard.the("renewed")["won_back"]
     mutex.release()
     assert heard.names == ["acquired", "lost", "renewed", "released"]
-
-
-# -- several ---------------------------------------------------------------------------------------
 
 
 def test_locks_taken_together_are_reported_one_by_one(keys, heard):
@@ -341,9 +329,6 @@ def test_holder_of_this_process_in_a_group_is_named(scene, keys, heard):
     assert heard.the("contended")["holder"] == raised.value.owner == "me"
 
 
-# -- rows: the end may be a write ------------------------------------------------------------------
-
-
 @pytest.fixture
 def of_row(any_scene):
     with hearing(any_scene.key) as heard:
@@ -418,8 +403,6 @@ def test_missing_row_is_not_acquired(row_scene):
             model.locked("no-such-row").acquire()
         assert heard.the("not_acquired")["error"] is raised.value
 
-
-# -- without blinker -------------------------------------------------------------------------------
 
 SCRIPT = """
 import sys

@@ -108,9 +108,6 @@ def test_claim_whose_lease_ends_before_it_is_handed_out_is_not_reported_as_lost(
     assert not [key for _, key in current_process()._holders if key.startswith(scene.key)]
 
 
-# -- drawn interleavings ---------------------------------------------------------------------------
-
-
 def nothing(mutex):
     """Let a receiver do nothing else."""
 

@@ -6,11 +6,10 @@ import time
 
 import pytest
 from accounts import Account, changed
-from accounts import Elsewhere as RowElsewhere
 from aio_scene import async_mutex
 from hearing import OnLost, until
-from lock_items import Elsewhere
 from refusals import refusing
+from subjects import MAIN
 from worker import run_script
 
 from pynamodb_mutex import Loss, Mutex, MutexLostError
@@ -142,9 +141,6 @@ def test_thread_that_another_has_started_is_not_started_again(runs):
     runs.wait(1)
 
 
-# -- workers ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def workers(runs):
     return Workers(runs.threads, NAME, 2)
@@ -204,9 +200,6 @@ def test_workers_end_after_a_while_without_work_and_not_by_a_call_that_fails(
         until(lambda: workers._running == workers._asked_for == 0)
 
 
-# -- locks -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def refusals(engine):
     """A process without a thread of the library's, and the means to refuse it any."""
@@ -215,45 +208,22 @@ def refusals(engine):
         yield refusals
 
 
-NAMES = ["a", "b"]
-MAKE = {
-    "one": lambda **options: Mutex.for_key("b", **options),
-    "several": lambda **options: Mutex.for_keys(NAMES, **options),
-    "row": lambda **options: Account.locked("b", **options),
-    "rows": lambda **options: Account.locked_all(NAMES, **options),
-}
+of_each_request = pytest.mark.parametrize("subject", [*MAIN, "several rows"], indirect=True)
 
 
-@pytest.fixture(params=MAKE)
-def make(request, table, accounts):
-    """Make one lock, or two that are taken together."""
-    Account("b").save()
-    return MAKE[request.param]
-
-
-def force():
-    """Break the claim on one of them, as another process does: nobody here knows."""
-    # only one of them is held
-    forced = [Elsewhere.force_release("b"), RowElsewhere.locked("b").force_release()]
-    assert sorted(forced) == [False, True]
-
-
-# -- refusals that pass ----------------------------------------------------------------------------
-
-
+@of_each_request
 @pytest.mark.parametrize("count", [1, 3])
-def test_lock_is_renewed_and_watched_once_refusals_have_passed(make, refusals, clock, count):
+def test_lock_is_renewed_and_watched_once_refusals_have_passed(subject, refusals, clock, count):
     on_lost = OnLost()
-    lock = make(lease=30, on_lost=on_lost)
     refusals.left = count
-    assert lock.acquire()
+    lock = subject.held(lease=30, on_lost=on_lost)
     clock.advance(11)
     # without asking the lock, which would try again
     assert lock._latest.remaining < 20
     until(lambda: lock.remaining > 20)
     assert len(refusals.refused) == count
     refusals.left = count
-    force()
+    subject.force()
     clock.advance(11)
     until(lambda: lock.lost and on_lost.calls)
     assert lock.loss is Loss.FORCED
@@ -329,7 +299,6 @@ def test_renewal_loop_does_not_wait_for_a_thread_beyond_its_time(refusals):
     process.threads.start()
     assert process.threads.refusing
     _RenewalSleeper(process).sleep(process.read_clock() - 1)
-    assert process.threads.refusing
     refusals.none()
     process.threads.start()
     assert ran.wait(60)
@@ -339,19 +308,16 @@ def test_one_thread_renews_whoever_asks_for_it_last(refusals):
     process = current_process()
     process.schedule.is_wanted = True
     refusals.all()
-    start_renewals(process)
-    start_renewals(process)
+    for _ in range(2):
+        start_renewals(process)
     assert refusals.refused == ["pynamodb-mutex-renewer"]
     refusals.none()
     process.threads.start()
 
 
-# -- refusals that last ----------------------------------------------------------------------------
-
-
-def test_lock_is_renewed_though_every_worker_is_refused(make, refusals, clock):
-    lock = make(lease=30)
-    assert lock.acquire()
+@of_each_request
+def test_lock_is_renewed_though_every_worker_is_refused(subject, refusals, clock):
+    lock = subject.held(lease=30)
     refusals.all()
     for _ in range(3):
         clock.advance(11)
@@ -360,28 +326,25 @@ def test_lock_is_renewed_though_every_worker_is_refused(make, refusals, clock):
     lock.release()
 
 
-def test_loss_is_noted_though_every_thread_is_refused(make, refusals, clock, caplog):
+@of_each_request
+def test_loss_is_noted_though_every_thread_is_refused(subject, refusals, caplog):
     on_lost = OnLost()
-    lock = make(lease=30, auto_renew=False, on_lost=on_lost)
     refusals.all()
-    assert lock.acquire()
-    force()
-    with pytest.raises(MutexLostError):
-        lock.renew()
+    lock = subject.held(lease=30, auto_renew=False, on_lost=on_lost)
+    subject.force()
+    for call in (lock.renew, lock.ensure_held):
+        with pytest.raises(MutexLostError):
+            call()
     assert lock.lost
+    assert not lock.held
     assert lock.loss is Loss.FORCED
     assert "lost" in repr(lock)
     assert "lost by" in caplog.text
     assert "the system refuses" in caplog.text
-    with pytest.raises(MutexLostError):
-        lock.ensure_held()
-    assert not lock.held
     assert on_lost.calls == []
     refusals.none()
     assert lock.lost
     until(lambda: on_lost.calls)
-    with pytest.raises(MutexLostError):
-        lock.release()
     assert on_lost.threads == ["pynamodb-mutex-on-lost"]
 
 
@@ -396,7 +359,6 @@ def test_lease_that_ended_is_a_loss_though_every_thread_is_refused(scene, clock,
     assert heard.names == ["acquired"]
     refusals.none()
     assert mutex.loss is Loss.EXPIRED
-    heard.wait("lost")
     until(lambda: on_lost.calls)
     assert heard.names == ["acquired", "lost"]
 
@@ -411,9 +373,6 @@ def test_signals_of_renewals_come_once_refusals_have_passed(scene, refusals, hea
         assert mutex.held
         heard.wait("renewed", 3)
     assert heard.names == ["acquired", *["renewed"] * 3, "released"]
-
-
-# -- tasks -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -466,9 +425,6 @@ def test_task_loses_its_lock_once_refusals_have_passed(scene, refusals):
     with pytest.raises(MutexLostError):
         asyncio.run(main())
     until(lambda: on_lost.calls)
-
-
-# -- the end of the process ------------------------------------------------------------------------
 
 
 @pytest.mark.real("embedded")

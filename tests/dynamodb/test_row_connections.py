@@ -13,17 +13,7 @@ from pynamodb.transactions import TransactWrite
 from row_scene import TRANSACT, delete, every_write, save, update
 from row_tables import LOCKABLE, created, hashed, made
 
-from dev.faultproxy import (
-    delay_answer,
-    drop_answer,
-    drop_request,
-    fault_proxy,
-    page,
-    refuse,
-    server_error,
-    throttle,
-    through,
-)
+from dev import faultproxy
 from pynamodb_mutex import MutexError, MutexLostError, RowLockedError
 from pynamodb_mutex._dynamodb import connection as _store
 from pynamodb_mutex.testing import use
@@ -42,11 +32,11 @@ def no_backoff(monkeypatch):
 @contextmanager
 def new_process(scene, retries=3):
     """Make a client of a scene's row that has had no answer yet, whose Meta says how often to repeat."""
-    with fault_proxy(scene.engine) as proxy:
-        client = through(proxy, scene.there, read_timeout=30)
+    with faultproxy.fault_proxy(scene.engine) as proxy:
+        client = faultproxy.through(proxy, scene.there, read_timeout=30)
         client.Meta.max_retry_attempts = retries
         if scene.in_table:
-            client.lock_model = through(proxy, scene.locks)
+            client.lock_model = faultproxy.through(proxy, scene.locks)
         yield client, proxy
 
 
@@ -71,7 +61,9 @@ def send(transaction):
         pass
 
 
-@pytest.mark.parametrize("fault", [throttle, server_error, drop_request])
+@pytest.mark.parametrize(
+    "fault", [faultproxy.throttle, faultproxy.server_error, faultproxy.drop_request]
+)
 @every_write
 def test_write_is_repeated_as_often_as_meta_says(any_scene, write, fault):
     op, error = any_scene.op(write.__name__), error_of(any_scene, write)
@@ -101,9 +93,9 @@ def test_transaction_is_repeated_as_often_as_its_connection_says(row_scene):
 
         for retries in (0, 2):
             proxy.start_anew()
-            proxy.next(*[throttle() for _ in range(retries)], op=TRANSACT)
+            proxy.next(*[faultproxy.throttle() for _ in range(retries)], op=TRANSACT)
             transact(retries)
-            proxy.always(throttle(), op=TRANSACT)
+            proxy.always(faultproxy.throttle(), op=TRANSACT)
             with pytest.raises(TransactWriteError):
                 transact(retries)
             applied = [seen.applied for seen in proxy.of(TRANSACT)]
@@ -112,8 +104,8 @@ def test_transaction_is_repeated_as_often_as_its_connection_says(row_scene):
 
 def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene):
     with new_process(row_scene, retries=4) as (client, proxy):
-        proxy.next(*[drop_request() for _ in range(4)], op="GetItem")
-        proxy.next(*[throttle() for _ in range(4)], op="PutItem")
+        proxy.next(*[faultproxy.drop_request() for _ in range(4)], op="GetItem")
+        proxy.next(*[faultproxy.throttle() for _ in range(4)], op="PutItem")
         save(client(row_scene.key))
         assert [seen.applied for seen in proxy.of("GetItem")] == [False] * 4 + [True]
         assert attempts(row_scene, proxy, save) == [False] * 4 + [True]
@@ -130,13 +122,13 @@ def test_unreachable_endpoint_is_the_error_of_the_write(any_scene):
         assert type(raised.value) is error
 
 
-CONFLICT = refuse(
+CONFLICT = faultproxy.refuse(
     "TransactionCanceledException",
     CancellationReasons=[{"Code": "TransactionConflict"}, {"Code": "None"}],
 )
 
 
-@pytest.mark.parametrize("fault", [refuse("TransactionConflictException"), CONFLICT])
+@pytest.mark.parametrize("fault", [faultproxy.refuse("TransactionConflictException"), CONFLICT])
 @every_write
 def test_write_that_meets_a_lock_on_its_way_is_repeated_whatever_meta_says(any_scene, write, fault):
     with new_process(any_scene, retries=0) as (client, proxy):
@@ -160,7 +152,7 @@ def test_transaction_that_meets_a_lock_on_its_way_is_repeated_as_it_was(row_scen
 @every_write
 def test_page_in_place_of_an_answer_is_no_answer(any_scene, write):
     with new_process(any_scene) as (client, proxy):
-        proxy.next(page(200), op=any_scene.op(write.__name__))
+        proxy.next(faultproxy.page(200), op=any_scene.op(write.__name__))
         with pytest.raises(error_of(any_scene, write), match="not DynamoDB's"):
             write(client(any_scene.key))
     assert any_scene.row.last is None
@@ -177,8 +169,8 @@ def reads_for(seconds):
 @every_write
 def test_late_answer_is_waited_for_as_long_as_meta_says(any_scene, write):
     with reads_for(0.2), new_process(any_scene) as (client, proxy):
-        proxy.next(delay_answer(1.0), op="GetItem")
-        proxy.next(delay_answer(1.0), op=any_scene.op(write.__name__))
+        proxy.next(faultproxy.delay_answer(1.0), op="GetItem")
+        proxy.next(faultproxy.delay_answer(1.0), op=any_scene.op(write.__name__))
         write(client(any_scene.key))
         assert attempts(any_scene, proxy, write) == [True]
 
@@ -189,7 +181,9 @@ def test_guarded_write_has_the_patience_of_its_lock(row_scene):
         new_process(row_scene, retries=0) as (client, proxy),
         client.locked(row_scene.key) as row,
     ):
-        proxy.next(throttle(), throttle(), delay_answer(5.0), op="PutItem")
+        proxy.next(
+            faultproxy.throttle(), faultproxy.throttle(), faultproxy.delay_answer(5.0), op="PutItem"
+        )
         save(row)
         # it did not wait for the late one, and knew its own result again
         assert attempts(row_scene, proxy, save)[:4] == [False, False, True, False]
@@ -204,7 +198,7 @@ def test_request_of_who_listens_to_pynamodbs_signals_is_distinguished(row_scene)
         def write_another(_, **__):
             pre_dynamodb_send.disconnect(write_another)
             row_scene.taken()
-            proxy.next(drop_answer(), op="PutItem")
+            proxy.next(faultproxy.drop_answer(), op="PutItem")
             client(other).save()
 
         pre_dynamodb_send.connect(write_another)

@@ -8,15 +8,7 @@ from driving import send_renewal
 from pynamodb.exceptions import PynamoDBException
 from stores import store_for
 
-from dev.faultproxy import (
-    Reply,
-    answer_with,
-    apply_then_500,
-    deny,
-    drop_answer,
-    drop_request,
-    server_error,
-)
+from dev import faultproxy
 from pynamodb_mutex import Mutex, MutexLostError
 from pynamodb_mutex.testing import expire
 
@@ -70,7 +62,7 @@ def test_levels(scene, records):
     assert mutex.acquire()
     abandoned = records.the("acquired by 'me': abandoned by 'other'")
     assert abandoned.fencing_token == mutex.fencing_token > held.fencing_token
-    scene.proxy.next(deny(), op="renew")
+    scene.proxy.next(faultproxy.deny(), op="renew")
     with pytest.raises(PynamoDBException):
         mutex.renew()
     assert records.the("renewal of").lock_owner == "me"
@@ -94,9 +86,9 @@ def test_handing_over_is_logged(scene, records, pool):
 
 
 def test_requests_that_are_repeated_say_for_which_lock(scene, records):
-    scene.proxy.next(drop_answer(), op="acquire")
-    scene.proxy.next(server_error(), op="renew")
-    scene.proxy.next(apply_then_500(), op="release")
+    scene.proxy.next(faultproxy.drop_answer(), op="acquire")
+    scene.proxy.next(faultproxy.server_error(), op="renew")
+    scene.proxy.next(faultproxy.apply_then_500(), op="release")
     with scene.mutex() as mutex:
         mutex.renew()
         token = mutex.fencing_token
@@ -107,14 +99,14 @@ def test_requests_that_are_repeated_say_for_which_lock(scene, records):
 def test_what_nobody_may_have_released_is_a_warning(scene, records):
     mutex = scene.mutex(lease=4, timeout=0, owner="me")
     mutex.acquire()
-    scene.proxy.always(drop_request(), op="release")
+    scene.proxy.always(faultproxy.drop_request(), op="release")
     with pytest.raises(PynamoDBException):
         mutex.release()
     record = records.the("given up by 'me', and expires with its lease")
     assert record.fencing_token == mutex.fencing_token
     time.sleep(10)
-    scene.proxy.always(drop_answer(), op="acquire")
-    scene.proxy.always(drop_request(), op="disown")
+    scene.proxy.always(faultproxy.drop_answer(), op="acquire")
+    scene.proxy.always(faultproxy.drop_request(), op="disown")
     with pytest.raises(PynamoDBException):
         mutex.acquire()
     assert records.the("may be held by nobody").lock_owner == "me"
@@ -123,7 +115,7 @@ def test_what_nobody_may_have_released_is_a_warning(scene, records):
 def test_each_of_a_group_has_its_own(scene, keys, caplog):
     each = [Records(caplog, key) for key in keys.keys]
     with keys.group() as group:
-        scene.proxy.next(deny(), op="TransactWriteItems")
+        scene.proxy.next(faultproxy.deny(), op="TransactWriteItems")
         with pytest.raises(PynamoDBException):
             group.renew()
     assert [records.words for records in each] == [["acquired", "renewal", "released"]] * 3
@@ -135,7 +127,7 @@ def test_batch_that_is_not_understood_names_a_lock(scene, records):
         assert mutex.acquire()
     store_for(scene.here).batches = True
     headers = (("Content-Type", "application/x-amz-json-1.0"), ("x-amzn-RequestId", "A"))
-    odd = answer_with(Reply(200, b'{"Responses": [{}]}', headers))
+    odd = faultproxy.answer_with(faultproxy.Reply(200, b'{"Responses": [{}]}', headers))
     scene.proxy.next(odd, op="BatchExecuteStatement")
     send_renewal(*(mutex._latest for mutex in mutexes))
     records.the("cannot be renewed by batches", "ERROR")

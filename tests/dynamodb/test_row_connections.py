@@ -116,10 +116,13 @@ def test_unreachable_endpoint_is_the_error_of_the_write(any_scene):
     with new_process(any_scene, retries=1) as (client, _):
         pass  # nothing listens there any more
     for write in ERRORS:
-        error = error_of(any_scene, write)
-        with pytest.raises(error) as raised:
+        with pytest.raises(error_of(any_scene, write)) as raised:
             write(client(any_scene.key))
-        assert type(raised.value) is error
+        assert type(raised.value) is error_of(any_scene, write)
+    transaction = by_caller("nowhere")
+    transaction.save(any_scene.locked())
+    with pytest.raises(TransactWriteError, match="Invalid endpoint"):
+        send(transaction)
 
 
 @pytest.mark.parametrize("fault", [faultproxy.refuse("TransactionConflictException"), CONFLICT])
@@ -272,15 +275,6 @@ def test_connection_that_leads_elsewhere_than_the_lock_is_an_error(any_scene, op
             send(transaction)
         assert row.row_lock.held
         assert any_scene.proxy.of(TRANSACT) == []
-
-
-@pytest.mark.real("embedded")
-def test_connection_that_leads_nowhere_is_pynamodbs_error(row_scene):
-    transaction = by_caller("nowhere")
-    with row_scene.lock() as row:
-        transaction.save(row)
-        with pytest.raises(TransactWriteError, match="Invalid endpoint"):
-            send(transaction)
 
 
 @pytest.mark.real("embedded")

@@ -134,6 +134,15 @@ def test_write_that_meets_a_lock_on_its_way_is_repeated_whatever_meta_says(any_s
         assert attempts(any_scene, proxy, write) == [False, False, True]
 
 
+@every_write
+def test_page_in_place_of_an_answer_is_no_answer(any_scene, write):
+    with new_process(any_scene) as (client, proxy):
+        proxy.next(faultproxy.page(200), op=any_scene.op(write.__name__))
+        with pytest.raises(error_of(any_scene, write), match="not DynamoDB's"):
+            write(client(any_scene.key))
+    assert any_scene.row.last is None
+
+
 @contextmanager
 def reads_for(seconds):
     """Set the timeout of reads, within that of the scene: undone after the scene has ended, it would put the scene's back."""

@@ -134,6 +134,15 @@ def test_write_that_meets_a_lock_on_its_way_is_repeated_whatever_meta_says(any_s
         assert attempts(any_scene, proxy, write) == [False, False, True]
 
 
+def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene):
+    with new_process(row_scene, retries=4) as (client, proxy):
+        proxy.next(*[faultproxy.drop_request() for _ in range(4)], op="GetItem")
+        proxy.next(*[faultproxy.throttle() for _ in range(4)], op="PutItem")
+        save(client(row_scene.key))
+        assert [seen.applied for seen in proxy.of("GetItem")] == [False] * 4 + [True]
+        assert attempts(row_scene, proxy, save) == [False] * 4 + [True]
+
+
 @every_write
 def test_page_in_place_of_an_answer_is_no_answer(any_scene, write):
     with new_process(any_scene) as (client, proxy):

@@ -5,6 +5,7 @@ import uuid
 from collections import defaultdict
 from functools import partial
 from itertools import repeat
+from types import SimpleNamespace
 
 import pytest
 from botocore.client import BaseClient
@@ -27,32 +28,22 @@ def fresh(engine, monkeypatch):
     return LockItem
 
 
-class Wire:
-    """The requests that go out, and what the test wants them to be answered.
-
-    Attributes:
-        sent: Requests, by operation.
-        answers: By operation, answers in place of the true one: each a function of what gets that.
-    """
-
-    def __init__(self, monkeypatch):
-        self.sent, self.answers = defaultdict(list), {}
-        original = BaseClient._make_api_call
-
-        def send(client, operation, kwargs):
-            self.sent[operation].append(kwargs)
-            answer = next(self.answers.get(operation, iter(())), lambda truly: truly())
-            return answer(partial(original, client, operation, kwargs))
-
-        monkeypatch.setattr(BaseClient, "_make_api_call", send)
-
-    def answer(self, operation, answer, times=1):
-        self.answers[operation] = repeat(answer, times)
-
-
 @pytest.fixture
 def wire(monkeypatch):
-    return Wire(monkeypatch)
+    """The requests that go out, by operation, and `answer`: how some are answered, by a function of what gets the true answer."""
+    sent, answers = defaultdict(list), {}
+    original = BaseClient._make_api_call
+
+    def send(client, operation, kwargs):
+        sent[operation].append(kwargs)
+        answer = next(answers.get(operation, iter(())), lambda truly: truly())
+        return answer(partial(original, client, operation, kwargs))
+
+    def answer(operation, answer, times=1):
+        answers[operation] = repeat(answer, times)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", send)
+    return SimpleNamespace(sent=sent, answer=answer)
 
 
 def client():

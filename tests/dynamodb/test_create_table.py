@@ -1,26 +1,24 @@
 """LockItem.create_table: safe to call again, and CreateTable's options by boto3's names."""
 
-import math
 import re
 import uuid
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import repeat
+from types import SimpleNamespace
 
 import pytest
 from botocore.client import BaseClient
 from botocore.errorfactory import ClientExceptionsFactory
 from botocore.exceptions import ClientError
 from botocore.session import get_session
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from plain_tables import create_plain_table
+from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import TableError
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
-from pynamodb.models import Model
+from row_tables import made
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._dynamodb import create_table as _table
-
-UNDERSTOOD = ("TableName", "AttributeDefinitions", "KeySchema", "BillingMode")
 
 
 @pytest.fixture
@@ -30,38 +28,22 @@ def fresh(engine, monkeypatch):
     return LockItem
 
 
-class Wire:
-    """The requests that go out, and what the test wants them to be answered.
-
-    Attributes:
-        sent: Requests, by operation.
-        answers: By operation, how it is answered and how often so: a function of what gets the true answer.
-        only_keys: Whether the engine sees of CreateTable only what every engine understands.
-    """
-
-    def __init__(self, monkeypatch):
-        self.sent = defaultdict(list)
-        self.answers = {}
-        self.only_keys = False
-        original = BaseClient._make_api_call
-
-        def send(client, operation, kwargs):
-            self.sent[operation].append(kwargs)
-            if operation == "CreateTable" and self.only_keys:
-                kept = {name: kwargs[name] for name in UNDERSTOOD}
-                kwargs = {**kept, "BillingMode": "PAY_PER_REQUEST"}
-            truly = partial(original, client, operation, kwargs)
-            answer, times = self.answers.pop(operation, (None, 0))
-            if times > 1:
-                self.answers[operation] = answer, times - 1
-            return answer(truly) if times else truly()
-
-        monkeypatch.setattr(BaseClient, "_make_api_call", send)
-
-
 @pytest.fixture
 def wire(monkeypatch):
-    return Wire(monkeypatch)
+    """The requests that go out, by operation, and `answer`: how some are answered, by a function of what gets the true answer."""
+    sent, answers = defaultdict(list), {}
+    original = BaseClient._make_api_call
+
+    def send(client, operation, kwargs):
+        sent[operation].append(kwargs)
+        answer = next(answers.get(operation, iter(())), lambda truly: truly())
+        return answer(partial(original, client, operation, kwargs))
+
+    def answer(operation, answer, times=1):
+        answers[operation] = repeat(answer, times)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", send)
+    return SimpleNamespace(sent=sent, answer=answer)
 
 
 def client():
@@ -73,39 +55,37 @@ def described():
 
 
 def ttl():
-    return client().describe_time_to_live(TableName=LockItem.Meta.table_name)[
-        "TimeToLiveDescription"
-    ]
+    name = LockItem.Meta.table_name
+    return client().describe_time_to_live(TableName=name)["TimeToLiveDescription"]
 
 
-# -- again and again ----------------------------------------------------------------------------
+def created(fresh, **options):
+    """Create the table, and see that its TTL is enabled."""
+    fresh.create_table(**options)
+    assert ttl() == {"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}
 
 
 @pytest.mark.real
 def test_it_creates_an_on_demand_table_with_its_ttl(fresh):
-    fresh.create_table()
+    created(fresh)
     table = described()
     assert table["TableStatus"] == "ACTIVE"
     assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
     assert table["KeySchema"] == [{"AttributeName": "key", "KeyType": "HASH"}]
-    assert ttl() == {"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}
 
 
 def test_the_second_call_changes_nothing(fresh, wire):
     fresh.create_table()
     with Mutex.for_key("a") as mutex:
-        fresh.create_table()
-        fresh.create_table(wait=False)
+        created(fresh)
+        created(fresh, wait=False)
         assert mutex.locked()
     assert len(wire.sent["UpdateTimeToLive"]) == 1
-    assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
-def test_many_may_call_it_at_once(fresh):
-    with ThreadPoolExecutor(4) as pool:
-        for created in [pool.submit(fresh.create_table) for _ in range(4)]:
-            created.result(60)
-    assert ttl()["TimeToLiveStatus"] == "ENABLED"
+def test_many_may_call_it_at_once(fresh, pool):
+    for call in [pool.submit(created, fresh) for _ in range(4)]:
+        call.result(60)
 
 
 @pytest.mark.real("embedded")
@@ -117,8 +97,7 @@ def test_errors_are_reported_by_their_code(fresh, monkeypatch):
 
     monkeypatch.setattr(BaseClient, "exceptions", property(made_anew))
     fresh.create_table()
-    fresh.create_table()
-    assert ttl()["TimeToLiveStatus"] == "ENABLED"
+    created(fresh)
 
 
 def creating(truly):
@@ -128,13 +107,12 @@ def creating(truly):
     return described
 
 
-def not_found(_):
-    """Answer that there is no such table, as AWS does just after it is created."""
-    raise ClientError({"Error": {"Code": "ResourceNotFoundException"}}, "DescribeTable")
+def refused(code, _):
+    raise ClientError({"Error": {"Code": code, "Message": "you may not"}}, "")
 
 
-def denied(_):
-    raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "you may not"}}, "")
+# as AWS does just after it is created
+not_found = partial(refused, "ResourceNotFoundException")
 
 
 @pytest.mark.parametrize("not_yet", [creating, not_found])
@@ -143,27 +121,24 @@ def test_table_that_is_being_created_is_waited_for(fresh, wire, not_yet, by_anot
     if by_another:
         fresh.create_table(wait=False)
         wire.sent.clear()
-    wire.answers["DescribeTable"] = not_yet, 2
-    fresh.create_table()
+    wire.answer("DescribeTable", not_yet, 2)
+    created(fresh)
     assert len(wire.sent["DescribeTable"]) == 3
     assert len(wire.sent["CreateTable"]) == 1
-    assert ttl()["TimeToLiveStatus"] == "ENABLED"
 
 
 def test_without_waiting_ttl_comes_with_a_later_call(fresh, wire):
-    wire.answers["DescribeTable"] = creating, 1
+    wire.answer("DescribeTable", creating)
     fresh.create_table(wait=False)
     assert wire.sent["UpdateTimeToLive"] == []
-    fresh.create_table(wait=False)
-    assert ttl()["TimeToLiveStatus"] == "ENABLED"
+    created(fresh, wait=False)
 
 
 @pytest.mark.parametrize(
     ("not_yet", "message"), [(creating, "still CREATING"), (not_found, "could not be created")]
 )
-def test_it_does_not_wait_for_ever(fresh, wire, monkeypatch, not_yet, message):
-    monkeypatch.setattr(_table, "_LONGEST_WAIT", 0.2)
-    wire.answers["DescribeTable"] = not_yet, math.inf
+def test_it_does_not_wait_for_ever(fresh, wire, not_yet, message):
+    wire.answer("DescribeTable", not_yet, 10_000)
     with pytest.raises(TableError, match=message):
         fresh.create_table()
 
@@ -172,33 +147,23 @@ def test_it_does_not_wait_for_ever(fresh, wire, monkeypatch, not_yet, message):
 def test_ttl_that_another_enables_meanwhile_is_fine(fresh, wire, status, updates):
     fresh.create_table()
     shown = {"TimeToLiveStatus": status, "AttributeName": "ttl"}
-    wire.answers["DescribeTimeToLive"] = lambda _: {"TimeToLiveDescription": shown}, 1
+    wire.answer("DescribeTimeToLive", lambda _: {"TimeToLiveDescription": shown})
     fresh.create_table()
     assert len(wire.sent["UpdateTimeToLive"]) == updates
 
 
-# -- what cannot work ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("operation", ["CreateTable", "DescribeTable", "UpdateTimeToLive"])
 def test_a_refusal_is_a_table_error_with_its_cause(fresh, wire, operation):
-    wire.answers[operation] = denied, 1
+    wire.answer(operation, partial(refused, "AccessDeniedException"))
     with pytest.raises(TableError, match="you may not") as caught:
         fresh.create_table()
     assert fresh.Meta.table_name in str(caught.value)
     assert caught.value.cause_response_code == "AccessDeniedException"
 
 
-def other_table(fresh, **attributes):
-    """Create the table by another program."""
-    settings = {"table_name": fresh.Meta.table_name, "billing_mode": "PAY_PER_REQUEST"}
-    model = type("Other", (Model,), {"Meta": type("Meta", (), settings), **attributes})
-    model.create_table(wait=True)
-
-
 @pytest.mark.real
 def test_table_with_ttl_on_another_attribute_is_an_error(fresh):
-    other_table(fresh, key=UnicodeAttribute(hash_key=True))
+    create_plain_table(client(), fresh.Meta.table_name, {"key": "S"})
     client().update_time_to_live(
         TableName=fresh.Meta.table_name,
         TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires"},
@@ -208,17 +173,14 @@ def test_table_with_ttl_on_another_attribute_is_an_error(fresh):
 
 
 @pytest.mark.parametrize(
-    ("attributes", "found"),
+    ("keys", "found"),
     [
-        ({"key": (NumberAttribute, "hash_key")}, "hash key 'key' (N)"),
-        (
-            {"key": (UnicodeAttribute, "hash_key"), "number": (NumberAttribute, "range_key")},
-            "hash key 'key' (S), range key 'number' (N)",
-        ),
+        ({"key": "N"}, "hash key 'key' (N)"),
+        ({"key": "S", "number": "N"}, "hash key 'key' (S), range key 'number' (N)"),
     ],
 )
-def test_table_with_other_keys_is_an_error(fresh, attributes, found):
-    other_table(fresh, **{name: kind(**{role: True}) for name, (kind, role) in attributes.items()})
+def test_table_with_other_keys_is_an_error(fresh, keys, found):
+    create_plain_table(client(), fresh.Meta.table_name, keys)
     message = re.escape(f"exists with other keys: {found}, not hash key 'key' (S)")
     for wait in (True, False):
         with pytest.raises(TableError, match=message):
@@ -228,28 +190,22 @@ def test_table_with_other_keys_is_an_error(fresh, attributes, found):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "hint"),
+    ("name", "hint"),
     [
-        ("billing_mode", "PAY_PER_REQUEST", "BillingMode"),
-        ("read_capacity_units", 5, "ProvisionedThroughput"),
-        ("write_capacity_units", 5, "ProvisionedThroughput"),
-        ("tags", {"a": "b"}, "Tags"),
-        ("stream_view_type", "NEW_IMAGE", "StreamSpecification"),
-        ("BilingMode", "PAY_PER_REQUEST", None),
-        ("TableName", "elsewhere", None),
-        ("KeySchema", [], None),
-        ("AttributeDefinitions", [], None),
-        ("ignore_update_ttl_errors", True, None),
+        ("billing_mode", "BillingMode"),
+        ("read_capacity_units", "ProvisionedThroughput"),
+        ("write_capacity_units", "ProvisionedThroughput"),
+        ("tags", "Tags"),
+        ("stream_view_type", "StreamSpecification"),
+        *((name, None) for name in ("BilingMode", "ignore_update_ttl_errors")),
+        *((name, None) for name in ("TableName", "KeySchema", "AttributeDefinitions")),
     ],
 )
-def test_an_unknown_option_is_refused_and_the_known_ones_are_reported(
-    fresh, wire, name, value, hint
-):
+def test_an_unknown_option_is_refused_and_the_known_ones_are_reported(fresh, wire, name, hint):
     with pytest.raises(TypeError, match=name) as caught:
-        fresh.create_table(**{name: value})
+        fresh.create_table(**{name: 5})
     told = str(caught.value)
-    for option in (*OPTIONS, "BillingMode"):
-        assert option in told
+    assert all(option in told for option in (*OPTIONS, "BillingMode"))
     assert (f"boto3 calls it {hint}" in told) == (hint is not None)
     assert not wire.sent
 
@@ -272,8 +228,6 @@ def test_a_value_that_create_table_would_not_take_is_refused(fresh, wire, name, 
     assert not wire.sent
 
 
-# -- options ------------------------------------------------------------------------------------
-
 OPTIONS = {
     "TableClass": "STANDARD_INFREQUENT_ACCESS",
     "DeletionProtectionEnabled": True,
@@ -290,54 +244,47 @@ OPTIONS = {name: value for name, value in OPTIONS.items() if name in _MEMBERS.me
 assert len(OPTIONS) >= 5
 
 
+def made_already(fresh, wire):
+    """Let the table be there already: engines do not know each option."""
+    fresh.create_table()
+    wire.sent.clear()
+    wire.answer("CreateTable", partial(refused, "ResourceInUseException"), 2)
+
+
 def test_every_option_goes_out_under_its_name(fresh, wire):
-    wire.only_keys = True
+    made_already(fresh, wire)
     fresh.create_table(**OPTIONS)
     (request,) = wire.sent["CreateTable"]
     assert {name: request[name] for name in OPTIONS} == OPTIONS
     assert request["BillingMode"] == "PAY_PER_REQUEST"
-    assert set(request) == {*OPTIONS, *UNDERSTOOD}
+    own = {"TableName", "AttributeDefinitions", "KeySchema", "BillingMode"}
+    assert set(request) == {*OPTIONS, *own}
 
 
 PROVISIONED = {"ProvisionedThroughput": {"ReadCapacityUnits": 3, "WriteCapacityUnits": 2}}
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},  # throughput needs no billing mode with it
-        {
-            "BillingMode": "PROVISIONED",
-            "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"},
-            "DeletionProtectionEnabled": True,
-        },
-    ],
-)
-def test_options_that_engines_know_reach_the_table(fresh, options):
-    fresh.create_table(**PROVISIONED, **options)
+def test_options_that_engines_know_reach_the_table(fresh):
+    options = {name: OPTIONS[name] for name in ("StreamSpecification", "DeletionProtectionEnabled")}
+    fresh.create_table(**PROVISIONED, **options)  # throughput needs no billing mode with it
     table = described()
-    throughput = table["ProvisionedThroughput"]
-    assert (throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]) == (3, 2)
-    for name in options.keys() - {"BillingMode"}:
-        assert table[name] == options[name]
+    assert table["ProvisionedThroughput"].items() >= PROVISIONED["ProvisionedThroughput"].items()
+    assert {name: table[name] for name in options} == options
 
 
-def subclass(**settings):
-    settings = {"table_name": f"locks-{uuid.uuid4().hex}", **settings}
-    return type("Configured", (LockItem,), {"Meta": type("Meta", (), settings)})
-
-
-def test_options_come_from_meta_unless_the_caller_gives_them(engine, wire):
-    wire.only_keys = True
-    settings = {"billing_mode": "PROVISIONED", "read_capacity_units": 3, "write_capacity_units": 2}
+def test_options_come_from_meta_unless_the_caller_gives_them(fresh, wire):
+    made_already(fresh, wire)
+    settings = {"table_name": fresh.Meta.table_name, "billing_mode": "PROVISIONED"}
+    settings |= {"read_capacity_units": 3, "write_capacity_units": 2}
     settings |= {"tags": {"team": "locks", "stage": "dev"}, "stream_view_type": "NEW_IMAGE"}
     expected = PROVISIONED | {"BillingMode": "PROVISIONED"}
     expected["Tags"] = [{"Key": "team", "Value": "locks"}, {"Key": "stage", "Value": "dev"}]
     expected["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
-    subclass(**settings).create_table()
+    model = type("Configured", (LockItem,), {"Meta": type("Meta", (), settings)})
+    model.create_table()
     given = {"Tags": [{"Key": "a", "Value": "b"}]}
-    subclass(**settings).create_table(**given)
+    model.create_table(**given)
     requests = [{name: request[name] for name in expected} for request in wire.sent["CreateTable"]]
     assert requests == [expected, expected | given]
 
@@ -351,12 +298,7 @@ def test_indexes_of_a_subclass_are_created(engine):
 
         owner = UnicodeAttribute(hash_key=True)
 
-    class Indexed(LockItem):
-        class Meta:
-            table_name = f"locks-{uuid.uuid4().hex}"
-
-        by_owner = ByOwner()
-
+    Indexed = made({"by_owner": ByOwner()}, (LockItem,))  # noqa: N806 - it is a class
     Indexed.create_table()
     with Mutex.for_key("a", model=Indexed, owner="me"):
         assert [item.key for item in Indexed.by_owner.query("me")] == ["a"]

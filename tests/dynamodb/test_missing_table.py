@@ -28,10 +28,6 @@ def rows(*, there, locks=None):
     return model
 
 
-def notes():
-    return made({"name": UnicodeAttribute(hash_key=True)}, PLAIN)
-
-
 @contextmanager
 def missing_named(engine, *models, hint="create_table()`"):
     """See that an error names these tables and no other, where they were sought, and what to do last."""
@@ -48,9 +44,6 @@ def missing_named(engine, *models, hint="create_table()`"):
         "profile? If not, create it with `"
     )
     assert str(error).endswith(hint)
-
-
-# -- requests about one table ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -81,9 +74,6 @@ def test_table_of_locked_rows_that_is_missing_is_named(engine):
             lock.acquire()
 
 
-# -- requests about several ------------------------------------------------------------------------
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("warm", [False, True])
 def test_missing_one_of_two_lock_tables_is_named(engine, warm):
@@ -105,28 +95,22 @@ def test_missing_tables_are_all_named(engine):
         Mutex.for_keys(Mutex.for_key("a", model=model) for model in tables).acquire()
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_table_of_a_row_in_a_transaction_is_named(engine, together):
-    locks, missing = lock_table(there=True), notes()
-    lock = Mutex.for_keys(["a", "b"], model=locks) if together else Mutex.for_key("a", model=locks)
-    with lock:
-        transaction = lock.transaction()
-        transaction.save(missing("n"))
-        with missing_named(engine, missing), transaction:
-            pass
-        assert lock.held  # nothing was written
-
-
 @pytest.mark.real
-def test_table_in_a_transaction_with_a_locked_row_is_named(engine):
-    model, missing = rows(there=True), notes()
-    with model.locked("a") as row:
-        transaction = TransactWrite(connection=Connection())
-        transaction.save(row)
-        transaction.save(missing("n"))
-        with missing_named(engine, missing), transaction:
-            pass
+def test_table_of_a_row_in_a_transaction_is_named(engine):
+    missing = made({"name": UnicodeAttribute(hash_key=True)}, PLAIN)
+    locks, model = lock_table(there=True), rows(there=True)
+    one, several = Mutex.for_key("a", model=locks), Mutex.for_keys(["b", "c"], model=locks)
+    with model.locked("a") as row, one, several:
+        of_row = TransactWrite(connection=Connection())
+        of_row.save(row)
+        for transaction in (of_row, one.transaction(), several.transaction()):
+            transaction.save(missing("n"))
+            with missing_named(engine, missing), transaction:
+                pass
+        # nothing was written
         assert row.row_lock.held
+        assert one.held
+        assert several.held
 
 
 @pytest.mark.real
@@ -143,9 +127,7 @@ def test_table_of_rows_whose_locks_are_elsewhere_is_named(engine):
     with missing_named(engine, model), both as found:
         found[0]
     assert not list(locks.held())
-
-
-def test_lock_table_of_rows_that_are_written_without_their_lock_is_named(engine):
+    # and the other way round
     missing = lock_table(there=False)
     with missing_named(engine, missing):
         rows(there=True, locks=missing)("a").save()

@@ -5,31 +5,25 @@ from contextlib import contextmanager
 
 import botocore.endpoint
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import NumberAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
-from pynamodb.models import Model
 from pynamodb.signals import pre_dynamodb_send
 from pynamodb.transactions import TransactWrite
 from row_scene import TRANSACT, delete, every_write, save, update
 from row_tables import LOCKABLE, created, hashed, made
 
-from dev.faultproxy import (
-    delay_answer,
-    drop_answer,
-    drop_request,
-    fault_proxy,
-    page,
-    refuse,
-    server_error,
-    throttle,
-    through,
-)
-from pynamodb_mutex import MutexError, MutexLostError, RowLockedError, RowLockMixin
+from dev import faultproxy
+from pynamodb_mutex import MutexError, MutexLostError, RowLockedError
 from pynamodb_mutex._dynamodb import connection as _store
 from pynamodb_mutex.testing import use
 
 ERRORS = {save: PutError, update: UpdateError, delete: DeleteError}
+FAR = "eu-west-1"
+CONFLICT = faultproxy.refuse(
+    "TransactionCanceledException",
+    CancellationReasons=[{"Code": "TransactionConflict"}, {"Code": "None"}],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,11 +36,11 @@ def no_backoff(monkeypatch):
 @contextmanager
 def new_process(scene, retries=3):
     """Make a client of a scene's row that has had no answer yet, whose Meta says how often to repeat."""
-    with fault_proxy(scene.engine) as proxy:
-        client = through(proxy, scene.there, read_timeout=30)
+    with faultproxy.fault_proxy(scene.engine) as proxy:
+        client = faultproxy.through(proxy, scene.there, read_timeout=30)
         client.Meta.max_retry_attempts = retries
         if scene.in_table:
-            client.lock_model = through(proxy, scene.locks)
+            client.lock_model = faultproxy.through(proxy, scene.locks)
         yield client, proxy
 
 
@@ -60,10 +54,20 @@ def attempts(scene, proxy, write):
     return [seen.applied for seen in proxy.of(scene.op(write.__name__))]
 
 
-# -- how often --------------------------------------------------------------------------------------
+def by_caller(host, retries=0, **options):
+    """Return a transaction by a connection of the caller's."""
+    return TransactWrite(connection=Connection(host=host, max_retry_attempts=retries), **options)
 
 
-@pytest.mark.parametrize("fault", [throttle, server_error, drop_request])
+def send(transaction):
+    """Send what was put into a transaction."""
+    with transaction:
+        pass
+
+
+@pytest.mark.parametrize(
+    "fault", [faultproxy.throttle, faultproxy.server_error, faultproxy.drop_request]
+)
 @every_write
 def test_write_is_repeated_as_often_as_meta_says(any_scene, write, fault):
     op, error = any_scene.op(write.__name__), error_of(any_scene, write)
@@ -86,30 +90,25 @@ def test_write_is_repeated_as_often_as_meta_says(any_scene, write, fault):
 def test_transaction_is_repeated_as_often_as_its_connection_says(row_scene):
     with new_process(row_scene, retries=7) as (client, proxy):
 
-        def transact(retries):
-            connection = Connection(host=proxy.url, max_retry_attempts=retries)
-            with TransactWrite(connection=connection) as transaction:
+        def transact(retries, *faults):
+            proxy.start_anew()
+            proxy.next(*faults, op=TRANSACT)
+            with by_caller(proxy.url, retries) as transaction:
                 transaction.save(client(row_scene.key))
                 transaction.update(client(f"{row_scene.key}-2"), [client.balance.add(1)])
 
         for retries in (0, 2):
-            proxy.start_anew()
-            proxy.next(*[throttle() for _ in range(retries)], op=TRANSACT)
-            transact(retries)
-            proxy.always(throttle(), op=TRANSACT)
+            faults = [faultproxy.throttle() for _ in range(retries)]
+            # and if it meets a lock on its way, whatever that says
+            for met in (faults, [CONFLICT, CONFLICT]):
+                transact(retries, *met)
+                sent = proxy.of(TRANSACT)
+                assert [seen.applied for seen in sent] == [False] * len(met) + [True]
+                # by its token DynamoDB knows it again
+                assert all(seen.body == sent[0].body for seen in sent)
             with pytest.raises(TransactWriteError):
-                transact(retries)
-            applied = [seen.applied for seen in proxy.of(TRANSACT)]
-            assert applied == [*[False] * retries, True, *[False] * (retries + 1)]
-
-
-def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene):
-    with new_process(row_scene, retries=4) as (client, proxy):
-        proxy.next(*[drop_request() for _ in range(4)], op="GetItem")
-        proxy.next(*[throttle() for _ in range(4)], op="PutItem")
-        save(client(row_scene.key))
-        assert [seen.applied for seen in proxy.of("GetItem")] == [False] * 4 + [True]
-        assert attempts(row_scene, proxy, save) == [False] * 4 + [True]
+                transact(retries, *faults, faultproxy.throttle())
+            assert not any(seen.applied for seen in proxy.of(TRANSACT))
 
 
 @pytest.mark.real("embedded")
@@ -117,19 +116,16 @@ def test_unreachable_endpoint_is_the_error_of_the_write(any_scene):
     with new_process(any_scene, retries=1) as (client, _):
         pass  # nothing listens there any more
     for write in ERRORS:
-        error = error_of(any_scene, write)
-        with pytest.raises(error) as raised:
+        with pytest.raises(error_of(any_scene, write)) as raised:
             write(client(any_scene.key))
-        assert type(raised.value) is error
+        assert type(raised.value) is error_of(any_scene, write)
+    transaction = by_caller("nowhere")
+    transaction.save(any_scene.locked())
+    with pytest.raises(TransactWriteError, match="Invalid endpoint"):
+        send(transaction)
 
 
-CONFLICT = refuse(
-    "TransactionCanceledException",
-    CancellationReasons=[{"Code": "TransactionConflict"}, {"Code": "None"}],
-)
-
-
-@pytest.mark.parametrize("fault", [refuse("TransactionConflictException"), CONFLICT])
+@pytest.mark.parametrize("fault", [faultproxy.refuse("TransactionConflictException"), CONFLICT])
 @every_write
 def test_write_that_meets_a_lock_on_its_way_is_repeated_whatever_meta_says(any_scene, write, fault):
     with new_process(any_scene, retries=0) as (client, proxy):
@@ -138,29 +134,22 @@ def test_write_that_meets_a_lock_on_its_way_is_repeated_whatever_meta_says(any_s
         assert attempts(any_scene, proxy, write) == [False, False, True]
 
 
-def test_transaction_that_meets_a_lock_on_its_way_is_repeated_as_it_was(row_scene):
-    with new_process(row_scene) as (client, proxy):
-        proxy.next(CONFLICT, CONFLICT, op=TRANSACT)
-        connection = Connection(host=proxy.url, max_retry_attempts=0)
-        with TransactWrite(connection=connection) as transaction:
-            transaction.update(client(row_scene.key), [client.balance.add(1)])
-        sent = proxy.of(TRANSACT)
-        assert [seen.applied for seen in sent] == [False, False, True]
-        # by its token DynamoDB knows it again
-        assert sent[0].body == sent[1].body == sent[2].body
-    assert row_scene.row.balance == 1
+def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene):
+    with new_process(row_scene, retries=4) as (client, proxy):
+        proxy.next(*[faultproxy.drop_request() for _ in range(4)], op="GetItem")
+        proxy.next(*[faultproxy.throttle() for _ in range(4)], op="PutItem")
+        save(client(row_scene.key))
+        assert [seen.applied for seen in proxy.of("GetItem")] == [False] * 4 + [True]
+        assert attempts(row_scene, proxy, save) == [False] * 4 + [True]
 
 
 @every_write
 def test_page_in_place_of_an_answer_is_no_answer(any_scene, write):
     with new_process(any_scene) as (client, proxy):
-        proxy.next(page(200), op=any_scene.op(write.__name__))
+        proxy.next(faultproxy.page(200), op=any_scene.op(write.__name__))
         with pytest.raises(error_of(any_scene, write), match="not DynamoDB's"):
             write(client(any_scene.key))
     assert any_scene.row.last is None
-
-
-# -- how long ---------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -174,8 +163,8 @@ def reads_for(seconds):
 @every_write
 def test_late_answer_is_waited_for_as_long_as_meta_says(any_scene, write):
     with reads_for(0.2), new_process(any_scene) as (client, proxy):
-        proxy.next(delay_answer(1.0), op="GetItem")
-        proxy.next(delay_answer(1.0), op=any_scene.op(write.__name__))
+        proxy.next(faultproxy.delay_answer(1.0), op="GetItem")
+        proxy.next(faultproxy.delay_answer(1.0), op=any_scene.op(write.__name__))
         write(client(any_scene.key))
         assert attempts(any_scene, proxy, write) == [True]
 
@@ -186,14 +175,13 @@ def test_guarded_write_has_the_patience_of_its_lock(row_scene):
         new_process(row_scene, retries=0) as (client, proxy),
         client.locked(row_scene.key) as row,
     ):
-        proxy.next(throttle(), throttle(), delay_answer(5.0), op="PutItem")
+        proxy.next(
+            faultproxy.throttle(), faultproxy.throttle(), faultproxy.delay_answer(5.0), op="PutItem"
+        )
         save(row)
         # it did not wait for the late one, and knew its own result again
         assert attempts(row_scene, proxy, save)[:4] == [False, False, True, False]
     assert row_scene.row.balance == 1
-
-
-# -- what is known of attempts that botocore repeats ------------------------------------------------
 
 
 def test_request_of_who_listens_to_pynamodbs_signals_is_distinguished(row_scene):
@@ -204,7 +192,7 @@ def test_request_of_who_listens_to_pynamodbs_signals_is_distinguished(row_scene)
         def write_another(_, **__):
             pre_dynamodb_send.disconnect(write_another)
             row_scene.taken()
-            proxy.next(drop_answer(), op="PutItem")
+            proxy.next(faultproxy.drop_answer(), op="PutItem")
             client(other).save()
 
         pre_dynamodb_send.connect(write_another)
@@ -226,36 +214,12 @@ def test_write_goes_by_the_models_own_connection(row_scene):
 
 
 def test_meta_of_a_subclass_counts():
-    class Base(RowLockMixin, Model):
-        class Meta:
-            table_name = "rows"
-            host = "http://127.0.0.1:1"
-
-        pk = UnicodeAttribute(hash_key=True)
-
-    base = Base._get_connection()
-
-    class Same(Base):
-        pass
-
-    class Other(Base):
-        class Meta(Base.Meta):
-            table_name = "rows"
-            host = "http://127.0.0.1:2"
-            max_retry_attempts = 9
-
-    assert Same._get_connection() is base
-    other = Other._get_connection().connection
-    assert (other.host, other._max_retry_attempts_exception) == ("http://127.0.0.1:2", 9)
-
-
-FAR = "eu-west-1"
-
-
-def send(transaction):
-    """Send what was put into a transaction."""
-    with transaction:
-        pass
+    base = made(hashed()(), LOCKABLE, "rows")
+    other_meta = {"Meta": type("Meta", (base.Meta,), {"region": FAR, "max_retry_attempts": 9})}
+    own = base._get_connection()
+    assert type("Same", (base,), {})._get_connection() is own
+    other = type("Other", (base,), other_meta)._get_connection().connection
+    assert (other.region, other._max_retry_attempts_exception) == (FAR, 9)
 
 
 Row = made(hashed(balance=lambda: NumberAttribute(default=0))(), LOCKABLE)
@@ -285,7 +249,7 @@ def test_row_goes_where_the_connection_leads_and_the_lock_there_counts(two_regio
             transaction.update(Row("b"), [Row.balance.set(2)])
 
     save_there()
-    assert Row.count() == 0
+    assert list(Row.scan()) == []
     assert sorted(row.pk for row in There.scan()) == ["a", "b"]
     Row("a").save()
     with Row.locked("a"):
@@ -310,56 +274,40 @@ def test_row_that_is_locked_elsewhere_is_an_error(two_regions):
             with rows.transaction(unlock=unlock) as transaction:
                 transaction.update(row, [Row.balance.add(1)])
     assert {row.pk: row.balance for row in Row.scan()} == {"a": 2, "b": 0}
-    assert There.count() == 0
+    assert list(There.scan()) == []
 
 
-def test_row_that_is_locked_with_other_credentials_is_an_error(row_scene):
-    host = row_scene.here.Meta.host
-    other = Connection(host=host, aws_access_key_id="other", aws_secret_access_key="secret")
-    transaction = TransactWrite(connection=other)
-    with row_scene.lock() as row:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"aws_access_key_id": "other"}, "with other credentials"),
+        ({"host": None}, r"is locked in .*row_lock\.transaction"),
+    ],
+)
+def test_connection_that_leads_elsewhere_than_the_lock_is_an_error(any_scene, options, message):
+    options = {"host": any_scene.here.Meta.host, "aws_secret_access_key": "secret", **options}
+    transaction = TransactWrite(connection=Connection(**options))
+    with any_scene.lock() as row:
         transaction.save(row)
-        with pytest.raises(MutexError, match="with other credentials"):
+        with pytest.raises(MutexError, match=message):
             send(transaction)
         assert row.row_lock.held
-    assert row_scene.proxy.of(TRANSACT) == []
-
-
-def test_lock_in_a_lock_table_elsewhere_is_an_error(table_scene):
-    transaction = TransactWrite(connection=Connection())
-    with table_scene.lock() as row:
-        transaction.save(row)
-        with pytest.raises(MutexError, match=r"is locked in .*row_lock\.transaction"):
-            send(transaction)
-        assert row.row_lock.held
-
-
-@pytest.mark.real("embedded")
-def test_connection_that_leads_nowhere_is_pynamodbs_error(row_scene):
-    transaction = TransactWrite(connection=Connection(host="nowhere"))
-    with row_scene.lock() as row:
-        transaction.save(row)
-        with pytest.raises(TransactWriteError, match="Invalid endpoint"):
-            send(transaction)
-
-
-# -- what else it asks for --------------------------------------------------------------------------
+        assert any_scene.proxy.of(TRANSACT) == []
 
 
 @pytest.mark.real("embedded")
 def test_request_asks_for_what_the_caller_asked_for(any_scene):
-    def transaction(row, **options):
-        connection = Connection(host=any_scene.here.Meta.host)
-        asking = TransactWrite(connection=connection, **options)
-        asking.update(row, [any_scene.here.balance.add(1)])
-        return asking
+    def commit(row, **options):
+        transaction = by_caller(any_scene.here.Meta.host, **options)
+        transaction.update(row, [any_scene.here.balance.add(1)])
+        return transaction._commit()
 
     for locked in (False, True):
         row = any_scene.locked() if locked else any_scene.here(any_scene.key)
         any_scene.proxy.start_anew()
         asked = {"return_consumed_capacity": "INDEXES", "return_item_collection_metrics": "SIZE"}
-        assert "ConsumedCapacity" in transaction(row, **asked)._commit()
-        transaction(row)._commit()
+        assert "ConsumedCapacity" in commit(row, **asked)
+        commit(row)
         asking, silent = (seen.body for seen in any_scene.proxy.of(TRANSACT))
         assert asking["ReturnConsumedCapacity"] == "INDEXES"
         assert asking["ReturnItemCollectionMetrics"] == "SIZE"
@@ -368,7 +316,7 @@ def test_request_asks_for_what_the_caller_asked_for(any_scene):
         assert "ReturnItemCollectionMetrics" not in silent
         for option in asked:
             with pytest.raises(ValueError, match="must be one of"):
-                transaction(row, **{option: "MUCH"})._commit()
+                commit(row, **{option: "MUCH"})
         assert len(any_scene.proxy.of(TRANSACT)) == 2
 
 
@@ -378,38 +326,33 @@ def test_error_shows_the_row_only_if_asked_for(any_scene, locked):
     row = any_scene.locked() if locked else model(any_scene.key)
     no = model.balance == 99
 
-    def refused(method, *args, **options):
-        transaction = TransactWrite(connection=Connection(host=model.Meta.host))
+    def refused(method, row, *args, **options):
+        transaction = by_caller(model.Meta.host)
         transaction.condition_check(any_scene.old, f"{any_scene.key}-2", condition=~no)
+        transaction.save(model(f"{any_scene.key}-3"))
         method(transaction, row, *args, condition=no, **options)
         with pytest.raises(TransactWriteError) as raised:
             send(transaction)
+        (reason,) = filter(None, raised.value.cancellation_reasons)
         assert raised.value.cancellation_reasons[0] is None
-        reason = raised.value.cancellation_reasons[1]
         assert reason.code == "ConditionalCheckFailed"
         return reason.raw_item
 
-    assert refused(TransactWrite.delete) is None
-    for write in ([TransactWrite.save], [TransactWrite.update, [model.balance.add(1)]]):
+    assert refused(TransactWrite.delete, row) is None
+    update = (TransactWrite.update, row, [model.balance.add(1)])
+    for write in ((TransactWrite.save, row), update):
         assert refused(*write) is None
         assert refused(*write, return_values="ALL_OLD")["name"] == {"S": any_scene.key}
         assert refused(*write, return_values="NONE") is None
-
-
-def test_error_still_shows_the_row_of_a_model_without_locks(row_scene):
-    old = row_scene.old
-    transaction = TransactWrite(connection=Connection(host=row_scene.here.Meta.host))
-    transaction.save(row_scene.here(f"{row_scene.key}-2"))
-    transaction.save(old(row_scene.key), condition=old.balance == 99, return_values="ALL_OLD")
-    with pytest.raises(TransactWriteError) as raised:
-        send(transaction)
-    assert raised.value.cancellation_reasons[1].raw_item["name"] == {"S": row_scene.key}
+    # that of a model without locks too
+    old = any_scene.old(any_scene.key)
+    assert refused(TransactWrite.save, old, return_values="ALL_OLD")["name"] == {"S": old.name}
 
 
 def test_loss_still_shows_in_a_transaction_of_its_own_connection(row_scene):
     row = row_scene.locked()
     row_scene.forced_and_taken()
-    transaction = TransactWrite(connection=Connection(host=row_scene.here.Meta.host))
+    transaction = by_caller(row_scene.here.Meta.host)
     transaction.save(row)
     with pytest.raises(MutexLostError) as raised:
         send(transaction)

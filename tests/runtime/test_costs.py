@@ -14,22 +14,6 @@ MODULES = 38
 """Of the package, for a lock that is taken and released. More of them make each cold start longer."""
 
 
-def test_no_thread_for_a_lock_that_needs_none_and_few_for_many(table, sent, monkeypatch):
-    asked_for = []
-    threads = current_process().threads
-    put = threads.put
-    monkeypatch.setattr(threads, "put", lambda name, run: asked_for.append(name) or put(name, run))
-    with Mutex.for_key("a", auto_renew=False):
-        assert asked_for == []
-    sent.clear()
-    # none is due before the last is taken, however long that takes
-    mutexes = [Mutex.for_key(f"k{number}", lease=3600) for number in range(100)]
-    for mutex in mutexes:
-        mutex.acquire()
-    assert asked_for in ([], ["pynamodb-mutex-renewer"])
-    assert sent == ["UpdateItem"] * 100
-
-
 def test_polls_of_held_locks_leave_nothing_behind(table):
     keys = [f"k{number}" for number in range(5)]
     with ExitStack() as held:
@@ -44,8 +28,6 @@ def test_polls_of_held_locks_leave_nothing_behind(table):
     assert [key for _, key in current_process().queues if key in keys] == []
 
 
-# -- importing the package -------------------------------------------------------------------------
-
 SCRIPT = """
 import json, os, socket, sys, threading
 
@@ -58,35 +40,23 @@ import pynamodb.models
 before = set(sys.modules)
 sys.addaudithook(audit)
 import pynamodb_mutex
-print(json.dumps({
-    "loaded": sorted(set(sys.modules) - before),
-    "threads": threading.active_count(),
-    "opened": opened,
-    "public": sorted(pynamodb_mutex.__all__),
-    "missing": [name for name in pynamodb_mutex.__all__ if not hasattr(pynamodb_mutex, name)],
-}))
+loaded = sorted(set(sys.modules) - before)
+missing = [name for name in pynamodb_mutex.__all__ if not hasattr(pynamodb_mutex, name)]
+print(json.dumps([loaded, threading.active_count(), opened, missing]))
 """
 
 
-def packages(names):
-    return {name.partition(".")[0] for name in names}
-
-
 def test_importing_loads_little_starts_nothing_opens_nothing_and_brings_every_public_name():
-    found = json.loads(run_script(SCRIPT).stdout)
-    loaded = found["loaded"]
-    own = {name for name in loaded if packages([name]) == {"pynamodb_mutex"}}
-    assert "pynamodb_mutex.mutex" in own
+    loaded, threads, opened, missing = json.loads(run_script(SCRIPT).stdout)
+    assert (threads, opened, missing) == (1, [], [])
+    own = {name for name in loaded if name.startswith("pynamodb_mutex")}
     assert len(own) <= MODULES
     allowed = {*sys.stdlib_module_names, "botocore", "pynamodb", "typing_extensions"}
-    assert packages(set(loaded) - own) <= allowed - {"asyncio"}
+    assert {name.partition(".")[0] for name in set(loaded) - own} <= allowed - {"asyncio"}
+    assert "pynamodb_mutex.mutex" in own
     for seldom in (
         *("_operations.acquire_several", "_operations.attach", "_operations.guarded_write"),
         *("_operations.row_write", "_operations.transaction", "_runtime.run_in_task"),
         *("_synchronized", "aio", "groups", "receivers", "rows", "signals", "testing"),
     ):
         assert f"pynamodb_mutex.{seldom}" not in own
-    assert found["threads"] == 1
-    assert found["opened"] == []
-    assert found["missing"] == []
-    assert {"LockItem", "Mutex", "MutexError", "Loss"} <= set(found["public"])

@@ -1,23 +1,14 @@
 """What is logged, and that each record says of which lock."""
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
+import time
 
 import pytest
 from driving import send_renewal
-from hearing import until
 from pynamodb.exceptions import PynamoDBException
-from stores import QueueFor, store_for
+from stores import store_for
 
-from dev.faultproxy import (
-    Reply,
-    answer_with,
-    apply_then_500,
-    deny,
-    drop_answer,
-    drop_request,
-    server_error,
-)
+from dev import faultproxy
 from pynamodb_mutex import Mutex, MutexLostError
 from pynamodb_mutex.testing import expire
 
@@ -26,21 +17,17 @@ class Records:
     """The records of one key."""
 
     def __init__(self, caplog, key):
-        self._caplog = caplog
-        self._key = key
+        self._caplog, self._key = caplog, key
+        caplog.set_level(logging.DEBUG, "pynamodb_mutex")
 
     @property
     def all(self):
-        return [
-            record
-            for record in list(self._caplog.records)
-            if record.name == "pynamodb_mutex" and getattr(record, "lock_key", "") == self._key
-        ]
+        return [r for r in self._caplog.records if getattr(r, "lock_key", "") == self._key]
 
     def the(self, text, level="WARNING"):
-        """The first record with a text, which has a level."""
+        """The first record with a text, which has a level and names the library."""
         record = next(record for record in self.all if text in record.getMessage())
-        assert record.levelname == level
+        assert (record.levelname, record.name) == (level, "pynamodb_mutex")
         return record
 
     @property
@@ -52,7 +39,6 @@ class Records:
 
 @pytest.fixture
 def records(scene, caplog):
-    caplog.set_level(logging.DEBUG, "pynamodb_mutex")
     return Records(caplog, scene.key)
 
 
@@ -67,7 +53,7 @@ def test_each_record_names_the_lock_its_owner_and_the_acquisition(scene, records
 
 
 def test_levels(scene, records):
-    held = scene.taken(auto_renew=False)
+    held = scene.taken()
     assert not scene.mutex(owner="me").acquire(timeout=0.1)
     records.the("is waited for by 'me', and held by 'other'", "DEBUG")
     records.the("not acquired by 'me'", "DEBUG")
@@ -76,7 +62,7 @@ def test_levels(scene, records):
     assert mutex.acquire()
     abandoned = records.the("acquired by 'me': abandoned by 'other'")
     assert abandoned.fencing_token == mutex.fencing_token > held.fencing_token
-    scene.proxy.next(deny(), op="renew")
+    scene.proxy.next(faultproxy.deny(), op="renew")
     with pytest.raises(PynamoDBException):
         mutex.renew()
     assert records.the("renewal of").lock_owner == "me"
@@ -87,23 +73,22 @@ def test_levels(scene, records):
     assert lost.fencing_token == mutex.fencing_token
 
 
-def test_handing_over_is_logged(scene, records):
+def test_handing_over_is_logged(scene, records, pool):
     giver, taker = scene.mutex(owner="giver"), scene.mutex(owner="taker")
     giver.acquire()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(taker.acquire)
-        queue = QueueFor(scene.here, scene.key)
-        until(lambda: queue.turns)
-        giver.release()
+    pool.submit(taker.acquire)
+    time.sleep(1)
+    giver.release()
+    time.sleep(1)
     records.the("handed over by 'giver' to 'taker'", "DEBUG")
     taker.detach()
     records.the("handed over by 'taker' to the bearer of a ticket", "DEBUG")
 
 
 def test_requests_that_are_repeated_say_for_which_lock(scene, records):
-    scene.proxy.next(drop_answer(), op="acquire")
-    scene.proxy.next(server_error(), op="renew")
-    scene.proxy.next(apply_then_500(), op="release")
+    scene.proxy.next(faultproxy.drop_answer(), op="acquire")
+    scene.proxy.next(faultproxy.server_error(), op="renew")
+    scene.proxy.next(faultproxy.apply_then_500(), op="release")
     with scene.mutex() as mutex:
         mutex.renew()
         token = mutex.fencing_token
@@ -111,32 +96,29 @@ def test_requests_that_are_repeated_say_for_which_lock(scene, records):
     assert [record.fencing_token for record in repeated] == [None, token, token]
 
 
-def test_release_that_does_not_get_through_is_a_warning(scene, records):
-    mutex = scene.mutex(lease=4, owner="me")
+def test_what_nobody_may_have_released_is_a_warning(scene, records):
+    mutex = scene.mutex(lease=4, timeout=0, owner="me")
     mutex.acquire()
-    scene.proxy.always(drop_request(), op="release")
+    scene.proxy.always(faultproxy.drop_request(), op="release")
     with pytest.raises(PynamoDBException):
         mutex.release()
     record = records.the("given up by 'me', and expires with its lease")
     assert record.fencing_token == mutex.fencing_token
-
-
-def test_what_may_be_held_by_nobody_is_named(scene, records):
-    scene.proxy.always(drop_answer(), op="acquire")
-    scene.proxy.always(drop_request(), op="disown")
+    time.sleep(10)
+    scene.proxy.always(faultproxy.drop_answer(), op="acquire")
+    scene.proxy.always(faultproxy.drop_request(), op="disown")
     with pytest.raises(PynamoDBException):
-        scene.mutex(timeout=0, owner="me").acquire()
+        mutex.acquire()
     assert records.the("may be held by nobody").lock_owner == "me"
 
 
 def test_each_of_a_group_has_its_own(scene, keys, caplog):
-    caplog.set_level(logging.DEBUG, "pynamodb_mutex")
+    each = [Records(caplog, key) for key in keys.keys]
     with keys.group() as group:
-        scene.proxy.next(deny(), op="TransactWriteItems")
+        scene.proxy.next(faultproxy.deny(), op="TransactWriteItems")
         with pytest.raises(PynamoDBException):
             group.renew()
-    for key in keys.keys:
-        assert Records(caplog, key).words == ["acquired", "renewal", "released"]
+    assert [records.words for records in each] == [["acquired", "renewal", "released"]] * 3
 
 
 def test_batch_that_is_not_understood_names_a_lock(scene, records):
@@ -145,7 +127,7 @@ def test_batch_that_is_not_understood_names_a_lock(scene, records):
         assert mutex.acquire()
     store_for(scene.here).batches = True
     headers = (("Content-Type", "application/x-amz-json-1.0"), ("x-amzn-RequestId", "A"))
-    odd = answer_with(Reply(200, b'{"Responses": [{}]}', headers))
+    odd = faultproxy.answer_with(faultproxy.Reply(200, b'{"Responses": [{}]}', headers))
     scene.proxy.next(odd, op="BatchExecuteStatement")
     send_renewal(*(mutex._latest for mutex in mutexes))
     records.the("cannot be renewed by batches", "ERROR")

@@ -4,22 +4,22 @@ import asyncio
 import itertools
 import math
 import signal
-import threading
 import time
+from collections import deque
+from types import SimpleNamespace
 
 import pytest
 from aio_scene import async_mutex, left_behind, queue_of
-from driving import Driven, acquiring
-from hearing import Slow, until
+from driving import acquiring
+from hearing import Slow, hearing, until
 from worker import Fork
 
-from dev.faultproxy import delay, delay_answer
+from dev.faultproxy import after, delay, delay_answer
 from pynamodb_mutex import Loss, Mutex, MutexError, MutexNotHeldError, signals
-from pynamodb_mutex._operations.effects import Wait
-from pynamodb_mutex._operations.guarded_write import Guard, Refusal, write
+from pynamodb_mutex._operations.effects import Wait, Wakeup
 from pynamodb_mutex._operations.held import TRANSITIONS, Belief, Change, State
 from pynamodb_mutex._runtime import run_in_task
-from pynamodb_mutex._runtime.process import InsideMonitor, Process, current_process
+from pynamodb_mutex._runtime.process import Process, current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 
 
@@ -39,9 +39,6 @@ def inside_a_step(act):
 
 def between_steps(act):
     act()
-
-
-# -- signal handlers ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("release", [Mutex.release, lambda mutex: mutex.__exit__(None, None, None)])
@@ -92,18 +89,6 @@ def test_other_calls_in_a_handler_inside_a_step_are_refused(scene):
     assert left_behind(scene) == []
 
 
-def test_step_within_a_step_is_refused_and_leaves_the_outer_one_alone():
-    process = current_process()
-
-    def outer():
-        with pytest.raises(InsideMonitor):
-            process.step(iter(()).__next__, None, None, 0.0, [])
-        yield Wait(0.0)
-        return "done"
-
-    assert run(process, outer()) == "done"
-
-
 def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene):
     mutex = scene.mutex()
     assert mutex.acquire()
@@ -118,25 +103,46 @@ def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene):
     assert fork.value(30) is True
 
 
-# -- interruptions -----------------------------------------------------------------------------
+def run_in_loop(process, operation):
+    return asyncio.run(run_in_task.run(process, operation))
 
 
-def test_interruption_of_a_wait_is_thrown_into_the_operation():
-    seen = []
+@pytest.mark.parametrize("runs", [run, run_in_loop])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_deferred_release_does_not_wait_for_the_operation_that_it_interrupted(runs, is_last):
+    process, done = Process(), []
+
+    def releasing():
+        done.append(True)
+        return
+        yield
+
+    def interrupted():
+        process.deferred.append(releasing())
+        for _ in range(0 if is_last else 3000):
+            if done:
+                return
+            yield Wait(process.now + 0.01)
+        assert is_last, "it waits"
+
+    runs(process, interrupted())
+    until(lambda: done)
+
+
+def test_release_that_another_thread_takes_first_is_left_to_it():
+    class TakenMeanwhile(deque):
+        """Another thread takes the only one after this thread has seen that there is one."""
+
+        def __bool__(self):
+            return True
+
+    process = Process()
+    process.deferred = TakenMeanwhile()
 
     def waiting():
-        try:
-            yield Wait()
-        except KeyboardInterrupt as error:
-            seen.append(error)
-            yield Wait(0.0)
-            raise
+        yield Wait(0.0)
 
-    main = threading.main_thread().ident or 0
-    threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt) as raised:
-        run(current_process(), waiting())
-    assert seen == [raised.value]
+    run(process, waiting())
 
 
 def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene):
@@ -149,7 +155,17 @@ def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene):
     assert scene.row.expires_at is None
 
 
-# -- tasks -------------------------------------------------------------------------------------
+def test_waiter_whose_time_is_up_while_it_is_woken_does_not_fail_who_wakes_it():
+    woken = []
+
+    class Leaves(Wakeup):
+        """The waiter takes its sleeper away after it was looked at once."""
+
+        looks = iter([SimpleNamespace(wake=lambda: woken.append(True)), None])
+        sleeper = property(lambda self: next(self.looks), lambda *_: None)
+
+    Leaves().ring()
+    assert woken
 
 
 def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene):
@@ -167,27 +183,6 @@ def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene
     with signals.acquired.connected_to(slow):
         asyncio.run(main())
     assert scene.row.expires_at is None
-
-
-def test_task_cancelled_in_an_operation_that_is_seen_to_its_end_goes_on_to_it():
-    ended = []
-
-    def patient():
-        yield Wait(current_process().now + 0.2)
-        ended.append(True)
-
-    async def main():
-        task = asyncio.create_task(run_in_task.run(current_process(), patient()))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    assert ended
-
-
-# -- the state machine -------------------------------------------------------------------------
 
 
 def test_change_of_state_does_what_the_table_says_and_nothing_else(scene):
@@ -211,27 +206,14 @@ def test_change_of_state_does_what_the_table_says_and_nothing_else(scene):
     mutex.release()
 
 
-def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(scene, heard, clock):
-    mutex = scene.mutex(auto_renew=False, lease=30)
-    assert mutex.acquire()
-    claim = mutex._latest
-    guard, store = Guard(claim, ends=True), claim.store
-
-    def request():
-        return store.update(store.requests.guard_and_end, claim.options.row, guard.values())
-
-    def refusal(answer):
-        return Refusal([(guard, answer.item)], answer.refusal)
-
-    writing = Driven(write(claim.shared, [guard], request, refusal, "unlock"))
-    answer = writing.step().request.send()
-    assert not mutex.held
-    clock.advance(31)
-    heard.wait("lost")
-    writing.step(answer)
-    assert claim.is_released
-    assert mutex.loss is Loss.EXPIRED
-    until(lambda: heard.names == ["acquired", "lost"])
+def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(row_scene):
+    with hearing(row_scene.key) as heard:
+        row = row_scene.locked(auto_renew=False, lease=3)
+        row_scene.proxy.next(after(lambda: heard.wait("lost")), op="PutItem")
+        row.save(unlock=True)
+        assert heard.names == ["acquired", "lost"]
+    assert row.row_lock.loss is Loss.EXPIRED
+    assert row_scene.is_free
 
 
 close_at = pytest.mark.parametrize("close_at", [inside_a_step, between_steps])
@@ -276,18 +258,19 @@ def test_abandoned_waiter_leaves_the_line(scene, close_at):
     assert left_behind(scene) == []
 
 
+async def section(scene):
+    async with async_mutex(scene):
+        pass
+
+
 @in_time
 @close_at
 @pytest.mark.parametrize(
     ("op", "fault"), [("acquire", delay), ("acquire", delay_answer), ("release", delay)]
 )
 def test_abandoned_acquire_or_release_leaves_nothing_held(scene, close_at, op, fault):
-    async def section():
-        async with async_mutex(scene):
-            pass
-
     scene.proxy.next(fault(0.3), op=op)
-    running = section()
+    running = section(scene)
     abandon(running)
     close_at(running.close)
     time.sleep(5)
@@ -297,17 +280,10 @@ def test_abandoned_acquire_or_release_leaves_nothing_held(scene, close_at, op, f
 
 @in_time
 @close_at
-@pytest.mark.parametrize("event", ["acquired", "released"])
-def test_lock_is_released_if_its_task_is_abandoned_while_receivers_run(scene, close_at, event):
-    slow = Slow(scene.key)
-
-    async def section():
-        mutex = async_mutex(scene)
-        await mutex.acquire()
-        await mutex.release()
-
-    running = section()
-    with getattr(signals, event).connected_to(slow):
+@pytest.mark.parametrize("signal", [signals.acquired, signals.released])
+def test_lock_is_released_if_its_task_is_abandoned_while_receivers_run(scene, close_at, signal):
+    slow, running = Slow(scene.key), section(scene)
+    with signal.connected_to(slow):
         abandon(running)
         assert slow.come.is_set()
         close_at(running.close)
@@ -316,9 +292,18 @@ def test_lock_is_released_if_its_task_is_abandoned_while_receivers_run(scene, cl
     assert left_behind(scene) == []
 
 
-def test_what_an_abandoned_operation_returns_in_spite_of_it_is_taken_back(scene):
-    taken_back = []
+class Undo:
+    """Takes back what an operation returned."""
 
+    def __init__(self):
+        self.taken_back = []
+
+    def __call__(self, result):
+        self.taken_back.append(result)
+        yield Wait(0.0)
+
+
+def test_what_an_abandoned_operation_returns_in_spite_of_it_is_taken_back(scene):
     def stubborn():
         try:
             yield Wait(math.inf)
@@ -326,45 +311,35 @@ def test_what_an_abandoned_operation_returns_in_spite_of_it_is_taken_back(scene)
             return "done"
         pytest.fail("it was not interrupted")
 
-    def undo(result):
-        taken_back.append(result)
-        yield Wait(0.0)
-
+    undo = Undo()
     for how in (undo, None):
         running = run_in_task.run(current_process(), stubborn(), how)
         abandon(running)
         running.close()
         time.sleep(1)
-    assert taken_back == ["done"]
+    assert undo.taken_back == ["done"]
 
 
 @pytest.mark.parametrize("interruption", [asyncio.CancelledError, GeneratorExit])
 def test_result_of_an_operation_is_taken_back_if_its_task_is_interrupted_as_it_ends(
     scene, monkeypatch, interruption
 ):
-    taken_back = []
+    undo = Undo()
 
     def quick():
         yield Wait(0.0)
         return "done"
-
-    def undo(result):
-        taken_back.append(result)
-        yield Wait(0.0)
 
     async def interrupted(*_):
         if interruption is GeneratorExit:
             raise GeneratorExit
         return asyncio.CancelledError()
 
-    async def main():
-        with pytest.raises(interruption):
-            await run_in_task.run(current_process(), quick(), undo)
-
     monkeypatch.setattr(run_in_task, "_after", interrupted)
-    asyncio.run(main())
+    with pytest.raises(interruption):
+        asyncio.run(run_in_task.run(current_process(), quick(), undo))
     time.sleep(1)
-    assert taken_back == ["done"]
+    assert undo.taken_back == ["done"]
 
 
 def test_operation_of_a_parents_task_is_not_ended_by_a_forked_child():

@@ -1,17 +1,15 @@
 """Threads: the one place that starts them, and locks of a process to which the system refuses them for a while."""
 
 import asyncio
-import logging
 import threading
 import time
 
 import pytest
 from accounts import Account, changed
-from accounts import Elsewhere as RowElsewhere
 from aio_scene import async_mutex
 from hearing import OnLost, until
-from lock_items import Elsewhere
 from refusals import refusing
+from subjects import MAIN
 from worker import run_script
 
 from pynamodb_mutex import Loss, Mutex, MutexLostError
@@ -22,6 +20,7 @@ from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, start_
 from pynamodb_mutex._runtime.threads import LINGER, REFUSALS, Threads, Workers
 
 NAME = "pynamodb-mutex-test"
+HERE = threading.current_thread().name
 
 
 @pytest.fixture
@@ -31,23 +30,36 @@ def system():
 
 
 class Runs:
-    """What ran, and on which thread."""
+    """What ran, and on which thread; each run ends when the test says so."""
 
-    def __init__(self, threads):
-        self.threads = threads
+    def __init__(self):
+        self.threads = Threads()
         self.done = []
+        self.go = threading.Event()
+        self.go.set()
 
     def put(self, number):
-        self.threads.put(NAME, lambda: self.done.append((number, threading.current_thread())))
+        self.threads.put(NAME, lambda: self(number))
+        self.threads.start()
+
+    def __call__(self, number=0):
+        self.done.append((number, threading.current_thread()))
+        assert self.go.wait(60)
 
     def wait(self, *numbers):
         until(lambda: len(self.done) >= len(numbers))
         assert sorted(number for number, _ in self.done) == sorted(numbers)
 
+    @property
+    def names(self):
+        return [thread.name for _, thread in self.done]
+
 
 @pytest.fixture
 def runs():
-    return Runs(Threads())
+    runs = Runs()
+    yield runs
+    runs.go.set()
 
 
 @pytest.mark.parametrize("error", [each("no stack") for each in REFUSALS])
@@ -59,7 +71,6 @@ def test_refused_threads_run_once_refusals_have_passed_and_are_logged_once(
         system.left = 3
         for number in numbers:
             runs.put(number)
-            runs.threads.start()
             assert runs.threads.refusing
         assert len(runs.done) == numbers[0] - 1
         assert len(system.refused) == numbers[-1]
@@ -70,20 +81,9 @@ def test_refused_threads_run_once_refusals_have_passed_and_are_logged_once(
     # each on a daemon thread of its own
     assert len({thread for _, thread in runs.done}) == 6
     assert all(thread.daemon and thread.name == NAME for _, thread in runs.done)
-    for record in caplog.records:
-        assert record.levelno == logging.WARNING
-        assert f"the system refuses the thread {NAME}" in record.getMessage()
-        assert repr(error) in record.getMessage()
-    assert len(caplog.records) == 2
-
-
-def test_end_of_the_interpreter_is_not_logged(runs, system, caplog):
-    system.all()
-    system.error = RuntimeError("can't create new thread at interpreter shutdown")
-    runs.put(1)
-    runs.threads.start()
-    assert runs.threads.refusing
-    assert caplog.text == ""
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"the system refuses the thread {NAME}, to be tried again: {error!r}")
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -100,37 +100,27 @@ def test_function_runs_once_though_the_start_of_its_thread_raises(runs, system, 
         raise error
 
     system.started = interrupted
-    runs.put(1)
     with pytest.raises(error):
-        runs.threads.start()
+        runs.put(1)
     if has_started:
         runs.wait(1)
     # the thread for it may find nothing left to do
     runs.put(2)
-    runs.threads.start()
     runs.wait(1, 2)
 
 
 def test_starting_thread_is_not_waited_for_and_forgets_nothing(runs, system):
-    start, come, go = system.started, threading.Event(), threading.Event()
+    start = system.started
 
     def slow(thread):
         system.started = start
-        come.set()
-        assert go.wait(60)
+        runs.put(2)  # as another thread does meanwhile
+        assert runs.done == []
         start(thread)
 
     system.started = slow
     runs.put(1)
-    starting = threading.Thread(target=runs.threads.start)
-    start(starting)
-    assert come.wait(60)
-    runs.put(2)
-    runs.threads.start()
-    assert runs.done == []
-    go.set()
     runs.wait(1, 2)
-    starting.join(60)
 
 
 def test_thread_that_another_has_started_is_not_started_again(runs):
@@ -146,32 +136,9 @@ def test_thread_that_another_has_started_is_not_started_again(runs):
         def release(self):
             pass
 
-    runs.put(1)
     runs.threads._starting = Overtaken()
-    runs.threads.start()
+    runs.put(1)
     runs.wait(1)
-
-
-# -- workers ---------------------------------------------------------------------------------------
-
-
-class Calls:
-    """Calls that end when the test says so."""
-
-    def __init__(self):
-        self.began = []
-        self.go = threading.Event()
-
-    def __call__(self):
-        self.began.append(threading.current_thread().name)
-        assert self.go.wait(60)
-
-
-@pytest.fixture
-def calls():
-    calls = Calls()
-    yield calls
-    calls.go.set()
 
 
 @pytest.fixture
@@ -179,70 +146,57 @@ def workers(runs):
     return Workers(runs.threads, NAME, 2)
 
 
-HERE = threading.current_thread().name
-
-
-def test_workers_are_as_few_as_needed_and_not_more_than_allowed(workers, calls):
+def test_workers_are_as_few_as_needed_and_not_more_than_allowed(workers, runs):
+    runs.go.clear()
     for _ in range(3):
-        workers.post(calls)
-    until(lambda: len(calls.began) == 2)
+        workers.post(runs)
+    until(lambda: len(runs.done) == 2)
     workers.help_out()
-    assert calls.began == [NAME] * 2
-    calls.go.set()
+    assert runs.names == [NAME] * 2
+    runs.go.set()
     until(lambda: workers._idle == 2)
-    workers.post(calls)
-    until(lambda: len(calls.began) == 4)
+    workers.post(runs)
+    until(lambda: len(runs.done) == 4)
     assert workers._running == 2
 
 
-def test_calls_are_made_here_while_every_worker_is_refused(workers, calls, system):
-    calls.go.set()
+def test_calls_are_made_here_while_every_worker_is_refused(workers, runs, system):
     system.all()
     for _ in range(3):
-        workers.post(calls)
-    assert calls.began == []
+        workers.post(runs)
+    assert runs.done == []
     workers.help_out()
-    assert calls.began == [HERE] * 3
-    workers.help_out()
-    system.none()
-    # those that were refused come when there is nothing left to do
-    workers.post(calls)
-    until(lambda: len(calls.began) == 4)
-    assert calls.began[-1] == NAME
-
-
-def test_calls_are_left_to_a_worker_that_runs(workers, calls, system):
-    workers.post(calls)
-    until(lambda: calls.began)
-    system.all()
-    workers.post(calls)
-    workers.help_out()
-    assert calls.began == [NAME]
-    calls.go.set()
-    until(lambda: len(calls.began) == 2)
-    assert calls.began == [NAME] * 2
-
-
-def test_calls_are_left_to_workers_as_soon_as_one_is_given(workers, calls, system):
-    system.all()
+    assert runs.names == [HERE] * 3
+    # as soon as one is given, calls are left to it
     workers.post(system.none)
-    workers.post(calls)
+    workers.post(runs)
     workers.help_out()
-    until(lambda: calls.began)
-    assert calls.began == [NAME]
+    until(lambda: len(runs.done) == 4)
+    assert runs.names[-1] == NAME
+
+
+def test_calls_are_left_to_a_worker_that_runs(workers, runs, system):
+    runs.go.clear()
+    workers.post(runs)
+    until(lambda: runs.done)
+    system.all()
+    workers.post(runs)
+    workers.help_out()
+    assert len(runs.done) == 1
+    runs.go.set()
+    until(lambda: len(runs.done) == 2)
+    assert runs.names == [NAME] * 2
 
 
 def test_workers_end_after_a_while_without_work_and_not_by_a_call_that_fails(
-    workers, calls, monkeypatch, caplog
+    workers, runs, monkeypatch, caplog
 ):
     monkeypatch.setattr(_threads, "LINGER", 0.05)
-    calls.go.set()
     for count in (1, 2):
         for _ in range(4):
             workers.post(lambda: 1 / 0)
-        workers.post(calls)
-        until(lambda n=count: len(calls.began) == n)
-        until(lambda n=count: caplog.text.count("a call of") >= 4 * n)
+        workers.post(runs)
+        until(lambda n=count: len(runs.done) == n and caplog.text.count("a call of") == 4 * n)
         until(lambda: workers._running == workers._asked_for == 0)
 
 
@@ -254,45 +208,22 @@ def refusals(engine):
         yield refusals
 
 
-NAMES = ["a", "b"]
-MAKE = {
-    "one": lambda **options: Mutex.for_key("b", **options),
-    "several": lambda **options: Mutex.for_keys(NAMES, **options),
-    "row": lambda **options: Account.locked("b", **options),
-    "rows": lambda **options: Account.locked_all(NAMES, **options),
-}
+of_each_request = pytest.mark.parametrize("subject", [*MAIN, "several rows"], indirect=True)
 
 
-@pytest.fixture(params=MAKE)
-def make(request, table, accounts):
-    """Make one lock, or two that are taken together."""
-    Account("b").save()
-    return MAKE[request.param]
-
-
-def force():
-    """Break the claim on one of them, as another process does: nobody here knows."""
-    # only one of them is held
-    forced = [Elsewhere.force_release("b"), RowElsewhere.locked("b").force_release()]
-    assert sorted(forced) == [False, True]
-
-
-# -- refusals that pass ----------------------------------------------------------------------------
-
-
+@of_each_request
 @pytest.mark.parametrize("count", [1, 3])
-def test_lock_is_renewed_and_watched_once_refusals_have_passed(make, refusals, clock, count):
+def test_lock_is_renewed_and_watched_once_refusals_have_passed(subject, refusals, clock, count):
     on_lost = OnLost()
-    lock = make(lease=30, on_lost=on_lost)
     refusals.left = count
-    assert lock.acquire()
+    lock = subject.held(lease=30, on_lost=on_lost)
     clock.advance(11)
     # without asking the lock, which would try again
     assert lock._latest.remaining < 20
     until(lambda: lock.remaining > 20)
     assert len(refusals.refused) == count
     refusals.left = count
-    force()
+    subject.force()
     clock.advance(11)
     until(lambda: lock.lost and on_lost.calls)
     assert lock.loss is Loss.FORCED
@@ -368,7 +299,6 @@ def test_renewal_loop_does_not_wait_for_a_thread_beyond_its_time(refusals):
     process.threads.start()
     assert process.threads.refusing
     _RenewalSleeper(process).sleep(process.read_clock() - 1)
-    assert process.threads.refusing
     refusals.none()
     process.threads.start()
     assert ran.wait(60)
@@ -378,19 +308,16 @@ def test_one_thread_renews_whoever_asks_for_it_last(refusals):
     process = current_process()
     process.schedule.is_wanted = True
     refusals.all()
-    start_renewals(process)
-    start_renewals(process)
+    for _ in range(2):
+        start_renewals(process)
     assert refusals.refused == ["pynamodb-mutex-renewer"]
     refusals.none()
     process.threads.start()
 
 
-# -- refusals that last ----------------------------------------------------------------------------
-
-
-def test_lock_is_renewed_though_every_worker_is_refused(make, refusals, clock):
-    lock = make(lease=30)
-    assert lock.acquire()
+@of_each_request
+def test_lock_is_renewed_though_every_worker_is_refused(subject, refusals, clock):
+    lock = subject.held(lease=30)
     refusals.all()
     for _ in range(3):
         clock.advance(11)
@@ -399,28 +326,25 @@ def test_lock_is_renewed_though_every_worker_is_refused(make, refusals, clock):
     lock.release()
 
 
-def test_loss_is_noted_though_every_thread_is_refused(make, refusals, clock, caplog):
+@of_each_request
+def test_loss_is_noted_though_every_thread_is_refused(subject, refusals, caplog):
     on_lost = OnLost()
-    lock = make(lease=30, auto_renew=False, on_lost=on_lost)
     refusals.all()
-    assert lock.acquire()
-    force()
-    with pytest.raises(MutexLostError):
-        lock.renew()
+    lock = subject.held(lease=30, auto_renew=False, on_lost=on_lost)
+    subject.force()
+    for call in (lock.renew, lock.ensure_held):
+        with pytest.raises(MutexLostError):
+            call()
     assert lock.lost
+    assert not lock.held
     assert lock.loss is Loss.FORCED
     assert "lost" in repr(lock)
     assert "lost by" in caplog.text
     assert "the system refuses" in caplog.text
-    with pytest.raises(MutexLostError):
-        lock.ensure_held()
-    assert not lock.held
     assert on_lost.calls == []
     refusals.none()
     assert lock.lost
     until(lambda: on_lost.calls)
-    with pytest.raises(MutexLostError):
-        lock.release()
     assert on_lost.threads == ["pynamodb-mutex-on-lost"]
 
 
@@ -435,7 +359,6 @@ def test_lease_that_ended_is_a_loss_though_every_thread_is_refused(scene, clock,
     assert heard.names == ["acquired"]
     refusals.none()
     assert mutex.loss is Loss.EXPIRED
-    heard.wait("lost")
     until(lambda: on_lost.calls)
     assert heard.names == ["acquired", "lost"]
 
@@ -450,9 +373,6 @@ def test_signals_of_renewals_come_once_refusals_have_passed(scene, refusals, hea
         assert mutex.held
         heard.wait("renewed", 3)
     assert heard.names == ["acquired", *["renewed"] * 3, "released"]
-
-
-# -- tasks -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -507,14 +427,11 @@ def test_task_loses_its_lock_once_refusals_have_passed(scene, refusals):
     until(lambda: on_lost.calls)
 
 
-# -- the end of the process ------------------------------------------------------------------------
-
-
 @pytest.mark.real("embedded")
 def test_locks_taken_as_the_interpreter_ends_make_no_noise_and_do_not_hang(table):
     """Python 3.12 and later refuse every thread then; before, this plays it."""
     script = """
-import asyncio, atexit, threading
+import asyncio, atexit, logging, threading
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.aio import AsyncMutex
 
@@ -536,9 +453,10 @@ def last():
     assert lost.lost
     print("done")
 
+logging.basicConfig()
 atexit.register(last)
 """
     done = run_script(script)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    # what is lost is said there, for nobody has set up logging; nothing of threads
+    assert "lost by" in done.stderr
     assert "thread" not in done.stderr

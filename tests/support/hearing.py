@@ -1,10 +1,7 @@
 """Receivers of signals: a listener to all, of some keys, and a slow one; and a callback for `on_lost`."""
 
-from __future__ import annotations
-
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,14 +10,8 @@ from pynamodb_mutex import signals
 from pynamodb_mutex._runtime.clock import local_clock
 
 NAMES = (
-    "acquired",
-    "contended",
-    "not_acquired",
-    "renewed",
-    "renewal_failed",
-    "lost",
-    "released",
-    "handed_over",
+    *("acquired", "contended", "not_acquired", "renewed", "renewal_failed"),
+    *("lost", "released", "handed_over"),
 )
 GENEROUS = 60.0
 
@@ -35,43 +26,43 @@ class Event(NamedTuple):
 class Heard:
     """What was told of keys in which one of a test's own occurs."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key):
         self.key = key
-        self.events: list[Event] = []
+        self.events = []
         self._changed = threading.Condition()
 
-    def hear(self, name: str, sender: Any, **told: Any) -> None:
+    def hear(self, name, sender, **told):
         if self.key in told["key"]:
             with self._changed:
                 self.events.append(Event(name, sender, told, threading.current_thread()))
                 self._changed.notify_all()
 
     @property
-    def names(self) -> list[str]:
+    def names(self):
         return [event.name for event in self.events]
 
-    def of(self, name: str) -> list[dict[str, Any]]:
+    def of(self, name):
         return [event.told for event in self.events if event.name == name]
 
-    def the(self, name: str) -> dict[str, Any]:
+    def the(self, name):
         """What was told by the one signal of a name; it may be about to come."""
         self.wait(name)
         (told,) = self.of(name)
         return told
 
-    def wait(self, name: str, count: int = 1) -> Event:
+    def wait(self, name, count=1):
         """Wait for so many signals of a name; return the last of them."""
         with self._changed:
             came = self._changed.wait_for(lambda: len(self.of(name)) >= count, GENEROUS)
         assert came, f"{name} was not told: {self.names}"
         return [event for event in self.events if event.name == name][count - 1]
 
-    def keys(self, name: str) -> list[str]:
+    def keys(self, name):
         return sorted(told["key"] for told in self.of(name))
 
 
 @contextmanager
-def hearing(key: str) -> Iterator[Heard]:
+def hearing(key):
     """Listen inside the block."""
     heard = Heard(key)
     with ExitStack() as stack:
@@ -82,54 +73,45 @@ def hearing(key: str) -> Iterator[Heard]:
 
 
 class Slow:
-    """A receiver that returns, for one key, only when it may.
+    """A receiver that returns, for one key, only when it may: `come` says that it was called, `go` lets it return."""
 
-    Attributes:
-        come: It was called.
-        go: It may return.
-    """
-
-    def __init__(self, key: str) -> None:
+    def __init__(self, key):
         self.key, self.come, self.go = key, threading.Event(), threading.Event()
 
-    def __call__(self, sender: Any, **told: Any) -> None:
+    def __call__(self, sender, **told):
         if told["key"] == self.key:
             self.come.set()
             assert self.go.wait(GENEROUS)
 
 
 class OnLost:
-    """A callback for `on_lost`, which notes its calls.
+    """A callback for `on_lost`; notes in `calls` the lock, the loss, the thread and the local time of each."""
 
-    Attributes:
-        calls: The lock, the loss, the thread and the local time of each.
-    """
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, Any, threading.Thread, float]] = []
+    def __init__(self):
+        self.calls = []
         self.came = threading.Semaphore(0)
 
-    def __call__(self, lock: Any) -> None:
+    def __call__(self, lock):
         self.calls.append((lock, lock.loss, threading.current_thread(), local_clock().now()))
         self.came.release()
 
-    def wait(self) -> tuple[Any, Any, threading.Thread, float]:
+    def wait(self):
         """Wait for a call that was not waited for yet; return the last one."""
         assert self.came.acquire(timeout=GENEROUS), "on_lost was not called"
         return self.calls[-1]
 
     @property
-    def threads(self) -> list[str]:
+    def threads(self):
         """The names of the threads that called it."""
-        return [call[2].name for call in self.calls]
+        return [thread.name for _, _, thread, _ in self.calls]
 
     @property
-    def locks(self) -> list[Any]:
+    def locks(self):
         """The locks that it was called with."""
-        return [call[0] for call in self.calls]
+        return [lock for lock, *_ in self.calls]
 
 
-def until(condition: Callable[[], Any]) -> Any:
+def until(condition):
     """Wait for a condition that others bring about; return what it then is."""
     deadline = time.monotonic() + GENEROUS
     while not (found := condition()):

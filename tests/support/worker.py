@@ -18,7 +18,7 @@ import traceback
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-# -- in the worker's process -----------------------------------------------------------------------
+# -- in the worker's process
 
 _steps = []
 _true_time, _true_time_ns = time.time, time.time_ns
@@ -106,9 +106,8 @@ def count_up(tasks, sections):
 
     async def work():
         for _ in range(sections):
-            async with AsyncMutex.for_key(
-                "shared", lease=20, timeout=60, poll=(0.01, 0.1)
-            ) as mutex:
+            mutex = AsyncMutex.for_key("shared", lease=20, timeout=60, poll=(0.01, 0.1))
+            async with mutex:
                 tokens.append(mutex.fencing_token)
                 await asyncio.to_thread(count)
 
@@ -132,29 +131,23 @@ def _serve():
     import pynamodb_mutex
     from pynamodb_mutex import testing
 
-    names = {**vars(pynamodb_mutex), "testing": testing, "time": time, "os": os}
-    names |= {"step": step, "compete": compete, "dine": dine}
-    names |= {"count_up": count_up, "hold_by_a_task": hold_by_a_task}
+    names = {**globals(), **vars(pynamodb_mutex), "testing": testing}
     for line in sys.stdin:
         code = json.loads(line)
+        reply = {"value": None}
         try:
             try:
-                value = eval(code, names)
+                reply["value"] = eval(code, names)
             except SyntaxError:
                 exec(code, names)
-                value = None
-            reply = {"value": value}
         except Exception as error:
             loss = getattr(error, "loss", None)
-            reply = {
-                "error": type(error).__name__,
-                "loss": loss and loss.name,
-                "text": traceback.format_exc(),
-            }
+            reply = {"error": type(error).__name__, "loss": loss and loss.name}
+            reply["text"] = traceback.format_exc()
         print(json.dumps(reply, default=str), flush=True)
 
 
-# -- in the test's process -------------------------------------------------------------------------
+# -- in the test's process
 
 
 class Raised(NamedTuple):

@@ -1,7 +1,4 @@
-"""Private names of PynamoDB: what other tests do not notice of them, and that they are in one module.
-
-Those of keys, connections, schemas and versions are noticed wherever rows and tables are used.
-"""
+"""Each private name of PynamoDB in use still means what the library takes it for."""
 
 import ast
 import inspect
@@ -22,11 +19,62 @@ class Order(Model):
         table_name = "orders"
         region = "eu-west-1"
         host = "http://127.0.0.1:9"  # nothing is sent
+        aws_access_key_id = "model's"
+        aws_secret_access_key = "x"
 
     shop = UnicodeAttribute(hash_key=True, attr_name="s")
     number = NumberAttribute(range_key=True, attr_name="n")
     version = VersionAttribute(attr_name="v")
     note = UnicodeAttribute(null=True)
+
+
+class Shop(Model):
+    class Meta:
+        table_name = "shops"
+        region = "eu-west-1"
+
+    name = UnicodeAttribute(hash_key=True)
+
+
+@pytest.fixture
+def connection():
+    return Connection(region="eu-west-1", host="http://127.0.0.1:9")
+
+
+def test_keys_are_named_as_the_attributes_and_serialized_as_in_a_request():
+    assert (private.hash_key_name(Order), private.range_key_name(Order)) == ("shop", "number")
+    assert (private.hash_key_name(Shop), private.range_key_name(Shop)) == ("name", None)
+    assert private.serialized_key(Order("a", 1)) == ("a", "1")
+    assert private.serialized_key(Shop("a")) == ("a", None)
+
+
+def test_schema_is_what_create_table_is_asked_for():
+    schema = private.schema_of(Order)
+    keys = {each["AttributeName"]: each["KeyType"] for each in schema["key_schema"]}
+    assert keys == {"s": "HASH", "n": "RANGE"}
+    definitions = schema["attribute_definitions"]
+    types = {each["AttributeName"]: each["AttributeType"] for each in definitions}
+    assert types == {"s": "S", "n": "N"}
+
+
+def test_connection_is_the_models_own_until_it_is_forgotten():
+    own = private.connection_of(Order)
+    assert own is private.connection_of(Order)
+    assert own.table_name == "orders"
+    assert own.connection.host == "http://127.0.0.1:9"
+    private.forget_connection(Order)
+    assert private.connection_of(Order) is not own
+
+    # a subclass would have its parent's
+    class Copy(Order):
+        class Meta:
+            table_name = "orders"
+            region = "us-east-1"
+            host = None
+
+    private.forget_connection(Copy)
+    assert private.connection_of(Copy).connection.region == "us-east-1"
+    assert private.connection_of(Order).connection.region == "eu-west-1"
 
 
 @pytest.mark.parametrize(("is_left_alone", "attempts"), [(False, 1), (True, 4)])
@@ -36,16 +84,35 @@ def test_client_makes_one_attempt_whatever_the_settings_say(monkeypatch, is_left
     table = TableConnection("orders", region="eu-west-1", max_retry_attempts=0)
     if not is_left_alone:
         private.without_retry_modes(table)
-    assert table.connection.client.meta.config.retries["total_max_attempts"] == attempts
+    config = table.connection.client.meta.config  # type: ignore[attr-defined]  # botocore's
+    assert config.retries["total_max_attempts"] == attempts
 
 
-def test_transaction_knows_its_token_and_its_items_in_the_order_of_the_request():
+def test_access_key_is_the_models():
+    assert private.access_key_of(private.connection_of(Order).connection) == "model's"
+    assert private.access_key_of(Connection(region="eu-west-1")) is None
+
+
+def test_version_condition_adds_the_next_version_to_a_put_and_to_an_update():
+    row = Order("a", 1, version=3)
+    attributes = {}
+    condition = private.version_condition(row, attributes, None)
+    assert str(condition) == "v = {'N': '3'}"
+    assert attributes == {"v": {"N": "4"}}
+    actions = []
+    private.version_condition(row, None, actions)
+    assert [str(action) for action in actions] == ["v {'N': '1'}"]
+    assert str(private.version_condition(Order("a", 1), {}, None)) == "attribute_not_exists (v)"
+    assert private.version_condition(Shop("a"), {}, None) is None
+
+
+def test_transaction_knows_its_connection_token_and_items_in_the_order_of_the_request(connection):
     """A reason of a cancellation has no more than its place to say which item it is about."""
     sent = []
-    connection = Connection(region="eu-west-1")
-    connection.dispatch = lambda _, kwargs: sent.append(kwargs) or {}
+    connection.dispatch = lambda _, kwargs: sent.append(kwargs) or {}  # type: ignore[method-assign, assignment]
     assert private.request_token_of(TransactWrite(connection=connection)) is None
     with TransactWrite(connection=connection, client_request_token="t") as transaction:
+        assert private.connection_of_transaction(transaction) is connection
         assert private.request_token_of(transaction) == "t"
         transaction.save(Order("a", 2))
         transaction.condition_check(Order, "a", 4, Order.note.exists())
@@ -56,18 +123,62 @@ def test_transaction_knows_its_token_and_its_items_in_the_order_of_the_request()
     assert [next(iter(each.items())) for each in sent[0]["TransactItems"]] == items
 
 
-def private_names(text):
-    return {
-        node.attr
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_")
-    }
+def test_options_are_what_the_caller_asked_to_be_shown(connection):
+    assert private.options_of(TransactWrite(connection=connection)) == {}
+    options = {"return_consumed_capacity": "TOTAL", "return_item_collection_metrics": "SIZE"}
+    shown = {"ReturnConsumedCapacity": "TOTAL", "ReturnItemCollectionMetrics": "SIZE"}
+    assert private.options_of(TransactWrite(connection=connection, **options)) == shown
+
+
+def test_versions_of_instances_follow_an_applied_transaction(connection):
+    transaction = TransactWrite(connection=connection)
+    new, old = Order("a", 1), Order("a", 2, version=5)
+    transaction.save(new)
+    transaction.save(old)
+    private.update_local_versions(transaction)
+    assert (new.version, old.version) == (1, 6)
+
+
+def test_commit_that_is_put_in_place_commits_each_transaction(connection):
+    committed = []
+
+    def commit(transaction):
+        committed.append(transaction)
+
+    before = private.replace_commit(TransactWrite, commit)
+    try:
+        with TransactWrite(connection=connection) as transaction:
+            transaction.save(Order("a", 1))
+        assert committed == [transaction]
+    finally:
+        assert private.replace_commit(TransactWrite, before) is commit
+
+
+def test_each_function_has_a_test():
+    functions = {name for name, _ in inspect.getmembers(private, inspect.isfunction)}
+    own = {name for name in functions if getattr(private, name).__module__ == private.__name__}
+    tree = ast.parse(Path(__file__).read_text())
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert own - used == set()
 
 
 def test_private_names_of_pynamodb_are_in_that_module_alone():
+    names = {
+        node.attr
+        for node in ast.walk(ast.parse(inspect.getsource(private)))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_")
+    }
     # our own modules have connections too
-    names = private_names(inspect.getsource(private)) - {"_connection"}
+    names -= {"_connection"}
     assert len(names) >= 14
     own = Path(inspect.getfile(private))
-    for path in set(own.parents[1].rglob("*.py")) - {own}:
-        assert names.isdisjoint(private_names(path.read_text())), path
+    package = own.parents[1]
+    others = {path: path.read_text() for path in package.rglob("*.py") if path != own}
+    elsewhere = [
+        f"{path.relative_to(package)}: {node.attr}"
+        for path, text in others.items()
+        if any(name in text for name in names)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and node.attr in names
+    ]
+    assert elsewhere == []

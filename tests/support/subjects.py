@@ -1,13 +1,12 @@
 """Locks of every kind, and writes under a lock in every way, each kind and way by the same names.
 
-The fixtures `subject` and `written` of subject_fixtures.py run one test over all of them.
+The fixtures `subject` and `written` of conftest.py run one test over all of them.
 """
-
-from __future__ import annotations
 
 import asyncio
 import inspect
 import uuid
+from functools import partial
 
 from group_scene import TRANSACT, Keys, that
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -29,6 +28,9 @@ def assert_changes_nothing(scene, kept):
     reply = kept.apply()
     # DynamoDB knows a transaction again by its token for ten minutes, and answers as it did at first
     assert reply.error in REFUSALS or (reply.status == 200 and kept.kept.op == TRANSACT)
+    transactions = [each for each in (kept.kept, *scene.proxy.of(TRANSACT)) if each.op == TRANSACT]
+    for each in transactions:
+        scene.proxy.replay(each, ClientRequestToken=str(uuid.uuid4()))
     assert scene.everything == before
 
 
@@ -50,6 +52,24 @@ class Awaited:
         if not inspect.iscoroutinefunction(value):
             return value
         return lambda *args, **kwargs: asyncio.run(value(*args, **kwargs))
+
+
+class FromTicket:
+    """A lock that the other client acquires and detaches, and that is attached here."""
+
+    def __init__(self, subject, **options):
+        self._subject, self._options = subject, options
+        self._lock = Mutex.for_key(subject.scene.key, **options)
+
+    def acquire(self, *, blocking=True, timeout=None):
+        ticket = self._subject.taken().detach()
+        patience = 0 if not blocking else timeout
+        options = self._options if patience is None else {**self._options, "timeout": patience}
+        self._lock = Mutex.attach(ticket, **options)
+        return True
+
+    def __getattr__(self, name):
+        return getattr(self._lock, name)
 
 
 class Claims:
@@ -127,8 +147,9 @@ class Claims:
 
 # -- locks of every kind ---------------------------------------------------------------------------
 
+DELETED = "deleted at release"
 SUBJECTS = [
-    *("one lock", "several keys", "any of", "semaphore", "task", "fair lock"),
+    *("one lock", "several keys", "any of", "semaphore", "task", "fair lock", "ticket", DELETED),
     *("row", "row in a lock table", "several rows", "several rows in a lock table"),
 ]
 MAIN = ["one lock", "several keys", "row"]
@@ -156,47 +177,43 @@ class Subject(Claims):
     def __init__(self, name, scene):
         self.name, self.scene, self.proxy = name, scene, scene.proxy
         self.is_together = name in TOGETHER
+        self._kinds = {"ticket": {"acquire": "attach"}, DELETED: {"release": "DeleteItem"}}.get(
+            name, {}
+        )
         self._options = {}
-        if name in ("row", "row in a lock table"):
-            lock = scene.lock()
-            self._make, self.other = scene.lock, scene.other
-            model, keys = (
-                (scene.locks, [lock.key]) if scene.in_table else (scene.there, [scene.key])
-            )
-        elif "rows" in name:
-            rows = Rows(scene)
-            self._make, self.other = (
-                rows.locks,
-                lambda **options: rows.scene.there.locked(
-                    rows.keys[-1], **{"owner": "other", "timeout": 20, **options}
-                ),
-            )
-            model, keys = scene.there, rows.keys
+        model, keys = scene.there, [scene.key]
+        if "row" in name:
+            rows = Rows(scene) if self.is_together else None
+            self._rows = keys = rows.keys if rows else keys
+            self._make = rows.locks if rows else scene.lock
+            others = {"owner": "other", "timeout": 20, "auto_renew": False}
+            self.other = lambda **options: scene.there.locked(self._rows[-1], **others | options)
             if scene.in_table:
                 model, keys = scene.locks, [scene.there.locked(key).key for key in keys]
         else:
-            model, keys = scene.there, [scene.key]
-            self._options = {"model": scene.here}
+            options = {"model": scene.here} | (
+                {"delete_on_release": True} if name == DELETED else {}
+            )
+            self._options = options
             if name == "several keys":
                 keys = Keys(scene).keys
-                self._make = lambda **options: Mutex.for_keys(keys, **options)
+                self._make = partial(Mutex.for_keys, keys)
             elif name == "any of":
                 # the other one is not free
-                name = f"{scene.key}-held"
-                held(Mutex.for_key(name, model=model, lease=600, auto_renew=False))
-                self._make = lambda **options: Mutex.any_of([scene.key, name], **options)
+                taken = f"{scene.key}-held"
+                held(Mutex.for_key(taken, model=model, lease=600, auto_renew=False))
+                self._make = partial(Mutex.any_of, [scene.key, taken])
             elif name == "semaphore":
                 keys = [f"{scene.key}#permit-1"]
-                self._make = lambda **options: Semaphore.for_key(scene.key, permits=1, **options)
+                self._make = partial(Semaphore.for_key, scene.key, permits=1)
             elif name == "task":
                 self._make = lambda **options: Awaited(AsyncMutex.for_key(scene.key, **options))
+            elif name == "ticket":
+                self._make = partial(FromTicket, self)
             else:
-                fair = name == "fair lock"
-                self._make = lambda **options: Mutex.for_key(scene.key, fair=fair, **options)
-            self.other = lambda **options: Mutex.for_key(
-                keys[-1],
-                **{"model": model, "owner": "other", "timeout": 20, "auto_renew": False} | options,
-            )
+                self._make = partial(Mutex.for_key, scene.key, fair=name == "fair lock")
+            others = {"model": model, "owner": "other", "timeout": 20, "auto_renew": False}
+            self.other = lambda **options: Mutex.for_key(keys[-1], **others | options)
         self.places = [(model, key) for key in keys]
         self.proxy.start_anew()
 
@@ -213,6 +230,7 @@ class Subject(Claims):
         if self.is_together:
             return {"when": that(kind)}
         key = {"S": self.places[0][1]}
+        kind = self._kinds.get(kind, kind)
         return {"op": kind, "when": lambda body: key in body.get("Key", {}).values()}
 
     def of(self, kind):
@@ -227,12 +245,33 @@ class Subject(Claims):
 
     def owns(self, lock):
         """Whether the rows show a lock's own claims."""
-        claims = [
-            (claim["token"]["S"], int(claim["version"]["N"]), "expires_at" in claim)
-            for claim in self.claims
-        ]
+        claims = [(claim["token"]["S"], "expires_at" in claim) for claim in self.claims]
         locks = lock._locks if self.is_together else [lock]
-        return claims == [(each.token, each.fencing_token, True) for each in locks]
+        if claims != [(each.token, True) for each in locks]:
+            return False
+        versions = [int(claim["version"]["N"]) for claim in self.claims]
+        return self.name == DELETED or versions == [each.fencing_token for each in locks]
+
+    def write(self, lock, what="mine"):
+        """Write under it: the payloads of locks, the rows of row locks."""
+        if "row" not in self.name:
+            for each in lock._locks if self.is_together else [lock]:
+                each.save_data(what)
+        elif self.is_together:
+            with lock.transaction(unlock=False) as transaction:
+                for row in lock._rows_of(lock._current("rows")):
+                    row.last = what
+                    transaction.save(row)
+        else:
+            lock.row.last = what
+            lock.row.save()
+
+    @property
+    def content(self):
+        """What was written, in each place."""
+        if "row" not in self.name:
+            return [model.get(key, consistent_read=True).data for model, key in self.places]
+        return [self.scene.there.get(key, consistent_read=True).last for key in self._rows]
 
 
 # -- writes under a lock, in every way -------------------------------------------------------------

@@ -292,14 +292,16 @@ def test_hanging_renewal_delays_neither_its_own_loss_nor_another_lock(table, pro
     here, of_hanging = through(proxy, table, read_timeout=LONG), OnLost()
     hangs = held(Mutex.for_key("hangs", model=here, on_lost=of_hanging))
     lives = held(Mutex.for_key("lives", model=here))
+    proxy.next(stall(), op="renew", when=key_is("hangs once"))
+    once = held(Mutex.for_key("hangs once", model=here))
     held(Mutex.for_key("dies", model=here, on_lost=on_lost))
     clock.advance(11)
-    proxy.wait(3, "renew")
+    proxy.wait(4, "renew")
     until(lambda: lives.remaining > 25)
     table("dies").delete(add_version_condition=False)
     clock.advance(11)
     assert on_lost.wait()[1] is Loss.DELETED
-    until(lambda: lives.remaining > 25)
+    until(lambda: min(lives.remaining, once.remaining) > 25)
     clock.advance(hangs.remaining - 0.01)
     assert hangs.held
     clock.advance(0.02)

@@ -1,12 +1,11 @@
 """I4: a request that the network delivers late, or twice, is harmless."""
 
-import uuid
-
 import pytest
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from row_scene import TRANSACT, delete, save, update
 from scene import held
 from subjects import (
+    DELETED,
     MAIN,
     OF_KEYS,
     OF_ROWS,
@@ -19,14 +18,17 @@ from subjects import (
 )
 
 from dev.faultproxy import Fault, deny, drop_request, duplicate, late
-from pynamodb_mutex import MutexLostError, MutexNotHeldError, RowLockedError
-from pynamodb_mutex.exceptions import Loss
+from pynamodb_mutex import Loss, MutexLostError, MutexNotHeldError, RowLockedError
 from pynamodb_mutex.testing import expire
 
 
-def of(*subjects):
-    """Run a test for some kinds of locks."""
-    return pytest.mark.parametrize("subject", subjects, indirect=True)
+def of(*names, fixture="subject"):
+    """Run a test for some kinds of locks, or ways to write."""
+    return pytest.mark.parametrize(fixture, names, indirect=True)
+
+
+def by(*ways):
+    return of(*ways, fixture="written")
 
 
 def first_attempt_kept(subject, kind):
@@ -53,19 +55,19 @@ MEANWHILE = {
 }
 
 
-# an acquire is applied where the lock is free, a renewal where the claim is still ours
-EXCEPTIONS = [("acquire", "forced"), ("renew", "expired")]
 CASES = [(kind, then) for then in MEANWHILE for kind in ("acquire", "renew")]
+FEW = [case for case in CASES if case[1] in ("nothing", "released", "forced, taken")]
+# an acquire is applied where the lock is free, a renewal where the claim is still ours
+EXCEPTIONS = [
+    (name, *case) for name in MAIN for case in [("acquire", "forced"), ("renew", "expired")]
+]
+# as documented of delete_on_release: without a tombstone nothing shows that the acquisition is over
+EXCEPTIONS.append((DELETED, "acquire", "released"))
 
 
 @pytest.mark.parametrize(
     ("subject", "kind", "then"),
-    crossed(
-        MAIN,
-        [case for case in CASES if case not in EXCEPTIONS],
-        OTHERS,
-        [case for case in CASES if case[1] in ("nothing", "released", "forced, taken")],
-    ),
+    [case for case in crossed(MAIN, CASES, OTHERS, FEW) if case not in EXCEPTIONS],
     indirect=["subject"],
 )
 def test_late_request_of_a_lock_changes_nothing(subject, kind, then):
@@ -86,7 +88,14 @@ def test_late_request_of_a_lock_changes_nothing(subject, kind, then):
         assert lock.loss is Loss.TAKEN
 
 
-@pytest.mark.parametrize("then", ["nothing", "acquired again", "taken"])
+@pytest.mark.parametrize(
+    ("subject", "then"),
+    [
+        *crossed(SUBJECTS, ["nothing", "acquired again", "taken"], [], []),
+        ("row", "written without the lock"),
+    ],
+    indirect=["subject"],
+)
 def test_late_release_changes_nothing(subject, then):
     lock = subject.held()
     kept = first_attempt_kept(subject, "release")
@@ -98,12 +107,14 @@ def test_late_release_changes_nothing(subject, then):
         return
     if then == "acquired again":
         assert lock.acquire()
-    else:
+    elif then == "taken":
         subject.taken()
+    else:
+        save(subject.scene.row, "unlocked")
     assert_changes_nothing(subject, kept)
 
 
-@of(*[name for name in SUBJECTS if name not in TOGETHER])
+@of(*[name for name in SUBJECTS if name not in (*TOGETHER, "ticket")])
 def test_late_acquire_on_the_tombstone_of_another_is_believed_by_nobody(subject):
     # the one exception that one request cannot prevent
     kept = first_attempt_kept(subject, "acquire")
@@ -138,31 +149,6 @@ def test_late_acquire_on_the_tombstone_of_another_does_not_help_the_old_holder(s
     assert not lock.held
 
 
-@pytest.mark.real
-@of("several keys")
-def test_late_transactions_of_locks_change_nothing_when_they_are_forgotten(subject):
-    kept = first_attempt_kept(subject, "acquire")
-    lock = subject.held()
-    lock.renew()
-    lock.release()
-
-    def assert_all_change_nothing():
-        before = subject.everything
-        kept.apply()
-        for seen in subject.proxy.of(TRANSACT):
-            # as after the ten minutes for which DynamoDB remembers them
-            subject.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4()))
-        assert subject.everything == before
-
-    assert_all_change_nothing()
-    with subject.lock() as again:
-        assert_all_change_nothing()
-        assert again.held
-    subject.taken()
-    assert_all_change_nothing()
-
-
-@pytest.mark.real
 @of("several keys")
 def test_renewal_that_an_engine_without_memory_gets_twice_is_applied_once(subject):
     def twice(exchange):
@@ -182,51 +168,30 @@ def test_renewal_that_an_engine_without_memory_gets_twice_is_applied_once(subjec
 # -- one lock --------------------------------------------------------------------------------------
 
 
-def test_shorter_renewal_does_not_move_the_end_back(scene):
-    mutex = held(scene.mutex())
-    mutex.renew(lease=600)
-    end, left = scene.row.expires_at, mutex.remaining
-    mutex.renew(lease=1)
-    assert scene.row.expires_at >= end
-    assert mutex.remaining > left - 60
-    assert scene.row.lease > 500  # who watches waits for what the holder may believe
-
-
-@pytest.mark.real
-def test_late_disowning_of_a_given_up_acquire_does_not_touch_the_next_claim(scene):
-    kept = late()
+def test_late_disowning_and_late_force_do_not_touch_later_claims(scene):
+    late_disown, late_force = late(), late()
     scene.proxy.always(drop_request(), op="acquire")
-    scene.proxy.next(kept, op="disown")
+    scene.proxy.next(late_disown, op="disown")
     mutex = scene.mutex()
     with pytest.raises(UpdateError):
         mutex.acquire(timeout=0)
     scene.proxy.clear()
-    assert mutex.acquire()
-    assert_changes_nothing(scene, kept)
-    assert mutex.held
-
-
-@pytest.mark.real
-def test_late_force_does_not_break_a_later_claim(scene):
-    kept = late()
-    scene.taken()
-    scene.proxy.next(kept, op="force")
+    held(mutex)
+    assert_changes_nothing(scene, late_disown)
+    scene.proxy.next(late_force, op="force")
     assert scene.here.force_release(scene.key)
     other = scene.taken()
-    assert_changes_nothing(scene, kept)
-    other.renew()
-    other.release()
-    assert_changes_nothing(scene, kept)
-
-
-# -- rows that are deleted at the release ----------------------------------------------------------
+    for end in (other.renew, other.release):
+        assert_changes_nothing(scene, late_disown)
+        assert_changes_nothing(scene, late_force)
+        end()
+    assert_changes_nothing(scene, late_force)
 
 
 @pytest.mark.parametrize("copy", [True, False])
 def test_acquire_that_lands_where_the_row_was_deleted_makes_a_claim_that_nobody_believes(
     scene, copy
 ):
-    # as documented of delete_on_release: without a tombstone nothing shows that the acquisition is over
     kept = late()
     scene.proxy.next(*[] if copy else [kept], op="acquire")
     mutex = held(scene.mutex(delete_on_release=True))
@@ -244,18 +209,6 @@ def test_acquire_that_lands_where_the_row_was_deleted_makes_a_claim_that_nobody_
     assert not scene.other().acquire(blocking=False)
     expire(scene.key, scene.there)  # it ends at the end that it carries
     assert scene.other().acquire(blocking=False)
-
-
-def test_late_release_that_deletes_does_not_touch_the_row_of_another(scene):
-    kept = late()
-    mutex = held(scene.mutex(delete_on_release=True))
-    scene.proxy.next(kept, op="DeleteItem")
-    mutex.release()
-    scene.taken()
-    assert_changes_nothing(scene, kept)
-
-
-# -- hand-over -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("released", [False, True])
@@ -327,11 +280,6 @@ DELETING = [way for way in OF_ROWS if "delete" in way]
 KEEPING = [*OF_KEYS, *[way for way in OF_ROWS if way not in DELETING]]
 
 
-def by(*ways):
-    """Run a test for some ways to write."""
-    return pytest.mark.parametrize("written", ways, indirect=True)
-
-
 def late_write(written, **options):
     """Write by a second attempt, while the network keeps the first; return that."""
     kept = late()
@@ -339,15 +287,6 @@ def late_write(written, **options):
     written.acquire()
     written.write("first", **options)
     return kept
-
-
-def assert_forgotten_ones_change_nothing(written):
-    """See that transactions are refused also when DynamoDB has forgotten them, after ten minutes."""
-    before = written.everything
-    for seen in written.proxy.of(TRANSACT):
-        reply = written.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4()))
-        assert reply.error in REFUSALS
-    assert written.everything == before
 
 
 ALONE = [way for way in KEEPING if "plain" not in way and "guarded" not in way]
@@ -362,13 +301,6 @@ def test_late_write_changes_nothing(written, then):
     kept = late_write(written)
     THEN[then](written)
     assert_changes_nothing(written, kept)
-    assert_forgotten_ones_change_nothing(written)
-
-
-@pytest.mark.real
-@by("data", "transaction")
-def test_late_write_changes_nothing_on_real_engines(written):
-    test_late_write_changes_nothing(written, "write again")
 
 
 @by(*DELETING)
@@ -384,14 +316,7 @@ def test_late_delete_changes_nothing(written, then):
     if then == "locked":
         written.taken()
     assert_changes_nothing(written, kept)
-    assert_forgotten_ones_change_nothing(written)
     assert then == "nothing" or scene.row.last == "made anew"
-
-
-@pytest.mark.real
-@by("table alone delete")
-def test_late_delete_changes_nothing_on_real_engines(written):
-    test_late_delete_changes_nothing(written, "made anew")
 
 
 @by(*[f"{place} alone {what}" for place in ("row", "table") for what in ("save", "update")])
@@ -419,26 +344,6 @@ def test_given_up_write_of_a_lost_lock_changes_nothing(written):
     assert_changes_nothing(written, kept)
 
 
-@by("row alone update")
-def test_given_up_write_that_lands_unlocks(written):
-    # nobody knows its outcome: the lock then is free, and the next write is refused truly
-    kept = late()
-    written.proxy.next(kept, deny(), op=written.op)
-    written.acquire()
-    with pytest.raises(PynamoDBException):
-        written.write(unlock=True)
-    assert not written.row.is_locked  # as far as anybody may rely on it
-    assert kept.apply().status == 200
-    assert written.is_free
-    with pytest.raises(MutexLostError) as raised:
-        written.write_next("late")
-    assert raised.value.applied is False
-    assert written.content[1] == "mine"
-
-
-# -- rows: the lock's own requests after writes ----------------------------------------------------
-
-
 @of("row")
 @pytest.mark.parametrize("kind", ["acquire", "renew"])
 @pytest.mark.parametrize(
@@ -456,24 +361,10 @@ def test_late_request_of_a_lock_changes_nothing_after_a_write(subject, kind, wri
     assert subject.scene.gone is (write is delete)
 
 
-@pytest.mark.real
-@of("row")
-def test_late_acquire_does_not_bring_back_a_deleted_row(subject):
-    test_late_request_of_a_lock_changes_nothing_after_a_write(subject, "acquire", delete, {})
-
-
-@of("row")
-def test_late_release_changes_nothing_after_an_unlocked_save(subject):
-    kept = first_attempt_kept(subject, "release")
-    subject.held().release()
-    save(subject.scene.row, "unlocked")
-    assert_changes_nothing(subject, kept)
-
-
 # -- rows: writes without the lock -----------------------------------------------------------------
 
 
-@pytest.mark.real  # botocore repeats what nobody guards
+@pytest.mark.real("embedded")  # botocore repeats what nobody guards
 def test_late_unlocked_save_does_not_write_over_the_next_one(row_scene):
     kept = late()
     row_scene.proxy.next(kept, op="PutItem")
@@ -483,7 +374,6 @@ def test_late_unlocked_save_does_not_write_over_the_next_one(row_scene):
     assert_changes_nothing(row_scene, kept)
 
 
-@pytest.mark.real
 def test_late_unlocked_writes_do_not_touch_a_row_that_is_locked(row_scene):
     all_kept = []
     for write in (save, update, delete):
@@ -510,9 +400,6 @@ def test_late_attempt_of_an_unlocked_write_may_follow_its_refusal(any_scene):
     # the holder has released the row: nothing refuses the first attempt any more
     assert kept.apply().status == 200
     assert any_scene.old.get(any_scene.key, consistent_read=True).last == "late"
-
-
-# -- all of them -----------------------------------------------------------------------------------
 
 
 def history(scene):

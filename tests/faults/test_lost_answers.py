@@ -90,6 +90,13 @@ def test_renewal_whose_answer_is_lost_is_repeated_and_only_ever_later(subject, l
     assert max(ends[-1]) - min(ends[-1]) < 1
     assert lock.held
     assert subject.owns(lock)
+    lock.renew(lease=600)
+    ends, left = subject.ends, lock.remaining
+    lock.renew(lease=1)
+    assert subject.ends >= ends
+    assert lock.remaining > left - 60
+    # who watches waits for what the holder may believe
+    assert min(float(claim["lease"]["N"]) for claim in subject.claims) > 500
     lock.release()
 
 

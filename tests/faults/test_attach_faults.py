@@ -10,7 +10,7 @@ import pytest
 from hearing import until
 from pynamodb.exceptions import GetError, UpdateError
 from scene import held
-from subjects import LOSSES, assert_changes_nothing
+from subjects import LOSSES, assert_changes_nothing, of
 
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, deny, drop_answer, drop_request, throttle
@@ -183,7 +183,7 @@ def test_attach_that_is_doubled(scene, ticket):
     assert scene.row.expires_at is None
 
 
-@pytest.mark.parametrize("subject", ["ticket"], indirect=True)
+@of("ticket")
 @pytest.mark.parametrize(("lose_it", "loss"), LOSSES)
 def test_attach_whose_claim_is_lost_before_the_repeat(subject, lose_it, loss):
     subject.proxy.next(drop_answer(getattr(subject, lose_it)), op="attach")

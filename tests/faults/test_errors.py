@@ -18,7 +18,7 @@ from pynamodb.exceptions import (
     UpdateError,
 )
 from scene import held
-from subjects import DELETED, SUBJECTS, TOGETHER, crossed
+from subjects import DELETED, SUBJECTS, TOGETHER, crossed, of
 
 from dev import faultproxy as net
 from dev.faultproxy import deny, drop_answer, drop_request, page, refuse, server_error, throttle
@@ -98,7 +98,7 @@ def test_failure_that_passes_is_repeated(subject, kind, fault):
 
 
 @pytest.mark.real("embedded")  # botocore falls over it
-@pytest.mark.parametrize("subject", ["one lock"], indirect=True)
+@of("one lock")
 def test_null_is_no_answer(subject):
     fault = partial(page, 200, content=b"null", apply=True)
     test_failure_that_passes_is_repeated(subject, "acquire", fault)

@@ -14,21 +14,14 @@ from subjects import (
     SUBJECTS,
     TOGETHER,
     assert_changes_nothing,
+    by,
     crossed,
+    of,
 )
 
 from dev.faultproxy import Fault, deny, drop_request, duplicate, late
 from pynamodb_mutex import Loss, MutexLostError, MutexNotHeldError, RowLockedError
 from pynamodb_mutex.testing import expire
-
-
-def of(*names, fixture="subject"):
-    """Run a test for some kinds of locks, or ways to write."""
-    return pytest.mark.parametrize(fixture, names, indirect=True)
-
-
-def by(*ways):
-    return of(*ways, fixture="written")
 
 
 def first_attempt_kept(subject, kind):

@@ -10,7 +10,7 @@ import pytest
 from hearing import OnLost, hearing, until
 from pynamodb.exceptions import PynamoDBException
 from scene import held
-from subjects import DELETED, LOSSES, MAIN, OTHERS, crossed
+from subjects import DELETED, LOSSES, MAIN, OTHERS, crossed, of
 
 from dev.faultproxy import after, deny, drop_answer, page, server_error, set_date, stall, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError
@@ -18,11 +18,6 @@ from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldEr
 GENEROUS = 60.0
 LONG = 100.0
 """Seconds for which an answer is waited for: longer than anything here waits for other reasons."""
-
-
-def of(*subjects):
-    """Run a test for some kinds of locks."""
-    return pytest.mark.parametrize("subject", subjects, indirect=True)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from scene import Acquiring, Scene, held
-from subjects import DELETED, LOSSES, MAIN, OTHERS, SUBJECTS, TOGETHER, crossed
+from subjects import DELETED, LOSSES, MAIN, OTHERS, SUBJECTS, TOGETHER, crossed, of
 
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, drop_answer, drop_request
@@ -41,9 +41,7 @@ def test_acquire_that_was_applied_is_recognised(subject, lose, times, how):
     assert subject.is_free
 
 
-@pytest.mark.parametrize(
-    "subject", [name for name in SUBJECTS if name not in (*TOGETHER, "ticket")], indirect=True
-)
+@of(*[name for name in SUBJECTS if name not in (*TOGETHER, "ticket")])
 def test_acquire_whose_claim_was_broken_before_the_repeat_is_made_anew(subject):
     subject.proxy.next(drop_answer(then=subject.force), **subject.on("acquire"))
     lock = subject.held()
@@ -153,7 +151,7 @@ def test_release_is_a_release_if_another_acquired_before_the_repeat(subject):
     assert subject.claims[-1]["token"]["S"] == other.token
 
 
-@pytest.mark.parametrize("subject", ["one lock"], indirect=True)
+@of("one lock")
 @pytest.mark.parametrize(
     ("lose_it", "fault", "loss"),
     [
@@ -282,7 +280,7 @@ def test_hand_over_whose_answer_is_lost_is_recognised(scene, lose, times):
     assert scene.row.expires_at is None
 
 
-@pytest.mark.parametrize("subject", ["one lock"], indirect=True)
+@of("one lock")
 @pytest.mark.parametrize(
     ("fault", "lose_it", "loss"),
     [*[(net.after, *each) for each in LOSSES], (drop_answer, "forced_and_taken", None)],

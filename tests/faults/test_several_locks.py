@@ -101,9 +101,12 @@ def test_refusal_without_a_visible_reason_ends_with_the_callers_patience(keys, o
 @in_two_ways
 @pytest.mark.parametrize("unlock", [True, False])
 def test_transaction_of_rows_whose_answer_is_lost_is_applied_once(rows, lose, unlock):
-    with rows.locks() as locked:
-        rows.scene.proxy.next(lose(), lose(), op=TRANSACT)
+    locks, believed = rows.locks(), []
+    with locks as locked:
+        note = lose(then=lambda: believed.append(locks.held))
+        rows.scene.proxy.next(note, lose(), op=TRANSACT)
         add_unread(rows, locked, unlock=unlock)
+        assert [*believed, locks.held] == [not unlock] * 2
         assert rows.scene.applied(TRANSACT) == [True, True, False, False]
     assert rows.balances == [1, 1, 1]
     assert all(rows.free())

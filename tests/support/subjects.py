@@ -8,6 +8,7 @@ import inspect
 import uuid
 from functools import partial
 
+import pytest
 from group_scene import TRANSACT, Keys, that
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
@@ -39,6 +40,16 @@ def crossed(names, cases, others, few):
     pairs = [(name, case) for name in names for case in cases]
     pairs += [(name, case) for name in others for case in few]
     return [(name, *case) if isinstance(case, tuple) else (name, case) for name, case in pairs]
+
+
+def of(*subjects):
+    """Run a test for some kinds of locks."""
+    return pytest.mark.parametrize("subject", subjects, indirect=True)
+
+
+def by(*ways):
+    """Run a test for some ways to write."""
+    return pytest.mark.parametrize("written", ways, indirect=True)
 
 
 class Awaited:
@@ -459,6 +470,9 @@ class WrittenByRow(Written):
         other = self.expired_and_taken()
         other.row.last = "other"
         other.row.save(unlock=True)
+
+    def overwrite(self):
+        self.scene.overwrite()
 
     def calls_of_three_threads(self):
         rows = [type(self.row)(self.row.name) for _ in range(3)]

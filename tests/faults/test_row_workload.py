@@ -17,19 +17,7 @@ from pathlib import Path
 import pytest
 from row_writer import LEASE, ROWS, models
 
-from dev.faultproxy import (
-    Fault,
-    apply_then_500,
-    delay,
-    drop_answer,
-    drop_request,
-    duplicate,
-    fault_proxy,
-    late_by,
-    pass_on,
-    server_error,
-    throttle,
-)
+from dev import faultproxy as net
 
 PROCESSES = 4
 WRITES = int(os.environ.get("PYNAMODB_MUTEX_WORKLOAD", "100"))
@@ -40,15 +28,21 @@ def faults(seed):
     """One request in eight meets a fault."""
     chance = random.Random(seed)
     # perhaps after the next write, perhaps after the lease
-    later = late_by(lambda: chance.uniform(0, chance.choice([0.2, 2 * LEASE])))
-    several = [drop_request(), drop_answer(), apply_then_500(), server_error(), throttle()]
-    several += [duplicate(), duplicate("second"), later, later, later, delay(LEASE / 2)]
+    later = net.late_by(lambda: chance.uniform(0, chance.choice([0.2, 2 * LEASE])))
+    several = [
+        net.drop_request(),
+        net.drop_answer(),
+        net.apply_then_500(),
+        net.server_error(),
+        net.throttle(),
+    ]
+    several += [net.duplicate(), net.duplicate("second"), later, later, later, net.delay(LEASE / 2)]
 
     def meet(exchange):
-        fault = chance.choice(several) if chance.random() < 1 / 8 else pass_on()
+        fault = chance.choice(several) if chance.random() < 1 / 8 else net.pass_on()
         fault.meet(exchange)
 
-    return Fault("one in eight", meet)
+    return net.Fault("one in eight", meet)
 
 
 class Writers:
@@ -109,7 +103,7 @@ def test_rows_hold_exactly_what_was_reported_as_applied(engine, tmp_path):
         account(row).save()
     unguarded("unguarded").save()
     with ExitStack() as stack:
-        proxies = [stack.enter_context(fault_proxy(engine)) for _ in range(PROCESSES)]
+        proxies = [stack.enter_context(net.fault_proxy(engine)) for _ in range(PROCESSES)]
         for seed, proxy in enumerate(proxies):
             proxy.always(faults(seed))
         writers = Writers(account.Meta.table_name, proxies, tmp_path)

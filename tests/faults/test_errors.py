@@ -18,7 +18,7 @@ from pynamodb.exceptions import (
     UpdateError,
 )
 from scene import held
-from subjects import DELETED, SUBJECTS, TOGETHER, crossed, of
+from subjects import DELETED, SUBJECTS, TOGETHER, crossed, of, table
 
 from dev import faultproxy as net
 from dev.faultproxy import deny, drop_answer, drop_request, page, refuse, server_error, throttle
@@ -72,13 +72,12 @@ def assert_has_cause(error):
 # -- what passes -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("subject", "kind", "fault"),
+@table(
+    "subject, kind, fault",
     [
         *cases([*FEW, *WRONG], PASSING),
         *[(name, kind, conflict) for name in TOGETHER for kind in KINDS],
     ],
-    indirect=["subject"],
 )
 def test_failure_that_passes_is_repeated(subject, kind, fault):
     subject.proxy.next(fault(), **subject.on(kind))
@@ -104,15 +103,14 @@ def test_null_is_no_answer(subject):
     test_failure_that_passes_is_repeated(subject, "acquire", fault)
 
 
-@pytest.mark.parametrize(
-    ("subject", "fault", "how"),
+@table(
+    "subject, fault, how",
     crossed(
         ["one lock"],
         [(fault, how) for fault in FEW for how in ({"blocking": False}, {"timeout": 0})],
         OTHERS,
         [(server_error, {"blocking": False})],
     ),
-    indirect=["subject"],
 )
 def test_try_is_repeated_after_one_failure_that_passes(subject, fault, how):
     subject.proxy.next(fault(), **subject.on("acquire"))
@@ -213,10 +211,9 @@ def test_first_request_of_a_process_that_fails_is_raised_as_the_failed_read_that
 # -- what does not pass ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("subject", "kind", "fault"),
+@table(
+    "subject, kind, fault",
     [case for case in cases([*FEW_FINAL, NO_TABLE], FINAL) if case[:2] != ("ticket", "acquire")],
-    indirect=["subject"],
 )
 def test_refused_request_is_raised_at_once(subject, kind, fault):
     lock = subject.lock(timeout=-1)

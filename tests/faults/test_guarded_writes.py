@@ -21,7 +21,7 @@ from pynamodb.exceptions import (
 )
 from row_scene import TRANSACT, add_unread, save, update
 from scene import held
-from subjects import LOSSES, OF_KEYS, OF_ROWS, REFUSALS, assert_changes_nothing, by, crossed
+from subjects import LOSSES, OF_KEYS, OF_ROWS, REFUSALS, assert_changes_nothing, by, crossed, table
 
 from dev import faultproxy as net
 from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request, late, throttle
@@ -110,11 +110,7 @@ def test_write_whose_answer_is_lost_is_applied_once(written, lose, times):
     assert written.shown == (2, "second", 0)
 
 
-@pytest.mark.parametrize(
-    ("written", "lose"),
-    crossed(DELETING, [drop_answer, apply_then_500], UNLOCKING, [drop_answer]),
-    indirect=["written"],
-)
+@table("written, lose", crossed(DELETING, [drop_answer, apply_then_500], UNLOCKING, [drop_answer]))
 def test_write_that_ends_a_claim_is_applied_once_and_then_nobody_believes(written, lose):
     lost, seen = [], []
     # a row takes the lock in it with it, but not one in a lock table
@@ -142,15 +138,14 @@ CYCLE = ("cycle_of_another", Loss.TAKEN)
 OVERWRITE = ("overwrite", Loss.DELETED)
 
 
-@pytest.mark.parametrize(
-    ("written", "lose_it", "loss", "options"),
+@table(
+    "written, lose_it, loss, options",
     [
         *crossed(MOST, [(*each, {}) for each in LOSSES], OTHERS, [(*LOSSES[0], {})]),
         *[(way, *CYCLE, {}) for way in (*MOST, *OTHERS)],
         *[(way, *OVERWRITE, {}) for way in those(OF_ROWS, "row")],
-        *crossed(UNLOCKING, [(*LOSSES[at], UNLOCK) for at in (0, 2)], [], []),
+        *crossed(UNLOCKING, [(*LOSSES[at], UNLOCK) for at in (0, 2)]),
     ],
-    indirect=["written"],
 )
 def test_write_refused_at_the_first_attempt_is_not_applied(written, lose_it, loss, options):
     on_lost = OnLost()
@@ -177,11 +172,7 @@ NOT_APPLIED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("written", "fault", "lose_it", "applied"),
-    crossed(MOST, NOT_APPLIED, OTHERS, NOT_APPLIED[1:2]),
-    indirect=["written"],
-)
+@table("written, fault, lose_it, applied", crossed(MOST, NOT_APPLIED, OTHERS, NOT_APPLIED[1:2]))
 def test_write_not_applied_before_the_loss_is_reported_as_far_as_known(
     written, fault, lose_it, applied
 ):
@@ -198,13 +189,12 @@ def test_write_not_applied_before_the_loss_is_reported_as_far_as_known(
 # -- unknown ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("written", "lose", "options"),
+@table(
+    "written, lose, options",
     [
-        *crossed(KEEPING, [(drop_answer, {}), (apply_then_500, {})], [], []),
+        *crossed(KEEPING, [(drop_answer, {}), (apply_then_500, {})]),
         *crossed(KEEPING_TRANSACTIONS, [(drop_answer, {})], UNLOCKING, [(drop_answer, UNLOCK)]),
     ],
-    indirect=["written"],
 )
 def test_write_applied_before_another_took_over_is_unknown(written, lose, options):
     seen = []
@@ -366,15 +356,14 @@ def give_up(written, *faults):
     return kept
 
 
-@pytest.mark.parametrize(
-    ("written", "fault"),
+@table(
+    "written, fault",
     crossed(
         KEEPING,
         [None, drop_request, drop_answer, apply_then_500, late],
         KEEPING_TRANSACTIONS,
         [None, late],
     ),
-    indirect=["written"],
 )
 def test_next_write_goes_through_after_one_that_was_given_up(written, fault):
     """Whether it was applied (by a second attempt, or late) or not."""
@@ -392,10 +381,9 @@ def test_next_write_goes_through_after_one_that_was_given_up(written, fault):
     written.lock.release()
 
 
-@pytest.mark.parametrize(
-    ("written", "between"),
+@table(
+    "written, between",
     crossed(KEEPING, [[], [net.server_error]], KEEPING_TRANSACTIONS, [[net.server_error]]),
-    indirect=["written"],
 )
 def test_given_up_write_that_lands_during_the_next_one_keeps_its_place_before_it(written, between):
     kept = give_up(written, drop_request())
@@ -481,12 +469,11 @@ def test_write_does_not_keep_back_a_renewal_and_is_repeated_if_it_met_one(writte
 ERRORS = {"save": PutError, "update": UpdateError, "delete": DeleteError}
 
 
-@pytest.mark.parametrize(
-    ("written", "renewed"),
+@table(
+    "written, renewed",
     crossed(
         those(OF_ROWS, "row"), [False, True], ["transaction", *those(OF_ROWS, "table")], [False]
     ),
-    indirect=["written"],
 )
 def test_condition_of_the_callers_own_is_no_loss(written, renewed):
     written.acquire()

@@ -17,6 +17,7 @@ from subjects import (
     by,
     crossed,
     of,
+    table,
 )
 
 from dev.faultproxy import Fault, deny, drop_request, duplicate, late
@@ -58,10 +59,9 @@ EXCEPTIONS = [
 EXCEPTIONS.append((DELETED, "acquire", "released"))
 
 
-@pytest.mark.parametrize(
-    ("subject", "kind", "then"),
+@table(
+    "subject, kind, then",
     [case for case in crossed(MAIN, CASES, OTHERS, FEW) if case not in EXCEPTIONS],
-    indirect=["subject"],
 )
 def test_late_request_of_a_lock_changes_nothing(subject, kind, then):
     if kind == "acquire":
@@ -81,13 +81,12 @@ def test_late_request_of_a_lock_changes_nothing(subject, kind, then):
         assert lock.loss is Loss.TAKEN
 
 
-@pytest.mark.parametrize(
-    ("subject", "then"),
+@table(
+    "subject, then",
     [
-        *crossed(SUBJECTS, ["nothing", "acquired again", "taken"], [], []),
+        *crossed(SUBJECTS, ["nothing", "acquired again", "taken"]),
         ("row", "written without the lock"),
     ],
-    indirect=["subject"],
 )
 def test_late_release_changes_nothing(subject, then):
     lock = subject.held()
@@ -285,10 +284,9 @@ def late_write(written, **options):
 ALONE = [way for way in KEEPING if "plain" not in way and "guarded" not in way]
 
 
-@pytest.mark.parametrize(
-    ("written", "then"),
+@table(
+    "written, then",
     crossed(ALONE, THEN, [way for way in KEEPING if way not in ALONE], ["nothing", "write again"]),
-    indirect=["written"],
 )
 def test_late_write_changes_nothing(written, then):
     kept = late_write(written)

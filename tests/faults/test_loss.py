@@ -10,7 +10,7 @@ import pytest
 from hearing import OnLost, hearing, until
 from pynamodb.exceptions import PynamoDBException
 from scene import held
-from subjects import DELETED, LOSSES, MAIN, OTHERS, crossed, of
+from subjects import DELETED, LOSSES, MAIN, OTHERS, crossed, of, table
 
 from dev.faultproxy import after, deny, drop_answer, page, server_error, set_date, stall, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError
@@ -38,15 +38,14 @@ FOUND_BY = {
 BY_ALL = [by for by in FOUND_BY if by != "detach"]
 
 
-@pytest.mark.parametrize(
-    ("subject", "found_by", "lose_it", "loss"),
+@table(
+    "subject, found_by, lose_it, loss",
     [
-        *crossed(MAIN, [(by, *loss) for by in BY_ALL for loss in LOSSES], [], []),
-        *crossed(OTHERS, [(by, *LOSSES[0]) for by in ("release", "renew", "background")], [], []),
+        *crossed(MAIN, [(by, *loss) for by in BY_ALL for loss in LOSSES]),
+        *crossed(OTHERS, [(by, *LOSSES[0]) for by in ("release", "renew", "background")]),
         *[("one lock", "detach", *loss) for loss in LOSSES],
         *[(DELETED, "release", *loss) for loss in LOSSES[1:]],
     ],
-    indirect=["subject"],
 )
 def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
     subject, clock, found_by, lose_it, loss
@@ -228,13 +227,12 @@ def test_lease_that_ended_is_won_back_unless_the_lock_is_gone(
 # -- DynamoDB is not reached, and what hangs -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("subject", "fault"),
+@table(
+    "subject, fault",
     [
         *[("one lock", fault) for fault in (server_error, deny, partial(page, 200))],
         ("several keys", server_error),
     ],
-    indirect=["subject"],
 )
 def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(
     subject, clock, on_lost, fault

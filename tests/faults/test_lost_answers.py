@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from scene import Acquiring, Scene, held
-from subjects import DELETED, LOSSES, MAIN, OTHERS, SUBJECTS, TOGETHER, crossed, of
+from subjects import DELETED, LOSSES, MAIN, OTHERS, SUBJECTS, TOGETHER, crossed, of, table
 
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, drop_answer, drop_request
@@ -22,11 +22,7 @@ RECOGNISED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("subject", "lose", "times", "how"),
-    crossed(MAIN, RECOGNISED, OTHERS, RECOGNISED[-1:]),
-    indirect=["subject"],
-)
+@table("subject, lose, times, how", crossed(MAIN, RECOGNISED, OTHERS, RECOGNISED[-1:]))
 def test_acquire_that_was_applied_is_recognised(subject, lose, times, how):
     subject.proxy.next(*[lose() for _ in range(times)], **subject.on("acquire"))
     lock = subject.lock()
@@ -49,11 +45,7 @@ def test_acquire_whose_claim_was_broken_before_the_repeat_is_made_anew(subject):
     assert subject.owns(lock)
 
 
-@pytest.mark.parametrize(
-    ("subject", "lose"),
-    crossed(MAIN, [drop_answer, apply_then_500, None], OTHERS, [None]),
-    indirect=["subject"],
-)
+@table("subject, lose", crossed(MAIN, [drop_answer, apply_then_500, None], OTHERS, [None]))
 def test_acquire_of_unknown_outcome_is_never_held_and_disowned(subject, lose):
     if lose is None:
         subject.proxy.next(drop_answer(), net.deny(), **subject.on("acquire"))
@@ -70,11 +62,7 @@ def test_acquire_of_unknown_outcome_is_never_held_and_disowned(subject, lose):
     assert subject.other().acquire(blocking=False)
 
 
-@pytest.mark.parametrize(
-    ("subject", "lose"),
-    crossed(MAIN, [drop_answer, apply_then_500], OTHERS, [drop_answer]),
-    indirect=["subject"],
-)
+@table("subject, lose", crossed(MAIN, [drop_answer, apply_then_500], OTHERS, [drop_answer]))
 def test_renewal_whose_answer_is_lost_is_repeated_and_only_ever_later(subject, lose):
     lock = subject.held()
     ends = [subject.ends]
@@ -105,11 +93,7 @@ LOST = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("subject", "lose_it", "loss", "fault"),
-    crossed(MAIN, LOST, OTHERS, LOST[:1]),
-    indirect=["subject"],
-)
+@table("subject, lose_it, loss, fault", crossed(MAIN, LOST, OTHERS, LOST[:1]))
 def test_renewal_is_a_loss_if_it_was_lost_before_the_repeat(subject, lose_it, loss, fault):
     lock = subject.held()
     subject.proxy.next(fault(then=getattr(subject, lose_it)), **subject.on("renew"))
@@ -121,10 +105,9 @@ def test_renewal_is_a_loss_if_it_was_lost_before_the_repeat(subject, lose_it, lo
     assert subject.claims[-1].get("owner") == ({"S": "other"} if loss is Loss.TAKEN else None)
 
 
-@pytest.mark.parametrize(
-    ("subject", "lose", "times"),
+@table(
+    "subject, lose, times",
     crossed(MAIN, [(drop_answer, 1), (apply_then_500, 3)], OTHERS, [(drop_answer, 1)]),
-    indirect=["subject"],
 )
 def test_release_whose_answer_is_lost_is_a_release(subject, lose, times):
     lock = subject.held()

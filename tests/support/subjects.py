@@ -35,11 +35,16 @@ def assert_changes_nothing(scene, kept):
     assert scene.everything == before
 
 
-def crossed(names, cases, others, few):
+def crossed(names, cases, others=(), few=()):
     """Return each of some names with each case, and each other name with a few cases only."""
     pairs = [(name, case) for name in names for case in cases]
     pairs += [(name, case) for name in others for case in few]
     return [(name, *case) if isinstance(case, tuple) else (name, case) for name, case in pairs]
+
+
+def table(names, cases):
+    """Run a test for each case in a table, the first column of which is a kind of lock or a way to write."""
+    return pytest.mark.parametrize(names, cases, indirect=[names.split(",")[0]])
 
 
 def of(*subjects):

@@ -320,21 +320,12 @@ def test_renewal_of_a_claim_goes_on_while_a_write_that_unlocks_is_under_way(row_
 @pytest.mark.real("embedded")
 def test_nobody_believes_after_ctrl_c_while_a_write_that_unlocks_is_under_way(row_scene):
     row = row_scene.locked()
-    done = threading.Event()
-    row_scene.proxy.next(net.stall(done, apply=True), op=row_scene.op("save"))
-
-    def press():
-        row_scene.proxy.wait(1, row_scene.op("save"))
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    pressing = threading.Thread(target=press)
-    pressing.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            save(row, unlock=True)
-    finally:
-        done.set()
-        pressing.join()
+    main, done = threading.main_thread().ident, threading.Event()
+    press = lambda: signal.pthread_kill(main, signal.SIGINT) or done.wait(60)  # noqa: E731 - it is short
+    row_scene.proxy.next(drop_answer(then=press), op=row_scene.op("save"))
+    with pytest.raises(KeyboardInterrupt):
+        save(row, unlock=True)
+    done.set()
     assert belief(row.row_lock) == NO_BELIEF
     other = row_scene.taken()
     row.row_lock.release()
@@ -356,15 +347,10 @@ def give_up(written, *faults):
     return kept
 
 
-@table(
-    "written, fault",
-    crossed(
-        KEEPING,
-        [None, drop_request, drop_answer, apply_then_500, late],
-        KEEPING_TRANSACTIONS,
-        [None, late],
-    ),
-)
+SECOND_ATTEMPTS = [None, late, drop_request, drop_answer, apply_then_500]
+
+
+@table("written, fault", crossed(KEEPING, SECOND_ATTEMPTS, KEEPING_TRANSACTIONS, [None, late]))
 def test_next_write_goes_through_after_one_that_was_given_up(written, fault):
     """Whether it was applied (by a second attempt, or late) or not."""
     kept = give_up(written, *([] if fault in (None, late) else [fault()]))
@@ -381,32 +367,30 @@ def test_next_write_goes_through_after_one_that_was_given_up(written, fault):
     written.lock.release()
 
 
-@table(
-    "written, between",
-    crossed(KEEPING, [[], [net.server_error]], KEEPING_TRANSACTIONS, [[net.server_error]]),
-)
-def test_given_up_write_that_lands_during_the_next_one_keeps_its_place_before_it(written, between):
+LANDING = [
+    (lambda land: [after(land)], 200),
+    (lambda land: [net.server_error(), after(land)], 200),
+    # the next one is applied too, its answer is lost, and the late one cannot undo it
+    (lambda land: [drop_answer(then=land)], 400),
+]
+
+
+@table("written, faults, status", crossed(KEEPING, LANDING, KEEPING_TRANSACTIONS, LANDING[1:]))
+def test_given_up_write_that_arrives_during_the_next_one_keeps_its_place_before_it(
+    written, faults, status
+):
     kept = give_up(written, drop_request())
     landed = []
-    land = after(lambda: landed.append(kept.apply().status))
-    written.proxy.next(*[fault() for fault in between], land, op=written.next_op)
+    arrives = faults(lambda: landed.append(kept.apply().status))
+    written.proxy.next(*arrives, op=written.next_op)
     written.write_next("second")
-    assert landed == [200]
+    assert landed == [status]
     assert written.shown[1:] == ("second", 2)
     if written.is_data:
         assert written.lock.data[1] == "second"
     written.write_next("third")
     assert written.shown[1:] == ("third", 3)
     written.lock.release()
-
-
-@not_deleting
-def test_given_up_write_that_lands_is_not_taken_for_the_next_one(written):
-    # the next write is applied too, its answer is lost, and the late one cannot undo it
-    kept = give_up(written, drop_request())
-    written.proxy.next(drop_answer(then=kept.apply), op=written.next_op)
-    written.write_next("second")
-    assert written.content[1] == "second"
 
 
 @by("transaction")
@@ -469,12 +453,10 @@ def test_write_does_not_keep_back_a_renewal_and_is_repeated_if_it_met_one(writte
 ERRORS = {"save": PutError, "update": UpdateError, "delete": DeleteError}
 
 
-@table(
-    "written, renewed",
-    crossed(
-        those(OF_ROWS, "row"), [False, True], ["transaction", *those(OF_ROWS, "table")], [False]
-    ),
-)
+IN_ROW, IN_TABLE = those(OF_ROWS, "row"), those(OF_ROWS, "table")
+
+
+@table("written, renewed", crossed(IN_ROW, [False, True], ["transaction", *IN_TABLE], [False]))
 def test_condition_of_the_callers_own_is_no_loss(written, renewed):
     written.acquire()
     if renewed:
@@ -568,36 +550,29 @@ def test_mismatch_of_the_callers_version_is_no_loss(versioned):
     assert versioned.is_free
 
 
-# -- which rows a transaction of the lock guards ---------------------------------------------------
-
-
-def test_transaction_of_a_row_lock_refuses_another_instance_of_the_row(row_scene):
-    with row_scene.lock() as row:
-        transaction = row.row_lock.transaction()
-        transaction.update(row_scene.here(row_scene.key), [row_scene.here.balance.add(1)])
-        with pytest.raises(TransactWriteError), transaction:
-            pass
-        assert row.is_locked
-    assert row_scene.row.balance == 0
-
-
-def test_transaction_of_a_row_lock_guards_other_rows_and_any_instance_next_to_its_row(any_scene):
-    scene, there = any_scene, any_scene.there
+def test_transaction_of_a_row_lock_guards_other_rows_and_refuses_another_instance(any_scene):
+    scene = any_scene
     lock = scene.locked(auto_renew=False).row_lock
-    free = scene.here(f"{scene.key}-free", balance=3)
+    free, other = scene.here(f"{scene.key}-free"), scene.here(scene.key)
 
-    def write(what):
+    def write(what, *, with_other):
         with lock.transaction() as transaction:
             getattr(transaction, what)(free)
-            if scene.in_table:
-                transaction.update(scene.here(scene.key), [scene.here.balance.add(1)])
+            if with_other:
+                transaction.update(other, [scene.here.balance.add(1)])
 
     def shown():
-        return there.count(free.name, consistent_read=True), scene.row.balance
+        return scene.there.count(free.name, consistent_read=True), scene.row.balance
 
-    write("save")
+    # but one in a lock table guards any instance of its row
+    with nullcontext() if scene.in_table else pytest.raises(TransactWriteError):
+        write("save", with_other=True)
+    assert lock.held
+    assert shown() == (scene.in_table, scene.in_table)
+    write("save", with_other=False)
     assert shown() == (1, scene.in_table)
     scene.forced_and_taken()
-    with pytest.raises(MutexLostError):
-        write("delete")
+    for with_other in (False, True):
+        with pytest.raises(MutexLostError):
+            write("delete", with_other=with_other)
     assert shown() == (1, scene.in_table)

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import threading
 import time
 from contextlib import ExitStack
 
@@ -222,37 +221,6 @@ def test_slow_receiver_delays_neither_renewals_nor_the_report_of_a_loss(scene, h
             other.renew()
         until(lambda: other.key in heard.keys("lost"))
         slow.go.set()
-
-
-@pytest.mark.parametrize("how", ["renewed", "released", "lost"])
-def test_nothing_is_reported_before_acquired_was(scene, heard, how):
-    # else a receiver would remember for ever what ended before it began
-    mutex, order, slow = scene.mutex(), [], Slow(scene.key)
-
-    def first(sender, **fields):
-        slow(sender, **fields)
-        order.append("acquired")
-
-    def second(sender, **fields):
-        order.append(how)
-
-    with (
-        signals.acquired.connected_to(first, scene.here),
-        getattr(signals, how).connected_to(second, scene.here),
-    ):
-        acquiring = threading.Thread(target=mutex.acquire)
-        acquiring.start()
-        assert slow.come.wait(60)
-        # what it acquired is seen by other threads, and may end meanwhile
-        calls = {"renewed": mutex.renew, "released": mutex.release, "lost": mutex.force_release}
-        calls[how]()
-        assert mutex.lost == (how == "lost")
-        assert order == []
-        slow.go.set()
-        acquiring.join(60)
-        heard.wait(how)
-        until(lambda: len(order) == 2)
-    assert order == ["acquired", how]
 
 
 def test_renewals_are_dropped_not_piled_up_when_a_receiver_is_slow(

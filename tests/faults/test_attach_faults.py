@@ -10,7 +10,7 @@ import pytest
 from hearing import until
 from pynamodb.exceptions import GetError, UpdateError
 from scene import held
-from subjects import LOSSES, assert_changes_nothing, of
+from subjects import LOSSES, assert_changes_nothing, kept_from, of
 
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, deny, drop_answer, drop_request, throttle
@@ -135,8 +135,7 @@ def test_late_renewal_does_not_touch_what_was_detached_attached_or_released(
 
 
 def test_late_guarded_write_of_the_detaching_side_is_not_applied(scene, giver):
-    kept = net.late()
-    scene.proxy.next(kept, op="save_data")
+    kept = kept_from(scene.proxy, op="save_data")
     scene.proxy.always(deny(), op="save_data")
     with pytest.raises(UpdateError):
         giver.save_data("late")
@@ -205,9 +204,8 @@ def test_attach_that_was_surely_not_applied_leaves_the_ticket_good(scene, ticket
 
 
 def test_attach_that_arrives_after_it_was_given_up_ends_with_its_lease(scene, ticket):
-    kept = net.late()
     scene.proxy.always(drop_request(), op="attach")
-    scene.proxy.next(kept, op="attach")
+    kept = kept_from(scene.proxy, op="attach")
     with pytest.raises(UpdateError):
         attach(scene, ticket, timeout=0)
     assert kept.apply().status == 200  # as with acquire, one request cannot prevent this

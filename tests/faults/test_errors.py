@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 import pytest
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore import exceptions
 from group_scene import conflict
 from pynamodb.exceptions import (
     DeleteError,
@@ -23,6 +23,7 @@ from subjects import DELETED, SUBJECTS, TOGETHER, crossed, of, table
 from dev import faultproxy as net
 from dev.faultproxy import deny, drop_answer, drop_request, page, refuse, server_error, throttle
 from pynamodb_mutex import MutexNotHeldError
+from pynamodb_mutex._dynamodb.answers import may_pass
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.process import current_process
 
@@ -64,7 +65,7 @@ KINDS = ("acquire", "renew", "release")
 
 
 def assert_has_cause(error):
-    assert isinstance(error.cause, (BotoCoreError, ClientError, OSError))
+    assert isinstance(error.cause, (exceptions.BotoCoreError, exceptions.ClientError, OSError))
     assert error.__cause__ is not None
     assert str(error.cause) in str(error)
 
@@ -267,7 +268,7 @@ def test_payload_too_large_for_a_row_is_raised_at_once_and_the_lock_stays(scene)
         mutex.save_data("small")
 
 
-# -- answers that hang, or come without a Date -----------------------------------------------------------------------------
+# -- answers that hang, or come without a Date -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -398,14 +399,9 @@ def test_bug_in_a_hook_of_the_caller_is_not_taken_for_a_wrong_answer(scene):
 
 
 def test_failure_of_tls_may_come_with_the_answer_but_not_that_of_connecting():
-    from botocore import exceptions
-
-    from pynamodb_mutex._dynamodb.answers import may_pass
-
     endpoint = {"endpoint_url": "https://dynamodb", "error": OSError()}
-    assert may_pass(exceptions.SSLError(**endpoint)) == (True, True)
-    assert may_pass(exceptions.EndpointConnectionError(**endpoint)) == (True, False)
-    assert may_pass(exceptions.ConnectTimeoutError(**endpoint)) == (True, False)
-    assert may_pass(exceptions.ReadTimeoutError(**endpoint)) == (True, True)
-    assert may_pass(exceptions.ConnectionClosedError(**endpoint)) == (True, True)
+    for name in ("SSLError", "ReadTimeoutError", "ConnectionClosedError"):
+        assert may_pass(getattr(exceptions, name)(**endpoint)) == (True, True)
+    for name in ("EndpointConnectionError", "ConnectTimeoutError"):
+        assert may_pass(getattr(exceptions, name)(**endpoint)) == (True, False)
     assert may_pass(exceptions.NoCredentialsError())[0] is False

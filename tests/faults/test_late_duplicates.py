@@ -16,6 +16,7 @@ from subjects import (
     assert_changes_nothing,
     by,
     crossed,
+    kept_from,
     of,
     table,
 )
@@ -23,14 +24,6 @@ from subjects import (
 from dev.faultproxy import Fault, deny, drop_request, duplicate, late
 from pynamodb_mutex import Loss, MutexLostError, MutexNotHeldError, RowLockedError
 from pynamodb_mutex.testing import expire
-
-
-def first_attempt_kept(subject, kind):
-    """Let the network keep the next request of a kind."""
-    kept = late()
-    subject.proxy.next(kept, **subject.on(kind))
-    return kept
-
 
 # -- locks of every kind ---------------------------------------------------------------------------
 
@@ -65,10 +58,10 @@ EXCEPTIONS.append((DELETED, "acquire", "released"))
 )
 def test_late_request_of_a_lock_changes_nothing(subject, kind, then):
     if kind == "acquire":
-        kept = first_attempt_kept(subject, kind)
+        kept = kept_from(subject.proxy, **subject.on(kind))
     lock = subject.held()
     if kind == "renew":
-        kept = first_attempt_kept(subject, kind)
+        kept = kept_from(subject.proxy, **subject.on(kind))
         lock.renew(60)
     assert subject.applied(kind) == [True]  # the one that is kept is not in the log
     MEANWHILE[then](subject, lock)
@@ -90,7 +83,7 @@ def test_late_request_of_a_lock_changes_nothing(subject, kind, then):
 )
 def test_late_release_changes_nothing(subject, then):
     lock = subject.held()
-    kept = first_attempt_kept(subject, "release")
+    kept = kept_from(subject.proxy, **subject.on("release"))
     lock.release()
     if then == "nothing":
         # releases are the same done twice, but for the time at which DynamoDB may delete the row
@@ -109,7 +102,7 @@ def test_late_release_changes_nothing(subject, then):
 @of(*[name for name in SUBJECTS if name not in (*TOGETHER, "ticket")])
 def test_late_acquire_on_the_tombstone_of_another_is_believed_by_nobody(subject):
     # the one exception that one request cannot prevent
-    kept = first_attempt_kept(subject, "acquire")
+    kept = kept_from(subject.proxy, **subject.on("acquire"))
     lock, token = subject.held(), {"S": subject.claims[-1]["token"]["S"]}
     other = subject.forced_and_taken()
     other.release()
@@ -194,10 +187,9 @@ def test_acquire_that_lands_where_the_row_was_deleted_makes_a_claim_that_nobody_
 
 @pytest.mark.parametrize("released", [False, True])
 def test_late_hand_over_changes_nothing(scene, released):
-    kept = late()
     mutex = held(scene.mutex())
     waiter = scene.waiting()
-    scene.proxy.next(kept, op="hand_over")
+    kept = kept_from(scene.proxy, op="hand_over")
     mutex.release()
     waiter.join(60)
     assert waiter.acquired
@@ -209,10 +201,9 @@ def test_late_hand_over_changes_nothing(scene, released):
 
 
 def test_late_hand_over_does_not_revive_a_claim_that_was_taken_out_by_hand(scene):
-    kept = late()
     mutex = held(scene.mutex(lease=5))
     waiter = scene.waiting()
-    scene.proxy.next(kept, op="hand_over")
+    kept = kept_from(scene.proxy, op="hand_over")
     scene.proxy.always(drop_request(), op="hand_over")
     scene.proxy.always(drop_request(), op="acquire")
     with pytest.raises(UpdateError):
@@ -263,8 +254,7 @@ KEEPING = [*OF_KEYS, *[way for way in OF_ROWS if way not in DELETING]]
 
 def late_write(written, **options):
     """Write by a second attempt, while the network keeps the first; return that."""
-    kept = late()
-    written.proxy.next(kept, op=written.op)
+    kept = kept_from(written.proxy, op=written.op)
     written.acquire()
     written.write("first", **options)
     return kept
@@ -315,8 +305,7 @@ def test_late_write_that_unlocks_changes_nothing(written, then):
 
 
 def test_given_up_write_of_a_lost_lock_changes_nothing(written):
-    kept = late()
-    written.proxy.next(kept, deny(), op=written.op)
+    kept = kept_from(written.proxy, deny(), op=written.op)
     written.acquire()
     with pytest.raises(PynamoDBException):
         written.write()
@@ -331,7 +320,7 @@ def test_given_up_write_of_a_lost_lock_changes_nothing(written):
     [(save, {}), (save, {"unlock": True}), (update, {"unlock": True}), (delete, {})],
 )
 def test_late_request_of_a_lock_changes_nothing_after_a_write(subject, kind, write, options):
-    kept = first_attempt_kept(subject, kind)
+    kept = kept_from(subject.proxy, **subject.on(kind))
     lock = subject.held()
     if kind == "renew":
         lock.renew(60)
@@ -348,8 +337,7 @@ def test_late_request_of_a_lock_changes_nothing_after_a_write(subject, kind, wri
 def test_late_unlocked_writes_touch_neither_the_next_one_nor_a_row_that_is_locked(row_scene):
     all_kept, row = [], row_scene.here(row_scene.key)
     for write in (save, save, update, delete):
-        kept = late()
-        row_scene.proxy.next(kept, op=row_scene.op(write.__name__))
+        kept = kept_from(row_scene.proxy, op=row_scene.op(write.__name__))
         write(row)
         all_kept.append(kept)
         if write is save:
@@ -362,8 +350,7 @@ def test_late_unlocked_writes_touch_neither_the_next_one_nor_a_row_that_is_locke
 
 
 def test_late_attempt_of_an_unlocked_write_may_follow_its_refusal(any_scene):
-    kept = late()
-    any_scene.proxy.next(kept, op=any_scene.op("update"))
+    kept = kept_from(any_scene.proxy, op=any_scene.op("update"))
     row = any_scene.here.get(any_scene.key, consistent_read=True)
     with (
         any_scene.there.locked(any_scene.key),

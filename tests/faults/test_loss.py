@@ -94,6 +94,8 @@ def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
     of_last = [event.told for event in reports if event.told["key"] == error.key]
     assert [(told["token"], told["taker"]) for told in of_last] == [(token, taker)]
     if not subject.is_together:
+        # who releases learns it from the error
+        assert len(on_lost.calls) == (found_by not in ("release", "end of the block"))
         mine = [event.name for event in heard.events if event.sender is reports[0].sender]
         assert mine == ["acquired", "lost"]
 

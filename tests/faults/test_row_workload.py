@@ -48,18 +48,15 @@ def faults(seed):
 class Writers:
     """The processes that run, and the journals of all that ran."""
 
-    def __init__(self, table, proxies, folder):
-        self._table, self._proxies, self._folder = table, proxies, folder
-        self._journals = []
+    def __init__(self, start, folder):
+        self._start, self._folder = start, folder
         self.running = {}
 
     def start(self, place):
-        journal = self._folder / f"{len(self._journals)}.txt"
-        first = 100_000 * (len(self._journals) + 1)
-        script = str(Path(__file__).with_name("row_writer.py"))
-        arguments = [self._table, self._proxies[place].url, journal, place, first]
-        self.running[place] = subprocess.Popen([sys.executable, script, *map(str, arguments)])
-        self._journals.append(journal)
+        count = len(list(self._folder.iterdir())) + 1
+        journal = self._folder / f"{count}.txt"
+        journal.touch()
+        self.running[place] = self._start(place, journal, 100_000 * count)
 
     def kill(self, place):
         self.running[place].kill()
@@ -87,7 +84,7 @@ class Writers:
 
     def numbers(self, word):
         """Return the numbers of which the journals have this word."""
-        texts = [journal.read_text() for journal in self._journals if journal.exists()]
+        texts = [journal.read_text() for journal in self._folder.iterdir()]
         lines = [line.split() for text in texts for line in text.splitlines()]
         # the last line may be cut short by a kill
         return {int(line[1]) for line in lines if len(line) == 2 and line[0] == word}
@@ -106,7 +103,15 @@ def test_rows_hold_exactly_what_was_reported_as_applied(engine, tmp_path):
         proxies = [stack.enter_context(net.fault_proxy(engine)) for _ in range(PROCESSES)]
         for seed, proxy in enumerate(proxies):
             proxy.always(faults(seed))
-        writers = Writers(account.Meta.table_name, proxies, tmp_path)
+
+        def start(place, journal, first):
+            script = Path(__file__).with_name("row_writer.py")
+            at = (account.Meta.table_name, proxies[place].url)
+            return subprocess.Popen(
+                [sys.executable, *map(str, (script, *at, journal, place, first))]
+            )
+
+        writers = Writers(start, tmp_path)
         stack.callback(lambda: [writers.kill(place) for place in list(writers.running)])
         writers.disturb()
     rows = [account.get(name, consistent_read=True) for name in ROWS]

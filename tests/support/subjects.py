@@ -17,10 +17,18 @@ from pynamodb.transactions import TransactWrite
 from row_scene import Rows
 from scene import held
 
+from dev.faultproxy import late
 from pynamodb_mutex import Loss, Mutex, Semaphore
 from pynamodb_mutex.aio import AsyncMutex
 
 REFUSALS = {"ConditionalCheckFailedException", "TransactionCanceledException"}
+
+
+def kept_from(proxy, *faults, **rule):
+    """Let the network keep the next request, and faults befall those after it; return the one that is kept."""
+    kept = late()
+    proxy.next(kept, *faults, **rule)
+    return kept
 
 
 def assert_changes_nothing(scene, kept):

@@ -264,10 +264,15 @@ def test_write_that_is_applied_proves_that_the_claim_stands(row_scene):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_lock_of_unknown_state_is_not_taken_again_by_its_own_mutex(row_scene, reentrant):
+def test_lock_of_unknown_state_is_neither_taken_again_by_its_own_mutex_nor_detached(
+    row_scene, reentrant
+):
     _, row = unlocked_in_doubt(row_scene, reentrant=reentrant)
     with pytest.raises(MutexAlreadyHeldError):
         row.row_lock.acquire(timeout=0)
+    with pytest.raises(MutexNotHeldError, match="unknown outcome"):
+        row.row_lock.detach()
+    assert row_scene.proxy.of("renew") == []
     row.row_lock.release()
     assert row_scene.is_free
     assert row.row_lock.acquire(timeout=0)

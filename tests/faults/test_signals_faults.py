@@ -2,7 +2,6 @@
 
 import functools
 import os
-import time
 from contextlib import ExitStack
 
 import pytest
@@ -11,10 +10,9 @@ from hearing import OnLost, Slow, hearing, until
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from scene import held
 from stores import store_for
-from worker import forked
 
 from dev.faultproxy import after, apply_then_500, deny, drop_answer, server_error
-from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, signals
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, signals
 from pynamodb_mutex._operations.events import LockEvent
 from pynamodb_mutex._protocol.claim import Claim
 from pynamodb_mutex._runtime import notifications
@@ -242,23 +240,6 @@ def test_thread_that_shows_ends_when_there_is_nothing_to_show(scene, heard, monk
 
 
 # -- forks -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.real("embedded")
-def test_forked_child_emits_nothing_of_its_parents_locks(table):
-    with hearing("a") as heard:
-        mutex = held(Mutex.for_key("a"))
-        before = len(heard.names)
-
-        def child():
-            with pytest.raises(MutexNotHeldError):
-                mutex.release()
-            assert not mutex.lost
-            time.sleep(0.2)
-            return len(heard.names)
-
-        assert forked(child) == before
-        mutex.release()
 
 
 @pytest.mark.real("embedded")

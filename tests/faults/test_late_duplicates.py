@@ -10,6 +10,7 @@ from subjects import (
     OF_KEYS,
     OF_ROWS,
     OTHERS,
+    PASSED_ON,
     REFUSALS,
     SUBJECTS,
     TOGETHER,
@@ -99,7 +100,7 @@ def test_late_release_changes_nothing(subject, then):
     assert_changes_nothing(subject, kept)
 
 
-@of(*[name for name in SUBJECTS if name not in (*TOGETHER, "ticket")])
+@of(*[name for name in SUBJECTS if name not in (*TOGETHER, *PASSED_ON)])
 def test_late_acquire_on_the_tombstone_of_another_is_believed_by_nobody(subject):
     # the one exception that one request cannot prevent
     kept = kept_from(subject.proxy, **subject.on("acquire"))
@@ -183,21 +184,6 @@ def test_acquire_that_lands_where_the_row_was_deleted_makes_a_claim_that_nobody_
     assert not scene.other().acquire(blocking=False)
     expire(scene.key, scene.there)  # it ends at the end that it carries
     assert scene.other().acquire(blocking=False)
-
-
-@pytest.mark.parametrize("released", [False, True])
-def test_late_hand_over_changes_nothing(scene, released):
-    mutex = held(scene.mutex())
-    waiter = scene.waiting()
-    kept = kept_from(scene.proxy, op="hand_over")
-    mutex.release()
-    waiter.join(60)
-    assert waiter.acquired
-    if released:
-        waiter.mutex.release()
-    assert_changes_nothing(scene, kept)
-    assert waiter.mutex.held is not released
-    assert (scene.row.expires_at is None) is released
 
 
 def test_late_hand_over_does_not_revive_a_claim_that_was_taken_out_by_hand(scene):

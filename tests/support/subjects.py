@@ -96,6 +96,18 @@ class FromTicket:
         return getattr(self._lock, name)
 
 
+class HandedOver(FromTicket):
+    """A lock that another thread of the same process hands over when it releases it."""
+
+    def acquire(self, **_):
+        giver = held(self._subject.scene.mutex())
+        waiter = self._subject.scene.waiting(**self._options)
+        giver.release()
+        waiter.join(60)
+        self._lock = waiter.mutex
+        return waiter.acquired
+
+
 class Claims:
     """What another client does to a lock, and what stands in the table.
 
@@ -172,8 +184,10 @@ class Claims:
 # -- locks of every kind ---------------------------------------------------------------------------
 
 DELETED = "deleted at release"
+PASSED_ON = ["ticket", "handed over"]
+"""What is acquired as the claim of another, and neither made anew nor disowned."""
 SUBJECTS = [
-    *("one lock", "several keys", "any of", "semaphore", "task", "fair lock", "ticket", DELETED),
+    *("one lock", "several keys", "any of", "semaphore", "task", "fair lock", DELETED, *PASSED_ON),
     *("row", "row in a lock table", "several rows", "several rows in a lock table"),
 ]
 MAIN = ["one lock", "several keys", "row"]
@@ -191,6 +205,14 @@ LOSSES = [
 TOGETHER = [name for name in SUBJECTS if name.startswith("several")]
 
 
+KINDS = {
+    "ticket": {"acquire": "attach"},
+    "handed over": {"acquire": "hand_over"},
+    DELETED: {"release": "DeleteItem"},
+}
+"""The requests of some locks that are of another kind than those of others."""
+
+
 class Subject(Claims):
     """A lock of some kind, by a client with a bad network and by another one.
 
@@ -201,9 +223,7 @@ class Subject(Claims):
     def __init__(self, name, scene):
         self.name, self.scene, self.proxy = name, scene, scene.proxy
         self.is_together = name in TOGETHER
-        self._kinds = {"ticket": {"acquire": "attach"}, DELETED: {"release": "DeleteItem"}}.get(
-            name, {}
-        )
+        self._kinds = KINDS.get(name, {})
         self._options = {}
         model, keys = scene.there, [scene.key]
         if "row" in name:
@@ -232,8 +252,8 @@ class Subject(Claims):
                 self._make = partial(Semaphore.for_key, scene.key, permits=1)
             elif name == "task":
                 self._make = lambda **options: Awaited(AsyncMutex.for_key(scene.key, **options))
-            elif name == "ticket":
-                self._make = partial(FromTicket, self)
+            elif name in PASSED_ON:
+                self._make = partial(FromTicket if name == "ticket" else HandedOver, self)
             else:
                 self._make = partial(Mutex.for_key, scene.key, fair=name == "fair lock")
             others = {"model": model, "owner": "other", "timeout": 20, "auto_renew": False}

@@ -179,7 +179,7 @@ def test_lease_counts_from_the_first_sending_that_may_have_been_applied(scene):
     # without server time nothing but that rule bounds the lease
     scene.proxy.always(net.no_date())
     began = local_clock().now()
-    scene.proxy.next(drop_answer(then=lambda: time.sleep(1)), op="acquire")
+    scene.proxy.next(drop_answer(then=lambda: time.sleep(1)), drop_answer(), op="acquire")
     with scene.mutex(lease=10) as mutex:
         assert mutex.deadline <= began + 10 * 0.99
     # those that were surely not applied do not count

@@ -11,13 +11,9 @@ import itertools
 import random
 import sys
 import time
+from contextlib import suppress
 
-from pynamodb.attributes import (
-    NumberAttribute,
-    NumberSetAttribute,
-    UnicodeAttribute,
-    VersionAttribute,
-)
+from pynamodb import attributes
 from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
@@ -25,6 +21,7 @@ from pynamodb_mutex import MutexLostError, MutexTimeoutError, RowLockMixin
 
 ROWS = ("a", "b", "c")
 LEASE = 1.0
+OPTIONS = {"lease": LEASE, "timeout": 20, "poll": (0.01, 0.1)}
 
 
 def models(table, endpoint):
@@ -32,22 +29,20 @@ def models(table, endpoint):
 
     class Account(RowLockMixin, Model):
         class Meta:
-            table_name = table
-            host = endpoint
+            table_name, host = table, endpoint
             billing_mode = "PAY_PER_REQUEST"
 
-        name = UnicodeAttribute(hash_key=True)
-        numbers = NumberSetAttribute(default=set)
-        count = NumberAttribute(default=0)
-        revision = VersionAttribute()
+        name = attributes.UnicodeAttribute(hash_key=True)
+        numbers = attributes.NumberSetAttribute(default=set)
+        count = attributes.NumberAttribute(default=0)
+        revision = attributes.VersionAttribute()
 
     class Unguarded(Model):
         class Meta:
-            table_name = table
-            host = endpoint
+            table_name, host = table, endpoint
 
-        name = UnicodeAttribute(hash_key=True)
-        numbers = NumberSetAttribute(default=set)
+        name = attributes.UnicodeAttribute(hash_key=True)
+        numbers = attributes.NumberSetAttribute(default=set)
 
     return Account, Unguarded
 
@@ -70,15 +65,13 @@ def write(row, number, way):
 
 def main(table, endpoint, journal, seed, first):
     account, unguarded = models(table, endpoint)
-    chance = random.Random(int(seed))
+    chance, numbers = random.Random(int(seed)), itertools.count(int(first))
     with open(journal, "a", buffering=1) as log:  # noqa: PTH123 - it stays open until the end
-        numbers = itertools.count(int(first))
         for number in numbers:
             pause = chance.choice([0, 0, 0.002, 0.01, 0.15])
             reported = True
             try:
-                options = {"lease": LEASE, "timeout": 20, "poll": (0.01, 0.1)}
-                with account.locked(chance.choice(ROWS), **options) as row:
+                with account.locked(chance.choice(ROWS), **OPTIONS) as row:
                     for number in itertools.islice(numbers, chance.randrange(1, 4)):  # noqa: PLW2901 - it goes on
                         time.sleep(pause)
                         reported = False
@@ -91,19 +84,14 @@ def main(table, endpoint, journal, seed, first):
             except MutexLostError as error:
                 if not reported and error.applied is False:
                     log.write(f"no {number}\n")
-            except MutexTimeoutError:
-                pass
-            except PynamoDBException as error:
-                # the answer never came: unknown, or it was not even locked
-                log.write(f"# {type(error).__name__} {error}\n")
-            try:
+            except (MutexTimeoutError, PynamoDBException):
+                pass  # the answer never came: unknown, or it was not even locked
+            with suppress(PynamoDBException):
                 row = unguarded.get("unguarded", consistent_read=True)
                 time.sleep(pause)
                 row.numbers = row.numbers | {number}
                 row.save()
                 log.write(f"unguarded {number}\n")
-            except PynamoDBException as error:
-                log.write(f"# {type(error).__name__}\n")
 
 
 if __name__ == "__main__":

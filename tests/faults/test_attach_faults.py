@@ -5,32 +5,20 @@ Where requests of the detaching side meet faults it is the client with the bad n
 
 import json
 import threading
+import time
 
 import pytest
 from hearing import until
 from pynamodb.exceptions import GetError, UpdateError
-from scene import Scene, losses, lost_in_two_ways
-from subjects import assert_changes_nothing
+from scene import held
+from subjects import LOSSES, assert_changes_nothing, kept_from, of
 
-from dev.faultproxy import (
-    after,
-    answer_with,
-    deny,
-    drop_answer,
-    drop_request,
-    duplicate,
-    late,
-    no_date,
-    server_error,
-    stall,
-    throttle,
-)
-from pynamodb_mutex import Mutex, MutexLostError, MutexNotHeldError
-from pynamodb_mutex._operations.held import Belief, State
+from dev import faultproxy as net
+from dev.faultproxy import apply_then_500, deny, drop_answer, drop_request, throttle
+from pynamodb_mutex import Loss, Mutex, MutexLostError, MutexNotHeldError
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
-from pynamodb_mutex.exceptions import Loss
-from pynamodb_mutex.testing import FakeClock, expire
+from pynamodb_mutex.testing import expire
 
 
 def attach(scene, ticket, **options):
@@ -46,9 +34,7 @@ def attach_there(scene, ticket):
 @pytest.fixture
 def giver(scene):
     """Held by the client with the bad network, to be detached."""
-    giver = scene.mutex()
-    assert giver.acquire()
-    return giver
+    return held(scene.mutex())
 
 
 @pytest.fixture
@@ -60,21 +46,15 @@ def ticket(scene):
 # -- detach ----------------------------------------------------------------------------------------
 
 
-@lost_in_two_ways
-def test_detach_whose_answer_is_lost(scene, giver, lose):
+@pytest.mark.parametrize("lose", [drop_answer, apply_then_500])
+def test_detach_whose_answer_is_lost_is_repeated(scene, giver, lose):
+    # that one which is refused is a loss is in test_loss.py
     scene.proxy.next(lose(), op="renew")
     ticket = giver.detach()
     assert not giver.held
     assert scene.applied("renew") == [True, True]
     assert json.loads(ticket)["expires_at"] == scene.row.expires_at
     attach_there(scene, ticket).release()
-
-
-def test_detach_that_is_refused_is_a_loss(scene, giver):
-    scene.forced_and_taken()
-    with pytest.raises(MutexLostError) as raised:
-        giver.detach()
-    assert (raised.value.loss, raised.value.owner) == (Loss.TAKEN, "other")
 
 
 @pytest.mark.parametrize("fault", [drop_request, throttle])
@@ -88,76 +68,53 @@ def test_detach_without_dynamodb_raises_while_it_is_still_held(scene, giver, fau
     attach_there(scene, giver.detach()).release()
 
 
-def test_detach_waits_for_a_guarded_write_under_way(scene, giver):
-    answered = threading.Event()
+def test_detach_waits_for_a_write_under_way_and_later_writes_are_not_sent(scene, giver, pool):
+    answered, meanwhile = threading.Event(), []
     # applied, and answered only when the test says so
-    scene.proxy.next(stall(answered, apply=True), op="save_data")
-    writing = threading.Thread(target=giver.save_data, args=("written",), daemon=True)
-    writing.start()
+    scene.proxy.next(net.stall(answered, apply=True), op="save_data")
+    writing = pool.submit(giver.save_data, "written")
     scene.proxy.wait(1, "save_data")
-    tickets = []
-    detaching = threading.Thread(target=lambda: tickets.append(giver.detach()), daemon=True)
-    detaching.start()
-    detaching.join(0.3)
-    assert (giver.held, scene.proxy.of("renew")) == (True, [])
-    answered.set()
-    writing.join(60)
-    detaching.join(60)
-    assert attach_there(scene, tickets[0]).data == "written"
-
-
-def test_write_that_waited_for_the_detach_is_not_sent(scene, giver):
-    raised = []
 
     def write():
-        with pytest.raises(MutexNotHeldError) as error:
-            giver.save_data("too late")
-        raised.append(error)
+        meanwhile.append(pool.submit(giver.save_data, "late"))
+        time.sleep(0.3)
 
-    writing = threading.Thread(target=write, daemon=True)
-    scene.proxy.next(after(lambda: writing.start() or writing.join(0.3)), op="renew")
-    ticket = giver.detach()
-    writing.join(60)
-    assert raised
-    assert scene.proxy.of("save_data") == []
-    assert attach_there(scene, ticket).data is None
+    scene.proxy.next(net.after(write), op="renew")
+    detaching = pool.submit(giver.detach)
+    with pytest.raises(TimeoutError):
+        detaching.result(0.3)
+    assert (giver.held, scene.proxy.of("renew")) == (True, [])
+    answered.set()
+    writing.result(60)
+    assert attach_there(scene, detaching.result(60)).data == "written"
+    assert isinstance(meanwhile[0].exception(60), MutexNotHeldError)
+    assert scene.applied("save_data") == [True, False]
 
 
-def test_detach_of_what_another_thread_releases_meanwhile(scene, giver):
-    held = giver._latest
-    releasing = threading.Thread(
-        target=lambda: run(current_process(), giver._releasing(held)), daemon=True
-    )
+def test_detach_of_what_another_thread_releases_meanwhile(scene, giver, pool):
+    acquired, releasing = giver._latest, []
 
     def meanwhile():
-        releasing.start()
-        until(lambda: held.is_released)
+        releasing.append(pool.submit(run, current_process(), giver._releasing(acquired)))
+        until(lambda: acquired.is_released)
 
-    scene.proxy.next(after(meanwhile), op="renew")
+    scene.proxy.next(net.after(meanwhile), op="renew")
     with pytest.raises(MutexNotHeldError):
         giver.detach()
-    releasing.join(60)
+    releasing[0].result(60)
     assert scene.row.expires_at is None
-
-
-def test_detach_of_what_a_write_may_have_released_is_refused(scene, giver):
-    giver._latest.belief = Belief(State.IN_DOUBT)
-    with pytest.raises(MutexNotHeldError, match="unknown outcome"):
-        giver.detach()
-    assert scene.proxy.of("renew") == []
-    giver.release()
 
 
 # -- nothing of the detaching side is applied any more ---------------------------------------------
 
 
 @pytest.mark.parametrize("in_background", [True, False])
-def test_late_renewal_does_not_touch_what_was_detached_attached_or_released(scene, in_background):
-    kept = late()
-    with scene.fresh() as fresh, FakeClock() as clock:
-        giver = fresh.mutex(lease=30)
-        giver.acquire()
-        fresh.proxy.next(kept, op="renew")
+def test_late_renewal_does_not_touch_what_was_detached_attached_or_released(
+    scene, clock, in_background
+):
+    with scene.fresh() as fresh:
+        giver = held(fresh.mutex(lease=30))
+        kept = kept_from(fresh.proxy, op="renew")
         if in_background:
             clock.advance(10)
             assert kept.caught.wait(60)
@@ -165,15 +122,14 @@ def test_late_renewal_does_not_touch_what_was_detached_attached_or_released(scen
         assert_changes_nothing(scene, kept)  # the renewal by which it is detached went further
         taker = attach_there(scene, ticket)
         assert_changes_nothing(scene, kept)
-    assert taker.held
-    taker.release()
-    assert_changes_nothing(scene, kept)
+        assert taker.held
+        taker.release()
+        assert_changes_nothing(scene, kept)
     assert scene.row.expires_at is None
 
 
 def test_late_guarded_write_of_the_detaching_side_is_not_applied(scene, giver):
-    kept = late()
-    scene.proxy.next(kept, op="save_data")
+    kept = kept_from(scene.proxy, op="save_data")
     scene.proxy.always(deny(), op="save_data")
     with pytest.raises(UpdateError):
         giver.save_data("late")
@@ -184,76 +140,26 @@ def test_late_guarded_write_of_the_detaching_side_is_not_applied(scene, giver):
     assert scene.row.data == "mine"
 
 
-def test_nothing_that_the_detaching_side_could_still_send_is_applied(scene, giver):
-    # as if its process had been copied before it detached
-    giver.save_data(1)
-    giver.renew()
-    held = giver._latest
-    taker = attach_there(scene, giver.detach())
-    before = scene.everything
-    sent = {seen.kind: seen for seen in scene.proxy.log}
-    requests, mine = held.store.requests, held.store.mine(held.own)
-    end = str(scene.row.expires_at + 60)
-    bodies = [
-        sent["renew"].body,
-        sent["save_data"].body,
-        requests.release.fill(held.options.row, {**mine, **held.store.ending(0.0)}),
-        requests.renew.fill(held.options.row, mine | {"end": end, "lease": "60", "ttl": "1"}),
-        requests.save_data.fill(held.options.row, mine | {"known": "1", "next": "2", "data": "{}"}),
-    ]
-    for body in bodies:
-        reply = scene.proxy.replay(sent["renew"], **{"ExpressionAttributeValues": {}, **body})
-        assert reply.error == "ConditionalCheckFailedException"
-    assert scene.everything == before
-    assert taker.held
+# -- attach: what it has in common with acquire is in test_lost_answers.py and test_errors.py ------
 
 
-# -- attach ----------------------------------------------------------------------------------------
-
-
-@lost_in_two_ways
-def test_attach_whose_answer_is_lost_is_recognised(scene, ticket, lose):
-    scene.proxy.next(lose(), op="attach")
+@pytest.mark.real
+def test_attach_that_is_doubled(scene, ticket):
+    scene.proxy.next(net.duplicate("second"), op="attach")
     with attach(scene, ticket, data=[1]) as taker:
-        assert scene.applied("attach") == [True, False]
-        assert scene.row.token == taker.token
         assert taker.data == [1]
         taker.save_data(2)
     assert scene.row.expires_at is None
 
 
-@pytest.mark.real
-def test_attach_that_is_doubled(scene, ticket):
-    scene.proxy.next(duplicate("second"), op="attach")
-    attach(scene, ticket).release()
-    assert scene.row.expires_at is None
-
-
-def test_late_attach_is_not_applied_after_its_repeat_or_release(scene, ticket):
-    kept = late()
-    scene.proxy.next(kept, op="attach")
-    taker = attach(scene, ticket)
-    assert_changes_nothing(scene, kept)
-    assert taker.held
-    taker.release()
-    assert_changes_nothing(scene, kept)
-
-
-@losses
-def test_attach_whose_claim_is_lost_before_the_repeat(scene, ticket, lose_it, loss):
-    scene.proxy.next(drop_answer(lambda: lose_it(scene)), op="attach")
+@of("ticket")
+@pytest.mark.parametrize(("lose_it", "loss"), LOSSES)
+def test_attach_whose_claim_is_lost_before_the_repeat(subject, lose_it, loss):
+    subject.proxy.next(drop_answer(getattr(subject, lose_it)), op="attach")
     with pytest.raises(MutexLostError) as raised:
-        attach(scene, ticket)
+        subject.held()
     # cleared, the row has our token without a claim: somebody took it out by hand
-    assert raised.value.loss is (Loss.TAKEN if lose_it is Scene.clear else loss)
-
-
-def test_attach_without_an_outcome_is_given_up(scene, ticket):
-    scene.proxy.always(drop_answer(), op="attach")
-    with pytest.raises(UpdateError):
-        attach(scene, ticket, timeout=0)
-    assert scene.applied("disown") == [True]
-    assert scene.row.expires_at is None
+    assert raised.value.loss is (Loss.TAKEN if lose_it == "clear" else loss)
 
 
 @pytest.mark.parametrize(("fault", "error"), [(throttle, "Throttling"), (deny, "AccessDenied")])
@@ -268,9 +174,8 @@ def test_attach_that_was_surely_not_applied_leaves_the_ticket_good(scene, ticket
 
 
 def test_attach_that_arrives_after_it_was_given_up_ends_with_its_lease(scene, ticket):
-    kept = late()
     scene.proxy.always(drop_request(), op="attach")
-    scene.proxy.next(kept, op="attach")
+    kept = kept_from(scene.proxy, op="attach")
     with pytest.raises(UpdateError):
         attach(scene, ticket, timeout=0)
     assert kept.apply().status == 200  # as with acquire, one request cannot prevent this
@@ -282,7 +187,7 @@ def test_attach_is_not_proved_by_an_answer_about_another_claim(scene, ticket):
     with scene.fresh() as other:
         attach(other, ticket).release()
         stale = other.proxy.of("attach")[0].reply
-    scene.proxy.next(answer_with(stale), op="attach")
+    scene.proxy.next(net.answer_with(stale), op="attach")
     attach(scene, scene.taken().detach()).release()
     assert scene.row.expires_at is None
 
@@ -299,40 +204,32 @@ def test_attach_is_not_repeated_for_longer_than_a_lease(scene):
 
 def test_first_attach_of_a_process_reads_first(scene, ticket):
     with scene.fresh() as fresh:
-        attach(fresh, ticket)
+        fresh.proxy.always(drop_request(), op="GetItem")
+        with pytest.raises(GetError):
+            attach(fresh, ticket, timeout=0)
+        fresh.proxy.start_anew()
+        attach(fresh, ticket)  # it is still good
         assert fresh.proxy.kinds() == ["GetItem", "attach"]
         # an end that others can judge, should it die now
         assert scene.row.expires_at < 2 * json.loads(ticket)["expires_at"]
 
 
-def test_first_attach_of_a_process_refuses_an_ended_ticket(scene, ticket):
+def test_first_attach_of_a_process_refuses_an_ended_ticket_unless_it_cannot_know(scene, ticket):
     expire(scene.key, scene.there)
     before = scene.everything
     with scene.fresh() as fresh, pytest.raises(MutexLostError) as raised:
         attach(fresh, ticket)
     assert raised.value.loss is Loss.EXPIRED
     assert scene.everything == before
+    with scene.fresh() as dateless:
+        dateless.proxy.always(net.no_date())
+        attach(dateless, ticket).release()
 
 
-def test_first_read_of_a_process_that_fails_leaves_the_ticket_good(scene, ticket):
+def test_attached_claim_that_ended_before_its_answer_came_is_not_believed(scene, ticket, clock):
     with scene.fresh() as fresh:
-        fresh.proxy.always(server_error(), op="GetItem")
-        with pytest.raises(GetError):
-            attach(fresh, ticket, timeout=0)
-    attach(scene, ticket).release()
-
-
-def test_ticket_that_nobody_took_over_is_good_without_a_date(scene, ticket):
-    expire(scene.key, scene.there)
-    with scene.fresh() as fresh:
-        fresh.proxy.always(no_date())
-        attach(fresh, ticket).release()
-
-
-def test_attached_claim_that_ended_before_its_answer_came_is_not_believed(scene, ticket):
-    with scene.fresh() as fresh, FakeClock() as clock:
         fresh.proxy.always(deny(), op="renew")
-        fresh.proxy.next(after(lambda: clock.advance(60)), op="attach")
+        fresh.proxy.next(net.after(lambda: clock.advance(60)), op="attach")
         with pytest.raises(MutexLostError) as raised:
             attach(fresh, ticket, auto_renew=False)
         assert fresh.applied("attach", "renew", "disown") == [True, False, True]
@@ -340,9 +237,11 @@ def test_attached_claim_that_ended_before_its_answer_came_is_not_believed(scene,
     assert scene.row.expires_at is None
 
 
-def test_attached_claim_that_came_out_short_is_renewed_before_it_is_handed_out(scene, ticket):
-    with scene.fresh() as fresh, FakeClock() as clock:
-        fresh.proxy.next(after(lambda: clock.advance(20)), op="attach")
+def test_attached_claim_that_came_out_short_is_renewed_before_it_is_handed_out(
+    scene, ticket, clock
+):
+    with scene.fresh() as fresh:
+        fresh.proxy.next(net.after(lambda: clock.advance(20)), op="attach")
         taker = attach(fresh, ticket, auto_renew=False)
         assert fresh.applied("attach", "renew") == [True, True]
         assert taker.remaining > 25

@@ -1,38 +1,31 @@
-"""I8: what passes is repeated within the caller's timeout; what does not is raised at once."""
+"""I8: what passes is repeated within the caller's timeout; what does not is raised at once.
 
+And answers that hang, that come without a Date, or that are not DynamoDB's, never mean "held".
+"""
+
+import time
 from functools import partial
 
 import pytest
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore import exceptions
 from group_scene import conflict
-from hearing import OnLost, until
 from pynamodb.exceptions import (
     DeleteError,
     GetError,
-    PynamoDBException,
     ScanError,
     TableDoesNotExist,
+    TransactWriteError,
     UpdateError,
 )
 from scene import held
-from subjects import SUBJECTS, TOGETHER, crossed
+from subjects import DELETED, PASSED_ON, SUBJECTS, TOGETHER, crossed, of, table
 
-from dev.faultproxy import (
-    DYNAMODBS,
-    Reply,
-    answer_with,
-    deny,
-    drop_answer,
-    drop_request,
-    page,
-    refuse,
-    server_error,
-    throttle,
-    unavailable,
-)
-from pynamodb_mutex import MutexLostError, MutexNotHeldError
-from pynamodb_mutex.exceptions import Loss
-from pynamodb_mutex.testing import FakeClock
+from dev import faultproxy as net
+from dev.faultproxy import deny, drop_answer, drop_request, page, refuse, server_error, throttle
+from pynamodb_mutex import MutexNotHeldError
+from pynamodb_mutex._dynamodb.answers import may_pass
+from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._runtime.process import current_process
 
 # One of a kind goes by the same path in every request: all are tried in the acquire of one lock, a few elsewhere.
 FEW = [throttle, server_error, drop_request]
@@ -41,7 +34,7 @@ PASSING = [
     partial(throttle, "ProvisionedThroughputExceededException"),
     partial(throttle, "RequestLimitExceeded"),
     partial(refuse, "TransactionConflictException"),
-    unavailable,
+    net.unavailable,
     partial(page, 502),
     partial(page, 504, apply=True),
     partial(page, 200, content=b"", apply=True),
@@ -49,6 +42,7 @@ PASSING = [
     partial(page, 502, content=b"[]", apply=True),
     partial(page, 502, content=b"<!DOCTYPE html><p>D\xe9sol\xe9", apply=True),
 ]
+NO_TABLE = partial(refuse, "ResourceNotFoundException")
 FEW_FINAL = [deny, partial(page, 403)]
 FINAL = [
     partial(refuse, "ValidationException"),
@@ -71,7 +65,7 @@ KINDS = ("acquire", "renew", "release")
 
 
 def assert_has_cause(error):
-    assert isinstance(error.cause, (BotoCoreError, ClientError, OSError))
+    assert isinstance(error.cause, (exceptions.BotoCoreError, exceptions.ClientError, OSError))
     assert error.__cause__ is not None
     assert str(error.cause) in str(error)
 
@@ -79,13 +73,12 @@ def assert_has_cause(error):
 # -- what passes -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("subject", "kind", "fault"),
+@table(
+    "subject, kind, fault",
     [
         *cases([*FEW, *WRONG], PASSING),
         *[(name, kind, conflict) for name in TOGETHER for kind in KINDS],
     ],
-    indirect=["subject"],
 )
 def test_failure_that_passes_is_repeated(subject, kind, fault):
     subject.proxy.next(fault(), **subject.on(kind))
@@ -105,22 +98,20 @@ def test_failure_that_passes_is_repeated(subject, kind, fault):
 
 
 @pytest.mark.real("embedded")  # botocore falls over it
-@pytest.mark.parametrize("kind", ["acquire", "renew", "save_data", "release"])
-@pytest.mark.parametrize("subject", ["one lock"], indirect=True)
-def test_null_is_no_answer(subject, kind):
+@of("one lock")
+def test_null_is_no_answer(subject):
     fault = partial(page, 200, content=b"null", apply=True)
-    test_failure_that_passes_is_repeated(subject, kind, fault)
+    test_failure_that_passes_is_repeated(subject, "acquire", fault)
 
 
-@pytest.mark.parametrize(
-    ("subject", "fault", "how"),
+@table(
+    "subject, fault, how",
     crossed(
         ["one lock"],
         [(fault, how) for fault in FEW for how in ({"blocking": False}, {"timeout": 0})],
         OTHERS,
         [(server_error, {"blocking": False})],
     ),
-    indirect=["subject"],
 )
 def test_try_is_repeated_after_one_failure_that_passes(subject, fault, how):
     subject.proxy.next(fault(), **subject.on("acquire"))
@@ -145,24 +136,15 @@ def test_failure_that_does_not_pass_is_raised_when_the_timeout_is_over(scene, fa
     assert scene.gone
 
 
+ATTRIBUTES = [b"{}", b"[]", b'{"token": 5}', b'{"token": {"B": 5}}']
+OTHER_BODIES = [b"", b"{", b"{}", b"[]", b"null", b'"held"', b"\xff\xfe"]
+
+
 @pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"{}",
-        b'{"Attributes": {}}',
-        b"[]",
-        b"null",
-        b'"held"',
-        b"\xff\xfe",
-        b'{"Attributes": []}',
-        b'{"Attributes": {"token": 5}}',
-        b'{"Attributes": {"token": {"B": 5}}}',
-    ],
+    "body", [*OTHER_BODIES, *[b'{"Attributes": %b}' % each for each in ATTRIBUTES]]
 )
 def test_success_in_no_shape_of_dynamodbs_is_a_failure_that_may_pass(scene, body):
-    scene.proxy.always(answer_with(Reply(200, body, DYNAMODBS)), op="acquire")
+    scene.proxy.always(net.answer_with(net.Reply(200, body, net.DYNAMODBS)), op="acquire")
     mutex = scene.mutex()
     with pytest.raises(UpdateError) as raised:
         mutex.acquire(blocking=False)
@@ -185,7 +167,7 @@ def test_refused_hand_over_does_not_spoil_the_holders_release(scene):
     assert scene.applied("hand_over", "release") == [False, True]
 
 
-def test_failing_reads_of_a_waiter_are_repeated(scene):
+def test_reads_and_forces_that_fail_are_repeated(scene):
     other = scene.taken()
     waiter = scene.waiting()
     scene.proxy.next(throttle(), server_error(), drop_answer(), page(200), op="GetItem")
@@ -193,72 +175,12 @@ def test_failing_reads_of_a_waiter_are_repeated(scene):
     other.release()
     waiter.join(60)
     assert waiter.acquired
-
-
-def test_wrong_answer_to_a_read_or_to_a_force_is_no_answer(scene):
-    other = scene.taken()
     scene.proxy.next(page(200), op="GetItem")
     assert scene.mutex().locked()
     scene.proxy.next(page(200), op="force")
     assert scene.here.force_release(scene.key)
     assert scene.applied("force") == [False, True]
-    assert scene.row.token != other.token
-
-
-def test_release_that_cannot_be_sent_is_raised_and_the_lock_ends_with_its_lease(scene):
-    mutex = held(scene.mutex(lease=4))
-    scene.proxy.always(drop_request(), op="release")
-    with pytest.raises(UpdateError) as raised:
-        mutex.release()
-    assert_has_cause(raised.value)
-    assert not mutex.held
-    assert scene.other().acquire(timeout=30)
-
-
-def test_renewal_that_cannot_be_sent_is_raised_when_the_lease_is_over(scene):
-    mutex = held(scene.mutex(lease=2, auto_renew=False))
-    scene.proxy.always(server_error(), op="renew")
-    with FakeClock() as clock:
-        with pytest.raises(UpdateError) as raised:
-            mutex.renew()
-        assert_has_cause(raised.value)
-        # its answers may have shown by now that the lease ends a little later than when it began
-        assert mutex.remaining < 1
-        clock.advance(mutex.remaining)
-        assert not mutex.held
-
-
-@pytest.mark.parametrize("fault", [server_error, deny, partial(page, 200)])
-def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(scene, fault):
-    on_lost = OnLost()
-    with FakeClock() as clock:
-        mutex = held(scene.mutex(on_lost=on_lost))
-        end = scene.row.expires_at
-        scene.proxy.always(fault(), op="renew")
-        clock.advance(11)
-        scene.proxy.wait(1, "renew")
-        assert mutex.held
-        clock.advance(20)
-        on_lost.wait()
-        assert mutex.loss is Loss.UNREACHABLE
-        assert not mutex.held
-        assert scene.row.expires_at == end
-        with pytest.raises(MutexLostError):
-            mutex.release()
-
-
-@pytest.mark.parametrize("fault", [server_error, deny, drop_answer])
-def test_background_renewals_that_fail_for_a_while_are_no_loss(scene, fault):
-    scene.proxy.next(fault(), fault(), op="renew")
-    with FakeClock() as clock, scene.mutex() as mutex:
-        end = scene.row.expires_at
-        for count, pause in enumerate((11, 1, 1), start=1):  # those that failed are repeated soon
-            clock.advance(pause)
-            scene.proxy.wait(count, "renew")
-            until(lambda: not mutex._latest.together.renewals_under_way)
-        assert mutex.remaining > 25
-        assert scene.row.expires_at > end
-    assert scene.applied("renew") == [fault is drop_answer] * 2 + [True]
+    assert scene.row.token != waiter.mutex.token
 
 
 @pytest.mark.parametrize(
@@ -280,8 +202,14 @@ def test_first_request_of_a_process_that_fails_is_raised_as_the_failed_read_that
 # -- what does not pass ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("subject", "kind", "fault"), cases(FEW_FINAL, FINAL), indirect=["subject"]
+@table(
+    "subject, kind, fault",
+    [
+        case
+        for case in cases([*FEW_FINAL, NO_TABLE], FINAL)
+        # that is refused to another
+        if case[1] != "acquire" or case[0] not in PASSED_ON
+    ],
 )
 def test_refused_request_is_raised_at_once(subject, kind, fault):
     lock = subject.lock(timeout=-1)
@@ -289,10 +217,13 @@ def test_refused_request_is_raised_at_once(subject, kind, fault):
         lock.acquire()
     before = subject.everything
     subject.proxy.next(fault(), **subject.on(kind))
-    with pytest.raises(PynamoDBException) as raised:
+    with pytest.raises(Exception) as raised:
         lock.save_data("mine") if kind == "save_data" else getattr(lock, kind)()
-    assert not isinstance(raised.value, MutexLostError)
-    assert_has_cause(raised.value)
+    if fault is not NO_TABLE:
+        assert_has_cause(raised.value)
+    error = TransactWriteError if subject.is_together else UpdateError
+    error = DeleteError if (subject.name, kind) == (DELETED, "release") else error
+    assert type(raised.value) is (TableDoesNotExist if fault is NO_TABLE else error)
     assert len(subject.of(kind)) == 1
     assert subject.everything == before
     assert lock.held is (kind in {"renew", "save_data"})
@@ -303,17 +234,8 @@ def test_refused_request_is_raised_at_once(subject, kind, fault):
     elif kind == "release":
         with pytest.raises(MutexNotHeldError):
             lock.ensure_held()
-
-
-def test_reads_of_a_waiter_that_are_refused_are_raised_as_such(scene):
-    scene.taken()
-    mutex = scene.mutex(poll=(0.02, 0.02))
-    scene.proxy.always(deny(), op="GetItem")
-    with pytest.raises(GetError, match="GetItem failed") as raised:
-        mutex.acquire(timeout=30)
-    assert_has_cause(raised.value)
-    assert scene.proxy.kinds() == ["acquire", "GetItem"]
-    assert not mutex.held
+        # it ends with its lease
+        assert subject.other(timeout=40).acquire()
 
 
 @pytest.mark.parametrize(
@@ -322,8 +244,7 @@ def test_reads_of_a_waiter_that_are_refused_are_raised_as_such(scene):
         ("GetItem", GetError, lambda scene: scene.mutex().locked()),
         ("force", UpdateError, lambda scene: scene.here.force_release(scene.key)),
         ("Scan", ScanError, lambda scene: list(scene.here.held())),
-        ("acquire", UpdateError, lambda scene: scene.mutex().acquire(blocking=False)),
-        ("acquire", UpdateError, lambda scene: scene.mutex().acquire(timeout=30)),
+        ("GetItem", GetError, lambda scene: scene.mutex().acquire(timeout=30)),
     ],
 )
 def test_refused_request_is_raised_as_what_it_is(scene, op, error, call):
@@ -335,30 +256,6 @@ def test_refused_request_is_raised_as_what_it_is(scene, op, error, call):
     assert len(scene.proxy.of(op)) == 1
 
 
-def test_refused_release_that_deletes_is_raised_as_delete_error(scene):
-    mutex = held(scene.mutex(delete_on_release=True))
-    scene.proxy.next(deny(), op="DeleteItem")
-    with pytest.raises(DeleteError):
-        mutex.release()
-
-
-@pytest.mark.parametrize("kind", ["acquire", "renew", "save_data", "release"])
-def test_table_that_disappears_is_raised_at_once(scene, kind):
-    scene.proxy.next(refuse("ResourceNotFoundException"), op=kind)
-    mutex = scene.mutex()
-
-    def cycle():
-        mutex.acquire()
-        mutex.renew()
-        mutex.save_data(1)
-        mutex.release()
-
-    with pytest.raises(TableDoesNotExist):
-        cycle()
-    assert scene.proxy.kinds()[-1] == kind
-    assert scene.proxy.kinds().count(kind) == 1
-
-
 def test_payload_too_large_for_a_row_is_raised_at_once_and_the_lock_stays(scene):
     with scene.mutex() as mutex:
         with pytest.raises(UpdateError):
@@ -368,18 +265,130 @@ def test_payload_too_large_for_a_row_is_raised_at_once_and_the_lock_stays(scene)
         mutex.save_data("small")
 
 
-# -- what may have been applied --------------------------------------------------------------------
+# -- answers that hang, or come without a Date -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "apply"), [("acquire", False), *[(kind, True) for kind in (*KINDS, "save_data")]]
+)
+def test_request_that_hangs_is_repeated(scene, kind, apply):
+    with scene.fresh(read_timeout=2) as hasty:
+        hasty.proxy.next(net.stall(apply=apply), op=kind)
+        with hasty.mutex(timeout=60) as mutex:
+            mutex.renew()
+            mutex.save_data("mine")
+            assert mutex.held
+            assert scene.row.token == mutex.token
+        # more than twice if another answer took as long
+        assert hasty.proxy.kinds().count(kind) >= 2
+        assert (scene.row.expires_at, scene.row.data) == (None, "mine")
+        # one that hangs to the end is not held
+        hasty.proxy.start_anew()
+        hasty.proxy.always(net.stall(apply=apply), op="acquire")
+        with pytest.raises(UpdateError):
+            mutex.acquire(timeout=0.1)
+        assert not mutex.held
+        assert hasty.applied("disown") == [apply]
+        assert scene.row.expires_at is None
+
+
+@pytest.mark.parametrize("dateless", [(True, False), (False, True), (True, True)])
+def test_without_date_a_dead_lock_is_taken_after_it_was_watched_for_its_lease(scene, dateless):
+    with scene.fresh() as a, scene.fresh() as b:
+        for client, has_none in zip((a, b), dateless, strict=True):
+            client.proxy.always(net.no_date() if has_none else net.pass_on())
+        dead = held(a.mutex(lease=0.6, auto_renew=False, owner="dead"))
+        started = local_clock().now()
+        taker = b.mutex()
+        assert not taker.acquire(blocking=False)
+        assert taker.acquire(timeout=60)
+        assert not dead.held
+        # its first poll came after that, and the watch lasts as long as the lease
+        assert local_clock().now() - started >= 0.6
+        assert taker.abandoned_by == "dead"
+        assert taker.fencing_token == dead.fencing_token + 1
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "0", "Sun, 99 Foo 2026 99:99:99 GMT"])
+def test_date_that_cannot_be_read_is_none(scene, date):
+    with scene.fresh() as odd:
+        odd.proxy.always(net.set_date(lambda _: date))
+        with odd.mutex() as mutex:
+            mutex.renew()
+            assert mutex.held
+            assert not scene.other().acquire(blocking=False)
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="needs time zones of processes")
+@pytest.mark.parametrize("zone", ["-0000", "+0000", "GMT", ""])
+def test_date_is_that_of_utc_whatever_the_zone_here(scene, zone, monkeypatch):
+    # "-0000" says that nothing is known of the sender's zone; this process's is another matter
+    monkeypatch.setenv("TZ", "XXX-5")
+    time.tzset()
+    try:
+        with scene.fresh() as far:
+            far.proxy.always(net.set_date(lambda date: date.replace("GMT", zone)))
+            with far.mutex(lease=60):
+                assert 55 < scene.row.expires_at - time.time() < 65
+                assert not scene.other().acquire(blocking=False)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+# -- answers that are not DynamoDB's ---------------------------------------------------------------
+
+
+def test_date_of_a_wrong_answer_is_not_dynamodbs(scene):
+    # believed, it would show the holder's lease long over
+    scene.taken()
+    with scene.fresh() as first:
+        ahead = "Fri, 31 Dec 2049 00:00:00 GMT"
+        first.proxy.next(page(502, date=ahead), op="GetItem")
+        mutex = first.mutex()
+        assert not mutex.acquire(blocking=False)
+        first.proxy.next(page(502, date=ahead), op="acquire")
+        assert not mutex.acquire(timeout=3)
+
+
+@pytest.mark.real("embedded")
+def test_answer_that_breaks_off_is_no_answer(scene):
+    def send_half(exchange):
+        reply, wire = exchange.apply("half"), exchange._handler.wfile
+        length = str(len(reply.content)).encode()
+        wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n")
+        wire.write(reply.content[: len(reply.content) // 2])
+        wire.flush()
+        exchange.reset()
+
+    scene.proxy.next(net.Fault("half", send_half), op="acquire")
+    with scene.mutex(timeout=30) as mutex:
+        assert scene.row.token == mutex.token
+    assert scene.applied("acquire") == [True, False]
+
+
+@pytest.mark.real("embedded")
+def test_bug_in_a_hook_of_the_caller_is_not_taken_for_a_wrong_answer(scene):
+    met = []
+
+    def hook(**_):
+        met.append(True)
+        raise TypeError("a bug of the caller's")
+
+    with scene.fresh() as hooked, hooked.mutex() as mutex:
+        events = current_process().store(hooked.here).connection.pynamodb.client.meta.events
+        events.register("before-send.dynamodb", hook)
+        with pytest.raises(TypeError, match="a bug of the caller's"):
+            mutex.renew()
+        events.unregister("before-send.dynamodb", hook)
+        assert met == [True]
+        assert mutex.held
 
 
 def test_failure_of_tls_may_come_with_the_answer_but_not_that_of_connecting():
-    from botocore import exceptions
-
-    from pynamodb_mutex._dynamodb.answers import may_pass
-
     endpoint = {"endpoint_url": "https://dynamodb", "error": OSError()}
-    assert may_pass(exceptions.SSLError(**endpoint)) == (True, True)
-    assert may_pass(exceptions.EndpointConnectionError(**endpoint)) == (True, False)
-    assert may_pass(exceptions.ConnectTimeoutError(**endpoint)) == (True, False)
-    assert may_pass(exceptions.ReadTimeoutError(**endpoint)) == (True, True)
-    assert may_pass(exceptions.ConnectionClosedError(**endpoint)) == (True, True)
+    for name in ("SSLError", "ReadTimeoutError", "ConnectionClosedError"):
+        assert may_pass(getattr(exceptions, name)(**endpoint)) == (True, True)
+    for name in ("EndpointConnectionError", "ConnectTimeoutError"):
+        assert may_pass(getattr(exceptions, name)(**endpoint)) == (True, False)
     assert may_pass(exceptions.NoCredentialsError())[0] is False

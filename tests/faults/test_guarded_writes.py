@@ -1,9 +1,16 @@
-"""I2: a write under a lock is applied only under its claim, once, in order; and what is reported is true."""
+"""I1 and I2: a write under a lock is applied only under its claim, once, in order; what is reported is true.
 
+And nobody believes to hold a lock from when a write that unlocks may be applied.
+"""
+
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
+from driving import handle, send_renewal
+from hearing import OnLost
 from pynamodb.attributes import VersionAttribute
 from pynamodb.exceptions import (
     DeleteError,
@@ -12,28 +19,19 @@ from pynamodb.exceptions import (
     TransactWriteError,
     UpdateError,
 )
-from row_scene import TRANSACT, save
-from scene import lost_in_two_ways
-from subjects import LOSSES, OF_KEYS, OF_ROWS, REFUSALS, assert_changes_nothing, crossed
+from row_scene import TRANSACT, add_unread, save, update
+from scene import held
+from subjects import LOSSES, OF_KEYS, OF_ROWS, REFUSALS, assert_changes_nothing, by, crossed, table
 
-from dev.faultproxy import (
-    after,
-    apply_then_500,
-    deny,
-    drop_answer,
-    drop_request,
-    late,
-    refuse,
-    server_error,
-    throttle,
+from dev import faultproxy as net
+from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request, late, throttle
+from pynamodb_mutex import (
+    Loss,
+    MutexAlreadyHeldError,
+    MutexError,
+    MutexLostError,
+    MutexNotHeldError,
 )
-from pynamodb_mutex import MutexError, MutexLostError
-from pynamodb_mutex.exceptions import Loss
-
-
-def of(*ways):
-    """Run a test for some ways to write."""
-    return pytest.mark.parametrize("written", ways, indirect=True)
 
 
 def those(ways, *words):
@@ -42,11 +40,13 @@ def those(ways, *words):
 
 ALONE = those(OF_ROWS, "alone")
 TRANSACTIONS = [way for way in OF_ROWS if way not in ALONE]
-not_deleting = of(*OF_KEYS, *those(OF_ROWS, "save", "update"))
-MAY_UNLOCK = those(ALONE, "save", "update")
-KEEPING = [*OF_KEYS, *MAY_UNLOCK]
+DELETING = those(OF_ROWS, "delete")
+UNLOCKING = those(ALONE, "save", "update")
+KEEPING = [*OF_KEYS, *UNLOCKING]
 KEEPING_TRANSACTIONS = those(TRANSACTIONS, "save", "update")
 MOST, OTHERS = [*OF_KEYS, *ALONE], TRANSACTIONS
+UNLOCK = {"unlock": True}
+not_deleting = by(*KEEPING, *KEEPING_TRANSACTIONS)
 
 
 def assert_lost(written, applied, *causes, **options):
@@ -61,14 +61,25 @@ def assert_lost(written, applied, *causes, **options):
 def cancelled(*codes):
     """Cancelled by DynamoDB for these reasons."""
     reasons = [{"Code": code} for code in codes]
-    return refuse("TransactionCanceledException", CancellationReasons=reasons)
+    return net.refuse("TransactionCanceledException", CancellationReasons=reasons)
 
+
+def belief(lock):
+    """Say what a lock says of itself; a holder that does not believe must not act on it either."""
+    if not lock.held:
+        with pytest.raises(MutexNotHeldError) as raised:
+            lock.ensure_held()
+        assert lock.lost == isinstance(raised.value, MutexLostError)
+    return lock.held, lock.remaining > 0, lock.lost
+
+
+NO_BELIEF = (False, False, False)
 
 # -- applied ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.real
-@of("transaction")
+@by("transaction")
 def test_transaction_has_the_guard_in_the_same_request(written):
     written.acquire()
     written.write("first")
@@ -82,108 +93,86 @@ def test_transaction_has_the_guard_in_the_same_request(written):
 @pytest.mark.parametrize(("lose", "times"), [(drop_answer, 1), (apply_then_500, 3)])
 def test_write_whose_answer_is_lost_is_applied_once(written, lose, times):
     written.acquire()
+    claim = written.claim
     written.proxy.next(*[lose() for _ in range(times)], op=written.op)
     written.write("first")
     assert written.shown == (1, "first", 1)
     assert written.applied() == [True] + [False] * times
     written.write("second")
     assert written.shown == (2, "second", 2)
+    if written.what == "update":  # a save renews
+        assert written.claim == claim | {"writes": {"N": "2"}}
     assert written.lock.held
     if written.is_data:
         assert written.lock.data == [2, "second"]
     written.lock.release()
-
-
-@of(*those(OF_ROWS, "delete"))
-@lost_in_two_ways
-def test_delete_whose_answer_is_lost_is_applied_once(written, lose):
-    believed = []
-    with written.scene.lock() as written.row:
-        note = lambda: believed.append(written.row.row_lock.held)  # noqa: E731 - it is short
-        written.proxy.next(lose(note), lose(), op=written.op)
-        written.write()
-        assert written.applied() == [True, False, False]
-    assert believed == [written.scene.in_table]  # a row takes the lock in it with it
-    assert written.scene.gone
-    assert written.times_second == written.writes_second
-
-
-@pytest.mark.real
-@of("data", "row alone update")
-def test_write_leaves_the_claim_alone(written):
     written.acquire()
-    before = written.claim
-    written.write()
-    assert written.claim == before | {"writes": {"N": "1"}}
+    assert written.shown == (2, "second", 0)
 
 
-def test_unlock_of_unknown_outcome_is_no_loss_to_the_release(row_scene):
-    lock = row_scene.lock()
-    row_scene.proxy.next(drop_answer(), deny(), op="PutItem")
-    with pytest.raises(PutError), lock as row:
-        save(row, "mine", unlock=True)
-    assert row_scene.is_free
-    assert row_scene.row.last == "mine"
-    assert not lock.lost
-    # there was no claim to end any more
-    assert row_scene.applied("release") == [False]
+@table("written, lose", crossed(DELETING, [drop_answer, apply_then_500], UNLOCKING, [drop_answer]))
+def test_write_that_ends_a_claim_is_applied_once_and_then_nobody_believes(written, lose):
+    lost, seen = [], []
+    # a row takes the lock in it with it, but not one in a lock table
+    ends = not (written.deletes and written.scene.in_table)
+    expected = NO_BELIEF if ends else (True, True, False)
+    with written.scene.lock(on_lost=lost.append) as written.row:
+        written.lock = written.row.row_lock
+        written.proxy.next(lose(lambda: seen.append(belief(written.lock))), lose(), op=written.op)
+        written.write(**{} if written.deletes else UNLOCK)
+        assert [*seen, belief(written.lock)] == [expected] * 2
+        assert written.applied() == [True, False, False]
+    assert written.content == (None if written.deletes else (1, "mine"))
+    assert written.times_second == written.writes_second
+    assert written.is_free
+    assert len(written.proxy.of("release")) == (not ends)
+    assert lost == []
+    if not written.deletes:
+        written.taken().release()
 
 
 # -- not applied -----------------------------------------------------------------------------------
 
+CYCLE = ("cycle_of_another", Loss.TAKEN)
+# by a program that knows nothing of locks
+OVERWRITE = ("overwrite", Loss.DELETED)
 
-@pytest.mark.parametrize(
-    ("written", "lose_it", "loss", "options"),
+
+@table(
+    "written, lose_it, loss, options",
     [
         *crossed(MOST, [(*each, {}) for each in LOSSES], OTHERS, [(*LOSSES[0], {})]),
-        *crossed(MAY_UNLOCK, [(*LOSSES[at], {"unlock": True}) for at in (0, 2)], [], []),
+        *[(way, *CYCLE, {}) for way in (*MOST, *OTHERS)],
+        *[(way, *OVERWRITE, {}) for way in those(OF_ROWS, "row")],
+        *crossed(UNLOCKING, [(*LOSSES[at], UNLOCK) for at in (0, 2)]),
     ],
-    indirect=["written"],
 )
 def test_write_refused_at_the_first_attempt_is_not_applied(written, lose_it, loss, options):
-    written.acquire(auto_renew=False)
+    on_lost = OnLost()
+    written.acquire(auto_renew=False, on_lost=on_lost)
     getattr(written, lose_it)()
     assert written.lock.held  # it cannot know
     before = written.everything
     error = assert_lost(written, False, loss, **options)
-    assert error.owner == ("other" if loss is Loss.TAKEN else None)
+    assert error.owner == ("other" if "taken" in lose_it else None)
     assert written.lock.loss is loss
+    assert on_lost.wait()[:2] == (written.lock, loss)
     assert written.everything == before
     assert not written.lock.held
-
-
-def test_write_after_the_whole_cycle_of_another_is_not_applied(written):
-    written.acquire(auto_renew=False)
-    written.cycle_of_another()
-    before = written.everything
-    assert_lost(written, False, Loss.TAKEN)
-    assert written.everything == before
-
-
-@of(*those(OF_ROWS, "row"))
-def test_write_is_refused_after_code_that_takes_no_locks_has_written_over_the_row(written):
-    written.acquire(auto_renew=False)
-    written.scene.overwrite()
-    assert_lost(written, False, Loss.DELETED)
-    assert written.scene.row.last == "old"
 
 
 NOT_APPLIED = [
     (throttle, "forced_and_taken", False),  # surely not applied
     (drop_request, "forced_and_taken", None),
-    (server_error, "forced_and_taken", None),
+    (net.server_error, "forced_and_taken", None),
     (lambda: cancelled("TransactionConflict", "None"), "forced_and_taken", False),
-    (server_error, "force", None),
+    (net.server_error, "force", None),
     (drop_request, "force", None),
     (drop_request, "delete", None),
 ]
 
 
-@pytest.mark.parametrize(
-    ("written", "fault", "lose_it", "applied"),
-    crossed(MOST, NOT_APPLIED, OTHERS, NOT_APPLIED[1:2]),
-    indirect=["written"],
-)
+@table("written, fault, lose_it, applied", crossed(MOST, NOT_APPLIED, OTHERS, NOT_APPLIED[1:2]))
 def test_write_not_applied_before_the_loss_is_reported_as_far_as_known(
     written, fault, lose_it, applied
 ):
@@ -200,25 +189,147 @@ def test_write_not_applied_before_the_loss_is_reported_as_far_as_known(
 # -- unknown ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("written", "lose"),
-    crossed(KEEPING, [drop_answer, apply_then_500], KEEPING_TRANSACTIONS, [drop_answer]),
-    indirect=["written"],
+@table(
+    "written, lose, options",
+    [
+        *crossed(KEEPING, [(drop_answer, {}), (apply_then_500, {})]),
+        *crossed(KEEPING_TRANSACTIONS, [(drop_answer, {})], UNLOCKING, [(drop_answer, UNLOCK)]),
+    ],
 )
-def test_write_applied_before_another_took_over_is_unknown(written, lose):
+def test_write_applied_before_another_took_over_is_unknown(written, lose, options):
+    seen = []
+
+    def take_over():
+        other = written.taken() if options else written.forced_and_taken()
+        seen.append((written.lock.held, other.held))
+
     written.acquire()
-    written.proxy.next(lose(then=written.forced_and_taken), op=written.op)
-    assert assert_lost(written, None, Loss.TAKEN).owner == "other"
+    written.proxy.next(lose(then=take_over), op=written.op)
+    assert assert_lost(written, None, Loss.TAKEN, **options).owner == "other"
+    assert seen == [(not options, True)]  # of a claim that was forced it cannot know
     assert written.content == (1, "mine")
     assert written.claim["owner"] == {"S": "other"}
 
 
-@of("row alone delete")
+@by("row alone delete")
 def test_delete_of_a_row_that_was_made_anew_before_the_repeat_is_unknown(written):
     written.acquire()
-    written.proxy.next(drop_answer(then=written.scene.overwrite), op=written.op)
+    written.proxy.next(drop_answer(then=written.overwrite), op=written.op)
     assert_lost(written, None)
-    assert written.scene.row.last == "old"
+    assert written.content[1] == "old"
+
+
+def unlocked_in_doubt(row_scene, **options):
+    """Unlock by a write that the network keeps, and give up; return it, and the row."""
+    kept = late()
+    row_scene.proxy.next(kept, deny(), op=row_scene.op("update"))
+    row = row_scene.locked(**options)
+    with pytest.raises(PynamoDBException):
+        update(row, unlock=True)
+    assert belief(row.row_lock) == NO_BELIEF
+    assert not row.is_locked
+    return kept, row
+
+
+@pytest.mark.parametrize("then", ["release", "another takes it", "write"])
+def test_unlocking_write_that_was_given_up_and_lands_is_no_loss_to_the_release(row_scene, then):
+    kept, row = unlocked_in_doubt(row_scene)
+    assert kept.apply().status == 200
+    assert row_scene.is_free
+    if then == "write":
+        with pytest.raises(MutexLostError) as raised:
+            save(row, "late")
+        assert raised.value.applied is False
+    else:
+        other = row_scene.taken() if then == "another takes it" else None
+        row.row_lock.release()
+        assert row_scene.applied("release") == [False]
+        assert (row.row_lock.held, row.row_lock.lost) == (False, False)
+        assert other is None or other.held
+    assert row_scene.row.last == "mine"
+
+
+def test_write_that_is_applied_proves_that_the_claim_stands(row_scene):
+    kept, row = unlocked_in_doubt(row_scene)
+    update(row)
+    assert row.row_lock.held
+    assert_changes_nothing(row_scene, kept)
+    row.row_lock.ensure_held()
+    assert row_scene.row.balance == 1
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_lock_of_unknown_state_is_neither_taken_again_by_its_own_mutex_nor_detached(
+    row_scene, reentrant
+):
+    _, row = unlocked_in_doubt(row_scene, reentrant=reentrant)
+    with pytest.raises(MutexAlreadyHeldError):
+        row.row_lock.acquire(timeout=0)
+    with pytest.raises(MutexNotHeldError, match="unknown outcome"):
+        row.row_lock.detach()
+    assert row_scene.proxy.of("renew") == []
+    row.row_lock.release()
+    assert row_scene.is_free
+    assert row.row_lock.acquire(timeout=0)
+
+
+def test_locks_of_unknown_state_are_not_taken_again(rows):
+    locks = held(rows.locks())
+    rows.scene.proxy.next(late(), deny(), op=TRANSACT)
+    with pytest.raises(PynamoDBException):
+        add_unread(rows, locks, unlock=True)
+    assert belief(locks) == NO_BELIEF
+    with pytest.raises(MutexAlreadyHeldError):
+        locks.acquire()
+    locks.release()
+    assert rows.free() == [True] * 3
+
+
+@by(*UNLOCKING)
+def test_belief_is_back_when_an_unlocking_write_was_refused_unless_it_may_land(written):
+    written.acquire()
+    condition = written.model.balance == 77
+    for faults, options in (([], {"condition": condition}), ([deny()], {})):
+        written.proxy.next(*faults, op=written.op)
+        with pytest.raises(PynamoDBException):
+            written.write(**UNLOCK, **options)
+        assert belief(written.lock) == (True, True, False)
+        written.row.refresh()
+    written.write()
+    assert written.content[0] == 1
+    written.proxy.next(late(), op=written.op)
+    with pytest.raises(PynamoDBException) as raised:
+        written.write(**UNLOCK, condition=condition)
+    assert raised.type is not MutexLostError
+    assert belief(written.lock) == NO_BELIEF
+    written.lock.release()
+
+
+def test_renewal_of_a_claim_goes_on_while_a_write_that_unlocks_is_under_way(row_scene):
+    # it may be refused, and then the lock is still held
+    row = row_scene.locked()
+    acquired = row.row_lock._latest
+    # what the renewal loop does in a third of the lease
+    kept = drop_request(lambda: handle(acquired, ahead=30) and send_renewal(acquired))
+    row_scene.proxy.next(kept, op=row_scene.op("save"))
+    save(row, unlock=True)
+    assert row_scene.applied("renew")[0]
+    assert row_scene.is_free
+
+
+@pytest.mark.real("embedded")
+def test_nobody_believes_after_ctrl_c_while_a_write_that_unlocks_is_under_way(row_scene):
+    row = row_scene.locked()
+    main, done = threading.main_thread().ident, threading.Event()
+    press = lambda: signal.pthread_kill(main, signal.SIGINT) or done.wait(60)  # noqa: E731 - it is short
+    row_scene.proxy.next(drop_answer(then=press), op=row_scene.op("save"))
+    with pytest.raises(KeyboardInterrupt):
+        save(row, unlock=True)
+    done.set()
+    assert belief(row.row_lock) == NO_BELIEF
+    other = row_scene.taken()
+    row.row_lock.release()
+    assert other.held
 
 
 # -- earlier writes whose outcome nobody knows -------------------------------------------------------
@@ -236,16 +347,10 @@ def give_up(written, *faults):
     return kept
 
 
-@pytest.mark.parametrize(
-    ("written", "fault"),
-    crossed(
-        KEEPING,
-        [None, drop_request, drop_answer, apply_then_500, late],
-        KEEPING_TRANSACTIONS,
-        [None, late],
-    ),
-    indirect=["written"],
-)
+SECOND_ATTEMPTS = [None, late, drop_request, drop_answer, apply_then_500]
+
+
+@table("written, fault", crossed(KEEPING, SECOND_ATTEMPTS, KEEPING_TRANSACTIONS, [None, late]))
 def test_next_write_goes_through_after_one_that_was_given_up(written, fault):
     """Whether it was applied (by a second attempt, or late) or not."""
     kept = give_up(written, *([] if fault in (None, late) else [fault()]))
@@ -262,18 +367,24 @@ def test_next_write_goes_through_after_one_that_was_given_up(written, fault):
     written.lock.release()
 
 
-@pytest.mark.parametrize(
-    ("written", "between"),
-    crossed(KEEPING, [[], [server_error]], KEEPING_TRANSACTIONS, [[server_error]]),
-    indirect=["written"],
-)
-def test_given_up_write_that_lands_during_the_next_one_keeps_its_place_before_it(written, between):
+LANDING = [
+    (lambda land: [after(land)], 200),
+    (lambda land: [net.server_error(), after(land)], 200),
+    # the next one is applied too, its answer is lost, and the late one cannot undo it
+    (lambda land: [drop_answer(then=land)], 400),
+]
+
+
+@table("written, faults, status", crossed(KEEPING, LANDING, KEEPING_TRANSACTIONS, LANDING[1:]))
+def test_given_up_write_that_arrives_during_the_next_one_keeps_its_place_before_it(
+    written, faults, status
+):
     kept = give_up(written, drop_request())
     landed = []
-    land = after(lambda: landed.append(kept.apply().status))
-    written.proxy.next(*[fault() for fault in between], land, op=written.next_op)
+    arrives = faults(lambda: landed.append(kept.apply().status))
+    written.proxy.next(*arrives, op=written.next_op)
     written.write_next("second")
-    assert landed == [200]
+    assert landed == [status]
     assert written.shown[1:] == ("second", 2)
     if written.is_data:
         assert written.lock.data[1] == "second"
@@ -282,16 +393,7 @@ def test_given_up_write_that_lands_during_the_next_one_keeps_its_place_before_it
     written.lock.release()
 
 
-@not_deleting
-def test_given_up_write_that_lands_is_not_taken_for_the_next_one(written):
-    # the next write is applied too, its answer is lost, and the late one cannot undo it
-    kept = give_up(written, drop_request())
-    written.proxy.next(drop_answer(then=kept.apply), op=written.next_op)
-    written.write_next("second")
-    assert written.content[1] == "second"
-
-
-@of("transaction")
+@by("transaction")
 def test_given_up_transaction_does_not_land_after_a_write_of_the_payload(written):
     kept = give_up(written, drop_request())
     written.write("second", data=True)
@@ -309,7 +411,7 @@ def in_threads(*calls):
         list(pool.map(lambda call: [call(n) for n in range(4)], calls))
 
 
-@of("transaction", *those(OF_ROWS, "update"))
+@by("transaction", *those(OF_ROWS, "update"))
 def test_threads_under_one_lock_lose_no_update(written):
     written.acquire()
     for _ in range(3):
@@ -335,32 +437,15 @@ def test_threads_that_write_the_payload_write_one_after_the_other(scene):
         assert scene.row.data == mutex.data
 
 
-def test_renewal_does_not_wait_for_a_write(scene):
-    with scene.mutex() as mutex, ThreadPoolExecutor() as pool:
-        renewed = []
-        renew = after(lambda: renewed.append(pool.submit(mutex.renew).result(60)))
-        scene.proxy.next(renew, op="save_data")
-        mutex.save_data(1)
-        assert renewed == [None]
-
-
-@of(*those(TRANSACTIONS, "save"))
-def test_transaction_that_meets_a_renewal_sent_later_is_repeated(written):
+@by("data", *those(TRANSACTIONS, "save"))
+def test_write_does_not_keep_back_a_renewal_and_is_repeated_if_it_met_one(written):
     written.acquire()
-    written.proxy.next(after(written.lock.renew), op=TRANSACT)
+    written.proxy.next(after(written.lock.renew), op=written.op)
     written.write()
-    assert written.applied() == ([True] if written.scene.in_table else [False, True])
+    is_refused = not written.is_data and not written.scene.in_table
+    assert written.applied() == ([False, True] if is_refused else [True])
     assert written.shown == (1, "mine", 1)
-    assert written.times_second == 1
-
-
-def test_numbers_of_writes_start_anew_with_each_claim(scene):
-    for _ in range(2):
-        with scene.mutex() as mutex:
-            assert scene.row.writes == 0
-            mutex.save_data(1)
-            mutex.save_data(2)
-            assert scene.row.writes == 2
+    assert written.times_second == written.writes_second
 
 
 # -- conditions of the caller's own ----------------------------------------------------------------
@@ -368,13 +453,10 @@ def test_numbers_of_writes_start_anew_with_each_claim(scene):
 ERRORS = {"save": PutError, "update": UpdateError, "delete": DeleteError}
 
 
-@pytest.mark.parametrize(
-    ("written", "renewed"),
-    crossed(
-        those(OF_ROWS, "row"), [False, True], ["transaction", *those(OF_ROWS, "table")], [False]
-    ),
-    indirect=["written"],
-)
+IN_ROW, IN_TABLE = those(OF_ROWS, "row"), those(OF_ROWS, "table")
+
+
+@table("written, renewed", crossed(IN_ROW, [False, True], ["transaction", *IN_TABLE], [False]))
 def test_condition_of_the_callers_own_is_no_loss(written, renewed):
     written.acquire()
     if renewed:
@@ -400,12 +482,6 @@ def test_condition_of_the_callers_own_is_no_loss(written, renewed):
         written.lock.release()
 
 
-@pytest.mark.real
-@of("transaction")
-def test_condition_of_the_callers_own_is_no_loss_on_real_engines(written):
-    test_condition_of_the_callers_own_is_no_loss(written, False)
-
-
 @pytest.mark.parametrize(
     ("reasons", "passes"),
     [
@@ -416,7 +492,7 @@ def test_condition_of_the_callers_own_is_no_loss_on_real_engines(written):
         (("None", "ValidationError"), False),
     ],
 )
-@of("transaction")
+@by("transaction")
 def test_transaction_cancelled_is_repeated_if_the_reason_passes(written, reasons, passes):
     written.acquire()
     written.proxy.next(*[cancelled(*reasons)] * 2, op=TRANSACT)
@@ -444,8 +520,8 @@ def versioned(written):
     return written
 
 
-@of("transaction", *those(those(OF_ROWS, "row"), "save"))
-@lost_in_two_ways
+@by("transaction", *those(those(OF_ROWS, "row"), "save"))
+@pytest.mark.parametrize("lose", [drop_answer, apply_then_500])
 def test_version_of_the_callers_model_is_right_after_lost_answers(versioned, lose):
     versioned.acquire()
     for revision, what in enumerate(("save", "update", "save"), 2):
@@ -458,7 +534,7 @@ def test_version_of_the_callers_model_is_right_after_lost_answers(versioned, los
     versioned.lock.release()
 
 
-@of("transaction", *those(OF_ROWS, "row"))
+@by("transaction", *those(OF_ROWS, "row"))
 def test_mismatch_of_the_callers_version_is_no_loss(versioned):
     versioned.acquire()
     # by a program that knows nothing of locks
@@ -474,43 +550,29 @@ def test_mismatch_of_the_callers_version_is_no_loss(versioned):
     assert versioned.is_free
 
 
-# -- which rows a transaction of the lock guards ---------------------------------------------------
+def test_transaction_of_a_row_lock_guards_other_rows_and_refuses_another_instance(any_scene):
+    scene = any_scene
+    lock = scene.locked(auto_renew=False).row_lock
+    free, other = scene.here(f"{scene.key}-free"), scene.here(scene.key)
 
+    def write(what, *, with_other):
+        with lock.transaction() as transaction:
+            getattr(transaction, what)(free)
+            if with_other:
+                transaction.update(other, [scene.here.balance.add(1)])
 
-def test_transaction_of_a_row_lock_refuses_another_instance_of_the_row(row_scene):
-    with row_scene.lock() as row:
-        transaction = row.row_lock.transaction()
-        transaction.update(row_scene.here(row_scene.key), [row_scene.here.balance.add(1)])
-        with pytest.raises(TransactWriteError), transaction:
-            pass
-        assert row.is_locked
-    assert row_scene.row.balance == 0
+    def shown():
+        return scene.there.count(free.name, consistent_read=True), scene.row.balance
 
-
-def test_transaction_of_a_lock_in_a_lock_table_guards_any_instance_of_its_row(table_scene):
-    scene = table_scene
-    row = scene.locked()
-    with row.row_lock.transaction() as transaction:
-        transaction.update(scene.here(scene.key), [scene.here.balance.add(1)])
-    assert scene.row.balance == 1
-    transaction = row.row_lock.transaction()
-    transaction.update(scene.here(scene.key), [scene.here.balance.add(1)])
+    # but one in a lock table guards any instance of its row
+    with nullcontext() if scene.in_table else pytest.raises(TransactWriteError):
+        write("save", with_other=True)
+    assert lock.held
+    assert shown() == (scene.in_table, scene.in_table)
+    write("save", with_other=False)
+    assert shown() == (1, scene.in_table)
     scene.forced_and_taken()
-    with pytest.raises(MutexLostError), transaction:
-        pass
-    assert scene.row.balance == 1
-
-
-@pytest.mark.real
-def test_transaction_of_the_lock_guards_rows_of_others(any_scene):
-    row = any_scene.locked(auto_renew=False)
-    free = any_scene.here(f"{any_scene.key}-free", balance=3)
-    with row.row_lock.transaction() as transaction:
-        transaction.save(free)
-    assert any_scene.here.count(free.name) == 1
-    any_scene.forced_and_taken()
-    transaction = row.row_lock.transaction()
-    transaction.delete(free)
-    with pytest.raises(MutexLostError), transaction:
-        pass
-    assert any_scene.here.count(free.name) == 1
+    for with_other in (False, True):
+        with pytest.raises(MutexLostError):
+            write("delete", with_other=with_other)
+    assert shown() == (1, scene.in_table)

@@ -1,40 +1,30 @@
 """I4: a request that the network delivers late, or twice, is harmless."""
 
-import uuid
-
 import pytest
 from pynamodb.exceptions import PynamoDBException, UpdateError
 from row_scene import TRANSACT, delete, save, update
 from scene import held
 from subjects import (
+    DELETED,
     MAIN,
     OF_KEYS,
     OF_ROWS,
     OTHERS,
+    PASSED_ON,
     REFUSALS,
     SUBJECTS,
     TOGETHER,
     assert_changes_nothing,
+    by,
     crossed,
+    kept_from,
+    of,
+    table,
 )
 
 from dev.faultproxy import Fault, deny, drop_request, duplicate, late
-from pynamodb_mutex import MutexLostError, MutexNotHeldError, RowLockedError
-from pynamodb_mutex.exceptions import Loss
+from pynamodb_mutex import Loss, MutexLostError, MutexNotHeldError, RowLockedError
 from pynamodb_mutex.testing import expire
-
-
-def of(*subjects):
-    """Run a test for some kinds of locks."""
-    return pytest.mark.parametrize("subject", subjects, indirect=True)
-
-
-def first_attempt_kept(subject, kind):
-    """Let the network keep the next request of a kind."""
-    kept = late()
-    subject.proxy.next(kept, **subject.on(kind))
-    return kept
-
 
 # -- locks of every kind ---------------------------------------------------------------------------
 
@@ -53,27 +43,26 @@ MEANWHILE = {
 }
 
 
-# an acquire is applied where the lock is free, a renewal where the claim is still ours
-EXCEPTIONS = [("acquire", "forced"), ("renew", "expired")]
 CASES = [(kind, then) for then in MEANWHILE for kind in ("acquire", "renew")]
+FEW = [case for case in CASES if case[1] in ("nothing", "released", "forced, taken")]
+# an acquire is applied where the lock is free, a renewal where the claim is still ours
+EXCEPTIONS = [
+    (name, *case) for name in MAIN for case in [("acquire", "forced"), ("renew", "expired")]
+]
+# as documented of delete_on_release: without a tombstone nothing shows that the acquisition is over
+EXCEPTIONS.append((DELETED, "acquire", "released"))
 
 
-@pytest.mark.parametrize(
-    ("subject", "kind", "then"),
-    crossed(
-        MAIN,
-        [case for case in CASES if case not in EXCEPTIONS],
-        OTHERS,
-        [case for case in CASES if case[1] in ("nothing", "released", "forced, taken")],
-    ),
-    indirect=["subject"],
+@table(
+    "subject, kind, then",
+    [case for case in crossed(MAIN, CASES, OTHERS, FEW) if case not in EXCEPTIONS],
 )
 def test_late_request_of_a_lock_changes_nothing(subject, kind, then):
     if kind == "acquire":
-        kept = first_attempt_kept(subject, kind)
+        kept = kept_from(subject.proxy, **subject.on(kind))
     lock = subject.held()
     if kind == "renew":
-        kept = first_attempt_kept(subject, kind)
+        kept = kept_from(subject.proxy, **subject.on(kind))
         lock.renew(60)
     assert subject.applied(kind) == [True]  # the one that is kept is not in the log
     MEANWHILE[then](subject, lock)
@@ -86,10 +75,16 @@ def test_late_request_of_a_lock_changes_nothing(subject, kind, then):
         assert lock.loss is Loss.TAKEN
 
 
-@pytest.mark.parametrize("then", ["nothing", "acquired again", "taken"])
+@table(
+    "subject, then",
+    [
+        *crossed(SUBJECTS, ["nothing", "acquired again", "taken"]),
+        ("row", "written without the lock"),
+    ],
+)
 def test_late_release_changes_nothing(subject, then):
     lock = subject.held()
-    kept = first_attempt_kept(subject, "release")
+    kept = kept_from(subject.proxy, **subject.on("release"))
     lock.release()
     if then == "nothing":
         # releases are the same done twice, but for the time at which DynamoDB may delete the row
@@ -98,71 +93,37 @@ def test_late_release_changes_nothing(subject, then):
         return
     if then == "acquired again":
         assert lock.acquire()
-    else:
+    elif then == "taken":
         subject.taken()
+    else:
+        save(subject.scene.row, "unlocked")
     assert_changes_nothing(subject, kept)
 
 
-@of(*[name for name in SUBJECTS if name not in TOGETHER])
+@of(*[name for name in SUBJECTS if name not in (*TOGETHER, *PASSED_ON)])
 def test_late_acquire_on_the_tombstone_of_another_is_believed_by_nobody(subject):
     # the one exception that one request cannot prevent
-    kept = first_attempt_kept(subject, "acquire")
-    lock = subject.held()
-    lock.release()
-    other = subject.taken()
+    kept = kept_from(subject.proxy, **subject.on("acquire"))
+    lock, token = subject.held(), {"S": subject.claims[-1]["token"]["S"]}
+    other = subject.forced_and_taken()
     other.release()
     assert kept.apply().status == 200
-    assert not lock.held
-    assert not other.held
+    assert subject.claims[-1]["token"] == token  # and yet of another version
     assert int(subject.claims[-1]["version"]["N"]) > other.fencing_token
+    before = subject.everything
+    calls = [lock.renew, lock.release]
+    if subject.name != DELETED:
+        calls.insert(0, lambda: subject.write(lock))
+    for call in calls:
+        with pytest.raises(MutexLostError) as raised:
+            call()
+        assert raised.value.applied is False
+    assert subject.everything == before
+    assert (lock.held, other.held) == (False, False)
     subject.expire()  # it ends at the end that it carries
     assert subject.other().acquire(blocking=False)
 
 
-@of("one lock", "row", "row in a lock table")
-def test_late_acquire_on_the_tombstone_of_another_does_not_help_the_old_holder(subject):
-    kept = first_attempt_kept(subject, "acquire")
-    lock = subject.held()
-    subject.forced_and_taken().release()
-    assert kept.apply().status == 200
-    assert subject.claims[-1]["token"]["S"] == lock.token  # and yet of another version
-    before = subject.everything
-    write = lock.row.save if subject.name != "one lock" else lambda: lock.save_data("late")
-    with pytest.raises(MutexLostError) as raised:
-        write()
-    assert raised.value.applied is False
-    for call in (lock.renew, lock.release):
-        with pytest.raises(MutexLostError):
-            call()
-    assert subject.everything == before
-    assert not lock.held
-
-
-@pytest.mark.real
-@of("several keys")
-def test_late_transactions_of_locks_change_nothing_when_they_are_forgotten(subject):
-    kept = first_attempt_kept(subject, "acquire")
-    lock = subject.held()
-    lock.renew()
-    lock.release()
-
-    def assert_all_change_nothing():
-        before = subject.everything
-        kept.apply()
-        for seen in subject.proxy.of(TRANSACT):
-            # as after the ten minutes for which DynamoDB remembers them
-            subject.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4()))
-        assert subject.everything == before
-
-    assert_all_change_nothing()
-    with subject.lock() as again:
-        assert_all_change_nothing()
-        assert again.held
-    subject.taken()
-    assert_all_change_nothing()
-
-
-@pytest.mark.real
 @of("several keys")
 def test_renewal_that_an_engine_without_memory_gets_twice_is_applied_once(subject):
     def twice(exchange):
@@ -182,51 +143,30 @@ def test_renewal_that_an_engine_without_memory_gets_twice_is_applied_once(subjec
 # -- one lock --------------------------------------------------------------------------------------
 
 
-def test_shorter_renewal_does_not_move_the_end_back(scene):
-    mutex = held(scene.mutex())
-    mutex.renew(lease=600)
-    end, left = scene.row.expires_at, mutex.remaining
-    mutex.renew(lease=1)
-    assert scene.row.expires_at >= end
-    assert mutex.remaining > left - 60
-    assert scene.row.lease > 500  # who watches waits for what the holder may believe
-
-
-@pytest.mark.real
-def test_late_disowning_of_a_given_up_acquire_does_not_touch_the_next_claim(scene):
-    kept = late()
+def test_late_disowning_and_late_force_do_not_touch_later_claims(scene):
+    late_disown, late_force = late(), late()
     scene.proxy.always(drop_request(), op="acquire")
-    scene.proxy.next(kept, op="disown")
+    scene.proxy.next(late_disown, op="disown")
     mutex = scene.mutex()
     with pytest.raises(UpdateError):
         mutex.acquire(timeout=0)
     scene.proxy.clear()
-    assert mutex.acquire()
-    assert_changes_nothing(scene, kept)
-    assert mutex.held
-
-
-@pytest.mark.real
-def test_late_force_does_not_break_a_later_claim(scene):
-    kept = late()
-    scene.taken()
-    scene.proxy.next(kept, op="force")
+    held(mutex)
+    assert_changes_nothing(scene, late_disown)
+    scene.proxy.next(late_force, op="force")
     assert scene.here.force_release(scene.key)
     other = scene.taken()
-    assert_changes_nothing(scene, kept)
-    other.renew()
-    other.release()
-    assert_changes_nothing(scene, kept)
-
-
-# -- rows that are deleted at the release ----------------------------------------------------------
+    for end in (other.renew, other.release):
+        assert_changes_nothing(scene, late_disown)
+        assert_changes_nothing(scene, late_force)
+        end()
+    assert_changes_nothing(scene, late_force)
 
 
 @pytest.mark.parametrize("copy", [True, False])
 def test_acquire_that_lands_where_the_row_was_deleted_makes_a_claim_that_nobody_believes(
     scene, copy
 ):
-    # as documented of delete_on_release: without a tombstone nothing shows that the acquisition is over
     kept = late()
     scene.proxy.next(*[] if copy else [kept], op="acquire")
     mutex = held(scene.mutex(delete_on_release=True))
@@ -246,39 +186,10 @@ def test_acquire_that_lands_where_the_row_was_deleted_makes_a_claim_that_nobody_
     assert scene.other().acquire(blocking=False)
 
 
-def test_late_release_that_deletes_does_not_touch_the_row_of_another(scene):
-    kept = late()
-    mutex = held(scene.mutex(delete_on_release=True))
-    scene.proxy.next(kept, op="DeleteItem")
-    mutex.release()
-    scene.taken()
-    assert_changes_nothing(scene, kept)
-
-
-# -- hand-over -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("released", [False, True])
-def test_late_hand_over_changes_nothing(scene, released):
-    kept = late()
-    mutex = held(scene.mutex())
-    waiter = scene.waiting()
-    scene.proxy.next(kept, op="hand_over")
-    mutex.release()
-    waiter.join(60)
-    assert waiter.acquired
-    if released:
-        waiter.mutex.release()
-    assert_changes_nothing(scene, kept)
-    assert waiter.mutex.held is not released
-    assert (scene.row.expires_at is None) is released
-
-
 def test_late_hand_over_does_not_revive_a_claim_that_was_taken_out_by_hand(scene):
-    kept = late()
     mutex = held(scene.mutex(lease=5))
     waiter = scene.waiting()
-    scene.proxy.next(kept, op="hand_over")
+    kept = kept_from(scene.proxy, op="hand_over")
     scene.proxy.always(drop_request(), op="hand_over")
     scene.proxy.always(drop_request(), op="acquire")
     with pytest.raises(UpdateError):
@@ -327,48 +238,25 @@ DELETING = [way for way in OF_ROWS if "delete" in way]
 KEEPING = [*OF_KEYS, *[way for way in OF_ROWS if way not in DELETING]]
 
 
-def by(*ways):
-    """Run a test for some ways to write."""
-    return pytest.mark.parametrize("written", ways, indirect=True)
-
-
 def late_write(written, **options):
     """Write by a second attempt, while the network keeps the first; return that."""
-    kept = late()
-    written.proxy.next(kept, op=written.op)
+    kept = kept_from(written.proxy, op=written.op)
     written.acquire()
     written.write("first", **options)
     return kept
 
 
-def assert_forgotten_ones_change_nothing(written):
-    """See that transactions are refused also when DynamoDB has forgotten them, after ten minutes."""
-    before = written.everything
-    for seen in written.proxy.of(TRANSACT):
-        reply = written.proxy.replay(seen, ClientRequestToken=str(uuid.uuid4()))
-        assert reply.error in REFUSALS
-    assert written.everything == before
-
-
 ALONE = [way for way in KEEPING if "plain" not in way and "guarded" not in way]
 
 
-@pytest.mark.parametrize(
-    ("written", "then"),
+@table(
+    "written, then",
     crossed(ALONE, THEN, [way for way in KEEPING if way not in ALONE], ["nothing", "write again"]),
-    indirect=["written"],
 )
 def test_late_write_changes_nothing(written, then):
     kept = late_write(written)
     THEN[then](written)
     assert_changes_nothing(written, kept)
-    assert_forgotten_ones_change_nothing(written)
-
-
-@pytest.mark.real
-@by("data", "transaction")
-def test_late_write_changes_nothing_on_real_engines(written):
-    test_late_write_changes_nothing(written, "write again")
 
 
 @by(*DELETING)
@@ -384,14 +272,7 @@ def test_late_delete_changes_nothing(written, then):
     if then == "locked":
         written.taken()
     assert_changes_nothing(written, kept)
-    assert_forgotten_ones_change_nothing(written)
     assert then == "nothing" or scene.row.last == "made anew"
-
-
-@pytest.mark.real
-@by("table alone delete")
-def test_late_delete_changes_nothing_on_real_engines(written):
-    test_late_delete_changes_nothing(written, "made anew")
 
 
 @by(*[f"{place} alone {what}" for place in ("row", "table") for what in ("save", "update")])
@@ -410,33 +291,12 @@ def test_late_write_that_unlocks_changes_nothing(written, then):
 
 
 def test_given_up_write_of_a_lost_lock_changes_nothing(written):
-    kept = late()
-    written.proxy.next(kept, deny(), op=written.op)
+    kept = kept_from(written.proxy, deny(), op=written.op)
     written.acquire()
     with pytest.raises(PynamoDBException):
         written.write()
     written.forced_and_taken()
     assert_changes_nothing(written, kept)
-
-
-@by("row alone update")
-def test_given_up_write_that_lands_unlocks(written):
-    # nobody knows its outcome: the lock then is free, and the next write is refused truly
-    kept = late()
-    written.proxy.next(kept, deny(), op=written.op)
-    written.acquire()
-    with pytest.raises(PynamoDBException):
-        written.write(unlock=True)
-    assert not written.row.is_locked  # as far as anybody may rely on it
-    assert kept.apply().status == 200
-    assert written.is_free
-    with pytest.raises(MutexLostError) as raised:
-        written.write_next("late")
-    assert raised.value.applied is False
-    assert written.content[1] == "mine"
-
-
-# -- rows: the lock's own requests after writes ----------------------------------------------------
 
 
 @of("row")
@@ -446,7 +306,7 @@ def test_given_up_write_that_lands_unlocks(written):
     [(save, {}), (save, {"unlock": True}), (update, {"unlock": True}), (delete, {})],
 )
 def test_late_request_of_a_lock_changes_nothing_after_a_write(subject, kind, write, options):
-    kept = first_attempt_kept(subject, kind)
+    kept = kept_from(subject.proxy, **subject.on(kind))
     lock = subject.held()
     if kind == "renew":
         lock.renew(60)
@@ -456,50 +316,27 @@ def test_late_request_of_a_lock_changes_nothing_after_a_write(subject, kind, wri
     assert subject.scene.gone is (write is delete)
 
 
-@pytest.mark.real
-@of("row")
-def test_late_acquire_does_not_bring_back_a_deleted_row(subject):
-    test_late_request_of_a_lock_changes_nothing_after_a_write(subject, "acquire", delete, {})
-
-
-@of("row")
-def test_late_release_changes_nothing_after_an_unlocked_save(subject):
-    kept = first_attempt_kept(subject, "release")
-    subject.held().release()
-    save(subject.scene.row, "unlocked")
-    assert_changes_nothing(subject, kept)
-
-
 # -- rows: writes without the lock -----------------------------------------------------------------
 
 
-@pytest.mark.real  # botocore repeats what nobody guards
-def test_late_unlocked_save_does_not_write_over_the_next_one(row_scene):
-    kept = late()
-    row_scene.proxy.next(kept, op="PutItem")
-    row = row_scene.here(row_scene.key)
-    save(row, "first")
-    save(row, "second")
-    assert_changes_nothing(row_scene, kept)
-
-
-@pytest.mark.real
-def test_late_unlocked_writes_do_not_touch_a_row_that_is_locked(row_scene):
-    all_kept = []
-    for write in (save, update, delete):
-        kept = late()
-        row_scene.proxy.next(kept, op=row_scene.op(write.__name__))
-        write(row_scene.here(row_scene.key))
+@pytest.mark.real("embedded")  # botocore repeats what nobody guards
+def test_late_unlocked_writes_touch_neither_the_next_one_nor_a_row_that_is_locked(row_scene):
+    all_kept, row = [], row_scene.here(row_scene.key)
+    for write in (save, save, update, delete):
+        kept = kept_from(row_scene.proxy, op=row_scene.op(write.__name__))
+        write(row)
         all_kept.append(kept)
+        if write is save:
+            save(row, "next")
+            assert_changes_nothing(row_scene, kept)
     row_scene.overwrite()
     row_scene.taken()
     for kept in all_kept:
-        assert_changes_nothing(row_scene, kept)
+        assert kept.apply().error in REFUSALS
 
 
 def test_late_attempt_of_an_unlocked_write_may_follow_its_refusal(any_scene):
-    kept = late()
-    any_scene.proxy.next(kept, op=any_scene.op("update"))
+    kept = kept_from(any_scene.proxy, op=any_scene.op("update"))
     row = any_scene.here.get(any_scene.key, consistent_read=True)
     with (
         any_scene.there.locked(any_scene.key),
@@ -510,9 +347,6 @@ def test_late_attempt_of_an_unlocked_write_may_follow_its_refusal(any_scene):
     # the holder has released the row: nothing refuses the first attempt any more
     assert kept.apply().status == 200
     assert any_scene.old.get(any_scene.key, consistent_read=True).last == "late"
-
-
-# -- all of them -----------------------------------------------------------------------------------
 
 
 def history(scene):

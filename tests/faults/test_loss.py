@@ -1,293 +1,326 @@
-"""I6: a loss is reported with its cause, in four ways, and nothing that hangs delays the report."""
+"""I5 and I6: a lock touches no claim but its own, and reports a loss with its cause, whatever hangs."""
 
 import threading
 import time
-from contextlib import ExitStack, contextmanager
 from email.utils import formatdate
+from functools import partial
 from unittest.mock import ANY
 
 import pytest
 from hearing import OnLost, hearing, until
+from pynamodb.exceptions import PynamoDBException
 from scene import held
+from subjects import DELETED, LOSSES, MAIN, OTHERS, crossed, of, table
 
-from dev.faultproxy import drop_request, set_date, stall, through
-from pynamodb_mutex import LockItem, Mutex, MutexLostError
-from pynamodb_mutex.exceptions import Loss
-from pynamodb_mutex.testing import FakeClock, held_elsewhere
+from dev.faultproxy import after, deny, drop_answer, page, server_error, set_date, stall, through
+from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError
 
-CAUSES = list(Loss)
 GENEROUS = 60.0
 LONG = 100.0
 """Seconds for which an answer is waited for: longer than anything here waits for other reasons."""
 
 
-@contextmanager
-def broken(cause, table, proxy, key="k"):
-    """Let a holder lose its lock in the store, or never reach it again."""
-    with ExitStack() as stack:
-        if cause is Loss.TAKEN:
-            stack.enter_context(held_elsewhere(key, model=table))
-        if cause is Loss.FORCED:
-            assert table.force_release(key)  # not the holder's model: as from another process
-        if cause is Loss.DELETED:
-            table(key).delete(add_version_condition=False)
-        if cause is Loss.UNREACHABLE:
-            proxy.always(drop_request())
-        yield
+@pytest.fixture
+def on_lost():
+    return OnLost()
 
 
-# -- the four ways ---------------------------------------------------------------------------------
+# -- another has broken, taken or deleted it -------------------------------------------------------
+
+FOUND_BY = {
+    "release": lambda lock: lock.release(),
+    "end of the block": lambda lock: lock.__exit__(None, None, None),
+    "renew": lambda lock: lock.renew(),
+    "background": lambda lock: lock.ensure_held(),
+    "ensure_held": lambda lock: lock.ensure_held(29.9),
+    "detach": lambda lock: lock.detach(),
+}
+BY_ALL = [by for by in FOUND_BY if by != "detach"]
 
 
-@pytest.mark.parametrize("cause", CAUSES)
-def test_each_cause_is_reported_in_each_of_the_four_ways(table, proxy, here, cause):
-    on_lost = OnLost()
-    max_hold = 0.01 if cause is Loss.EXPIRED else None
-    mutex = Mutex.for_key("k", model=here, on_lost=on_lost, max_hold=max_hold)
-    with FakeClock() as clock, pytest.raises(MutexLostError) as leaving, mutex:  # noqa: PT012 - the block is what is left
-        with broken(cause, table, proxy):
+@table(
+    "subject, found_by, lose_it, loss",
+    [
+        *crossed(MAIN, [(by, *loss) for by in BY_ALL for loss in LOSSES]),
+        *crossed(OTHERS, [(by, *LOSSES[0]) for by in ("release", "renew", "background")]),
+        *[("one lock", "detach", *loss) for loss in LOSSES],
+        *[(DELETED, "release", *loss) for loss in LOSSES[1:]],
+    ],
+)
+def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
+    subject, clock, found_by, lose_it, loss
+):
+    on_lost, taker = OnLost(), "other" if loss is Loss.TAKEN else None
+    with hearing(subject.scene.key) as heard:
+        lock = subject.lock(on_lost=on_lost)
+        lock.__enter__() if found_by == "end of the block" else held(lock)
+        locks = lock._locks if subject.is_together else [lock]
+        token = locks[-1].token
+        getattr(subject, lose_it)()
+        assert lock.held  # it cannot know
+        before = subject.everything
+        if found_by == "background":
             clock.advance(11)
-            if cause is not Loss.EXPIRED:
-                proxy.wait(1, "renew")
-            if cause in {Loss.EXPIRED, Loss.UNREACHABLE}:
-                clock.advance(20)
-            lock, loss, thread, _ = on_lost.wait()
-        assert (lock, loss) == (mutex, cause)
-        assert thread is not threading.current_thread()
-        assert mutex.lost
-        assert mutex.loss is cause
-        assert not mutex.held
-        with pytest.raises(MutexLostError) as asking:
-            mutex.ensure_held()
-        assert asking.value.loss is cause
-    assert leaving.value.loss is cause
-    assert leaving.value.key == "k"
-    assert len(on_lost.calls) == 1
+            on_lost.wait()
+        with pytest.raises(MutexLostError) as raised:
+            FOUND_BY[found_by](lock)
+        error = raised.value
+        assert {error.loss, lock.loss} == {loss}
+        assert (error.owner, error.key) == (taker, locks[-1].key)
+        assert (lock.held, lock.lost) == (False, True)
+        if found_by in ("release", "end of the block"):
+            # when it is clear, that tombstone is still its own
+            assert lose_it == "clear" or subject.everything[-1] == before[-1]
+        else:
+            assert {each.loss for each in locks} == {loss}
+            with pytest.raises(MutexLostError):
+                lock.renew()
+            assert subject.everything == before
+            assert len(subject.of("renew")) <= 2
+            with pytest.raises(MutexLostError):
+                lock.release()
+            until(lambda: on_lost.calls)
+            assert [call[1] for call in on_lost.calls] == [loss]
+            assert on_lost.threads != [threading.current_thread().name]
+        with pytest.raises(MutexNotHeldError):
+            lock.release()
+        # those of several that were not lost are released
+        assert not any("expires_at" in claim for claim in subject.claims[:-1])
+        heard.wait("lost")
+    reports = [event for event in heard.events if event.name == "lost"]
+    assert len({event.told["key"] for event in reports}) == len(reports)
+    assert {event.told["loss"] for event in reports} == {loss}
+    assert {event.thread.name for event in reports} == {"pynamodb-mutex-lost"}
+    of_last = [event.told for event in reports if event.told["key"] == error.key]
+    assert [(told["token"], told["taker"]) for told in of_last] == [(token, taker)]
+    if not subject.is_together:
+        # who releases learns it from the error
+        assert len(on_lost.calls) == (found_by not in ("release", "end of the block"))
+        mine = [event.name for event in heard.events if event.sender is reports[0].sender]
+        assert mine[-2:] == ["acquired", "lost"]
 
 
-IN_THE_STORE = [Loss.TAKEN, Loss.FORCED, Loss.DELETED]
-
-
-@pytest.mark.parametrize("cause", IN_THE_STORE)
-def test_leaving_a_clean_block_finds_a_loss_that_was_not_reported(table, proxy, here, cause):
-    mutex = Mutex.for_key("k", model=here, auto_renew=False)
-    with ExitStack() as others:
-        with pytest.raises(MutexLostError) as leaving, mutex:  # noqa: PT012 - as above
-            others.enter_context(broken(cause, table, proxy))
-            assert mutex.held
-        assert leaving.value.loss is cause
-        assert mutex.loss is cause
-        assert leaving.value.owner == ("elsewhere" if cause is Loss.TAKEN else None)
-
-
-@pytest.mark.parametrize("cause", CAUSES)
-def test_loss_never_replaces_what_the_body_raised(table, proxy, here, cause):
-    class OwnError(Exception):
-        pass
-
-    def body():
-        others.enter_context(broken(cause, table, proxy))
-        if cause is Loss.EXPIRED:
-            time.sleep(1.0)
-        raise OwnError
-
-    mutex = Mutex.for_key("k", model=here, lease=1.0, auto_renew=False)
-    with ExitStack() as others, pytest.raises(OwnError), mutex:
-        body()
-
-
-def test_end_of_the_lease_is_reported_without_background_renewal(table):
-    on_lost = OnLost()
-    with FakeClock() as clock:
-        mutex = held(Mutex.for_key("k", auto_renew=False, on_lost=on_lost))
-        clock.advance(29)
-        assert mutex.held
-        assert not on_lost.came.acquire(timeout=0.2)
-        clock.advance(0.8)
-        assert not mutex.held  # asked first, before any thread could report it
-        lock, loss, thread, _ = on_lost.wait()
-        assert (lock, loss) == (mutex, Loss.EXPIRED)
-        assert thread is not threading.current_thread()
-        with pytest.raises(MutexLostError):
-            mutex.ensure_held()
-
-
-def test_on_lost_comes_in_time_when_an_answer_brought_the_end_nearer(table, proxy, here):
-    on_lost, date = OnLost(), time.time()
-    proxy.always(set_date(lambda _: formatdate(date, usegmt=True)))
-    with FakeClock() as clock:
-        mutex = held(Mutex.for_key("k", model=here, lease=3.0, auto_renew=False, on_lost=on_lost))
-        assert mutex.remaining > 2.9
-        date += 1  # the first answers came at the end of a second
-        assert not Mutex.for_key("another", model=here).locked()
-        assert 2 < mutex.remaining < 2.5
-        clock.advance(mutex.remaining + 0.001)
-        assert not mutex.held
-        on_lost.wait()
-
-
-def test_loss_that_a_guarded_write_finds_is_reported_without_background_renewal(table, here):
-    on_lost = OnLost()
-    mutex = held(Mutex.for_key("k", model=here, auto_renew=False, on_lost=on_lost))
-    with held_elsewhere("k"), pytest.raises(MutexLostError):
-        mutex.save_data("late")
-    assert on_lost.wait()[:2] == (mutex, Loss.TAKEN)
-
-
-def test_force_in_the_same_process_is_reported_at_once(table):
-    on_lost = OnLost()
-    mutex = held(Mutex.for_key("k", auto_renew=False, on_lost=on_lost))
+def test_force_in_the_same_process_is_reported_at_once(table, on_lost):
     with hearing("k") as heard:
+        mutex = held(Mutex.for_key("k", auto_renew=False, on_lost=on_lost))
         assert LockItem.force_release("k")
         assert not mutex.held
         assert on_lost.wait()[:2] == (mutex, Loss.FORCED)
         assert heard.the("lost")["loss"] is Loss.FORCED
 
 
-def test_nothing_is_reported_of_a_lock_that_was_released(table):
-    on_lost = OnLost()
-    with FakeClock() as clock:
-        with Mutex.for_key("k", on_lost=on_lost) as mutex:
-            pass
-        clock.advance(100)
-        assert not mutex.lost
-        assert not on_lost.came.acquire(timeout=0.2)
-
-
-def test_ensure_held_shows_a_loss_that_its_renewal_finds(table, proxy, here):
-    mutex = held(Mutex.for_key("k", model=here, auto_renew=False))
-    mutex.ensure_held(5)
-    assert proxy.of("renew") == []
-    with held_elsewhere("k"), pytest.raises(MutexLostError) as caught:
-        mutex.ensure_held(29.9)
-    assert caught.value.loss is Loss.TAKEN
-
-
-# -- what hangs ------------------------------------------------------------------------------------
-
-
-def test_renewals_that_hang_do_not_delay_the_report_beyond_the_local_end(table, proxy):
-    on_lost = OnLost()
-    proxy.always(stall(), op="renew")
-    here = through(proxy, table, read_timeout=LONG)
-    with FakeClock() as clock:
-        mutex = held(Mutex.for_key("k", model=here, on_lost=on_lost))
-        clock.advance(11)
-        proxy.wait(1, "renew")
-        clock.advance(mutex.remaining - 0.01)
-        assert mutex.held
-        clock.advance(0.02)
-        assert on_lost.wait()[1:] == (Loss.UNREACHABLE, ANY, clock.now())
-        assert not mutex.held
-
-
-def key_is(key):
-    return lambda body: body["Key"]["key"]["S"] == key
-
-
-def test_hanging_renewal_delays_neither_renewal_nor_loss_of_another_lock(table, proxy):
-    on_lost = OnLost()
-    proxy.always(stall(), op="renew", when=key_is("hangs"))
-    here = through(proxy, table, read_timeout=LONG)
-    hangs = Mutex.for_key("hangs", model=here)
-    lives = Mutex.for_key("lives", model=here)
-    dies = Mutex.for_key("dies", model=here, on_lost=on_lost)
-    with FakeClock() as clock:
-        for mutex in (hangs, lives, dies):
-            assert mutex.acquire()
-        clock.advance(11)
-        proxy.wait(3, "renew")
-        until(lambda: min(lives.remaining, dies.remaining) > 25)
-        table("dies").delete(add_version_condition=False)
-        clock.advance(11)
-        assert on_lost.wait()[1] is Loss.DELETED
-        until(lambda: lives.remaining > 25)
-        clock.advance(9)
-        assert hangs.lost
-        assert lives.held
-
-
-def test_on_lost_that_blocks_or_raises_hurts_nothing(table, caplog):
-    blocks, on_lost = threading.Event(), OnLost()
-
-    def fail(_):
+@of("one lock")
+def test_failed_release_never_replaces_what_the_body_raised(subject):
+    def body(lose_it):
+        if lose_it is None:
+            subject.proxy.always(deny())
+        else:
+            getattr(subject, lose_it)()
         raise ZeroDivisionError
 
-    with FakeClock() as clock:
-        lives = held(Mutex.for_key("lives"))
-        for name, callback in (
-            ("blocks", lambda _: blocks.wait(GENEROUS)),
-            ("fails", fail),
-            ("dies", on_lost),
-        ):
-            held(Mutex.for_key(name, max_hold=0.01, on_lost=callback))
-        for _ in range(2):
-            clock.advance(11)
-            until(lambda: lives.remaining > 25)
-        clock.advance(9)
-        assert on_lost.wait()[1] is Loss.EXPIRED
-        until(lambda: "on_lost of 'fails' failed" in caplog.text)
-        clock.advance(2)
-        until(lambda: lives.remaining > 25)
-        blocks.set()
-        lives.release()
+    for lose_it in (*dict(LOSSES), None):
+        with pytest.raises(ZeroDivisionError), subject.lock(auto_renew=False, lease=1):
+            body(lose_it)
+        subject.expire()
 
 
-# -- ends of renewal, and winning back -------------------------------------------------------------
+# -- force -----------------------------------------------------------------------------------------
 
 
-def test_max_hold_ends_renewal_and_then_the_lock_is_free(table, proxy, here, caplog):
-    on_lost = OnLost()
-    with FakeClock() as clock:
-        mutex = held(Mutex.for_key("k", model=here, max_hold=25, on_lost=on_lost))
-        for count in (1, 2):  # each third of the lease
-            clock.advance(10.1)
-            proxy.wait(count, "renew")
-            until(lambda: mutex.remaining > 25)
+@pytest.mark.parametrize("renewed", [False, True])
+def test_force_breaks_the_claim_that_it_saw(scene, renewed):
+    other = scene.taken(data="kept")
+    before = scene.everything
+    assert not scene.mutex().acquire(blocking=False)
+    assert scene.everything == before
+    if renewed:
+        scene.proxy.next(after(other.renew), op="force")
+    assert scene.here.force_release(scene.key)
+    assert scene.proxy.kinds()[-2:] == ["GetItem", "force"]
+    assert scene.row.expires_at is scene.row.owner is scene.row.lease is None
+    assert scene.row.token != other.token
+    assert scene.row.version == before["version"] + 1
+    assert scene.row.data == "kept"
+    with pytest.raises(MutexLostError) as raised:
+        other.release()
+    assert raised.value.loss is Loss.FORCED
+    assert scene.taken().fencing_token == other.fencing_token + 2
+
+
+@pytest.mark.parametrize("taken_again", [False, True])
+def test_force_breaks_nothing_when_the_claim_that_it_saw_was_released(scene, taken_again):
+    first, second = scene.taken(), scene.other()
+    scene.proxy.next(after(lambda: first.release() or (taken_again and held(second))), op="force")
+    assert not scene.here.force_release(scene.key)
+    assert scene.row.version == first.fencing_token + taken_again
+    if taken_again:
+        second.renew()
+        second.release()
+    # of a free one it writes nothing, whether it was ever held or not
+    before = scene.everything
+    scene.proxy.start_anew()
+    assert not scene.here.force_release(scene.key)
+    assert not scene.here.force_release(f"{scene.key}-never-held")
+    assert scene.proxy.kinds() == ["GetItem"] * 2
+    assert scene.everything == before
+
+
+# -- its lease ended -------------------------------------------------------------------------------
+
+
+def test_on_lost_comes_in_time_when_an_answer_brought_the_end_nearer(proxy, here, clock, on_lost):
+    date = time.time()
+    proxy.always(set_date(lambda _: formatdate(date, usegmt=True)))
+    mutex = held(Mutex.for_key("k", model=here, lease=3.0, auto_renew=False, on_lost=on_lost))
+    assert mutex.remaining > 2.9
+    date += 1  # the first answers came at the end of a second
+    assert not Mutex.for_key("another", model=here).locked()
+    assert 2 < mutex.remaining < 2.5
+    clock.advance(mutex.remaining + 0.001)
+    assert not mutex.held
+    on_lost.wait()
+
+
+@of("one lock", "several keys")
+def test_max_hold_ends_renewal_and_then_the_lock_is_free(subject, clock, on_lost, caplog):
+    lock = subject.held(max_hold=25, on_lost=on_lost)
+    for count in (1, 2):  # each third of the lease
         clock.advance(10.1)
-        until(lambda: mutex._latest.together.ended_by_max_hold)
-        assert mutex.held
-        clock.advance(20)
-        assert on_lost.wait()[1] is Loss.EXPIRED
-        assert len(proxy.of("renew")) == 2
-        # nobody shall suspect a slow network
-        assert "lost by" in caplog.text
-        assert "its lease ended, for it was held for longer than max_hold, 25 s" in caplog.text
-        assert "held for longer than max_hold, 25 s" in repr(mutex)
-        with pytest.raises(MutexLostError, match="held for longer than max_hold, 25 s"):
-            mutex.release()
+        until(lambda n=count: len(subject.of("renew")) == n and lock.remaining > 25)
+    clock.advance(10.1)
+    together = getattr(lock._latest, "together", lock._latest)
+    until(lambda: together.ended_by_max_hold)
+    assert lock.held
+    clock.advance(20)
+    assert on_lost.wait()[1] is Loss.EXPIRED
+    assert len(subject.of("renew")) == 2
+    # nobody shall suspect a slow network
+    assert "its lease ended, for it was held for longer than max_hold, 25 s" in caplog.text
+    assert "held for longer than max_hold, 25 s" in repr(lock)
+    with pytest.raises(MutexLostError, match="held for longer than max_hold, 25 s"):
+        lock.release()
 
 
-def test_renew_wins_back_a_lease_that_ended_if_nobody_took_it(table):
-    on_lost = OnLost()
-    with FakeClock() as clock:
-        mutex = held(Mutex.for_key("k", auto_renew=False, on_lost=on_lost))
-        fence = mutex.fencing_token
-        for losses in (1, 2):
-            clock.advance(31)
-            on_lost.wait()
-            assert mutex.lost
-            assert not mutex.held
-            mutex.renew()
-            assert mutex.held
-            assert not mutex.lost
-            assert len(on_lost.calls) == losses  # the next loss is reported again
-        assert mutex.fencing_token == fence
-        mutex.release()
-        assert table.get("k", consistent_read=True).expires_at is None
-
-
-@pytest.mark.parametrize("cause", IN_THE_STORE)
-def test_renew_does_not_win_back_what_is_gone(table, proxy, here, cause):
-    on_lost = OnLost()
-    with FakeClock() as clock:
-        mutex = held(Mutex.for_key("k", model=here, auto_renew=False, on_lost=on_lost))
+@of("one lock", "several keys")
+@pytest.mark.parametrize(("lose_it", "loss"), LOSSES)
+def test_lease_that_ended_is_won_back_unless_the_lock_is_gone(
+    subject, clock, on_lost, lose_it, loss
+):
+    lock = subject.held(auto_renew=False, on_lost=on_lost)
+    for losses in (1, 2):
         clock.advance(31)
         assert on_lost.wait()[1] is Loss.EXPIRED
-        with broken(cause, table, proxy):
-            for _ in range(2):
-                with pytest.raises(MutexLostError) as caught:
-                    mutex.renew()
-                assert caught.value.loss is cause
-            assert not mutex.held
-        assert not on_lost.came.acquire(timeout=0.2)  # it was reported already
+        assert (lock.held, lock.lost) == (False, True)
+        lock.renew()
+        assert (lock.held, lock.lost) == (True, False)
+        assert subject.owns(lock)
+        assert len(on_lost.calls) == losses  # the next loss is reported again
+    clock.advance(31)
+    on_lost.wait()
+    getattr(subject, lose_it)()
+    for _ in range(2):
+        with pytest.raises(MutexLostError) as raised:
+            lock.renew()
+        assert raised.value.loss is loss
+    assert not lock.held
+    assert not on_lost.came.acquire(timeout=0.2)  # it was reported already
+
+
+# -- DynamoDB is not reached, and what hangs -------------------------------------------------------
+
+
+@table(
+    "subject, fault",
+    [
+        *[("one lock", fault) for fault in (server_error, deny, partial(page, 200))],
+        ("several keys", server_error),
+    ],
+)
+def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(
+    subject, clock, on_lost, fault
+):
+    lock = subject.held(on_lost=on_lost)
+    ends = subject.ends
+    subject.proxy.always(fault(), **subject.on("renew"))
+    clock.advance(11)
+    until(lambda: subject.of("renew"))
+    assert lock.held
+    clock.advance(20)
+    assert on_lost.wait()[1] is Loss.UNREACHABLE
+    assert (lock.held, lock.loss) == (False, Loss.UNREACHABLE)
+    assert subject.ends == ends
+    with pytest.raises(MutexLostError):
+        lock.release()
+    assert not on_lost.came.acquire(timeout=0.2)
+
+
+@pytest.mark.parametrize("fault", [server_error, deny, drop_answer])
+def test_background_renewals_that_fail_for_a_while_are_no_loss(scene, clock, fault):
+    scene.proxy.next(fault(), fault(), op="renew")
+    with scene.mutex() as mutex:
+        end = scene.row.expires_at
+        for count, pause in enumerate((11, 1, 1), start=1):  # those that failed are repeated soon
+            clock.advance(pause)
+            scene.proxy.wait(count, "renew")
+            until(lambda: not mutex._latest.together.renewals_under_way)
+        assert mutex.remaining > 25
+        assert scene.row.expires_at > end
+    assert scene.applied("renew") == [fault is drop_answer] * 2 + [True]
+
+
+def test_renewal_that_cannot_be_sent_is_raised_when_the_lease_is_over(scene, clock):
+    mutex = held(scene.mutex(lease=2, auto_renew=False))
+    scene.proxy.always(server_error(), op="renew")
+    with pytest.raises(PynamoDBException):
+        mutex.renew()
+    # its answers may have shown by now that the lease ends a little later than when it began
+    assert mutex.remaining < 1
+    clock.advance(mutex.remaining)
+    assert not mutex.held
+
+
+def test_hanging_renewal_delays_neither_its_own_loss_nor_another_lock(table, proxy, clock, on_lost):
+    def key_is(key):
+        return lambda body: body["Key"]["key"]["S"] == key
+
+    proxy.always(stall(), op="renew", when=key_is("hangs"))
+    here, of_hanging = through(proxy, table, read_timeout=LONG), OnLost()
+    hangs = held(Mutex.for_key("hangs", model=here, on_lost=of_hanging))
+    lives = held(Mutex.for_key("lives", model=here))
+    proxy.next(stall(), op="renew", when=key_is("hangs once"))
+    once = held(Mutex.for_key("hangs once", model=here))
+    held(Mutex.for_key("dies", model=here, on_lost=on_lost))
+    clock.advance(11)
+    proxy.wait(4, "renew")
+    until(lambda: lives.remaining > 25)
+    table("dies").delete(add_version_condition=False)
+    clock.advance(11)
+    assert on_lost.wait()[1] is Loss.DELETED
+    until(lambda: min(lives.remaining, once.remaining) > 25)
+    clock.advance(hangs.remaining - 0.01)
+    assert hangs.held
+    clock.advance(0.02)
+    assert of_hanging.wait()[1:] == (Loss.UNREACHABLE, ANY, clock.now())
+    assert hangs.lost
+    assert lives.held
+
+
+def test_on_lost_that_blocks_or_raises_hurts_nothing(table, clock, on_lost, caplog):
+    blocks = threading.Event()
+    lives = held(Mutex.for_key("lives"))
+    for name, callback in (
+        ("blocks", lambda _: blocks.wait(GENEROUS)),
+        ("fails", lambda _: 1 / 0),
+        ("dies", on_lost),
+    ):
+        held(Mutex.for_key(name, max_hold=0.01, on_lost=callback))
+    for _ in range(2):
+        clock.advance(11)
+        until(lambda: lives.remaining > 25)
+    clock.advance(9)
+    assert on_lost.wait()[1] is Loss.EXPIRED
+    until(lambda: "on_lost of 'fails' failed" in caplog.text)
+    clock.advance(2)
+    until(lambda: lives.remaining > 25)
+    blocks.set()
+    lives.release()

@@ -17,19 +17,7 @@ from pathlib import Path
 import pytest
 from row_writer import LEASE, ROWS, models
 
-from dev.faultproxy import (
-    Fault,
-    apply_then_500,
-    delay,
-    drop_answer,
-    drop_request,
-    duplicate,
-    fault_proxy,
-    late_by,
-    pass_on,
-    server_error,
-    throttle,
-)
+from dev import faultproxy as net
 
 PROCESSES = 4
 WRITES = int(os.environ.get("PYNAMODB_MUTEX_WORKLOAD", "100"))
@@ -40,32 +28,35 @@ def faults(seed):
     """One request in eight meets a fault."""
     chance = random.Random(seed)
     # perhaps after the next write, perhaps after the lease
-    later = late_by(lambda: chance.uniform(0, chance.choice([0.2, 2 * LEASE])))
-    several = [drop_request(), drop_answer(), apply_then_500(), server_error(), throttle()]
-    several += [duplicate(), duplicate("second"), later, later, later, delay(LEASE / 2)]
+    later = net.late_by(lambda: chance.uniform(0, chance.choice([0.2, 2 * LEASE])))
+    several = [
+        net.drop_request(),
+        net.drop_answer(),
+        net.apply_then_500(),
+        net.server_error(),
+        net.throttle(),
+    ]
+    several += [net.duplicate(), net.duplicate("second"), later, later, later, net.delay(LEASE / 2)]
 
     def meet(exchange):
-        fault = chance.choice(several) if chance.random() < 1 / 8 else pass_on()
+        fault = chance.choice(several) if chance.random() < 1 / 8 else net.pass_on()
         fault.meet(exchange)
 
-    return Fault("one in eight", meet)
+    return net.Fault("one in eight", meet)
 
 
 class Writers:
     """The processes that run, and the journals of all that ran."""
 
-    def __init__(self, table, proxies, folder):
-        self._table, self._proxies, self._folder = table, proxies, folder
-        self._journals = []
+    def __init__(self, start, folder):
+        self._start, self._folder = start, folder
         self.running = {}
 
     def start(self, place):
-        journal = self._folder / f"{len(self._journals)}.txt"
-        first = 100_000 * (len(self._journals) + 1)
-        script = str(Path(__file__).with_name("row_writer.py"))
-        arguments = [self._table, self._proxies[place].url, journal, place, first]
-        self.running[place] = subprocess.Popen([sys.executable, script, *map(str, arguments)])
-        self._journals.append(journal)
+        count = len(list(self._folder.iterdir())) + 1
+        journal = self._folder / f"{count}.txt"
+        journal.touch()
+        self.running[place] = self._start(place, journal, 100_000 * count)
 
     def kill(self, place):
         self.running[place].kill()
@@ -93,7 +84,7 @@ class Writers:
 
     def numbers(self, word):
         """Return the numbers of which the journals have this word."""
-        texts = [journal.read_text() for journal in self._journals if journal.exists()]
+        texts = [journal.read_text() for journal in self._folder.iterdir()]
         lines = [line.split() for text in texts for line in text.splitlines()]
         # the last line may be cut short by a kill
         return {int(line[1]) for line in lines if len(line) == 2 and line[0] == word}
@@ -109,10 +100,18 @@ def test_rows_hold_exactly_what_was_reported_as_applied(engine, tmp_path):
         account(row).save()
     unguarded("unguarded").save()
     with ExitStack() as stack:
-        proxies = [stack.enter_context(fault_proxy(engine)) for _ in range(PROCESSES)]
+        proxies = [stack.enter_context(net.fault_proxy(engine)) for _ in range(PROCESSES)]
         for seed, proxy in enumerate(proxies):
             proxy.always(faults(seed))
-        writers = Writers(account.Meta.table_name, proxies, tmp_path)
+
+        def start(place, journal, first):
+            script = Path(__file__).with_name("row_writer.py")
+            at = (account.Meta.table_name, proxies[place].url)
+            return subprocess.Popen(
+                [sys.executable, *map(str, (script, *at, journal, place, first))]
+            )
+
+        writers = Writers(start, tmp_path)
         stack.callback(lambda: [writers.kill(place) for place in list(writers.running)])
         writers.disturb()
     rows = [account.get(name, consistent_read=True) for name in ROWS]

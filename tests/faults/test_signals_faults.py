@@ -2,43 +2,21 @@
 
 import functools
 import os
-import threading
-import time
 from contextlib import ExitStack
 
 import pytest
 from driving import send_renewal
-from hearing import OnLost, hearing, until
+from hearing import OnLost, Slow, hearing, until
 from pynamodb.exceptions import PynamoDBException, UpdateError
-from scene import held, losses
+from scene import held
 from stores import store_for
-from worker import forked
 
-from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request, server_error
-from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
+from dev.faultproxy import after, apply_then_500, deny, drop_answer, server_error
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, signals
 from pynamodb_mutex._operations.events import LockEvent
 from pynamodb_mutex._protocol.claim import Claim
 from pynamodb_mutex._runtime import notifications
 from pynamodb_mutex._runtime.process import current_process, forget_everything
-from pynamodb_mutex.testing import FakeClock
-
-
-@pytest.fixture
-def heard(scene):
-    with hearing(scene.key) as heard:
-        yield heard
-
-
-class Slow:
-    """A receiver that returns, for one key, only when it may."""
-
-    def __init__(self, key):
-        self.key, self.come, self.go = key, threading.Event(), threading.Event()
-
-    def __call__(self, sender, **fields):
-        if fields["key"] == self.key:
-            self.come.set()
-            assert self.go.wait(60)
 
 
 class Failing:
@@ -68,58 +46,50 @@ def test_lost_answers_are_counted_as_attempts(scene, heard):
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_what_cannot_be_acquired_shows_why(scene, keys, heard, several):
-    scene.proxy.next(deny())
-    lock = keys.group() if several else scene.mutex()
-    with pytest.raises(PynamoDBException) as raised:
-        lock.acquire()
-    assert set(heard.names) == {"not_acquired"}
-    assert heard.keys("not_acquired") == (keys.keys if several else [scene.key])
-    for fields in heard.of("not_acquired"):
-        assert (fields["error"], fields["attempts"]) == (raised.value, 1)
+@pytest.mark.parametrize("fault", [deny, drop_answer])
+def test_requests_that_do_not_get_through_show_why(scene, keys, heard, several, fault):
+    lock = keys.group(timeout=0) if several else scene.mutex(timeout=0)
+    for told, call in (("not_acquired", lock.acquire), ("released", lock.release)):
+        if told == "released":
+            scene.proxy.clear()
+            held(lock)
+            heard.events.clear()
+        scene.proxy.always(fault())
+        with pytest.raises(PynamoDBException) as raised:
+            call()
+        assert heard.names == [told] * (3 if several else 1)
+        assert heard.keys(told) == (keys.keys if several else [scene.key])
+        assert all(fields["error"] is raised.value for fields in heard.of(told))
+        if (told, fault) == ("not_acquired", deny):
+            assert {fields["attempts"] for fields in heard.of(told)} == {1}
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_release_that_does_not_get_through_is_reported_with_its_error(scene, keys, heard, several):
-    lock = held(keys.group() if several else scene.mutex(lease=4))
-    scene.proxy.always(deny() if several else drop_request())
-    with pytest.raises(PynamoDBException) as raised:
-        lock.release()
-    assert heard.keys("released") == (keys.keys if several else [scene.key])
-    assert all(fields["error"] is raised.value for fields in heard.of("released"))
-    assert "lost" not in heard.names
-
-
-def test_renewals_that_fail_are_reported_and_then_the_one_that_succeeds(scene, heard):
+def test_renewals_that_fail_are_reported_and_then_the_one_that_succeeds(scene, heard, clock):
     scene.proxy.always(server_error(), op="renew")
-    with FakeClock() as clock, scene.mutex() as mutex:
+    with scene.mutex() as mutex:
         clock.advance(11)
         event = heard.wait("renewal_failed")
         scene.proxy.clear()
         clock.advance(1)
         heard.wait("renewed")
+        # also one that was asked for
+        scene.proxy.next(deny(), op="renew")
+        with pytest.raises(UpdateError) as raised:
+            mutex.renew()
+        until(lambda: heard.of("renewal_failed")[-1]["error"] is raised.value)
     assert event.thread.name == "pynamodb-mutex-notifier"
     assert event.told["token"] == mutex.token
     assert isinstance(event.told["error"], UpdateError)
     assert event.told["expires_at"] < heard.of("renewed")[0]["expires_at"]
 
 
-def test_renewal_asked_for_that_fails_is_reported_too(scene, heard):
-    with scene.mutex() as mutex:
-        scene.proxy.next(deny(), op="renew")
-        with pytest.raises(UpdateError) as raised:
-            mutex.renew()
-        assert heard.the("renewal_failed")["error"] is raised.value
-
-
-def test_renewal_that_comes_too_late_is_not_reported(scene, heard):
-    with FakeClock() as clock:
-        mutex = held(scene.mutex(auto_renew=False))
-        scene.proxy.next(after(lambda: clock.advance(31)), op="renew")
-        send_renewal(mutex._latest)
-        assert scene.applied("renew") == [True]
-        heard.wait("lost")
-        mutex.renew()
+def test_renewal_that_comes_too_late_is_not_reported(scene, heard, clock):
+    mutex = held(scene.mutex(auto_renew=False))
+    scene.proxy.next(after(lambda: clock.advance(31)), op="renew")
+    send_renewal(mutex._latest)
+    assert scene.applied("renew") == [True]
+    heard.wait("lost")
+    mutex.renew()
     # the one that was waited for
     assert heard.the("renewed")["won_back"]
 
@@ -139,24 +109,6 @@ def test_batch_that_fails_is_reported_of_each(scene, heard):
 # -- losses ----------------------------------------------------------------------------------------
 
 
-@losses
-@pytest.mark.parametrize("found_by", ["renew", "release"])
-def test_loss_is_reported_once(scene, heard, found_by, lose_it, loss):
-    mutex = held(scene.mutex(auto_renew=False))
-    token = mutex.token
-    lose_it(scene)
-    for call in ["renew", "renew", "release"] if found_by == "renew" else ["release"]:
-        with pytest.raises(MutexLostError):
-            getattr(mutex, call)()
-    told = heard.the("lost")
-    event = heard.wait("lost")
-    assert event.thread.name == "pynamodb-mutex-lost"
-    assert event.sender is scene.here
-    assert (told["loss"], told["token"]) == (loss, token)
-    assert told["taker"] == ("other" if loss is Loss.TAKEN else None)
-    assert [e.name for e in heard.events if e.sender is scene.here] == ["acquired", "lost"]
-
-
 def test_release_that_is_refused_shows_no_loss_that_was_reported(scene, heard):
     mutex = held(scene.mutex(auto_renew=False))
     scene.force()
@@ -169,81 +121,59 @@ def test_release_that_is_refused_shows_no_loss_that_was_reported(scene, heard):
     assert heard.names == ["acquired", "lost"]
 
 
-def test_locks_that_were_not_handed_out_show_nothing(scene, heard):
-    mutex = scene.mutex(timeout=0)
-    scene.proxy.always(drop_answer(), op="acquire")
-    with pytest.raises(UpdateError):
-        mutex.acquire()
-    assert heard.names == ["not_acquired"]
-
-
 # -- receivers -------------------------------------------------------------------------------------
 
 
-def test_what_a_receiver_raises_hurts_neither_the_lock_nor_the_others(scene, heard, caplog):
+def test_what_a_receiver_raises_hurts_neither_the_lock_nor_others_nor_our_threads(
+    scene, heard, caplog
+):
     def failures():
         return [r for r in caplog.records if "a receiver of the signal" in r.getMessage()]
 
-    names = ("acquired", "renewed", "lost", "released")
-    failing = Failing(scene.key, ValueError)
+    # that would end a thread of the library's
+    ends, fails = Failing(scene.key, SystemExit), Failing(scene.key, ValueError)
+    failing = {"acquired": fails, "renewed": ends, "lost": ends, "released": fails}
     with ExitStack() as stack:
-        for name in names:
-            stack.enter_context(getattr(signals, name).connected_to(failing))
+        for name, receiver in failing.items():
+            stack.enter_context(getattr(signals, name).connected_to(receiver))
         second = stack.enter_context(hearing(scene.key))
         with scene.mutex() as mutex:
-            mutex.renew()
-            second.wait("renewed")
+            for count in (1, 2):
+                mutex.renew()
+                second.wait("renewed", count)
         with pytest.raises(MutexLostError), mutex:
             scene.force()
         second.wait("lost")
         heard.wait("lost")
         # each is logged after it was raised, the last one on a thread of its own
-        until(lambda: len(failures()) == 5)
-        assert failing.count == 5
+        until(lambda: len(failures()) == 6)
+        assert (ends.count, fails.count) == (3, 3)
     assert heard.names == second.names
-    for name in names:
+    for name in failing:
         assert any(name in record.getMessage() for record in failures()), name
     assert {record.lock_key for record in failures()} == {scene.key}
 
 
-def test_receiver_cannot_end_a_thread_of_ours(scene, heard):
-    failing = Failing(scene.key, SystemExit)
-    with signals.renewed.connected_to(failing), signals.lost.connected_to(failing):
-        mutex = held(scene.mutex())
-        for count in (1, 2):
-            mutex.renew()
-            heard.wait("renewed", count)
-        scene.force()
-        with pytest.raises(MutexLostError):
-            mutex.renew()
-        heard.wait("lost")
-        until(lambda: failing.count == 3)
-
-
-def test_coroutine_function_is_refused(scene, caplog):
+def test_signal_that_cannot_be_sent_hurts_nothing(scene, heard, monkeypatch, caplog):
     async def receiver(sender, **fields):
         pass
 
-    with signals.acquired.connected_to(receiver, scene.here), scene.mutex():
-        pass
-    assert "a coroutine function cannot receive signals" in caplog.text
-
-
-def test_muted_signal_is_not_sent(scene, heard):
-    with signals.acquired.muted(), scene.mutex():
-        pass
-    assert heard.names == ["released"]
-
-
-def test_blinker_that_fails_itself_hurts_nothing(scene, heard, monkeypatch, caplog):
     def changed(_):
         raise RuntimeError("changed during iteration")
 
+    mutex = scene.mutex()
+    with signals.acquired.connected_to(receiver, scene.here), mutex:
+        pass
+    assert "a coroutine function cannot receive signals" in caplog.text
+    heard.events.clear()
+    with signals.acquired.muted(), mutex:
+        pass
+    # blinker itself fails
     monkeypatch.setattr(signals.acquired, "receivers_for", changed)
-    with scene.mutex():
+    with mutex:
         pass
     assert "acquired of" in caplog.text
-    assert heard.names == ["released"]
+    assert heard.names == ["released"] * 2
 
 
 def test_interrupted_receiver_leaves_no_lock_behind(scene, keys):
@@ -257,13 +187,11 @@ def test_interrupted_receiver_leaves_no_lock_behind(scene, keys):
     assert failing.count == 2
 
 
-def test_slow_receiver_delays_neither_renewals_nor_the_report_of_a_loss(scene, heard):
+def test_slow_receiver_delays_neither_renewals_nor_the_report_of_a_loss(scene, heard, clock):
     slow, on_lost = Slow(scene.key), OnLost()
-    with FakeClock() as clock, signals.renewed.connected_to(slow):
-        mutex = scene.mutex(on_lost=on_lost)
-        other = Mutex.for_key(f"{scene.key}.other", model=scene.here)
-        assert mutex.acquire()
-        assert other.acquire()
+    with signals.renewed.connected_to(slow), signals.lost.connected_to(slow):
+        mutex = held(scene.mutex(on_lost=on_lost))
+        other = held(Mutex.for_key(f"{scene.key}.other", model=scene.here))
         clock.advance(11)
         assert slow.come.wait(60)
         for _ in range(3):  # more than may be under way for one lock
@@ -275,52 +203,12 @@ def test_slow_receiver_delays_neither_renewals_nor_the_report_of_a_loss(scene, h
         on_lost.wait()
         heard.wait("lost")
         assert other.held
+        # nor that of another
+        scene.there.force_release(other.key)
+        with pytest.raises(MutexLostError):
+            other.renew()
+        until(lambda: other.key in heard.keys("lost"))
         slow.go.set()
-
-
-def test_slow_receiver_of_losses_delays_no_other(scene, heard):
-    slow = Slow(scene.key)
-    mutex = scene.mutex()
-    other = Mutex.for_key(f"{scene.key}.other", model=scene.here)
-    with signals.lost.connected_to(slow):
-        for each in (mutex, other):
-            assert each.acquire()
-            scene.there.force_release(each.key)
-            with pytest.raises(MutexLostError):
-                each.renew()
-        until(lambda: any(fields["key"] == other.key for fields in heard.of("lost")))
-        slow.go.set()
-
-
-@pytest.mark.parametrize("how", ["renewed", "released", "lost"])
-def test_nothing_is_reported_before_acquired_was(scene, heard, how):
-    # else a receiver would remember for ever what ended before it began
-    mutex, order, slow = scene.mutex(), [], Slow(scene.key)
-
-    def first(sender, **fields):
-        slow(sender, **fields)
-        order.append("acquired")
-
-    def second(sender, **fields):
-        order.append(how)
-
-    with (
-        signals.acquired.connected_to(first, scene.here),
-        getattr(signals, how).connected_to(second, scene.here),
-    ):
-        acquiring = threading.Thread(target=mutex.acquire)
-        acquiring.start()
-        assert slow.come.wait(60)
-        # what it acquired is seen by other threads, and may end meanwhile
-        calls = {"renewed": mutex.renew, "released": mutex.release, "lost": mutex.force_release}
-        calls[how]()
-        assert mutex.lost == (how == "lost")
-        assert order == []
-        slow.go.set()
-        acquiring.join(60)
-        heard.wait(how)
-        until(lambda: len(order) == 2)
-    assert order == ["acquired", how]
 
 
 def test_renewals_are_dropped_not_piled_up_when_a_receiver_is_slow(
@@ -352,23 +240,6 @@ def test_thread_that_shows_ends_when_there_is_nothing_to_show(scene, heard, monk
 
 
 # -- forks -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.real("embedded")
-def test_forked_child_emits_nothing_of_its_parents_locks(table):
-    with hearing("a") as heard:
-        mutex = held(Mutex.for_key("a"))
-        before = len(heard.names)
-
-        def child():
-            with pytest.raises(MutexNotHeldError):
-                mutex.release()
-            assert not mutex.lost
-            time.sleep(0.2)
-            return len(heard.names)
-
-        assert forked(child) == before
-        mutex.release()
 
 
 @pytest.mark.real("embedded")

@@ -7,28 +7,18 @@ import uuid
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
-import urllib3.util.connection
 from botocore.exceptions import ClientError
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableError
 from pynamodb.models import Model
 from stores import store_for
+from urllib3.util import connection
 from worker import forked
 
-from dev.faultproxy import (
-    deny,
-    drop_request,
-    fault_proxy,
-    no_date,
-    page,
-    pass_on,
-    server_error,
-    stall,
-    throttle,
-    through,
-)
+from dev import faultproxy as net
 from pynamodb_mutex import LockItem, Mutex, RowLockMixin, Semaphore
 from pynamodb_mutex._operations.attach import Ticket
 from pynamodb_mutex._protocol import schedule
@@ -45,6 +35,7 @@ def at(host):
         class Meta:
             table_name = f"locks-{uuid.uuid4().hex}"
             region = "eu-wst-1"
+            read_timeout_seconds = 0.2
 
     Strange.Meta.host = host
     return Strange
@@ -69,33 +60,26 @@ def seconds_until(kind, call):
 # -- for how long ----------------------------------------------------------------------------------
 
 
-class Row(RowLockMixin, Model):
-    class Meta:
-        table_name = "rows"
-        region = "eu-wst-1"
-
-    name = UnicodeAttribute(hash_key=True)
-
-
 def rows_at(host):
-    class There(Row):
-        class Meta(Row.Meta):
-            pass
+    class Row(RowLockMixin, Model):
+        class Meta:
+            table_name = "rows"
+            region = "eu-wst-1"
 
-    There.Meta.host = host
-    There._connection = None
-    return There
+        name = UnicodeAttribute(hash_key=True)
 
-
-def ticket(host):
-    model = at(host)
-    held = Ticket(model.Meta.table_name, "eu-wst-1", "a", "token", 1, 1.0, 30.0, None)
-    return held.write(), model
+    Row.Meta.host = host
+    return Row
 
 
 def attach(host, **options):
-    text, model = ticket(host)
-    Mutex.attach(text, model=model, **options)
+    model = at(host)
+    ticket = Ticket(model.Meta.table_name, "eu-wst-1", "a", "token", 1, 1.0, 30.0, None)
+    Mutex.attach(ticket.write(), model=model, **options)
+
+
+def acquire_in_task(host):
+    asyncio.run(AsyncMutex.for_key("a", model=at(host)).acquire())
 
 
 @pytest.mark.parametrize(
@@ -114,6 +98,7 @@ def attach(host, **options):
         (partial(attach, timeout=4), GetError, 4),
         (lambda host: rows_at(host).locked("a").acquire(), GetError, 10),
         (lambda host: rows_at(host).locked_all(["a", "b"]).acquire(), GetError, 10),
+        (acquire_in_task, GetError, 10),
         (lambda host: Mutex.for_key("a", model=at(host)).locked(), GetError, 0.5),
         (lambda host: at(host).force_release("a"), GetError, 5),
         (lambda host: list(at(host).held()), ScanError, 10),
@@ -142,51 +127,7 @@ def test_table_that_cannot_be_created_is_named_with_its_place():
     )
 
 
-@pytest.mark.usefixtures("scene")
-def test_task_gives_up_an_endpoint_that_never_answered():
-    mutex = AsyncMutex.for_key("a", model=at(closed()))
-    took, error = seconds_until(GetError, lambda: asyncio.run(mutex.acquire()))
-    assert took == GIVEN_UP
-    assert "has not answered yet" in str(error)
-
-
 # -- what counts as an answer ----------------------------------------------------------------------
-
-
-def unresolvable(monkeypatch, _):
-    def fail(*_, **__):
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", fail)
-    return "http://dynamodb.eu-wst-1.invalid"
-
-
-def black_hole(monkeypatch, _):
-    def fail(*_, **__):
-        raise TimeoutError("timed out")
-
-    monkeypatch.setattr(urllib3.util.connection, "create_connection", fail)
-    return "http://192.0.2.1"
-
-
-def not_tls(_, proxy):
-    return proxy.url.replace("http:", "https:")
-
-
-@pytest.mark.parametrize(
-    ("fault", "cause"),
-    [
-        (drop_request, "Connection was closed"),
-        (partial(page, 200), "the answer is not DynamoDB's"),
-        (partial(page, 502), "(502)"),
-    ],
-)
-def test_what_is_not_dynamodbs_is_no_answer(engine, fault, cause):
-    with fault_proxy(engine) as proxy:
-        proxy.always(fault())
-        took, error = seconds_until(GetError, Mutex.for_key("a", model=at(proxy.url)).acquire)
-    assert took == GIVEN_UP
-    assert_never_answered(error, proxy.url, cause)
 
 
 def assert_never_answered(error, host, cause):
@@ -195,9 +136,40 @@ def assert_never_answered(error, host, cause):
     assert cause in str(error)
 
 
+@pytest.mark.parametrize(
+    ("fault", "cause", "more"),
+    [
+        (net.drop_request, "Connection was closed", 0),
+        (partial(net.page, 200), "the answer is not DynamoDB's", 0),
+        (partial(net.page, 502), "(502)", 0),
+        (net.stall, "Read timeout", 0.2),  # the last attempt is sent just before
+    ],
+)
+def test_what_is_not_dynamodbs_is_no_answer(engine, fault, cause, more):
+    with net.fault_proxy(engine) as proxy:
+        proxy.always(fault())
+        took, error = seconds_until(GetError, Mutex.for_key("a", model=at(proxy.url)).acquire)
+    assert took == pytest.approx(schedule.UNANSWERED_PATIENCE + more, abs=0.01)
+    assert_never_answered(error, proxy.url, cause)
+
+
+def failing(place, name, error, host):
+    """Let a function fail that is needed to connect."""
+
+    def nowhere(monkeypatch, _):
+        monkeypatch.setattr(place, name, Mock(side_effect=error))
+        return host
+
+    return nowhere
+
+
 def null(_, proxy):
-    proxy.always(page(200, content=b"null"))
+    proxy.always(net.page(200, content=b"null"))
     return proxy.url
+
+
+UNKNOWN = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+TIMEOUT = TimeoutError("timed out")
 
 
 @pytest.mark.real("embedded")
@@ -205,28 +177,19 @@ def null(_, proxy):
     ("nowhere", "cause"),
     [
         (lambda *_: closed(), "Could not connect"),
-        (unresolvable, "Could not connect"),
-        (black_hole, "Connect timeout"),
-        (not_tls, "SSL validation failed"),
+        (failing(socket, "getaddrinfo", UNKNOWN, "http://dynamodb.invalid"), "Could not connect"),
+        (failing(connection, "create_connection", TIMEOUT, "http://192.0.2.1"), "Connect timeout"),
+        (lambda _, proxy: proxy.url.replace("http:", "https:"), "SSL validation failed"),
         (null, "the answer is not DynamoDB's"),
     ],
 )
 def test_what_botocore_makes_of_no_dynamodb_is_no_answer(engine, monkeypatch, nowhere, cause):
     monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 0.3)
-    with fault_proxy(engine) as proxy:
+    with net.fault_proxy(engine) as proxy:
         host = nowhere(monkeypatch, proxy)
         with pytest.raises(GetError) as raised:
             Mutex.for_key("a", model=at(host)).acquire()
     assert_never_answered(raised.value, host, cause)
-
-
-def test_connection_that_is_silent_is_no_answer(scene):
-    with scene.fresh(read_timeout=0.2) as first:
-        first.proxy.always(stall())
-        took, error = seconds_until(GetError, first.mutex().acquire)
-    # the last attempt is sent just before
-    assert took == pytest.approx(schedule.UNANSWERED_PATIENCE + 0.2, abs=0.01)
-    assert "Read timeout" in str(error)
 
 
 def asked_for(scene, seconds):
@@ -238,19 +201,19 @@ def asked_for(scene, seconds):
     return local_clock().now() - began
 
 
-@pytest.mark.parametrize("answer", [throttle, server_error, deny, pass_on])
+@pytest.mark.parametrize("answer", [net.throttle, net.server_error, net.deny, net.pass_on])
 @pytest.mark.parametrize("dated", [True, False])
 def test_endpoint_that_has_answered_is_asked_until_the_timeout(scene, answer, dated):
     with scene.fresh() as first:
         first.proxy.next(answer())
         if not dated:
-            first.proxy.always(no_date())
-        first.proxy.always(drop_request())
+            first.proxy.always(net.no_date())
+        first.proxy.always(net.drop_request())
         with suppress(PynamoDBException):  # the one answer
             first.mutex().acquire(blocking=False)
         assert asked_for(first, 45) >= 45
         # by whatever model it is asked
-        other = replace(first, here=through(first.proxy, first.there))
+        other = replace(first, here=net.through(first.proxy, first.there))
         assert asked_for(other, 45) >= 45
 
 
@@ -262,8 +225,8 @@ def test_answer_while_an_endpoint_is_asked_again_counts(scene):
             return local_clock().now() - began
 
         # it comes up after 8 s, refuses to work until 9 s, and is away until 40 s
-        first.proxy.always(throttle(), when=lambda _: 8 <= since() < 9)
-        first.proxy.always(drop_request(), when=lambda _: since() < 40)
+        first.proxy.always(net.throttle(), when=lambda _: 8 <= since() < 9)
+        first.proxy.always(net.drop_request(), when=lambda _: since() < 40)
         with first.mutex(timeout=90) as mutex:
             assert mutex.held
         assert since() >= 40
@@ -276,7 +239,7 @@ def test_forked_child_knows_no_endpoint(scene, monkeypatch):
     with scene.fresh() as first:
         with first.mutex():
             pass
-        first.proxy.always(drop_request())
+        first.proxy.always(net.drop_request())
 
         def child():
             with pytest.raises(GetError) as raised:

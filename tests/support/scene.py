@@ -14,7 +14,6 @@ import pytest
 from dev.faultproxy import Fault, FaultProxy, apply_then_500, drop_answer, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex.exceptions import Loss
 from pynamodb_mutex.testing import Engine, expire
 
 Lose = Callable[..., Fault]
@@ -101,10 +100,6 @@ class Scene:
         actions = [self.there.expires_at.remove(), self.there.owner.remove()]
         self.there._get_connection().update_item(self.key, actions=actions)
 
-    def delete(self) -> None:
-        """Delete the row."""
-        self.row.delete(add_version_condition=False)
-
     def waiting(self, **options) -> Acquiring:
         """Let a thread of the first client's process wait for the lock."""
         polls = len(self.proxy.of("GetItem"))
@@ -150,16 +145,3 @@ def forget_holds(*clients: type[LockItem]) -> None:
         for claim in [c for held in list(process.schedule._due) for c in held.unreleased]:
             if claim.store.model in clients:
                 claim.forget()
-
-
-losses = pytest.mark.parametrize(
-    ("lose_it", "loss"),
-    [
-        (Scene.forced_and_taken, Loss.TAKEN),
-        (Scene.expired_and_taken, Loss.TAKEN),
-        (Scene.force, Loss.FORCED),
-        (Scene.clear, Loss.FORCED),
-        (Scene.delete, Loss.DELETED),
-    ],
-)
-"""How a lock may be lost to somebody else, and what the loss is then called."""

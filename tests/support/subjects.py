@@ -1,14 +1,14 @@
 """Locks of every kind, and writes under a lock in every way, each kind and way by the same names.
 
-The fixtures `subject` and `written` of subject_fixtures.py run one test over all of them.
+The fixtures `subject` and `written` of conftest.py run one test over all of them.
 """
-
-from __future__ import annotations
 
 import asyncio
 import inspect
 import uuid
+from functools import partial
 
+import pytest
 from group_scene import TRANSACT, Keys, that
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
@@ -17,10 +17,18 @@ from pynamodb.transactions import TransactWrite
 from row_scene import Rows
 from scene import held
 
+from dev.faultproxy import late
 from pynamodb_mutex import Loss, Mutex, Semaphore
 from pynamodb_mutex.aio import AsyncMutex
 
 REFUSALS = {"ConditionalCheckFailedException", "TransactionCanceledException"}
+
+
+def kept_from(proxy, *faults, **rule):
+    """Let the network keep the next request, and faults befall those after it; return the one that is kept."""
+    kept = late()
+    proxy.next(kept, *faults, **rule)
+    return kept
 
 
 def assert_changes_nothing(scene, kept):
@@ -29,14 +37,32 @@ def assert_changes_nothing(scene, kept):
     reply = kept.apply()
     # DynamoDB knows a transaction again by its token for ten minutes, and answers as it did at first
     assert reply.error in REFUSALS or (reply.status == 200 and kept.kept.op == TRANSACT)
+    transactions = [each for each in (kept.kept, *scene.proxy.of(TRANSACT)) if each.op == TRANSACT]
+    for each in transactions:
+        scene.proxy.replay(each, ClientRequestToken=str(uuid.uuid4()))
     assert scene.everything == before
 
 
-def crossed(names, cases, others, few):
+def crossed(names, cases, others=(), few=()):
     """Return each of some names with each case, and each other name with a few cases only."""
     pairs = [(name, case) for name in names for case in cases]
     pairs += [(name, case) for name in others for case in few]
     return [(name, *case) if isinstance(case, tuple) else (name, case) for name, case in pairs]
+
+
+def table(names, cases):
+    """Run a test for each case in a table, the first column of which is a kind of lock or a way to write."""
+    return pytest.mark.parametrize(names, cases, indirect=[names.split(",")[0]])
+
+
+def of(*subjects):
+    """Run a test for some kinds of locks."""
+    return pytest.mark.parametrize("subject", subjects, indirect=True)
+
+
+def by(*ways):
+    """Run a test for some ways to write."""
+    return pytest.mark.parametrize("written", ways, indirect=True)
 
 
 class Awaited:
@@ -50,6 +76,36 @@ class Awaited:
         if not inspect.iscoroutinefunction(value):
             return value
         return lambda *args, **kwargs: asyncio.run(value(*args, **kwargs))
+
+
+class FromTicket:
+    """A lock that the other client acquires and detaches, and that is attached here."""
+
+    def __init__(self, subject, **options):
+        self._subject, self._options = subject, options
+        self._lock = Mutex.for_key(subject.scene.key, **options)
+
+    def acquire(self, *, blocking=True, timeout=None):
+        ticket = self._subject.taken().detach()
+        patience = 0 if not blocking else timeout
+        options = self._options if patience is None else {**self._options, "timeout": patience}
+        self._lock = Mutex.attach(ticket, **options)
+        return True
+
+    def __getattr__(self, name):
+        return getattr(self._lock, name)
+
+
+class HandedOver(FromTicket):
+    """A lock that another thread of the same process hands over when it releases it."""
+
+    def acquire(self, **_):
+        giver = held(self._subject.scene.mutex())
+        waiter = self._subject.scene.waiting(**self._options)
+        giver.release()
+        waiter.join(60)
+        self._lock = waiter.mutex
+        return waiter.acquired
 
 
 class Claims:
@@ -127,8 +183,11 @@ class Claims:
 
 # -- locks of every kind ---------------------------------------------------------------------------
 
+DELETED = "deleted at release"
+PASSED_ON = ["ticket", "handed over"]
+"""What is acquired as the claim of another, and neither made anew nor disowned."""
 SUBJECTS = [
-    *("one lock", "several keys", "any of", "semaphore", "task", "fair lock"),
+    *("one lock", "several keys", "any of", "semaphore", "task", "fair lock", DELETED, *PASSED_ON),
     *("row", "row in a lock table", "several rows", "several rows in a lock table"),
 ]
 MAIN = ["one lock", "several keys", "row"]
@@ -146,6 +205,14 @@ LOSSES = [
 TOGETHER = [name for name in SUBJECTS if name.startswith("several")]
 
 
+KINDS = {
+    "ticket": {"acquire": "attach"},
+    "handed over": {"acquire": "hand_over"},
+    DELETED: {"release": "DeleteItem"},
+}
+"""The requests of some locks that are of another kind than those of others."""
+
+
 class Subject(Claims):
     """A lock of some kind, by a client with a bad network and by another one.
 
@@ -156,47 +223,41 @@ class Subject(Claims):
     def __init__(self, name, scene):
         self.name, self.scene, self.proxy = name, scene, scene.proxy
         self.is_together = name in TOGETHER
+        self._kinds = KINDS.get(name, {})
         self._options = {}
-        if name in ("row", "row in a lock table"):
-            lock = scene.lock()
-            self._make, self.other = scene.lock, scene.other
-            model, keys = (
-                (scene.locks, [lock.key]) if scene.in_table else (scene.there, [scene.key])
-            )
-        elif "rows" in name:
-            rows = Rows(scene)
-            self._make, self.other = (
-                rows.locks,
-                lambda **options: rows.scene.there.locked(
-                    rows.keys[-1], **{"owner": "other", "timeout": 20, **options}
-                ),
-            )
-            model, keys = scene.there, rows.keys
+        model, keys = scene.there, [scene.key]
+        if "row" in name:
+            rows = Rows(scene) if self.is_together else None
+            self._rows = keys = rows.keys if rows else keys
+            self._make = rows.locks if rows else scene.lock
+            others = {"owner": "other", "timeout": 20, "auto_renew": False}
+            self.other = lambda **options: scene.there.locked(self._rows[-1], **others | options)
             if scene.in_table:
                 model, keys = scene.locks, [scene.there.locked(key).key for key in keys]
         else:
-            model, keys = scene.there, [scene.key]
-            self._options = {"model": scene.here}
+            options = {"model": scene.here} | (
+                {"delete_on_release": True} if name == DELETED else {}
+            )
+            self._options = options
             if name == "several keys":
                 keys = Keys(scene).keys
-                self._make = lambda **options: Mutex.for_keys(keys, **options)
+                self._make = partial(Mutex.for_keys, keys)
             elif name == "any of":
                 # the other one is not free
-                name = f"{scene.key}-held"
-                held(Mutex.for_key(name, model=model, lease=600, auto_renew=False))
-                self._make = lambda **options: Mutex.any_of([scene.key, name], **options)
+                taken = f"{scene.key}-held"
+                held(Mutex.for_key(taken, model=model, lease=600, auto_renew=False))
+                self._make = partial(Mutex.any_of, [scene.key, taken])
             elif name == "semaphore":
                 keys = [f"{scene.key}#permit-1"]
-                self._make = lambda **options: Semaphore.for_key(scene.key, permits=1, **options)
+                self._make = partial(Semaphore.for_key, scene.key, permits=1)
             elif name == "task":
                 self._make = lambda **options: Awaited(AsyncMutex.for_key(scene.key, **options))
+            elif name in PASSED_ON:
+                self._make = partial(FromTicket if name == "ticket" else HandedOver, self)
             else:
-                fair = name == "fair lock"
-                self._make = lambda **options: Mutex.for_key(scene.key, fair=fair, **options)
-            self.other = lambda **options: Mutex.for_key(
-                keys[-1],
-                **{"model": model, "owner": "other", "timeout": 20, "auto_renew": False} | options,
-            )
+                self._make = partial(Mutex.for_key, scene.key, fair=name == "fair lock")
+            others = {"model": model, "owner": "other", "timeout": 20, "auto_renew": False}
+            self.other = lambda **options: Mutex.for_key(keys[-1], **others | options)
         self.places = [(model, key) for key in keys]
         self.proxy.start_anew()
 
@@ -213,6 +274,7 @@ class Subject(Claims):
         if self.is_together:
             return {"when": that(kind)}
         key = {"S": self.places[0][1]}
+        kind = self._kinds.get(kind, kind)
         return {"op": kind, "when": lambda body: key in body.get("Key", {}).values()}
 
     def of(self, kind):
@@ -227,12 +289,33 @@ class Subject(Claims):
 
     def owns(self, lock):
         """Whether the rows show a lock's own claims."""
-        claims = [
-            (claim["token"]["S"], int(claim["version"]["N"]), "expires_at" in claim)
-            for claim in self.claims
-        ]
+        claims = [(claim["token"]["S"], "expires_at" in claim) for claim in self.claims]
         locks = lock._locks if self.is_together else [lock]
-        return claims == [(each.token, each.fencing_token, True) for each in locks]
+        if claims != [(each.token, True) for each in locks]:
+            return False
+        versions = [int(claim["version"]["N"]) for claim in self.claims]
+        return self.name == DELETED or versions == [each.fencing_token for each in locks]
+
+    def write(self, lock, what="mine"):
+        """Write under it: the payloads of locks, the rows of row locks."""
+        if "row" not in self.name:
+            for each in lock._locks if self.is_together else [lock]:
+                each.save_data(what)
+        elif self.is_together:
+            with lock.transaction(unlock=False) as transaction:
+                for row in lock._rows_of(lock._current("rows")):
+                    row.last = what
+                    transaction.save(row)
+        else:
+            lock.row.last = what
+            lock.row.save()
+
+    @property
+    def content(self):
+        """What was written, in each place."""
+        if "row" not in self.name:
+            return [model.get(key, consistent_read=True).data for model, key in self.places]
+        return [self.scene.there.get(key, consistent_read=True).last for key in self._rows]
 
 
 # -- writes under a lock, in every way -------------------------------------------------------------
@@ -420,6 +503,9 @@ class WrittenByRow(Written):
         other = self.expired_and_taken()
         other.row.last = "other"
         other.row.save(unlock=True)
+
+    def overwrite(self):
+        self.scene.overwrite()
 
     def calls_of_three_threads(self):
         rows = [type(self.row)(self.row.name) for _ in range(3)]

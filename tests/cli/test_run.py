@@ -1,11 +1,8 @@
 """``run``: the lock, the command and its environment, signals, the end of the command, and exit codes."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -90,17 +87,6 @@ def test_standard_streams_belong_to_the_command(embedded):
     assert (done.returncode, done.stdout, done.stderr) == (128 + 9, data, b"me\n")
 
 
-def test_one_process_at_a_time(embedded, tmp_path):
-    count = tmp_path / "count"
-    count.write_text("0")
-    command = ["k", "--", "sh", "-c", f"n=$(cat {count}); sleep 0.05; echo $((n + 1)) >{count}"]
-    with running(*command) as first, running(*command) as second:
-        assert run_here(*command).exit_code == 0
-        assert [outcome(process)[0] for process in (first, second)] == [0, 0]
-    assert count.read_text() == "3\n"
-    assert free()
-
-
 # -- another process holds the lock ----------------------------------------------------------------
 
 
@@ -127,7 +113,7 @@ def test_a_holder_without_a_name_and_a_lock_that_was_free(embedded):
     with held_elsewhere("k"):
         LockItem.get("k").update([LockItem.token.set("made by hand"), LockItem.owner.remove()])
         done = run_here("k", "--if-locked", "fail", "--", "true")
-        assert done.stderr == "pynamodb-mutex run: 'k' is locked: held by an unnamed owner\n"
+    assert done.stderr == "pynamodb-mutex run: 'k' is locked: held by an unnamed owner\n"
     # read as free, and acquired by another process before this one's write
     assert describe(Claim(token="t", owner=None)) == "it was free a moment ago"
 
@@ -158,48 +144,29 @@ def test_each_reason_of_a_long_wait_is_reported_once(embedded, proxied, monkeypa
     ]
 
 
-def waiting_until_said(monkeypatch, fake_clock):
-    """Let time pass only when `run` has reported its wait; return what it says."""
+@pytest.mark.parametrize(
+    ("fault", "op", "reason", "error"),
+    [
+        (drop_request(), None, "no answer from DynamoDB yet, in us-east-1 at ", "has not answered"),
+        (throttle(), None, "DynamoDB is throttling or failing, in us-east-1 at ", "(Throttling"),
+        (throttle(), "acquire", "it was free a moment ago", "(ThrottlingException)"),
+    ],
+)
+def test_a_long_failure_is_reported(proxied, monkeypatch, fake_clock, fault, op, reason, error):
     said = []
 
     def say(text):
         said.append(text)
-        fake_clock.advance(schedule.UNANSWERED_PATIENCE)
+        fake_clock.advance(schedule.UNANSWERED_PATIENCE)  # time passes only after the report
 
     monkeypatch.setattr(_run, "say", say)
     monkeypatch.setattr(_run, "_LONG", 0.0)
-    return said
-
-
-def test_an_endpoint_that_never_answers_is_reported(embedded, monkeypatch, fake_clock):
-    said = waiting_until_said(monkeypatch, fake_clock)
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    done = run_here("k", "--endpoint-url", url, "--region", "eu-wst-1", "--", "true")
-    assert done.exit_code == 125
-    assert said == [f"waiting for 'k': no answer from DynamoDB yet, in eu-wst-1 at {url}"]
-    assert done.stderr.startswith(
-        f"Error: GetItem failed: DynamoDB has not answered yet in eu-wst-1 at {url} (wrong region or "
-        "endpoint?): Could not connect to the endpoint URL"
-    )
-
-
-@pytest.mark.parametrize(
-    ("op", "reason"),
-    [
-        (None, "DynamoDB is throttling or failing, in us-east-1 at "),
-        ("acquire", "it was free a moment ago"),
-    ],
-)
-def test_a_long_failure_of_dynamodb_is_reported(proxied, monkeypatch, fake_clock, op, reason):
-    said = waiting_until_said(monkeypatch, fake_clock)
-    proxied.always(throttle(), op=op)
-    done = run_here("k", "--endpoint-url", proxied.url, "--timeout", "5", "--", "true")
-    assert done.exit_code == 125
+    proxied.always(fault, op=op)
+    timeout = ["--timeout", "5"] if error.startswith("(") else []
+    done = run_here("k", "--endpoint-url", proxied.url, *timeout, "--", "true")
     (first,) = said
     assert first.startswith(f"waiting for 'k': {reason}")
-    assert "(ThrottlingException)" in done.stderr
+    assert (done.exit_code, error in done.stderr) == (125, True)
 
 
 @pytest.mark.parametrize(
@@ -226,18 +193,22 @@ def test_a_signal_ends_the_wait_with_nothing_held(embedded, tmp_path, monkeypatc
     assert free()
 
 
-def test_fair_acquires_in_the_order_of_arrival(embedded, tmp_path):
-    names, order = ["first", "second", "third"], tmp_path / "order"
+def test_fair_acquires_in_the_order_of_arrival_and_one_at_a_time(embedded, tmp_path):
+    names, order, count = ["first", "second", "third"], tmp_path / "order", tmp_path / "count"
+    count.write_text("0")
+    command = f"n=$(cat {count}); echo $PYNAMODB_MUTEX_OWNER >>{order}; sleep 0.05"
+    command += f"; echo $((n + 1)) >{count}"
     with ExitStack() as waiting:
         with held_elsewhere("k"):
             processes = []
             for place, name in enumerate(names, 1):
-                options = ["--fair", "--owner", name, "--", "sh", "-c", f"echo {name} >>{order}"]
+                options = ["--fair", "--owner", name, "--", "sh", "-c", command]
                 processes.append(waiting.enter_context(running("k", *options)))
                 until(lambda: LockItem.get("k", consistent_read=True).waiters == names[:place])  # noqa: B023 - called at once
         assert [outcome(process)[0] for process in processes] == [0, 0, 0]
-    assert order.read_text().split() == names
+    assert (order.read_text().split(), count.read_text()) == (names, "3\n")
     assert LockItem.get("k").waiters == []
+    assert free()
 
 
 def test_fair_reports_its_place_and_does_not_pass_who_waits(embedded, tmp_path):
@@ -259,27 +230,6 @@ def test_fair_reports_its_place_and_does_not_pass_who_waits(embedded, tmp_path):
 # -- the command is not started --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["k"], "Missing argument"),
-        (["k", "true"], "put -- before the command"),
-        (["k", "--lease", "0.1", "--", "true"], "a lease under 0.5 s"),
-        (["k", "--lease", "nan", "--", "true"], "lease must be a finite number"),
-        (["k", "--timeout", "-2", "--", "true"], "timeout must be -1"),
-        (["k", "--grace", "-1", "--", "true"], "cannot be negative"),
-        (["k", "--grace", "inf", "--", "true"], "finite number"),
-        (["k", "--deadline", "0", "--", "true"], "must be above 0"),
-        (["k", "--if-locked", "steal", "--", "true"], "steal"),
-        (["", "--", "true"], "1 to 2048 bytes"),
-        (["k", "--model", "nix", "--", "true"], "--model"),
-    ],
-)
-def test_wrong_usage(arguments, says):
-    done = run_here(*arguments)
-    assert (done.exit_code, says in done.stderr) == (2, True)
-
-
 def test_options_from_the_environment(embedded, monkeypatch):
     monkeypatch.setenv("PYNAMODB_MUTEX_RUN_LEASE", "0.2")
     assert "a lease under 0.5 s" in run_here("k", "--", "true").stderr
@@ -292,23 +242,19 @@ def test_options_from_the_environment(embedded, monkeypatch):
     assert run_here("k", "--", "sh", "-c", owner).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "says"),
-    [
-        ("no-such-command", 127, "no-such-command: command not found"),
-        ("./no-such-command", 127, "./no-such-command: command not found"),
-        ("", 127, ": command not found"),
-        ("plain", 126, "plain: cannot be executed"),
-        ("./plain", 126, "./plain: cannot be executed"),
-    ],
-)
-def test_for_a_missing_command_no_lock_is_requested(tmp_path, monkeypatch, command, code, says):
+def test_for_a_missing_command_no_lock_is_requested(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "plain").write_text("")
-    done = run_here("k", "--endpoint-url", "http://127.0.0.1:9", "--", command)
-    assert done.exit_code == code
-    assert says in done.stderr
+    for command, code, says in (
+        ("no-such-command", 127, "command not found"),
+        ("./no-such-command", 127, "command not found"),
+        ("", 127, "command not found"),
+        ("plain", 126, "cannot be executed"),
+        ("./plain", 126, "cannot be executed"),
+    ):
+        done = run_here("k", "--endpoint-url", "http://127.0.0.1:9", "--", command)
+        assert (done.exit_code, f"{command}: {says}" in done.stderr) == (code, True)
 
 
 @pytest.mark.parametrize(("line", "code"), [("", 126), ("#!/no/such/interpreter\n", 127)])
@@ -317,22 +263,25 @@ def test_a_command_that_cannot_be_started_leaves_the_lock_free(embedded, tmp_pat
     script.write_text(line)
     script.chmod(0o755)
     done = run_here("k", "--verbose", "--", script)
-    assert done.exit_code == code
-    assert "released 'k'" in done.stderr
+    assert (done.exit_code, "released 'k'" in done.stderr) == (code, True)
     assert free()
 
 
 def test_the_lock_cannot_be_requested(embedded, monkeypatch):
-    done = run_here("k", "--table", "locks-nowhere", "--", "true")
-    assert done.exit_code == 125
-    assert "there is no table locks-nowhere" in done.stderr
-    nowhere = ["--endpoint-url", "http://127.0.0.1:9", "--timeout", "0"]
-    done = run_here("k", *nowhere, "--", "true")
-    assert done.exit_code == 125
-    assert "DynamoDB has not answered yet" in done.stderr
+    def refusal(*options):
+        done = run_here("k", *options, "--", "true")
+        assert done.exit_code == 125
+        return done.stderr
+
+    assert "there is no table locks-nowhere" in refusal("--table", "locks-nowhere")
+    nowhere = "http://127.0.0.1:9"
+    error = refusal("--endpoint-url", nowhere, "--region", "eu-wst-1", "--timeout", "0")
+    assert error.startswith(
+        f"Error: GetItem failed: DynamoDB has not answered yet in eu-wst-1 at {nowhere} (wrong "
+        "region or endpoint?): Could not connect to the endpoint URL"
+    )
     monkeypatch.delattr(os, "posix_spawn")
-    done = run_here("k", "--", "true")
-    assert (done.exit_code, "POSIX" in done.stderr) == (125, True)
+    assert "POSIX" in refusal()
 
 
 def test_a_signal_before_the_command_is_started(embedded):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from cli_scene import change, client, end_of, entry
@@ -20,7 +21,6 @@ from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._protocol.claim import Claim
 from pynamodb_mutex.cli import _run
 from pynamodb_mutex.cli._child import Child
-from pynamodb_mutex.cli._run import describe
 from pynamodb_mutex.testing import held_elsewhere
 
 pytestmark = [
@@ -28,25 +28,27 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals"),
 ]
 
+PID, GO = Path("pid"), Path("go")
+PATIENT = ["sh", "-c", "echo $$ >pid; while [ ! -e go ]; do sleep 0.02; done"]
+"""Writes its process id, and ends as soon as there is a file "go"."""
+
+STUBBORN = ["sh", "-c", "trap '' TERM INT HUP; echo $$ >pid; while :; do sleep 0.05; done"]
+"""Writes its process id, and ignores signals."""
+
 KILLED = "pynamodb-mutex run: the command did not end in time: killing it"
-STUBBORN = "trap '' TERM INT HUP; echo $$ >{0}; while :; do sleep 0.05; done"
 
 
-def stubborn(path):
-    """Return a command that ignores SIGTERM and writes its process id."""
-    return ["sh", "-c", STUBBORN.format(path)]
-
-
-def patient(folder):
-    """Return a command that writes its process id, and ends as soon as there is a file "go"."""
-    return ["sh", "-c", f"echo $$ >{folder}/pid; while [ ! -e {folder}/go ]; do sleep 0.02; done"]
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Let files of the test be in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
 
 
 @contextmanager
-def meanwhile(path, action):
+def meanwhile(action):
     """Do something, on a thread, as soon as the command has written its process id."""
     with ThreadPoolExecutor() as pool:
-        acted = pool.submit(lambda: action(int(text_in(path))))
+        acted = pool.submit(lambda: action(int(text_in(PID))))
         yield
     acted.result()
 
@@ -55,10 +57,10 @@ def end_this(_pid):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_the_command_has_the_lock_and_variables_that_describe_it(table, tmp_path):
-    done = run_here("k", "--verbose", "--", "sh", "-c", f"env >{tmp_path}/env; exit 7")
+def test_the_command_has_the_lock_and_variables_that_describe_it(table):
+    done = run_here("k", "--verbose", "--", "sh", "-c", "env >env; exit 7")
     assert (done.exit_code, done.stdout) == (7, "")
-    item, lines = LockItem.get("k"), (tmp_path / "env").read_text().splitlines()
+    item, lines = LockItem.get("k"), Path("env").read_text().splitlines()
     env = dict(line.split("=", 1) for line in lines if "=" in line)
     assert env["PYNAMODB_MUTEX_KEY"] == "k"
     assert env["PYNAMODB_MUTEX_FENCING_TOKEN"] == str(int(item.version))
@@ -99,14 +101,13 @@ def test_standard_streams_belong_to_the_command(embedded):
         (["--timeout", "3", "--verbose"], 75, "'k' is locked after 3 s: held by 'night shift'"),
     ],
 )
-def test_if_locked(embedded, tmp_path, options, code, says):
+def test_if_locked(embedded, options, code, says):
     with held_elsewhere("k", owner="night shift"):
-        done = run_here("k", *options, "--", "touch", tmp_path / "ran")
+        done = run_here("k", *options, "--", "touch", "go")
         assert LockItem.get("k").owner == "night shift"
-    assert done.exit_code == code
+    assert (done.exit_code, GO.exists()) == (code, False)
     assert says in done.stderr if says else done.stderr == ""
     assert ("waiting for 'k': held by 'night shift'" in done.stderr) == ("--timeout" in options)
-    assert not (tmp_path / "ran").exists()
 
 
 def test_a_holder_without_a_name_and_a_lock_that_was_free(embedded):
@@ -115,10 +116,10 @@ def test_a_holder_without_a_name_and_a_lock_that_was_free(embedded):
         done = run_here("k", "--if-locked", "fail", "--", "true")
     assert done.stderr == "pynamodb-mutex run: 'k' is locked: held by an unnamed owner\n"
     # read as free, and acquired by another process before this one's write
-    assert describe(Claim(token="t", owner=None)) == "it was free a moment ago"
+    assert _run.describe(Claim(token="t", owner=None)) == "it was free a moment ago"
 
 
-def test_each_reason_of_a_long_wait_is_reported_once(embedded, proxied, monkeypatch, tmp_path):
+def test_each_reason_of_a_long_wait_is_reported_once(proxied, monkeypatch):
     said = []
     monkeypatch.setattr(_run, "say", said.append)
     monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 60.0)
@@ -135,9 +136,9 @@ def test_each_reason_of_a_long_wait_is_reported_once(embedded, proxied, monkeypa
     with held_elsewhere("k", owner="night shift"), ThreadPoolExecutor() as pool:
         proxied.always(drop_request())
         released = pool.submit(answer_then_release)
-        done = run_here("k", "--endpoint-url", proxied.url, "--", "touch", tmp_path / "ran")
+        done = run_here("k", "--endpoint-url", proxied.url, "--", "touch", "go")
         released.result()
-    assert (done.exit_code, (tmp_path / "ran").exists()) == (0, True)
+    assert (done.exit_code, GO.exists()) == (0, True)
     assert [text.partition(" since ")[0] for text in said] == [
         f"waiting for 'k': no answer from DynamoDB yet, in us-east-1 at {proxied.url}",
         "waiting for 'k': held by 'night shift'",
@@ -145,14 +146,14 @@ def test_each_reason_of_a_long_wait_is_reported_once(embedded, proxied, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("fault", "op", "reason", "error"),
+    ("fault", "reason"),
     [
-        (drop_request(), None, "no answer from DynamoDB yet, in us-east-1 at ", "has not answered"),
-        (throttle(), None, "DynamoDB is throttling or failing, in us-east-1 at ", "(Throttling"),
-        (throttle(), "acquire", "it was free a moment ago", "(ThrottlingException)"),
+        ({"fault": drop_request()}, "no answer from DynamoDB yet, in us-east-1 at "),
+        ({"fault": throttle()}, "DynamoDB is throttling or failing, in us-east-1 at "),
+        ({"fault": throttle(), "op": "acquire"}, "it was free a moment ago"),
     ],
 )
-def test_a_long_failure_is_reported(proxied, monkeypatch, fake_clock, fault, op, reason, error):
+def test_a_long_failure_is_reported(proxied, monkeypatch, fake_clock, fault, reason):
     said = []
 
     def say(text):
@@ -161,18 +162,25 @@ def test_a_long_failure_is_reported(proxied, monkeypatch, fake_clock, fault, op,
 
     monkeypatch.setattr(_run, "say", say)
     monkeypatch.setattr(_run, "_LONG", 0.0)
-    proxied.always(fault, op=op)
-    timeout = ["--timeout", "5"] if error.startswith("(") else []
+    proxied.always(**fault)
+    unanswered = reason.startswith("no answer")
+    timeout = [] if unanswered else ["--timeout", "5"]
     done = run_here("k", "--endpoint-url", proxied.url, *timeout, "--", "true")
+    error = "DynamoDB has not answered yet" if unanswered else "(ThrottlingException)"
+    assert (done.exit_code, error in done.stderr) == (125, True)
     (first,) = said
     assert first.startswith(f"waiting for 'k': {reason}")
-    assert (done.exit_code, error in done.stderr) == (125, True)
 
 
 @pytest.mark.parametrize(
-    ("number", "fair"), [(signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGTERM, True)]
+    ("number", "options", "place"),
+    [
+        (signal.SIGTERM, [], ""),
+        (signal.SIGHUP, [], ""),
+        (signal.SIGTERM, ["--fair"], ", number 1 in line"),
+    ],
 )
-def test_a_signal_ends_the_wait_with_nothing_held(embedded, tmp_path, monkeypatch, number, fair):
+def test_a_signal_ends_the_wait_with_nothing_held(embedded, monkeypatch, number, options, place):
     said = []
 
     def say(text):
@@ -182,28 +190,25 @@ def test_a_signal_ends_the_wait_with_nothing_held(embedded, tmp_path, monkeypatc
 
     monkeypatch.setattr(_run, "say", say)
     with held_elsewhere("k") as item:
-        options = ["--fair"] if fair else []
-        done = run_here("k", "--verbose", *options, "--", "touch", tmp_path / "ran")
+        done = run_here("k", "--verbose", *options, "--", "touch", "go")
         assert LockItem.get("k").token == item.token
         assert LockItem.get("k").waiters == []
-    assert (done.exit_code, done.stderr) == (128 + number, "")
-    place = ", number 1 in line" if fair else ""
+    assert (done.exit_code, done.stderr, GO.exists()) == (128 + number, "", False)
     assert said[0].startswith(f"waiting for 'k'{place}: held by 'elsewhere' since 20")
-    assert not (tmp_path / "ran").exists()
     assert free()
 
 
-def test_fair_acquires_in_the_order_of_arrival_and_one_at_a_time(embedded, tmp_path):
-    names, order, count = ["first", "second", "third"], tmp_path / "order", tmp_path / "count"
+def test_fair_acquires_in_the_order_of_arrival_and_one_at_a_time(embedded):
+    names, order, count = ["first", "second", "third"], Path("order"), Path("count")
     count.write_text("0")
-    command = f"n=$(cat {count}); echo $PYNAMODB_MUTEX_OWNER >>{order}; sleep 0.05"
-    command += f"; echo $((n + 1)) >{count}"
+    command = "n=$(cat count); echo $PYNAMODB_MUTEX_OWNER >>order; sleep 0.05"
     with ExitStack() as waiting:
         with held_elsewhere("k"):
             processes = []
             for place, name in enumerate(names, 1):
-                options = ["--fair", "--owner", name, "--", "sh", "-c", command]
-                processes.append(waiting.enter_context(running("k", *options)))
+                options = ["--fair", "--owner", name, "--"]
+                process = running("k", *options, "sh", "-c", f"{command}; echo $((n + 1)) >count")
+                processes.append(waiting.enter_context(process))
                 until(lambda: LockItem.get("k", consistent_read=True).waiters == names[:place])  # noqa: B023 - called at once
         assert [outcome(process)[0] for process in processes] == [0, 0, 0]
     assert (order.read_text().split(), count.read_text()) == (names, "3\n")
@@ -211,19 +216,18 @@ def test_fair_acquires_in_the_order_of_arrival_and_one_at_a_time(embedded, tmp_p
     assert free()
 
 
-def test_fair_reports_its_place_and_does_not_pass_who_waits(embedded, tmp_path):
+def test_fair_reports_its_place_and_does_not_pass_who_waits(embedded):
     with held_elsewhere("k", owner="night shift"):
         change("k", waiting=[entry("first")])
-        done = run_here("k", "--fair", "--timeout", 1, "--verbose", "--", "touch", tmp_path / "ran")
-        assert done.exit_code == 75
+        done = run_here("k", "--fair", "--timeout", 1, "--verbose", "--", "touch", "go")
         waits = "waiting for 'k', number 2 in line: held by 'night shift' since 20"
-        assert waits in done.stderr
+        assert (done.exit_code, waits in done.stderr) == (75, True)
         assert LockItem.get("k").waiters == ["first"]
         LockItem.force_release("k")
-    done = run_here("k", "--fair", "--if-locked", "fail", "--", "touch", tmp_path / "ran")
+    done = run_here("k", "--fair", "--if-locked", "fail", "--", "touch", "go")
     turn = "'k' is locked: it is the turn of 'first', who waits in line"
     assert (done.exit_code, done.stderr) == (75, f"pynamodb-mutex run: {turn}\n")
-    assert not (tmp_path / "ran").exists()
+    assert not GO.exists()
     assert run_here("k", "--if-locked", "fail", "--", "true").exit_code == 0
 
 
@@ -234,7 +238,6 @@ def test_options_from_the_environment(embedded, monkeypatch):
     monkeypatch.setenv("PYNAMODB_MUTEX_RUN_LEASE", "0.2")
     assert "a lease under 0.5 s" in run_here("k", "--", "true").stderr
     monkeypatch.setenv("PYNAMODB_MUTEX_RUN_LEASE", "5")
-    assert run_here("k", "--", "true").exit_code == 0
     # the variables that describe the lock are no options of a command line inside the command
     for name in ("KEY", "FENCING_TOKEN", "TOKEN", "OWNER"):
         monkeypatch.setenv(f"PYNAMODB_MUTEX_{name}", "outer")
@@ -243,9 +246,8 @@ def test_options_from_the_environment(embedded, monkeypatch):
 
 
 def test_for_a_missing_command_no_lock_is_requested(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    (tmp_path / "plain").write_text("")
+    Path("plain").touch()
     for command, code, says in (
         ("no-such-command", 127, "command not found"),
         ("./no-such-command", 127, "command not found"),
@@ -258,11 +260,11 @@ def test_for_a_missing_command_no_lock_is_requested(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("line", "code"), [("", 126), ("#!/no/such/interpreter\n", 127)])
-def test_a_command_that_cannot_be_started_leaves_the_lock_free(embedded, tmp_path, line, code):
-    script = tmp_path / "script"
+def test_a_command_that_cannot_be_started_leaves_the_lock_free(embedded, line, code):
+    script = Path("script")
     script.write_text(line)
     script.chmod(0o755)
-    done = run_here("k", "--verbose", "--", script)
+    done = run_here("k", "--verbose", "--", script.absolute())
     assert (done.exit_code, "released 'k'" in done.stderr) == (code, True)
     assert free()
 
@@ -287,7 +289,7 @@ def test_the_lock_cannot_be_requested(embedded, monkeypatch):
 def test_a_signal_before_the_command_is_started(embedded):
     def on_sight():
         until(lambda: LockItem.count("k") and LockItem.get("k").is_held)
-        os.kill(os.getpid(), signal.SIGTERM)
+        end_this(None)
 
     # it arrives between the acquire and the start of the command, or just before or after
     with ThreadPoolExecutor() as pool:
@@ -301,75 +303,71 @@ def test_a_signal_before_the_command_is_started(embedded):
 # -- signals, deadline, errors ---------------------------------------------------------------------
 
 
-def test_signals_are_forwarded_and_the_lock_is_released_after_the_command(embedded, tmp_path):
+def test_signals_are_forwarded_and_the_lock_is_released_after_the_command(embedded):
     command = (
-        f"trap 'echo hup >{tmp_path}/hup' HUP;"
-        f"trap 'sleep 0.5; echo done >{tmp_path}/done; exit 3' TERM;"
-        f"echo $$ >{tmp_path}/pid; while :; do sleep 0.05; done"
+        "trap 'echo hup >hup' HUP; trap 'sleep 0.5; echo done >done; exit 3' TERM;"
+        "echo $$ >pid; while :; do sleep 0.05; done"
     )
     with running("k", "--", "sh", "-c", command) as process:
-        text_in(tmp_path / "pid")
+        text_in(PID)
         process.send_signal(signal.SIGHUP)
-        assert text_in(tmp_path / "hup") == "hup\n"
+        assert text_in(Path("hup")) == "hup\n"
         assert LockItem.get("k").is_held
         process.send_signal(signal.SIGTERM)
         while True:
             held = LockItem.get("k", consistent_read=True).is_held
-            if (tmp_path / "done").exists():
+            if Path("done").exists():
                 break  # and the lock may have been released since
             assert held
         assert outcome(process)[0] == 3
     assert free()
 
 
-def test_a_command_that_ignores_signals_is_killed_with_all_its_group(embedded, tmp_path):
-    command = f"({STUBBORN.format(tmp_path / 'grandchild')}) & exec sleep 60"
-    with meanwhile(tmp_path / "grandchild", end_this):
-        done = run_here("k", "--grace", 0.5, "--", "sh", "-c", command)
-    assert done.exit_code == 128 + signal.SIGTERM
-    assert done.stderr == f"{KILLED}\n"
-    assert not is_there(int(text_in(tmp_path / "grandchild")))
+def test_a_command_that_ignores_signals_is_killed_with_all_its_group(embedded):
+    command = ["sh", "-c", 'sh -c "$0" & exec sleep 60', STUBBORN[2]]
+    with meanwhile(end_this):
+        done = run_here("k", "--grace", 0.5, "--", *command)
+    assert (done.exit_code, done.stderr) == (128 + signal.SIGTERM, f"{KILLED}\n")
+    until(lambda: not is_there(int(text_in(PID))))
     assert free()
 
 
-def test_a_stopped_command_is_ended(embedded, tmp_path):
+def test_a_stopped_command_is_ended(embedded):
     def stop_and_interrupt(pid):
         os.kill(pid, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGINT)
 
-    with meanwhile(tmp_path / "pid", stop_and_interrupt):
-        done = run_here("k", "--", *patient(tmp_path))
+    with meanwhile(stop_and_interrupt):
+        done = run_here("k", "--", *PATIENT)
     assert (done.exit_code, done.stderr) == (128 + signal.SIGINT, "")
 
 
-def test_an_ignored_signal_stays_ignored(embedded, tmp_path):
+def test_an_ignored_signal_stays_ignored(embedded):
     def hang_up(pid):
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(pid, signal.SIGHUP)
-        (tmp_path / "go").touch()
+        GO.touch()
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with meanwhile(tmp_path / "pid", hang_up):
-            done = run_here("k", "--", *patient(tmp_path))
+        with meanwhile(hang_up):
+            done = run_here("k", "--", *PATIENT)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_a_command_that_was_asked_to_end_has_its_grace_beyond_the_deadline(embedded, tmp_path):
-    with meanwhile(tmp_path / "pid", end_this):
-        done = run_here("k", "--deadline", 0.5, "--grace", 1, "--", *stubborn(tmp_path / "pid"))
-    assert done.exit_code == 128 + signal.SIGKILL
-    assert done.stderr == f"{KILLED}\n"
+def test_a_command_that_was_asked_to_end_has_its_grace_beyond_the_deadline(embedded):
+    with meanwhile(end_this):
+        done = run_here("k", "--deadline", 0.5, "--grace", 1, "--", *STUBBORN)
+    assert (done.exit_code, done.stderr) == (128 + signal.SIGKILL, f"{KILLED}\n")
 
 
-def test_the_deadline(embedded, tmp_path, monkeypatch):
-    done = run_here("k", "--deadline", 0.3, "--grace", 0.3, "--", *stubborn(tmp_path / "pid"))
-    assert done.exit_code == 124
+def test_the_deadline(embedded, monkeypatch):
+    done = run_here("k", "--deadline", 0.3, "--grace", 0.3, "--", *STUBBORN)
     over = "pynamodb-mutex run: the command has run for 0.3 s: ending the command"
-    assert done.stderr.splitlines() == [over, KILLED]
-    assert not is_there(int(text_in(tmp_path / "pid")))
+    assert (done.exit_code, done.stderr.splitlines()) == (124, [over, KILLED])
+    assert not is_there(int(text_in(PID)))
     assert free()
 
     def refuse(*_):
@@ -377,78 +375,65 @@ def test_the_deadline(embedded, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "killpg", refuse)  # as for a command of another user
     done = run_here("k", "--deadline", 0.1, "--grace", 0.1, "--", "sleep", "0.5")
-    assert done.exit_code == 124
     says = "the command runs as another user and cannot be signalled: waiting for its end"
-    assert says in done.stderr
+    assert (done.exit_code, says in done.stderr) == (124, True)
 
 
-def test_after_an_error_of_ours_the_command_ends_and_the_lock_expires(
-    embedded, tmp_path, monkeypatch
-):
+def test_after_an_error_of_ours_the_command_ends_and_the_lock_expires(embedded, monkeypatch):
     def fail():
-        text_in(tmp_path / "pid")
+        text_in(PID)
         raise OSError("made up")
 
     started = select.select
     monkeypatch.setattr(select, "select", lambda *args: fail() if args[3] else started(*args))
-    done = run_here("k", "--grace", "0.2", "--", *patient(tmp_path))
+    done = run_here("k", "--grace", "0.2", "--", *PATIENT)
     assert isinstance(done.exception, OSError)
-    os.waitpid(int(text_in(tmp_path / "pid")), 0)  # it has ended
+    os.waitpid(int(text_in(PID)), 0)  # it has ended
     assert LockItem.get("k").is_held
 
 
-def test_background_processes_run_on_without_the_lock(embedded, tmp_path):
-    wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
-    command = f"({wait}; echo on >{tmp_path}/late) & exit 0"
+def test_background_processes_run_on_without_the_lock(embedded):
+    command = f"({PATIENT[2]}; echo on >late) & exit 0"
     assert run_here("k", "--", "sh", "-c", command).exit_code == 0
     assert free()
-    (tmp_path / "go").touch()
-    assert text_in(tmp_path / "late") == "on\n"
+    GO.touch()
+    assert text_in(Path("late")) == "on\n"
 
 
 # -- loss ------------------------------------------------------------------------------------------
 
 
-def test_a_broken_lock_ends_the_command(embedded, tmp_path, monkeypatch):
+def test_a_broken_lock_ends_the_command(embedded, monkeypatch):
     monkeypatch.setattr(schedule, "RENEWALS_PER_LEASE", 60)  # so the loss is noticed soon
-    with meanwhile(tmp_path / "pid", lambda _: Elsewhere.force_release("k")):
-        done = run_here("k", "--grace", 0.5, "--", *stubborn(tmp_path / "pid"))
-    assert done.exit_code == 76
+    with meanwhile(lambda _: Elsewhere.force_release("k")):
+        done = run_here("k", "--grace", 0.5, "--", *STUBBORN)
     broken = "pynamodb-mutex run: the lock was lost: its claim was broken by force"
     assert done.stderr.splitlines() == [f"{broken}: ending the command", KILLED]
-    assert not is_there(int(text_in(tmp_path / "pid")))
+    assert (done.exit_code, is_there(int(text_in(PID)))) == (76, False)
 
 
-def test_a_lock_that_is_broken_while_the_command_ends_by_itself(embedded, tmp_path):
-    def break_it(_):
-        Elsewhere.force_release("k")
-        (tmp_path / "go").touch()
-
-    with meanwhile(tmp_path / "pid", break_it):
-        done = run_here("k", "--", *patient(tmp_path))
-    assert done.exit_code == 76
+def test_a_lock_that_is_broken_while_the_command_ends_by_itself(embedded):
+    with meanwhile(lambda _: (Elsewhere.force_release("k"), GO.touch())):
+        done = run_here("k", "--", *PATIENT)
     lost = "the lock was lost while the command ran: its claim was broken by force"
-    assert lost in done.stderr
+    assert (done.exit_code, lost in done.stderr) == (76, True)
 
 
-def test_without_dynamodb_the_command_ends_before_the_lease(
-    embedded, proxied, tmp_path, fake_clock
-):
-    command = f"trap 'echo 1 >{tmp_path}/notice' TERM; echo $$ >{tmp_path}/pid"
-    command += "; while :; do sleep 0.02; done"
+def test_without_dynamodb_the_command_ends_before_the_lease(proxied, fake_clock):
+    command = "trap 'echo 1 >notice' TERM; echo $$ >pid; while :; do sleep 0.02; done"
     alive = []
 
     def outage(pid):
         proxied.always(drop_request())
         fake_clock.advance(26)  # the lease has less left than the grace
         until(lambda: any(seen.kind == "renew" for seen in proxied.log))
-        text_in(tmp_path / "notice")
+        text_in(Path("notice"))
         alive.append(is_there(pid))
         fake_clock.advance(3.8)  # the lease is over, the grace is not
 
-    with meanwhile(tmp_path / "pid", outage):
-        at = ["--endpoint-url", proxied.url]
-        done = run_here("k", *at, "--lease", 30, "--grace", 4, "--", "sh", "-c", command)
+    with meanwhile(outage):
+        options = ["--endpoint-url", proxied.url, "--lease", 30, "--grace", 4]
+        done = run_here("k", *options, "--", "sh", "-c", command)
     assert (done.exit_code, alive) == (76, [True])
     danger, lost, *killed = done.stderr.splitlines()
     assert "could not be renewed and is about to expire: ending the command" in danger
@@ -460,16 +445,16 @@ def test_a_lock_that_cannot_be_released(proxied, monkeypatch):
     monkeypatch.setattr(release, "RELEASE_PATIENCE", 0.2)
     proxied.always(drop_request(), op="release")
     done = run_here("k", "--endpoint-url", proxied.url, "--", "sh", "-c", "exit 5")
-    assert done.exit_code == 5
-    assert "the lock could not be released and will expire" in done.stderr
+    expires = "the lock could not be released and will expire"
+    assert (done.exit_code, expires in done.stderr) == (5, True)
 
 
 # -- the watchdog, and the first process of a container --------------------------------------------
 
 
-def test_watchdog_ends_the_command_when_run_is_killed(embedded, tmp_path):
-    with running("k", "--lease", 30, "--grace", 0.5, "--", *stubborn(tmp_path / "pid")) as process:
-        pid = watched(tmp_path / "pid")
+def test_watchdog_ends_the_command_when_run_is_killed(embedded):
+    with running("k", "--lease", 30, "--grace", 0.5, "--", *STUBBORN) as process:
+        pid = watched(PID)
         process.kill()
         until(lambda: not is_there(pid))
         assert LockItem.get("k", consistent_read=True).is_held
@@ -477,30 +462,26 @@ def test_watchdog_ends_the_command_when_run_is_killed(embedded, tmp_path):
         assert ended in outcome(process)[1]
 
 
-def test_watchdog_ends_the_command_after_the_lease_when_run_is_stopped(embedded, tmp_path):
-    with running("k", "--lease", 1.5, "--grace", 0.3, "--", *stubborn(tmp_path / "pid")) as process:
-        pid = watched(tmp_path / "pid")
+def test_watchdog_ends_the_command_after_the_lease_when_run_is_stopped(embedded):
+    with running("k", "--lease", 1.5, "--grace", 0.3, "--", *STUBBORN) as process:
+        pid = watched(PID)
         process.send_signal(signal.SIGSTOP)
         until(lambda: not is_there(pid))
         process.send_signal(signal.SIGCONT)
         assert outcome(process)[0] == 76
 
 
-def test_watchdog_that_is_killed_is_not_missed(embedded, tmp_path):
+def test_watchdog_that_is_killed_is_not_missed(embedded):
     def kill_the_watchdog(_):
-        listed = subprocess.run(
-            ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())],
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout
+        command = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         (watchdog,) = (line.split()[0] for line in listed.splitlines() if "_watchdog.py" in line)
         os.kill(int(watchdog), signal.SIGKILL)
         until(lambda: not is_there(int(watchdog)))
-        (tmp_path / "go").touch()
+        GO.touch()
 
-    with meanwhile(tmp_path / "pid", kill_the_watchdog):
-        done = run_here("k", "--", *patient(tmp_path))
+    with meanwhile(kill_the_watchdog):
+        done = run_here("k", "--", *PATIENT)
     assert (done.exit_code, done.stderr) == (0, "")
 
 
@@ -533,8 +514,8 @@ except ProcessLookupError:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux has subreapers")
-def test_orphans_are_reaped(tmp_path):
-    done = subprocess.run([sys.executable, "-c", ADOPTS], cwd=tmp_path, check=False, timeout=60)
+def test_orphans_are_reaped():
+    done = subprocess.run([sys.executable, "-c", ADOPTS], check=False, timeout=60)
     assert done.returncode == 4
 
 
@@ -589,10 +570,10 @@ def test_terminal_belongs_to_the_command_after_the_wait(embedded, spawn):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_at_a_terminal_a_signal_ends_the_command_alone(embedded, spawn, tmp_path, number):
-    process = spawn("run", "k", "--grace", 0.2, "--", *patient(tmp_path))
+def test_at_a_terminal_a_signal_ends_the_command_alone(embedded, spawn, number):
+    process = spawn("run", "k", "--grace", 0.2, "--", *PATIENT)
     killed = number == signal.SIGKILL
-    pid = watched(tmp_path / "pid") if killed else int(text_in(tmp_path / "pid"))
+    pid = watched(PID) if killed else int(text_in(PID))
     process.kill(number)
     if not killed:
         assert end_of(process)[0] == 128 + signal.SIGTERM

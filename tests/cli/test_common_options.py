@@ -214,9 +214,6 @@ def test_json_of_values_of_attributes():
         assert _output.plain(value) == expected
 
 
-# -- failures --------------------------------------------------------------------------------------
-
-
 def test_a_missing_table_is_reported_with_advice(engine):
     missing = f"Error: there is no table no-such-table in us-east-1 at {engine.endpoint_url}: "
     creates = "wrong region or profile? If not, pynamodb-mutex create-table creates it"
@@ -230,7 +227,8 @@ def test_a_missing_table_is_reported_with_advice(engine):
     assert line.endswith(": wrong region or profile?")
 
 
-def test_an_endpoint_that_does_not_answer_is_reported(embedded, monkeypatch):
+@pytest.mark.real("embedded")
+def test_an_endpoint_that_does_not_answer_is_reported(table, monkeypatch):
     monkeypatch.setattr("pynamodb_mutex.cli._locks.PATIENCE", 0.2)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -239,7 +237,8 @@ def test_an_endpoint_that_does_not_answer_is_reported(embedded, monkeypatch):
             assert "Could not connect to the endpoint URL" in failure(*at, *args)
 
 
-def test_a_profile_comes_before_credentials_of_the_environment(embedded, monkeypatch, tmp_path):
+@pytest.mark.real("embedded")
+def test_a_profile_comes_before_credentials_of_the_environment(table, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_PROFILE", "")  # put back afterwards, as are these
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"):
         monkeypatch.setenv(f"AWS_{name}", "theenvironments")
@@ -340,9 +339,6 @@ def test_without_the_extra_one_line_names_it():
     assert (done.returncode, done.stderr) == (1, needs)
 
 
-# -- help and completion ---------------------------------------------------------------------------
-
-
 def test_help_has_examples_and_exit_codes():
     for name in app.commands:
         text = cli(name, "-h").stdout
@@ -394,9 +390,6 @@ def test_completion_of_keys(table):
         env = {**os.environ, **asking("show", "de")}
         done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, check=False)
         assert completed(done.stdout, done.stderr) == ["debug", "deploy"]
-
-
-# -- at a terminal ---------------------------------------------------------------------------------
 
 
 @pytest.mark.real("embedded")

@@ -30,12 +30,6 @@ READS = {"BatchExecuteStatement", "BatchGetItem", "DescribeTable", "DescribeTime
 READS |= {"Scan"}
 
 
-@pytest.fixture
-def proxy(table, proxy):
-    """A proxy to the engine, with a table."""
-    return proxy
-
-
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch):
     """Give a simulated client credentials, and a host whose clock is that of the world."""
@@ -122,9 +116,6 @@ def test_lines_and_a_table_on_a_terminal(proxy):
     proxy.always(throttle(), op="Scan")
     done = cli("doctor", "--endpoint-url", proxy.url, code=1)
     assert done.stdout.splitlines()[-1] == "1 problem, 1 warning, 2 unchecked"
-
-
-# -- credentials, region, endpoint -----------------------------------------------------------------
 
 
 KEYS = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
@@ -221,15 +212,9 @@ def test_timeouts_of_the_model_are_not_used(proxy):
     assert time.monotonic() - started < 30
 
 
-# -- clocks ----------------------------------------------------------------------------------------
-
-
 def shifted(seconds):
-    def shift(date):
-        moved = parsedate_to_datetime(date) + timedelta(seconds=seconds)
-        return format_datetime(moved, usegmt=True)
-
-    return set_date(shift)
+    by = timedelta(seconds=seconds)
+    return set_date(lambda date: format_datetime(parsedate_to_datetime(date) + by, usegmt=True))
 
 
 def test_clocks_that_agree_or_differ_and_answers_without_a_date(proxy):
@@ -237,11 +222,8 @@ def test_clocks_that_agree_or_differ_and_answers_without_a_date(proxy):
     proxy.next(shifted(-20))
     verdict, what = Found(proxy=proxy)["clock"]
     assert (verdict, what[:7]) == ("ok", "within ")
-    for shift, verdict, side in (
-        (-20, "ok", "ahead of"),
-        (20, "ok", "behind"),
-        (-400, "warning", "ahead of"),
-    ):
+    cases = (-20, "ok", "ahead of"), (20, "ok", "behind"), (-400, "warning", "ahead of")
+    for shift, verdict, side in cases:
         proxy.clear()
         proxy.always(shifted(shift))
         found = Found(proxy=proxy)["clock"]
@@ -257,9 +239,6 @@ def test_a_local_clock_that_does_not_count_suspension(table, monkeypatch):
     assert Found()["local clock"][0] == ("ok" if hasattr(time, "CLOCK_BOOTTIME") else "warning")
     monkeypatch.setattr(_clock, "_SUSPEND_AWARE", None)
     assert Found()["local clock"][0] == "warning"
-
-
-# -- the table -------------------------------------------------------------------------------------
 
 
 def edited(**changes):
@@ -282,7 +261,7 @@ def test_no_table(engine, monkeypatch):
 
 
 def test_other_keys(engine, monkeypatch):
-    for key, kind in (("id", "S"), ("key", "N")):
+    for key, kind in (("id", "S"), ("key", "N"), ("lockname", "S")):
         create(monkeypatch, key, kind)
         found = Found()
         assert found.of("problem") == {"keys"}
@@ -290,6 +269,9 @@ def test_other_keys(engine, monkeypatch):
         needs = "LockItem needs hash key 'key' (S)"
         assert found["keys"][1] == f"the table has hash key '{key}' ({kind}), {needs}"
         assert found["permissions"][0] == "unchecked"
+    put(lockname="theirs", holder="a", expire_ts=NOW)
+    verdict, what = Found()["rows"]
+    assert (verdict, what[:35]) == ("warning", "1 row in the format of dyndb-mutex:")
 
 
 def test_other_names_and_a_range_key(engine):
@@ -379,9 +361,6 @@ def test_a_strongly_consistent_global_table_has_no_ttl_and_no_transactions(proxy
     assert {"transactions", "ConditionCheckItem"} <= found.of("warning")
 
 
-# -- rows ------------------------------------------------------------------------------------------
-
-
 def put(**attributes):
     item = {name: TypeSerializer().serialize(value) for name, value in attributes.items()}
     client().put_item(TableName=LockItem.Meta.table_name, Item=item)
@@ -390,47 +369,26 @@ def put(**attributes):
 NOW = 1_800_000_000
 OURS = {"token": "t", "version": 1, "lease": 30, "expires_at": NOW, "ttl": NOW + 1}
 OTHERS = {
-    "python-dynamodb-lock": {
-        "owner_name": "host",
-        "lease_duration": 30,
-        "record_version_number": "1",
-        "expiry_time": NOW,
-    },
-    "Java": {
-        "ownerName": "host",
-        "leaseDuration": "20000",
-        "recordVersionNumber": "1",
-        "isReleased": "1",
-    },
-    "dynamodblock": {"owner_id": "a", "ttl": NOW, "ttl_precise": NOW},
-    "dyndb-mutex": {"holder": "a", "expire_ts": NOW * 1000},
-    "ShedLock": {"lockUntil": "2026", "lockedAt": "2026", "lockedBy": "host"},
+    "python-dynamodb-lock": "owner_name lease_duration record_version_number expiry_time",
+    "Java": "ownerName leaseDuration recordVersionNumber isReleased",
+    "dynamodblock": "owner_id ttl ttl_precise",
+    "dyndb-mutex": "holder expire_ts",
+    "ShedLock": "lockUntil lockedAt lockedBy",
 }
 
 
 def test_rows_of_other_libraries(table):
     put(key="unknown", state="open")
     put(key="ours", **OURS)
-    for ours, verdict, words in (
-        ({}, "warning", "in the format of"),
-        (OURS, "problem", "locked by"),
-    ):
+    cases = ({}, "warning", "in the format of"), (OURS, "problem", "locked by")
+    for ours, verdict, words in cases:
         for library, attributes in OTHERS.items():
-            put(key=library, **(attributes | ours))
+            put(key=library, **(dict.fromkeys(attributes.split(), 1) | ours))
         found = Found().about("rows")
         assert len(found) == len(OTHERS)
         for library in OTHERS:
             (what,) = (what for had, what in found if library in what and had == verdict)
             assert what.startswith(f"1 row ('{library}') {words}")
-
-
-def test_the_table_of_another_library(engine, monkeypatch):
-    create(monkeypatch, "lockname")
-    put(lockname="theirs", **OTHERS["dyndb-mutex"])
-    found = Found()
-    assert found.of("problem") == {"keys"}
-    verdict, what = found["rows"]
-    assert (verdict, what[:35]) == ("warning", "1 row in the format of dyndb-mutex:")
 
 
 BROKEN = {
@@ -470,8 +428,6 @@ def test_only_the_first_rows_are_read(table, monkeypatch):
     put(key="b", state="open")
     assert Found()["rows"] == ("ok", "the first 1 row read: 0 of locks, nothing wrong")
 
-
-# -- permissions -----------------------------------------------------------------------------------
 
 UNKNOWN = "UnknownOperationException"
 UNSUPPORTED = f"not supported ({UNKNOWN}"

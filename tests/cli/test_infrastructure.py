@@ -162,9 +162,6 @@ def test_delete_table_while_another_process_deletes_it_and_if_it_fails(table, mo
     assert exists(name)
 
 
-# -- template --------------------------------------------------------------------------------------
-
-
 class Odd(LockItem):
     """Names that each language would take for something else."""
 
@@ -294,9 +291,6 @@ def test_the_documentation_shows_what_is_printed(monkeypatch):
     for command in (policy, *(f"template {language}" for language in READERS)):
         lines = cli(*command.split()).stdout.splitlines()
         assert "\n\n" + "".join(f"   {line}".rstrip() + "\n" for line in lines) + "\n" in written
-
-
-# -- policy ----------------------------------------------------------------------------------------
 
 
 def policy(*args, env=None):

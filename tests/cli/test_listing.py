@@ -55,9 +55,6 @@ def test_commands_on_a_real_engine(table):
     assert json_of("ls") == []
 
 
-# -- ls --------------------------------------------------------------------------------------------
-
-
 def rows(*options):
     done = cli("ls", *options)
     assert done.stderr == ""
@@ -283,9 +280,6 @@ def test_times_durations_and_cut_texts():
         assert cut(text, width) == expected
 
 
-# -- show ------------------------------------------------------------------------------------------
-
-
 def shown(key, *options):
     done = cli("show", key, *options)
     assert done.stderr == ""
@@ -429,9 +423,6 @@ def test_row_of_another_application_is_shown_and_not_waited_for(table):
     assert re.match("Error: the row of 'a' in table .*'token' is missing", done.stderr)
 
 
-# -- wait ------------------------------------------------------------------------------------------
-
-
 def test_wait_returns_at_once_if_the_lock_is_free_or_its_holder_dead(held, wire):
     wire.sent.clear()
     for key in ("never", "released", "c"):
@@ -483,9 +474,6 @@ def test_wait_polls_until_the_release_and_retries_transient_failures(table, wire
     assert polls >= 4 + len(failing)
     assert wire.sent.count("UpdateItem") == 2
     assert mutex.loss is None
-
-
-# -- watch -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

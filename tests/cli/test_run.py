@@ -24,7 +24,7 @@ from pynamodb_mutex.cli._child import Child
 from pynamodb_mutex.testing import held_elsewhere
 
 pytestmark = [
-    pytest.mark.real,
+    pytest.mark.real("embedded"),
     pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals"),
 ]
 
@@ -57,6 +57,7 @@ def end_this(_pid):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.real
 def test_the_command_has_the_lock_and_variables_that_describe_it(table):
     done = run_here("k", "--verbose", "--", "sh", "-c", "env >env; exit 7")
     assert (done.exit_code, done.stdout) == (7, "")
@@ -75,7 +76,7 @@ def test_the_command_has_the_lock_and_variables_that_describe_it(table):
     assert free()
 
 
-def test_standard_streams_belong_to_the_command(embedded):
+def test_standard_streams_belong_to_the_command(table):
     data = bytes(range(256)) * 1000
     command = ["sh", "-c", "cat; printenv PYNAMODB_MUTEX_OWNER >&2; kill -9 $$"]
     done = subprocess.run(
@@ -89,9 +90,6 @@ def test_standard_streams_belong_to_the_command(embedded):
     assert (done.returncode, done.stdout, done.stderr) == (128 + 9, data, b"me\n")
 
 
-# -- another process holds the lock ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
@@ -101,7 +99,7 @@ def test_standard_streams_belong_to_the_command(embedded):
         (["--timeout", "3", "--verbose"], 75, "'k' is locked after 3 s: held by 'night shift'"),
     ],
 )
-def test_if_locked(embedded, options, code, says):
+def test_if_locked(table, options, code, says):
     with held_elsewhere("k", owner="night shift"):
         done = run_here("k", *options, "--", "touch", "go")
         assert LockItem.get("k").owner == "night shift"
@@ -110,7 +108,7 @@ def test_if_locked(embedded, options, code, says):
     assert ("waiting for 'k': held by 'night shift'" in done.stderr) == ("--timeout" in options)
 
 
-def test_a_holder_without_a_name_and_a_lock_that_was_free(embedded):
+def test_a_holder_without_a_name_and_a_lock_that_was_free(table):
     with held_elsewhere("k"):
         LockItem.get("k").update([LockItem.token.set("made by hand"), LockItem.owner.remove()])
         done = run_here("k", "--if-locked", "fail", "--", "true")
@@ -119,7 +117,7 @@ def test_a_holder_without_a_name_and_a_lock_that_was_free(embedded):
     assert _run.describe(Claim(token="t", owner=None)) == "it was free a moment ago"
 
 
-def test_each_reason_of_a_long_wait_is_reported_once(proxied, monkeypatch):
+def test_each_reason_of_a_long_wait_is_reported_once(proxy, monkeypatch):
     said = []
     monkeypatch.setattr(_run, "say", said.append)
     monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 60.0)
@@ -127,20 +125,20 @@ def test_each_reason_of_a_long_wait_is_reported_once(proxied, monkeypatch):
 
     def answer_then_release():
         until(lambda: len(said) == 1)
-        proxied.clear()
+        proxy.clear()
         until(lambda: len(said) == 2)
-        polls = len(proxied.log)
-        until(lambda: len(proxied.log) > polls + 3)
+        polls = len(proxy.log)
+        until(lambda: len(proxy.log) > polls + 3)
         LockItem.force_release("k")
 
     with held_elsewhere("k", owner="night shift"), ThreadPoolExecutor() as pool:
-        proxied.always(drop_request())
+        proxy.always(drop_request())
         released = pool.submit(answer_then_release)
-        done = run_here("k", "--endpoint-url", proxied.url, "--", "touch", "go")
+        done = run_here("k", "--endpoint-url", proxy.url, "--", "touch", "go")
         released.result()
     assert (done.exit_code, GO.exists()) == (0, True)
     assert [text.partition(" since ")[0] for text in said] == [
-        f"waiting for 'k': no answer from DynamoDB yet, in us-east-1 at {proxied.url}",
+        f"waiting for 'k': no answer from DynamoDB yet, in us-east-1 at {proxy.url}",
         "waiting for 'k': held by 'night shift'",
     ]
 
@@ -153,7 +151,7 @@ def test_each_reason_of_a_long_wait_is_reported_once(proxied, monkeypatch):
         ({"fault": throttle(), "op": "acquire"}, "it was free a moment ago"),
     ],
 )
-def test_a_long_failure_is_reported(proxied, monkeypatch, fake_clock, fault, reason):
+def test_a_long_failure_is_reported(proxy, monkeypatch, fake_clock, fault, reason):
     said = []
 
     def say(text):
@@ -162,10 +160,10 @@ def test_a_long_failure_is_reported(proxied, monkeypatch, fake_clock, fault, rea
 
     monkeypatch.setattr(_run, "say", say)
     monkeypatch.setattr(_run, "_LONG", 0.0)
-    proxied.always(**fault)
+    proxy.always(**fault)
     unanswered = reason.startswith("no answer")
     timeout = [] if unanswered else ["--timeout", "5"]
-    done = run_here("k", "--endpoint-url", proxied.url, *timeout, "--", "true")
+    done = run_here("k", "--endpoint-url", proxy.url, *timeout, "--", "true")
     error = "DynamoDB has not answered yet" if unanswered else "(ThrottlingException)"
     assert (done.exit_code, error in done.stderr) == (125, True)
     (first,) = said
@@ -180,7 +178,7 @@ def test_a_long_failure_is_reported(proxied, monkeypatch, fake_clock, fault, rea
         (signal.SIGTERM, ["--fair"], ", number 1 in line"),
     ],
 )
-def test_a_signal_ends_the_wait_with_nothing_held(embedded, monkeypatch, number, options, place):
+def test_a_signal_ends_the_wait_with_nothing_held(table, monkeypatch, number, options, place):
     said = []
 
     def say(text):
@@ -198,7 +196,7 @@ def test_a_signal_ends_the_wait_with_nothing_held(embedded, monkeypatch, number,
     assert free()
 
 
-def test_fair_acquires_in_the_order_of_arrival_and_one_at_a_time(embedded):
+def test_fair_acquires_in_the_order_of_arrival_and_one_at_a_time(table):
     names, order, count = ["first", "second", "third"], Path("order"), Path("count")
     count.write_text("0")
     command = "n=$(cat count); echo $PYNAMODB_MUTEX_OWNER >>order; sleep 0.05"
@@ -216,7 +214,7 @@ def test_fair_acquires_in_the_order_of_arrival_and_one_at_a_time(embedded):
     assert free()
 
 
-def test_fair_reports_its_place_and_does_not_pass_who_waits(embedded):
+def test_fair_reports_its_place_and_does_not_pass_who_waits(table):
     with held_elsewhere("k", owner="night shift"):
         change("k", waiting=[entry("first")])
         done = run_here("k", "--fair", "--timeout", 1, "--verbose", "--", "touch", "go")
@@ -231,10 +229,7 @@ def test_fair_reports_its_place_and_does_not_pass_who_waits(embedded):
     assert run_here("k", "--if-locked", "fail", "--", "true").exit_code == 0
 
 
-# -- the command is not started --------------------------------------------------------------------
-
-
-def test_options_from_the_environment(embedded, monkeypatch):
+def test_options_from_the_environment(table, monkeypatch):
     monkeypatch.setenv("PYNAMODB_MUTEX_RUN_LEASE", "0.2")
     assert "a lease under 0.5 s" in run_here("k", "--", "true").stderr
     monkeypatch.setenv("PYNAMODB_MUTEX_RUN_LEASE", "5")
@@ -260,7 +255,7 @@ def test_for_a_missing_command_no_lock_is_requested(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("line", "code"), [("", 126), ("#!/no/such/interpreter\n", 127)])
-def test_a_command_that_cannot_be_started_leaves_the_lock_free(embedded, line, code):
+def test_a_command_that_cannot_be_started_leaves_the_lock_free(table, line, code):
     script = Path("script")
     script.write_text(line)
     script.chmod(0o755)
@@ -269,7 +264,7 @@ def test_a_command_that_cannot_be_started_leaves_the_lock_free(embedded, line, c
     assert free()
 
 
-def test_the_lock_cannot_be_requested(embedded, monkeypatch):
+def test_the_lock_cannot_be_requested(table, monkeypatch):
     def refusal(*options):
         done = run_here("k", *options, "--", "true")
         assert done.exit_code == 125
@@ -286,7 +281,7 @@ def test_the_lock_cannot_be_requested(embedded, monkeypatch):
     assert "POSIX" in refusal()
 
 
-def test_a_signal_before_the_command_is_started(embedded):
+def test_a_signal_before_the_command_is_started(table):
     def on_sight():
         until(lambda: LockItem.count("k") and LockItem.get("k").is_held)
         end_this(None)
@@ -300,10 +295,7 @@ def test_a_signal_before_the_command_is_started(embedded):
     assert free()
 
 
-# -- signals, deadline, errors ---------------------------------------------------------------------
-
-
-def test_signals_are_forwarded_and_the_lock_is_released_after_the_command(embedded):
+def test_signals_are_forwarded_and_the_lock_is_released_after_the_command(table):
     command = (
         "trap 'echo hup >hup' HUP; trap 'sleep 0.5; echo done >done; exit 3' TERM;"
         "echo $$ >pid; while :; do sleep 0.05; done"
@@ -323,7 +315,7 @@ def test_signals_are_forwarded_and_the_lock_is_released_after_the_command(embedd
     assert free()
 
 
-def test_a_command_that_ignores_signals_is_killed_with_all_its_group(embedded):
+def test_a_command_that_ignores_signals_is_killed_with_all_its_group(table):
     command = ["sh", "-c", 'sh -c "$0" & exec sleep 60', STUBBORN[2]]
     with meanwhile(end_this):
         done = run_here("k", "--grace", 0.5, "--", *command)
@@ -332,7 +324,7 @@ def test_a_command_that_ignores_signals_is_killed_with_all_its_group(embedded):
     assert free()
 
 
-def test_a_stopped_command_is_ended(embedded):
+def test_a_stopped_command_is_ended(table):
     def stop_and_interrupt(pid):
         os.kill(pid, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGINT)
@@ -342,7 +334,7 @@ def test_a_stopped_command_is_ended(embedded):
     assert (done.exit_code, done.stderr) == (128 + signal.SIGINT, "")
 
 
-def test_an_ignored_signal_stays_ignored(embedded):
+def test_an_ignored_signal_stays_ignored(table):
     def hang_up(pid):
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(pid, signal.SIGHUP)
@@ -357,13 +349,13 @@ def test_an_ignored_signal_stays_ignored(embedded):
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_a_command_that_was_asked_to_end_has_its_grace_beyond_the_deadline(embedded):
+def test_a_command_that_was_asked_to_end_has_its_grace_beyond_the_deadline(table):
     with meanwhile(end_this):
         done = run_here("k", "--deadline", 0.5, "--grace", 1, "--", *STUBBORN)
     assert (done.exit_code, done.stderr) == (128 + signal.SIGKILL, f"{KILLED}\n")
 
 
-def test_the_deadline(embedded, monkeypatch):
+def test_the_deadline(table, monkeypatch):
     done = run_here("k", "--deadline", 0.3, "--grace", 0.3, "--", *STUBBORN)
     over = "pynamodb-mutex run: the command has run for 0.3 s: ending the command"
     assert (done.exit_code, done.stderr.splitlines()) == (124, [over, KILLED])
@@ -379,7 +371,7 @@ def test_the_deadline(embedded, monkeypatch):
     assert (done.exit_code, says in done.stderr) == (124, True)
 
 
-def test_after_an_error_of_ours_the_command_ends_and_the_lock_expires(embedded, monkeypatch):
+def test_after_an_error_of_ours_the_command_ends_and_the_lock_expires(table, monkeypatch):
     def fail():
         text_in(PID)
         raise OSError("made up")
@@ -392,7 +384,7 @@ def test_after_an_error_of_ours_the_command_ends_and_the_lock_expires(embedded, 
     assert LockItem.get("k").is_held
 
 
-def test_background_processes_run_on_without_the_lock(embedded):
+def test_background_processes_run_on_without_the_lock(table):
     command = f"({PATIENT[2]}; echo on >late) & exit 0"
     assert run_here("k", "--", "sh", "-c", command).exit_code == 0
     assert free()
@@ -400,10 +392,7 @@ def test_background_processes_run_on_without_the_lock(embedded):
     assert text_in(Path("late")) == "on\n"
 
 
-# -- loss ------------------------------------------------------------------------------------------
-
-
-def test_a_broken_lock_ends_the_command(embedded, monkeypatch):
+def test_a_broken_lock_ends_the_command(table, monkeypatch):
     monkeypatch.setattr(schedule, "RENEWALS_PER_LEASE", 60)  # so the loss is noticed soon
     with meanwhile(lambda _: Elsewhere.force_release("k")):
         done = run_here("k", "--grace", 0.5, "--", *STUBBORN)
@@ -412,27 +401,27 @@ def test_a_broken_lock_ends_the_command(embedded, monkeypatch):
     assert (done.exit_code, is_there(int(text_in(PID)))) == (76, False)
 
 
-def test_a_lock_that_is_broken_while_the_command_ends_by_itself(embedded):
+def test_a_lock_that_is_broken_while_the_command_ends_by_itself(table):
     with meanwhile(lambda _: (Elsewhere.force_release("k"), GO.touch())):
         done = run_here("k", "--", *PATIENT)
     lost = "the lock was lost while the command ran: its claim was broken by force"
     assert (done.exit_code, lost in done.stderr) == (76, True)
 
 
-def test_without_dynamodb_the_command_ends_before_the_lease(proxied, fake_clock):
+def test_without_dynamodb_the_command_ends_before_the_lease(proxy, fake_clock):
     command = "trap 'echo 1 >notice' TERM; echo $$ >pid; while :; do sleep 0.02; done"
     alive = []
 
     def outage(pid):
-        proxied.always(drop_request())
+        proxy.always(drop_request())
         fake_clock.advance(26)  # the lease has less left than the grace
-        until(lambda: any(seen.kind == "renew" for seen in proxied.log))
+        until(lambda: any(seen.kind == "renew" for seen in proxy.log))
         text_in(Path("notice"))
         alive.append(is_there(pid))
         fake_clock.advance(3.8)  # the lease is over, the grace is not
 
     with meanwhile(outage):
-        options = ["--endpoint-url", proxied.url, "--lease", 30, "--grace", 4]
+        options = ["--endpoint-url", proxy.url, "--lease", 30, "--grace", 4]
         done = run_here("k", *options, "--", "sh", "-c", command)
     assert (done.exit_code, alive) == (76, [True])
     danger, lost, *killed = done.stderr.splitlines()
@@ -441,18 +430,15 @@ def test_without_dynamodb_the_command_ends_before_the_lease(proxied, fake_clock)
     assert killed == [KILLED]
 
 
-def test_a_lock_that_cannot_be_released(proxied, monkeypatch):
+def test_a_lock_that_cannot_be_released(proxy, monkeypatch):
     monkeypatch.setattr(release, "RELEASE_PATIENCE", 0.2)
-    proxied.always(drop_request(), op="release")
-    done = run_here("k", "--endpoint-url", proxied.url, "--", "sh", "-c", "exit 5")
+    proxy.always(drop_request(), op="release")
+    done = run_here("k", "--endpoint-url", proxy.url, "--", "sh", "-c", "exit 5")
     expires = "the lock could not be released and will expire"
     assert (done.exit_code, expires in done.stderr) == (5, True)
 
 
-# -- the watchdog, and the first process of a container --------------------------------------------
-
-
-def test_watchdog_ends_the_command_when_run_is_killed(embedded):
+def test_watchdog_ends_the_command_when_run_is_killed(table):
     with running("k", "--lease", 30, "--grace", 0.5, "--", *STUBBORN) as process:
         pid = watched(PID)
         process.kill()
@@ -462,7 +448,7 @@ def test_watchdog_ends_the_command_when_run_is_killed(embedded):
         assert ended in outcome(process)[1]
 
 
-def test_watchdog_ends_the_command_after_the_lease_when_run_is_stopped(embedded):
+def test_watchdog_ends_the_command_after_the_lease_when_run_is_stopped(table):
     with running("k", "--lease", 1.5, "--grace", 0.3, "--", *STUBBORN) as process:
         pid = watched(PID)
         process.send_signal(signal.SIGSTOP)
@@ -471,7 +457,7 @@ def test_watchdog_ends_the_command_after_the_lease_when_run_is_stopped(embedded)
         assert outcome(process)[0] == 76
 
 
-def test_watchdog_that_is_killed_is_not_missed(embedded):
+def test_watchdog_that_is_killed_is_not_missed(table):
     def kill_the_watchdog(_):
         command = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())]
         listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -519,27 +505,24 @@ def test_orphans_are_reaped():
     assert done.returncode == 4
 
 
-# -- at a terminal ---------------------------------------------------------------------------------
-
-
-def test_terminal_shows_the_holder_and_log_records_until_ctrl_c(proxied, spawn):
+def test_terminal_shows_the_holder_and_log_records_until_ctrl_c(proxy, spawn):
     with held_elsewhere("k", owner="night shift") as item:
-        process = spawn("run", "k", "--verbose", "--", "true", endpoint=proxied.url)
+        process = spawn("run", "k", "--verbose", "--endpoint-url", proxy.url, "--", "true")
         process.expect(r"waiting for 'k' for \d+ s: held by 'night shift' since 20..-..-..")
         process.expect("waiting for 'k' for [1-9]")
-        proxied.always(server_error(), op="GetItem")
+        proxy.always(server_error(), op="GetItem")
         process.expect("GetItem failed")
         # the line of the spinner was cleared before, and drawn anew after
         _, cleared, line = process.before.rpartition("\x1b[2K")
         assert (bool(cleared), line) == (True, "pynamodb-mutex run: ")
-        proxied.clear()
+        proxy.clear()
         process.expect("waiting for 'k' for")
         process.sendintr()
         assert end_of(process)[0] == 130
         assert LockItem.get("k").token == item.token
 
 
-def test_terminal_shows_the_place_in_line(embedded, spawn):
+def test_terminal_shows_the_place_in_line(table, spawn):
     with held_elsewhere("k", owner="night shift"):
         change("k", waiting=[entry("first"), entry("second")])
         process = spawn("run", "k", "--fair", "--", "true")
@@ -555,7 +538,7 @@ def test_terminal_shows_the_place_in_line(embedded, spawn):
         assert LockItem.get("k").waiters == ["second"]
 
 
-def test_terminal_belongs_to_the_command_after_the_wait(embedded, spawn):
+def test_terminal_belongs_to_the_command_after_the_wait(table, spawn):
     script = "import time\ntry: print('got', input()); time.sleep(60)\n"
     script += "except KeyboardInterrupt: time.sleep(1); exit(9)"
     with held_elsewhere("k"):
@@ -570,7 +553,7 @@ def test_terminal_belongs_to_the_command_after_the_wait(embedded, spawn):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_at_a_terminal_a_signal_ends_the_command_alone(embedded, spawn, number):
+def test_at_a_terminal_a_signal_ends_the_command_alone(table, spawn, number):
     process = spawn("run", "k", "--grace", 0.2, "--", *PATIENT)
     killed = number == signal.SIGKILL
     pid = watched(PID) if killed else int(text_in(PID))

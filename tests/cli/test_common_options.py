@@ -70,20 +70,17 @@ def made(engine, monkeypatch):
         ((*BLOB, "show", "A"), "is not base64"),
         (("ls", "a", "--prefix", "b"), "give KEYs, or --prefix"),
         (("ls", *map(str, range(101))), "give up to 100 KEYs"),
-        (("ls", "x" * 3000), "KEY"),
         (("ls", "--sort", "no"), "--sort"),
         *(
             (("ls", "--tz", zone), f"'--tz': there is no time zone {zone!r}")
             for zone in ("Nowhere", "Europe", "../etc/passwd", "")
         ),
         (("show", ""), "a key takes 1 to 2048 bytes"),
-        (("show", "x" * 3000), "a key takes 1 to 2048 bytes"),
+        (("ls", "x" * 3000), "a key takes 1 to 2048 bytes"),
         (("show", "a", "--range-key", "1"), "is for row locks only"),
         (("watch", "a", "--prefix", "b"), "give KEYs, or --prefix"),
-        (("watch", *map(str, range(101))), "give up to 100 KEYs"),
         (("watch", "--interval", "0"), "--interval"),
         (("watch", "--interval", "nan"), "--interval"),
-        (("watch", "x" * 3000), "KEY"),
         *((("wait", "a", "--timeout", no), "--timeout") for no in ("-2", "soon", "nan", "inf")),
         (("release",), "give KEY, or --all-abandoned"),
         (("release", "a", "--all-abandoned"), "give KEY, or --all-abandoned"),
@@ -129,10 +126,9 @@ def test_options_before_or_after_the_command_and_from_the_environment(table, eng
         assert " in us-east-1" in done.stderr
 
 
-@pytest.mark.real("embedded")
-def test_amazons_own_endpoint_is_not_spelt_out(engine, monkeypatch):
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
-    monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB")
+def test_amazons_own_endpoint_is_not_spelt_out(monkeypatch):
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB"):
+        monkeypatch.delenv(name, raising=False)
     place = Place()
     place.chosen = {"table": "mine", "region": "eu-west-1"}
     assert str(place) == "table mine in eu-west-1"
@@ -202,16 +198,10 @@ def test_model_in_the_working_directory(table, tmp_path, monkeypatch):
 
 
 def test_json_of_values_of_attributes():
-    when = datetime(2026, 1, 2, tzinfo=timezone.utc)
-    for value, expected in (
-        (MapAttribute(a=1), {"a": 1}),
-        ({2, 1}, [1, 2]),
-        (b"\xff", "/w=="),
-        (Decimal("1.5"), 1.5),
-        (when, "2026-01-02T00:00:00+00:00"),
-        (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
-    ):
-        assert _output.plain(value) == expected
+    when, number = datetime(2026, 1, 2, tzinfo=timezone.utc), uuid.UUID(int=1)
+    values = [MapAttribute(a=1), {2, 1}, b"\xff", Decimal("1.5"), when, number]
+    texts = ["2026-01-02T00:00:00+00:00", "00000000-0000-0000-0000-000000000001"]
+    assert [_output.plain(value) for value in values] == [{"a": 1}, [1, 2], "/w==", 1.5, *texts]
 
 
 def test_a_missing_table_is_reported_with_advice(engine):
@@ -220,11 +210,10 @@ def test_a_missing_table_is_reported_with_advice(engine):
     for args in (("ls",), ("show", "a"), ("wait", "a"), ("watch",), ("release", "a")):
         assert failure("--table", "no-such-table", *args) == missing + creates
     # create-table does not create tables of rows
-    rows = (*ORDER, "ls")
-    assert failure("--table", "no-such-table", *rows) == f"{missing}wrong region or profile?"
-    line = failure("--table", "no-such-table", "delete-table", "--yes")
-    assert line.startswith("Error: there is no table no-such-table in us-east-1")
-    assert line.endswith(": wrong region or profile?")
+    for args in ((*ORDER, "ls"), ("delete-table", "--yes")):
+        line = failure("--table", "no-such-table", *args)
+        assert line.startswith("Error: there is no table no-such-table in us-east-1")
+        assert line.endswith(": wrong region or profile?")
 
 
 @pytest.mark.real("embedded")
@@ -303,11 +292,10 @@ for args in (["ls"], ["ls", "--json"], ["policy"], ["show", "--help"]):
 def test_a_closed_pipe_ends_a_command_silently(table):
     reads, writes = os.pipe()
     os.close(reads)
-    command = [sys.executable, "-c", CLOSED]
-    with os.fdopen(writes) as pipe, held_elsewhere("a"):
-        done = subprocess.run(
-            command, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=100
-        )
+    to = {"stdout": writes, "stderr": subprocess.PIPE}
+    with held_elsewhere("a"):
+        done = subprocess.run([sys.executable, "-c", CLOSED], **to, check=False, timeout=100)
+    os.close(writes)
     assert done.stderr.split() == [b"141"] * 4
 
 
@@ -333,13 +321,12 @@ main()
 
 
 def test_without_the_extra_one_line_names_it():
-    command = [sys.executable, "-c", HIDING]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    needs = "pynamodb-mutex needs click and rich: pip install 'pynamodb-mutex[cli]'\n"
+    done = subprocess.run([sys.executable, "-c", HIDING], capture_output=True, check=False)
+    needs = b"pynamodb-mutex needs click and rich: pip install 'pynamodb-mutex[cli]'\n"
     assert (done.returncode, done.stderr) == (1, needs)
 
 
-def test_help_has_examples_and_exit_codes():
+def test_help_and_completion_scripts():
     for name in app.commands:
         text = cli(name, "-h").stdout
         assert text == cli(name, "--help").stdout
@@ -347,6 +334,10 @@ def test_help_has_examples_and_exit_codes():
         if name != "completion":
             assert "\n  Exit codes:\n    0 " in text
             assert "--endpoint-url" in text
+    for shell in ("bash", "zsh", "fish"):
+        script = cli("completion", shell).stdout
+        assert "_PYNAMODB_MUTEX_COMPLETE" in script
+        assert "pynamodb-mutex" in script
 
 
 def test_version(monkeypatch, capsys):
@@ -357,39 +348,27 @@ def test_version(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("pynamodb-mutex, version ")
 
 
-def test_completion_script():
-    for shell in ("bash", "zsh", "fish"):
-        script = cli("completion", shell).stdout
-        assert "_PYNAMODB_MUTEX_COMPLETE" in script
-        assert "pynamodb-mutex" in script
-
-
 @pytest.mark.real("embedded")
 def test_completion_of_keys(table):
-    def asking(*words):
-        """Return the environment by which bash asks to complete the last word."""
-        return {
+    def complete(*words):
+        """Ask as bash does to complete the last word; return what it offers, and how bash asked."""
+        env = {
             "_PYNAMODB_MUTEX_COMPLETE": "bash_complete",
             "COMP_WORDS": " ".join(["pynamodb-mutex", *words]),
             "COMP_CWORD": str(len(words)),
         }
-
-    def complete(*words):
-        done = cli(env=asking(*words), prog_name="pynamodb-mutex")
-        return completed(done.stdout, done.stderr)
-
-    def completed(printed, error):
-        assert error == ""
-        return [line.partition(",")[2] for line in printed.splitlines() if line]
+        done = cli(env=env, prog_name="pynamodb-mutex")
+        assert done.stderr == ""
+        return [line.partition(",")[2] for line in done.stdout.splitlines() if line], env
 
     with held_elsewhere("deploy"), held_elsewhere("debug"), held_elsewhere("other one"):
-        assert complete("show", "de") == ["debug", "deploy"]
-        assert complete("watch", "debug", "o") == []
-        assert "show" in complete("s")
-        assert complete("--endpoint-url", "http://127.0.0.1:9", "show", "de") == []
-        env = {**os.environ, **asking("show", "de")}
-        done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, check=False)
-        assert completed(done.stdout, done.stderr) == ["debug", "deploy"]
+        found, env = complete("show", "de")
+        assert found == ["debug", "deploy"]
+        assert complete("watch", "debug", "o")[0] == []
+        assert "show" in complete("s")[0]
+        assert complete("--endpoint-url", "http://127.0.0.1:9", "show", "de")[0] == []
+        done = subprocess.run(COMMAND, env=os.environ | env, capture_output=True, check=False)
+        assert (done.stdout.split(), done.stderr) == ([b"plain,debug", b"plain,deploy"], b"")
 
 
 @pytest.mark.real("embedded")

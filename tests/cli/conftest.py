@@ -1,6 +1,7 @@
 """Fixtures of the tests of commands."""
 
 import os
+import uuid
 from contextlib import ExitStack
 
 import pytest
@@ -12,6 +13,19 @@ from lock_items import Wire
 def proxy(table, proxy):
     """A proxy to the engine, with a table."""
     return proxy
+
+
+@pytest.fixture
+def made(engine, monkeypatch):
+    """Makes a model's table, under a name of its own."""
+
+    def make(model):
+        monkeypatch.setattr(model.Meta, "table_name", f"locks-{uuid.uuid4().hex}")
+        monkeypatch.setattr(model, "_connection", None)
+        model.create_table(wait=True)
+        return model
+
+    return make
 
 
 @pytest.fixture

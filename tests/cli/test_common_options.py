@@ -35,19 +35,6 @@ def failure(*args, **more):
     return line
 
 
-@pytest.fixture
-def made(engine, monkeypatch):
-    """Makes a model's table, under a name of its own."""
-
-    def make(model):
-        monkeypatch.setattr(model.Meta, "table_name", f"locks-{uuid.uuid4().hex}")
-        monkeypatch.setattr(model, "_connection", None)
-        model.create_table(wait=True)
-        return model
-
-    return make
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [

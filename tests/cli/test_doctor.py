@@ -287,10 +287,9 @@ def test_ttl_and_provisioned_capacity(engine, monkeypatch):
         found = Found()
         assert found["billing"] == (verdict, f"{reads} read and 5 write capacity units")
     assert found["ttl"] == ("warning", "DISABLED: rows of unused keys stay for ever")
-    client().update_time_to_live(
-        TableName=LockItem.Meta.table_name,
-        TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires_at"},
-    )
+    ttl = {"Enabled": True, "AttributeName": "expires_at"}
+    name = LockItem.Meta.table_name
+    client().update_time_to_live(TableName=name, TimeToLiveSpecification=ttl)
     assert Found()["ttl"] == ("problem", "ENABLED on 'expires_at', not on 'ttl'")
 
 
@@ -360,12 +359,8 @@ def test_rows_of_other_libraries(table, monkeypatch):
     put(key="ours", **OURS)
     with monkeypatch.context() as patch:
         patch.setattr(_doctor, "SAMPLE", 1)
-        verdict, what = Found()["rows"]
-        assert (verdict, what[:21], what[-15:]) == (
-            "ok",
-            "the first 1 row read:",
-            ", nothing wrong",
-        )
+        _, what = Found()["rows"]
+        assert re.match("the first 1 row read: . of locks, nothing wrong", what)
     cases = ({}, "warning", "in the format of"), (OURS, "problem", "locked by")
     for ours, verdict, words in cases:
         for library, attributes in OTHERS.items():

@@ -24,13 +24,6 @@ from pynamodb_mutex.cli import _infrastructure
 from pynamodb_mutex.cli._infrastructure import ROLES, USES
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-IN_TRANSACTIONS = {
-    "ConditionCheck": "ConditionCheckItem",
-    "Delete": "DeleteItem",
-    "Put": "PutItem",
-    "Update": "UpdateItem",
-}
-
 
 @pytest.fixture
 def name(engine):
@@ -216,8 +209,11 @@ def read_request(table, ttl):
 def read_cloudformation(text):
     (resource,) = yaml.safe_load(text)["Resources"].values()
     assert resource["Type"] == "AWS::DynamoDB::Table"
-    ttl = resource["Properties"].pop("TimeToLiveSpecification")
-    return read_request(resource["Properties"], ttl)
+    table = resource["Properties"]
+    ttl = table.pop("TimeToLiveSpecification")
+    known = {"TableName", "BillingMode", "KeySchema", "AttributeDefinitions"}
+    assert table.keys() - {"ProvisionedThroughput", "DeletionProtectionEnabled"} == known
+    return read_request(table, ttl)
 
 
 def read_terraform(text):
@@ -305,7 +301,7 @@ def actions_of(operation, request):
     """Return the tables and the actions that a request needs there."""
     if operation == "TransactWriteItems":
         items = [pair for item in request["TransactItems"] for pair in item.items()]
-        return {(each["TableName"], IN_TRANSACTIONS[kind]) for kind, each in items}
+        return {(each["TableName"], f"{kind}Item") for kind, each in items}
     if operation == "BatchExecuteStatement":
         texts = [each["Statement"] for each in request["Statements"]]
         return {(re.match('UPDATE "(.*?)"', text)[1], "PartiQLUpdate") for text in texts}

@@ -76,30 +76,14 @@ def test_ls_prints_holders_and_times_as_lines_and_as_json(held):
     since, until = (f"{time:%FT%T}+00:00" for time in (item.since, item.expires))
     assert a == ["a", "max", since, until, a[4], str(item.version), "held", "-"]
     assert 599 < float(a[4]) < 602
-    assert (b[:2], b[6], c[:2], c[4], c[6]) == (
-        ["b", "zoe"],
-        "held",
-        ["c", "amy"],
-        "0.0",
-        "abandoned",
-    )
+    assert (*b[:2], b[6]) == ("b", "zoe", "held")
+    assert (*c[:2], c[4], c[6]) == ("c", "amy", "0.0", "abandoned")
     a, _, c = json_of("ls", "--tz", "Asia/Kolkata")
     since, until, left = (a.pop(name) for name in ("since", "until", "remaining"))
-    assert a == {
-        "key": "a",
-        "state": "held",
-        "owner": "max",
-        "lease": 600.0,
-        "fencing_token": item.version,
-        "abandoned_by": None,
-        "waiters": [],
-        "problem": None,
-    }
-    assert (instant_of(since), since[-6:], left) == (
-        item.since,
-        "+05:30",
-        pytest.approx(600, abs=2),
-    )
+    others = {"fencing_token": item.version, "abandoned_by": None, "waiters": [], "problem": None}
+    assert a == {"key": "a", "state": "held", "owner": "max", "lease": 600.0, **others}
+    assert (instant_of(since), since[-6:]) == (item.since, "+05:30")
+    assert left == pytest.approx(600, abs=2)
     assert abs(instant_of(until) - item.expires) < timedelta(seconds=0.002)
     assert (c["state"], c["remaining"]) == ("abandoned", 0.0)
 
@@ -117,11 +101,11 @@ def test_ls_sorts_filters_and_counts(held):
         assert keys(*options) == [*found]
         done = cli("ls", "--count", *options)
         assert (done.stdout, done.stderr) == (f"{len(found)}\n", "")
-    for options, which in (
-        (("--prefix", "x"), "with the prefix 'x' is held or abandoned"),
-        (("b", "--abandoned"), "of these is abandoned"),
-    ):
-        assert cli("ls", *options).stderr.startswith(f"no lock {which} in table ")
+    none = "no lock with the prefix 'x' is held or abandoned in table "
+    assert cli("ls", "--prefix", "x").stderr.startswith(none)
+    assert cli("ls", "b", "--abandoned").stderr.startswith(
+        "no lock of these is abandoned in table "
+    )
     env = {"PYNAMODB_MUTEX_LS_SORT": "owner", "PYNAMODB_MUTEX_TZ": "Asia/Tokyo"}
     document = json_of("ls", env=env)[0]
     assert (document["key"], document["since"][-6:]) == ("c", "+09:00")
@@ -173,7 +157,7 @@ def test_ls_of_rows_that_another_program_wrote(table):
         change("unknown", expires_at=NO_SERVER_TIME + 30, owner="")
         _, odd, unknown = rows()
         assert odd[:3] == [r"odd\x1b[2J\t\n\u202e", r"x\x07", "-"]
-        assert unknown[:2] == ["unknown", "-"]
+        assert (unknown[0], unknown[1], unknown[3]) == ("unknown", "-", "-")
         odd, unknown = json_of("ls")
         assert (odd["key"], odd["owner"], odd["since"]) == (key, "x\x07", None)
         assert (odd["state"], unknown["state"]) == ("held", "held")
@@ -184,9 +168,8 @@ def test_ls_of_rows_that_another_program_wrote(table):
             done = cli("ls", "--json")
     assert [found["key"] for found in json.loads(done.stdout)] == ["a"]
     before, far = sorted(done.stderr.splitlines(), reverse=True)
-    assert re.match(
-        r"left out: the row of 'odd\\x1b.* in table .*'expires_at' is not in seconds", far
-    )
+    assert far.startswith(r"left out: the row of 'odd\x1b[2J\t\n\u202e' in table ")
+    assert "'expires_at' is not in seconds" in far
     assert "'expires_at' is not a number of seconds: {'N': '-1" in before
 
 
@@ -245,9 +228,8 @@ def test_long_names_of_one_lock_are_cut_on_a_terminal(table):
                 (line,) = re.findall(rf"^{name}: +{letter}+…{letter}+$", shown, re.MULTILINE)
                 assert len(line) == columns
             # the longest label of a waiter fits a terminal of 80 columns
-            waiter = r"waiter 1: +v+{}, since \d\d:\d\d:\d\d$".format(
-                "" if columns == 80 else "…v*"
-            )
+            label = "v+" if columns == 80 else "v+…v*"
+            waiter = rf"waiter 1: +{label}, since \d\d:\d\d:\d\d$"
             lines = re.findall(waiter, shown, re.MULTILINE)
             assert [len(line) <= columns for line in lines] == [True] * (command == "show")
 
@@ -322,15 +304,12 @@ def test_waiters_are_shown_in_order_with_the_time_at_which_each_began_to_wait(ta
         began = LockItem.get("a").since.replace(microsecond=0)
         others = [entry("x\x1b[2J", began.timestamp() - 86400), entry("third"), "theirs"]
         change("a", waiting=[entry("first", began.timestamp()), *others])
-        lines = list(shown("a", "--tz", "UTC").items())
-        at = [name for name, _ in lines].index("fencing token")
-        assert lines[at + 1 : at + 6] == [
-            ("waiter 1", f"first, since {began:%H:%M:%S}"),
-            ("waiter 2", rf"x\x1b[2J, since {began - timedelta(days=1):%Y-%m-%d}"),
-            ("waiter 3", "third"),
-            ("waiter 4", "theirs"),
-            ("token", LockItem.get("a").token),
-        ]
+        lines = shown("a", "--tz", "UTC")
+        first = f"first, since {began:%H:%M:%S}"
+        second = rf"x\x1b[2J, since {began - timedelta(days=1):%Y-%m-%d}"
+        names = ["fencing token", "waiter 1", "waiter 2", "waiter 3", "waiter 4", "token"]
+        assert [name for name in lines if name in names] == names
+        assert [lines[name] for name in names[1:5]] == [first, second, "third", "theirs"]
         found = json_of("show", "a", "--tz", "Asia/Tokyo")["waiters"]
         assert [each["owner"] for each in found] == ["first", "x\x1b[2J", "third", "theirs"]
         assert (instant_of(found[0]["since"]), found[0]["since"][-6:]) == (began, "+09:00")
@@ -470,16 +449,8 @@ def printed(done):
 def test_watch_prints_a_line_for_each_change(table, script):
     one, two, dead = lock("a", "one"), lock("a", "two"), lock("b", "dead")
     dead.acquire()
-    script(
-        one.acquire,
-        one.renew,
-        lambda: (one.release(), two.acquire()),
-        lambda: expire("b"),
-        dead.renew,
-        lambda: expire("a"),
-        two.release,
-        lambda: None,
-    )
+    steps = [one.acquire, one.renew, lambda: (one.release(), two.acquire()), lambda: expire("b")]
+    script(*steps, dead.renew, lambda: expire("a"), two.release, lambda: None)
     done = cli("watch")
     assert done.stderr == ""
     assert printed(done) == [
@@ -498,12 +469,8 @@ def test_watch_of_keys_does_not_scan_and_a_prefix_leaves_out_others(table, scrip
     script(mutex.acquire, mutex.release, lambda: lock("other", "x").acquire())
     wire.sent.clear()
     lines = [json.loads(line) for line in cli("watch", "a", "b", "a", "--json").stdout.splitlines()]
-    assert [(line["event"], line["key"], line["state"]) for line in lines] == [
-        ("free", "a", "free"),
-        ("free", "b", "free"),
-        ("taken", "a", "held"),
-        ("freed", "a", "free"),
-    ]
+    events = [" ".join((line["key"], line["event"], line["state"])) for line in lines]
+    assert events == ["a free free", "b free free", "a taken held", "a freed free"]
     assert all(line["at"][-6:][0] in "+-" for line in lines)
     assert wire.sent.count("BatchGetItem") == 4
     assert "Scan" not in wire.sent
@@ -565,21 +532,9 @@ def test_live_view_counts_what_does_not_fit_and_shows_news_and_failures(table, s
     assert "held: 0   abandoned: 0" in none
     assert "KEY" not in none
     assert "held: 5   abandoned: 1" in six
-    assert re.findall(r"^k\d|and . more", six, re.MULTILINE) == [
-        "k0",
-        "k1",
-        "k2",
-        "k3",
-        "and 2 more",
-    ]
-    assert [line.split()[1] for line in five.splitlines()[-6:]] == [
-        "k1",
-        "k2",
-        "k3",
-        "k4",
-        "k5",
-        "k5",
-    ]
+    assert re.findall(r"^k\d|and . more", six, re.MULTILINE) == ["k0", "k1", "k2", "k3", "and 2 more"]
+    news = [line.split()[1] for line in five.splitlines()[-6:]]
+    assert news == ["k1", "k2", "k3", "k4", "k5", "k5"]
     assert five.endswith("k5  freed")
     assert "Scan failed: cut; retrying" in failing
 
@@ -588,9 +543,8 @@ def test_live_view_counts_what_does_not_fit_and_shows_news_and_failures(table, s
 def test_live_view_shortens_long_names(table, script, columns):
     script(lock("k" * 500, "w" * 1000).acquire)
     *_, view = frames(columns=columns)
-    table_line, news = view.splitlines()[4], view.splitlines()[6]
-    assert len(view.splitlines()) == 7
-    assert re.match(r"k+…k+ +w+…w+ ", table_line)
+    _, _, _, _, row, _, news = view.splitlines()
+    assert re.match(r"k+…k+ +w+…w+ ", row)
     assert re.match(r"\d\d:\d\d:\d\d  k+…k+  taken by w+…", news)
 
 

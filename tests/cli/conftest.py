@@ -1,6 +1,7 @@
 """Fixtures of the tests of commands."""
 
 import os
+import sys
 import uuid
 from contextlib import ExitStack
 
@@ -36,6 +37,8 @@ def wire(monkeypatch):
 @pytest.fixture
 def spawn():
     """Starts a command on a terminal of its own."""
+    if sys.platform == "win32":
+        pytest.skip("Windows has no pseudo-terminals")
     pexpect = pytest.importorskip("pexpect")
     with ExitStack() as started:
 

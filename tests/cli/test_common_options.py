@@ -358,7 +358,6 @@ def test_completion_of_keys(table):
 
 
 @pytest.mark.real("embedded")
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
 def test_live_view_until_ctrl_c(table, spawn):
     mutex = Mutex.for_key("deploy", owner="me", model=Elsewhere)
     with held_elsewhere("other"):
@@ -374,7 +373,6 @@ def test_live_view_until_ctrl_c(table, spawn):
 
 
 @pytest.mark.real("embedded")
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
 def test_ctrl_c_at_the_question_breaks_nothing(table, spawn):
     import pexpect
 

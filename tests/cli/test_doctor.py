@@ -55,6 +55,7 @@ class Found:
             done = run_cli("doctor", "--json", *at, *args, **more)
         report = json.loads(done.stdout)
         self.all = report["checks"]
+        assert all(each["advice"] or each["verdict"] in ("ok", "unchecked") for each in self.all)
         assert done.exit_code == bool(report["problems"]) == bool(self.of("problem"))
 
     def __getitem__(self, check):
@@ -63,9 +64,7 @@ class Found:
         return found
 
     def about(self, check):
-        found = [each for each in self.all if each["check"] == check]
-        assert all(each["advice"] or each["verdict"] in ("ok", "unchecked") for each in found)
-        return [(each["verdict"], each["what"]) for each in found]
+        return [(each["verdict"], each["what"]) for each in self.all if each["check"] == check]
 
     def of(self, verdict):
         return {each["check"] for each in self.all if each["verdict"] == verdict}
@@ -125,12 +124,8 @@ NOWHERE = {
     "AWS_SHARED_CREDENTIALS_FILE": "/nowhere",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-PROFILE = """[profile assumed]
-role_arn = arn:aws:iam::123456789012:role/none
-source_profile = assumed
-aws_access_key_id = testing
-aws_secret_access_key = testing
-"""
+ASSUMED = "role_arn = arn:aws:iam::123456789012:role/none\nsource_profile = assumed\n"
+ASSUMED += "aws_access_key_id = testing\naws_secret_access_key = testing\n"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +143,7 @@ def test_without_an_answer_the_rest_is_unchecked(embedded_engine, tmp_path, wire
     args, env, check, reason = case
     env = NOWHERE | environment(embedded_engine) | env
     if "assumed" in args:
-        (tmp_path / "config").write_text(PROFILE)
+        (tmp_path / "config").write_text(f"[profile assumed]\n{ASSUMED}")
         env |= {"AWS_CONFIG_FILE": str(tmp_path / "config")}
         wire.before["AssumeRole"] = partial(refuse_request, "AssumeRole", "AccessDenied", "not you")
     found = Found(*args, env=env)

@@ -40,6 +40,10 @@ def cut_connection(_answer=None):
     raise ConnectionResetError("cut")
 
 
+def interrupt(_answer=None):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.real
 def test_commands_on_a_real_engine(table):
     with held_elsewhere("a", owner="me", lease=60), held_elsewhere("b"):
@@ -388,18 +392,13 @@ def test_wait_returns_at_once_if_the_lock_is_free_or_with_75_after_the_timeout(h
     assert time.monotonic() - begun == pytest.approx(0.3)
 
 
-def test_wait_shows_the_holder_on_a_terminal_until_ctrl_c(table, wire):
-    def interrupt(_answer):
-        if wire.sent.count("GetItem") == 3:
-            wire.after.clear()
-            raise KeyboardInterrupt
-
-    with held_elsewhere("a", owner="they"):
-        wire.sent.clear()
-        wire.after["GetItem"] = interrupt
-        shown = on_terminal("wait", "a", code=130)[1]
+def test_wait_shows_the_holder_on_a_terminal_until_ctrl_c(held, wire):
+    second = partial(wire.after.update, GetItem=interrupt)
+    wire.after["GetItem"] = lambda _: second()
+    shown = on_terminal("wait", "a", code=130)[1]
     assert shown.endswith("interrupted\n")
-    assert re.search(r"waited \S+ for 'a', held by 'they' until \d\d:\d\d:\d\d", shown)
+    assert re.search(r"waited \S+ for 'a', held by 'max' until \d\d:\d\d:\d\d", shown)
+    wire.after.clear()
 
 
 @pytest.mark.parametrize(("options", "failing"), [([], ()), (["--timeout", "-1"], (2, 5))])
@@ -428,16 +427,10 @@ def script(monkeypatch):
     """Plays steps, one after each read, in place of the sleep; then Ctrl-C."""
 
     def play(*steps):
-        rest = list(steps)
-
-        class Steps:
-            def sleep(self, _until):
-                if not rest:
-                    raise KeyboardInterrupt
-                rest.pop(0)()
-
+        rest = iter(steps)
+        sleeper = type("Steps", (), {"sleep": lambda _, __: next(rest, interrupt)()})
         # in this command alone: a mutex that is acquired in a step has sleepers, too
-        monkeypatch.setattr("pynamodb_mutex.cli._listing.ThreadSleeper", Steps)
+        monkeypatch.setattr("pynamodb_mutex.cli._listing.ThreadSleeper", sleeper)
 
     return play
 
@@ -532,7 +525,13 @@ def test_live_view_counts_what_does_not_fit_and_shows_news_and_failures(table, s
     assert "held: 0   abandoned: 0" in none
     assert "KEY" not in none
     assert "held: 5   abandoned: 1" in six
-    assert re.findall(r"^k\d|and . more", six, re.MULTILINE) == ["k0", "k1", "k2", "k3", "and 2 more"]
+    assert re.findall(r"^k\d|and . more", six, re.MULTILINE) == [
+        "k0",
+        "k1",
+        "k2",
+        "k3",
+        "and 2 more",
+    ]
     news = [line.split()[1] for line in five.splitlines()[-6:]]
     assert news == ["k1", "k2", "k3", "k4", "k5", "k5"]
     assert five.endswith("k5  freed")

@@ -340,13 +340,11 @@ def test_an_ignored_signal_stays_ignored(table):
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_a_command_that_was_asked_to_end_has_its_grace_beyond_the_deadline(table):
+def test_the_deadline(table, monkeypatch):
+    # a command that was asked to end has its grace beyond it
     with meanwhile(end_this):
         done = run_here("k", "--deadline", 0.5, "--grace", 1, "--", *STUBBORN)
     assert (done.exit_code, done.stderr) == (128 + signal.SIGKILL, f"{KILLED}\n")
-
-
-def test_the_deadline(table, monkeypatch):
     done = run_here("k", "--deadline", 0.3, "--grace", 0.3, "--", *STUBBORN)
     over = "pynamodb-mutex run: the command has run for 0.3 s: ending the command"
     assert (done.exit_code, done.stderr.splitlines()) == (124, [over, KILLED])
@@ -384,19 +382,18 @@ def test_background_processes_run_on_without_the_lock(table):
 
 
 def test_a_broken_lock_ends_the_command(table, monkeypatch):
+    # here it has ended by itself before the loss was noticed
+    with meanwhile(lambda _: (Elsewhere.force_release("k"), GO.touch())):
+        done = run_here("k", "--", *PATIENT)
+    lost = "the lock was lost while the command ran: its claim was broken by force"
+    assert (done.exit_code, lost in done.stderr) == (76, True)
+    PID.unlink()
     monkeypatch.setattr(schedule, "RENEWALS_PER_LEASE", 60)  # so the loss is noticed soon
     with meanwhile(lambda _: Elsewhere.force_release("k")):
         done = run_here("k", "--grace", 0.5, "--", *STUBBORN)
     broken = "pynamodb-mutex run: the lock was lost: its claim was broken by force"
     assert done.stderr.splitlines() == [f"{broken}: ending the command", KILLED]
     assert (done.exit_code, is_there(int(text_in(PID)))) == (76, False)
-
-
-def test_a_lock_that_is_broken_while_the_command_ends_by_itself(table):
-    with meanwhile(lambda _: (Elsewhere.force_release("k"), GO.touch())):
-        done = run_here("k", "--", *PATIENT)
-    lost = "the lock was lost while the command ran: its claim was broken by force"
-    assert (done.exit_code, lost in done.stderr) == (76, True)
 
 
 def test_without_dynamodb_the_command_ends_before_the_lease(proxy, fake_clock):
@@ -429,23 +426,19 @@ def test_a_lock_that_cannot_be_released(proxy, monkeypatch):
     assert (done.exit_code, expires in done.stderr) == (5, True)
 
 
-def test_watchdog_ends_the_command_when_run_is_killed(table):
-    with running("k", "--lease", 30, "--grace", 0.5, "--", *STUBBORN) as process:
+@pytest.mark.parametrize(("number", "lease"), [(signal.SIGKILL, 30), (signal.SIGSTOP, 1.5)])
+def test_watchdog_ends_the_command_when_run_is_killed_or_stopped(table, number, lease):
+    with running("k", "--lease", lease, "--grace", 0.3, "--", *STUBBORN) as process:
         pid = watched(PID)
-        process.kill()
-        until(lambda: not is_there(pid))
-        assert LockItem.get("k", consistent_read=True).is_held
-        ended = "run was killed or stopped: the watchdog ends the command"
-        assert ended in outcome(process)[1]
-
-
-def test_watchdog_ends_the_command_after_the_lease_when_run_is_stopped(table):
-    with running("k", "--lease", 1.5, "--grace", 0.3, "--", *STUBBORN) as process:
-        pid = watched(PID)
-        process.send_signal(signal.SIGSTOP)
-        until(lambda: not is_there(pid))
+        process.send_signal(number)
+        until(lambda: not is_there(pid))  # for a stopped one after the lease
         process.send_signal(signal.SIGCONT)
-        assert outcome(process)[0] == 76
+        code, error = outcome(process)
+    if number == signal.SIGSTOP:
+        assert code == 76
+    else:
+        assert LockItem.get("k", consistent_read=True).is_held
+        assert "run was killed or stopped: the watchdog ends the command" in error
 
 
 def test_watchdog_that_is_killed_is_not_missed(table):

@@ -287,7 +287,7 @@ def test_a_closed_pipe_ends_a_command_silently(table):
 
 def test_main_prints_the_version_and_is_interrupted_at_its_start(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["main", "--version"])
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         main()
     assert capsys.readouterr().out.startswith("pynamodb-mutex, version ")
 

@@ -40,8 +40,9 @@ KILLED = "pynamodb-mutex run: the command did not end in time: killing it"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Let files of the test be in a folder of its own."""
+    """Let files of the test be in a folder of its own, and no wait be long on a machine that is slow."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_run, "_LONG", 60.0)
 
 
 @contextmanager
@@ -337,7 +338,7 @@ def test_an_ignored_signal_stays_ignored(table):
 def test_the_deadline(table, monkeypatch):
     # a command that was asked to end has its grace beyond it
     with meanwhile(end_this):
-        done = run_here("k", "--deadline", 0.5, "--grace", 1, "--", *STUBBORN)
+        done = run_here("k", "--deadline", 2, "--grace", 3, "--", *STUBBORN)
     assert (done.exit_code, done.stderr) == (128 + signal.SIGKILL, f"{KILLED}\n")
     done = run_here("k", "--deadline", 0.3, "--grace", 0.3, "--", *STUBBORN)
     over = "pynamodb-mutex run: the command has run for 0.3 s: ending the command"

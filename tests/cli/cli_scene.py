@@ -1,24 +1,56 @@
-"""What the tests of commands share: rows as other programs write them, changes at a question, a terminal."""
-
-from __future__ import annotations
+"""What the tests of commands share: models, rows as other programs write them, changes at a question, a terminal."""
 
 import json
-import os
 import re
-import sys
-from contextlib import suppress
 
 import click
 import pytest
 from botocore.exceptions import ClientError
-from cli import run_cli, terminal
+from cli import run_cli
+from click.testing import _NamedTextIOWrapper
+from pynamodb.attributes import BinaryAttribute, MapAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
 
-from pynamodb_mutex import LockItem
+from pynamodb_mutex import LockItem, RowLockMixin
 from pynamodb_mutex._protocol.waiting_line import new_entry
-from pynamodb_mutex.cli._app import app
 
 BROKEN = {"token": {"S": "t"}, "version": {"N": "7"}, "expires_at": {"S": "soon"}}
 """Lock attributes that no mutex reads."""
+
+
+class ShopLock(LockItem):
+    """Other stored names, a range key, another kind of payload."""
+
+    class Meta:
+        table_name = "shop"
+
+    key = UnicodeAttribute(hash_key=True, attr_name="pk")
+    kind = UnicodeAttribute(range_key=True, attr_name="sk", default="LOCK")
+    owner = UnicodeAttribute(null=True, attr_name="who")
+    expires_at = NumberAttribute(null=True, attr_name="until")
+    data = MapAttribute(null=True, attr_name="payload")
+
+
+class Order(RowLockMixin, Model):
+    class Meta:
+        table_name = "orders"
+        billing_mode = "PAY_PER_REQUEST"
+
+    customer = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+
+
+class Blob(RowLockMixin, Model):
+    class Meta:
+        table_name = "blobs"
+        billing_mode = "PAY_PER_REQUEST"
+
+    digest = BinaryAttribute(hash_key=True, legacy_encoding=False)
+
+
+class Kept(RowLockMixin, Model):
+    lock_model = LockItem
+    name = UnicodeAttribute(hash_key=True)
 
 
 def client():
@@ -47,11 +79,17 @@ def entry(owner, began=None):
     return new_entry(began, "0123456789abcdef", owner)
 
 
+def cli(*args, code=0, **more):
+    """Run a command that ends with this exit code."""
+    done = run_cli(*args, **more)
+    assert done.exit_code == code, done.output
+    return done
+
+
 def json_of(*args, **more):
-    """Run a command with ``--json``; return what it prints."""
-    done = run_cli(*args, "--json", **more)
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
+    """Run a command with ``--json``; return what it prints, after a question if it asks one."""
+    printed = cli(*args, "--json", **more).stdout
+    return json.loads(printed[printed.find("\n{") + 1 :])
 
 
 def refuse_request(operation, code, message):
@@ -60,45 +98,26 @@ def refuse_request(operation, code, message):
     raise ClientError(error, operation)
 
 
-def wrong_usage(*args):
-    """Run a command that is used wrongly; return what it says."""
-    done = run_cli(*args)
-    assert (done.exit_code, "Traceback" in done.stderr) == (2, False), done.output
-    return done.stderr
-
-
-def while_it_asks(meanwhile, *args):
+def while_it_asks(meanwhile, *args, **more):
     """Run a command; when it asks, do something, and only then answer yes."""
     asks = click.confirm
-    with terminal() as (ours, theirs), pytest.MonkeyPatch.context() as patch:
 
-        def confirm(*question, **more):
-            meanwhile()
-            os.write(ours, b"y\n")
-            return asks(*question, **more)
+    def confirm(*question, **options):
+        meanwhile()
+        return asks(*question, **options)
 
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(click, "confirm", confirm)
-        return run_cli(*args, keyboard=theirs)
+        return cli(*args, typed="y\n", **more)
 
 
-def on_terminal(*args, columns=80):
-    """Run a command in this process on a terminal; return its exit code, and what it shows as sent and without colours."""
-    ours, theirs = os.openpty()
-    with os.fdopen(theirs, "w") as stream, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdout", stream)
-        patch.setattr(sys, "stderr", stream)
-        patch.setenv("TERM", "xterm-256color")
-        patch.setenv("COLUMNS", str(columns))
-        patch.delenv("NO_COLOR", raising=False)
-        with pytest.raises(SystemExit) as exited:
-            app(args, prog_name="pynamodb-mutex")
-    with os.fdopen(ours, "rb", buffering=0) as screen:
-        chunks = []
-        with suppress(OSError):  # Linux ends what a closed terminal has shown by an error
-            while chunk := screen.read(4096):
-                chunks.append(chunk)
-    sent = b"".join(chunks).decode()
-    return exited.value.code or 0, sent, plain(sent)
+def on_terminal(*args, columns=80, lines=24, **more):
+    """Run a command on a terminal; return what it shows as sent, and without colours."""
+    env = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines), "NO_COLOR": None}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_NamedTextIOWrapper, "isatty", lambda _: True)
+        sent = cli(*args, env=env, **more).output
+    return sent, plain(sent)
 
 
 def end_of(process):

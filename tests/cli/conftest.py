@@ -1,35 +1,32 @@
 """Fixtures of the tests of commands."""
 
-from __future__ import annotations
-
 import os
+import sys
 import uuid
+from contextlib import ExitStack
 
 import pytest
 from cli import COMMAND
 from lock_items import Wire
 
-from dev.faultproxy import fault_proxy
-from pynamodb_mutex import LockItem
-from pynamodb_mutex.testing import use
+
+@pytest.fixture
+def proxy(table, proxy):
+    """A proxy to the engine, with a table."""
+    return proxy
 
 
 @pytest.fixture
-def embedded(embedded_engine, monkeypatch):
-    """A fresh table on the embedded engine: for what does not depend on DynamoDB."""
-    with use(embedded_engine):
-        name = f"locks-{uuid.uuid4().hex}"
-        monkeypatch.setattr(LockItem.Meta, "table_name", name)
-        monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", name)
-        LockItem.create_table()
-        yield LockItem
+def made(engine, monkeypatch):
+    """Makes a model's table, under a name of its own."""
 
+    def make(model):
+        monkeypatch.setattr(model.Meta, "table_name", f"locks-{uuid.uuid4().hex}")
+        monkeypatch.setattr(model, "_connection", None)
+        model.create_table(wait=True)
+        return model
 
-@pytest.fixture
-def proxied(embedded, embedded_engine):
-    """A proxy to the embedded engine."""
-    with fault_proxy(embedded_engine) as proxy:
-        yield proxy
+    return make
 
 
 @pytest.fixture
@@ -40,22 +37,18 @@ def wire(monkeypatch):
 @pytest.fixture
 def spawn():
     """Starts a command on a terminal of its own."""
+    if sys.platform == "win32":
+        pytest.skip("Windows has no pseudo-terminals")
     pexpect = pytest.importorskip("pexpect")
-    started = []
+    with ExitStack() as started:
 
-    def start(*arguments, endpoint=None):
-        env = {**os.environ, "TERM": "xterm-256color"}
-        for name in ("COLUMNS", "LINES", "NO_COLOR"):
-            env.pop(name, None)
-        if endpoint is not None:
-            env["AWS_ENDPOINT_URL_DYNAMODB"] = endpoint
-        command = [*COMMAND[1:], *map(str, arguments)]
-        process = pexpect.spawn(
-            COMMAND[0], command, env=env, encoding="utf-8", timeout=60, dimensions=(24, 100)
-        )
-        started.append(process)
-        return process
+        def start(*arguments):
+            command = [*COMMAND[1:], *map(str, arguments)]
+            unset = ("COLUMNS", "LINES", "NO_COLOR")
+            env = {name: value for name, value in os.environ.items() if name not in unset}
+            more = {"env": env | {"TERM": "xterm-256color"}, "encoding": "utf-8"}
+            process = pexpect.spawn(COMMAND[0], command, timeout=60, dimensions=(24, 100), **more)
+            started.callback(process.close, force=True)
+            return process
 
-    yield start
-    for process in started:
-        process.close(force=True)
+        yield start

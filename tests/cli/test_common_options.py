@@ -1,7 +1,5 @@
 """What all commands share: which table, messages of failures, closed pipes, Ctrl-C, help and completion."""
 
-from __future__ import annotations
-
 import base64
 import os
 import socket
@@ -12,155 +10,167 @@ import uuid
 from datetime import datetime, timezone
 from decimal import Decimal
 
-import cli_models
+import cli_scene
 import pytest
-from cli import COMMAND, run_cli
-from cli_scene import end_of, json_of, wrong_usage
-from click.testing import CliRunner
+from cli import COMMAND
+from cli_scene import cli, end_of, json_of
 from lock_items import Elsewhere
 from pynamodb.attributes import MapAttribute
 from pynamodb.signals import pre_dynamodb_send
 
 from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex.cli import INTERRUPTED, main
-from pynamodb_mutex.cli import _output as output
+from pynamodb_mutex.cli import INTERRUPTED, _output, main
 from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.cli._place import Place
 from pynamodb_mutex.testing import expire, held_elsewhere
 
+SHOP, ORDER, BLOB = (("--model", f"cli_scene:{name}") for name in ("ShopLock", "Order", "Blob"))
+
 
 def failure(*args, **more):
     """Run a command that fails; return the one line that it prints."""
-    done = run_cli(*args, **more)
-    assert (done.exit_code, done.stdout) == (1, ""), done.output
+    done = cli(*args, code=1, **more)
     (line,) = done.stderr.splitlines()
+    assert done.stdout == ""
     return line
-
-
-@pytest.fixture
-def made(engine, monkeypatch):
-    """Makes a model's table, under a name of its own."""
-
-    def make(model):
-        monkeypatch.setattr(model.Meta, "table_name", f"locks-{uuid.uuid4().hex}")
-        monkeypatch.setattr(model, "_connection", None)
-        model.create_table(wait=True)
-        return model
-
-    return make
-
-
-# -- which table -----------------------------------------------------------------------------------
-
-
-def test_options_before_or_after_the_command_and_from_the_environment(table, engine):
-    name = table.Meta.table_name
-    with held_elsewhere("a"):
-        for args in (("--table", name, "ls"), ("ls", "--table", name)):
-            assert "a\telsewhere\t" in run_cli(*args).stdout
-        # the later one counts
-        assert "a\t" in run_cli("--table", "nothing", "ls", "--table", name).stdout
-        env = {"PYNAMODB_MUTEX_REGION": "us-west-2"}
-        assert " in us-west-2" in run_cli("ls", "--prefix", "x", env=env).stderr
-        done = run_cli("--region", "us-east-1", "ls", "--prefix", "x", env=env)
-        assert " in us-east-1" in done.stderr
-        done = run_cli("--endpoint-url", engine.endpoint_url, "--region", "us-east-1", "ls")
-        assert "a\t" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (("nothing",), "No such command"),
         (("--endpoint-url", "localhost:8000", "ls"), "is not a URL such as http://localhost:8000"),
         (("--endpoint-url", "http://", "ls"), "is not a URL such as http://localhost:8000"),
         (("--table", " ", "ls"), "is empty"),
         (("ls", "--region", ""), "is empty"),
-        (("nothing",), "No such command"),
-        (("--model", "cli_models", "ls"), "such as shop.locks:ShopLock"),
+        (("--model", "cli_scene", "ls"), "such as shop.locks:ShopLock"),
         (("--model", ":x", "ls"), "such as shop.locks:ShopLock"),
-        (("--model", "cli_models:Nothing", "ls"), "AttributeError"),
+        (("--model", "cli_scene:Nothing", "ls"), "AttributeError"),
         (("--model", "no_such_module:X", "ls"), "ModuleNotFoundError"),
-        (("--model", "cli_models:uuid", "ls"), "AttributeError"),
         (("--model", "os:path", "ls"), "neither a LockItem nor a model with row locks"),
-        (("--model", "cli_models:Kept", "ls"), "keeps its locks in LockItem"),
-        (("--model", "cli_models:Order", "create-table"), "is a model of rows"),
-        (("--model", "cli_models:Order", "show", "a"), "Order has a range key"),
-        (("--model", "cli_models:Order", "watch", "a"), "Order has a range key"),
-        (("--model", "cli_models:Blob", "show", "AQ==", "--range-key", "1"), "no range key"),
-        (("--model", "cli_models:Blob", "show", "A"), "is not base64"),
-        (("--model", "cli_models:Order", "show", "a", "--range-key", "x"), "is not a number"),
+        (("--model", "cli_scene:Kept", "ls"), "keeps its locks in LockItem"),
+        ((*ORDER, "create-table"), "is a model of rows"),
+        ((*ORDER, "show", "a"), "Order has a range key"),
+        ((*ORDER, "watch", "a"), "Order has a range key"),
+        ((*ORDER, "show", "a", "--range-key", "x"), "is not a number"),
+        ((*BLOB, "show", "AQ==", "--range-key", "1"), "no range key"),
+        ((*BLOB, "show", "A"), "is not base64"),
+        (("ls", "a", "--prefix", "b"), "give KEYs, or --prefix"),
+        (("ls", *map(str, range(101))), "give up to 100 KEYs"),
+        (("ls", "--sort", "no"), "--sort"),
+        *(
+            (("ls", "--tz", zone), f"'--tz': there is no time zone {zone!r}")
+            for zone in ("Nowhere", "Europe", "../etc/passwd", "")
+        ),
+        (("show", ""), "a key takes 1 to 2048 bytes"),
+        (("ls", "x" * 3000), "a key takes 1 to 2048 bytes"),
+        (("show", "a", "--range-key", "1"), "is for row locks only"),
+        (("watch", "a", "--prefix", "b"), "give KEYs, or --prefix"),
+        (("watch", "--interval", "0"), "--interval"),
+        (("watch", "--interval", "nan"), "--interval"),
+        *((("wait", "a", "--timeout", no), "--timeout") for no in ("-2", "soon", "nan", "inf")),
+        (("release",), "give KEY, or --all-abandoned"),
+        (("release", "a", "--all-abandoned"), "give KEY, or --all-abandoned"),
+        (("create-table", "--read-capacity", "1"), "and --write-capacity together"),
+        (("create-table", "--read-capacity", "0", "--write-capacity", "1"), "--read-capacity"),
+        (("create-table", "--tag", "team"), "'team' is not KEY=VALUE, such as team=payments"),
+        (("create-table", "--tag", "=x"), "'=x' is not KEY=VALUE, such as team=payments"),
+        (("template", "pulumi"), "'pulumi' is not one of"),
+        (("template", "cdk", "--read-capacity", "0"), "'--read-capacity': 0"),
+        (("template", "cdk", "--write-capacity", "1"), "and --write-capacity together"),
+        (("policy", "--role", "king"), "'king' is not one of"),
+        (("policy", "--account", "me"), "twelve digits"),
+        (("policy", "--region", "middle-earth-1"), "no AWS region: middle-earth-1"),
+        (("run", "k"), "Missing argument"),
+        (("run", "k", "true"), "put -- before the command"),
+        (("run", "k", "--lease", "0.1", "--", "true"), "a lease under 0.5 s"),
+        (("run", "k", "--lease", "nan", "--", "true"), "lease must be a finite number"),
+        (("run", "k", "--timeout", "-2", "--", "true"), "timeout must be -1"),
+        (("run", "k", "--grace", "-1", "--", "true"), "cannot be negative"),
+        (("run", "k", "--grace", "inf", "--", "true"), "finite number"),
+        (("run", "k", "--deadline", "0", "--", "true"), "must be above 0"),
+        (("run", "k", "--if-locked", "steal", "--", "true"), "steal"),
+        (("run", "", "--", "true"), "1 to 2048 bytes"),
+        (("run", "k", "--model", "nix", "--", "true"), "--model"),
     ],
 )
 def test_wrong_usage(args, message):
-    assert message in wrong_usage(*args)
+    assert message in cli(*args, code=2).stderr
 
 
-@pytest.mark.real("embedded")
-def test_amazons_own_endpoint_is_not_spelt_out(engine, monkeypatch):
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
-    monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB")
+def test_options_before_or_after_the_command_and_from_the_environment(table, engine):
+    name = table.Meta.table_name
+    with held_elsewhere("a"):
+        assert "a\telsewhere\t" in cli("--table", name, "ls").stdout
+        # the later one counts
+        assert "a\t" in cli("--table", "nothing", "ls", "--table", name).stdout
+        at = ("--endpoint-url", engine.endpoint_url, "--region", "us-east-1")
+        assert "a\t" in cli(*at, "ls").stdout
+        env = {"PYNAMODB_MUTEX_REGION": "us-west-2"}
+        assert " in us-west-2" in cli("ls", "--prefix", "x", env=env).stderr
+        done = cli("--region", "us-east-1", "ls", "--prefix", "x", env=env)
+        assert " in us-east-1" in done.stderr
+
+
+def test_amazons_own_endpoint_is_not_spelt_out(monkeypatch):
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB"):
+        monkeypatch.delenv(name, raising=False)
     place = Place()
     place.chosen = {"table": "mine", "region": "eu-west-1"}
     assert str(place) == "table mine in eu-west-1"
 
 
 def test_model_with_other_names_a_range_key_and_other_data(made):
-    model = made(cli_models.ShopLock)
-    of_model = ("--model", "cli_models:ShopLock")
+    model = made(cli_scene.ShopLock)
     with held_elsewhere("a", owner="me", model=model):
         model("stray", kind="ORDER", owner="they", token="t", expires_at=1.0).save()
         model("other", kind="ORDER").save()
         data = model.data.set(MapAttribute(page=3))
         model.get("a", "LOCK").update([data], add_version_condition=False)
-        (lock,) = json_of(*of_model, "ls")
+        (lock,) = json_of(*SHOP, "ls")
         assert (lock["key"], lock["owner"], lock["state"]) == ("a", "me", "held")
         assert "range_key" not in lock
-        assert json_of(*of_model, "show", "a")["data"] == {"page": 3}
-        assert json_of(*of_model, "release", "a", "--force", "--yes")["freed"] is True
+        assert json_of(*SHOP, "show", "a")["data"] == {"page": 3}
+        assert json_of(*SHOP, "release", "a", "--force", "--yes")["freed"] is True
         assert model.get("a", "LOCK").expires_at is None
         assert model.get("stray", "ORDER").expires_at == 1.0
 
 
 def test_model_of_rows_with_a_range_key(made, table):
-    model = made(cli_models.Order)
-    of_model = ("--model", "cli_models:Order")
+    model = made(cli_scene.Order)
     model("alice", 7).save()
     model("bob", 1).save()
-    with held_elsewhere(("alice", 7), owner="me", model=model):
-        (lock,) = json_of(*of_model, "ls")
+    with held_elsewhere(("alice", 7), owner="me", model=model), held_elsewhere("a"):
+        # the table of the model counts, not that of the environment
+        (lock,) = json_of(*ORDER, "--table", model.Meta.table_name, "ls")
+        assert [lock] == json_of(*ORDER, "ls")
         assert (lock["key"], lock["range_key"], lock["owner"]) == ("alice", "7", "me")
-        assert run_cli(*of_model, "ls").stdout.splitlines()[1].startswith("alice 7\tme\t")
-        found = json_of(*of_model, "show", "alice", "--range-key", "7.0")
+        assert cli(*ORDER, "ls").stdout.splitlines()[1].startswith("alice 7\tme\t")
+        (lock,) = json_of("--model", "pynamodb_mutex:LockItem", "ls")
+        assert lock["key"] == "a"
+        found = json_of(*ORDER, "show", "alice", "--range-key", "7.0")
         assert (found["state"], found["row_kept_until"], found["data"]) == ("held", None, None)
-        done = run_cli(*of_model, "wait", "alice", "--range-key", "7", "--timeout", "0")
-        assert done.exit_code == 75
+        cli(*ORDER, "wait", "alice", "--range-key", "7", "--timeout", "0", code=75)
         expire(("alice", 7), model)
-        freed = json_of(*of_model, "release", "--all-abandoned", "--yes")["freed"]
+        freed = json_of(*ORDER, "release", "--all-abandoned", "--yes")["freed"]
         assert [lock["range_key"] for lock in freed] == ["7"]
     row = model.get("alice", 7)
     assert (row.lock_expires_at, row.number) == (None, 7)
-    assert json_of(*of_model, "show", "bob", "--range-key", "1")["token"] is None
-    lines = run_cli(*of_model, "show", "carol", "--range-key", "1").stdout
+    assert json_of(*ORDER, "show", "bob", "--range-key", "1")["token"] is None
+    lines = cli(*ORDER, "show", "carol", "--range-key", "1").stdout
     assert "none: there is no such row" in lines
     assert not list(model.query("carol"))
-    # the table of the model counts, not that of the environment
-    with held_elsewhere("a"):
-        assert json_of(*of_model, "ls") == []
-        found = json_of("--model", "pynamodb_mutex:LockItem", "ls")
-        assert [lock["key"] for lock in found] == ["a"]
-        assert run_cli(*of_model, "--table", model.Meta.table_name, "ls").exit_code == 0
 
 
 def test_model_of_rows_with_binary_keys(made):
-    model = made(cli_models.Blob)
-    of_model = ("--model", "cli_models:Blob")
+    model = made(cli_scene.Blob)
     model(b"\xff\x00").save()
     model(b"\x01").save()
     text = base64.b64encode(b"\xff\x00").decode()
     with held_elsewhere(b"\xff\x00", model=model):
-        assert [lock["key"] for lock in json_of(*of_model, "ls")] == [text]
-        assert json_of(*of_model, "release", text, "--force", "--yes")["freed"] is True
-    assert "never acquired" in run_cli(*of_model, "show", "AQ==").stdout
+        assert [lock["key"] for lock in json_of(*BLOB, "ls")] == [text]
+        assert json_of(*BLOB, "release", text, "--force", "--yes")["freed"] is True
+    assert "never acquired" in cli(*BLOB, "show", "AQ==").stdout
 
 
 def test_model_in_the_working_directory(table, tmp_path, monkeypatch):
@@ -170,23 +180,14 @@ def test_model_in_the_working_directory(table, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     with held_elsewhere("a"):
         for _ in range(2):
-            assert "a\t" in run_cli("--model", "cli_models_here:Here", "ls").stdout
+            assert "a\t" in cli("--model", "cli_models_here:Here", "ls").stdout
 
 
 def test_json_of_values_of_attributes():
-    when = datetime(2026, 1, 2, tzinfo=timezone.utc)
-    values = [MapAttribute(a=1), {2, 1}, b"\xff", Decimal("1.5"), when, uuid.UUID(int=1)]
-    assert [output.plain(value) for value in values] == [
-        {"a": 1},
-        [1, 2],
-        "/w==",
-        1.5,
-        "2026-01-02T00:00:00+00:00",
-        "00000000-0000-0000-0000-000000000001",
-    ]
-
-
-# -- failures --------------------------------------------------------------------------------------
+    when, number = datetime(2026, 1, 2, tzinfo=timezone.utc), uuid.UUID(int=1)
+    values = [MapAttribute(a=1), {2, 1}, b"\xff", Decimal("1.5"), when, number]
+    texts = ["2026-01-02T00:00:00+00:00", "00000000-0000-0000-0000-000000000001"]
+    assert [_output.plain(value) for value in values] == [{"a": 1}, [1, 2], "/w==", 1.5, *texts]
 
 
 def test_a_missing_table_is_reported_with_advice(engine):
@@ -195,14 +196,14 @@ def test_a_missing_table_is_reported_with_advice(engine):
     for args in (("ls",), ("show", "a"), ("wait", "a"), ("watch",), ("release", "a")):
         assert failure("--table", "no-such-table", *args) == missing + creates
     # create-table does not create tables of rows
-    rows = ("--model", "cli_models:Order", "ls")
-    assert failure("--table", "no-such-table", *rows) == f"{missing}wrong region or profile?"
-    line = failure("--table", "no-such-table", "delete-table", "--yes")
-    assert line.startswith("Error: there is no table no-such-table in us-east-1")
-    assert line.endswith(": wrong region or profile?")
+    for args in ((*ORDER, "ls"), ("delete-table", "--yes")):
+        line = failure("--table", "no-such-table", *args)
+        assert line.startswith("Error: there is no table no-such-table in us-east-1")
+        assert line.endswith(": wrong region or profile?")
 
 
-def test_an_endpoint_that_does_not_answer_is_reported(embedded, monkeypatch):
+@pytest.mark.real("embedded")
+def test_an_endpoint_that_does_not_answer_is_reported(table, monkeypatch):
     monkeypatch.setattr("pynamodb_mutex.cli._locks.PATIENCE", 0.2)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -211,7 +212,8 @@ def test_an_endpoint_that_does_not_answer_is_reported(embedded, monkeypatch):
             assert "Could not connect to the endpoint URL" in failure(*at, *args)
 
 
-def test_a_profile_comes_before_credentials_of_the_environment(embedded, monkeypatch, tmp_path):
+@pytest.mark.real("embedded")
+def test_a_profile_comes_before_credentials_of_the_environment(table, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_PROFILE", "")  # put back afterwards, as are these
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"):
         monkeypatch.setenv(f"AWS_{name}", "theenvironments")
@@ -224,7 +226,7 @@ def test_a_profile_comes_before_credentials_of_the_environment(embedded, monkeyp
         used.add(sender.session.get_credentials().access_key)
 
     with pre_dynamodb_send.connected_to(note):
-        assert run_cli("--profile", "ops", "--region", "us-east-1", "ls").exit_code == 0
+        cli("--profile", "ops", "--region", "us-east-1", "ls")
     assert used == {"theprofiles"}
     assert "The config profile (nobody) could not be found" in failure("--profile", "nobody", "ls")
     monkeypatch.delenv("AWS_PROFILE")
@@ -237,12 +239,12 @@ def test_a_profile_comes_before_credentials_of_the_environment(embedded, monkeyp
 def test_invalid_endpoints_and_regions_are_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "nonsense")
     invalid, at = "Invalid endpoint: nonsense", ("--region", "us-east-1")
-    for args, request in ((("ls",), "Scan"), (("show", "k"), "GetItem")):
-        assert failure(*at, *args) == f"Error: {request} failed: {invalid}"
+    for args, request in ((("ls",), "Scan failed: "), (("show", "k"), "GetItem failed: ")):
+        assert failure(*at, *args) == f"Error: {request}{invalid}"
     for name in ("create-table", "delete-table"):
         assert failure(*at, name) == f"Error: {invalid}"
-    done = run_cli(*at, "run", "k", "--", "true")
-    assert (done.exit_code, done.stderr) == (125, f"Error: GetItem failed: {invalid}\n")
+    done = cli(*at, "run", "k", "--", "true", code=125)
+    assert done.stderr == f"Error: GetItem failed: {invalid}\n"
     monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB")
     assert "region_name '!' doesn't match" in failure("--region", "!", "ls")
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
@@ -255,7 +257,7 @@ def test_invalid_endpoints_and_regions_are_reported(monkeypatch, tmp_path):
 def test_a_programming_error_is_not_reported_as_a_failure(monkeypatch):
     monkeypatch.setattr("pynamodb_mutex.cli._listing.Locks", lambda _: int("ours"))
     with pytest.raises(ValueError, match="ours"):
-        app(["ls"], standalone_mode=False)
+        cli("ls")
 
 
 CLOSED = """
@@ -276,23 +278,26 @@ for args in (["ls"], ["ls", "--json"], ["policy"], ["show", "--help"]):
 def test_a_closed_pipe_ends_a_command_silently(table):
     reads, writes = os.pipe()
     os.close(reads)
-    with os.fdopen(writes) as pipe, held_elsewhere("a"):
-        command = [sys.executable, "-c", CLOSED]
-        done = subprocess.run(
-            command, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=100
-        )
+    to = {"stdout": writes, "stderr": subprocess.PIPE}
+    with held_elsewhere("a"):
+        done = subprocess.run([sys.executable, "-c", CLOSED], **to, check=False, timeout=100)
+    os.close(writes)
     assert done.stderr.split() == [b"141"] * 4
 
 
-def test_main_is_interrupted_at_its_start(monkeypatch):
+def test_main_prints_the_version_and_is_interrupted_at_its_start(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["main", "--version"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main()
+    assert capsys.readouterr().out.startswith("pynamodb-mutex, version ")
+
     class Slow(types.ModuleType):
         def __getattr__(self, name):
             raise KeyboardInterrupt
 
     monkeypatch.setitem(sys.modules, "pynamodb_mutex.cli._app", Slow("_app"))
-    with pytest.raises(SystemExit) as exited:
+    with pytest.raises(SystemExit, match=f"^{INTERRUPTED}$"):
         main()
-    assert exited.value.code == INTERRUPTED
 
 
 HIDING = """
@@ -306,75 +311,49 @@ main()
 
 
 def test_without_the_extra_one_line_names_it():
-    done = subprocess.run(
-        [sys.executable, "-c", HIDING], capture_output=True, text=True, check=False
-    )
-    needs = "pynamodb-mutex needs click and rich: pip install 'pynamodb-mutex[cli]'\n"
+    done = subprocess.run([sys.executable, "-c", HIDING], capture_output=True, check=False)
+    needs = b"pynamodb-mutex needs click and rich: pip install 'pynamodb-mutex[cli]'\n"
     assert (done.returncode, done.stderr) == (1, needs)
 
 
-# -- help and completion ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sorted(app.commands))
-def test_help_has_examples_and_exit_codes(name):
-    first, second = run_cli(name, "-h"), run_cli(name, "--help")
-    assert (first.exit_code, first.stdout) == (0, second.stdout)
-    assert "\n  Examples:\n    " in first.stdout
-    if name != "completion":
-        assert "\n  Exit codes:\n    0 " in first.stdout
-        assert "--endpoint-url" in first.stdout
-
-
-def test_version(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["main", "--version"])
-    with pytest.raises(SystemExit) as exited:
-        main()
-    assert exited.value.code == 0
-    assert capsys.readouterr().out.startswith("pynamodb-mutex, version ")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_script(shell):
-    done = run_cli("completion", shell)
-    assert done.exit_code == 0
-    assert "_PYNAMODB_MUTEX_COMPLETE" in done.stdout
-    assert "pynamodb-mutex" in done.stdout
+def test_help_and_completion_scripts():
+    for name in app.commands:
+        text = cli(name, "-h").stdout
+        assert text == cli(name, "--help").stdout
+        assert "\n  Examples:\n    " in text
+        if name != "completion":
+            assert "\n  Exit codes:\n    0 " in text
+            assert "--endpoint-url" in text
+    for shell in ("bash", "zsh", "fish"):
+        script = cli("completion", shell).stdout
+        assert "_PYNAMODB_MUTEX_COMPLETE" in script
+        assert "pynamodb-mutex" in script
 
 
 @pytest.mark.real("embedded")
 def test_completion_of_keys(table):
-    def asking(*words):
-        """Return the environment by which bash asks to complete the last word."""
-        return {
+    def complete(*words):
+        """Ask as bash does to complete the last word; return what it offers, and how bash asked."""
+        env = {
             "_PYNAMODB_MUTEX_COMPLETE": "bash_complete",
             "COMP_WORDS": " ".join(["pynamodb-mutex", *words]),
             "COMP_CWORD": str(len(words)),
         }
-
-    def complete(*words):
-        done = CliRunner().invoke(app, prog_name="pynamodb-mutex", env=asking(*words))
-        assert (done.exit_code, done.stderr) == (0, "")
-        return completed(done.stdout)
-
-    def completed(printed):
-        return [line.partition(",")[2] for line in printed.splitlines() if line]
+        done = cli(env=env, prog_name="pynamodb-mutex")
+        assert done.stderr == ""
+        return [line.partition(",")[2] for line in done.stdout.splitlines() if line], env
 
     with held_elsewhere("deploy"), held_elsewhere("debug"), held_elsewhere("other one"):
-        assert complete("show", "de") == ["debug", "deploy"]
-        assert complete("watch", "debug", "o") == []
-        assert "show" in complete("s")
-        assert complete("--endpoint-url", "http://127.0.0.1:9", "show", "de") == []
-        env = {**os.environ, **asking("show", "de")}
-        done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, check=False)
-        assert (completed(done.stdout), done.stderr) == (["debug", "deploy"], "")
-
-
-# -- at a terminal ---------------------------------------------------------------------------------
+        found, env = complete("show", "de")
+        assert found == ["debug", "deploy"]
+        assert complete("watch", "debug", "o")[0] == []
+        assert "show" in complete("s")[0]
+        assert complete("--endpoint-url", "http://127.0.0.1:9", "show", "de")[0] == []
+        done = subprocess.run(COMMAND, env=os.environ | env, capture_output=True, check=False)
+        assert (done.stdout.split(), done.stderr) == ([b"plain,debug", b"plain,deploy"], b"")
 
 
 @pytest.mark.real("embedded")
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
 def test_live_view_until_ctrl_c(table, spawn):
     mutex = Mutex.for_key("deploy", owner="me", model=Elsewhere)
     with held_elsewhere("other"):
@@ -390,7 +369,6 @@ def test_live_view_until_ctrl_c(table, spawn):
 
 
 @pytest.mark.real("embedded")
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
 def test_ctrl_c_at_the_question_breaks_nothing(table, spawn):
     import pexpect
 

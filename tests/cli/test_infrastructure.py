@@ -1,21 +1,17 @@
 """``create-table``, ``delete-table``, ``template`` and ``policy``: the table, and permissions on it."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
 import uuid
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import boto3
 import pytest
 import yaml
 from botocore.client import BaseClient
-from cli import answered, run_cli
-from cli_scene import refuse_request, wrong_usage
+from cli_scene import cli, json_of, refuse_request
 from driving import batch_of, send_renewal
 from plain_tables import create_plain_table
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute
@@ -28,50 +24,6 @@ from pynamodb_mutex.cli import _infrastructure
 from pynamodb_mutex.cli._infrastructure import ROLES, USES
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-IN_TRANSACTIONS = {
-    "ConditionCheck": "ConditionCheckItem",
-    "Delete": "DeleteItem",
-    "Put": "PutItem",
-    "Update": "UpdateItem",
-}
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("create-table", "--read-capacity", "1"), "and --write-capacity together"),
-        (("create-table", "--read-capacity", "0", "--write-capacity", "1"), "--read-capacity"),
-        (("create-table", "--tag", "team"), "'team' is not KEY=VALUE, such as team=payments"),
-        (("create-table", "--tag", "=x"), "'=x' is not KEY=VALUE, such as team=payments"),
-        (("template", "pulumi"), "'pulumi' is not one of"),
-        (("template", "cdk", "--read-capacity", "0"), "'--read-capacity': 0"),
-        (("template", "cdk", "--write-capacity", "1"), "and --write-capacity together"),
-        (("policy", "--role", "king"), "'king' is not one of"),
-        (("policy", "--account", "me"), "twelve digits"),
-        (("policy", "--region", "middle-earth-1"), "no AWS region: middle-earth-1"),
-    ],
-)
-def test_wrong_usage(args, message):
-    assert message in wrong_usage(*args)
-
-
-def printed(*args, code=0, env=None):
-    done = run_cli(*args, env=env)
-    assert done.exit_code == code, done.output
-    return done.output
-
-
-def test_the_documentation_shows_what_is_printed(monkeypatch):
-    monkeypatch.setattr(LockItem.Meta, "table_name", "pynamodb-mutex")
-    written = (Path(__file__).parents[2] / "docs/table.rst").read_text(encoding="utf-8")
-    policy = re.search(r"^   pynamodb-mutex (policy .*)$", written, re.MULTILINE)[1]
-    for command in (policy, *(f"template {language}" for language in READERS)):
-        lines = printed(*command.split()).splitlines()
-        assert "\n\n" + "".join(f"   {line}".rstrip() + "\n" for line in lines) + "\n" in written
-
-
-# -- create-table and delete-table -----------------------------------------------------------------
-
 
 @pytest.fixture
 def name(engine):
@@ -79,8 +31,18 @@ def name(engine):
     return f"locks-{uuid.uuid4().hex}"
 
 
-def described(name):
-    return boto3.client("dynamodb").describe_table(TableName=name)["Table"]
+@pytest.fixture
+def requests(monkeypatch):
+    """The operations that were sent, and what with."""
+    sent = []
+    original = BaseClient._make_api_call
+
+    def send(client, operation, request):
+        sent.append((operation, request))
+        return original(client, operation, request)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", send)
+    return sent
 
 
 def exists(name):
@@ -88,101 +50,80 @@ def exists(name):
     return any(name in page["TableNames"] for page in pages)
 
 
-def create(name, *options):
-    return json.loads(printed("--table", name, "create-table", "--json", *options))
-
-
 @pytest.mark.real
-def test_create_table_with_and_without_settings(name, engine):
-    done = run_cli("--table", name, "create-table")
-    assert done.exit_code == 0
-    assert done.stdout.startswith(f"table {name} in us-east-1 at http://")
-    assert done.stdout.endswith(" is created\n")
+def test_create_table_with_and_without_settings_and_delete_a_protected_one(name, engine):
     client = boto3.client("dynamodb")
-    assert described(name)["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+    created = cli("--table", name, "create-table").stdout
+    assert re.fullmatch(f"table {name} in us-east-1 at http://.* is created\n", created)
+    found = client.describe_table(TableName=name)["Table"]
+    assert found["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
     ttl = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
     assert (ttl["AttributeName"], ttl["TimeToLiveStatus"]) == ("ttl", "ENABLED")
-    assert printed("--table", name, "create-table").endswith(" already exists\n")
-    again = printed("create-table", "--table", name, "--tag", "a=b")
+    assert cli("--table", name, "create-table").stdout.endswith(" already exists\n")
+    again = cli("create-table", "--table", name, "--tag", "a=b").stdout
     assert again.endswith(" already exists; its settings were not changed\n")
-    assert create(name) == {"table": name, "created": False}
-    other = f"{name}-2"
+    assert json_of("--table", name, "create-table") == {"table": name, "created": False}
+    cli("--table", name, "delete-table", "--yes")
+    assert not exists(name)
     options = ("--read-capacity", "3", "--write-capacity", "4", "--tag", "team=pay", "--tag", "x=")
-    assert create(other, *options) == {"table": other, "created": True}
-    found = described(other)
+    made = json_of("--table", name, "create-table", *options, "--deletion-protection")
+    assert made == {"table": name, "created": True}
+    found = client.describe_table(TableName=name)["Table"]
     throughput = found["ProvisionedThroughput"]
     assert (throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]) == (3, 4)
     if engine.name != "local":  # which keeps no tags
         tags = client.list_tags_of_resource(ResourceArn=found["TableArn"])["Tags"]
         assert {tag["Key"]: tag["Value"] for tag in tags} == {"team": "pay", "x": ""}
-
-
-@pytest.mark.real
-def test_delete_table_refuses_a_protected_table_and_deletes_others(name):
-    run_cli("--table", name, "create-table", "--deletion-protection")
-    done = run_cli("--table", name, "delete-table", "--yes")
-    assert done.exit_code == 1
-    assert "protected against deletion; to change that: aws dynamodb update-table" in done.stderr
+    error = cli("--table", name, "delete-table", "--yes", code=1).stderr
+    assert "protected against deletion; to change that: aws dynamodb update-table" in error
     assert exists(name)
-    client = boto3.client("dynamodb")
-    client.update_table(TableName=name, DeletionProtectionEnabled=False)
-    assert run_cli("--table", name, "delete-table", "--yes").exit_code == 0
-    assert not exists(name)
 
 
 @pytest.mark.real("embedded")
-@pytest.mark.parametrize(("key", "kind"), [("id", "S"), ("key", "N")])
-def test_a_table_with_other_keys_is_left_alone(name, key, kind):
-    create_plain_table(boto3.client("dynamodb"), name, {key: kind})
-    done = run_cli("--table", name, "delete-table", "--yes", "--force")
-    assert done.exit_code == 1
-    assert f"is not a lock table: it has hash key '{key}' ({kind})" in done.stderr
-    assert exists(name)
-    assert "exists with other keys" in printed("--table", name, "create-table", code=1)
+def test_a_table_with_other_keys_is_left_alone(name):
+    for key, kind in (("id", "S"), ("key", "N")):
+        other = f"{name}-{kind}"
+        create_plain_table(boto3.client("dynamodb"), other, {key: kind})
+        error = cli("--table", other, "delete-table", "--yes", "--force", code=1).stderr
+        assert f"is not a lock table: it has hash key '{key}' ({kind})" in error
+        assert exists(other)
+        error = cli("--table", other, "create-table", code=1).stderr
+        assert "exists with other keys" in error
 
 
 @pytest.mark.real("embedded")
-def test_delete_table_asks_for_the_name(table):
+def test_delete_table_asks_for_the_name_and_refuses_while_locks_are_held(table):
     name = table.Meta.table_name
-    done = run_cli("delete-table")
-    assert done.exit_code == 1
-    assert "nothing was done: there is no terminal to ask on; see --yes" in done.stderr
-    for wrong in ("y\n", "\n"):
-        done = answered(wrong, "delete-table")
-        assert done.exit_code == 1
-        assert "nothing was done: that is not the name of the table" in done.stderr
-    assert exists(name)
-    Mutex.for_key("a", auto_renew=False).acquire()
-    expire("a")
-    done = answered(f"{name}\n", "delete-table")
-    assert done.exit_code == 0, done.stderr
-    assert "  rows: " in done.stderr
-    assert "  locks held:  0\n" in done.stderr
-    assert done.stdout.endswith(" is deleted\n")
-    assert not exists(name)
-    assert f"there is no table {name} in" in printed("delete-table", "--yes", code=1)
-
-
-@pytest.mark.real("embedded")
-def test_delete_table_refuses_while_locks_are_held(table):
     Mutex.for_key("a", owner="one\x1b", auto_renew=False).acquire()
     Mutex.for_key("b", owner="two", auto_renew=False).acquire()
-    done = run_cli("delete-table", "--yes")
-    assert done.exit_code == 1
-    assert "  locks held:  2\n" in done.stderr
-    assert "    'a' by 'one\\x1b'\n" in done.stderr
-    assert "nothing was done: locks are held; --force deletes the table nevertheless" in done.stderr
-    assert exists(table.Meta.table_name)
-    assert run_cli("delete-table", "--yes", "--force").exit_code == 0
-    assert not exists(table.Meta.table_name)
+    for typed, options, refusal in (
+        (None, ("--yes",), "locks are held; --force deletes the table nevertheless"),
+        (None, ("--force",), "there is no terminal to ask on; see --yes"),
+        ("y\n", ("--force",), "that is not the name of the table"),
+        ("\n", ("--force",), "that is not the name of the table"),
+    ):
+        error = cli("delete-table", *options, typed=typed, code=1).stderr
+        assert f"nothing was done: {refusal}" in error
+        assert "  locks held:  2\n    'a' by 'one\\x1b'\n" in error
+    assert exists(name)
+    cli("delete-table", "--yes", "--force")
+    assert not exists(name)
+    table.create_table()
+    Mutex.for_key("c", auto_renew=False).acquire()
+    expire("c")
+    done = cli("delete-table", typed=f"{name}\n")
+    assert re.search("  rows: .*\n  locks held:  0\n", done.stderr)
+    assert done.stdout.endswith(" is deleted\n")
+    assert not exists(name)
+    assert f"there is no table {name} in" in cli("delete-table", "--yes", code=1).stderr
 
 
 @pytest.mark.real("embedded")
-def test_delete_table_while_another_process_deletes_it(table, monkeypatch, wire):
+def test_delete_table_while_another_process_deletes_it_and_if_it_fails(table, monkeypatch, wire):
     monkeypatch.setattr(_infrastructure, "_POLL", 0.01)
     client, name = boto3.client("dynamodb"), table.Meta.table_name
     wire.before["DeleteTable"] = lambda: client.delete_table(TableName=name)
-    assert printed("delete-table", "--yes").endswith(" is deleted\n")
+    assert cli("delete-table", "--yes").stdout.endswith(" is deleted\n")
     table.create_table()
 
     def deleting(answer):
@@ -193,36 +134,17 @@ def test_delete_table_while_another_process_deletes_it(table, monkeypatch, wire)
 
     wire.after["DescribeTable"] = deleting
     wire.sent.clear()
-    assert run_cli("delete-table", "--yes").exit_code == 0
+    cli("delete-table", "--yes")
     assert wire.sent.count("DescribeTable") >= 4
-
-
-@pytest.mark.real("embedded")
-def test_delete_table_reports_what_fails(table, monkeypatch, wire):
-    monkeypatch.setattr(_infrastructure, "_POLL", 0.01)
-    monkeypatch.setattr(_infrastructure, "_LONGEST_WAIT", 0.03)
+    table.create_table()
     for operation in ("DeleteTable", "DescribeTable"):
-        wire.before[operation] = partial(
-            refuse_request, operation, "AccessDeniedException", "not you"
-        )
-        assert "not you" in printed("delete-table", "--yes", code=1)
+        refuse = partial(refuse_request, operation, "AccessDeniedException", "not you")
+        wire.before[operation] = refuse
+        assert "not you" in cli("delete-table", "--yes", code=1).stderr
+    monkeypatch.setattr(_infrastructure, "_LONGEST_WAIT", 0.03)
     wire.after["DescribeTable"] = lambda answer: answer["Table"].update(TableStatus="DELETING")
-    assert "is still DELETING after 0 s" in printed("delete-table", "--yes", code=1)
-    assert exists(table.Meta.table_name)
-
-
-# -- template --------------------------------------------------------------------------------------
-
-
-class Stored(LockItem):
-    """Names of its own, and a range key."""
-
-    class Meta:
-        table_name = "locks-stored"
-
-    key = UnicodeAttribute(hash_key=True, attr_name="pk")
-    kind = UnicodeAttribute(range_key=True, attr_name="sk", default="lock")
-    ttl = TTLAttribute(null=True, attr_name="expires")
+    assert "is still DELETING after 0 s" in cli("delete-table", "--yes", code=1).stderr
+    assert exists(name)
 
 
 class Odd(LockItem):
@@ -258,19 +180,20 @@ class Indexed(LockItem):
 
 
 class Tagged(LockItem):
-    class Meta:
-        table_name = "locks-tagged"
-        tags = {"team": "billing"}  # noqa: RUF012 - PynamoDB's way
+    Meta = type("Meta", (), {"table_name": "locks-tagged", "tags": {"team": "billing"}})
 
 
-class Described(NamedTuple):
-    """A table, whoever describes it."""
-
-    name: str
-    keys: tuple[tuple[str, str], ...]
-    ttl: tuple[str, bool]
-    capacity: tuple[int, int] | None
-    protected: bool = False
+def read_request(table, ttl):
+    """Read what CreateTable takes: name, keys, TTL, capacity, and whether it is protected."""
+    kinds = {each["AttributeName"]: each["AttributeType"] for each in table["AttributeDefinitions"]}
+    assert [each["KeyType"] for each in table["KeySchema"]] == ["HASH", "RANGE"][: len(kinds)]
+    keys = tuple(
+        (each["AttributeName"], kinds[each["AttributeName"]]) for each in table["KeySchema"]
+    )
+    units = table.get("ProvisionedThroughput", {}).values()
+    assert table["BillingMode"] == ("PROVISIONED" if units else "PAY_PER_REQUEST")
+    protected = table.get("DeletionProtectionEnabled", False)
+    return table["TableName"], keys, (ttl["AttributeName"], ttl["Enabled"]), *units, protected
 
 
 def read_cloudformation(text):
@@ -278,25 +201,9 @@ def read_cloudformation(text):
     assert resource["Type"] == "AWS::DynamoDB::Table"
     table = resource["Properties"]
     ttl = table.pop("TimeToLiveSpecification")
-    protected = table.pop("DeletionProtectionEnabled", False)
-    found = as_described(table, (ttl["AttributeName"], ttl["Enabled"]), protected=protected)
     known = {"TableName", "BillingMode", "KeySchema", "AttributeDefinitions"}
-    assert set(table) - {"ProvisionedThroughput"} == known
-    return found
-
-
-def as_described(table, ttl, *, protected):
-    """Read what CreateTable takes, which CloudFormation takes too."""
-    kinds = {each["AttributeName"]: each["AttributeType"] for each in table["AttributeDefinitions"]}
-    assert [each["KeyType"] for each in table["KeySchema"]] == ["HASH", "RANGE"][: len(kinds)]
-    units = None
-    if table["BillingMode"] == "PROVISIONED":
-        provisioned = table["ProvisionedThroughput"]
-        units = provisioned["ReadCapacityUnits"], provisioned["WriteCapacityUnits"]
-    names = [each["AttributeName"] for each in table["KeySchema"]]
-    return Described(
-        table["TableName"], tuple((name, kinds[name]) for name in names), ttl, units, protected
-    )
+    assert table.keys() - {"ProvisionedThroughput", "DeletionProtectionEnabled"} == known
+    return read_request(table, ttl)
 
 
 def read_terraform(text):
@@ -306,16 +213,9 @@ def read_terraform(text):
     keys = [table.pop(key) for key in ("hash_key", "range_key") if key in table]
     assert set(keys) == set(kinds)
     (ttl,) = table.pop("ttl")
-    on_demand = table.pop("billing_mode") == "PAY_PER_REQUEST"
-    found = Described(
-        table.pop("name"),
-        tuple((key, kinds[key]) for key in keys),
-        (ttl["attribute_name"], ttl["enabled"]),
-        None if on_demand else (table.pop("read_capacity"), table.pop("write_capacity")),
-        table.pop("deletion_protection_enabled", False),
-    )
-    assert not table
-    return found
+    protected = table.pop("deletion_protection_enabled", False)
+    keys = tuple((key, kinds[key]) for key in keys)
+    return read_rest(table, "name", keys, (ttl["attribute_name"], ttl["enabled"]), protected)
 
 
 def read_cdk(text):
@@ -325,80 +225,64 @@ def read_cdk(text):
             patch.setitem(sys.modules, name, module)
         exec(text, namespace)
     (table,) = namespace["LockStack"](None, "locks").tables
+    keys = tuple(table.pop(key) for key in ("partition_key", "sort_key") if key in table)
+    ttl = table.pop("time_to_live_attribute"), True
+    return read_rest(table, "table_name", keys, ttl, table.pop("deletion_protection", False))
+
+
+def read_rest(table, name, keys, ttl, protected):
+    """Read name and capacity as Terraform and the CDK have them; nothing else may be left."""
     on_demand = table.pop("billing_mode") == "PAY_PER_REQUEST"
-    found = Described(
-        table.pop("table_name"),
-        tuple(table.pop(key) for key in ("partition_key", "sort_key") if key in table),
-        (table.pop("time_to_live_attribute"), True),
-        None if on_demand else (table.pop("read_capacity"), table.pop("write_capacity")),
-        table.pop("deletion_protection", False),
-    )
-    assert not table
-    return found
+    units = () if on_demand else (table.pop("read_capacity"), table.pop("write_capacity"))
+    assert table.keys() == {name}
+    return table[name], keys, ttl, *units, protected
 
 
 READERS = {"cloudformation": read_cloudformation, "terraform": read_terraform, "cdk": read_cdk}
 
 
-def read_all(*args):
-    """Print the table in each language; return what all of them say."""
-    (found,) = {read(printed("template", language, *args)) for language, read in READERS.items()}
-    return found
-
-
-def created_by(model):
-    """Create the model's table; return what DynamoDB says of it."""
-    model.create_table()
-    client = boto3.client("dynamodb")
-    name = model.Meta.table_name
-    table = client.describe_table(TableName=name)["Table"]
-    ttl = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
-    client.delete_table(TableName=name)
-    table["BillingMode"] = table.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
-    enabled = ttl["AttributeName"], ttl["TimeToLiveStatus"] == "ENABLED"
-    protected = table.get("DeletionProtectionEnabled", False)
-    return as_described(table, enabled, protected=protected)
-
-
 @pytest.mark.real("embedded")
-@pytest.mark.parametrize("model", [LockItem, Stored, Provisioned])
-def test_template_is_the_table_that_create_table_creates(engine, monkeypatch, model):
-    monkeypatch.setattr(model, "_connection", None)
-    monkeypatch.setattr(model.Meta, "table_name", f"locks-{uuid.uuid4().hex}")
-    given = [] if model is LockItem else ["--model", f"{__name__}:{model.__name__}"]
-    assert read_all(*given) == created_by(model)
+@pytest.mark.parametrize(
+    "args",
+    [
+        "--table pynamodb-mutex",
+        f"--model {__name__}:Odd",
+        f"--model {__name__}:Provisioned",
+        "--table mine --read-capacity 5 --write-capacity 6 --deletion-protection",
+    ],
+)
+def test_template_is_the_table_that_create_table_creates(engine, requests, args):
+    cli("create-table", *args.split())
+    sent = dict(requests)
+    ttl = sent["UpdateTimeToLive"]["TimeToLiveSpecification"]
+    for language, read in READERS.items():
+        found = read(cli("template", language, *args.split()).stdout)
+        assert found == read_request(sent["CreateTable"], ttl)
 
 
-def test_template_quotes_names_that_a_language_would_misread():
-    assert read_all("--model", f"{__name__}:Odd") == Described(
-        "1e3", (("no", "S"), ('${a} %{b} "c" \\ é', "N")), ("# ttl: 1", True), None
-    )
+def test_template_of_a_model_with_more_settings_is_refused():
+    for model, lacks in (("Indexed", "indexes"), ("Tagged", "tags")):
+        error = cli("template", "cdk", "--model", f"{__name__}:{model}", code=1).stderr
+        assert f"{model} has {lacks}" in error
 
 
-def test_template_with_options():
-    found = read_all(
-        "--table", "mine", "--read-capacity", "5", "--write-capacity", "6", "--deletion-protection"
-    )
-    assert found == Described("mine", (("key", "S"),), ("ttl", True), (5, 6), protected=True)
-
-
-@pytest.mark.parametrize(("model", "lacks"), [("Indexed", "indexes"), ("Tagged", "tags")])
-def test_template_of_a_model_with_more_settings_is_refused(model, lacks):
-    refusal = printed("template", "terraform", "--model", f"{__name__}:{model}", code=1)
-    assert f"{model} has {lacks}" in refusal
-
-
-# -- policy ----------------------------------------------------------------------------------------
+def test_the_documentation_shows_what_is_printed(monkeypatch):
+    monkeypatch.setattr(LockItem.Meta, "table_name", "pynamodb-mutex")
+    written = (Path(__file__).parents[2] / "docs/table.rst").read_text(encoding="utf-8")
+    policy = re.search(r"^   pynamodb-mutex (policy .*)$", written, re.MULTILINE)[1]
+    for command in (policy, *(f"template {language}" for language in READERS)):
+        lines = cli(*command.split()).stdout.splitlines()
+        assert "\n\n" + "".join(f"   {line}".rstrip() + "\n" for line in lines) + "\n" in written
 
 
 def policy(*args, env=None):
-    (statement,) = json.loads(printed("policy", *args, env=env))["Statement"]
+    (statement,) = json.loads(cli("policy", *args, env=env).stdout)["Statement"]
     assert statement["Effect"] == "Allow"
     return statement
 
 
-def allowed(role):
-    actions = policy("--role", role)["Action"]
+def allowed(*roles):
+    actions = policy(*(f"--role={role}" for role in roles))["Action"]
     assert actions == sorted(actions)
     return {action.removeprefix("dynamodb:") for action in actions}
 
@@ -407,7 +291,7 @@ def actions_of(operation, request):
     """Return the tables and the actions that a request needs there."""
     if operation == "TransactWriteItems":
         items = [pair for item in request["TransactItems"] for pair in item.items()]
-        return {(each["TableName"], IN_TRANSACTIONS[kind]) for kind, each in items}
+        return {(each["TableName"], f"{kind}Item") for kind, each in items}
     if operation == "BatchExecuteStatement":
         texts = [each["Statement"] for each in request["Statements"]]
         return {(re.match('UPDATE "(.*?)"', text)[1], "PartiQLUpdate") for text in texts}
@@ -416,32 +300,19 @@ def actions_of(operation, request):
     return {(request["TableName"], operation)}
 
 
-@pytest.fixture
-def needed(monkeypatch):
-    """The tables and the actions that were needed there since the test cleared it."""
-    needed = set()
-    original = BaseClient._make_api_call
-
-    def send(client, operation, request):
-        needed.update(actions_of(operation, request))
-        return original(client, operation, request)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", send)
-    return needed
+def needed(table, requests):
+    actions = {each for request in requests for each in actions_of(*request)}
+    return {action for name, action in actions if name == table.Meta.table_name}
 
 
-def on(table, needed):
-    return {action for name, action in needed if name == table.Meta.table_name}
-
-
-def renew_together(*holds):
+def renew_together(first, second):
     """Send what the renewer sends when these are due."""
-    first, *others = holds
-    assert batch_of(first) is not None
-    send_renewal(first, *others)
+    assert batch_of(first._latest) is not None
+    send_renewal(first._latest, second._latest)
 
 
-def single_lock():
+def test_roles_have_the_actions_of_their_requests_and_no_others(table, requests):
+    requests.clear()
     with Mutex.for_key("a") as mutex:
         assert not Mutex.for_key("a").acquire(blocking=False)
         assert not Mutex.for_key("a").acquire(timeout=0.2)
@@ -456,74 +327,52 @@ def single_lock():
     with held_elsewhere("a"):
         assert not Mutex.for_key("a", fair=True).acquire(timeout=0.2)
         assert LockItem.force_release("a")
-
-
-def several_locks():
-    single_lock()
+    single = list(requests)
+    assert needed(table, single) == allowed("locker")
+    with Mutex.for_key("z", delete_on_release=True):
+        pass
+    assert needed(table, requests) == allowed("deleter")
+    requests[:] = single
     with Mutex.for_keys(["b", "c"]), held_elsewhere("d"):
         assert not Mutex.for_keys(["b", "c", "d"]).acquire(timeout=0.2)
         with Mutex.any_of(["d", "e"]):
             assert not Mutex.any_of(["d", "e"]).acquire(timeout=0.2)
     with Semaphore.for_key("f", permits=2):
         pass
-    first, second = Mutex.for_key("g"), Mutex.for_key("h")
-    with first, second:
-        renew_together(first._latest, second._latest)
-
-
-def delete_on_release():
-    single_lock()
-    with Mutex.for_key("z", delete_on_release=True):
-        pass
-
-
-def create_and_delete():
-    LockItem.create_table()
+    with Mutex.for_key("g") as first, Mutex.for_key("h") as second:
+        renew_together(first, second)
+    assert needed(table, requests) == allowed("several")
+    requests.clear()
     LockItem.delete_table()
     LockItem.create_table()
+    assert needed(table, requests) == allowed("admin")
 
 
-@pytest.mark.parametrize(
-    ("role", "use"),
-    [
-        ("locker", single_lock),
-        ("several", several_locks),
-        ("deleter", delete_on_release),
-        ("admin", create_and_delete),
-    ],
-)
-def test_a_role_has_the_actions_of_its_requests_and_no_others(table, needed, role, use):
-    use()
-    assert on(table, needed) == allowed(role)
-
-
-def test_roles_of_who_looks_and_of_who_breaks_a_claim(table, needed):
-    def look():
-        needed.clear()
-        assert [item.key for item in LockItem.held()] == ["a"]
-        assert run_cli("ls", "a").exit_code == 0
-
+def test_roles_of_who_looks_and_of_who_breaks_a_claim(table, requests):
     with held_elsewhere("a"):
-        look()
+        requests.clear()
+        assert [item.key for item in LockItem.held()] == ["a"]
+        cli("ls", "a")
+        looking = list(requests)
         assert Mutex.for_key("a").locked()
-        assert on(table, needed) == allowed("viewer")
-        look()
+        assert needed(table, requests) == allowed("viewer")
+        requests[:] = looking
         assert LockItem.force_release("a")
-        described = {"DescribeTable", "DescribeTimeToLive"}  # by the doctor
-        assert on(table, needed) | described == allowed("operator")
+    described = {"DescribeTable", "DescribeTimeToLive"}  # by the doctor
+    assert needed(table, requests) | described == allowed("operator")
+    # every action that the doctor tries is in a role
     assert described <= set(USES)
+    assert all(action in ROLES[use.role].actions for action, use in USES.items())
+    assert {action for action, use in USES.items() if use.vital} == set(ROLES["locker"].actions)
 
 
-def accounts(**more):
-    """Return a model of rows that can be locked, with its table."""
+@pytest.mark.parametrize("lock_model", [None, LockItem])
+def test_roles_of_rows(table, requests, lock_model):
     attributes = {"name": UnicodeAttribute(hash_key=True), "balance": NumberAttribute(default=0)}
-    return created(made(attributes | more, LOCKABLE))
-
-
-def work_on_rows(model):
-    model("a").save()
-    model("b").save()
-    model("c").save()
+    model = created(made(attributes | {"lock_model": lock_model}, LOCKABLE))
+    requests.clear()
+    for name in "abcd":
+        model(name).save()
     with model.locked("a") as row:
         row.save()
         row.update([model.balance.set(1)])
@@ -535,56 +384,28 @@ def work_on_rows(model):
         assert not model.locked_all(["b", "c"]).acquire(timeout=2)  # and reads
         second.refresh()
     model.get("c").delete()
+    if lock_model is None:
+        with model.locked("b") as first, model.locked("d") as second:
+            renew_together(first.row_lock, second.row_lock)
+        assert needed(model, requests) == allowed("rows")
+        assert not needed(table, requests)
+    else:
+        with Mutex.for_key("g") as first, Mutex.for_key("h") as second:
+            renew_together(first, second)
+        assert needed(model, requests) <= allowed("rows")
+        assert needed(table, requests) == allowed("lock-model")
 
 
-def test_role_of_rows(table, needed):
-    model = accounts()
-    needed.clear()
-    work_on_rows(model)
-    model("d").save()
-    with model.locked("b") as first, model.locked("d") as second:
-        renew_together(first.row_lock._latest, second.row_lock._latest)
-    assert on(model, needed) == allowed("rows")
-    assert not on(table, needed)
-
-
-def test_role_of_rows_with_a_lock_model(table, needed):
-    model = accounts(lock_model=LockItem)
-    needed.clear()
-    work_on_rows(model)
-    first, second = Mutex.for_key("g"), Mutex.for_key("h")
-    with first, second:
-        renew_together(first._latest, second._latest)
-    assert on(table, needed) == allowed("lock-model")
-    assert on(model, needed) <= allowed("rows")
-
-
-def test_every_action_that_the_doctor_tries_is_in_a_role():
-    for action, use in USES.items():
-        assert action in ROLES[use.role].actions
-    assert {action for action, use in USES.items() if use.vital} == set(ROLES["locker"].actions)
-
-
-@pytest.mark.parametrize(
-    ("args", "settings", "resource"),
-    [
-        ([], {}, "arn:aws:dynamodb:*:*:table/pynamodb-mutex"),
-        ([], {"AWS_DEFAULT_REGION": "cn-north-1"}, "arn:aws-cn:dynamodb:cn-north-1:*:table/{}"),
-        (
-            ["--region", "us-gov-west-1", "--account", "123456789012", "--table", "locks"],
-            {"AWS_DEFAULT_REGION": "cn-north-1"},
-            "arn:aws-us-gov:dynamodb:us-gov-west-1:123456789012:table/locks",
-        ),
-    ],
-)
-def test_arn_of_the_policy(monkeypatch, args, settings, resource):
+def test_policy_names_the_table_and_the_actions_of_all_roles(monkeypatch):
     monkeypatch.setattr(LockItem.Meta, "table_name", "pynamodb-mutex")
     unset = dict.fromkeys(("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"))
     unset |= {"AWS_CONFIG_FILE": "/nowhere"}
-    statement = policy(*args, env=unset | settings)
-    assert statement["Resource"] == resource.format("pynamodb-mutex")
-
-
-def test_several_roles_in_one_policy():
-    both = set(policy("--role", "viewer", "--role", "deleter")["Action"])
-    assert both == {f"dynamodb:{each}" for each in allowed("viewer") | allowed("deleter")}
+    china = unset | {"AWS_DEFAULT_REGION": "cn-north-1"}
+    given = ("--region", "us-gov-west-1", "--account", "123456789012", "--table", "locks")
+    for args, env, resource in (
+        ((), unset, "arn:aws:dynamodb:*:*:table/pynamodb-mutex"),
+        ((), china, "arn:aws-cn:dynamodb:cn-north-1:*:table/pynamodb-mutex"),
+        (given, china, "arn:aws-us-gov:dynamodb:us-gov-west-1:123456789012:table/locks"),
+    ):
+        assert policy(*args, env=env)["Resource"] == resource
+    assert allowed("viewer", "deleter") == allowed("viewer") | allowed("deleter")

@@ -1,18 +1,16 @@
 """``run``: the lock, the command and its environment, signals, the end of the command, and exit codes."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
-from cli_scene import change, client, end_of, entry
+from cli_scene import change, end_of, entry
 from lock_items import Elsewhere
 from run_scene import RUN, free, is_there, outcome, run_here, running, text_in, until, watched
 
@@ -23,33 +21,35 @@ from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._protocol.claim import Claim
 from pynamodb_mutex.cli import _run
 from pynamodb_mutex.cli._child import Child
-from pynamodb_mutex.cli._run import describe
 from pynamodb_mutex.testing import held_elsewhere
 
 pytestmark = [
-    pytest.mark.real,
+    pytest.mark.real("embedded"),
     pytest.mark.skipif(not hasattr(os, "posix_spawn"), reason="sends signals"),
 ]
 
+PID, GO = Path("pid"), Path("go")
+PATIENT = ["sh", "-c", "echo $$ >pid; while [ ! -e go ]; do sleep 0.02; done"]
+"""Writes its process id, and ends as soon as there is a file "go"."""
+
+STUBBORN = ["sh", "-c", "trap '' TERM INT HUP; echo $$ >pid; while :; do sleep 0.05; done"]
+"""Writes its process id, and ignores signals."""
+
 KILLED = "pynamodb-mutex run: the command did not end in time: killing it"
-STUBBORN = "trap '' TERM INT HUP; echo $$ >{0}; while :; do sleep 0.05; done"
 
 
-def stubborn(path):
-    """Return a command that ignores SIGTERM and writes its process id."""
-    return ["sh", "-c", STUBBORN.format(path)]
-
-
-def patient(folder):
-    """Return a command that writes its process id, and ends as soon as there is a file "go"."""
-    return ["sh", "-c", f"echo $$ >{folder}/pid; while [ ! -e {folder}/go ]; do sleep 0.02; done"]
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Let files of the test be in a folder of its own, and no wait be long on a machine that is slow."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_run, "_LONG", 60.0)
 
 
 @contextmanager
-def meanwhile(path, action):
+def meanwhile(action):
     """Do something, on a thread, as soon as the command has written its process id."""
     with ThreadPoolExecutor() as pool:
-        acted = pool.submit(lambda: action(int(text_in(path))))
+        acted = pool.submit(lambda: action(int(text_in(PID))))
         yield
     acted.result()
 
@@ -58,50 +58,28 @@ def end_this(_pid):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_the_command_has_the_lock_and_variables_that_describe_it(table, tmp_path):
-    done = run_here("k", "--verbose", "--", "sh", "-c", f"env >{tmp_path}/env; exit 7")
+@pytest.mark.real
+def test_the_command_has_the_lock_and_variables_that_describe_it(table):
+    done = run_here("k", "--verbose", "--", "sh", "-c", "env >env; exit 7")
     assert (done.exit_code, done.stdout) == (7, "")
-    item, lines = LockItem.get("k"), (tmp_path / "env").read_text().splitlines()
+    item, lines = LockItem.get("k"), Path("env").read_text().splitlines()
     env = dict(line.split("=", 1) for line in lines if "=" in line)
-    assert env["PYNAMODB_MUTEX_KEY"] == "k"
-    assert env["PYNAMODB_MUTEX_FENCING_TOKEN"] == str(int(item.version))
-    assert env["PYNAMODB_MUTEX_TOKEN"] == item.token
+    names = ("KEY", "FENCING_TOKEN", "TOKEN", "TABLE")
+    expected = ["k", str(int(item.version)), item.token, table.Meta.table_name]
+    assert [env[f"PYNAMODB_MUTEX_{name}"] for name in names] == expected
     assert env["PYNAMODB_MUTEX_OWNER"].endswith(f":{os.getpid()}:sh")
-    assert env["PYNAMODB_MUTEX_TABLE"] == table.Meta.table_name
+    acquired = f"pynamodb-mutex run: acquired 'k', fencing token {item.version}\n"
     # a slow answer is reported first
-    assert done.stderr.splitlines()[-2:] == [
-        f"pynamodb-mutex run: acquired 'k', fencing token {item.version}",
-        "pynamodb-mutex run: released 'k'",
-    ]
+    assert done.stderr.endswith(f"{acquired}pynamodb-mutex run: released 'k'\n")
     assert free()
 
 
-def test_standard_streams_belong_to_the_command(embedded):
+def test_standard_streams_belong_to_the_command(table):
     data = bytes(range(256)) * 1000
     command = ["sh", "-c", "cat; printenv PYNAMODB_MUTEX_OWNER >&2; kill -9 $$"]
-    done = subprocess.run(
-        [*RUN, "k", "--owner", "me", "--", *command],
-        input=data,
-        capture_output=True,
-        check=False,
-        timeout=60,
-        start_new_session=True,
-    )
+    options = {"input": data, "capture_output": True, "timeout": 60, "start_new_session": True}
+    done = subprocess.run([*RUN, "k", "--owner", "me", "--", *command], check=False, **options)
     assert (done.returncode, done.stdout, done.stderr) == (128 + 9, data, b"me\n")
-
-
-def test_one_process_at_a_time(embedded, tmp_path):
-    count = tmp_path / "count"
-    count.write_text("0")
-    command = ["k", "--", "sh", "-c", f"n=$(cat {count}); sleep 0.05; echo $((n + 1)) >{count}"]
-    with running(*command) as first, running(*command) as second:
-        assert run_here(*command).exit_code == 0
-        assert [outcome(process)[0] for process in (first, second)] == [0, 0]
-    assert count.read_text() == "3\n"
-    assert free()
-
-
-# -- another process holds the lock ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -113,26 +91,25 @@ def test_one_process_at_a_time(embedded, tmp_path):
         (["--timeout", "3", "--verbose"], 75, "'k' is locked after 3 s: held by 'night shift'"),
     ],
 )
-def test_if_locked(embedded, tmp_path, options, code, says):
+def test_if_locked(table, options, code, says):
     with held_elsewhere("k", owner="night shift"):
-        done = run_here("k", *options, "--", "touch", tmp_path / "ran")
+        done = run_here("k", *options, "--", "touch", "go")
         assert LockItem.get("k").owner == "night shift"
-    assert done.exit_code == code
+    assert (done.exit_code, GO.exists()) == (code, False)
     assert says in done.stderr if says else done.stderr == ""
     assert ("waiting for 'k': held by 'night shift'" in done.stderr) == ("--timeout" in options)
-    assert not (tmp_path / "ran").exists()
 
 
-def test_a_holder_without_a_name_and_a_lock_that_was_free(embedded):
+def test_a_holder_without_a_name_and_a_lock_that_was_free(table):
     with held_elsewhere("k"):
         LockItem.get("k").update([LockItem.token.set("made by hand"), LockItem.owner.remove()])
         done = run_here("k", "--if-locked", "fail", "--", "true")
-        assert done.stderr == "pynamodb-mutex run: 'k' is locked: held by an unnamed owner\n"
+    assert done.stderr == "pynamodb-mutex run: 'k' is locked: held by an unnamed owner\n"
     # read as free, and acquired by another process before this one's write
-    assert describe(Claim(token="t", owner=None)) == "it was free a moment ago"
+    assert _run.describe(Claim(token="t", owner=None)) == "it was free a moment ago"
 
 
-def test_each_reason_of_a_long_wait_is_reported_once(embedded, proxied, monkeypatch, tmp_path):
+def test_each_reason_of_a_long_wait_is_reported_once(proxy, monkeypatch):
     said = []
     monkeypatch.setattr(_run, "say", said.append)
     monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 60.0)
@@ -140,73 +117,55 @@ def test_each_reason_of_a_long_wait_is_reported_once(embedded, proxied, monkeypa
 
     def answer_then_release():
         until(lambda: len(said) == 1)
-        proxied.clear()
+        proxy.clear()
         until(lambda: len(said) == 2)
-        polls = len(proxied.log)
-        until(lambda: len(proxied.log) > polls + 3)
+        polls = len(proxy.log)
+        until(lambda: len(proxy.log) > polls + 3)
         LockItem.force_release("k")
 
     with held_elsewhere("k", owner="night shift"), ThreadPoolExecutor() as pool:
-        proxied.always(drop_request())
+        proxy.always(drop_request())
         released = pool.submit(answer_then_release)
-        done = run_here("k", "--endpoint-url", proxied.url, "--", "touch", tmp_path / "ran")
+        done = run_here("k", "--endpoint-url", proxy.url, "--", "touch", "go")
         released.result()
-    assert (done.exit_code, (tmp_path / "ran").exists()) == (0, True)
-    assert [text.partition(" since ")[0] for text in said] == [
-        f"waiting for 'k': no answer from DynamoDB yet, in us-east-1 at {proxied.url}",
-        "waiting for 'k': held by 'night shift'",
-    ]
+    assert (done.exit_code, GO.exists()) == (0, True)
+    unanswered, held = said
+    unreached = f"no answer from DynamoDB yet, in us-east-1 at {proxy.url}"
+    assert unanswered == f"waiting for 'k': {unreached}"
+    assert held.startswith("waiting for 'k': held by 'night shift' since ")
 
 
-def waiting_until_said(monkeypatch, fake_clock):
-    """Let time pass only when `run` has reported its wait; return what it says."""
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"fault": drop_request()}, "no answer from DynamoDB yet, in us-east-1 at "),
+        ({"fault": throttle()}, "DynamoDB is throttling or failing, in us-east-1 at "),
+        ({"fault": throttle(), "op": "acquire"}, "it was free a moment ago"),
+    ],
+)
+def test_a_long_failure_is_reported(proxy, monkeypatch, fake_clock, fault, reason):
     said = []
 
     def say(text):
         said.append(text)
-        fake_clock.advance(schedule.UNANSWERED_PATIENCE)
+        fake_clock.advance(schedule.UNANSWERED_PATIENCE)  # time passes only after the report
 
     monkeypatch.setattr(_run, "say", say)
     monkeypatch.setattr(_run, "_LONG", 0.0)
-    return said
-
-
-def test_an_endpoint_that_never_answers_is_reported(embedded, monkeypatch, fake_clock):
-    said = waiting_until_said(monkeypatch, fake_clock)
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    done = run_here("k", "--endpoint-url", url, "--region", "eu-wst-1", "--", "true")
-    assert done.exit_code == 125
-    assert said == [f"waiting for 'k': no answer from DynamoDB yet, in eu-wst-1 at {url}"]
-    assert done.stderr.startswith(
-        f"Error: GetItem failed: DynamoDB has not answered yet in eu-wst-1 at {url} (wrong region or "
-        "endpoint?): Could not connect to the endpoint URL"
-    )
-
-
-@pytest.mark.parametrize(
-    ("op", "reason"),
-    [
-        (None, "DynamoDB is throttling or failing, in us-east-1 at "),
-        ("acquire", "it was free a moment ago"),
-    ],
-)
-def test_a_long_failure_of_dynamodb_is_reported(proxied, monkeypatch, fake_clock, op, reason):
-    said = waiting_until_said(monkeypatch, fake_clock)
-    proxied.always(throttle(), op=op)
-    done = run_here("k", "--endpoint-url", proxied.url, "--timeout", "5", "--", "true")
-    assert done.exit_code == 125
+    proxy.always(**fault)
+    unanswered = reason.startswith("no answer")
+    timeout = [] if unanswered else ["--timeout", "5"]
+    done = run_here("k", "--endpoint-url", proxy.url, *timeout, "--", "true")
+    error = "DynamoDB has not answered yet" if unanswered else "(ThrottlingException)"
+    assert (done.exit_code, error in done.stderr) == (125, True)
     (first,) = said
     assert first.startswith(f"waiting for 'k': {reason}")
-    assert "(ThrottlingException)" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("number", "fair"), [(signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGTERM, True)]
-)
-def test_a_signal_ends_the_wait_with_nothing_held(embedded, tmp_path, monkeypatch, number, fair):
-    said = []
+@pytest.mark.parametrize("options", [[], ["--fair"]])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_wait_with_nothing_held(table, monkeypatch, number, options):
+    said, place = [], ", number 1 in line" if options else ""
 
     def say(text):
         said.append(text)
@@ -215,76 +174,51 @@ def test_a_signal_ends_the_wait_with_nothing_held(embedded, tmp_path, monkeypatc
 
     monkeypatch.setattr(_run, "say", say)
     with held_elsewhere("k") as item:
-        options = ["--fair"] if fair else []
-        done = run_here("k", "--verbose", *options, "--", "touch", tmp_path / "ran")
+        done = run_here("k", "--verbose", *options, "--", "touch", "go")
         assert LockItem.get("k").token == item.token
         assert LockItem.get("k").waiters == []
-    assert (done.exit_code, done.stderr) == (128 + number, "")
-    place = ", number 1 in line" if fair else ""
+    assert (done.exit_code, done.stderr, GO.exists()) == (128 + number, "", False)
     assert said[0].startswith(f"waiting for 'k'{place}: held by 'elsewhere' since 20")
-    assert not (tmp_path / "ran").exists()
     assert free()
 
 
-def test_fair_acquires_in_the_order_of_arrival(embedded, tmp_path):
-    names, order = ["first", "second", "third"], tmp_path / "order"
+def test_fair_acquires_in_the_order_of_arrival_and_one_at_a_time(table):
+    names, order, count = ["first", "second", "third"], Path("order"), Path("count")
+    count.write_text("0")
+    command = "n=$(cat count); echo $PYNAMODB_MUTEX_OWNER >>order; sleep 0.05"
     with ExitStack() as waiting:
         with held_elsewhere("k"):
             processes = []
             for place, name in enumerate(names, 1):
-                options = ["--fair", "--owner", name, "--", "sh", "-c", f"echo {name} >>{order}"]
-                processes.append(waiting.enter_context(running("k", *options)))
+                options = ["--fair", "--owner", name, "--"]
+                process = running("k", *options, "sh", "-c", f"{command}; echo $((n + 1)) >count")
+                processes.append(waiting.enter_context(process))
                 until(lambda: LockItem.get("k", consistent_read=True).waiters == names[:place])  # noqa: B023 - called at once
         assert [outcome(process)[0] for process in processes] == [0, 0, 0]
-    assert order.read_text().split() == names
+    assert (order.read_text().split(), count.read_text()) == (names, "3\n")
     assert LockItem.get("k").waiters == []
+    assert free()
 
 
-def test_fair_reports_its_place_and_does_not_pass_who_waits(embedded, tmp_path):
+def test_fair_reports_its_place_and_does_not_pass_who_waits(table):
     with held_elsewhere("k", owner="night shift"):
         change("k", waiting=[entry("first")])
-        done = run_here("k", "--fair", "--timeout", 1, "--verbose", "--", "touch", tmp_path / "ran")
-        assert done.exit_code == 75
+        done = run_here("k", "--fair", "--timeout", 1, "--verbose", "--", "touch", "go")
         waits = "waiting for 'k', number 2 in line: held by 'night shift' since 20"
-        assert waits in done.stderr
+        assert (done.exit_code, waits in done.stderr) == (75, True)
         assert LockItem.get("k").waiters == ["first"]
         LockItem.force_release("k")
-    done = run_here("k", "--fair", "--if-locked", "fail", "--", "touch", tmp_path / "ran")
+    done = run_here("k", "--fair", "--if-locked", "fail", "--", "touch", "go")
     turn = "'k' is locked: it is the turn of 'first', who waits in line"
     assert (done.exit_code, done.stderr) == (75, f"pynamodb-mutex run: {turn}\n")
-    assert not (tmp_path / "ran").exists()
+    assert not GO.exists()
     assert run_here("k", "--if-locked", "fail", "--", "true").exit_code == 0
 
 
-# -- the command is not started --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["k"], "Missing argument"),
-        (["k", "true"], "put -- before the command"),
-        (["k", "--lease", "0.1", "--", "true"], "a lease under 0.5 s"),
-        (["k", "--lease", "nan", "--", "true"], "lease must be a finite number"),
-        (["k", "--timeout", "-2", "--", "true"], "timeout must be -1"),
-        (["k", "--grace", "-1", "--", "true"], "cannot be negative"),
-        (["k", "--grace", "inf", "--", "true"], "finite number"),
-        (["k", "--deadline", "0", "--", "true"], "must be above 0"),
-        (["k", "--if-locked", "steal", "--", "true"], "steal"),
-        (["", "--", "true"], "1 to 2048 bytes"),
-        (["k", "--model", "nix", "--", "true"], "--model"),
-    ],
-)
-def test_wrong_usage(arguments, says):
-    done = run_here(*arguments)
-    assert (done.exit_code, says in done.stderr) == (2, True)
-
-
-def test_options_from_the_environment(embedded, monkeypatch):
+def test_options_from_the_environment(table, monkeypatch):
     monkeypatch.setenv("PYNAMODB_MUTEX_RUN_LEASE", "0.2")
     assert "a lease under 0.5 s" in run_here("k", "--", "true").stderr
     monkeypatch.setenv("PYNAMODB_MUTEX_RUN_LEASE", "5")
-    assert run_here("k", "--", "true").exit_code == 0
     # the variables that describe the lock are no options of a command line inside the command
     for name in ("KEY", "FENCING_TOKEN", "TOKEN", "OWNER"):
         monkeypatch.setenv(f"PYNAMODB_MUTEX_{name}", "outer")
@@ -292,53 +226,51 @@ def test_options_from_the_environment(embedded, monkeypatch):
     assert run_here("k", "--", "sh", "-c", owner).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "says"),
-    [
-        ("no-such-command", 127, "no-such-command: command not found"),
-        ("./no-such-command", 127, "./no-such-command: command not found"),
-        ("", 127, ": command not found"),
-        ("plain", 126, "plain: cannot be executed"),
-        ("./plain", 126, "./plain: cannot be executed"),
-    ],
-)
-def test_for_a_missing_command_no_lock_is_requested(tmp_path, monkeypatch, command, code, says):
-    monkeypatch.chdir(tmp_path)
+def test_for_a_missing_command_no_lock_is_requested(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    (tmp_path / "plain").write_text("")
-    done = run_here("k", "--endpoint-url", "http://127.0.0.1:9", "--", command)
-    assert done.exit_code == code
-    assert says in done.stderr
+    Path("plain").touch()
+    for command, code, says in (
+        ("no-such-command", 127, "command not found"),
+        ("./no-such-command", 127, "command not found"),
+        ("", 127, "command not found"),
+        ("plain", 126, "cannot be executed"),
+        ("./plain", 126, "cannot be executed"),
+    ):
+        done = run_here("k", "--endpoint-url", "http://127.0.0.1:9", "--", command)
+        assert (done.exit_code, f"{command}: {says}" in done.stderr) == (code, True)
 
 
 @pytest.mark.parametrize(("line", "code"), [("", 126), ("#!/no/such/interpreter\n", 127)])
-def test_a_command_that_cannot_be_started_leaves_the_lock_free(embedded, tmp_path, line, code):
-    script = tmp_path / "script"
+def test_a_command_that_cannot_be_started_leaves_the_lock_free(table, line, code):
+    script = Path("script")
     script.write_text(line)
     script.chmod(0o755)
-    done = run_here("k", "--verbose", "--", script)
-    assert done.exit_code == code
-    assert "released 'k'" in done.stderr
+    done = run_here("k", "--verbose", "--", script.absolute())
+    assert (done.exit_code, "released 'k'" in done.stderr) == (code, True)
     assert free()
 
 
-def test_the_lock_cannot_be_requested(embedded, monkeypatch):
-    done = run_here("k", "--table", "locks-nowhere", "--", "true")
-    assert done.exit_code == 125
-    assert "there is no table locks-nowhere" in done.stderr
-    nowhere = ["--endpoint-url", "http://127.0.0.1:9", "--timeout", "0"]
-    done = run_here("k", *nowhere, "--", "true")
-    assert done.exit_code == 125
-    assert "DynamoDB has not answered yet" in done.stderr
+def test_the_lock_cannot_be_requested(table, monkeypatch):
+    def refusal(*options):
+        done = run_here("k", *options, "--", "true")
+        assert done.exit_code == 125
+        return done.stderr
+
+    assert "there is no table locks-nowhere" in refusal("--table", "locks-nowhere")
+    nowhere = "http://127.0.0.1:9"
+    error = refusal("--endpoint-url", nowhere, "--region", "eu-wst-1", "--timeout", "0")
+    assert error.startswith(
+        f"Error: GetItem failed: DynamoDB has not answered yet in eu-wst-1 at {nowhere} (wrong "
+        "region or endpoint?): Could not connect to the endpoint URL"
+    )
     monkeypatch.delattr(os, "posix_spawn")
-    done = run_here("k", "--", "true")
-    assert (done.exit_code, "POSIX" in done.stderr) == (125, True)
+    assert "POSIX" in refusal()
 
 
-def test_a_signal_before_the_command_is_started(embedded):
+def test_a_signal_before_the_command_is_started(table):
     def on_sight():
         until(lambda: LockItem.count("k") and LockItem.get("k").is_held)
-        os.kill(os.getpid(), signal.SIGTERM)
+        end_this(None)
 
     # it arrives between the acquire and the start of the command, or just before or after
     with ThreadPoolExecutor() as pool:
@@ -349,78 +281,69 @@ def test_a_signal_before_the_command_is_started(embedded):
     assert free()
 
 
-# -- signals, deadline, errors ---------------------------------------------------------------------
-
-
-def test_signals_are_forwarded_and_the_lock_is_released_after_the_command(embedded, tmp_path):
+def test_signals_are_forwarded_and_the_lock_is_released_after_the_command(table):
     command = (
-        f"trap 'echo hup >{tmp_path}/hup' HUP;"
-        f"trap 'sleep 0.5; echo done >{tmp_path}/done; exit 3' TERM;"
-        f"echo $$ >{tmp_path}/pid; while :; do sleep 0.05; done"
+        "trap 'echo hup >hup' HUP; trap 'sleep 0.5; echo done >done; exit 3' TERM;"
+        "echo $$ >pid; while :; do sleep 0.05; done"
     )
     with running("k", "--", "sh", "-c", command) as process:
-        text_in(tmp_path / "pid")
+        text_in(PID)
         process.send_signal(signal.SIGHUP)
-        assert text_in(tmp_path / "hup") == "hup\n"
+        assert text_in(Path("hup")) == "hup\n"
         assert LockItem.get("k").is_held
         process.send_signal(signal.SIGTERM)
         while True:
             held = LockItem.get("k", consistent_read=True).is_held
-            if (tmp_path / "done").exists():
+            if Path("done").exists():
                 break  # and the lock may have been released since
             assert held
         assert outcome(process)[0] == 3
     assert free()
 
 
-def test_a_command_that_ignores_signals_is_killed_with_all_its_group(embedded, tmp_path):
-    command = f"({STUBBORN.format(tmp_path / 'grandchild')}) & exec sleep 60"
-    with meanwhile(tmp_path / "grandchild", end_this):
-        done = run_here("k", "--grace", 0.5, "--", "sh", "-c", command)
-    assert done.exit_code == 128 + signal.SIGTERM
-    assert done.stderr == f"{KILLED}\n"
-    assert not is_there(int(text_in(tmp_path / "grandchild")))
+def test_a_command_that_ignores_signals_is_killed_with_all_its_group(table):
+    command = ["sh", "-c", 'sh -c "$0" & exec sleep 60', STUBBORN[2]]
+    with meanwhile(end_this):
+        done = run_here("k", "--grace", 0.5, "--", *command)
+    assert (done.exit_code, done.stderr) == (128 + signal.SIGTERM, f"{KILLED}\n")
+    until(lambda: not is_there(int(text_in(PID))))
     assert free()
 
 
-def test_a_stopped_command_is_ended(embedded, tmp_path):
+def test_a_stopped_command_is_ended(table):
     def stop_and_interrupt(pid):
         os.kill(pid, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGINT)
 
-    with meanwhile(tmp_path / "pid", stop_and_interrupt):
-        done = run_here("k", "--", *patient(tmp_path))
+    with meanwhile(stop_and_interrupt):
+        done = run_here("k", "--", *PATIENT)
     assert (done.exit_code, done.stderr) == (128 + signal.SIGINT, "")
 
 
-def test_an_ignored_signal_stays_ignored(embedded, tmp_path):
+def test_an_ignored_signal_stays_ignored(table):
     def hang_up(pid):
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(pid, signal.SIGHUP)
-        (tmp_path / "go").touch()
+        GO.touch()
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with meanwhile(tmp_path / "pid", hang_up):
-            done = run_here("k", "--", *patient(tmp_path))
+        with meanwhile(hang_up):
+            done = run_here("k", "--", *PATIENT)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_a_command_that_was_asked_to_end_has_its_grace_beyond_the_deadline(embedded, tmp_path):
-    with meanwhile(tmp_path / "pid", end_this):
-        done = run_here("k", "--deadline", 0.5, "--grace", 1, "--", *stubborn(tmp_path / "pid"))
-    assert done.exit_code == 128 + signal.SIGKILL
-    assert done.stderr == f"{KILLED}\n"
-
-
-def test_the_deadline(embedded, tmp_path, monkeypatch):
-    done = run_here("k", "--deadline", 0.3, "--grace", 0.3, "--", *stubborn(tmp_path / "pid"))
-    assert done.exit_code == 124
+def test_the_deadline(table, monkeypatch):
+    # a command that was asked to end has its grace beyond it
+    with meanwhile(end_this):
+        done = run_here("k", "--deadline", 2, "--grace", 3, "--", *STUBBORN)
+    assert (done.exit_code, done.stderr) == (128 + signal.SIGKILL, f"{KILLED}\n")
+    done = run_here("k", "--deadline", 0.3, "--grace", 0.3, "--", *STUBBORN)
     over = "pynamodb-mutex run: the command has run for 0.3 s: ending the command"
-    assert done.stderr.splitlines() == [over, KILLED]
-    assert not is_there(int(text_in(tmp_path / "pid")))
+    assert (done.exit_code, done.stderr.splitlines()) == (124, [over, KILLED])
+    assert not is_there(int(text_in(PID)))
     assert free()
 
     def refuse(*_):
@@ -428,78 +351,61 @@ def test_the_deadline(embedded, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "killpg", refuse)  # as for a command of another user
     done = run_here("k", "--deadline", 0.1, "--grace", 0.1, "--", "sleep", "0.5")
-    assert done.exit_code == 124
     says = "the command runs as another user and cannot be signalled: waiting for its end"
-    assert says in done.stderr
+    assert (done.exit_code, says in done.stderr) == (124, True)
 
 
-def test_after_an_error_of_ours_the_command_ends_and_the_lock_expires(
-    embedded, tmp_path, monkeypatch
-):
+def test_after_an_error_of_ours_the_command_ends_and_the_lock_expires(table, monkeypatch):
     def fail():
-        text_in(tmp_path / "pid")
+        text_in(PID)
         raise OSError("made up")
 
     started = select.select
     monkeypatch.setattr(select, "select", lambda *args: fail() if args[3] else started(*args))
-    done = run_here("k", "--grace", "0.2", "--", *patient(tmp_path))
+    done = run_here("k", "--grace", "0.2", "--", *PATIENT)
     assert isinstance(done.exception, OSError)
-    os.waitpid(int(text_in(tmp_path / "pid")), 0)  # it has ended
+    os.waitpid(int(text_in(PID)), 0)  # it has ended
     assert LockItem.get("k").is_held
 
 
-def test_background_processes_run_on_without_the_lock(embedded, tmp_path):
-    wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
-    command = f"({wait}; echo on >{tmp_path}/late) & exit 0"
+def test_background_processes_run_on_without_the_lock(table):
+    command = f"({PATIENT[2]}; echo on >late) & exit 0"
     assert run_here("k", "--", "sh", "-c", command).exit_code == 0
     assert free()
-    (tmp_path / "go").touch()
-    assert text_in(tmp_path / "late") == "on\n"
+    GO.touch()
+    assert text_in(Path("late")) == "on\n"
 
 
-# -- loss ------------------------------------------------------------------------------------------
-
-
-def test_a_broken_lock_ends_the_command(embedded, tmp_path, monkeypatch):
+def test_a_broken_lock_ends_the_command(table, monkeypatch):
+    # here it has ended by itself before the loss was noticed
+    with meanwhile(lambda _: (Elsewhere.force_release("k"), GO.touch())):
+        done = run_here("k", "--", *PATIENT)
+    lost = "the lock was lost while the command ran: its claim was broken by force"
+    assert (done.exit_code, lost in done.stderr) == (76, True)
+    PID.unlink()
     monkeypatch.setattr(schedule, "RENEWALS_PER_LEASE", 60)  # so the loss is noticed soon
-    with meanwhile(tmp_path / "pid", lambda _: Elsewhere.force_release("k")):
-        done = run_here("k", "--grace", 0.5, "--", *stubborn(tmp_path / "pid"))
-    assert done.exit_code == 76
+    with meanwhile(lambda _: Elsewhere.force_release("k")):
+        done = run_here("k", "--grace", 0.5, "--", *STUBBORN)
     broken = "pynamodb-mutex run: the lock was lost: its claim was broken by force"
     assert done.stderr.splitlines() == [f"{broken}: ending the command", KILLED]
-    assert not is_there(int(text_in(tmp_path / "pid")))
+    assert (done.exit_code, is_there(int(text_in(PID)))) == (76, False)
 
 
-def test_a_lock_that_is_broken_while_the_command_ends_by_itself(embedded, tmp_path):
-    def break_it(_):
-        Elsewhere.force_release("k")
-        (tmp_path / "go").touch()
-
-    with meanwhile(tmp_path / "pid", break_it):
-        done = run_here("k", "--", *patient(tmp_path))
-    assert done.exit_code == 76
-    lost = "the lock was lost while the command ran: its claim was broken by force"
-    assert lost in done.stderr
-
-
-def test_without_dynamodb_the_command_ends_before_the_lease(
-    embedded, proxied, tmp_path, fake_clock
-):
-    command = f"trap 'echo 1 >{tmp_path}/notice' TERM; echo $$ >{tmp_path}/pid"
-    command += "; while :; do sleep 0.02; done"
+def test_without_dynamodb_the_command_ends_before_the_lease(proxy, fake_clock):
+    command = "trap 'echo 1 >notice' TERM; echo $$ >pid; while :; do sleep 0.02; done"
     alive = []
 
     def outage(pid):
-        proxied.always(drop_request())
+        proxy.always(drop_request())
         fake_clock.advance(26)  # the lease has less left than the grace
-        until(lambda: any(seen.kind == "renew" for seen in proxied.log))
-        text_in(tmp_path / "notice")
+        until(lambda: any(seen.kind == "renew" for seen in proxy.log))
+        text_in(Path("notice"))
         alive.append(is_there(pid))
         fake_clock.advance(3.8)  # the lease is over, the grace is not
 
-    with meanwhile(tmp_path / "pid", outage):
-        at = ["--endpoint-url", proxied.url]
-        done = run_here("k", *at, "--lease", 30, "--grace", 4, "--", "sh", "-c", command)
+    with meanwhile(outage):
+        options = ["--endpoint-url", proxy.url, "--lease", 30, "--grace", 4]
+        done = run_here("k", *options, "--", "sh", "-c", command)
     assert (done.exit_code, alive) == (76, [True])
     danger, lost, *killed = done.stderr.splitlines()
     assert "could not be renewed and is about to expire: ending the command" in danger
@@ -507,51 +413,40 @@ def test_without_dynamodb_the_command_ends_before_the_lease(
     assert killed == [KILLED]
 
 
-def test_a_lock_that_cannot_be_released(proxied, monkeypatch):
+def test_a_lock_that_cannot_be_released(proxy, monkeypatch):
     monkeypatch.setattr(release, "RELEASE_PATIENCE", 0.2)
-    proxied.always(drop_request(), op="release")
-    done = run_here("k", "--endpoint-url", proxied.url, "--", "sh", "-c", "exit 5")
-    assert done.exit_code == 5
-    assert "the lock could not be released and will expire" in done.stderr
+    proxy.always(drop_request(), op="release")
+    done = run_here("k", "--endpoint-url", proxy.url, "--", "sh", "-c", "exit 5")
+    expires = "the lock could not be released and will expire"
+    assert (done.exit_code, expires in done.stderr) == (5, True)
 
 
-# -- the watchdog, and the first process of a container --------------------------------------------
-
-
-def test_watchdog_ends_the_command_when_run_is_killed(embedded, tmp_path):
-    with running("k", "--lease", 30, "--grace", 0.5, "--", *stubborn(tmp_path / "pid")) as process:
-        pid = watched(tmp_path / "pid")
-        process.kill()
-        until(lambda: not is_there(pid))
-        assert LockItem.get("k", consistent_read=True).is_held
-        ended = "run was killed or stopped: the watchdog ends the command"
-        assert ended in outcome(process)[1]
-
-
-def test_watchdog_ends_the_command_after_the_lease_when_run_is_stopped(embedded, tmp_path):
-    with running("k", "--lease", 1.5, "--grace", 0.3, "--", *stubborn(tmp_path / "pid")) as process:
-        pid = watched(tmp_path / "pid")
-        process.send_signal(signal.SIGSTOP)
-        until(lambda: not is_there(pid))
+@pytest.mark.parametrize(("number", "lease"), [(signal.SIGKILL, 30), (signal.SIGSTOP, 1.5)])
+def test_watchdog_ends_the_command_when_run_is_killed_or_stopped(table, number, lease):
+    with running("k", "--lease", lease, "--grace", 0.3, "--", *STUBBORN) as process:
+        pid = watched(PID)
+        process.send_signal(number)
+        until(lambda: not is_there(pid))  # for a stopped one after the lease
         process.send_signal(signal.SIGCONT)
-        assert outcome(process)[0] == 76
+        code, error = outcome(process)
+    if number == signal.SIGSTOP:
+        assert code == 76
+    else:
+        assert LockItem.get("k", consistent_read=True).is_held
+        assert "run was killed or stopped: the watchdog ends the command" in error
 
 
-def test_watchdog_that_is_killed_is_not_missed(embedded, tmp_path):
+def test_watchdog_that_is_killed_is_not_missed(table):
     def kill_the_watchdog(_):
-        listed = subprocess.run(
-            ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())],
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout
+        command = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         (watchdog,) = (line.split()[0] for line in listed.splitlines() if "_watchdog.py" in line)
         os.kill(int(watchdog), signal.SIGKILL)
         until(lambda: not is_there(int(watchdog)))
-        (tmp_path / "go").touch()
+        GO.touch()
 
-    with meanwhile(tmp_path / "pid", kill_the_watchdog):
-        done = run_here("k", "--", *patient(tmp_path))
+    with meanwhile(kill_the_watchdog):
+        done = run_here("k", "--", *PATIENT)
     assert (done.exit_code, done.stderr) == (0, "")
 
 
@@ -584,48 +479,35 @@ except ProcessLookupError:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux has subreapers")
-def test_orphans_are_reaped(tmp_path):
-    done = subprocess.run([sys.executable, "-c", ADOPTS], cwd=tmp_path, check=False, timeout=60)
+def test_orphans_are_reaped():
+    done = subprocess.run([sys.executable, "-c", ADOPTS], check=False, timeout=60)
     assert done.returncode == 4
 
 
-# -- at a terminal ---------------------------------------------------------------------------------
-
-
-def test_terminal_shows_the_holder_and_log_records_until_ctrl_c(proxied, spawn):
-    with held_elsewhere("k", owner="night shift") as item:
-        process = spawn("run", "k", "--verbose", "--", "true", endpoint=proxied.url)
-        process.expect(r"waiting for 'k' for \d+ s: held by 'night shift' since 20..-..-..")
-        process.expect("waiting for 'k' for [1-9]")
-        proxied.always(server_error(), op="GetItem")
+def test_terminal_shows_holder_place_in_line_and_log_records_until_ctrl_c(proxy, spawn):
+    with held_elsewhere("k", owner="night shift"):
+        change("k", waiting=[entry("first"), entry("second")])
+        options = ("--fair", "--verbose", "--endpoint-url", proxy.url)
+        process = spawn("run", "k", *options, "--", "true")
+        held = "held by 'night shift' since 20..-..-.."
+        process.expect(rf"waiting for 'k' for \d+ s, number 3 in line: {held}")
+        process.expect(r"waiting for 'k' for [1-9]")
+        change("k", waiting=[*LockItem.get("k").waiting][1:])
+        process.expect(rf"waiting for 'k' for \d+ s, number 2 in line: {held}")
+        proxy.always(server_error(), op="GetItem")
         process.expect("GetItem failed")
         # the line of the spinner was cleared before, and drawn anew after
         _, cleared, line = process.before.rpartition("\x1b[2K")
         assert (bool(cleared), line) == (True, "pynamodb-mutex run: ")
-        proxied.clear()
+        proxy.clear()
         process.expect("waiting for 'k' for")
         process.sendintr()
         assert end_of(process)[0] == 130
-        assert LockItem.get("k").token == item.token
-
-
-def test_terminal_shows_the_place_in_line(embedded, spawn):
-    with held_elsewhere("k", owner="night shift"):
-        change("k", waiting=[entry("first"), entry("second")])
-        process = spawn("run", "k", "--fair", "--", "true")
-        process.expect(r"waiting for 'k' for \d+ s, number 3 in line: held by 'night shift'")
-        client().update_item(
-            TableName=LockItem.Meta.table_name,
-            Key={"key": {"S": "k"}},
-            UpdateExpression="REMOVE waiting[0]",
-        )
-        process.expect(r"waiting for 'k' for \d+ s, number 2 in line: held by 'night shift'")
-        process.sendintr()
-        assert end_of(process)[0] == 130
         assert LockItem.get("k").waiters == ["second"]
+        assert LockItem.get("k").owner == "night shift"
 
 
-def test_terminal_belongs_to_the_command_after_the_wait(embedded, spawn):
+def test_terminal_belongs_to_the_command_after_the_wait(table, spawn):
     script = "import time\ntry: print('got', input()); time.sleep(60)\n"
     script += "except KeyboardInterrupt: time.sleep(1); exit(9)"
     with held_elsewhere("k"):
@@ -640,10 +522,10 @@ def test_terminal_belongs_to_the_command_after_the_wait(embedded, spawn):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_at_a_terminal_a_signal_ends_the_command_alone(embedded, spawn, tmp_path, number):
-    process = spawn("run", "k", "--grace", 0.2, "--", *patient(tmp_path))
+def test_at_a_terminal_a_signal_ends_the_command_alone(table, spawn, number):
+    process = spawn("run", "k", "--grace", 0.2, "--", *PATIENT)
     killed = number == signal.SIGKILL
-    pid = watched(tmp_path / "pid") if killed else int(text_in(tmp_path / "pid"))
+    pid = watched(PID) if killed else int(text_in(PID))
     process.kill(number)
     if not killed:
         assert end_of(process)[0] == 128 + signal.SIGTERM

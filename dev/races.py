@@ -28,8 +28,8 @@ class Clock(clock.LocalClock):
     def now(self):
         return 0.0
 
-    def wait(self, condition, until):
-        condition.wait(None if until == math.inf else 0.001)
+    def acquire(self, lock, until):
+        lock.acquire(timeout=-1 if until == math.inf else 0.001)
 
 
 class Started:

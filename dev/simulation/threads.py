@@ -95,7 +95,7 @@ def threading_of(world: World) -> Any:
         Semaphore=of_world(world, Semaphore),
         Barrier=of_world(world, Barrier),
         Lock=of_world(world, Lock),
-        RLock=of_world(world, Lock),
+        RLock=of_world(world, RLock),
         current_thread=lambda: world.running.locals.get("started_as", world.running),
         main_thread=lambda: world.main,
         get_ident=lambda: id(world.running),
@@ -106,46 +106,66 @@ def threading_of(world: World) -> Any:
 
 
 class Lock:
-    """Stands for `threading.Lock` and `threading.RLock`."""
+    """Stands for `threading.Lock`."""
 
     _world: World
 
     def __init__(self) -> None:
-        self._holder: Thread | None = None
-        self._depth = 0
+        self._holder: Any = None
         self._waiting: list[Callable[..., None]] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Acquire it, as the same thread may do again."""
+        """Acquire it; outside of the world's threads only if it is free."""
         thread = self._world.thread
         until = math.inf if timeout < 0 or thread is None else thread.process.clock() + timeout
-        while self._holder is not None and self._holder is not thread:
+        while self._holder is not None:
             if not blocking or thread is None or thread.process.clock() >= until:
                 return False
             self._waiting.append(thread.waker())
             thread.park(until)
-        self._holder = thread
-        self._depth += 1
+        self._holder = thread or self._world
         return True
 
     def release(self) -> None:
-        """Release it."""
-        self._depth -= 1
-        if self._depth == 0:
-            self._holder = None
-            waiting, self._waiting = self._waiting, []
-            for wake in waiting:
-                wake()
+        """Release it, on any thread."""
+        if self._holder is None:
+            raise RuntimeError("release unlocked lock")
+        self._holder = None
+        waiting, self._waiting = self._waiting, []
+        for wake in waiting:
+            wake()
 
     def locked(self) -> bool:
         """Say whether it is held."""
-        return self._depth > 0
+        return self._holder is not None
 
     def __enter__(self) -> bool:
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+class RLock(Lock):
+    """Stands for `threading.RLock`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Acquire it, as the same thread may do again."""
+        is_own = self.locked() and self._holder is (self._world.thread or self._world)
+        if not is_own and not super().acquire(blocking, timeout):
+            return False
+        self._depth += 1
+        return True
+
+    def release(self) -> None:
+        """Release it once."""
+        self._depth -= 1
+        if self._depth == 0:
+            super().release()
 
 
 class Condition:

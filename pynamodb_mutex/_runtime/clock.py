@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 
@@ -18,11 +17,11 @@ class LocalClock:
             return time.monotonic()
         return time.clock_gettime(_SUSPEND_AWARE)
 
-    def wait(self, condition: threading.Condition, until: float) -> None:
-        """Wait on a condition that is held, until it is notified or a local time has come."""
-        ahead = until - self.now()
-        if ahead > 0:
-            condition.wait(None if ahead == math.inf else ahead)
+    def acquire(self, lock: threading.Lock, until: float) -> None:
+        """Acquire a lock of `threading`, or wait for it until a local time has come."""
+        ahead = max(until - self.now(), 0.0)
+        # beyond what `threading` counts, some hundred years, for ever
+        lock.acquire(timeout=ahead if ahead < threading.TIMEOUT_MAX else -1)
 
 
 _clock = LocalClock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,21 +41,20 @@ class ThreadSleeper:
     """Lets a thread sleep until a local time, or until it is woken."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._woken = False
+        # Held, but from a wake-up to the sleep that it ends. To acquire it is one call, which a signal handler that
+        # raises ends without a trace. Not so `Condition.wait`: a Ctrl-C just after it has released its lock leaves
+        # nothing to release to the `with` around it, whose RuntimeError then hides the KeyboardInterrupt.
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
 
     def wake(self) -> None:
         """Wake it, also if it is only about to sleep."""
-        with self._condition:
-            self._woken = True
-            self._condition.notify_all()
+        with suppress(RuntimeError):  # it has been woken already
+            self._asleep.release()
 
     def sleep(self, until: float) -> None:
         """Sleep until a local time, or until it is woken."""
-        with self._condition:
-            if not self._woken:
-                local_clock().wait(self._condition, until)
-            self._woken = False
+        local_clock().acquire(self._asleep, until)
 
 
 def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pynamodb_mutex._runtime import clock
@@ -23,8 +24,8 @@ class FakeClock(clock.LocalClock):
     def __init__(self) -> None:
         """Start at the time of the real clock."""
         self._now = clock.LocalClock().now()
-        self._moved = threading.Condition()
-        self._waiting: list[tuple[float, threading.Condition]] = []
+        self._moved = threading.Lock()
+        self._waiting: list[tuple[float, threading.Lock]] = []
 
     def __enter__(self) -> Self:
         self._before = clock.replace_local_clock(self)
@@ -42,21 +43,25 @@ class FakeClock(clock.LocalClock):
         """Move the clock forward by a number of seconds, and wake the threads whose time has come."""
         with self._moved:
             self._now += seconds
-            due = [condition for end, condition in self._waiting if end <= self._now]
-        for condition in due:
-            with condition:
-                condition.notify_all()
+            due = [lock for end, lock in self._waiting if end <= self._now]
+        for lock in due:
+            with suppress(RuntimeError):  # its thread has been woken already
+                lock.release()
 
-    def wait(self, condition: threading.Condition, until: float) -> None:
-        """Wait on a condition that is held, until it is notified or the clock is moved far enough."""
+    def acquire(self, lock: threading.Lock, until: float) -> None:
+        """Acquire a lock, or wait for it until the clock is moved far enough."""
+        entry = (until, lock)
         with self._moved:
             # Until a time, not for a number of seconds: a thread that reads how many are left, and for which
             # the clock is moved before it waits here, would sleep for as much longer.
-            if self._now >= until:
-                return
-            self._waiting.append((until, condition))
+            is_over = self._now >= until
+            if not is_over:
+                self._waiting.append(entry)
+        if is_over:
+            lock.acquire(blocking=False)
+            return
         try:
-            condition.wait()
+            lock.acquire()
         finally:
             with self._moved:
-                self._waiting.remove((until, condition))
+                self._waiting.remove(entry)

@@ -30,7 +30,7 @@ class Clock(LocalClock):
     def now(self):
         return 0.0
 
-    def wait(self, condition, until):
+    def acquire(self, lock, until):
         pass
 
 

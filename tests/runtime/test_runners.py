@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import math
 import signal
+import sys
 import time
 from collections import deque
 from types import SimpleNamespace
@@ -19,8 +20,9 @@ from pynamodb_mutex import Loss, Mutex, MutexError, MutexNotHeldError, signals
 from pynamodb_mutex._operations.effects import Wait, Wakeup
 from pynamodb_mutex._operations.held import TRANSITIONS, Belief, Change, State
 from pynamodb_mutex._runtime import run_in_task
+from pynamodb_mutex._runtime.clock import read_clock
 from pynamodb_mutex._runtime.process import Process, current_process
-from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper, run
 
 
 def inside_a_step(act):
@@ -153,6 +155,31 @@ def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene):
     driven.effect.request.send()
     driven.interrupt()
     assert scene.row.expires_at is None
+
+
+def test_interruption_at_any_instant_of_a_sleep_is_raised_as_it_is():
+    """Before and after each call that a sleep makes, Ctrl-C may come."""
+
+    def is_interrupted(at):
+        sleeper, until, calls = ThreadSleeper(), read_clock() + 0.001, itertools.count()
+
+        def interrupt(*_):
+            if next(calls) == at:
+                raise KeyboardInterrupt
+
+        try:
+            sys.setprofile(interrupt)
+            sleeper.sleep(until)
+            sys.setprofile(None)
+        except KeyboardInterrupt:
+            # and it can sleep and be woken again
+            sleeper.wake()
+            sleeper.sleep(math.inf)
+            return True
+        return False
+
+    instants = list(itertools.takewhile(is_interrupted, itertools.count()))
+    assert len(instants) > 5
 
 
 def test_waiter_whose_time_is_up_while_it_is_woken_does_not_fail_who_wakes_it():

@@ -55,7 +55,7 @@ def asleep(pool, clock, end):
     sleeper = ThreadSleeper()
     sleeping = pool.submit(sleeper.sleep, end)
     # a thread that renews a lock which another test did not release may wait for this clock, too
-    until(lambda: sleeper._condition in [condition for _, condition in clock._waiting])
+    until(lambda: sleeper._asleep in [lock for _, lock in clock._waiting])
     return sleeping, sleeper.wake
 
 

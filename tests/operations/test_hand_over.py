@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from driving import Driven, acquiring, scheduled
+from driving import Driven, scheduled, waiting
 from hearing import until
 from lock_items import Elsewhere
 from scene import held
@@ -90,11 +90,11 @@ def test_after_some_hand_overs_another_process_gets_in(table, pool):
             order.append(model)
 
     with Mutex.for_key("a"):
-        waiting = [pool.submit(wait, LockItem, (0.5, 1.0)) for _ in range(36)]
-        waiting.append(pool.submit(wait, Elsewhere, (0.02, 0.05)))
+        waits = [pool.submit(wait, LockItem, (0.5, 1.0)) for _ in range(36)]
+        waits.append(pool.submit(wait, Elsewhere, (0.02, 0.05)))
         time.sleep(1)
-    for waiter in waiting:
-        waiter.result(60)
+    for each in waits:
+        each.result(60)
     # handed over to so many, then released for real; the second time at the latest
     assert order.index(Elsewhere) in (MOST_HAND_OVERS, 2 * MOST_HAND_OVERS + 1)
 
@@ -103,11 +103,11 @@ def test_after_some_hand_overs_another_process_gets_in(table, pool):
 def test_hand_over_is_a_new_acquisition(table, queue, pool, sent):
     first, second = Mutex.for_key("a", owner="one"), Mutex.for_key("a", owner="two", lease=50)
     first.acquire()
-    waiting = pool.submit(second.acquire)
+    waits = pool.submit(second.acquire)
     until(lambda: queue.turns)
     sent.clear()
     first.release()
-    assert waiting.result(60) is True
+    assert waits.result(60) is True
     assert sent == ["UpdateItem"]
     assert second.held
     assert second.token != first.token
@@ -129,44 +129,37 @@ def handing_over(holder):
     return releasing
 
 
-def waiting_for(lock, timeout=30):
-    waiting = acquiring(lock, True, timeout)
-    waiting.until_it_waits()
-    return waiting
-
-
-def test_deadline_during_a_hand_over_waits_for_its_outcome(queue):
+def test_deadline_during_a_hand_over_waits_for_its_outcome(queue, clock, sent):
     holder, waiter = held(mutex()), mutex()
-    with FakeClock() as clock:
-        waiting = waiting_for(waiter, 0.5)
-        releasing = handing_over(holder)
-        clock.advance(0.8)
-        waiting.go_on()
-        assert waiting.until_it_waits() is not None
-        releasing.until_it_waits()
-        waiting.go_on()
-        assert waiting.until_it_waits() is None
+    waits = waiting(waiter, 0.5)
+    releasing = handing_over(holder)
+    sent.clear()
+    clock.advance(0.8)
+    assert waits.wake() is not None
+    assert sent == []
+    releasing.until_it_waits()
+    assert waits.effect.wakeup.rung
+    assert waits.wake() is None
+    assert sent == ["UpdateItem"]
     assert waiter.held
     waiter.release()
     assert queue.is_idle
 
 
-def test_hand_over_that_fails_leaves_the_waiter_to_itself(queue):
+def test_hand_over_that_fails_leaves_the_waiter_to_itself(queue, clock):
     holder, waiter = held(mutex()), mutex()
-    with FakeClock() as clock:
-        late, waiting = waiting_for(mutex(), 0.3), waiting_for(waiter)
-        releasing = handing_over(holder)
-        Elsewhere.force_release("a")
-        thief = held(Mutex.for_key("a", model=Elsewhere))
-        clock.advance(0.5)
-        with pytest.raises(MutexLostError):
-            releasing.until_it_waits()
-        late.go_on()
-        assert late.until_it_waits() is late.result is None
-        thief.release()
-        while waiting.until_it_waits():
-            clock.advance(0.1)
-            waiting.go_on()
+    late, waits = waiting(mutex(), 0.3), waiting(waiter, 30)
+    releasing = handing_over(holder)
+    Elsewhere.force_release("a")
+    thief = held(Mutex.for_key("a", model=Elsewhere))
+    clock.advance(0.5)
+    with pytest.raises(MutexLostError):
+        releasing.until_it_waits()
+    assert late.effect.wakeup.rung
+    assert late.wake() is late.result is None
+    thief.release()
+    while waits.wake():
+        clock.advance(0.1)
     assert waiter.held
     waiter.release()
     assert queue.is_idle
@@ -174,12 +167,12 @@ def test_hand_over_that_fails_leaves_the_waiter_to_itself(queue):
 
 def test_waiter_that_is_not_first_in_line_learns_the_holder_too(table, queue, pool):
     with Mutex.for_key("a", owner="front"):
-        waiting = pool.submit(mutex().acquire, timeout=30)
+        waits = pool.submit(mutex().acquire, timeout=30)
         until(lambda: queue.turns)
         error = pool.submit(Mutex.for_key("a", timeout=0.1).__enter__).exception(60)
         assert isinstance(error, MutexTimeoutError)
         assert (error.owner, error.expires_at) == ("front", table.get("a").expires_at)
-    assert waiting.result(60) is True
+    assert waits.result(60) is True
 
 
 def test_of_two_threads_that_release_at_once_one_releases_it(table, pool, sent):
@@ -200,7 +193,7 @@ def test_of_two_threads_that_release_at_once_one_releases_it(table, pool, sent):
 
 def test_waiter_that_is_interrupted_leaves_nothing(queue):
     holder, waiter = held(mutex()), mutex()
-    waiting_for(waiter).interrupt()
+    waiting(waiter).interrupt()
     assert queue.turns == []
     assert holder.held
     assert not waiter.held
@@ -213,21 +206,20 @@ def test_waiter_that_is_interrupted_leaves_nothing(queue):
 def test_waiter_interrupted_during_a_hand_over_releases_what_comes(queue, again):
     """Or if it is interrupted in that, too, the thread that hands over does."""
     holder, waiter = held(mutex()), mutex()
-    waiting = waiting_for(waiter)
+    waits = waiting(waiter)
     releasing = handing_over(holder)
     # it waits for the hand-over that is under way
-    assert isinstance(waiting.step(error=KeyboardInterrupt()), Wait)
+    assert isinstance(waits.step(error=KeyboardInterrupt()), Wait)
     if again == "before it comes":
-        waiting.interrupt()
+        waits.interrupt()
         assert queue.turns == []
     releasing.until_it_waits()
     if again == "when it came":
-        assert waiting.effect.wakeup.rung
-        waiting.interrupt()
+        assert waits.effect.wakeup.rung
+        waits.interrupt()
     elif again == "never":
-        waiting.go_on()
         with pytest.raises(KeyboardInterrupt):
-            waiting.until_it_waits()
+            waits.wake()
     assert not waiter.held
     assert not waiter.locked()
     assert queue.is_idle

@@ -9,9 +9,6 @@ from pynamodb_mutex._operations import renew
 from pynamodb_mutex._operations.effects import Start, Wait
 from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.renew import (
-    LINGER,
-    LONGEST_SLEEP,
-    MOST_TOGETHER,
     SHORTEST_SLEEP,
     renewal_loop,
 )
@@ -99,22 +96,6 @@ class Member:
         return self.sends
 
 
-def test_members_are_handled_when_they_are_due_in_order_and_not_once_removed(loop):
-    start = loop.time
-    late, early, removed = Member(loop, 10, 20), Member(loop, 9.5, sends=True), Member(loop, 9)
-    loop.add(late, early, removed)
-    for _ in range(2):
-        loop.schedule.remove(removed)
-    loop.advance(9)
-    assert (late.handled, early.handled) == ([], [])
-    loop.advance(12)
-    assert late.handled == [start + 10, start + 20]
-    assert early.handled == [start + 9.5]
-    assert removed.handled == []
-    # a renewal is started for those that are to be renewed
-    assert loop.sent == [[early]]
-
-
 def test_earlier_time_wakes_the_loop_and_a_later_one_does_not(loop):
     member = Member(loop, 0.9)
     loop.add(member)
@@ -130,9 +111,6 @@ def test_earlier_time_wakes_the_loop_and_a_later_one_does_not(loop):
     loop.schedule.refresh(member)
     loop.settle()
     assert member.handled
-
-
-# -- batches ------------------------------------------------------------------------------------
 
 
 def test_those_of_one_batch_that_are_due_soon_are_sent_together(loop):
@@ -152,18 +130,6 @@ def test_those_of_one_batch_that_are_due_soon_are_sent_together(loop):
     assert loop.sent[2:] == [[alone], [patient], [later]]
     assert patient.handled == [pytest.approx(loop.time - 0.7)]
     assert gone.handled == []
-
-
-def test_batch_has_no_more_members_than_dynamodb_takes(loop):
-    members = [Member(loop, 1, sends=True, batch="a") for _ in range(2 * MOST_TOGETHER + 1)]
-    silent = Member(loop, 1, batch="a")
-    loop.add(silent, *members)
-    loop.advance(1)
-    assert sorted(map(len, loop.sent)) == [1, MOST_TOGETHER, MOST_TOGETHER]
-    assert silent.handled
-
-
-# -- robustness ---------------------------------------------------------------------------------
 
 
 def test_member_that_is_always_due_is_not_handled_at_once_again(loop):
@@ -232,18 +198,6 @@ def test_member_that_fails_does_not_end_the_others(loop):
     (first, *_) = loop.shared.outbox
     assert isinstance(first, Log)
     assert "what was due could not be done" in first.message
-
-
-def test_loop_ends_after_a_while_without_work_and_begins_again(loop):
-    loop.add(Member(loop, 3 * LINGER))
-    loop.advance(4 * LINGER - LONGEST_SLEEP)
-    assert loop.runs
-    loop.advance(2 * LONGEST_SLEEP)
-    assert not loop.runs
-    assert not loop.schedule.runs
-    again = Member(loop, 0)
-    loop.add(again)
-    assert again.handled
 
 
 def test_removed_members_do_not_pile_up(loop):

@@ -85,29 +85,18 @@ def test_queue_knows_its_holder_and_is_kept_while_it_is_in_use():
     assert (queue.is_idle, queues) == (True, {})
 
 
-def test_first_in_line_polls_unless_it_is_promised_the_lock(queue):
+def test_first_in_line_polls_at_once_if_it_may_be_that_nobody_holds_the_lock(queue):
     first, second = in_line(queue), in_line(queue)
     assert (first.polls_at, second.polls_at) == (-math.inf, math.inf)
-    first.polls_at = second.polls_at = 7.0
-    assert (queue.polls_at(first), queue.polls_at(second)) == (7.0, math.inf)
-    assert next_in_line(queue, "a") is first
-    assert (queue.polls_at(first), queue.polls_at(second)) == (math.inf, math.inf)
-    first.end_promise()
-    assert queue.leads(first)
-
-
-def test_first_in_line_polls_at_once_unless_this_process_holds_the_lock(queue):
-    queue.acquired_by("a")
-    first, second = in_line(queue), in_line(queue)
-    assert (first.polls_at, second.polls_at) == (math.inf, math.inf)
-    # and when it releases
-    queue.released_by("a")
-    assert (first.polls_at, second.polls_at) == (-math.inf, math.inf)
-    assert first.wakeup.rung
+    # the one before it left without knowing
     first.leave()
+    assert second.polls_at == -math.inf
+    assert second.wakeup.rung
     second.leave()
-    # one that is noted, but does not hold it any more
     queue.acquired_by("a")
+    assert in_line(queue).polls_at == math.inf
+    queue.turns.clear()
+    # one that is noted, but does not hold it any more
     assert in_line(queue, polls_first=True).polls_at == -math.inf
 
 
@@ -125,54 +114,18 @@ def test_all_in_line_are_woken_when_it_becomes_known_that_the_lock_is_held(queue
     assert [turn.wakeup.rung for turn in line] == [False, False]
 
 
-def test_next_in_line_starts_a_wait_of_its_own(queue):
-    queue.acquired_by("a")
-    first, second, third, fourth = (in_line(queue) for _ in range(4))
-    second.polls_at = third.polls_at = -math.inf
-    assert next_in_line(queue, "a") is first
-    assert first.grant("b") is True
-    # what it polls is another holder's claim now
-    assert (queue.holder, queue.turns, second.polls_at) == ("b", [second, third, fourth], math.inf)
-    assert first.leave() == "b"
-    fourth.leave()
-    assert (queue.turns, third.polls_at) == ([second, third], -math.inf)
-    assert second.leave() is None
-    assert (queue.turns, third.polls_at) == ([third], math.inf)
-    third.leave()
-    queue.released_by("b")
-    # it polls at once if the one before it left without knowing
-    first, second = in_line(queue), in_line(queue)
-    first.leave()
-    assert second.polls_at == -math.inf
-    assert second.wakeup.rung
-
-
-def test_process_rests_after_some_hand_overs_until_the_line_is_empty(queue):
-    for number in range(MOST_HAND_OVERS):
-        turn = in_line(queue)
-        assert next_in_line(queue, "a") is turn
-        turn.grant(f"hold {number}")
+def test_process_rests_for_others_and_knows_of_them_until_its_line_is_empty(queue):
     turn = in_line(queue)
     queue.saw("another's")
+    for _ in range(MOST_HAND_OVERS):
+        assert next_in_line(queue, "a") is turn
+        turn.end_promise()
     assert next_in_line(queue, "a", now=10.0) is None
     turn.polls_at = -math.inf
     assert 10.0 + POLL[0] <= queue.polls_at(turn) <= 10.0 + POLL[1]
-    # and then it begins to count anew
-    assert next_in_line(queue, "a") is turn
     turn.leave()
-    # what those in line saw is forgotten with the last of them
     assert queue.in_the_way is None
-    assert queue.polls_at(in_line(queue, polls_first=True)) == -math.inf
-
-
-def test_hand_overs_are_counted_only_while_somebody_waits(queue):
-    for number in range(3 * MOST_HAND_OVERS):
-        assert next_in_line(queue, "a") is None
-        if number % MOST_HAND_OVERS == 0:
-            turn = in_line(queue)
-            assert next_in_line(queue, "a") is turn
-            turn.end_promise()
-            turn.leave()
+    assert queue.polls_at(in_line(queue)) == -math.inf
 
 
 def test_promise_ends_with_the_holder_who_made_it_and_no_other(queue):

@@ -155,40 +155,36 @@ def test_taker_holds_it_under_a_new_token_and_the_ticket_is_used_up(table):
     assert (raised.value.loss, raised.value.owner) == (Loss.TAKEN, None)
 
 
-def test_detach_and_attach_are_one_write_each_and_a_detached_block_ends_without_one(table, sent):
-    with Mutex.for_key("a") as mutex:
-        sent.clear()
-        ticket = mutex.detach()
-    assert sent == ["UpdateItem"]
-    assert mutex.locked()
-    sent.clear()
-    with Mutex.attach(ticket):
-        assert sent == ["UpdateItem"]
-    assert sent == ["UpdateItem"] * 2
-
-
 @pytest.mark.parametrize("keeps_row", [True, False])
 def test_attached_lock_is_renewed_and_has_the_options_that_are_given(table, keeps_row):
-    _, ticket = detached(lease=20, delete_on_release=not keeps_row)
+    giver, ticket = detached(lease=20, delete_on_release=not keeps_row, data={"step": 1})
+    # detached and attached again
+    ticket = Mutex.attach(ticket).detach()
     taker = Mutex.attach(ticket, lease=60, delete_on_release=True)
+    assert (taker.data, taker._latest.own.version) == ({"step": 1}, giver._latest.own.version + 2)
     time.sleep(100)
     assert taker.remaining > 35
     taker.release()
     assert list(table.scan()) == []
 
 
-def test_first_block_adopts_it_and_the_next_acquires_it_anew(table):
-    mutex = attached()
-    first = mutex.fencing_token
-    with pytest.raises(MutexAlreadyHeldError):
-        mutex.acquire()
-    with mutex:
-        assert mutex.fencing_token == first
+def test_first_block_adopts_it_and_the_next_acquires_it_anew(table, sent):
+    with Mutex.for_key("a") as mutex:
+        first = mutex.fencing_token
+        sent.clear()
+        ticket = mutex.detach()
+    # the block of one that was detached ends without a request
+    assert sent == ["UpdateItem"]
+    with Mutex.attach(ticket) as mutex:
+        assert sent == ["UpdateItem"] * 2
+        assert mutex.fencing_token == first + 1
     assert not mutex.locked()
     with mutex:
-        assert mutex.fencing_token == first + 1
+        assert mutex.fencing_token == first + 2
     # also if it was released without a block
     mutex = attached()
+    with pytest.raises(MutexAlreadyHeldError):
+        mutex.acquire()
     first = mutex.token
     mutex.release()
     with mutex:
@@ -220,15 +216,6 @@ def test_thread_that_enters_may_enter_again(table):
     with ThreadPoolExecutor() as pool:
         assert pool.submit(work).result(60) is False
     assert not mutex.locked()
-
-
-def test_attach_detach_and_attach_again(table):
-    mutex, ticket = detached(data={"step": 1})
-    first = mutex.fencing_token
-    for number in range(1, 4):
-        mutex = Mutex.attach(ticket)
-        assert (mutex.data, mutex.fencing_token) == ({"step": 1}, first + number)
-        ticket = mutex.detach()
 
 
 @pytest.mark.real("embedded")

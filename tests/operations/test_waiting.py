@@ -92,6 +92,9 @@ def test_first_in_line_polls_at_once_if_it_may_be_that_nobody_holds_the_lock(que
     first.leave()
     assert second.polls_at == -math.inf
     assert second.wakeup.rung
+    # not if it is promised the lock meanwhile, for however long
+    assert next_in_line(queue, "a") is second
+    assert not second.is_due(2 * LONGEST_SILENCE, math.inf)
     second.leave()
     queue.acquired_by("a")
     assert in_line(queue).polls_at == math.inf
@@ -238,9 +241,11 @@ def test_waiter_that_is_not_first_does_not_poll_until_it_is(polls, clock):
         assert second.effect.until - clock.now() == pytest.approx(60)
         assert hasty.effect.until - clock.now() == pytest.approx(3)
         clock.advance(3)
+        first.effect.wakeup.rung = False
         # nor if it gives up before it was ever first
         assert hasty.wake() is hasty.result is None
         assert polls == []
+        assert not first.effect.wakeup.rung
         first.interrupt()
         assert second.effect.wakeup.rung
         clock.advance(second.wake().until - clock.now())

@@ -179,29 +179,6 @@ def test_row_written_by_an_older_version_has_no_date(table):
     assert PATIENCE <= time.monotonic() - since < PATIENCE + SLACK
 
 
-def test_dead_first_and_busy_takers_do_not_stop_the_line(table, pool):
-    """Takers that are not fair leave the lock free for 20 ms at a time."""
-    busy = True
-
-    def take():
-        while busy:
-            with Mutex.for_key("a", model=Elsewhere):
-                time.sleep(0.02)
-            time.sleep(0.02)
-
-    with fair():
-        stand(DEAD)
-        taking = pool.submit(take)
-        with waiter("b", pool) as (mutex, waits):
-            pass
-    assert waits.result(timeout=60)
-    # it passes whoever stands before it, and removes nobody, who may live
-    assert entries() == [DEAD]
-    mutex.release()
-    busy = False
-    taking.result()
-
-
 def test_full_line_is_waited_for_outside(table, pool, sent):
     with held_elsewhere("a"):
         stand(*[f"{n:016}|" for n in range(MOST_WAITING)])

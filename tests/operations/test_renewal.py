@@ -3,14 +3,14 @@
 import re
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 
 import pytest
 from botocore.client import BaseClient
-from driving import handle, send_renewal
+from driving import Driven, handle, send_renewal
 from hearing import until
 from row_scene import arrives_in_vain, delete, every_write, save, update
+from scene import held
 
 from dev.faultproxy import (
     Fault,
@@ -26,7 +26,8 @@ from dev.faultproxy import (
     through,
 )
 from pynamodb_mutex import Mutex
-from pynamodb_mutex._runtime.process import RENEWAL_WORKERS
+from pynamodb_mutex._operations.renew import renew_in_background
+from pynamodb_mutex._runtime.process import RENEWAL_WORKERS, current_process
 
 LONG = 100.0
 """Seconds for which an answer is waited for: whoever waits for less does not wait for it."""
@@ -38,38 +39,22 @@ def test_200_locks_of_one_process_live_on_a_few_threads(table, monkeypatch):
     monkeypatch.setattr(
         BaseClient, "_make_api_call", lambda *args: time.sleep(0.03) or original(*args)
     )
-    locks = [Mutex.for_key(f"lock-{i}", lease=20.0) for i in range(200)]
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(Mutex.acquire, locks))
-        for _ in range(21):  # longer than a lease
-            time.sleep(1)
-            assert 0 < len(renewing_threads()) <= RENEWAL_WORKERS + 1
-        assert all(mutex.held and not mutex.lost for mutex in locks)
-        list(pool.map(Mutex.release, locks))
+    locks = [held(Mutex.for_key(f"lock-{i}", lease=20.0)) for i in range(200)]
+    for _ in range(21):  # longer than a lease
+        time.sleep(1)
+        assert 0 < len(renewing_threads()) <= RENEWAL_WORKERS + 1
+    assert all(mutex.held and not mutex.lost for mutex in locks)
+    for mutex in locks:
+        mutex.release()
     until(lambda: not renewing_threads())
 
 
-def test_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy, clock):
-    goes_on, told = threading.Event(), threading.Event()
-    proxy.always(stall(goes_on), op="renew")
-    here = through(proxy, table, read_timeout=LONG)
-    for i in range(RENEWAL_WORKERS):
-        assert Mutex.for_key(f"hangs-{i}", model=here, lease=300.0).acquire(blocking=False)
-    clock.advance(101)
-    proxy.wait(RENEWAL_WORKERS, "renew")
-    waits = Mutex.for_key("waits", model=here, lease=30.0, on_lost=lambda _: told.set())
-    assert waits.acquire(blocking=False)
-    clock.advance(11)
-    until(lambda: waits._latest.together.is_queued)
-    clock.advance(20)
-    assert told.wait(60)
-    with Mutex.for_key("lives", model=here, lease=30.0) as lives:
-        clock.advance(11)
-        until(lambda: lives._latest.together.is_queued)  # behind that one
-        proxy.clear()
-        goes_on.set()
-        until(lambda: any(key_of(seen) == "lives" for seen in proxy.of("renew")))
-    assert not any(key_of(seen) == "waits" for seen in proxy.of("renew"))
+def test_renewal_whose_turn_comes_when_the_lock_is_lost_is_not_sent(here, proxy, clock):
+    mutex = held(Mutex.for_key("k", model=here, lease=30.0, auto_renew=False))
+    renewal = Driven(renew_in_background(current_process(), [mutex._latest.together]))
+    clock.advance(31)
+    assert renewal.until_it_waits() is None
+    assert proxy.of("renew") == []
 
 
 def test_no_third_renewal_is_sent_while_two_hang(table, proxy):
@@ -87,24 +72,16 @@ def test_no_third_renewal_is_sent_while_two_hang(table, proxy):
         assert len(proxy.of("renew")) > 3
 
 
-def key_of(seen):
-    return seen.body["Key"]["key"]["S"]
-
-
-def test_renewal_that_arrives_after_a_later_one_leaves_the_later_end(table, here, proxy):
+def test_renewal_that_meets_a_later_end_leaves_it_if_it_is_its_own(table, here, proxy):
     with Mutex.for_key("k", model=here, lease=30.0) as mutex:
         # on its way, it is overtaken by another
         proxy.next(after(mutex.renew), op="renew")
         mutex.renew()
-        assert mutex.held
         later, overtaken = proxy.of("renew")
         assert (later.applied, overtaken.applied) == (True, False)
-        assert table.get("k").expires_at == end_of(later)
-        assert end_of(overtaken) < end_of(later)
-
-
-def test_renewal_that_meets_a_later_end_of_another_hand_goes_beyond_it(table, here, proxy):
-    with Mutex.for_key("k", model=here, lease=30.0) as mutex:
+        assert end_of(overtaken) < end_of(later) == table.get("k").expires_at
+        proxy.start_anew()
+        # that of another hand
         end = round(table.get("k").expires_at + 100, 3)
         table._get_connection().update_item("k", actions=[table.expires_at.set(end)])
         mutex.renew()

@@ -176,13 +176,15 @@ def test_wait_behind_a_wait_of_the_same_thread_is_refused(taken):
 # -- not refused -----------------------------------------------------------------------------------
 
 
-def test_wait_for_what_was_released_or_lost_goes_on():
-    for end in (
-        Mutex.release,
-        Mutex.detach,
-        lambda _: LockItem.force_release("a"),
-        lambda _: expire("a"),
-    ):
+def test_wait_for_what_was_released_or_lost_goes_on(clock):
+    def ended_unnoticed(_):
+        clock.advance(2)
+        assert QueueFor(LockItem, "a").holder is not None
+
+    def forced(_):
+        LockItem.force_release("a")
+
+    for end in (Mutex.release, Mutex.detach, forced, lambda _: expire("a"), ended_unnoticed):
         holder = mutex(lease=1, auto_renew=False)
         assert holder.acquire()
         end(holder)
@@ -191,23 +193,9 @@ def test_wait_for_what_was_released_or_lost_goes_on():
         waiter.release()
 
 
-def test_wait_for_what_has_ended_unnoticed_goes_on(clock):
-    assert mutex(lease=1, auto_renew=False).acquire()
-    clock.advance(2)
-    assert QueueFor(LockItem, "a").holder is not None
-    # the wait may succeed, so it begins
-    driven = acquiring(mutex(), True, -1)
-    assert driven.step() is not None
-    driven.interrupt()
-
-
-def test_wait_for_a_lock_that_another_thread_took_goes_on(taken):
-    """Though this one may release it, as any may."""
+def test_wait_for_what_another_thread_took_goes_on(taken):
+    """Though this one may release it, as any may; and of several keys, if it is so for one."""
     threading.Timer(1, taken(mutex())).start()
-    assert mutex().acquire()
-
-
-def test_wait_for_any_of_several_goes_on_if_others_hold_one_of_them(taken):
     with mutex():
         threading.Timer(1, taken(Mutex.for_key("b"))).start()
         with Mutex.any_of(["a", "b"]) as waiter:
@@ -217,8 +205,7 @@ def test_wait_for_any_of_several_goes_on_if_others_hold_one_of_them(taken):
 def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_holds(taken):
     """It may come at any instant, also just before the wait is checked."""
     release, taker = taken(mutex()), mutex()
-    taking = acquiring(taker, True, -1)
-    taking.until_it_waits()
+    taking = waiting(taker, -1)
     (turn,) = queue_turns()
     behind = waiting(mutex())
     release()
@@ -227,9 +214,7 @@ def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_hol
     assert QueueFor(LockItem, "a").ahead_of(turn) == []
     assert taking.wake() is None
     assert taking.result is taker._latest
-    assert taker.held
     behind.interrupt()
-    taker.release()
 
 
 @pytest.mark.real("embedded")
@@ -267,11 +252,6 @@ def test_rows_that_differ_in_the_range_key_alone_are_different_locks():
 # -- tasks, and the threads of event loops ---------------------------------------------------------
 
 
-def block(lock):
-    """Take a lock as a thread does, wherever this is called."""
-    return lock.acquire()
-
-
 def test_task_that_waits_for_itself_is_refused():
     async def main():
         for holder in (AsyncMutex.for_key("a"), AsyncSemaphore.for_key("a", permits=1)):
@@ -286,7 +266,7 @@ def test_task_that_waits_for_itself_is_refused():
                         await waiter.acquire()
                     assert not await waiter.acquire(timeout=0.05)
                 with pytest.raises(MutexAlreadyHeldError, match="this thread or task"):
-                    block(Mutex.for_key(permit))
+                    Mutex.for_key(permit).acquire()
         with mutex(), pytest.raises(MutexAlreadyHeldError, match="this thread or task"):
             await AsyncMutex.for_key("a").acquire()
 
@@ -332,20 +312,13 @@ def test_warning_of_a_wait_that_blocks_the_loop_names_the_line_that_waits():
         asyncio.run(main())
 
 
-def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refused():
+def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refused(taken):
     async def main():
-        block(mutex())
+        mutex().acquire()
 
     with mutex(), pytest.raises(MutexAlreadyHeldError, match="AsyncMutex"):
         asyncio.run(main())
-
-
-def test_wait_on_a_loops_thread_for_another_thread_goes_on(taken):
-    async def main():
-        waiter = mutex()
-        assert block(waiter)
-        waiter.release()
-
+    # for another thread it waits
     threading.Timer(1, taken(mutex())).start()
     asyncio.run(main())
 
@@ -358,7 +331,7 @@ def test_wait_behind_a_task_of_the_same_loop_is_refused(taken):
         await asyncio.sleep(0)
         assert len(queue_turns()) == 1
         with pytest.raises(MutexAlreadyHeldError, match="AsyncMutex"):
-            block(mutex())
+            mutex().acquire()
         first.cancel()
         await asyncio.wait({first})
 

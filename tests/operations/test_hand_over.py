@@ -1,6 +1,5 @@
 """The threads of a process that want the same key: hand-over from one to the next."""
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,9 +11,11 @@ from scene import held
 from stores import QueueFor, store_for
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, MutexTimeoutError
+from pynamodb_mutex._dynamodb.store import Store
 from pynamodb_mutex._operations.effects import Send, Wait
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._protocol.schedule import MOST_HAND_OVERS
+from pynamodb_mutex._runtime import process as _process
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.testing import FakeClock
@@ -63,23 +64,18 @@ def test_eight_threads_take_turns_by_about_one_request_for_each_section(queue, p
     assert not one.locked()
 
 
-@pytest.mark.real("embedded")
-def test_threads_that_use_a_table_first_at_once_share_one_queue(table, pool):
-    class Fresh(table):
-        class Meta(table.Meta):
-            pass
+def test_store_that_another_thread_has_made_meanwhile_is_everybodys(table, monkeypatch):
+    """Else there would be two queues."""
+    made = []
 
-    start = threading.Barrier(9)
+    def make(*args):
+        if not made:
+            made.append(None)
+            made.append(store_for(Elsewhere))
+        return Store(*args)
 
-    def look_up():
-        start.wait(60)
-        return store_for(Fresh)
-
-    with current_process().monitor:  # so that none has made it when the last one asks
-        working = [pool.submit(look_up) for _ in range(8)]
-        start.wait(60)
-        time.sleep(0.1)
-    assert {worker.result(60) for worker in working} == {store_for(Fresh)}
+    monkeypatch.setattr(_process, "Store", make)
+    assert store_for(Elsewhere) is made[1]
 
 
 def test_after_some_hand_overs_another_process_gets_in(table, pool):

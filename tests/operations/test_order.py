@@ -221,35 +221,29 @@ def test_waiter_whose_row_is_deleted_takes_the_lock_as_a_newcomer(table, pool):
         mutex.release()
 
 
-def test_fairness_that_is_not_offered_is_refused(accounts, table):
+def test_fairness_that_is_not_offered_is_refused(accounts, ledger):
     for call in (
         lambda: Mutex.for_keys(["a", "b"], fair=True),
         lambda: Mutex.for_keys(["a", fair("b")]),
         lambda: Mutex.any_of(["a", "b"], fair=True),
         lambda: Semaphore.for_key("a", permits=2, fair=True),
+        lambda: ledger.locked_all(["a"], fair=True),
     ):
         with pytest.raises(TypeError, match="fair=True is for the lock of one key"):
             call()
-    for call in (
-        lambda: accounts.locked("a", fair=True),
-        lambda: accounts.locked_all(["a", "b"], fair=True),
-    ):
+    for call in (accounts.locked, lambda key, **fair: accounts.locked_all([key], **fair)):
         with pytest.raises(TypeError, match="fair needs a lock_model"):
-            call()
+            call("a", fair=True)
 
 
 def test_lock_of_a_row_in_the_lock_table_is_fair(ledger, pool):
     with ledger.locked("a", fair=True):
-        waiting = ledger.locked("a", fair=True)
-        waits = pool.submit(waiting.acquire)
-        until(lambda: waiting.position == 0)
+        mutex = ledger.locked("a", fair=True)
+        waits = pool.submit(mutex.acquire)
+        until(lambda: mutex.position == 0)
     assert waits.result()
-    waiting.release()
-    named = Mutex.for_row(ledger, "a", fair=True)
-    assert named.acquire(blocking=False)
-    named.release()
-    with pytest.raises(TypeError, match="fair=True is for the lock of one key"):
-        ledger.locked_all(["a"], fair=True)
+    mutex.release()
+    assert Mutex.for_row(ledger, "a", fair=True).acquire(blocking=False)
 
 
 def test_decorated_function_waits_in_line(table, pool):

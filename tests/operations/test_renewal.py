@@ -33,6 +33,20 @@ LONG = 100.0
 """Seconds for which an answer is waited for: whoever waits for less does not wait for it."""
 
 
+def renewing_threads():
+    return {t for t in threading.enumerate() if t.name.startswith("pynamodb-mutex")}
+
+
+def test_short_locks_share_one_thread_and_those_that_need_none_have_none(table):
+    with Mutex.for_key("k", auto_renew=False):
+        assert renewing_threads() == set()
+    seen = set()
+    for i in range(30):
+        with Mutex.for_key(f"k{i % 3}", lease=30.0):
+            seen |= renewing_threads()
+    assert [thread.name for thread in seen] == ["pynamodb-mutex-renewer"]
+
+
 def test_200_locks_of_one_process_live_on_a_few_threads(table, monkeypatch):
     """With 30 ms added to each request."""
     original = BaseClient._make_api_call
@@ -40,13 +54,9 @@ def test_200_locks_of_one_process_live_on_a_few_threads(table, monkeypatch):
         BaseClient, "_make_api_call", lambda *args: time.sleep(0.03) or original(*args)
     )
     locks = [held(Mutex.for_key(f"lock-{i}", lease=20.0)) for i in range(200)]
-
-    def renewing_threads():
-        return sum(t.name.startswith("pynamodb-mutex") for t in threading.enumerate())
-
     for _ in range(21):  # longer than a lease
         time.sleep(1)
-        assert 0 < renewing_threads() <= RENEWAL_WORKERS + 1
+        assert 0 < len(renewing_threads()) <= RENEWAL_WORKERS + 1
     assert all(mutex.held and not mutex.lost for mutex in locks)
     for mutex in locks:
         mutex.release()

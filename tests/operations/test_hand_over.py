@@ -1,5 +1,8 @@
 """The threads of a process that want the same key: hand-over from one to the next."""
 
+import gc
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -196,6 +199,27 @@ def test_waiter_that_is_interrupted_leaves_nothing(queue):
     holder.release()
     assert not waiter.locked()
     assert queue.is_idle
+
+
+@pytest.mark.real("embedded")
+def test_ctrl_c_while_waiting_leaves_nothing(queue, pool):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.collect()  # what a collected object's last call raises is ignored, a Ctrl-C too
+    gc.disable()
+    holder, waiter = mutex(), mutex()
+    pool.submit(holder.acquire).result(60)
+    pool.submit(lambda: until(lambda: queue.turns) and os.kill(os.getpid(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            waiter.acquire(timeout=30)
+    finally:
+        gc.enable()
+        signal.signal(signal.SIGINT, before)
+    assert not queue.turns
+    assert not waiter.held
+    holder.release()
+    assert queue.is_idle
+    assert waiter.acquire(timeout=0)
 
 
 @pytest.mark.parametrize("again", ["never", "before it comes", "when it came"])

@@ -92,9 +92,10 @@ def test_locks_of_one_connection_that_are_due_soon_share_a_request(table, monkey
         (3.0, "later", {}),
         (11.5, "patient", {"lease": 30}),
         (15.25, "too short for a batch", {"lease": 15}),
+        (17.55, "too short to take others along", {"lease": 15}),
     ):
         time.sleep(began + at - time.monotonic())
         assert Mutex.for_key(key, **{"lease": 60, **options}).acquire()
     monkeypatch.setattr(BaseClient, "_make_api_call", record)
     time.sleep(began + 23 - time.monotonic())
-    assert sent == [(19.8, 2), (19.8, 1), (20.2, 1), (21.4, 1), (22.8, 1)]
+    assert sent == [(19.8, 2), (19.8, 1), (20.2, 1), (21.4, 1), (22.5, 1), (22.8, 1)]

@@ -116,7 +116,7 @@ def test_estimate_is_off_by_a_second_the_way_of_an_answer_and_drift(parts, reque
     sent, received = max((sent, received) for received, sent, _ in history)
     now = received + later
     off = server.bounds.estimate(world.local(now)) - world.server(now)
-    drift = DRIFT * (now - sent)
+    drift = DRIFT * (world.local(now) - world.local(sent))
     assert -GRAIN - drift - NOISE <= off <= received - sent + HOST_SKEW + drift + NOISE
 
 

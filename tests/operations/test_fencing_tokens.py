@@ -1,7 +1,6 @@
 """I3: fencing tokens only grow, whatever ends a claim; those of new rows come from DynamoDB's time alone."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from email.utils import formatdate
 
@@ -10,7 +9,6 @@ from lock_items import Elsewhere
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError
 from pynamodb.transactions import TransactWrite
-from worker import workers
 
 from dev.faultproxy import deny, drop_request, fault_proxy, no_date, set_date, throttle, through
 from pynamodb_mutex import LockItem, Mutex, MutexError
@@ -37,7 +35,7 @@ def next_token(model, key):
         return lock.fencing_token
 
 
-def test_it_grows_by_each_end_and_by_each_acquisition_and_not_by_a_renewal(table):
+def test_token_grows_by_each_end_and_by_each_acquisition_and_not_by_a_renewal(table):
     dead = held()
     expire("k")
     broken = held(Elsewhere)
@@ -54,42 +52,10 @@ def test_it_grows_by_each_end_and_by_each_acquisition_and_not_by_a_renewal(table
     assert held().fencing_token > before
 
 
-def test_it_grows_in_the_order_in_which_competitors_hold_the_lock(table):
-    tokens = []
-
-    def compete(model):
-        for _ in range(8):
-            with Mutex.for_key("k", model=model, poll=(0.005, 0.02)) as mutex:
-                tokens.append(mutex.fencing_token)
-                assert stored(table).version == tokens[-1]
-
-    models = [table, table, Elsewhere, Elsewhere]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(compete, models))
-    assert len(tokens) == 32
-    assert tokens == sorted(set(tokens))
-
-
 # -- rows made anew --------------------------------------------------------------------------------
 
 
-@pytest.mark.real("embedded")
-def test_it_grows_over_the_deletion_of_its_row_even_for_a_wall_clock_that_is_behind(table):
-    """As TTL deletes it, days after the release."""
-    with workers(-3600.0) as (other,):
-        first = held()
-        first.release()
-        table("k").delete(add_version_condition=False)
-        time.sleep(1.1)  # server time is known to a second
-        other.ask("m = Mutex.for_key('k')")
-        assert other.ask("m.acquire(timeout=20)")
-        second = other.ask("m.fencing_token")
-        assert second > first.fencing_token
-        other.ask("m.release()")
-        assert held().fencing_token > second
-
-
-def test_there_is_none_where_the_row_is_deleted_at_release(table):
+def test_token_is_none_where_the_row_is_deleted_at_release(table):
     mutex = held(delete_on_release=True)
     with pytest.raises(MutexError, match="delete_on_release"):
         _ = mutex.fencing_token
@@ -127,48 +93,37 @@ saves = pytest.mark.parametrize("save", [save_alone, save_in_transaction])
 
 
 @saves
-def test_first_save_of_a_process_takes_no_token_from_the_wall_clock(row_scene, save, monkeypatch):
+def test_first_save_of_a_process_takes_its_token_from_server_time(row_scene, save, monkeypatch):
     key = f"{row_scene.key}-new"
     with another_process(row_scene, NOW) as (first, _):
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda: NOW + DAY)
             save(first(key))
-        before = next_token(first, key)
+        before, of_existing_row = next_token(first, key), next_token(first, row_scene.key)
         first(key).delete()
     with another_process(row_scene, NOW + 2) as (second, _):
         save(second(key))
         assert next_token(second, key) > before
+    with another_process(row_scene, NOW - DAY) as (third, _):
+        save(third(row_scene.key))
+        assert next_token(third, row_scene.key) > of_existing_row + 1
 
 
 @saves
-@pytest.mark.parametrize("fault", [deny, throttle])
+@pytest.mark.parametrize("fault", [deny, throttle, drop_request])
 def test_first_save_needs_no_more_than_an_errors_answer_to_know_the_time(row_scene, save, fault):
     key = f"{row_scene.key}-new"
     with another_process(row_scene, NOW) as (client, proxy):
         client.Meta.max_retry_attempts = 0  # else botocore asks again
         proxy.always(fault(), op="GetItem")
+        if fault is drop_request:
+            with pytest.raises(PutError if save is save_alone else TransactWriteError):
+                save(client(key))
+            assert row_scene.there.count(key) == 0
+            return
         save(client(key))
         assert len(proxy.of("GetItem")) == 1
     assert NOW - 1 < next_token(row_scene.there, key) / 1000 < NOW + 1
-
-
-@saves
-def test_first_save_without_any_answer_fails(row_scene, save):
-    key = f"{row_scene.key}-new"
-    with another_process(row_scene, NOW) as (client, proxy):
-        proxy.always(drop_request(), op="GetItem")
-        with pytest.raises(PutError if save is save_alone else TransactWriteError):
-            save(client(key))
-    assert row_scene.there.count(key) == 0
-
-
-@saves
-def test_first_save_of_a_process_takes_the_next_token_of_an_existing_row(row_scene, save):
-    with another_process(row_scene, NOW) as (first, _):
-        before = next_token(first, row_scene.key)
-    with another_process(row_scene, NOW - DAY) as (second, _):
-        save(second(row_scene.key))
-        assert next_token(second, row_scene.key) > before + 1
 
 
 def test_save_after_an_idle_hour_takes_no_token_ahead_of_server_time(row_scene):
@@ -186,34 +141,36 @@ def test_save_after_an_idle_hour_takes_no_token_ahead_of_server_time(row_scene):
         assert next_token(second, key) > before
 
 
-def test_locks_of_one_instant_have_growing_tokens(scene):
+def test_token_grows_over_deletions_of_the_row(scene, monkeypatch):
+    """At one instant, and for a process whose wall clock is behind."""
     tokens = []
-    with FakeClock(), another_process(scene, NOW) as (client, _):
-        for _ in range(3):
-            tokens.append(next_token(client, scene.key))
-            scene.delete()
+    for now, count in ((NOW, 3), (NOW + 2, 1)):
+        with FakeClock(), another_process(scene, now) as (client, _):
+            for _ in range(count):
+                tokens.append(next_token(client, scene.key))
+                scene.delete()
+        monkeypatch.setattr(time, "time", lambda: NOW - 3600)
     assert tokens == sorted(set(tokens))
 
 
 # -- other rows, and an endpoint without Date ------------------------------------------------------
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_huge_version_of_a_row_does_not_reach_another_row(scene, together):
-    def token(key):
-        if not together:
-            return next_token(client, key)
-        with Mutex.for_keys([key], model=client) as mutexes:
-            return mutexes.fencing_tokens[key]
+def of_group(model, key):
+    with Mutex.for_keys([key], model=model) as mutexes:
+        return mutexes.fencing_tokens[key]
 
+
+@pytest.mark.parametrize("next_token", [next_token, of_group])
+def test_huge_version_of_a_row_does_not_reach_another_row(scene, next_token):
     there = scene.there
     with another_process(scene, NOW) as (client, _):
         # another program has written the row
         actions = [there.version.set(HUGE), there.token.set("another's")]
         there._get_connection().update_item(scene.key, actions=actions)
         assert not Mutex.for_key(scene.key, model=client).locked()
-        assert token(scene.key) == HUGE + 1
-        assert NOW - 1 < token(f"{scene.key}-other") / 1000 < NOW + 600
+        assert next_token(client, scene.key) == HUGE + 1
+        assert NOW - 1 < next_token(client, f"{scene.key}-other") / 1000 < NOW + 600
 
 
 def test_huge_version_of_a_row_does_not_reach_a_save_of_another_row(row_scene):

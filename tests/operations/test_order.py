@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -35,29 +34,23 @@ def fair(key="a", **options):
     return Mutex.for_key(key, fair=True, **options)
 
 
-def entries(key="a"):
-    raw = LockItem._get_connection().get_item(key, consistent_read=True).get("Item", {})
+def entries():
+    raw = LockItem._get_connection().get_item("a", consistent_read=True).get("Item", {})
     return [entry["S"] for entry in raw.get("waiting", {"L": []})["L"]]
 
 
-def stand(*waiting, key="a"):
+def stand(*waiting):
     """Let the entries of waiters stand in the row, whoever they are."""
-    LockItem._get_connection().update_item(key, actions=[LockItem.waiting.set(list(waiting))])
+    LockItem._get_connection().update_item("a", actions=[LockItem.waiting.set(list(waiting))])
 
 
 @contextmanager
-def waiter(name, pool, key="a", **options):
-    """Let somebody wait in line, and check that it acquires the lock in the end."""
-    mutex = fair(key, owner=name, **options)
+def waiter(name, pool, **options):
+    """Let somebody wait in line."""
+    mutex = fair(owner=name, **options)
     waits = pool.submit(mutex.acquire)
     until(lambda: mutex.position is not None)
     yield mutex, waits
-
-
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
 
 
 # -- the order ----------------------------------------------------------------------------------
@@ -85,24 +78,19 @@ def test_waiters_acquire_the_lock_in_the_order_in_which_they_joined(table, pool)
     assert entries() == []
 
 
-def test_uncontended_cycle_is_two_requests(table, monkeypatch):
-    with fair():
-        pass
-    sent = Wire(monkeypatch).sent
-    with fair():
-        pass
-    assert sent == ["UpdateItem", "UpdateItem"]
-
-
-def test_first_in_line_of_the_same_process_needs_no_read_after_a_release(table, pool, monkeypatch):
+def test_cycle_is_two_requests_and_that_of_the_next_in_line_of_the_process_too(table, pool, sent):
     holder = fair()
     holder.acquire()
     with waiter("b", pool) as (mutex, waits):
-        sent = Wire(monkeypatch).sent
+        sent.clear()
         holder.release()
         assert waits.result()
-        assert sent == ["UpdateItem", "UpdateItem"]
+        assert sent == ["UpdateItem"] * 2
         mutex.release()
+    sent.clear()
+    with fair():
+        pass
+    assert sent == ["UpdateItem"] * 2
 
 
 def test_taker_that_is_not_fair_overtakes(table, pool):
@@ -114,7 +102,7 @@ def test_taker_that_is_not_fair_overtakes(table, pool):
         mutex.release()
 
 
-def test_whoever_does_not_wait_takes_no_lock_for_which_others_do(table, pool):
+def test_whoever_does_not_wait_takes_no_lock_for_which_others_do(table):
     with held_elsewhere("a"):
         pass
     stand(DEAD)
@@ -126,30 +114,19 @@ def test_whoever_does_not_wait_takes_no_lock_for_which_others_do(table, pool):
 
 
 def test_waiter_that_gives_up_leaves_the_line(table, pool):
-    with held_elsewhere("a"), waiter("b", pool, timeout=3) as (mutex, waits):
-        assert len(entries()) == 1
-        assert not waits.result()
-        assert (mutex.position, entries()) == (None, [])
-
-
-def test_position_is_none_before_and_without_fairness(table):
-    assert fair().position is None
-    with Mutex.for_key("b") as mutex:
-        assert mutex.position is None
-
-
-def test_long_label_is_cut_at_a_character(table, pool):
-    with held_elsewhere("a"), waiter("ä" * 100, pool, timeout=1) as (_, waits):
+    with held_elsewhere("a"), waiter("ä" * 100, pool, timeout=3) as (mutex, waits):
         [entry] = entries()
+        # its label is cut at a character
         assert len(entry.encode()) in (63, 64)
         assert table.get("a").waiters == ["ä" * 23]
-        waits.result()
-        assert table.get("a").waiters == []
+        assert not waits.result()
+        assert (mutex.position, table.get("a").waiters, entries()) == (None, [], [])
 
 
-def test_reentrant_and_attached_locks_are_fair(table, pool):
+def test_reentrant_and_attached_locks_are_fair(table):
+    assert fair().position is None
     with fair(reentrant=True) as mutex, mutex:
-        pass
+        assert mutex.position is None
     mutex = fair()
     mutex.acquire()
     with Mutex.attach(mutex.detach(), fair=True) as attached:
@@ -159,88 +136,54 @@ def test_reentrant_and_attached_locks_are_fair(table, pool):
 # -- the dead -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dead", [1, 3])
-def test_dead_waiters_are_passed(table, dead):
-    with held_elsewhere("a"), ThreadPoolExecutor(1) as pool:
-        stand(*[f"{n}{DEAD[1:]}" for n in range(dead)])
-        with waiter("b", pool) as (mutex, waits):
-            Mutex.for_key("a").force_release()
-            since = time.monotonic()
-            assert waits.result()
-            took = time.monotonic() - since
-            assert PATIENCE + (dead - 1) * STEP - 0.1 < took < PATIENCE + (dead - 1) * STEP + SLACK
-            assert entries() == []
-            mutex.release()
-
-
-def test_line_of_dead_waiters_costs_nothing_if_the_lock_was_free_for_long(table):
+@pytest.mark.parametrize(
+    ("dead", "free_for", "wait"),
+    [
+        *((1, 0, PATIENCE), (3, 0, PATIENCE + 2 * STEP)),
+        *((1, 4, PATIENCE - 4), (2, patience(2) + SLACK, 0)),
+    ],
+)
+def test_dead_waiters_are_passed_when_the_lock_was_free_for_long_enough(
+    table, dead, free_for, wait
+):
     with held_elsewhere("a"):
         pass
-    stand(DEAD, f"1{DEAD[1:]}")
-    time.sleep(patience(2) + SLACK)
-    assert fair().acquire(blocking=False)
-    assert entries() == []
-
-
-def test_time_for_which_the_lock_was_free_before_counts(table):
-    with held_elsewhere("a"):
-        pass
-    stand(DEAD)
-    time.sleep(4)
+    stand(*[f"{n}{DEAD[1:]}" for n in range(dead)])
+    time.sleep(free_for)
     since = time.monotonic()
-    with fair():
-        assert PATIENCE - 4 < time.monotonic() - since < PATIENCE - 4 + SLACK
-    assert entries() == []
+    with fair(timeout=wait and wait + SLACK):
+        assert time.monotonic() - since > wait - 0.1
+        assert entries() == []
 
 
-def test_line_behind_a_dead_holder_moves(table, pool):
+@pytest.mark.parametrize("dated", [True, False])
+def test_line_behind_a_dead_holder_moves_also_without_server_time(table, pool, monkeypatch, dated):
     with held_elsewhere("a", lease=10):
         stand(DEAD)
-        with waiter("b", pool) as (mutex, waits):
+        if not dated:
+            Wire(monkeypatch).drop_dates("GetItem", "UpdateItem")
+        with waiter("b", pool) as (_, waits):
             since = time.monotonic()
             assert waits.result()
-            assert 10 + PATIENCE - 1 < time.monotonic() - since < 10 + PATIENCE + 2 * SLACK
-            mutex.release()
+            assert 10 + PATIENCE - dated < time.monotonic() - since < 10 + PATIENCE + 2 * SLACK
 
 
-def test_dead_waiter_is_passed_without_server_time(table, monkeypatch):
-    wire = Wire(monkeypatch)
-    with held_elsewhere("a", lease=10):
-        stand(DEAD)
-        wire.drop_dates("GetItem", "UpdateItem")
-        since = time.monotonic()
-        assert fair().acquire()
-        assert 10 + PATIENCE < time.monotonic() - since < 10 + PATIENCE + 2 * SLACK
+def test_row_written_by_an_older_version_has_no_date(table):
+    """It does not say since when it is free: waiters go by their own clocks."""
+    with held_elsewhere("a"):
+        pass
+    LockItem._get_connection().update_item("a", actions=[LockItem.free_since.remove()])
+    stand(DEAD)
+    since = time.monotonic()
+    assert fair().acquire()
+    assert PATIENCE <= time.monotonic() - since < PATIENCE + SLACK
 
 
-def test_dead_first_and_busy_takers_do_not_stop_the_line(table, pool):
-    """Takers that are not fair leave the lock free for 20 ms at a time."""
-    busy = True
-
-    def take():
-        while busy:
-            with Mutex.for_key("a", model=Elsewhere):
-                time.sleep(0.02)
-            time.sleep(0.02)
-
-    with fair():
-        stand(DEAD)
-        taking = pool.submit(take)
-        with waiter("b", pool) as (mutex, waits):
-            pass
-    assert waits.result(timeout=60)
-    # it passes whoever stands before it, and removes nobody, who may live
-    assert entries() == [DEAD]
-    mutex.release()
-    busy = False
-    taking.result()
-
-
-def test_full_line_is_waited_for_outside(table, pool, monkeypatch):
+def test_full_line_is_waited_for_outside(table, pool, sent):
     with held_elsewhere("a"):
         stand(*[f"{n:016}|" for n in range(MOST_WAITING)])
         mutex = fair()
-        sent = Wire(monkeypatch).sent
+        sent.clear()
         waits = pool.submit(mutex.acquire)
         time.sleep(10)
         assert mutex.position is None
@@ -278,56 +221,29 @@ def test_waiter_whose_row_is_deleted_takes_the_lock_as_a_newcomer(table, pool):
         mutex.release()
 
 
-def test_first_in_line_takes_what_is_broken_by_force(table, pool):
-    with held_elsewhere("a"), waiter("b", pool) as (first, waits), waiter("c", pool) as (second, _):
-        assert LockItem.force_release("a")
-        assert waits.result()
-        assert second.position == 1
-        first.release()
-    until(lambda: second.held)
-    second.release()
-
-
-def test_row_written_by_an_older_version_has_no_date(table):
-    """It does not say since when it is free: waiters go by their own clocks."""
-    with held_elsewhere("a"):
-        pass
-    LockItem._get_connection().update_item("a", actions=[LockItem.free_since.remove()])
-    stand(DEAD)
-    since = time.monotonic()
-    assert fair().acquire()
-    assert PATIENCE <= time.monotonic() - since < PATIENCE + SLACK
-
-
-def test_fairness_that_is_not_offered_is_refused(accounts, table):
+def test_fairness_that_is_not_offered_is_refused(accounts, ledger):
     for call in (
         lambda: Mutex.for_keys(["a", "b"], fair=True),
         lambda: Mutex.for_keys(["a", fair("b")]),
         lambda: Mutex.any_of(["a", "b"], fair=True),
         lambda: Semaphore.for_key("a", permits=2, fair=True),
+        lambda: ledger.locked_all(["a"], fair=True),
     ):
         with pytest.raises(TypeError, match="fair=True is for the lock of one key"):
             call()
-    for call in (
-        lambda: accounts.locked("a", fair=True),
-        lambda: accounts.locked_all(["a", "b"], fair=True),
-    ):
+    for call in (accounts.locked, lambda key, **fair: accounts.locked_all([key], **fair)):
         with pytest.raises(TypeError, match="fair needs a lock_model"):
-            call()
+            call("a", fair=True)
 
 
 def test_lock_of_a_row_in_the_lock_table_is_fair(ledger, pool):
     with ledger.locked("a", fair=True):
-        waiting = ledger.locked("a", fair=True)
-        waits = pool.submit(waiting.acquire)
-        until(lambda: waiting.position == 0)
+        mutex = ledger.locked("a", fair=True)
+        waits = pool.submit(mutex.acquire)
+        until(lambda: mutex.position == 0)
     assert waits.result()
-    waiting.release()
-    named = Mutex.for_row(ledger, "a", fair=True)
-    assert named.acquire(blocking=False)
-    named.release()
-    with pytest.raises(TypeError, match="fair=True is for the lock of one key"):
-        ledger.locked_all(["a"], fair=True)
+    mutex.release()
+    assert Mutex.for_row(ledger, "a", fair=True).acquire(blocking=False)
 
 
 def test_decorated_function_waits_in_line(table, pool):
@@ -377,112 +293,98 @@ def test_tasks_wait_in_order_and_leave_when_they_are_cancelled(table):
 # -- faults -------------------------------------------------------------------------------------
 
 
-def test_join_whose_answer_is_lost_stands_once(scene):
-    with Mutex.for_key(scene.key, model=scene.there) as holder, ThreadPoolExecutor(1) as pool:
-        scene.proxy.next(drop_answer(), drop_answer(), op="join")
-        mutex = Mutex.for_key(scene.key, model=scene.here, fair=True)
-        waits = pool.submit(mutex.acquire)
-        until(lambda: mutex.position == 0)
-        assert [seen.applied for seen in scene.proxy.of("join")] == [True, False, False]
-        assert len(scene.there.get(scene.key, consistent_read=True).waiters) == 1
-        holder.release()
-        assert waits.result()
-        mutex.release()
-        holder.acquire()
+@pytest.fixture
+def held(scene):
+    """The scene's lock is held by the other client."""
+    with scene.other():
+        yield
+
+
+def test_join_whose_answer_is_lost_stands_once(scene, held, pool):
+    scene.proxy.next(drop_answer(), drop_answer(), op="join")
+    mutex = scene.mutex(fair=True)
+    pool.submit(mutex.acquire, timeout=5)
+    until(lambda: mutex.position == 0)
+    assert scene.applied("join") == [True, False, False]
+    assert len(scene.row.waiters) == 1
 
 
 def test_late_join_stands_in_line_until_it_counts_as_dead(scene):
     """It is applied after its waiter has left: those behind it wait as for a dead one."""
-    with Mutex.for_key(scene.key, model=scene.there) as holder:
+    with scene.other():
         join = late()
         scene.proxy.next(join, op="join")
         scene.proxy.always(drop_request(), op="join")
-        mutex = Mutex.for_key(scene.key, model=scene.here, timeout=1, fair=True)
+        mutex = scene.mutex(timeout=1, fair=True)
         with pytest.raises(UpdateError):
             mutex.acquire()
         assert mutex.position is None
-        assert [seen.applied for seen in scene.proxy.of("leave")] == [False]
+        assert scene.applied("leave") == [False]
         join.apply()
-        assert len(scene.there.get(scene.key, consistent_read=True).waiters) == 1
-        holder.release()
-        since = time.monotonic()
-        other = Mutex.for_key(scene.key, model=scene.there, fair=True)
-        assert other.acquire()
-        assert time.monotonic() - since < PATIENCE + SLACK
-        other.release()
-        holder.acquire()
+        assert len(scene.row.waiters) == 1
+    assert scene.other(fair=True).acquire(timeout=PATIENCE + SLACK)
 
 
-def test_release_that_is_applied_late_makes_nobody_dead(scene):
+def test_release_that_is_applied_late_makes_nobody_dead(scene, pool):
     """It says that the lock has been free since it was sent; whoever has seen the lock held meanwhile knows better."""
-    holder = Mutex.for_key(scene.key, model=scene.here, lease=100, auto_renew=False)
-    with ThreadPoolExecutor(1) as pool:
-        holder.acquire()
-        release = late()
-        scene.proxy.next(release, op="release")
-        scene.proxy.always(drop_request(), op="release")
-        with suppress(UpdateError):
-            holder.release()
-        raw = scene.there._get_connection()
-        raw.update_item(scene.key, actions=[LockItem.waiting.set([DEAD])])
-        mutex = Mutex.for_key(scene.key, model=scene.there, fair=True)
-        waits = pool.submit(mutex.acquire)
-        time.sleep(30)
-        assert mutex.position == 1
-        since = time.monotonic()
-        release.apply()
-        assert waits.result()
-        assert time.monotonic() - since >= PATIENCE - LONGEST_POLL
-        mutex.release()
+    holder = scene.mutex(lease=100, auto_renew=False)
+    holder.acquire()
+    release = late()
+    scene.proxy.next(release, op="release")
+    scene.proxy.always(drop_request(), op="release")
+    with suppress(UpdateError):
+        holder.release()
+    raw = scene.there._get_connection()
+    raw.update_item(scene.key, actions=[LockItem.waiting.set([DEAD])])
+    mutex = scene.other(fair=True, timeout=60)
+    waits = pool.submit(mutex.acquire)
+    time.sleep(30)
+    assert mutex.position == 1
+    since = time.monotonic()
+    release.apply()
+    assert waits.result()
+    assert time.monotonic() - since >= PATIENCE - LONGEST_POLL
 
 
-def test_leave_that_fails_is_logged(scene, caplog):
-    with Mutex.for_key(scene.key, model=scene.there):
-        scene.proxy.always(drop_request(), op="leave")
-        mutex = Mutex.for_key(scene.key, model=scene.here, owner="she", timeout=1, fair=True)
-        assert not mutex.acquire()
-        assert "'she' still stands in line" in caplog.text
-        assert len(scene.there.get(scene.key, consistent_read=True).waiters) == 1
+def test_leave_that_fails_is_logged(scene, held, caplog):
+    scene.proxy.always(drop_request(), op="leave")
+    assert not scene.mutex(owner="she", timeout=1, fair=True).acquire()
+    assert "'she' still stands in line" in caplog.text
+    assert len(scene.row.waiters) == 1
 
 
-def test_leave_finds_its_place_though_the_line_has_moved(scene):
-    with Mutex.for_key(scene.key, model=scene.there), ThreadPoolExecutor(1) as pool:
-        first = Mutex.for_key(scene.key, model=scene.there, timeout=5, fair=True)
-        waits = pool.submit(first.acquire)
-        until(lambda: first.position == 0)
-        # it polls once in 2 s, and does not see that the other has left
-        mutex = Mutex.for_key(scene.key, model=scene.here, timeout=5.5, poll=(2, 2), fair=True)
-        assert not mutex.acquire()
-        assert not waits.result()
-        assert [seen.applied for seen in scene.proxy.of("leave")][-1]
-        assert scene.there.get(scene.key, consistent_read=True).waiters == []
+def test_leave_finds_its_place_though_the_line_has_moved(scene, held, pool):
+    first = scene.other(timeout=5, fair=True)
+    waits = pool.submit(first.acquire)
+    until(lambda: first.position == 0)
+    # it polls once in 2 s, and does not see that the other has left
+    assert not scene.mutex(timeout=5.5, poll=(2, 2), fair=True).acquire()
+    assert not waits.result()
+    assert scene.applied("leave")[-1]
+    assert scene.row.waiters == []
 
 
-def test_answer_to_a_join_that_is_not_dynamodbs_is_no_place(scene):
-    with Mutex.for_key(scene.key, model=scene.there):
-        scene.proxy.next(answer_with(Reply(200, b"{}", DYNAMODBS)), op="join")
-        mutex = Mutex.for_key(scene.key, model=scene.here, timeout=5, fair=True)
-        assert not mutex.acquire()
-        assert len(scene.proxy.of("join")) == 2
-        assert scene.there.get(scene.key, consistent_read=True).waiters == []
+def test_answer_to_a_join_that_is_not_dynamodbs_is_no_place(scene, held):
+    scene.proxy.next(answer_with(Reply(200, b"{}", DYNAMODBS)), op="join")
+    assert not scene.mutex(timeout=5, fair=True).acquire()
+    assert len(scene.proxy.of("join")) == 2
+    assert scene.row.waiters == []
 
 
-def test_read_that_is_out_of_date_is_repeated(scene, monkeypatch):
+def test_read_that_is_out_of_date_is_repeated(scene, held, pool):
     """It shows the row from before the join."""
-    with Mutex.for_key(scene.key, model=scene.there), ThreadPoolExecutor(1) as pool:
-        item = scene.there._get_connection().get_item(scene.key)["Item"]
-        before = Reply(200, json.dumps({"Item": item}).encode(), DYNAMODBS)
-        mutex = Mutex.for_key(scene.key, model=scene.here, fair=True, timeout=10)
-        scene.proxy.next(answer_with(before), op="GetItem")
-        waits = pool.submit(mutex.acquire)
-        time.sleep(3)
-        reads = [seen.body["ConsistentRead"] for seen in scene.proxy.of("GetItem")]
-        assert reads[:3] == [False, True, False]
-        assert len(scene.proxy.of("join")) == 1
-        assert not waits.result()
+    item = scene.there._get_connection().get_item(scene.key)["Item"]
+    before = Reply(200, json.dumps({"Item": item}).encode(), DYNAMODBS)
+    scene.proxy.next(answer_with(before), op="GetItem")
+    waits = pool.submit(scene.mutex(fair=True, timeout=10).acquire)
+    time.sleep(3)
+    reads = [seen.body["ConsistentRead"] for seen in scene.proxy.of("GetItem")]
+    assert reads[:3] == [False, True, False]
+    assert len(scene.proxy.of("join")) == 1
+    assert not waits.result()
 
 
-def test_task_that_is_cancelled_while_its_last_poll_hangs_leaves_the_line(scene):
+def test_task_that_is_cancelled_while_its_last_poll_hangs_leaves_the_line(scene, held):
     """The cancellation is thrown at the request that leaves the line, before that is sent."""
 
     async def play():
@@ -496,6 +398,5 @@ def test_task_that_is_cancelled_while_its_last_poll_hangs_leaves_the_line(scene)
         await asyncio.wait([task])
         assert task.cancelled()
 
-    with Mutex.for_key(scene.key, model=scene.there):
-        asyncio.run(play())
-        assert scene.there.get(scene.key, consistent_read=True).waiters == []
+    asyncio.run(play())
+    assert scene.row.waiters == []

@@ -3,14 +3,14 @@
 import re
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 
 import pytest
 from botocore.client import BaseClient
-from driving import handle, send_renewal
+from driving import Driven, handle, send_renewal
 from hearing import until
 from row_scene import arrives_in_vain, delete, every_write, save, update
+from scene import held
 
 from dev.faultproxy import (
     Fault,
@@ -26,55 +26,49 @@ from dev.faultproxy import (
     through,
 )
 from pynamodb_mutex import Mutex
-from pynamodb_mutex._runtime.process import RENEWAL_WORKERS
-from pynamodb_mutex.testing import FakeClock
+from pynamodb_mutex._operations.renew import renew_in_background
+from pynamodb_mutex._runtime.process import RENEWAL_WORKERS, current_process
 
-GENEROUS = 60.0
 LONG = 100.0
 """Seconds for which an answer is waited for: whoever waits for less does not wait for it."""
+
+
+def renewing_threads():
+    return {t for t in threading.enumerate() if t.name.startswith("pynamodb-mutex")}
+
+
+def test_short_locks_share_one_thread_and_those_that_need_none_have_none(table):
+    with Mutex.for_key("k", auto_renew=False):
+        assert renewing_threads() == set()
+    seen = set()
+    for i in range(30):
+        with Mutex.for_key(f"k{i % 3}", lease=30.0):
+            seen |= renewing_threads()
+    assert [thread.name for thread in seen] == ["pynamodb-mutex-renewer"]
 
 
 def test_200_locks_of_one_process_live_on_a_few_threads(table, monkeypatch):
     """With 30 ms added to each request."""
     original = BaseClient._make_api_call
-
-    def later(*args):
-        time.sleep(0.03)
-        return original(*args)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", later)
-    locks = [Mutex.for_key(f"lock-{i}", lease=20.0) for i in range(200)]
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(Mutex.acquire, locks))
-        for _ in range(21):  # longer than a lease
-            time.sleep(1)
-            assert 0 < len(renewing_threads()) <= RENEWAL_WORKERS + 1
-        assert all(mutex.held and not mutex.lost for mutex in locks)
-        list(pool.map(Mutex.release, locks))
+    monkeypatch.setattr(
+        BaseClient, "_make_api_call", lambda *args: time.sleep(0.03) or original(*args)
+    )
+    locks = [held(Mutex.for_key(f"lock-{i}", lease=20.0)) for i in range(200)]
+    for _ in range(21):  # longer than a lease
+        time.sleep(1)
+        assert 0 < len(renewing_threads()) <= RENEWAL_WORKERS + 1
+    assert all(mutex.held and not mutex.lost for mutex in locks)
+    for mutex in locks:
+        mutex.release()
     until(lambda: not renewing_threads())
 
 
-def test_renewal_that_waited_until_the_lock_was_lost_is_not_sent(table, proxy, clock):
-    goes_on, told = threading.Event(), threading.Event()
-    proxy.always(stall(goes_on), op="renew")
-    here = through(proxy, table, read_timeout=LONG)
-    for i in range(RENEWAL_WORKERS):
-        assert Mutex.for_key(f"hangs-{i}", model=here, lease=300.0).acquire(blocking=False)
-    clock.advance(101)
-    proxy.wait(RENEWAL_WORKERS, "renew")
-    waits = Mutex.for_key("waits", model=here, lease=30.0, on_lost=lambda _: told.set())
-    assert waits.acquire(blocking=False)
-    clock.advance(11)
-    until(lambda: waits._latest.together.is_queued)
-    clock.advance(20)
-    assert told.wait(GENEROUS)
-    with Mutex.for_key("lives", model=here, lease=30.0) as lives:
-        clock.advance(11)
-        until(lambda: lives._latest.together.is_queued)  # behind that one
-        proxy.clear()
-        goes_on.set()
-        until(lambda: any(key_of(seen) == "lives" for seen in proxy.of("renew")))
-    assert not any(key_of(seen) == "waits" for seen in proxy.of("renew"))
+def test_renewal_whose_turn_comes_when_the_lock_is_lost_is_not_sent(here, proxy, clock):
+    mutex = held(Mutex.for_key("k", model=here, lease=30.0, auto_renew=False))
+    renewal = Driven(renew_in_background(current_process(), [mutex._latest.together]))
+    clock.advance(31)
+    assert renewal.until_it_waits() is None
+    assert proxy.of("renew") == []
 
 
 def test_no_third_renewal_is_sent_while_two_hang(table, proxy):
@@ -92,24 +86,16 @@ def test_no_third_renewal_is_sent_while_two_hang(table, proxy):
         assert len(proxy.of("renew")) > 3
 
 
-def key_of(seen):
-    return seen.body["Key"]["key"]["S"]
-
-
-def test_renewal_that_arrives_after_a_later_one_leaves_the_later_end(table, here, proxy):
+def test_renewal_that_meets_a_later_end_leaves_it_if_it_is_its_own(table, here, proxy):
     with Mutex.for_key("k", model=here, lease=30.0) as mutex:
         # on its way, it is overtaken by another
         proxy.next(after(mutex.renew), op="renew")
         mutex.renew()
-        assert mutex.held
         later, overtaken = proxy.of("renew")
         assert (later.applied, overtaken.applied) == (True, False)
-        assert table.get("k").expires_at == end_of(later)
-        assert end_of(overtaken) < end_of(later)
-
-
-def test_renewal_that_meets_a_later_end_of_another_hand_goes_beyond_it(table, here, proxy):
-    with Mutex.for_key("k", model=here, lease=30.0) as mutex:
+        assert end_of(overtaken) < end_of(later) == table.get("k").expires_at
+        proxy.start_anew()
+        # that of another hand
         end = round(table.get("k").expires_at + 100, 3)
         table._get_connection().update_item("k", actions=[table.expires_at.set(end)])
         mutex.renew()
@@ -129,12 +115,6 @@ class Dates:
 @pytest.fixture
 def dates(proxy):
     return Dates(proxy)
-
-
-@pytest.fixture
-def clock():
-    with FakeClock() as clock:
-        yield clock
 
 
 def test_renewal_of_a_short_lease_comes_before_an_end_that_came_nearer(here, proxy, dates, clock):
@@ -208,20 +188,6 @@ def end_of(seen, name="expires_at"):
     return float(seen.body["ExpressionAttributeValues"][placeholder]["N"])
 
 
-def renewing_threads():
-    return {t for t in threading.enumerate() if t.name.startswith("pynamodb-mutex")}
-
-
-def test_short_locks_share_one_thread_and_those_that_need_none_have_none(table):
-    with Mutex.for_key("k", auto_renew=False):
-        assert renewing_threads() == set()
-    seen = set()
-    for i in range(30):
-        with Mutex.for_key(f"k{i % 3}", lease=30.0):
-            seen |= renewing_threads()
-    assert [thread.name for thread in seen] == ["pynamodb-mutex-renewer"]
-
-
 def before_the_answer(act):
     """Applied, and answered after something else has happened."""
 
@@ -259,28 +225,6 @@ def ends_written(any_scene):
     ]
 
 
-def test_saves_never_move_the_end_back(row_scene):
-    row = row_scene.locked()
-    lock, stop = row.row_lock, threading.Event()
-
-    def renew():
-        while not stop.is_set():
-            lock.renew()
-
-    with ThreadPoolExecutor() as pool:
-        renewing = pool.submit(renew)
-        for n in range(30):
-            save(row, str(n))
-        stop.set()
-        renewing.result(60)
-    ends = ends_written(row_scene)
-    assert ends == sorted(set(ends))
-    assert end_in_row(row_scene) == ends[-1]
-    assert (row_scene.row.balance, row_scene.row.last) == (30, "29")
-    assert len(row_scene.proxy.of("renew")) > 3
-    lock.release()
-
-
 @pytest.mark.parametrize(
     ("faults", "applied"),
     [
@@ -310,117 +254,94 @@ def test_save_that_meets_a_renewal_is_applied_once(row_scene, faults, applied):
 
 
 def test_renewal_that_meets_a_save_sent_later_is_no_loss(row_scene):
-    lost = []
-    with row_scene.lock(on_lost=lost.append) as row:
-        row_scene.proxy.next(after(lambda: save(row)), op="renew")
-        row.row_lock.renew()
-        assert row_scene.row.balance == 1
-        ends = ends_written(row_scene)
-        assert ends == sorted(set(ends))
-        assert row.is_locked
-    assert lost == []
+    row = row_scene.locked()
+    row_scene.proxy.next(after(lambda: save(row)), op="renew")
+    row.row_lock.renew()
+    assert row_scene.row.balance == 1
+    ends = ends_written(row_scene)
+    assert ends == sorted(set(ends))
+    assert row.is_locked
 
 
 @pytest.mark.parametrize("write", [update, delete])
 def test_other_writes_do_not_mind_a_renewal(row_scene, write):
-    with row_scene.lock() as row:
-        op = row_scene.op(write.__name__)
-        row_scene.proxy.next(after(row.row_lock.renew), op=op)
-        write(row)
-        assert row_scene.applied(op) == [True]
+    row, op = row_scene.locked(), row_scene.op(write.__name__)
+    row_scene.proxy.next(after(row.row_lock.renew), op=op)
+    write(row)
+    assert row_scene.applied(op) == [True]
 
 
-def test_save_renews_and_update_does_not(row_scene):
-    with FakeClock() as clock:
-        row = row_scene.locked(auto_renew=False)
-        clock.advance(20)
-        update(row)
-        assert row.row_lock.remaining < 10
-        before = end_in_row(row_scene)
-        save(row)
-        assert row.row_lock.remaining > 28
-        assert end_in_row(row_scene) > before
-        clock.advance(20)
-        assert row.is_locked
-        row.row_lock.release()
+def test_save_renews_unless_beyond_max_hold_and_update_does_not(row_scene, clock):
+    row = row_scene.locked(auto_renew=False, max_hold=25)
+    lock = row.row_lock
+    clock.advance(20)
+    update(row)
+    assert lock.remaining < 10
+    before = end_in_row(row_scene)
+    save(row)
+    assert lock.remaining > 28
+    assert end_in_row(row_scene) > before
+    clock.advance(10)
+    left = lock.remaining
+    save(row)
+    assert lock.remaining <= left
+    assert row_scene.row.balance == 3
 
 
 @pytest.mark.parametrize("fault", [drop_answer, drop_request])
 def test_save_that_is_repeated_renews_no_further_than_what_was_applied(row_scene, fault):
-    with FakeClock() as clock:
-        row = row_scene.locked(auto_renew=False)
-
-        def wait():
-            clock.advance(20)
-
-        row_scene.proxy.next(fault(then=wait), op="PutItem")
-        saving = threading.Thread(target=save, args=(row,))
-        saving.start()
-        while saving.is_alive():
-            clock.advance(0.05)  # for the pause before the repeat
-            time.sleep(0.02)
-        if fault is drop_answer:
-            # its repeat was refused, so it brought nothing
-            assert row.row_lock.remaining < 10
-        else:
-            assert row.row_lock.remaining > 25
-        row.row_lock.release()
+    row = row_scene.locked(auto_renew=False)
+    row_scene.proxy.next(fault(then=lambda: time.sleep(20)), op="PutItem")
+    save(row)
+    if fault is drop_answer:
+        # its repeat was refused, so it brought nothing
+        assert row.row_lock.remaining < 10
+    else:
+        assert row.row_lock.remaining > 25
 
 
 @pytest.mark.parametrize("write", [save, update])
 def test_saves_that_come_often_renew_and_updates_do_not(row_scene, write):
-    with FakeClock() as clock, row_scene.lock() as row:
-        for _ in range(5):  # more than two renewals' time
-            clock.advance(5)
-            write(row)
-        if write is save:
-            assert row_scene.proxy.of("renew") == []
-        else:
-            row_scene.proxy.wait(1, "renew")
-
-
-def test_save_beyond_max_hold_does_not_renew(row_scene):
-    with FakeClock() as clock, row_scene.lock(max_hold=5, auto_renew=False) as row:
-        clock.advance(10)
-        left = row.row_lock.remaining
-        save(row)
-        assert row.row_lock.remaining <= left
-        assert row_scene.row.balance == 1
+    row = row_scene.locked()
+    for _ in range(5):  # more than two renewals' time
+        time.sleep(5)
+        write(row)
+    assert (row_scene.proxy.of("renew") == []) == (write is save)
 
 
 @every_write
-def test_renewal_refused_because_a_write_unlocked_is_no_loss(row_scene, write):
+@pytest.mark.parametrize("first", ["write", "renewal"])
+def test_renewal_that_meets_a_write_that_unlocks_is_no_loss(row_scene, write, first):
     lost = []
-    row = row_scene.locked(on_lost=lost.append)
+    row = row_scene.locked(on_lost=lost.append, auto_renew=False)
     lock, op = row.row_lock, row_scene.op(write.__name__)
-    # after the write was applied, and before its answer comes
-    row_scene.proxy.next(drop_answer(then=lambda: send_renewal(lock._latest)), op=op)
-    write(row, **({} if write is delete else {"unlock": True}))
+
+    def renew():
+        send_renewal(lock._latest)
+
+    def unlock():
+        write(row, **({} if write is delete else {"unlock": True}))
+
+    if first == "write":
+        # applied, and its answer has not come yet
+        row_scene.proxy.next(drop_answer(then=renew), op=op)
+        unlock()
+    else:
+        row_scene.proxy.next(after(unlock), op="renew")
+        renew()
     assert row_scene.applied("renew") == [False]
+    assert row_scene.is_free
     assert not lock.lost
     time.sleep(0.2)
     assert lost == []
 
 
-def test_renewal_under_way_when_a_write_unlocks_is_no_loss(row_scene):
-    lost = []
-    row = row_scene.locked(on_lost=lost.append, auto_renew=False)
-    lock = row.row_lock
-    row_scene.proxy.next(after(lambda: save(row, unlock=True)), op="renew")
-    send_renewal(lock._latest)
-    assert row_scene.applied("renew") == [False]
-    assert row_scene.is_free
-    assert not lock.lost
-    assert lost == []
-
-
 def test_hung_renewal_delays_no_save(row_scene):
-    until = threading.Event()
-    with FakeClock() as clock, row_scene.lock() as row:
-        row_scene.proxy.next(stall(until), op="renew")
-        clock.advance(11)
-        row_scene.proxy.wait(1, "renew")
-        save(row)
-        assert row.row_lock._latest.together.renewals_under_way
-        until.set()
+    answered = threading.Event()
+    row = row_scene.locked()
+    row_scene.proxy.next(stall(answered), op="renew")
+    row_scene.proxy.wait(1, "renew")
+    save(row)
+    assert row.row_lock._latest.together.renewals_under_way
+    answered.set()
     assert row_scene.row.balance == 1

@@ -27,7 +27,6 @@ from dev.faultproxy import (
     through,
 )
 from pynamodb_mutex import LockItem, Loss, Mutex
-from pynamodb_mutex.testing import FakeClock
 
 BATCH = "BatchExecuteStatement"
 LEASE = 120.0
@@ -52,13 +51,6 @@ class Several:
 
     def renew(self):
         send_renewal(*self.holds)
-
-    def again(self):
-        """Renew each by itself, as the renewal loop does after a batch whose answer showed nothing."""
-        for hold in self.holds:
-            assert batch_of(hold) is None
-            send_renewal(hold)
-        assert all(self.held())
 
     def row(self, place):
         return self.scene.there.get(self.keys[place], consistent_read=True)
@@ -132,28 +124,6 @@ def test_batch_asks_for_just_what_a_single_renewal_asks_for(several):
     assert {key for row in rows for key in row.attribute_values} == set(alone)
 
 
-@pytest.mark.parametrize("fault", [drop_answer, apply_then_500, drop_request, throttle])
-def test_batch_without_an_answer_is_no_loss_extends_no_belief_and_is_repeated_one_by_one(
-    several, fault
-):
-    believed, before = several.believed(), several.ends()
-    several.scene.proxy.next(fault(), op=BATCH)
-    several.renew()
-    assert several.believed() == believed
-    assert all(hold.together.due() < hold.ends for hold in several.holds)
-    applied = several.ends()
-    if fault in {drop_answer, apply_then_500}:
-        assert all(new > old for new, old in zip(applied, before, strict=True))
-    several.again()
-    assert all(new > old for new, old in zip(several.ends(), applied, strict=True))
-    assert requests(several.scene) == [BATCH, "renew", "renew", "renew"]
-    # and then together again
-    assert several.batches
-    assert None not in {batch_of(hold) for hold in several.holds}
-    several.renew()
-    assert requests(several.scene)[-1] == BATCH
-
-
 def edited(change):
     """Let the engine's answer to a batch be changed: what it says of the statements."""
 
@@ -183,6 +153,7 @@ CUT = edited(lambda responses: responses[1:])
 @pytest.mark.parametrize(
     ("fault", "goes_on"),
     [
+        *((fault(), True) for fault in (drop_answer, apply_then_500, drop_request, throttle)),
         (failing("ThrottlingError"), True),
         (failing("TransactionConflict"), True),
         (failing("ConditionalCheckFailed"), True),  # by an engine that shows no row
@@ -196,7 +167,7 @@ CUT = edited(lambda responses: responses[1:])
         (None, False),  # an engine fails in its own way
     ],
 )
-def test_batch_that_is_not_allowed_not_known_or_shows_nothing_is_repeated_one_by_one(
+def test_batch_that_shows_nothing_is_no_loss_extends_no_belief_and_is_repeated_one_by_one(
     several, fault, goes_on, monkeypatch, caplog
 ):
     original = BaseClient._make_api_call
@@ -206,28 +177,32 @@ def test_batch_that_is_not_allowed_not_known_or_shows_nothing_is_repeated_one_by
             raise NotImplementedError(operation)
         return original(client, operation, kwargs)
 
-    believed = several.believed()
+    believed, before = several.believed(), several.ends()
     if fault is None:
         monkeypatch.setattr(BaseClient, "_make_api_call", unknown)
     else:
         several.scene.proxy.next(fault, op=BATCH)
     several.renew()
+    applied = several.ends()
+    if fault is not None and fault.name in {"drop_answer", "apply_then_500"}:
+        assert all(new > old for new, old in zip(applied, before, strict=True))
     assert several.believed() == believed
     assert all(several.held())
     assert several.batches is goes_on
-    assert [batch_of(hold) for hold in several.holds] == [None] * 3
     assert ("cannot be renewed by batches" in caplog.text) is (fault in (CUT, None))
-    several.again()
+    for hold in several.holds:
+        # as the renewal loop does after that
+        assert batch_of(hold) is None
+        assert hold.together.due() < hold.ends
+        send_renewal(hold)
     assert several.later_than(believed)
+    assert all(new > old for new, old in zip(several.ends(), applied, strict=True))
     assert requests(several.scene)[-3:] == ["renew"] * 3
+    assert (None not in {batch_of(hold) for hold in several.holds}) is goes_on
 
 
 def test_late_batch_moves_no_end_back_and_revives_nothing(several):
     scene = several.scene
-
-    def rows():
-        return [several.row(place).to_simple_dict() for place in range(3)]
-
     several.renew()
     (batch,) = scene.proxy.of(BATCH)
     several.renew()
@@ -235,69 +210,58 @@ def test_late_batch_moves_no_end_back_and_revives_nothing(several):
     released.release()
     assert scene.there.force_release(taken.key)
     with Mutex.for_key(taken.key, model=scene.there) as other:
-        before = rows()
+        before = [several.row(place).to_simple_dict() for place in range(3)]
         reply = scene.proxy.replay(batch)
         codes = [each.get("Error", {}).get("Code") for each in reply.body["Responses"]]
         assert codes == ["ConditionalCheckFailed"] * 3
-        assert rows() == before
+        assert [several.row(place).to_simple_dict() for place in range(3)] == before
         assert other.held
 
 
-def test_batch_that_is_applied_twice_counts_once(several):
+def test_batch_that_is_applied_twice_or_overtaken_is_no_loss(several):
     several.scene.proxy.next(duplicate("second"), op=BATCH)
     believed = several.believed()
     several.renew()  # the second is refused, and shows the end that was asked for
-    assert all(several.held())
     assert several.later_than(believed)
     assert requests(several.scene).count("renew") == 0
-
-
-def test_batch_that_meets_a_later_end_of_another_hand_goes_beyond_it(several):
-    scene, key = several.scene, several.keys[0]
-    end = round(several.ends()[0] + 100, 3)
-    scene.there._get_connection().update_item(key, actions=[scene.there.expires_at.set(end)])
-    with FakeClock():  # so that what failed is not repeated in the background meanwhile
-        several.renew()
-        assert several.ends()[0] == end
-        send_renewal(several.holds[0])
-        assert several.ends()[0] == pytest.approx(end + 0.001, abs=0.0001)
-    assert several.mutexes[0].remaining < LEASE + 1
-
-
-def test_batch_that_is_overtaken_leaves_the_later_end(several):
     several.scene.proxy.next(after(several.mutexes[0].renew), op=BATCH)
     several.renew()
     assert several.ends()[0] == several.holds[0].own.expires_at
     assert all(several.held())
 
 
+def test_batch_that_meets_a_later_end_of_another_hand_goes_beyond_it(several):
+    scene, key = several.scene, several.keys[0]
+    end = round(several.ends()[0] + 100, 3)
+    scene.there._get_connection().update_item(key, actions=[scene.there.expires_at.set(end)])
+    several.renew()
+    assert several.ends()[0] == end
+    send_renewal(several.holds[0])
+    assert several.ends()[0] == pytest.approx(end + 0.001, abs=0.0001)
+    assert several.mutexes[0].remaining < LEASE + 1
+
+
 def test_locks_released_meanwhile_are_left_out(several):
-    several.mutexes[0].release()
+    first, second, third = several.mutexes
+    several.scene.proxy.next(after(first.release), op=BATCH)
     several.renew()
-    (batch,) = several.scene.proxy.of(BATCH)
-    assert len(batch.body["Statements"]) == 2
-    several.mutexes[1].release()
-    several.renew()
-    assert requests(several.scene) == [BATCH, "renew"]
-    several.mutexes[2].release()
-    several.renew()
-    assert requests(several.scene) == [BATCH, "renew"]
-
-
-def test_release_while_a_batch_is_under_way_is_a_release(several):
-    several.scene.proxy.next(after(several.mutexes[0].release), op=BATCH)
-    several.renew()
-    assert several.held() == [False, True, True]
-    assert not several.mutexes[0].lost
+    assert (several.held(), first.lost) == ([False, True, True], False)
     assert several.row(0).expires_at is None
+    several.renew()
+    second.release()
+    several.renew()
+    third.release()
+    several.renew()
+    assert requests(several.scene) == [BATCH, BATCH, "renew"]
+    sizes = [len(batch.body["Statements"]) for batch in several.scene.proxy.of(BATCH)]
+    assert sizes == [3, 2]
 
 
-def test_end_that_is_answered_slowly_counts_from_before_the_sending(several):
-    with FakeClock() as clock:
-        sent = clock.now()
-        several.scene.proxy.next(after(lambda: clock.advance(5)), op=BATCH)
-        several.renew()
-        assert max(end for _, end in several.believed()) <= sent + LEASE
+def test_end_that_is_answered_slowly_counts_from_before_the_sending(several, clock):
+    sent = clock.now()
+    several.scene.proxy.next(after(lambda: clock.advance(5)), op=BATCH)
+    several.renew()
+    assert max(end for _, end in several.believed()) <= sent + LEASE
 
 
 def test_two_acquisitions_of_one_lock_are_not_put_into_one_batch(several):
@@ -351,7 +315,7 @@ def test_rows_with_other_names_and_a_range_key_are_renewed_by_batches(scene):
         mutex.release()
 
 
-def test_in_the_background_many_are_renewed_by_few_requests(table, monkeypatch):
+def test_in_the_background_many_are_renewed_by_few_requests(table, monkeypatch, clock):
     sent = []
     original = BaseClient._make_api_call
 
@@ -360,16 +324,10 @@ def test_in_the_background_many_are_renewed_by_few_requests(table, monkeypatch):
         return original(self, operation, kwargs)
 
     mutexes = [Mutex.for_key(f"k{i}", lease=30.0) for i in range(60)]
-    with FakeClock() as clock:
-        for mutex in mutexes:
-            mutex.acquire()
-            clock.advance(0.01)
-        ends = [mutex.remaining for mutex in mutexes]
-        monkeypatch.setattr(BaseClient, "_make_api_call", record)
-        clock.advance(9.5)  # when the first is due
-        until(lambda: sum(n for n in sent if isinstance(n, int)) >= 60)
-        until(lambda: all(mutex.remaining > 25 for mutex in mutexes))
-        assert sorted(sent) == [10, 25, 25]
-        assert max(ends) < 31
     for mutex in mutexes:
-        mutex._latest.forget()
+        mutex.acquire()
+        clock.advance(0.01)
+    monkeypatch.setattr(BaseClient, "_make_api_call", record)
+    clock.advance(9.5)  # when the first is due
+    until(lambda: all(mutex.remaining > 25 for mutex in mutexes))
+    assert sorted(sent) == [10, 25, 25]

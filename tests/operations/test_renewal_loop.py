@@ -1,307 +1,101 @@
-"""The schedule of renewals and the loop that handles it: driven by hand, in a time of its own."""
+"""The schedule of renewals, and the loop that handles it."""
 
-import math
-import random
+import time
 
 import pytest
+from botocore.client import BaseClient
+from lock_items import Elsewhere
 
-from pynamodb_mutex._operations import renew
-from pynamodb_mutex._operations.effects import Start, Wait
-from pynamodb_mutex._operations.events import Log
-from pynamodb_mutex._operations.renew import (
-    LINGER,
-    LONGEST_SLEEP,
-    MOST_TOGETHER,
-    SHORTEST_SLEEP,
-    renewal_loop,
-)
-from pynamodb_mutex._operations.shared import RenewalSchedule, Shared
-from pynamodb_mutex._runtime.notifications import RECEIVERS
-
-
-class Loop:
-    """The renewal loop of a process, in a time that the test moves."""
-
-    def __init__(self, monkeypatch):
-        self.time = 1000.0
-        self.shared = Shared(lambda: self.time, random.uniform, lambda: "", RECEIVERS)
-        self.schedule = self.shared.schedule
-        self.sent = []
-        self.wait = Wait(-math.inf)
-        self.steps = None
-        monkeypatch.setattr(renew, "renew_in_background", lambda _, several: several)
-        monkeypatch.setattr(renew, "_batch_of", lambda member: member.batch)
-
-    def add(self, *members):
-        for member in members:
-            self.schedule.add(member, member.due())
-        self.settle()
-
-    @property
-    def runs(self):
-        return self.steps is not None
-
-    def settle(self):
-        """Let the loop do what is due, until it waits or has ended."""
-        if self.schedule.is_wanted and not self.runs:
-            self.schedule.is_wanted, self.schedule.runs = False, True
-            self.shared.now = self.time
-            self.steps = renewal_loop(self.shared)
-        while self.runs and (self.time >= self.wait.until or self.schedule.wakeup.rung):
-            self.schedule.wakeup.rung = False
-            self.shared.now = self.time
-            try:
-                effect = next(self.steps)
-            except StopIteration:
-                self.steps, effect = None, Wait(-math.inf)
-            if isinstance(effect, Start):
-                self.sent.append(list(effect.operation))
-                self.wait = Wait(-math.inf)
-            else:
-                self.wait = effect
-
-    def advance(self, seconds):
-        end = self.time + seconds
-        while self.runs and self.wait.until <= end:
-            self.time = max(self.time, self.wait.until)
-            self.settle()
-        self.time = end
-        self.settle()
-
-
-@pytest.fixture
-def loop(monkeypatch):
-    return Loop(monkeypatch)
+from pynamodb_mutex import Mutex
+from pynamodb_mutex._operations.held import Held
+from pynamodb_mutex._operations.shared import RenewalSchedule
 
 
 class Member:
-    """Due at one time; once handled, at the next."""
-
-    def __init__(self, loop, *delays, sends=False, batch=None, early=0.0):
-        self.dues = [loop.time + delay for delay in delays]
-        self.handled = []
-        self.sends = sends
-        self.batch = batch
-        self.loop = loop
-        self._early = early
+    def __init__(self, schedule, due):
+        self.at = due
+        schedule.add(self, due)
 
     def due(self):
-        return self.dues[0] if self.dues else math.inf
-
-    def early(self):
-        return self._early
-
-    def is_to_be_renewed(self, ahead):
-        if self.loop.time + ahead < self.dues[0]:
-            return False
-        self.handled.append(self.loop.time)
-        self.dues.pop(0)
-        return self.sends
+        return self.at
 
 
-def test_members_are_handled_when_they_are_due_in_order_and_not_once_removed(loop):
-    start = loop.time
-    late, early, removed = Member(loop, 10, 20), Member(loop, 9.5, sends=True), Member(loop, 9)
-    loop.add(late, early, removed)
-    for _ in range(2):
-        loop.schedule.remove(removed)
-    loop.advance(9)
-    assert (late.handled, early.handled) == ([], [])
-    loop.advance(12)
-    assert late.handled == [start + 10, start + 20]
-    assert early.handled == [start + 9.5]
-    assert removed.handled == []
-    # a renewal is started for those that are to be renewed
-    assert loop.sent == [[early]]
-
-
-def test_member_that_is_never_due_is_not_scheduled(loop):
-    loop.add(Member(loop))
-    assert not loop.runs
-    member = Member(loop, 1)
-    loop.add(member)
-    member.dues = []
-    loop.schedule.refresh(member)
-    assert loop.schedule.is_empty
-    loop.advance(2)
-    assert not member.handled
-
-
-def test_earlier_time_wakes_the_loop_and_a_later_one_does_not(loop):
-    member = Member(loop, 0.9)
-    loop.add(member)
-    later = Member(loop, 5)
-    loop.schedule.add(later, later.due())
-    assert not loop.schedule.wakeup.rung
-    urgent = Member(loop, 0)
-    loop.schedule.add(urgent, urgent.due())
-    assert loop.schedule.wakeup.rung
-    loop.settle()
-    assert urgent.handled
-    member.dues = [loop.time]
-    loop.schedule.refresh(member)
-    loop.settle()
-    assert member.handled
-
-
-def test_later_time_voids_the_entry_of_the_earlier(loop):
-    member, start = Member(loop, 1), loop.time
-    loop.add(member)
-    member.dues = [start + 5]
-    loop.schedule.refresh(member)
-    loop.advance(10)
-    assert member.handled == [start + 5]
-
-
-def test_refresh_asks_again_and_does_not_add(loop):
-    loop.schedule.refresh(Member(loop, 0))
-    assert loop.schedule.is_empty
-    assert not loop.schedule.is_wanted
-    members = [Member(loop, 100) for _ in range(5)]
-    loop.add(*members)
-    for member in members[:3]:
-        member.dues = [loop.time]
-    loop.schedule.refresh_all()
-    loop.settle()
-    assert [len(member.handled) for member in members] == [1, 1, 1, 0, 0]
-
-
-# -- batches ------------------------------------------------------------------------------------
-
-
-def test_those_of_one_batch_that_are_due_soon_are_sent_together(loop):
-    def member(delay, **options):
-        return Member(loop, delay, 99, sends=True, **{"batch": "a", "early": 0.5, **options})
-
-    first, second, alone = member(1), member(1.5), member(1.2, batch=None)
-    patient, other, later = member(1.3, early=0.1), member(1.4, batch="b"), member(1.6)
-    gone = member(1.1)
-    loop.add(first, second, alone, patient, other, later, gone)
-    loop.schedule.remove(gone)
-    loop.advance(1)
-    assert loop.sent == [[first, second], [other]]
-    assert [each.handled for each in (alone, patient, later)] == [[], [], []]
-    loop.advance(1)
-    # the one without a batch takes nobody along
-    assert loop.sent[2:] == [[alone], [patient], [later]]
-    assert patient.handled == [pytest.approx(loop.time - 0.7)]
-    assert gone.handled == []
-
-
-def test_batch_has_no_more_members_than_dynamodb_takes(loop):
-    members = [Member(loop, 1, sends=True, batch="a") for _ in range(2 * MOST_TOGETHER + 1)]
-    silent = Member(loop, 1, batch="a")
-    loop.add(silent, *members)
-    loop.advance(1)
-    assert sorted(map(len, loop.sent)) == [1, MOST_TOGETHER, MOST_TOGETHER]
-    assert silent.handled
-
-
-# -- robustness ---------------------------------------------------------------------------------
-
-
-def test_member_that_is_always_due_is_not_handled_at_once_again(loop):
-    class Stuck(Member):
-        """Due in the past, whatever happens."""
-
-        def due(self):
-            return self.loop.time - 1
-
-        def is_to_be_renewed(self, ahead):
-            self.handled.append(self.loop.time)
-            return False
-
-    stuck, other = Stuck(loop), Member(loop, SHORTEST_SLEEP)
-    loop.add(stuck, other)
-    assert len(stuck.handled) == 1
-    loop.advance(SHORTEST_SLEEP * 1.5)
-    assert len(stuck.handled) == 2
-    assert other.handled
-
-
-def test_member_that_is_refreshed_while_it_is_handled_keeps_the_newer_time(loop):
-    """What it returns may be out of date: an answer came in between."""
-
-    class Answered(Member):
-        def due(self):
-            due = super().due()
-            if self.handled and not self.dues[1:]:
-                self.dues = [self.loop.time + 1, math.inf]
-                self.loop.schedule.refresh(self)
-                return 500.0 + self.loop.time
-            return due
-
-    member = Answered(loop, 1, 600)
-    loop.add(member)
-    loop.advance(1)
-    assert loop.schedule.next_due() <= loop.time + 1
-
-
-def test_member_that_is_removed_while_it_is_handled_is_not_put_back(loop):
-    class Ended(Member):
-        def is_to_be_renewed(self, ahead):
-            self.loop.schedule.remove(self)
-            return super().is_to_be_renewed(ahead)
-
-    member = Ended(loop, 1, 2)
-    loop.add(member)
-    loop.advance(5)
-    assert len(member.handled) == 1
-
-
-def test_member_that_fails_does_not_end_the_others(loop):
-    class Failing(Member):
-        def is_to_be_renewed(self, ahead):
-            super().is_to_be_renewed(ahead)
-            raise LookupError("mine")
-
-    failing, other = Failing(loop, 1, 1, 1), Member(loop, 2, sends=True)
-    loop.add(failing, other)
-    loop.advance(1)
-    assert len(failing.handled) == 1
-    loop.advance(1)
-    assert loop.sent == [[other]]
-    # again, but not at once
-    assert len(failing.handled) == 2
-    (first, *_) = loop.shared.outbox
-    assert isinstance(first, Log)
-    assert "what was due could not be done" in first.message
-
-
-# -- the end ------------------------------------------------------------------------------------
-
-
-def test_loop_ends_after_a_while_without_work_and_begins_again(loop):
-    loop.add(Member(loop, 30 * LINGER))
-    loop.advance(30 * LINGER)
-    loop.advance(LINGER - LONGEST_SLEEP)
-    assert loop.runs
-    loop.advance(2 * LONGEST_SLEEP)
-    assert not loop.runs
-    assert not loop.schedule.runs
-    again = Member(loop, 0)
-    loop.add(again)
-    assert again.handled
-
-
-def test_loop_goes_on_as_long_as_the_system_refuses_a_thread(loop, monkeypatch):
-    loop.add(Member(loop, 1))
-    monkeypatch.setattr(Shared, "waits_for_threads", True)
-    loop.advance(10 * LINGER)
-    assert loop.runs
-    monkeypatch.setattr(Shared, "waits_for_threads", False)
-    loop.advance(2 * LINGER)
-    assert not loop.runs
-
-
-def test_removed_members_do_not_pile_up(loop):
+def test_earlier_time_wakes_the_loop_and_a_later_one_does_not():
     schedule = RenewalSchedule()
-    members = [Member(loop, 100.0) for _ in range(3)]
+    schedule.wakes_at = 5.0
+    Member(schedule, 9.0)
+    assert not schedule.wakeup.rung
+    Member(schedule, 4.0)
+    assert schedule.wakeup.rung
+
+
+def test_member_is_put_back_unless_it_was_asked_again_or_removed_while_it_was_handled():
+    schedule = RenewalSchedule()
+    members = asked, removed, other = [Member(schedule, 1.0) for _ in range(3)]
+    assert [schedule.take_due(1.0) for _ in range(4)] == [*members, None]
+    asked.at = 2.0
+    schedule.refresh(asked)
+    schedule.remove(removed)
     for member in members:
-        schedule.add(member, member.due())
+        schedule.put_back(member, 9.0)
+    assert schedule.next_due() == 2.0
+    assert [schedule.take_due(9.0) for _ in range(3)] == [asked, other, None]
+
+
+def test_removed_members_do_not_pile_up():
+    schedule = RenewalSchedule()
+    members = [Member(schedule, 100.0) for _ in range(3)]
     for _ in range(500):
-        member = Member(loop, 50.0)
-        schedule.add(member, member.due())
-        schedule.remove(member)
+        schedule.remove(Member(schedule, 50.0))
     assert len(schedule._heap) < 120
-    assert [schedule.take_due(loop.time + 100.0) for _ in range(4)] == [*members, None]
+    assert [schedule.take_due(100.0) for _ in range(4)] == [*members, None]
+
+
+@pytest.mark.parametrize(
+    ("key", "count"), [("stuck", range(8900, 9020)), ("failing", range(80, 100))]
+)
+def test_lock_that_is_always_due_or_cannot_be_handled_does_not_end_the_renewal_of_others(
+    table, monkeypatch, caplog, key, count
+):
+    due, handle, handled = Held.due, Held.is_to_be_renewed, []
+
+    def is_to_be_renewed(held, ahead):
+        handled.append(held.claims[0].key)
+        if handled[-1] == "failing":
+            raise LookupError("mine")
+        return handle(held, ahead)
+
+    monkeypatch.setattr(Held, "is_to_be_renewed", is_to_be_renewed)
+    monkeypatch.setattr(Held, "due", lambda held: held.claims[0].key != "stuck" and due(held))
+    assert Mutex.for_key(key).acquire()
+    with Mutex.for_key("good") as good:
+        time.sleep(10)
+        handled.clear()
+        time.sleep(90)
+        assert good.held
+    # not at once: after SHORTEST_SLEEP, or LONGEST_SLEEP if it failed
+    assert handled.count(key) in count
+    assert ("what was due could not be done" in caplog.text) is (key == "failing")
+
+
+def test_locks_of_one_connection_that_are_due_soon_share_a_request(table, monkeypatch):
+    sent, original, began = [], BaseClient._make_api_call, time.monotonic()
+
+    def record(self, operation, kwargs):
+        sent.append((round(time.monotonic() - began, 1), len(kwargs.get("Statements", [1]))))
+        return original(self, operation, kwargs)
+
+    for at, key, options in (
+        (0, "first", {}),
+        (0.8, "of another connection", {"model": Elsewhere}),
+        (1.0, "second", {}),
+        (3.0, "later", {}),
+        (11.5, "patient", {"lease": 30}),
+        (15.25, "too short for a batch", {"lease": 15}),
+        (17.55, "too short to take others along", {"lease": 15}),
+    ):
+        time.sleep(began + at - time.monotonic())
+        assert Mutex.for_key(key, **{"lease": 60, **options}).acquire()
+    monkeypatch.setattr(BaseClient, "_make_api_call", record)
+    time.sleep(began + 23 - time.monotonic())
+    assert sent == [(19.8, 2), (19.8, 1), (20.2, 1), (21.4, 1), (22.5, 1), (22.8, 1)]

@@ -3,12 +3,10 @@
 import asyncio
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 from accounts import Account, Elsewhere, Ledger
-from driving import acquiring
-from hearing import until
+from driving import acquiring, waiting
 from pynamodb.attributes import UnicodeAttribute
 from stores import QueueFor
 from worker import Fork
@@ -24,7 +22,7 @@ from pynamodb_mutex import (
 from pynamodb_mutex._operations.contender import Caller
 from pynamodb_mutex._runtime.callers import acting_as, caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
-from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
+from pynamodb_mutex.testing import expire, held_elsewhere
 
 LONG = 60.0
 
@@ -42,47 +40,19 @@ def semaphore(permits=1, **options):
     return Semaphore.for_key("a", permits=permits, **options)
 
 
-def queue_of(key):
-    return QueueFor(LockItem, key)
+def queue_turns():
+    return QueueFor(LockItem, "a").turns
 
 
-def in_thread(action):
-    """Let another thread act, and wait for it."""
-    thread = threading.Thread(target=action)
-    thread.start()
-    thread.join(LONG)
+@pytest.fixture
+def taken(pool):
+    """Let another thread take a lock; return how it is released."""
 
+    def take(lock):
+        assert pool.submit(lock.acquire).result(LONG)
+        return lock.release
 
-@contextmanager
-def held_meanwhile(lock):
-    """Let another thread hold a lock inside the block, until it ends or the event is set."""
-    taken, leave = threading.Event(), threading.Event()
-
-    def hold():
-        with lock:
-            taken.set()
-            assert leave.wait(LONG)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert taken.wait(LONG)
-    try:
-        yield leave
-    finally:
-        leave.set()
-        thread.join(LONG)
-
-
-def soon(action):
-    """Let another thread act as soon as this one waits for the lock on the key a."""
-
-    def act():
-        until(lambda: queue_of("a").turns)
-        action()
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    return thread
+    return take
 
 
 # -- refused ---------------------------------------------------------------------------------------
@@ -180,35 +150,41 @@ def test_function_that_calls_itself_under_its_lock_is_refused():
     assert not mutex().locked()
 
 
-def test_lock_that_was_attached_is_an_own_one():
+def test_lock_that_was_attached_is_an_own_one_of_whoever_attached_or_entered_it(pool):
     giver = mutex()
     giver.acquire()
     attached = Mutex.attach(giver.detach(), owner="attached")
     with pytest.raises(MutexAlreadyHeldError, match="owner 'attached'"):
         mutex().acquire()
-    attached.release()
+    attached = pool.submit(Mutex.attach, attached.detach()).result(LONG)
+    driven = acquiring(mutex(), True, -1)
+    assert driven.until_it_waits() is not None
+    driven.interrupt()
+    with attached, pytest.raises(MutexAlreadyHeldError):
+        mutex().acquire()
 
 
-def test_wait_behind_a_wait_of_the_same_thread_is_refused():
+def test_wait_behind_a_wait_of_the_same_thread_is_refused(taken):
     """A signal handler runs while its thread waits, and the thread waits on when it returns."""
-    with held_meanwhile(mutex()):
-        interrupted = acquiring(mutex(owner="outer"), True, LONG)
-        interrupted.step()
-        with pytest.raises(MutexAlreadyHeldError, match="'outer'"):
-            mutex().acquire()
-        interrupted.interrupt()
+    taken(mutex())
+    interrupted = waiting(mutex(owner="outer"))
+    with pytest.raises(MutexAlreadyHeldError, match="'outer'"):
+        mutex().acquire()
+    interrupted.interrupt()
 
 
 # -- not refused -----------------------------------------------------------------------------------
 
 
-def test_wait_for_what_was_released_or_lost_goes_on():
-    for end in (
-        Mutex.release,
-        Mutex.detach,
-        lambda _: LockItem.force_release("a"),
-        lambda _: expire("a"),
-    ):
+def test_wait_for_what_was_released_or_lost_goes_on(clock):
+    def ended_unnoticed(_):
+        clock.advance(2)
+        assert QueueFor(LockItem, "a").holder is not None
+
+    def forced(_):
+        LockItem.force_release("a")
+
+    for end in (Mutex.release, Mutex.detach, forced, lambda _: expire("a"), ended_unnoticed):
         holder = mutex(lease=1, auto_renew=False)
         assert holder.acquire()
         end(holder)
@@ -217,65 +193,28 @@ def test_wait_for_what_was_released_or_lost_goes_on():
         waiter.release()
 
 
-def test_wait_for_what_has_ended_unnoticed_goes_on():
-    with FakeClock() as clock:
-        assert mutex(lease=1, auto_renew=False).acquire()
-        clock.advance(2)
-        assert queue_of("a").holder is not None
-        # the wait may succeed, so it begins
-        driven = acquiring(mutex(), True, -1)
-        assert driven.step() is not None
-        driven.interrupt()
-
-
-def test_wait_for_a_lock_that_another_thread_took_goes_on():
-    """Though this one may release it, as any may."""
-    taken = mutex()
-    in_thread(taken.acquire)
-    helper = soon(taken.release)
-    assert mutex().acquire()
-    helper.join(LONG)
-
-
-def test_lock_that_another_thread_attached_is_an_own_one_once_this_one_enters_it():
-    giver, made = mutex(), []
-    giver.acquire()
-    ticket = giver.detach()
-    in_thread(lambda: made.append(Mutex.attach(ticket)))
-    (attached,) = made
-    driven = acquiring(mutex(), True, -1)
-    assert driven.until_it_waits() is not None
-    driven.interrupt()
-    with attached, pytest.raises(MutexAlreadyHeldError):
-        mutex().acquire()
-
-
-def test_wait_for_any_of_several_goes_on_if_others_hold_one_of_them():
-    with mutex(), held_meanwhile(Mutex.for_key("b")) as leave:
-        threading.Timer(0.1, leave.set).start()
+def test_wait_for_what_another_thread_took_goes_on(taken):
+    """Though this one may release it, as any may; and of several keys, if it is so for one."""
+    threading.Timer(1, taken(mutex())).start()
+    with mutex():
+        threading.Timer(1, taken(Mutex.for_key("b"))).start()
         with Mutex.any_of(["a", "b"]) as waiter:
             assert waiter.key == "b"
 
 
-def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_holds():
+def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_holds(taken):
     """It may come at any instant, also just before the wait is checked."""
-    giver, taker = mutex(), mutex()
-    in_thread(giver.acquire)
-    taking = acquiring(taker, True, -1)
-    taking.until_it_waits()
-    (turn,) = queue_of("a").turns
-    behind = acquiring(mutex(), True, LONG)
-    behind.step()
-    giver.release()
-    assert queue_of("a").holder.contender is turn.contender
+    release, taker = taken(mutex()), mutex()
+    taking = waiting(taker, -1)
+    (turn,) = queue_turns()
+    behind = waiting(mutex())
+    release()
+    assert QueueFor(LockItem, "a").holder.contender is turn.contender
     assert turn.contender.stalled_holder() is None
-    assert queue_of("a").ahead_of(turn) == []
-    taking.step()
-    assert taking.until_it_waits() is None
+    assert QueueFor(LockItem, "a").ahead_of(turn) == []
+    assert taking.wake() is None
     assert taking.result is taker._latest
-    assert taker.held
     behind.interrupt()
-    taker.release()
 
 
 @pytest.mark.real("embedded")
@@ -313,11 +252,6 @@ def test_rows_that_differ_in_the_range_key_alone_are_different_locks():
 # -- tasks, and the threads of event loops ---------------------------------------------------------
 
 
-def block(lock):
-    """Take a lock as a thread does, wherever this is called."""
-    return lock.acquire()
-
-
 def test_task_that_waits_for_itself_is_refused():
     async def main():
         for holder in (AsyncMutex.for_key("a"), AsyncSemaphore.for_key("a", permits=1)):
@@ -332,28 +266,9 @@ def test_task_that_waits_for_itself_is_refused():
                         await waiter.acquire()
                     assert not await waiter.acquire(timeout=0.05)
                 with pytest.raises(MutexAlreadyHeldError, match="this thread or task"):
-                    block(Mutex.for_key(permit))
+                    Mutex.for_key(permit).acquire()
         with mutex(), pytest.raises(MutexAlreadyHeldError, match="this thread or task"):
             await AsyncMutex.for_key("a").acquire()
-
-    asyncio.run(main())
-
-
-def test_tasks_wait_for_each_other():
-    async def main():
-        async with AsyncMutex.for_key("a"):
-            waiting = asyncio.create_task(AsyncMutex.for_key("a").acquire())
-            in_a_thread = asyncio.create_task(asyncio.to_thread(block, mutex()))
-            while len(queue_of("a").turns) < 2:
-                await asyncio.sleep(0.01)
-        done, _ = await asyncio.wait(
-            {waiting, in_a_thread}, return_when=asyncio.FIRST_COMPLETED, timeout=LONG
-        )
-        assert {task.result() for task in done} == {True}
-        await asyncio.to_thread(LockItem.force_release, "a")
-        assert await waiting
-        await asyncio.to_thread(LockItem.force_release, "a")
-        assert await in_a_thread
 
     asyncio.run(main())
 
@@ -397,40 +312,31 @@ def test_warning_of_a_wait_that_blocks_the_loop_names_the_line_that_waits():
         asyncio.run(main())
 
 
-def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refused():
+def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refused(taken):
     async def main():
-        block(mutex())
+        mutex().acquire()
 
     with mutex(), pytest.raises(MutexAlreadyHeldError, match="AsyncMutex"):
         asyncio.run(main())
+    # for another thread it waits
+    threading.Timer(1, taken(mutex())).start()
+    asyncio.run(main())
 
 
-def test_wait_on_a_loops_thread_for_another_thread_goes_on():
-    async def main(leave):
-        helper = soon(leave.set)
-        waiter = mutex()
-        assert block(waiter)
-        waiter.release()
-        helper.join(LONG)
-
-    with held_meanwhile(mutex()) as leave:
-        asyncio.run(main(leave))
-
-
-def test_wait_behind_a_task_of_the_same_loop_is_refused():
+def test_wait_behind_a_task_of_the_same_loop_is_refused(taken):
     """A hand-over to that task would come to one who never runs again."""
 
     async def main():
         first = asyncio.create_task(AsyncMutex.for_key("a").acquire())
         await asyncio.sleep(0)
-        assert len(queue_of("a").turns) == 1
+        assert len(queue_turns()) == 1
         with pytest.raises(MutexAlreadyHeldError, match="AsyncMutex"):
-            block(mutex())
+            mutex().acquire()
         first.cancel()
         await asyncio.wait({first})
 
-    with held_meanwhile(mutex()):
-        asyncio.run(main())
+    taken(mutex())
+    asyncio.run(main())
 
 
 @ways
@@ -442,6 +348,5 @@ def test_wait_for_what_a_task_of_the_same_loop_takes_meanwhile_is_refused(asks):
         LockItem.force_release("a")
     with acting_as(Caller(10**9, caller().thread, "a task")):
         assert mutex(owner="a task").acquire(blocking=False)
-    driven.effect = None
     with pytest.raises(MutexAlreadyHeldError, match="'a task'"):
-        driven.until_it_waits()
+        driven.wake()

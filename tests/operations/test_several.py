@@ -3,27 +3,23 @@
 import itertools
 import random
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 
 import pytest
-from driving import acquiring, scheduled
-from group_scene import TRANSACT, Keys, kinds
+from driving import scheduled, waiting
+from group_scene import Keys, kinds
 from hearing import OnLost, hearing, until
 from lock_items import Elsewhere
 from pynamodb.exceptions import GetError
-from scene import Scene
+from scene import Scene, held
 from stores import QueueFor
 
 from dev.faultproxy import deny
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.held import Held
 from pynamodb_mutex._operations.release import release
-from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
-from pynamodb_mutex.testing import FakeClock
 
 
 def watchers(group):
@@ -44,58 +40,47 @@ def test_poll_is_one_request_for_the_keys_that_are_held(keys):
     assert keys.group().acquire(blocking=False)
 
 
-def test_release_in_the_process_wakes_the_waiter(keys):
-    holder, waiting = keys.group(1, 2), keys.group(poll=(60, 60), timeout=100)
-    with ThreadPoolExecutor() as pool:
-        assert holder.acquire()
-        acquired = pool.submit(lambda: waiting.acquire() and time.monotonic())
-        keys.scene.proxy.wait(2, TRANSACT)
-        until(lambda: watchers(waiting)[2])
-        time.sleep(5)
-        released_at = time.monotonic()
-        holder.release()
-        # at once: it would poll 60 s after its last poll
-        assert acquired.result(60) == pytest.approx(released_at, abs=0.01)
-    assert waiting.held
-    assert watchers(waiting) == [[]] * 3
-    waiting.release()
+def test_release_in_the_process_wakes_the_waiter(keys, pool):
+    holder, waiter = held(keys.group(1, 2)), keys.group(poll=(60, 60), timeout=100)
+    acquired = pool.submit(lambda: waiter.acquire() and time.monotonic())
+    time.sleep(5)
+    released_at = time.monotonic()
+    holder.release()
+    # at once: it would poll 60 s after its last poll
+    assert acquired.result(60) - released_at == pytest.approx(0, abs=0.01)
+    assert waiter.held
+    assert watchers(waiter) == [[]] * 3
 
 
 @pytest.mark.parametrize("leaves", ["by its end", "by an error", "interrupted"])
-def test_waiter_that_leaves_is_not_woken_any_more_but_the_next(keys, leaves):
-    other = keys.taken(0)
+def test_waiter_that_leaves_is_not_woken_any_more_but_the_next(keys, clock, leaves):
+    keys.taken(0)
     group = keys.group()
-    with FakeClock() as clock:
-        first, second = (acquiring(group, True, 10) for _ in range(2))
-        wakeups = [driven.until_it_waits().wakeup for driven in (first, second)]
-        assert watchers(group) == [wakeups] * 3
-        if leaves == "interrupted":
-            first.interrupt()
-        elif leaves == "by an error":
-            keys.scene.proxy.always(deny())
-            first.step()
-            with pytest.raises(GetError):
-                first.until_it_waits()
-        else:
-            clock.advance(11)
-            first.step()
-            assert first.until_it_waits() is None
-            assert first.result is None
-        assert watchers(group) == [wakeups[1:]] * 3
-        assert [wakeup.rung for wakeup in wakeups] == [False, True]
-        second.interrupt()
+    first, second = waiting(group, 10), waiting(group, 20)
+    wakeups = [first.effect.wakeup, second.effect.wakeup]
+    assert watchers(group) == [wakeups] * 3
+    if leaves == "interrupted":
+        first.interrupt()
+    elif leaves == "by an error":
+        keys.scene.proxy.always(deny())
+        with pytest.raises(GetError):
+            first.wake()
+    else:
+        clock.advance(11)
+        assert first.wake() is first.result is None
+    assert watchers(group) == [wakeups[1:]] * 3
+    assert [wakeup.rung for wakeup in wakeups] == [False, True]
+    second.interrupt()
     assert watchers(group) == [[]] * 3
-    other.release()
 
 
-def test_newcomer_lets_older_waiters_go_first(keys):
+def test_newcomer_lets_older_waiters_go_first(keys, clock):
     other = keys.taken(0)
-    older = acquiring(keys.group(), True, 20)
-    older.until_it_waits()
+    older = waiting(keys.group())
     other.release()
     keys.scene.proxy.start_anew()
-    newcomer = acquiring(keys.group(0, poll=(1, 1)), True, 20)
-    assert newcomer.until_it_waits().until > local_clock().now() + 0.5
+    newcomer = waiting(keys.group(0, poll=(1, 1)))
+    assert newcomer.effect.until > clock.now() + 0.5
     assert kinds(keys.scene.proxy) == []
     # one that does not wait need not let others go first
     assert keys.group(0).acquire(blocking=False)
@@ -103,17 +88,16 @@ def test_newcomer_lets_older_waiters_go_first(keys):
     newcomer.interrupt()
 
 
-def test_lock_that_changes_hands_is_polled_often(keys, monkeypatch):
+def test_lock_that_changes_hands_is_polled_often(keys, clock, monkeypatch):
     monkeypatch.setattr(current_process(), "uniform", lambda _, most: most)
     other = keys.taken(1)
-    waiter = acquiring(keys.group(poll=(1, 100)), True, 1000)
+    waiter = waiting(keys.group(poll=(1, 100)), 1000)
 
     def wait():
-        if waiter.effect is not None:
-            waiter.step()
-        return waiter.until_it_waits().until - local_clock().now()
+        return waiter.wake().until - clock.now()
 
-    assert [round(wait() / 3) for _ in range(2)] == [1, 3]
+    assert round((waiter.effect.until - clock.now()) / 3) == 1
+    assert round(wait() / 3) == 3
     other.release()
     again = keys.taken(1)
     assert wait() <= 3
@@ -125,39 +109,15 @@ def test_lock_that_changes_hands_is_polled_often(keys, monkeypatch):
 # -- contention ------------------------------------------------------------------------------------
 
 
-def test_groups_and_single_locks_exclude_each_other(keys):
-    inside = Counter()
-    options = {"lease": 20, "timeout": 100, "poll": (0.01, 0.05)}
-
-    def work(lock, *held):
-        for _ in range(5):
-            with lock:
-                inside.update(held)
-                time.sleep(0.005)
-                assert {inside[key] for key in held} == {1}
-                inside.subtract(held)
-
-    groups = [keys.group(*places, **options) for places in ((0, 1), (1, 2), (2, 0))]
-    others = [keys.other(place, **options) for place in (0, 1)]
-    with ThreadPoolExecutor(5) as pool:
-        working = [pool.submit(work, group, *group.keys) for group in groups]
-        working += [pool.submit(work, other, other.key) for other in others]
-        for each in working:
-            each.result(100)
-
-
-SEATS, MEALS = 5, 8
-
-
-@pytest.mark.parametrize("clients", [[LockItem], [LockItem, Elsewhere]])
-def test_dining_philosophers_all_eat_and_never_two_neighbours_at_once(table, clients):
-    """Each takes both forks or none, so nobody starves: threads of one process, and of two in turn."""
+def test_dining_philosophers_all_eat_and_never_two_neighbours_at_once(table):
+    """Each takes both forks or none, so nobody starves. They are of two processes; two neighbours of the same one."""
+    seats = range(5)
 
     def dine(seat):
-        forks = [f"fork-{seat}", f"fork-{(seat + 1) % SEATS}"]
-        options = {"model": clients[seat % len(clients)], "lease": 20, "timeout": 60}
+        forks = [f"fork-{seat}", f"fork-{(seat + 1) % 5}"]
+        options = {"model": [LockItem, Elsewhere][seat % 2], "lease": 20, "timeout": 60}
         meals = []
-        for _ in range(MEALS):
+        for _ in range(8):
             with Mutex.for_keys(forks, **options, poll=(0.01, 0.1)) as group:
                 since = time.monotonic()
                 time.sleep(random.uniform(0, 0.02))
@@ -166,18 +126,20 @@ def test_dining_philosophers_all_eat_and_never_two_neighbours_at_once(table, cli
             time.sleep(random.uniform(0, 0.02))
         return meals
 
-    with ThreadPoolExecutor(SEATS) as pool:
-        meals = [each.result(90) for each in [pool.submit(dine, seat) for seat in range(SEATS)]]
-    for fork in range(SEATS):
+    with ThreadPoolExecutor(5) as pool:
+        meals = list(pool.map(dine, seats))
+    for fork in seats:
         uses = sorted(
             (since, until, tokens[f"fork-{fork}"])
-            for each in (meals[fork], meals[fork - 1])
-            for since, until, tokens in each
+            for since, until, tokens in meals[fork] + meals[fork - 1]
         )
-        assert len(uses) == 2 * MEALS
+        assert len(uses) == 16
         for before, after in itertools.pairwise(uses):
             assert before[1] <= after[0]
             assert before[2] < after[2]
+
+
+# -- losses and releases of one --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -191,26 +153,28 @@ def calls(monkeypatch):
         return handle(self, *args)
 
     monkeypatch.setattr(Held, "is_to_be_renewed", counting)
-    return lambda held: count.get(id(getattr(held, "together", held)), 0)
+    return lambda together: count.get(id(together), 0)
+
+
+def assert_handled_no_more(together, calls, clock):
+    assert together not in scheduled()
+    clock.advance(100)
+    assert calls(together) == 0
 
 
 @pytest.mark.parametrize("lose", [Keys.force, Keys.forced_and_taken])
-def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, calls):
+def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, calls, clock):
     """Forced without this process knowing, or taken as after a pause; reported of each, once."""
     on_lost = OnLost()
-    with FakeClock() as clock, hearing(keys.scene.key) as heard:
-        group = keys.group(lease=30, on_lost=on_lost)
-        assert group.acquire()
+    with hearing(keys.scene.key) as heard:
+        group = held(keys.group(lease=30, on_lost=on_lost))
         lose(keys, 0)
         with pytest.raises(MutexLostError):
             group.members[0].release()
         # else the others would be neither renewed nor lost, and due again and again
         assert [mutex.lost for mutex in group.members] == [True] * 3
         on_lost.wait()
-        held = group._latest
-        assert held not in scheduled()
-        clock.advance(100)
-        assert calls(held) == 0
+        assert_handled_no_more(group._latest, calls, clock)
         heard.wait("lost", 3)
         assert {mutex.loss for mutex in group.members} == {group.loss}
         assert [told["loss"] for told in heard.of("lost")][:3] == [group.loss] * 3
@@ -224,42 +188,32 @@ def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, 
     assert keys.free()[1:] == [True, True]
 
 
-def test_others_are_renewed_after_one_member_was_released(keys, calls):
-    proxy = keys.scene.proxy
-    with FakeClock() as clock:
-        group = keys.group(lease=30)
-        assert group.acquire()
-        group.members[0].release()
-        other = keys.taken(0, lease=600)
-        for count in (1, 2, 3):
-            before = calls(group._latest)
-            clock.advance(10.5)
-            proxy.wait(1 + count, "TransactWriteItems")
-            until(lambda: not group._latest.is_unanswered)
-            # once for the renewal, and perhaps once more for what its answer planned
-            assert calls(group._latest) - before <= 3
-        assert not group.lost
-        assert group.members[1].held
-        assert group.members[2].held
-        group.release()
-    other.release()
+def test_others_are_renewed_after_one_member_was_released(keys, calls, clock):
+    group = held(keys.group(lease=30))
+    group.members[0].release()
+    keys.taken(0, lease=600)
+    for count in (1, 2, 3):
+        before = calls(group._latest)
+        clock.advance(10.5)
+        keys.scene.proxy.wait(1 + count, "TransactWriteItems")
+        until(lambda: not group._latest.is_unanswered)
+        # once for the renewal, and perhaps once more for what its answer planned
+        assert calls(group._latest) - before <= 3
+    assert not group.lost
+    assert group.members[1].held
+    assert group.members[2].held
 
 
-def test_loss_found_by_the_release_of_one_row_is_the_loss_of_all(rows, calls):
-    with FakeClock() as clock:
-        locks = rows.locks(lease=30)
-        assert locks.acquire()
-        held = locks._latest
-        first, *others = held.claims
-        rows.force(0)
-        with pytest.raises(MutexLostError):
-            run(current_process(), release(first))
-        assert all(claim.loss is Loss.FORCED for claim in others)
-        assert held not in scheduled()
-        clock.advance(100)
-        assert calls(held) == 0
-        with pytest.raises(MutexLostError):
-            locks.release()
+def test_loss_found_by_the_release_of_one_row_is_the_loss_of_all(rows, calls, clock):
+    locks = held(rows.locks(lease=30))
+    first, *others = locks._latest.claims
+    rows.force(0)
+    with pytest.raises(MutexLostError):
+        run(current_process(), release(first))
+    assert all(claim.loss is Loss.FORCED for claim in others)
+    assert_handled_no_more(locks._latest, calls, clock)
+    with pytest.raises(MutexLostError):
+        locks.release()
     assert rows.free() == [True] * 3
 
 
@@ -272,28 +226,24 @@ def test_loss_found_by_the_release_of_one_row_is_the_loss_of_all(rows, calls):
         (None, Mutex.release),
     ],
 )
-def test_lock_that_ended_is_not_handled_by_the_renewal_loop_again(scene, calls, end, by):
-    with FakeClock() as clock:
-        mutex = scene.mutex(lease=30)
-        assert mutex.acquire()
-        with nullcontext() if end is None else pytest.raises(MutexLostError):
-            if end is not None:
-                end(scene)
-            by(mutex)
-        assert mutex._latest.together not in scheduled()
-        clock.advance(100)
-        assert calls(mutex._latest) == 0
-
-
-def test_lease_that_ends_after_one_member_was_released_is_the_loss_of_the_others(keys):
-    on_lost = OnLost()
-    with FakeClock() as clock:
-        group = keys.group(lease=30, auto_renew=False, on_lost=on_lost)
-        assert group.acquire()
-        group.members[1].release()
-        clock.advance(31)
-        on_lost.wait()
-        assert [mutex.lost for mutex in group.members] == [True, False, True]
-        assert group._latest not in scheduled()
+def test_lock_that_ended_is_not_handled_by_the_renewal_loop_again(scene, calls, clock, end, by):
+    mutex = held(scene.mutex(lease=30))
+    if end is None:
+        by(mutex)
+    else:
+        end(scene)
         with pytest.raises(MutexLostError):
-            group.release()
+            by(mutex)
+    assert_handled_no_more(mutex._latest.together, calls, clock)
+
+
+def test_lease_that_ends_after_one_member_was_released_is_the_loss_of_the_others(keys, clock):
+    on_lost = OnLost()
+    group = held(keys.group(lease=30, auto_renew=False, on_lost=on_lost))
+    group.members[1].release()
+    clock.advance(31)
+    on_lost.wait()
+    assert [mutex.lost for mutex in group.members] == [True, False, True]
+    assert group._latest not in scheduled()
+    with pytest.raises(MutexLostError):
+        group.release()

@@ -12,14 +12,24 @@ Not here: background threads, hand-over, transactions, deletes, and locks of sev
 """
 
 import logging
+import re
+from pathlib import Path
 
 import pytest
 from driving import send_renewal
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RULE_MARKER,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 from model_clients import UNKNOWN, Call, Client, Clock, Crash, OwnClaim, Row, error, one_store
 from pynamodb.exceptions import PynamoDBException
+from test_claim_model import LockMachine
 
 from dev.simulation.table import Refusal, Tables
 from pynamodb_mutex import MutexLostError, MutexNotHeldError, RowLockedError
@@ -33,6 +43,26 @@ FAULTS = ("request_lost", "answer_lost", "delayed")
 FATES = st.sampled_from(["answered"] * 4 + ["under way"] * 2 + list(FAULTS))
 EXPIRED = st.sampled_from([True, False, False])
 FATES_OF_REPEATS = st.sampled_from(["answered", "denied", "under way"])
+
+
+def begins(kind, act):
+    """Return a step: a client that holds the lock, and does nothing else, begins a call."""
+
+    def step(self, data):
+        self.begin(data, kind, act, self.idle(holding=True))
+
+    step.__name__ = kind
+    return precondition(lambda self: self.idle(holding=True))(rule(data=st.data())(step))
+
+
+def leaves_unanswered(fault):
+    """Return a step: what becomes of a request that has no answer."""
+
+    def step(self, data):
+        self.be_unanswered(self.pick(data), fault, data)
+
+    step.__name__ = fault
+    return precondition(lambda self: self.is_under_way())(rule(data=st.data())(step))
 
 
 @settings(max_examples=150, stateful_step_count=30, suppress_health_check=list(HealthCheck))
@@ -274,18 +304,9 @@ class WriteMachine(RuleBasedStateMachine):
 
         self.begin(data, "renew", act, self.renewing())
 
-    @precondition(lambda self: self.idle(holding=True))
-    @rule(data=st.data())
-    def write(self, data):
-        def act(call):
-            call.lock.row.update([Row.text.set("written")])
-
-        self.begin(data, "write", act, self.idle(holding=True))
-
-    @precondition(lambda self: self.idle(holding=True))
-    @rule(data=st.data())
-    def save(self, data):
-        self.begin(data, "save", lambda call: call.lock.row.save(), self.idle(holding=True))
+    write = begins("write", lambda call: call.lock.row.update([Row.text.set("written")]))
+    save = begins("save", lambda call: call.lock.row.save())
+    release = begins("release", lambda call: call.lock.release())
 
     @precondition(lambda self: self.idle(holding=True))
     @rule(data=st.data(), whole=st.booleans())
@@ -297,11 +318,6 @@ class WriteMachine(RuleBasedStateMachine):
                 call.lock.row.update([Row.text.set("unlocked")], unlock=True)
 
         self.begin(data, "write_and_unlock", act, self.idle(holding=True))
-
-    @precondition(lambda self: self.idle(holding=True))
-    @rule(data=st.data())
-    def release(self, data):
-        self.begin(data, "release", lambda call: call.lock.release(), self.idle(holding=True))
 
     @precondition(
         lambda self: self.disturbed == "force" and self.standing and self.idle(holding=None)
@@ -374,20 +390,9 @@ class WriteMachine(RuleBasedStateMachine):
     def answered(self, data):
         self.be_answered(self.pick(data), data)
 
-    @precondition(is_under_way)
-    @rule(data=st.data())
-    def answer_lost(self, data):
-        self.be_unanswered(self.pick(data), "answer_lost", data)
-
-    @precondition(is_under_way)
-    @rule(data=st.data())
-    def request_lost(self, data):
-        self.be_unanswered(self.pick(data), "request_lost", data)
-
-    @precondition(is_under_way)
-    @rule(data=st.data())
-    def delayed(self, data):
-        self.be_unanswered(self.pick(data), "delayed", data)
+    answer_lost = leaves_unanswered("answer_lost")
+    request_lost = leaves_unanswered("request_lost")
+    delayed = leaves_unanswered("delayed")
 
     @precondition(is_under_way)
     @rule(data=st.data())
@@ -408,3 +413,30 @@ class WriteMachine(RuleBasedStateMachine):
 
 # thousands of calls take turns
 TestWrites = pytest.mark.unmeasured(pytest.mark.timeout(1200)(WriteMachine.TestCase))
+
+
+MODELS = Path(__file__).parents[2] / "dev" / "models"
+ONLY_IN_THE_MODEL = {
+    "time": {
+        "delayed": "what is under way stays so until a rule lets it land",
+        "lands_late": "any request may, by `lands`",
+        "clock_goes_on": "one step with `clock_stands_still`",
+    },
+    "claim": {"disown": "the library sends it by itself, when an acquire ends by a failure"},
+}
+ONLY_IN_THE_MACHINE = {
+    "time": {
+        "acquire_in_the_end": "several steps in a row that chance would seldom string together",
+        "a_dead_holders_lock_is_free_for_a_newcomer": "property 70, checked in any state",
+    },
+    "claim": {},
+}
+
+
+@pytest.mark.parametrize(("model", "machine"), [("time", LockMachine), ("claim", WriteMachine)])
+def test_formal_model_and_its_machine_have_the_same_steps(model, machine):
+    text = (MODELS / f"{model}.pml").read_text(encoding="utf-8")
+    steps = set(re.findall(r"STEP\((\w+)\)", text)) - {"name"}
+    rules = {name for name, value in vars(machine).items() if hasattr(value, RULE_MARKER)}
+    assert steps - rules == set(ONLY_IN_THE_MODEL[model])
+    assert rules - steps == set(ONLY_IN_THE_MACHINE[model])

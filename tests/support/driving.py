@@ -62,6 +62,11 @@ class Driven:
             self.go_on()
         return self.effect
 
+    def wake(self) -> Any:
+        """End its wait, and perform its effects until the next one; return that, None if it has ended."""
+        self.step()
+        return self.until_it_waits()
+
     def interrupt(self) -> None:
         """Interrupt it where it is, and let it do what it does about that."""
         try:
@@ -83,6 +88,13 @@ def acquiring(
     who = caller()
     attempt = lock._attempt(who, lock._options.patience(blocking, timeout), blocks=blocks)
     return Driven(lock._acquiring(attempt, who.number))
+
+
+def waiting(lock: ThreadHandle[Any], timeout: float = 60.0) -> Driven:
+    """Let somebody wait for a lock, driven by hand."""
+    driven = acquiring(lock, True, timeout)
+    driven.until_it_waits()
+    return driven
 
 
 def send_renewal(*several: Any) -> None:

@@ -69,117 +69,6 @@ def test_spans():
     assert spans.length([(0, 2), (1, 3)]) == 3
 
 
-FROZEN = History().frozen("c0", 1.5, 8).believe("c0.0", 1, 9).believe("c1.0", 6, 9)
-
-
-@pytest.mark.parametrize(
-    ("history", "overlaps", "excused"),
-    [
-        pytest.param(
-            History().believe("c0.0", 1, 3).believe("c1.0", 2.5, 4), [500.0], [], id="at one time"
-        ),
-        pytest.param(
-            History().believe("c0.0", 1, 3).believe("c1.0", 3, 4).believe("c1.1", 3.9, 5),
-            *([], []),
-            id="one after the other",
-        ),
-        pytest.param(FROZEN, [], [1000.0], id="who was frozen is excused"),
-        pytest.param(
-            History().frozen("c0", 1.5, 8).believe("c0.0", 1, 9).believe("c1.0", 6, 9)
-            .believe("c1.1", 9, 20).believe("c0.1", 12, 13),
-            *([1000.0], [1000.0]),
-            id="until a heartbeat can show",
-        ),
-        pytest.param(
-            History().frozen("c0", 1.5, 8, "stop_client").believe("c0.0", 1, 9)
-            .believe("c1.0", 6, 7).believe("c1.1", 7.5, 8.5),
-            *([500.0], []),
-            id="who was stopped is not excused once it is awake",
-        ),
-    ],
-)  # fmt: skip
-def test_two_believe(history, overlaps, excused):
-    found = judge.overlapping(history.events, LEASE)
-    assert found == {"overlaps": overlaps, "overlaps_excused": excused}
-
-
-def test_update_is_lost_if_it_is_overwritten_unseen_and_what_comes_late_is_distinguished():
-    def lost(history):
-        return tuple(judge.lost(history.events, "control", "control-m0").values())
-
-    history = History().write("c0.0", 1, "a", "start").write("c1.0", 2, "b", "start")
-    assert list(judge.lost(history.events, "control", "control-m0")) == [
-        "acked",
-        "lost",
-        "lost_by_late",
-    ]
-    assert lost(history) == (2, 1, 0)
-    history = History().write("c0.0", 1, "a", "start").write("c1.0", 2, "b", "a")
-    history.write("c1.0", 2.1, "b", "a", fault="duplicate")
-    assert lost(history) == (2, 0, 0)
-    # it is lost once
-    history.write("c0.0", 3, "a", "start", fault="late_duplicate").write("c1.0", 4, "c", "b")
-    assert lost(history) == (3, 0, 1)
-
-
-def test_reported_held_but_nothing_was_written():
-    history = History().claim("c0", 1.5, "c0.0-1", applied=False).acquire("c0.0", 1, 2)
-    # it emptied the row, another wrote it, and it wrote it itself, but later
-    history.claim("c0", 1.4, "__empty__").claim("c1", 1.6, "c1.0-1").claim("c0", 2.5, "c0.0-1")
-    assert judge.unwritten(history.events) == 1
-    for owner in ("c0.0", "c0.0-12"):
-        history = History().claim("c0", 1.5, owner).acquire("c0.0", 1, 2)
-        history.acquire("c1.0", 1, 3, "fail").acquire("c2.0", 1, 3, "info", error="E")
-        assert judge.unwritten(history.events) == 0
-
-
-def test_errors_by_class():
-    history = History().acquire("c0.0", 1, 2, "info", error="E").acquire("c1.0", 3, 4, "fail")
-    history.acquire("c0.0", 3, 4, "info", error="E")
-    assert judge.errors(history.events) == {"E": 2}
-
-
-@pytest.mark.parametrize(
-    ("history", "calls"),
-    [
-        pytest.param(
-            History().believe("c1.0", 1, 5).acquire("c0.0", 1, 16, "fail"), 1, id="in vain"
-        ),
-        pytest.param(History().believe("c1.0", 1, 9).acquire("c0.0", 1, 16, "fail"), 0, id="held"),
-        pytest.param(
-            History().frozen("c0", 9, 10, "partition").acquire("c0.0", 1, 16, "fail"),
-            0,
-            id="cut off",
-        ),
-        pytest.param(History().acquire("c0.0", 1, 16, "ok"), 0, id="had it"),
-        pytest.param(History().acquire("c0.0", 1, 5, "fail"), 0, id="gave up early"),
-    ],
-)
-def test_timed_out_though_nobody_held(history, calls):
-    assert len(judge.blocked(history.events, LEASE)) == calls
-
-
-def test_longest_time_in_which_nobody_held():
-    history = History().believe("c1.0", 1, 3).believe("c1.1", 8, 9).acquire("c0.0", 2, 10)
-    assert judge.longest_idle(history.events) == pytest.approx(5.0)
-    # who is away waits for nobody
-    history = History().frozen("c0", 2.5, 9, "stop_client").acquire("c0.0", 2, 10)
-    assert judge.longest_idle(history.events) == pytest.approx(1.0)
-    assert judge.longest_idle(History().believe("c1.0", 1, 3).events) == 0
-
-
-def test_take_over_counts_from_the_kill_to_another_client():
-    history = killed().acquire("c0.1", 2.5, 3).gets("c1.0", 7)
-    assert judge.takeovers(history.events) == [5.0]
-    assert judge.takeovers(killed().events) == []
-
-
-def test_newcomer_is_who_took_a_dead_ones_place_and_asks_for_the_first_time():
-    history = killed().acquire("c0.1", 20, 21.5).acquire("c0.1", 22, 29)
-    assert judge.newcomers(history.events) == [1.5]
-    assert judge.newcomers(killed().acquire("c0.1", 20, 35, "fail").events) == []
-
-
 def released(*, waits):
     history = History().acquire("c0.0", 0, 1)
     if waits:
@@ -187,24 +76,84 @@ def released(*, waits):
     return history.add(2, "release", "c0.0", phase="ok")
 
 
-@pytest.mark.parametrize(
-    ("history", "seconds"),
-    [
-        pytest.param(released(waits=True).gets("c1.0", 2.25), [0.25], id="to one who waited"),
-        pytest.param(released(waits=False).acquire("c1.0", 2.1, 2.2), [], id="came later"),
-        pytest.param(released(waits=False).acquire("c0.0", 2.1, 2.2), [], id="the same again"),
-        pytest.param(
-            released(waits=True)
-            .acquire("c2.0", 2.1, 2.2, "fail")
-            .killed("c2", 2.3)
-            .gets("c1.0", 7),
-            [],
-            id="killed meanwhile",
-        ),
-    ],
-)
-def test_hand_overs(history, seconds):
-    assert judge.hand_overs(history.events) == seconds
+def frozen(*, op="stand_still"):
+    return History().frozen("c0", 1.5, 8, op).believe("c0.0", 1, 9)
+
+
+def answered(owner):
+    """Two acquires without an answer, and one that an owner of this name has written."""
+    history = History().claim("c0", 1.5, owner).acquire("c0.0", 1, 2)
+    return history.acquire("c1.0", 1, 3, "fail").acquire("c2.0", 1, 3, "info", error="E")
+
+
+def rewritten():
+    """An update that has seen the one before it, and arrives again."""
+    history = History().write("c0.0", 1, "a", "start").write("c1.0", 2, "b", "a")
+    return history.write("c1.0", 2.1, "b", "a", fault="duplicate")
+
+
+MEASURES = {
+    "overlaps": lambda events: [*judge.overlapping(events, LEASE).values()],
+    "lost": lambda events: judge.lost(events, "control", "control-m0"),
+    "unwritten": judge.unwritten,
+    "errors": judge.errors,
+    "blocked": lambda events: len(judge.blocked(events, LEASE)),
+    "idle": judge.longest_idle,
+    "takeovers": judge.takeovers,
+    "newcomers": judge.newcomers,
+    "hand_overs": judge.hand_overs,
+}
+CASES = [
+    # ms for which two clients believed, and those of them that are excused
+    ("overlaps", [[500.0], []], History().believe("c0.0", 1, 3).believe("c1.0", 2.5, 4)),
+    ("overlaps", [[], []],
+     History().believe("c0.0", 1, 3).believe("c1.0", 3, 4).believe("c1.1", 3.9, 5)),
+    # who was frozen is excused until a heartbeat can show; who was stopped, until it is awake
+    ("overlaps", [[], [1000.0]], frozen().believe("c1.0", 6, 9)),
+    ("overlaps", [[1000.0], [1000.0]],
+     frozen().believe("c1.0", 6, 9).believe("c1.1", 9, 20).believe("c0.1", 12, 13)),
+    ("overlaps", [[500.0], []],
+     frozen(op="stop_client").believe("c1.0", 6, 7).believe("c1.1", 7.5, 8.5)),
+    # an update is lost, once, if it is overwritten unseen; what comes late is distinguished
+    ("lost", {"acked": 2, "lost": 1, "lost_by_late": 0},
+     History().write("c0.0", 1, "a", "start").write("c1.0", 2, "b", "start")),
+    ("lost", {"acked": 2, "lost": 0, "lost_by_late": 0}, rewritten()),
+    ("lost", {"acked": 3, "lost": 0, "lost_by_late": 1},
+     rewritten().write("c0.0", 3, "a", "start", "late_duplicate").write("c1.0", 4, "c", "b")),
+    # reported as held: it emptied the row, another wrote it, and it wrote it itself, but later
+    ("unwritten", 1, History().claim("c0", 1.5, "c0.0-1", applied=False).acquire("c0.0", 1, 2)
+     .claim("c0", 1.4, "__empty__").claim("c1", 1.6, "c1.0-1").claim("c0", 2.5, "c0.0-1")),
+    ("unwritten", 0, answered("c0.0")),
+    ("unwritten", 0, answered("c0.0-12")),
+    ("errors", {"E": 2}, answered("c0.0").acquire("c0.0", 3, 4, "info", error="E")),
+    # timed out, though nobody held; not if one held, it was cut off, had it, or gave up early
+    ("blocked", 1, History().believe("c1.0", 1, 5).acquire("c0.0", 1, 16, "fail")),
+    ("blocked", 0, History().believe("c1.0", 1, 9).acquire("c0.0", 1, 16, "fail")),
+    ("blocked", 0, History().frozen("c0", 9, 10, "partition").acquire("c0.0", 1, 16, "fail")),
+    ("blocked", 0, History().acquire("c0.0", 1, 16, "ok")),
+    ("blocked", 0, History().acquire("c0.0", 1, 5, "fail")),
+    # the longest time in which one waited, who was not away, and nobody held
+    ("idle", 5.0, History().believe("c1.0", 1, 3).believe("c1.1", 8, 9).acquire("c0.0", 2, 10)),
+    ("idle", 1.0, History().frozen("c0", 2.5, 9, "stop_client").acquire("c0.0", 2, 10)),
+    ("idle", 0, History().believe("c1.0", 1, 3)),
+    # a take-over counts from the kill to another client
+    ("takeovers", [5.0], killed().acquire("c0.1", 2.5, 3).gets("c1.0", 7)),
+    ("takeovers", [], killed()),
+    # a newcomer is who took a dead one's place, and asks for the first time
+    ("newcomers", [1.5], killed().acquire("c0.1", 20, 21.5).acquire("c0.1", 22, 29)),
+    ("newcomers", [], killed().acquire("c0.1", 20, 35, "fail")),
+    # a hand-over is to one who waited: not to who came later, the same again, or with a kill between
+    ("hand_overs", [0.25], released(waits=True).gets("c1.0", 2.25)),
+    ("hand_overs", [], released(waits=False).acquire("c1.0", 2.1, 2.2)),
+    ("hand_overs", [], released(waits=False).acquire("c0.0", 2.1, 2.2)),
+    ("hand_overs", [],
+     released(waits=True).acquire("c2.0", 2.1, 2.2, "fail").killed("c2", 2.3).gets("c1.0", 7)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("measure", "expected", "history"), CASES)
+def test_figure_of_a_history(measure, expected, history):
+    assert MEASURES[measure](history.events) == expected
 
 
 def figures(**calm):

@@ -8,7 +8,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from dev.simulation.answers import BYWAYS
+from dev.simulation.answers import BYWAYS, response_of
 from dev.simulation.table import Refusal, Tables
 from dev.simulation.values import SETS
 
@@ -70,22 +70,37 @@ def in_order(answer):
     }
 
 
-class InMemory:
-    """The table in memory; a refusal is returned as its code and what it shows besides."""
+class Store:
+    """Sends requests to DynamoDB Local, or to the table in memory; the table and values are filled in.
 
-    name = "table"
+    A refusal is returned as its code and the row that it shows, or of a transaction the reasons.
 
-    def __init__(self, **options):
-        self.message = ""  # of the last refusal
+    Attributes:
+        name: Of the table that a request is about if it says nothing else.
+        apply: What answers requests.
+        tables: Those in memory.
+        message: Of the last refusal.
+    """
+
+    def __init__(self, module, apply=None, **options):
         self.tables = Tables(**options)
+        self.name = f"cases-{uuid.uuid4().hex}"
+        self.apply = apply or self.tables.apply
+        self.message = ""
+        self._values = module.VALUES
+        module.fill(self)
 
     def __call__(self, operation, **request):
+        if not operation.startswith(("Batch", "List", "Transact")):
+            request = {"TableName": self.name, **valued(self._values, request)}
         try:
-            return in_order(self.tables.apply(operation, request))
+            return in_order(self.apply(operation, request))
         except Refusal as refusal:
-            self.message, reasons = refusal.message, refusal.reasons
-            more = refusal.item if reasons is None else [reason["Code"] for reason in reasons]
-            return refusal.code, in_order(more)
+            response, self.message = response_of(refusal), refusal.message
+        except ClientError as error:
+            response, self.message = error.response, error.response["Error"]["Message"]
+        reasons = [reason["Code"] for reason in response.get("CancellationReasons", ())]
+        return response["Error"]["Code"], reasons or in_order(response.get("Item"))
 
 
 @cache
@@ -94,22 +109,3 @@ def client_of(endpoint):
     # what botocore refuses by itself, DynamoDB is to refuse
     config = Config(parameter_validation=False)
     return boto3.client("dynamodb", endpoint_url=endpoint, config=config)
-
-
-class Local:
-    """DynamoDB Local; refusals as from the table in memory."""
-
-    def __init__(self, endpoint):
-        self.message = ""
-        self.name = f"cases-{uuid.uuid4().hex}"
-        self.client = client_of(endpoint)
-
-    def __call__(self, operation, **request):
-        try:
-            return in_order(self.client._make_api_call(operation, request))
-        except ClientError as error:
-            response = error.response
-            self.message = response["Error"]["Message"]
-            reasons = response.get("CancellationReasons", ())
-            more = [reason["Code"] for reason in reasons] or response.get("Item")
-            return response["Error"]["Code"], in_order(more)

@@ -6,9 +6,9 @@ Sizes, and the words of a refusal, are those of DynamoDB as far as anybody reads
 import uuid
 
 import pytest
-from table_stores import INVALID, KEY, REFUSED, SCHEMA, InMemory, n, s, valued
+from table_stores import INVALID, KEY, REFUSED, SCHEMA, Store, n, s, valued
 
-from dev.simulation.values import canonical, size_of
+from dev.simulation.values import Refusal, canonical, size_of
 
 LARGEST = 400 * 1024
 NO_TABLE = "ResourceNotFoundException"
@@ -38,27 +38,20 @@ VALUES = {
 }  # fmt: skip
 
 
-def created(store):
-    store("CreateTable", TableName=store.name, **SCHEMA)
-    put(store, ITEM)
-    return store
-
-
-def put(store, item, **more):
-    return store("PutItem", TableName=store.name, Item=item, **more)
+def fill(store):
+    store("CreateTable", **SCHEMA)
+    store("PutItem", Item=ITEM)
 
 
 def get(store, key="key"):
-    key = {"kk": s(key)}
-    return store("GetItem", TableName=store.name, Key=key, ConsistentRead=True).get("Item")
+    return store("GetItem", Key={"kk": s(key)}, ConsistentRead=True).get("Item")
 
 
 def update(store, text=None, condition=None, **more):
     """Update the item; return what becomes of it."""
     given = {"UpdateExpression": text, "ConditionExpression": condition}
     request = {name: each for name, each in given.items() if each is not None}
-    request |= {"TableName": store.name, "Key": KEY, "ReturnValues": "ALL_NEW", **more}
-    return store("UpdateItem", **valued(VALUES, request))
+    return store("UpdateItem", **{**request, "Key": KEY, "ReturnValues": "ALL_NEW", **more})
 
 
 # -- conditions -----------------------------------------------------------------------------------
@@ -103,9 +96,8 @@ def test_names_may_be_placeholders(store):
 def test_refusal_shows_the_row_if_asked(store):
     asked = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     assert update(store, None, "nn = :n7", **asked) == (REFUSED, ITEM)
-    request = {"TableName": store.name, "Key": {"kk": s("none")}, **asked}
-    refused = store("DeleteItem", ConditionExpression="attribute_exists(kk)", **request)
-    assert refused == (REFUSED, None)
+    asked |= {"Key": {"kk": s("none")}, "ConditionExpression": "attribute_exists(kk)"}
+    assert store("DeleteItem", **asked) == (REFUSED, None)
 
 
 # -- updates --------------------------------------------------------------------------------------
@@ -140,33 +132,29 @@ def test_updates(store, text):
     assert get(store) == expected
 
 
-@pytest.mark.parametrize(
-    ("which", "expected"),
-    [
-        ("NONE", None),
-        ("ALL_OLD", ITEM),
-        ("UPDATED_OLD", {"nn": n(1.5), "mm": ITEM["mm"]}),
-        ("UPDATED_NEW", {"nn": n(2), "fresh": n(2)}),
-    ],
-)
-def test_return_values_of_updates(store, which, expected):
-    answer = update(store, "SET nn = :n2, fresh = :n2 REMOVE mm.xx", ReturnValues=which)
-    assert answer == ({} if expected is None else {"Attributes": expected})
+def test_return_values(store):
+    text = "SET nn = :n2, fresh = :n2 REMOVE mm.xx"
+    for which, expected in {
+        "NONE": {},
+        "ALL_OLD": {"Attributes": ITEM},
+        "UPDATED_OLD": {"Attributes": {"nn": n(1.5), "mm": ITEM["mm"]}},
+        "UPDATED_NEW": {"Attributes": {"nn": n(2), "fresh": n(2)}},
+    }.items():
+        store("PutItem", Item=ITEM)
+        assert update(store, text, ReturnValues=which) == expected
+    store("PutItem", Item=ITEM)
+    old = {"ReturnValues": "ALL_OLD"}
+    assert store("PutItem", Item={**KEY, "nn": n(2)}, **old) == {"Attributes": ITEM}
+    assert store("DeleteItem", Key=KEY, **old) == {"Attributes": {**KEY, "nn": n(2)}}
+    assert store("DeleteItem", Key=KEY, **old) == {}
 
 
 def test_update_makes_a_row(store):
-    store("DeleteItem", TableName=store.name, Key=KEY)
+    store("DeleteItem", Key=KEY)
     assert update(store, "SET nn = :n2", "attribute_exists(kk)") == (REFUSED, None)
     assert get(store) is None
     assert update(store, "REMOVE nn", ReturnValues="UPDATED_NEW") == {}
     assert get(store) == KEY
-
-
-def test_put_and_delete_return_the_row_that_was_there(store):
-    request = {"TableName": store.name, "ReturnValues": "ALL_OLD"}
-    assert put(store, {**KEY, "nn": n(2)}, ReturnValues="ALL_OLD") == {"Attributes": ITEM}
-    assert store("DeleteItem", Key=KEY, **request) == {"Attributes": {**KEY, "nn": n(2)}}
-    assert store("DeleteItem", Key=KEY, **request) == {}
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -240,9 +228,8 @@ WORDS = [
 
 @pytest.mark.parametrize(("request_", "message"), WORDS)
 def test_words_of_refusals(store, request_, message):
-    operation, target = ("PutItem", {}) if "Item" in request_ else ("UpdateItem", {"Key": KEY})
-    request_ = valued(VALUES, {"TableName": store.name, **target, **request_})
-    assert store(operation, **request_) in {(INVALID, None), (REFUSED, None)}
+    operation, key = ("PutItem", {}) if "Item" in request_ else ("UpdateItem", {"Key": KEY})
+    assert store(operation, **{**key, **request_}) in {(INVALID, None), (REFUSED, None)}
     assert store.message == message
     assert get(store) == ITEM
 
@@ -252,7 +239,7 @@ def test_numbers_are_written_in_one_form(store):
         ("1.500", "1.5"), ("1E+2", "100"), ("-0.0", "0"), ("007", "7"), ("1e-3", "0.001"),
         ("12345678901234567890123456789012345678", "12345678901234567890123456789012345678"),
     ]:  # fmt: skip
-        put(store, {**KEY, "nn": n(text)})
+        store("PutItem", Item={**KEY, "nn": n(text)})
         assert get(store)["nn"] == n(written)
 
 
@@ -261,9 +248,9 @@ def test_values_and_keys_that_are_none(store):
         n("1" * 39), n("abc"), n("NaN"), n("1E126"), {"SS": []}, {"SS": ["x", "x"]},
         {"NS": ["1", "1.0"]}, {"L": [{"SS": []}]},
     ]:  # fmt: skip
-        assert put(store, {**KEY, "vv": value}) == (INVALID, None), value
+        assert store("PutItem", Item={**KEY, "vv": value}) == (INVALID, None), value
     for key in [{}, {"xx": s("key")}, {"kk": n(1)}, {"kk": s("")}, {**KEY, "xx": n(1)}]:
-        assert store("GetItem", TableName=store.name, Key=key) == (INVALID, None), key
+        assert store("GetItem", Key=key) == (INVALID, None), key
         assert store("GetItem", TableName="no-such-table", Key=key)[0] == NO_TABLE
 
 
@@ -275,9 +262,8 @@ def test_refusals_about_tables(store):
     assert (
         store("TransactWriteItems", TransactItems=[{"Put": {**name, "Item": KEY}}])[0] == NO_TABLE
     )
-    assert store("CreateTable", TableName=store.name, **SCHEMA)[0] == "ResourceInUseException"
-    ttl = {"AttributeName": "ttl", "Enabled": True}
-    ttl = {"TableName": store.name, "TimeToLiveSpecification": ttl}
+    assert store("CreateTable", **SCHEMA)[0] == "ResourceInUseException"
+    ttl = {"TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True}}
     store("UpdateTimeToLive", **ttl)
     assert store("UpdateTimeToLive", **ttl) == (INVALID, None)
     assert store.message == "TimeToLive is already enabled"
@@ -291,8 +277,8 @@ def test_sizes_are_counted_as_by_dynamodb(store):
     ]:  # fmt: skip
         room = LARGEST - len("kk" + "key" + "vv" + "pp") - size_of(canonical(value))
         item = {**KEY, "vv": value}
-        assert put(store, {**item, "pp": s("x" * room)}) == {}, value
-        assert put(store, {**item, "pp": s("x" * (room + 1))}) == (INVALID, None), value
+        assert store("PutItem", Item={**item, "pp": s("x" * room)}) == {}, value
+        assert store("PutItem", Item={**item, "pp": s("x" * (room + 1))}) == (INVALID, None), value
 
 
 # -- several rows ---------------------------------------------------------------------------------
@@ -353,7 +339,7 @@ def test_transactions_are_applied_once_for_each_token(store):
     later = {"ClientRequestToken": uuid.uuid4().hex}
     putting = part(store, "Put", "a", **THERE)
     assert transact(store, putting, **later)[0] == CANCELLED
-    put(store, {"kk": s("a"), "nn": n(1)})
+    store("PutItem", Item={"kk": s("a"), "nn": n(1)})
     assert transact(store, putting, **later) == {}
     assert get(store, "a") == {"kk": s("a")}
 
@@ -390,10 +376,7 @@ def execute(store, *statements):
         for text, *parameters in statements
     ]
     answer = store("BatchExecuteStatement", Statements=requests)
-    if isinstance(answer, tuple):
-        return answer
-    assert all(each.pop("TableName", store.name) == store.name for each in answer["Responses"])
-    return answer["Responses"]
+    return answer["Responses"] if isinstance(answer, dict) else answer
 
 
 SETTING = (
@@ -408,13 +391,14 @@ def test_statements_have_outcomes_of_their_own(store):
     written, refused = execute(
         store, (SETTING, N2, X, K, s("text"), N2), (SETTING, N2, X, s("none"), s("text"), N2)
     )
-    assert written == {"Item": {"nn": N2, "new": X}}
-    assert refused == {"Error": {"Code": "ConditionalCheckFailed"}}
+    name = {"TableName": store.name}
+    assert written == {**name, "Item": {"nn": N2, "new": X}}
+    assert refused == {**name, "Error": {"Code": "ConditionalCheckFailed"}}
     expected = ITEM | {"nn": N2, "new": X}
     assert get(store) == expected
     assert get(store, "none") is None
     (refused,) = execute(store, (SETTING, N2, X, K, s("text"), N2))
-    assert refused == {"Error": {"Code": "ConditionalCheckFailed", "Item": expected}}
+    assert refused["Error"] == {"Code": "ConditionalCheckFailed", "Item": expected}
 
 
 @pytest.mark.parametrize(
@@ -445,10 +429,8 @@ def test_statements_have_outcomes_of_their_own(store):
 )
 def test_statements(store, statement, outcome):
     (answer,) = execute(store, statement)
-    if outcome == WRONG:
-        assert answer["Error"]["Code"] == WRONG
-    else:
-        assert answer == ({"Item": outcome} if outcome else {})
+    error = answer.get("Error", {}).get("Code")
+    assert (error or answer.get("Item", {})) == outcome
     assert (get(store) == ITEM) is (outcome == WRONG)
 
 
@@ -483,17 +465,15 @@ def test_updates_that_do_not_fit_cancel_a_transaction(memory):
 
 def test_cancelled_transactions_show_the_rows_if_asked(memory):
     asked = part(memory, "Put", "key", **NOT_THERE, ReturnValuesOnConditionCheckFailure="ALL_OLD")
-    with pytest.raises(Exception, match="TransactionCanceled") as raised:
-        memory.tables.apply(
-            "TransactWriteItems",
-            {"TransactItems": [asked, part(memory, "Delete", "gone", **THERE)]},
-        )
+    items = [asked, part(memory, "Delete", "gone", **THERE)]
+    with pytest.raises(Refusal) as raised:
+        memory.tables.apply("TransactWriteItems", {"TransactItems": items})
     assert [reason.get("Item") for reason in raised.value.reasons] == [ITEM, None]
 
 
-def test_transaction_tokens_are_forgotten_after_ten_minutes():
+def test_transaction_tokens_are_forgotten_after_ten_minutes(request):
     now = 0.0
-    memory = created(InMemory(clock=lambda: now))
+    memory = Store(request.module, clock=lambda: now)
     adding = part(memory, "Update", "key", UpdateExpression="ADD nn :n1")
     for minute, number in ((0, 2.5), (10, 2.5), (11, 3.5)):
         now = 60.0 * minute
@@ -520,7 +500,7 @@ def test_busy_tables_leave_parts_of_batches_unprocessed(memory):
 
 def test_answers_and_requests_are_no_doors_to_the_rows(memory):
     item = {**KEY, "ll": {"L": [{"M": {}}]}, "ss": {"SS": ["x"]}}
-    put(memory, item)
+    memory("PutItem", Item=item)
     item["ll"]["L"].clear()
     request = {"TableName": memory.name, "Key": KEY}
     setting = {**request, "UpdateExpression": "SET l2 = ll", "ReturnValues": "ALL_NEW"}
@@ -533,27 +513,22 @@ def test_answers_and_requests_are_no_doors_to_the_rows(memory):
     assert get(memory) == {**KEY, **lists, "ss": {"SS": ["x"]}}
 
 
-NAME = {"TableName": "table"}
+STATEMENTS = [
+    "DELETE FROM x", "UPDATE x SET a = 'b' WHERE c = ?", "UPDATE x SET a = 1 WHERE c = ?",
+    "UPDATE x SET a = ? WHERE c IS MISSING",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("operation", "request_"),
     [
         ("ExecuteStatement", {}),
-        ("Query", {**NAME, "KeyConditions": {}}),
-        ("Scan", {**NAME, "ScanFilter": {}}),
-        ("GetItem", {**NAME, "Key": KEY, "AttributesToGet": ["kk"]}),
-        ("UpdateItem", {**NAME, "Key": KEY, "AttributeUpdates": {}}),
+        ("Query", {"KeyConditions": {}}),
+        ("Scan", {"ScanFilter": {}}),
+        ("GetItem", {"Key": KEY, "AttributesToGet": ["kk"]}),
+        ("UpdateItem", {"Key": KEY, "AttributeUpdates": {}}),
         ("BatchGetItem", {"RequestItems": {"table": {"Keys": [KEY], "AttributesToGet": ["kk"]}}}),
-        *(
-            ("BatchExecuteStatement", {"Statements": [{"Statement": text}]})
-            for text in (
-                "DELETE FROM x",
-                "UPDATE x SET a = 'b' WHERE c = ?",
-                "UPDATE x SET a = 1 WHERE c = ?",
-                "UPDATE x SET a = ? WHERE c IS MISSING",
-            )
-        ),
+        *(("BatchExecuteStatement", {"Statements": [{"Statement": each}]}) for each in STATEMENTS),
     ],
 )
 def test_what_is_not_known_is_no_refusal_of_dynamodbs(memory, operation, request_):
@@ -561,27 +536,23 @@ def test_what_is_not_known_is_no_refusal_of_dynamodbs(memory, operation, request
         memory(operation, **request_)
 
 
-def test_tables_are_listed_described_updated_and_deleted():
-    memory = InMemory()
+def test_tables_are_listed_described_updated_and_deleted(memory):
+    memory("DeleteTable")
     for name in ("one", "two", "three"):
         memory("CreateTable", TableName=name, **SCHEMA)
     page = memory("ListTables", Limit=2)
     assert page == {"TableNames": ["one", "three"], "LastEvaluatedTableName": "three"}
     assert memory("ListTables", ExclusiveStartTableName="three") == {"TableNames": ["two"]}
+    one, billing = {"TableName": "one"}, {"BillingMode": "PROVISIONED"}
     units = {"ReadCapacityUnits": 2, "WriteCapacityUnits": 3}
-    billing = {"BillingMode": "PROVISIONED"}
-    memory("UpdateTable", TableName="one", **billing, ProvisionedThroughput=units)
-    description = memory("DescribeTable", TableName="one")["Table"]
-    assert description["TableStatus"] == "ACTIVE"
-    assert description["BillingModeSummary"] == billing
-    assert description["ProvisionedThroughput"] == units
-    assert memory("DescribeTimeToLive", TableName="one") == {
-        "TimeToLiveDescription": {"TimeToLiveStatus": "DISABLED"}
-    }
-    ttl = {"Enabled": True, "AttributeName": "ttl"}
-    memory("UpdateTimeToLive", TableName="one", TimeToLiveSpecification=ttl)
-    assert memory("DescribeTimeToLive", TableName="one") == {
-        "TimeToLiveDescription": {"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}
-    }
-    memory("DeleteTable", TableName="one")
-    assert memory("DescribeTable", TableName="one")[0] == NO_TABLE
+    memory("UpdateTable", **one, **billing, ProvisionedThroughput=units)
+    found = memory("DescribeTable", **one)["Table"]
+    assert (found["TableStatus"], found["BillingModeSummary"]) == ("ACTIVE", billing)
+    assert found["ProvisionedThroughput"] == units
+    ttl = {"AttributeName": "ttl"}
+    found = [memory("DescribeTimeToLive", **one)["TimeToLiveDescription"]]
+    memory("UpdateTimeToLive", **one, TimeToLiveSpecification={"Enabled": True, **ttl})
+    found.append(memory("DescribeTimeToLive", **one)["TimeToLiveDescription"])
+    assert found == [{"TimeToLiveStatus": "DISABLED"}, {"TimeToLiveStatus": "ENABLED", **ttl}]
+    memory("DeleteTable", **one)
+    assert memory("DescribeTable", **one)[0] == NO_TABLE

@@ -64,6 +64,8 @@ VALUES = {
     "scalars": scalars,
     "flat": flat,
     "numbers": numbers,
+    "small": numbers | strings,
+    "key": st.just("the key"),
     "lists": lists(flat) | numbers,
     "addends": numbers | some_sets | others,
     "sets": some_sets | others,
@@ -101,39 +103,38 @@ FORMS = {
     "REMOVE": ["{path}"],
     "ADD": ["{path} {addends}"],
     "DELETE": ["{path} {sets}"],
-    # of statements in PartiQL
+    # of statements in PartiQL, each of which writes an attribute once
+    "statement": ['UPDATE "TABLE" {changes} WHERE "kk" = {key}{tests}{returning}'],
+    "changes": ["{aa}", "{bb}", "{aa} {bb}", "{bb} {cc}", "{cc} {aa}"],
+    **{name: [f'SET "{name}" = {{small}}', f'REMOVE "{name}"'] for name in ("aa", "bb", "cc")},
     "name": ['"aa"', '"bb"', '"gone"'],
+    "tests": ["", " AND {test}", " AND {test} AND {test}"],
     "test": [
-        "{name} {sign} ?", "NOT {name} {sign} ?", "({name} {sign} ? OR attribute_exists({name}))",
-        "begins_with({name}, ?)", "attribute_not_exists({name})",
+        "{name} {sign} {small}", "NOT {name} {sign} {small}", "attribute_not_exists({name})",
+        "({name} {sign} {small} OR attribute_exists({name}))", "begins_with({name}, {small})",
     ],
     "returning": ["", " RETURNING MODIFIED NEW *", " RETURNING ALL OLD *", " RETURNING ALL NEW *"],
 }  # fmt: skip
 
 
 def written(draw, form, used):
-    """Fill a form; the values of its placeholders are added to those that are used."""
+    """Draw an expression of a form; the values of its placeholders are added to those that are used."""
 
     def drawn(found):
         if found[1] in FORMS:
-            return written(draw, draw(st.sampled_from(FORMS[found[1]])), used)
-        used[f":v{len(used)}"] = draw(VALUES[found[1]])
+            return re.sub(r"\{(.+?)\}", drawn, draw(st.sampled_from(FORMS[found[1]])))
+        used.append(draw(VALUES[found[1]]))
         return f":v{len(used) - 1}"
 
-    return re.sub(r"\{(.+?)\}", drawn, form)
+    return drawn({1: form})
 
 
 def update(draw, used):
+    kinds = st.sampled_from(["SET", "SET", "SET", "REMOVE", "ADD", "DELETE"])
     sections = {}
-    for section in draw(
-        st.lists(
-            st.sampled_from(["SET", "SET", "SET", "REMOVE", "ADD", "DELETE"]),
-            min_size=1,
-            max_size=4,
-        )
-    ):
-        sections.setdefault(section, []).append(written(draw, f"{{{section}}}", used))
-    return " ".join(f"{section} {', '.join(actions)}" for section, actions in sections.items())
+    for kind in draw(st.lists(kinds, min_size=1, max_size=4)):
+        sections.setdefault(kind, []).append(written(draw, kind, used))
+    return " ".join(f"{kind} {', '.join(actions)}" for kind, actions in sections.items())
 
 
 # -- requests -------------------------------------------------------------------------------------
@@ -144,12 +145,12 @@ shown = st.sampled_from(["ALL_OLD", "NONE"])
 
 def single(draw, kinds, key, *, alone):
     """A write of one row, or a check."""
-    kind, used = draw(st.sampled_from(kinds.split())), {}
+    kind, used = draw(st.sampled_from(kinds.split())), []
     key = {"kk": {"S": key}}
     request = {"TableName": "TABLE"}
     request |= {"Item": {**key, **draw(items)}} if kind == "Put" else {"Key": key}
     if kind == "ConditionCheck" or draw(st.sampled_from([False, False, True])):
-        request["ConditionExpression"] = written(draw, "{condition}", used)
+        request["ConditionExpression"] = written(draw, "condition", used)
         request["ReturnValuesOnConditionCheckFailure"] = draw(shown)
     if kind == "Update" and (not alone or draw(st.integers(0, 9))):
         request["UpdateExpression"] = update(draw, used)
@@ -157,23 +158,17 @@ def single(draw, kinds, key, *, alone):
         of_updates = ["ALL_NEW", "UPDATED_OLD", "UPDATED_NEW"] if kind == "Update" else []
         request["ReturnValues"] = draw(st.sampled_from(["NONE", "ALL_OLD", *of_updates]))
     if used:
-        request["ExpressionAttributeValues"] = used
+        request["ExpressionAttributeValues"] = {f":v{at}": each for at, each in enumerate(used)}
     return kind, request
 
 
 def statement(draw, key):
     """An update in PartiQL."""
-    changed = draw(
-        st.lists(st.sampled_from(["aa", "bb", "cc"]), min_size=1, max_size=2, unique=True)
-    )
-    changes = [draw(st.sampled_from([f'SET "{each}" = ?', f'REMOVE "{each}"'])) for each in changed]
-    tests = [written(draw, "{test}", {}) for _ in range(draw(st.integers(0, 2)))]
-    before, after = " ".join(changes), " AND ".join(['"kk" = ?', *tests])
-    parameters = [draw(numbers | strings) for _ in range((before + after).count("?"))]
-    parameters[before.count("?")] = {"S": key}
+    parameters = []
+    text = written(draw, "statement", parameters)
     return {
-        "Statement": f'UPDATE "TABLE" {before} WHERE {after}' + written(draw, "{returning}", {}),
-        "Parameters": parameters,
+        "Statement": re.sub(r":v\d+", "?", text),
+        "Parameters": [{"S": key} if each == "the key" else each for each in parameters],
         "ReturnValuesOnConditionCheckFailure": draw(shown),
     }
 
@@ -183,6 +178,7 @@ def requests(draw):
     """A request; TABLE stands for the table's name."""
     key = st.sampled_from(KEYS)
     several = draw(st.lists(key, min_size=1, max_size=3, unique=True))
+    keys = [{"kk": {"S": each}} for each in several]
     kind = draw(st.sampled_from(["single"] * 4 + ["transaction", "batch", "read", "read all"]))
     if kind == "single":
         name, request = single(draw, "Put Update Update Update Delete", several[0], alone=True)
@@ -193,7 +189,6 @@ def requests(draw):
         return "TransactWriteItems", {"TransactItems": parts}
     if kind == "batch":
         return "BatchExecuteStatement", {"Statements": [statement(draw, each) for each in several]}
-    keys = [{"kk": {"S": each}} for each in several]
     if kind == "read":
         return "GetItem", {"TableName": "TABLE", "Key": keys[0], "ConsistentRead": True}
     return "BatchGetItem", {"RequestItems": {"TABLE": {"Keys": keys, "ConsistentRead": True}}}

@@ -1,7 +1,7 @@
 """Queries, scans, indexes and projections of the table in memory, and of DynamoDB Local; and reads that are late."""
 
 import pytest
-from table_stores import INVALID, InMemory, index, n, s, schema, valued
+from table_stores import INVALID, Store, index, n, s, schema, valued
 
 SCHEMA = schema(
     "kk rr",
@@ -30,24 +30,18 @@ ROWS = [
 VALUES = {
     **{f":{text}": s(text) for text in ("one", "three", "none", "large", "g", "h", "y")},
     **{f":{number}": n(f"{number}.0") for number in (1, 3, 9)},
-    ":9_1": n("9.1"),
-    ":minus1": n(-1),
-    ":minus3": n(-3),
-    ":text1": s("1"),
-    ":empty": s(""),
-}
+    ":9_1": n("9.1"), ":minus1": n(-1), ":minus3": n(-3), ":text1": s("1"), ":empty": s(""),
+}  # fmt: skip
 
 
-def created(store):
-    store("CreateTable", TableName=store.name, **SCHEMA)
+def fill(store):
+    store("CreateTable", **SCHEMA)
     for item in ROWS:
-        store("PutItem", TableName=store.name, Item=item)
-    return store
+        store("PutItem", Item=item)
 
 
 def query(store, text, **more):
-    request = valued(VALUES, {"KeyConditionExpression": text, **more})
-    return store("Query", TableName=store.name, **request)
+    return store("Query", KeyConditionExpression=text, **more)
 
 
 def numbers(answer, name="rr"):
@@ -56,7 +50,6 @@ def numbers(answer, name="rr"):
 
 def pages_of(store, operation, **request):
     """Read page by page, to the one that has no end."""
-    request["TableName"] = store.name
     pages = [store(operation, **request)]
     while "LastEvaluatedKey" in pages[-1]:
         request["ExclusiveStartKey"] = pages[-1]["LastEvaluatedKey"]
@@ -93,7 +86,7 @@ def test_queries_by_range(store, text, expected):
 @pytest.mark.parametrize("of", [{}, {"IndexName": "keys"}, {"IndexName": "local"}])
 def test_queries_read_page_by_page(store, of, forward):
     text = "gg = :g" if of == {"IndexName": "keys"} else "kk = :one"
-    request = valued(VALUES, {"KeyConditionExpression": text, "ScanIndexForward": forward, **of})
+    request = {"KeyConditionExpression": text, "ScanIndexForward": forward, **of}
     (whole,) = pages_of(store, "Query", **request)
     pages = pages_of(store, "Query", **request, Limit=2)
     assert items_of(pages) == whole["Items"]
@@ -132,52 +125,39 @@ NO_QUERIES = [
     "kk = :one AND begins_with(rr, :text1)",
 ]  # fmt: skip
 NO_QUERIES_WITH = [
-    {"IndexName": "none"},
-    {"IndexName": "keys"},
-    {"FilterExpression": "rr = :one"},
-    {"Limit": 0},
-    {"ExclusiveStartKey": {"kk": s("one")}},
-    {"ExclusiveStartKey": row("one", 1, xx=n(1))},
+    {"IndexName": "none"}, {"IndexName": "keys"}, {"FilterExpression": "rr = :one"}, {"Limit": 0},
+    {"ExclusiveStartKey": {"kk": s("one")}}, {"ExclusiveStartKey": row("one", 1, xx=n(1))},
     {"ExpressionAttributeValues": {":one": s("one"), ":unused": n(1)}},
-    {"ExpressionAttributeNames": {"#a": "b"}},
-    {"ProjectionExpression": ""},
-    {"ProjectionExpression": "mm, mm.xx"},
-    {"ProjectionExpression": "vv", "Select": "COUNT"},
-]
+    {"ExpressionAttributeNames": {"#a": "b"}}, {"ProjectionExpression": ""},
+    {"ProjectionExpression": "mm, mm.xx"}, {"ProjectionExpression": "vv", "Select": "COUNT"},
+]  # fmt: skip
 
 
 def test_queries_that_are_none(store):
     assert [each for each in NO_QUERIES if query(store, each) != (INVALID, None)] == []
-    with_more = [
-        each for each in NO_QUERIES_WITH if query(store, "kk = :one", **each) != (INVALID, None)
-    ]
-    assert with_more == []
+    wrong = [more for more in NO_QUERIES_WITH if query(store, "kk = :one", **more)[0] != INVALID]
+    assert wrong == []
     assert query(store, "gg = :one", IndexName="keys", ConsistentRead=True) == (INVALID, None)
 
 
 # -- scans ----------------------------------------------------------------------------------------
 
 
-def test_scans_read_all_in_the_order_of_a_key(store):
-    scan = {"TableName": store.name}
-    found = store("Scan", **scan, ConsistentRead=True)["Items"]
+def test_scans(store):
+    found = store("Scan", ConsistentRead=True)["Items"]
     of_one = [item["rr"]["N"] for item in found if item["kk"] == s("one")]
     assert (len(found), of_one) == (6, ["-3", "9", "9.5", "10"])
-    found = store("Scan", **scan, IndexName="keys")
+    found = store("Scan", IndexName="keys")
     assert sorted(numbers(found, "hh")) == ["-1", "2.5", "3", "5"]
-    assert store("Scan", **scan, IndexName="local", Select="COUNT")["Count"] == 4
-    assert store("Scan", **scan, IndexName="none") == (INVALID, None)
+    assert store("Scan", IndexName="local", Select="COUNT")["Count"] == 4
+    assert store("Scan", IndexName="none") == (INVALID, None)
 
 
-@pytest.mark.parametrize(("of", "rows"), [({}, 6), ({"IndexName": "some"}, 4)])
-def test_scans_read_page_by_page(store, of, rows):
-    found = items_of(pages_of(store, "Scan", **of, Limit=1))
-    assert len(found) == len({str(item) for item in found}) == rows
-
-
-def test_scans_filter_page_by_page(store):
-    request = valued(VALUES, {"FilterExpression": "vv >= :3", "Limit": 2})
-    pages = pages_of(store, "Scan", **request)
+def test_scans_read_page_by_page(store):
+    for of, rows in (({}, 6), ({"IndexName": "some"}, 4)):
+        found = items_of(pages_of(store, "Scan", **of, Limit=1))
+        assert len(found) == len({str(item) for item in found}) == rows
+    pages = pages_of(store, "Scan", FilterExpression="vv >= :3", Limit=2)
     # a page that is full has an end, even if nothing follows
     assert [page["ScannedCount"] for page in pages] == [2, 2, 2, 0]
     assert sorted(item["vv"]["N"] for item in items_of(pages)) == ["3", "4", "5"]
@@ -185,20 +165,14 @@ def test_scans_filter_page_by_page(store):
 
 
 def test_segments_have_each_row_once(store):
-    scan = {"TableName": store.name, "TotalSegments": 3}
-    found = items_of(store("Scan", **scan, Segment=number) for number in range(3))
+    found = items_of(store("Scan", TotalSegments=3, Segment=number) for number in range(3))
     assert sorted(found, key=str) == sorted(ROWS, key=str)
 
 
 def test_pages_end_at_a_megabyte(store):
     for number in range(6):
-        large = row("large", number, vv=s("x" * 300_000))
-        store("PutItem", TableName=store.name, Item=large)
-    pages = pages_of(
-        store,
-        "Query",
-        **valued(VALUES, {"KeyConditionExpression": "kk = :large", "Select": "COUNT"}),
-    )
+        store("PutItem", Item=row("large", number, vv=s("x" * 300_000)))
+    pages = pages_of(store, "Query", KeyConditionExpression="kk = :large", Select="COUNT")
     assert [page["Count"] for page in pages] == [4, 2]
 
 
@@ -219,9 +193,9 @@ def test_pages_end_at_a_megabyte(store):
 )
 def test_projections(store, text, expected):
     key, projection = row("three", 1), {"ProjectionExpression": text}
-    request = {"TableName": store.name, "Key": key, **projection}
-    assert store("GetItem", **request) == {"Item": expected}
-    found = store("TransactGetItems", TransactItems=[{"Get": request}])
+    assert store("GetItem", Key=key, **projection) == {"Item": expected}
+    get = {"Get": {"TableName": store.name, "Key": key, **projection}}
+    found = store("TransactGetItems", TransactItems=[get])
     assert found == {"Responses": [{"Item": expected}]}
     found = store("BatchGetItem", RequestItems={store.name: {"Keys": [key], **projection}})
     assert found["Responses"] == {store.name: [expected]}
@@ -233,7 +207,7 @@ def test_projections_by_other_names(store):
     asked = {"Keys": [row("one", 10), row("one", "9.0")], **names}
     found = store("BatchGetItem", RequestItems={store.name: asked})["Responses"][store.name]
     assert sorted(found, key=str) == [{"vv": n(1)}, {"vv": n(2)}]
-    assert store("GetItem", TableName=store.name, Key={"kk": s("one")}) == (INVALID, None)
+    assert store("GetItem", Key={"kk": s("one")}) == (INVALID, None)
 
 
 def test_transactions_read_rows_at_one_instant(store):
@@ -251,67 +225,68 @@ def test_transactions_read_rows_at_one_instant(store):
 
 def test_rows_that_do_not_fit_an_index(store):
     for value in (n(1), s(""), {"NULL": True}):
-        item = row("new", 1, gg=value)
-        assert store("PutItem", TableName=store.name, Item=item) == (INVALID, None)
+        assert store("PutItem", Item=row("new", 1, gg=value)) == (INVALID, None)
 
 
 def test_updates_that_do_not_fit_an_index(memory):
     """DynamoDB Local accepts another type; Amazon's documentation does not."""
-    request = valued(VALUES, {"Key": row("one", 9), "UpdateExpression": "SET gg = :1"})
-    assert memory("UpdateItem", TableName=memory.name, **request) == (INVALID, None)
+    updated = memory("UpdateItem", Key=row("one", 9), UpdateExpression="SET gg = :1")
+    assert updated == (INVALID, None)
 
 
 # -- what DynamoDB has not, or cannot be seen there ------------------------------------------------
 
 
+def apply(memory, operation, as_of=None, **request):
+    """Answer a read, as of some write if that is given, as the table does it."""
+    request = {"TableName": memory.name, **valued(VALUES, request)}
+    if operation == "BatchGetItem":
+        request = {"RequestItems": {request.pop("TableName"): request}}
+    return memory.tables.apply(operation, request, as_of)
+
+
 def test_pages_say_what_they_cost(memory):
-    request = valued(VALUES, {"KeyConditionExpression": "kk = :one"})
-    request |= {"TableName": memory.name, "ReturnConsumedCapacity": "TOTAL"}
+    asked = {"KeyConditionExpression": "kk = :one", "ReturnConsumedCapacity": "TOTAL"}
     for consistent, units in ((False, 0.5), (True, 1.0)):
-        page = memory.tables.apply("Query", {**request, "ConsistentRead": consistent})
+        page = apply(memory, "Query", ConsistentRead=consistent, **asked)
         assert page["ConsumedCapacity"] == {"TableName": memory.name, "CapacityUnits": units}
 
 
 def test_reads_may_be_late(memory):
-    name, key, seen = {"TableName": memory.name}, row("two", 1), []
-    apply = memory.tables.apply
-    before_all = ROWS.index(next(item for item in ROWS if item["kk"] == s("two")))
+    key, seen = row("two", 1), [4]
     for number in range(3):
         seen.append(memory.tables.writes)
-        memory("PutItem", **name, Item=row("two", 1, gg=s("g"), hh=n(1), vv=n(number)))
+        memory("PutItem", Item=row("two", 1, gg=s("g"), hh=n(1), vv=n(number)))
 
     def read(operation, as_of, **request):
-        answer = apply(operation, request, as_of)
-        rows = answer.get("Items") or answer.get("Responses", {}).get(memory.name)
-        rows = [answer.get("Item")] if rows is None else rows
-        return [item.get("vv") for item in rows if item and item["kk"] == s("two")]
+        answer = apply(memory, operation, as_of, **request)
+        rows = answer.get("Items", [answer.get("Item")])
+        rows = answer.get("Responses", {memory.name: rows})[memory.name]
+        return [item["vv"] for item in rows if item and item["kk"] == s("two")]
 
-    steps = [before_all, *seen, memory.tables.writes]
-    found = [read("GetItem", as_of, **name, Key=key) for as_of in steps]
+    found = [read("GetItem", as_of, Key=key) for as_of in [*seen, memory.tables.writes]]
     assert found == [[], [n(5)], [n(0)], [n(1)], [n(2)]]
-    assert read("GetItem", seen[0], **name, Key=key, ConsistentRead=True) == [n(2)]
-    assert read("BatchGetItem", seen[1], RequestItems={memory.name: {"Keys": [key]}}) == [n(0)]
-    assert read("Scan", seen[1], **name) == [n(0)]
-    memory("DeleteItem", **name, Key=key)
-    assert read("Scan", None, **name) == []
-    assert read("GetItem", memory.tables.writes - 1, **name, Key=key) == [n(2)]
-    asked = valued(VALUES, {**name, "KeyConditionExpression": "gg = :g", "IndexName": "keys"})
-    counts = [apply("Query", asked, as_of)["Count"] for as_of in (memory.tables.writes - 1, None)]
-    assert counts == [3, 2]
+    assert read("GetItem", seen[1], Key=key, ConsistentRead=True) == [n(2)]
+    assert read("BatchGetItem", seen[2], Keys=[key]) == [n(0)]
+    assert read("Scan", seen[2]) == [n(0)]
+    memory("DeleteItem", Key=key)
+    before = memory.tables.writes - 1
+    assert (read("Scan", None), read("GetItem", before, Key=key)) == ([], [n(2)])
+    asked = {"KeyConditionExpression": "gg = :g", "IndexName": "keys"}
+    assert [apply(memory, "Query", as_of, **asked)["Count"] for as_of in (before, None)] == [3, 2]
 
 
-def test_only_some_versions_are_kept():
-    memory = created(InMemory(versions=2))
+def test_only_some_versions_are_kept(request):
+    memory = Store(request.module, versions=2)
     for number in range(5):
-        memory("PutItem", TableName=memory.name, Item=row("one", 9, vv=n(number)))
-    request = {"TableName": memory.name, "Key": row("one", 9)}
-    assert memory.tables.apply("GetItem", request, 0)["Item"]["vv"] == n(3)
+        memory("PutItem", Item=row("one", 9, vv=n(number)))
+    assert apply(memory, "GetItem", 0, Key=row("one", 9))["Item"]["vv"] == n(3)
 
 
 def test_rows_are_shown_to_who_looks_on(memory):
     seen = memory.tables.rows(memory.name)
     assert seen == ROWS
-    memory("DeleteItem", TableName=memory.name, Key=row("one", 10))
+    memory("DeleteItem", Key=row("one", 10))
     left = memory.tables.rows(memory.name)
     assert left == ROWS[1:]
     assert left[0] is seen[1]

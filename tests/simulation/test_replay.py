@@ -5,15 +5,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from pynamodb.attributes import (
-    BinaryAttribute,
-    ListAttribute,
-    MapAttribute,
-    NumberAttribute,
-    UnicodeAttribute,
-    UnicodeSetAttribute,
-    VersionAttribute,
-)
+from pynamodb import attributes as of
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError
 from pynamodb.indexes import GlobalSecondaryIndex, IncludeProjection
@@ -127,8 +119,8 @@ class ByKind(GlobalSecondaryIndex):
         index_name = "by-kind"
         projection = IncludeProjection(["raw"])
 
-    kind = UnicodeAttribute(hash_key=True)
-    value = NumberAttribute(range_key=True)
+    kind = of.UnicodeAttribute(hash_key=True)
+    value = of.NumberAttribute(range_key=True)
 
 
 class Reading(Model):
@@ -136,15 +128,15 @@ class Reading(Model):
 
     Meta = meta("readings")
 
-    place = UnicodeAttribute(hash_key=True)
-    at = NumberAttribute(range_key=True)
-    kind = UnicodeAttribute(null=True)
-    value = NumberAttribute(null=True)
-    raw = BinaryAttribute(null=True, legacy_encoding=False)
-    tags = UnicodeSetAttribute(null=True)
-    notes = ListAttribute(null=True)
-    about = MapAttribute(null=True)
-    version = VersionAttribute()
+    place = of.UnicodeAttribute(hash_key=True)
+    at = of.NumberAttribute(range_key=True)
+    kind = of.UnicodeAttribute(null=True)
+    value = of.NumberAttribute(null=True)
+    raw = of.BinaryAttribute(null=True, legacy_encoding=False)
+    tags = of.UnicodeSetAttribute(null=True)
+    notes = of.ListAttribute(null=True)
+    about = of.MapAttribute(null=True)
+    version = of.VersionAttribute()
     by_kind = ByKind()
 
 

@@ -28,7 +28,7 @@ ROWS = [
         ll=s("y"), zz={"L": [n(0), n(1), n(2)]}),
 ]  # fmt: skip
 VALUES = {
-    **{f":{text}": s(text) for text in ("one", "three", "none", "large", "g", "h", "y")},
+    **{f":{text}": s(text) for text in ("one", "three", "none", "large", "a", "g", "h", "y")},
     **{f":{number}": n(f"{number}.0") for number in (1, 3, 9)},
     ":9_1": n("9.1"), ":minus1": n(-1), ":minus3": n(-3), ":text1": s("1"), ":empty": s(""),
 }  # fmt: skip
@@ -77,9 +77,31 @@ def items_of(pages):
     ],
 )
 def test_queries_by_range(store, text, expected):
-    assert numbers(query(store, text)) == expected
-    assert numbers(query(store, text, ScanIndexForward=False)) == expected[::-1]
+    for forward, in_order in ((True, expected), (False, expected[::-1])):
+        request = {"KeyConditionExpression": text, "ScanIndexForward": forward}
+        (whole,) = pages_of(store, "Query", **request)
+        assert numbers(whole) == in_order
+        for limit in (1, 2, 3):
+            pages = pages_of(store, "Query", **request, Limit=limit)
+            assert items_of(pages) == whole["Items"]
     assert query(store, text.replace(":one", ":none"))["Count"] == 0
+
+
+def test_queries_by_strings(store):
+    strings = ["1", "10", "2", "B", "a", "ab", "b", "é", "\uffee", "\U0001f600"]
+    for number, text in enumerate(sorted(strings, key=len)):
+        store("PutItem", Item=row("large", number, ll=s(text)))
+    for condition, expected in {
+        "ll = :a": ["a"],
+        "ll < :a": strings[:4],
+        "ll <= :a": strings[:5],
+        "ll > :a": strings[5:],
+        "ll >= :a": strings[4:],
+        "begins_with(ll, :a)": ["a", "ab"],
+        "ll BETWEEN :text1 AND :a": strings[:5],
+    }.items():
+        found = query(store, f"kk = :large AND {condition}", IndexName="local")["Items"]
+        assert [item["ll"]["S"] for item in found] == expected
 
 
 @pytest.mark.parametrize("forward", [True, False])

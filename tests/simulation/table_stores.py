@@ -50,11 +50,18 @@ def s(text):
     return {"S": text}
 
 
-def valued(values, request):
-    """Return a request with the values of those placeholders that its expressions name."""
+def valued(request, values):
+    """Give an expression's placeholders these values; other ones stand for what they are called.
+
+    So ``:7`` is a number, ``:x`` a string; ``:undefined`` is not defined.
+    """
     texts = " ".join(str(text) for name, text in request.items() if name.endswith("Expression"))
-    used = {name: values[name] for name in re.findall(r":\w+", texts) if name in values}
-    return {"ExpressionAttributeValues": used, **request} if used else request
+    names = [name for name in re.findall(r":(\w+)", texts) if name != "undefined"]
+    if not names:
+        return request
+    default = {name: n(name) if name.isdecimal() else s(name) for name in names}
+    used = {f":{name}": values.get(name, value) for name, value in default.items()}
+    return {"ExpressionAttributeValues": used, **request}
 
 
 def in_order(answer):
@@ -71,7 +78,7 @@ def in_order(answer):
 
 
 class Store:
-    """Sends requests to DynamoDB Local, or to the table in memory; the table and values are filled in.
+    """Sends requests to DynamoDB Local, or to the table in memory; the table and the values are filled in.
 
     A refusal is returned as its code and the row that it shows, or of a transaction the reasons.
 
@@ -92,7 +99,7 @@ class Store:
 
     def __call__(self, operation, **request):
         if not operation.startswith(("Batch", "List", "Transact")):
-            request = {"TableName": self.name, **valued(self._values, request)}
+            request = {"TableName": self.name, **valued(request, self._values)}
         try:
             return in_order(self.apply(operation, request))
         except Refusal as refusal:

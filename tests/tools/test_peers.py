@@ -185,33 +185,30 @@ def test_without_java_it_is_said(tmp_path, monkeypatch):
     assert java.why_not() == "there is no java and no javac and no mvn"
 
 
+def played(folder, **options):
+    """Let processes of ours take turns, and return what happened."""
+    folder.mkdir(exist_ok=True)
+    PeerRun(PeerOptions(seed=1, **options), folder)()
+    return read(folder)
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.lengthy
-def test_ours_under_attack(tmp_path):
-    facts = PeerRun(PeerOptions(seed=1, seconds=5.0, lease=1.0), tmp_path)()
-    found = judge.judge(read(tmp_path), facts["lease"])
+def test_ours_under_attack_and_in_the_calm(tmp_path):
+    found = judge.judge(played(tmp_path, seconds=5.0, lease=1.0), 1.0)
     assert found["acquired"] > 0
     assert found["requests"] >= 2
     assert found["lost"]["acked"] > 0
     assert found["lost_guarded"]["acked"] > 0
     assert (found["unwritten"], found["overlaps"]) == (0, [])
     assert (found["lost_guarded"]["lost"], found["hung"], found["died"]) == (0, 0, 0)
-
-
-@pytest.mark.timeout(1800)
-@pytest.mark.lengthy
-def test_our_holders_are_killed_in_the_calm(tmp_path):
-    PeerRun(PeerOptions(seed=1, seconds=0, lease=1.0, faults=0.0, kills=1), tmp_path)()
-    events = read(tmp_path)
+    # holders are killed
+    calm = {"seconds": 0, "faults": 0.0, "kills": 1}
+    events = played(tmp_path / "calm", lease=1.0, **calm)
     (taken_over,) = judge.takeovers(events)
     assert taken_over > 0
     assert judge.hand_overs(events)
-
-
-@pytest.mark.timeout(1800)
-@pytest.mark.lengthy
-def test_newcomer_finds_our_dead_holders_lock_free(tmp_path):
-    asked = PeerOptions(seed=1, seconds=0, lease=10.0, faults=0.0, kills=1, clients=1)
-    PeerRun(asked, tmp_path)()
-    (waited,) = judge.newcomers(read(tmp_path))
-    assert waited < asked.lease
+    # and when a newcomer asks, the dead holder's lock is free
+    events = played(tmp_path / "alone", lease=10.0, clients=1, **calm)
+    (waited,) = judge.newcomers(events)
+    assert waited < 10.0

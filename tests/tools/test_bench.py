@@ -72,12 +72,6 @@ def test_wire_counts_and_delays_what_passes(embedded_engine):
         units("DeleteBackup", {})
 
 
-def test_counts_for_each():
-    assert Counts({"A": 2, "B": 4}, 6, 3).per(2) == {
-        "requests": 3, "wcu": 3, "rcu": 1.5, "operations": {"A": 1, "B": 2},
-    }  # fmt: skip
-
-
 def test_floor_sends_what_we_send(embedded_engine, monkeypatch):
     """If this fails because a request of ours has changed, the floor has to follow."""
 
@@ -154,7 +148,9 @@ def test_failures_are_found_wherever_they_are():
 # -- tables ---------------------------------------------------------------------------------------
 
 
-def test_figures_are_short():
+def test_figures():
+    per = {"requests": 3, "wcu": 3, "rcu": 1.5, "operations": {"A": 1, "B": 2}}
+    assert Counts({"A": 2, "B": 4}, 6, 3).per(2) == per
     for value, shown in [
         (0, "0"), (None, "-"), (2.0, "2"), (0.5, "0.5"), (1.2345, "1.23"), (123.4, "123"),
         (999.7, "1,000"), (12345.6, "12,346"), (0.0000123, "0.000012"),
@@ -185,28 +181,22 @@ def test_tables_on_the_terminal_and_as_restructuredtext(capsys):
 # -- the command ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_what_cannot_be_is_refused(tmp_path, capsys):
+    (tmp_path / "taken").touch()
+    for arguments, says in (
         (["--python", "/nowhere/python"], "No such file"),
         (["--python", sys.executable], "has no python-dynamodb-lock, dynamodblock"),
-        (["--out", "{}/taken"], "taken: File exists"),
-    ],
-)
-def test_what_cannot_be_is_refused(arguments, says, tmp_path, capsys):
-    (tmp_path / "taken").touch()
-    out = ["--out", str(tmp_path)]
-    assert command.main([*out, *(each.format(tmp_path) for each in arguments)]) == 2
-    assert says in capsys.readouterr().err
+        (["--out", str(tmp_path / "taken")], "taken: File exists"),
+    ):
+        assert command.main(["--out", str(tmp_path), *arguments]) == 2
+        assert says in capsys.readouterr().err
 
 
 @pytest.mark.lengthy
 def test_everything_runs(tmp_path):
-    asked = ["--quick", "--engine", "embedded", "--out", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "dev.bench", *asked],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    asked = [sys.executable, "-m", "dev.bench", "--quick", "--engine", "embedded"]
+    asked += ["--out", str(tmp_path)]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "results.json").read_text())["scenarios"]
     counted = ("requests", "wcu", "rcu")
@@ -214,10 +204,10 @@ def test_everything_runs(tmp_path):
     for name in (FLOOR, OURS):
         assert [found["cycle"]["libraries"][name][what] for what in counted] == [2, 2, 0]
     assert [found["row"]["libraries"][OURS][what] for what in counted] == [2, 2, 0]
-    handed_over = found["hand_over"]["libraries"][OURS]
-    assert {kind: len(times) for kind, times in handed_over.items()} == {
-        "short": 2, "long": 2, "waiting": 1, "newcomer": 1,
-    }  # fmt: skip
+    handed_over = {
+        kind: len(times) for kind, times in found["hand_over"]["libraries"][OURS].items()
+    }
+    assert handed_over == {"short": 2, "long": 2, "waiting": 1, "newcomer": 1}
     waiting = found["waiting"]["libraries"]
     assert [list(each["waiters"]) for each in waiting.values()] == [["1", "8"]] * 2
     by_kind = [waiting[kind]["waiters"]["8"]["total"] for kind in (OURS, f"{OURS}, threads")]

@@ -64,10 +64,8 @@ class History:
 
     # -- what the clients were answered, and what they believed
 
-    def asks(self, *procs):
-        for proc in procs:
-            self.add("acquire", proc, phase="invoke", names=["m0"], way="mutex")
-        return self
+    def asks(self, proc, **how):
+        return self.add("acquire", proc, phase="invoke", names=["m0"], way="mutex", **how)
 
     def holds(self, proc, token, fence):
         locks = {"m0": [token, fence]}
@@ -92,7 +90,6 @@ class History:
         self.asks(proc).acquire(client, token, fence).holds(proc, token, fence)
         since = self.t
         for value, read, count in writes:
-            self.wrote(proc, "invoke", value)
             self.written(client, (token, fence), value, read, count).wrote(proc, "ok", value)
         self.believes(proc, token, fence, since)
         self.claim(client, "release", token, fence, ends=None)
@@ -134,19 +131,10 @@ KEPT = ("t1", "start"), ("t2", "t1")
 LOST = ("t1", "start"), ("t2", "start")
 
 
-def killed(takes_after):
+def killed():
+    """A holder is killed, while another client waits."""
     history = History().acquire("c0", "a", 1).add("kill", "run", client="c0", last=True)
-    return history.asks("c1.0").acquire("c1", "b", 2, step=takes_after).holds("c1.0", "b", 2)
-
-
-def served_too_late_to_have_waited():
-    """Another thread of the client takes the lock, and asked shortly before."""
-    history = killed(8.0)
-    asked = next(event for event in history.events if event.get("phase") == "invoke")
-    last = history.events[-1]
-    last["proc"] = "c1.0t1"
-    history.events.append(asked | {"proc": "c1.0t1", "t": last["t"] - SECOND // 2})
-    return history
+    return history.asks("c1.0")
 
 
 def taken_again(*, told_before, fault=None):
@@ -158,25 +146,7 @@ def taken_again(*, told_before, fault=None):
     return history.acquire("c0", "a", 3, fault=fault)
 
 
-def forced():
-    """A belief that is broken by force, and another one."""
-    history = History().acquire("c0", "a", 1)
-    since = history.t
-    history.reads("operator").force(2).acquire("c1", "b", 3)
-    return history.believes("c0.0", "a", 1, since).believes("c1.0", "b", 1, since)
-
-
-def forked(*, held):
-    return two_tenures().add(
-        "fork", "c0.0-fork", held=held, refused={"release": "x", "ensure": "x"}
-    )
-
-
-def deleted(history):
-    row = {"table": "locks", "key": "m0"}
-    return history.wire("reaper", "DeleteItem", row, name="DeleteItem")
-
-
+REFUSED = {"release": "x", "ensure": "x"}
 CASES = {
     "P1 written without the lock": two_tenures().written("c0", ("a", 1), "v4", "v3", 4),
     "P2 made from what was overwritten": two_tenures().tenure("c0.0", "c", 3, ("v4", "v2", 4)),
@@ -188,7 +158,8 @@ CASES = {
         History().tenure("c0.0", "a", 1, ("v1", "start", 1), ("v2", "v1", 2), ("v1", "start", 1)),
     "P2 another end than the last seen": two_tenures().final("v2", 2),
     "P3 token falls": History().tenure("c0.0", "a", 7).tenure("c1.0", "b", 7),
-    "P3 token falls over a deletion": deleted(History().tenure("c0.0", "a", 7)).tenure("c1.0", "b", 1),
+    "P3 token falls over a deletion": History().tenure("c0.0", "a", 7)
+        .wire("reaper", "DeleteItem", History.row("locks", "m0")).tenure("c1.0", "b", 1),
     "P4 live, and taken": History().acquire("c0", "a", 1).acquire("c1", "b", 2),
     "none: dead, and taken": History().acquire("c0", "a", 1).acquire("c1", "b", 2, step=2.5),
     "P4 its end moves back": History().acquire("c0", "a", 1).claim("c0", "PutItem", "a", 1, ends=1.0),
@@ -197,19 +168,24 @@ CASES = {
     "P4 two believe, one resumed with a clock that ran on": two_believers(still=False),
     "none: two believe, one resumed with a clock that stood still": two_believers(still=True),
     "P4 two believe, one resumed and was answered": two_believers(still=True, answered=True),
-    "none: a belief that is broken by force": forced(),
+    "none: a belief that is broken by force, and another one":
+        History().acquire("c0", "a", 1).reads("operator").force(2).acquire("c1", "b", 3)
+        .believes("c0.0", "a", 1, SECOND // 5).believes("c1.0", "b", 1, SECOND // 5),
     "P5 the control loses nothing": controls(*KEPT),
     "none: the control loses something": controls(*LOST),
     "none: the control loses nothing, and few were stopped": controls(*KEPT, stopped=8),
-    "none: a dead holder's lock is taken": killed(4.0),
-    "P6 a dead holder's lock is taken late": killed(8.0),
-    "none: who came later waited for nothing": served_too_late_to_have_waited(),
+    "none: a dead holder's lock is taken":
+        killed().acquire("c1", "b", 2, step=4.0).holds("c1.0", "b", 2),
+    "P6 a dead holder's lock is taken late":
+        killed().acquire("c1", "b", 2, step=8.0).holds("c1.0", "b", 2),
+    "none: who came later waited for nothing": killed().asks("c1.0t1", step=7.5)
+        .acquire("c1", "b", 2, step=0.5).holds("c1.0t1", "b", 2),
     "P6 a free key is waited for":
         two_tenures().asks("c0.0").reads("c0").reads("c0").reads("c0").refused("c0.0"),
     "P7 reported as held, and not": two_tenures().asks("c0.0").holds("c0.0", "c", 3),
     "P7 reported as another's, and its own": two_tenures().asks("c0.0")
         .acquire("c0", "c", 3, fault="drop_answer").refused("c0.0"),
-    "none: reported as another's, and another thread's": History().asks("c0.0", "c0.0t1")
+    "none: reported as another's, and another thread's": History().asks("c0.0").asks("c0.0t1")
         .acquire("c0", "a", 1).holds("c0.0", "a", 1).refused("c0.0t1"),
     "P7 a token comes again after its acquire was answered": taken_again(told_before=True),
     "none: it comes again late": taken_again(told_before=True, fault="late"),
@@ -223,8 +199,8 @@ CASES = {
         History().reads("operator").acquire("c0", "a", 1).force(2),
     "P7 an error that is not typed": two_tenures()
         .add("read", "c0.0", phase="fail", error="KeyError", typed=False, text="'x'"),
-    "none: a fork holds nothing": forked(held=False),
-    "P7 a fork holds something": forked(held=True),
+    "none: a fork holds nothing": two_tenures().add("fork", "c0.0-fork", held=False, refused=REFUSED),
+    "P7 a fork holds something": two_tenures().add("fork", "c0.0-fork", held=True, refused=REFUSED),
     "P8 taken before it was asked for":
         History().acquire("c0", "a", 1).asks("c0.0").holds("c0.0", "a", 1),
 }  # fmt: skip

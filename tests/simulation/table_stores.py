@@ -50,18 +50,17 @@ def s(text):
     return {"S": text}
 
 
-def valued(request, values):
-    """Give an expression's placeholders these values; other ones stand for what they are called.
+def value_of(name, values):
+    """Return the value of a placeholder; if there is none it is what it is called, a number or a string."""
+    return values.get(name) or (n(name) if name.isdecimal() else s(name))
 
-    So ``:7`` is a number, ``:x`` a string; ``:undefined`` is not defined.
-    """
+
+def valued(request, values):
+    """Add the values of the placeholders in the expressions; ``:undefined`` has none."""
     texts = " ".join(str(text) for name, text in request.items() if name.endswith("Expression"))
-    names = [name for name in re.findall(r":(\w+)", texts) if name != "undefined"]
-    if not names:
-        return request
-    default = {name: n(name) if name.isdecimal() else s(name) for name in names}
-    used = {f":{name}": values.get(name, value) for name, value in default.items()}
-    return {"ExpressionAttributeValues": used, **request}
+    names = {*re.findall(r":(\w+)", texts)} - {"undefined"}
+    used = {f":{name}": value_of(name, values) for name in sorted(names)}
+    return {"ExpressionAttributeValues": used, **request} if used else request
 
 
 def in_order(answer):

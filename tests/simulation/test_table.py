@@ -3,10 +3,11 @@
 Sizes, and the words of a refusal, are those of DynamoDB as far as anybody reads them.
 """
 
+import re
 import uuid
 
 import pytest
-from table_stores import INVALID, KEY, REFUSED, SCHEMA, Store, n, s, valued
+from table_stores import INVALID, KEY, REFUSED, SCHEMA, Store, n, s, value_of, valued
 
 from dev.simulation.values import Refusal, canonical, size_of
 
@@ -28,7 +29,7 @@ ITEM = {
 }
 VALUES = {
     "n": n("1.50"), "text1": s("1"), "text1_5": s("1.5"), "text2": s("2"),
-    "empty": s(""), "true": {"BOOL": True}, "list": {"L": []}, "map": {"M": {"xx": n("3.0")}},
+    "empty": s(""), "nan": n("x"), "true": {"BOOL": True}, "list": {"L": []}, "map": {"M": {"xx": n("3.0")}},
     "by": {"B": b"by"}, "te_b": {"B": b"te"}, "c_b": {"B": b"c"}, "ns": {"NS": ["2.0", "1"]},
     "mm": {"M": {"ll": {"L": [s("in")]}, "xx": n("1.00")}}, "large": s("x" * LARGEST),
     **{f"set_{text}": {"SS": [*text]} for text in ("x", "yx", "zx", "zyo")},
@@ -253,12 +254,11 @@ def test_values_and_keys_that_are_none(store):
 
 def test_refusals_about_tables(store):
     name = {"TableName": "no-such-table"}
+    putting = {"Put": {**name, "Item": KEY}}
     for operation in ("DescribeTable", "DescribeTimeToLive", "DeleteTable"):
         assert store(operation, **name)[0] == NO_TABLE
     assert store("BatchGetItem", RequestItems={"no-such-table": {"Keys": [KEY]}})[0] == NO_TABLE
-    assert (
-        store("TransactWriteItems", TransactItems=[{"Put": {**name, "Item": KEY}}])[0] == NO_TABLE
-    )
+    assert store("TransactWriteItems", TransactItems=[putting])[0] == NO_TABLE
     assert store("CreateTable", **SCHEMA)[0] == "ResourceInUseException"
     ttl = {"TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True}}
     store("UpdateTimeToLive", **ttl)
@@ -364,78 +364,71 @@ def test_rows_named_twice_and_too_few_or_too_many(store):
 # -- PartiQL --------------------------------------------------------------------------------------
 
 
-def execute(store, *statements):
-    """Run statements that begin with the table; all ask for the row that refuses."""
-    asked = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    requests = [
-        {"Statement": f'UPDATE "{store.name}" {text}', **asked}
-        | ({"Parameters": parameters} if parameters else {})
-        for text, *parameters in statements
-    ]
+def execute(store, *texts):
+    """Run statements, each from the table's name on; what their placeholders stand for becomes parameters."""
+    requests = []
+    for text in texts:
+        parameters = [value_of(name, VALUES) for name in re.findall(r":(\w+)", text)]
+        statement = f'UPDATE "{store.name}" ' + re.sub(r":\w+", "?", text)
+        request = {"Statement": statement, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+        requests.append(request | ({"Parameters": parameters} if parameters else {}))
     answer = store("BatchExecuteStatement", Statements=requests)
     return answer["Responses"] if isinstance(answer, dict) else answer
 
 
-SETTING = (
-    'SET "nn" = ? SET "new" = ? WHERE "kk" = ? AND "st" = ? AND "nn" < ? RETURNING MODIFIED NEW *'
-)
-BOTH = 'SET "nn" = ?, "new" = ? WHERE "kk" = ? AND "gone" <> ?'
-K, N1, N2, X = KEY["kk"], n(1), n(2), s("x")
-WRONG = "ValidationError"
-
-
-def test_statements_have_outcomes_of_their_own(store):
-    written, refused = execute(
-        store, (SETTING, N2, X, K, s("text"), N2), (SETTING, N2, X, s("none"), s("text"), N2)
-    )
-    name = {"TableName": store.name}
-    assert written == {**name, "Item": {"nn": N2, "new": X}}
-    assert refused == {**name, "Error": {"Code": "ConditionalCheckFailed"}}
-    expected = ITEM | {"nn": N2, "new": X}
-    assert get(store) == expected
-    assert get(store, "none") is None
-    (refused,) = execute(store, (SETTING, N2, X, K, s("text"), N2))
-    assert refused["Error"] == {"Code": "ConditionalCheckFailed", "Item": expected}
-
-
+SETTING = 'SET "nn" = :2 SET "new" = :x WHERE "kk" = :key AND "st" = :text AND "nn" < :2'
+RETURNING = {
+    "": {},
+    "RETURNING MODIFIED NEW *": {"nn": n(2), "new": s("x")},
+    "RETURNING MODIFIED OLD *": {"nn": n(1.5)},
+    "RETURNING ALL NEW *": ITEM | {"nn": n(2), "new": s("x")},
+}
 STATEMENTS = [
-    (("SET nn = ? WHERE kk = ? AND attribute_exists(nn)", N2, K), {}),
-    (("SET nn = ? WHERE kk = ? AND (st = ? OR nn = ?)", N2, K, s(""), n(1.5)), {}),
-    (("SET nn = ? WHERE kk = ? AND NOT begins_with(st, ?)", N2, K, X), {}),
-    (("SET nn = nn + ? REMOVE ll WHERE kk = ?", N2, K), {}),
-    (("SET nn = ? WHERE kk = ? AND kk = ?", N2, K, K), {}),
-    ((BOTH, N2, N2, K, N1), {}),
-    ((f"{BOTH} RETURNING MODIFIED OLD *", N2, N2, K, N1), {"nn": n(1.5)}),
-    ((f"{BOTH} RETURNING ALL NEW *", N2, N2, K, N1), {**ITEM, "nn": N2, "new": N2}),
-    (("SET nn = ? WHERE kk = ? AND kk = ?", N2, K, X), WRONG),
-    (("SET nn = ? WHERE kk = ? OR nn = ?", N2, K, N1), WRONG),
-    (("SET nn = ? WHERE kk = ?", N2, N1), WRONG),
-    (("SET nn = ? WHERE kk = ?", N2, s("")), WRONG),
-    (("SET nn = ? WHERE kk = ?", N2), WRONG),
-    (("SET nn = ? WHERE st = ?", N2, s("text")), WRONG),
-    (("SET kk = ? WHERE kk = ?", s("new"), K), WRONG),
-    (("SET nn = gone WHERE kk = ?", K), WRONG),
-    (("SET nn = ? SET nn = ? WHERE kk = ?", N1, N2, K), WRONG),
-    (("SET nn = ? WHERE kk = ? AND attribute_exists nn", N2, K), WRONG),
-    (("SET nn = ? WHERE kk = ? AND nn < ?", N2, K, {"BOOL": True}), WRONG),
-    (("nonsense",), WRONG),
-    (("SET st = ? WHERE kk = ?", s("x" * LARGEST), K), WRONG),
-]
+    "SET nn = :2 WHERE kk = :key AND attribute_exists(nn)", "SET nn = :2 WHERE kk = :key AND kk = :key",
+    "SET nn = :2 WHERE kk = :key AND (st = :empty OR nn = :n)",
+    "SET nn = :2 WHERE kk = :key AND NOT begins_with(st, :x)",
+    "SET nn = nn + :2 REMOVE ll WHERE kk = :key", 'SET nn = :2, "new" = :2 WHERE kk = :key AND gone <> :1',
+]  # fmt: skip
+INVALID_STATEMENTS = [
+    "SET nn = :2 WHERE kk = :key AND kk = :x", "SET nn = :2 WHERE kk = :key OR nn = :1",
+    "SET nn = :2 WHERE kk = :1", "SET nn = :2 WHERE kk = :empty", "SET nn = :2 WHERE kk = ?",
+    "SET nn = :2 WHERE st = :text", "SET kk = :new WHERE kk = :key", "SET nn = gone WHERE kk = :key",
+    "SET nn = :1 SET nn = :2 WHERE kk = :key", "SET nn = :2 WHERE kk = :key AND attribute_exists nn",
+    "SET nn = :2 WHERE kk = :key AND nn < :true", "nonsense", "SET st = :large WHERE kk = :key",
+]  # fmt: skip
 
 
 def test_statements(store):
-    for statement, outcome in STATEMENTS:
+    name = {"TableName": store.name}
+    for returning, expected in RETURNING.items():
         store("PutItem", Item=ITEM)
-        (answer,) = execute(store, statement)
-        error = answer.get("Error", {}).get("Code")
-        assert (error or answer.get("Item", {})) == outcome, statement
-        assert (get(store) == ITEM) is (outcome == WRONG)
+        (answer,) = execute(store, f"{SETTING} {returning}")
+        assert answer == name | ({"Item": expected} if expected else {})
+    for text in STATEMENTS:
+        store("PutItem", Item=ITEM)
+        assert execute(store, text) == [name], text
+        assert get(store) != ITEM
+    store("PutItem", Item=ITEM)
+    for text in INVALID_STATEMENTS:
+        (answer,) = execute(store, text)
+        assert answer["Error"]["Code"] == "ValidationError", text
+        assert get(store) == ITEM
 
 
-def test_statements_that_refuse_all_or_have_no_table(store):
-    text = "SET nn = ? WHERE kk = ?"
-    assert execute(store, (text, N1, K), (text, n("x"), s("other"))) == (INVALID, None)
-    request = [{"Statement": f'UPDATE "no-such-table" {text}', "Parameters": [N1, X]}]
+def test_statements_have_outcomes_of_their_own(store):
+    failed = {"TableName": store.name, "Error": {"Code": "ConditionalCheckFailed"}}
+    answers = execute(store, SETTING, SETTING.replace(":key", ":none"))
+    assert answers == [{"TableName": store.name}, failed]
+    expected = ITEM | {"nn": n(2), "new": s("x")}
+    assert (get(store), get(store, "none")) == (expected, None)
+    (refused,) = execute(store, SETTING)
+    assert refused["Error"] == {"Code": "ConditionalCheckFailed", "Item": expected}
+    # but a value that is none refuses all
+    texts = ["SET nn = :7 WHERE kk = :key", "SET nn = :nan WHERE kk = :other"]
+    assert execute(store, *texts) == (INVALID, None)
+    assert get(store) == expected
+    statement = 'UPDATE "no-such-table" SET nn = ? WHERE kk = ?'
+    request = [{"Statement": statement, "Parameters": [n(1), s("x")]}]
     (answer,) = store("BatchExecuteStatement", Statements=request)["Responses"]
     assert answer["Error"]["Code"] == "ResourceNotFound"
 
@@ -445,8 +438,7 @@ def test_statements_that_refuse_all_or_have_no_table(store):
 
 def test_statements_name_each_row_once(memory):
     """DynamoDB Local says so only when it has written them."""
-    statement = (SETTING, N2, X, K, s("text"), N2)
-    assert execute(memory, statement, statement) == (INVALID, None)
+    assert execute(memory, SETTING, SETTING) == (INVALID, None)
     assert execute(memory) == (INVALID, None)
     assert get(memory) == ITEM
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from pynamodb import attributes as of
@@ -21,7 +22,7 @@ from dev.simulation.replay import Client, expected, replay, replay_schedule
 from dev.simulation.schedule import Size
 from dev.simulation.table import Tables
 from dev.simulation.values import Refusal
-from pynamodb_mutex import LockItem, Mutex, MutexError, MutexLostError
+from pynamodb_mutex import LockItem, Mutex, MutexError, MutexLostError, RowLockedError
 
 __all__ = ["subject", "written"]
 
@@ -86,6 +87,21 @@ def test_writes_in_every_way_are_answered_as_by_dynamodb_local(requests, written
 
 
 @pytest.mark.local
+def test_writes_without_the_lock_are_answered_as_by_dynamodb_local(requests, any_scene):
+    model = any_scene.there
+    row = model(any_scene.key, balance=1)
+    row.save()
+    row.update(actions=[model.balance.add(1)])
+    locked = any_scene.locked()
+    for write in (row.save, row.delete, partial(row.update, actions=[model.balance.add(1)])):
+        with pytest.raises(RowLockedError):
+            write()
+    locked.save(unlock=True)
+    row.delete()
+    assert len(requests) > 10
+
+
+@pytest.mark.local
 def test_batches_are_answered_as_by_dynamodb_local(requests, table):
     def work():
         for _ in range(3):
@@ -106,6 +122,9 @@ def test_batches_are_answered_as_by_dynamodb_local(requests, table):
     assert {item.key for item in LockItem.held()} == {"key 0", "key 1", "key 3"}
     time.sleep(25)
     assert [mutex.held for mutex in mutexes] == [True, False, False, True]
+    attached = Mutex.attach(mutexes[0].detach())
+    attached.save_data({"n": [1.5, None]})
+    attached.release()
     assert {"BatchExecuteStatement", "DeleteItem", "Scan"} <= {each.operation for each in requests}
 
 

@@ -1,18 +1,14 @@
 """Timeouts as they ship: a seed plays the schedule here that it plays for `python -m dev.simulation`. Stores, filled.
 
-A file whose tests have a `store` says in `created` what is in it.
+A file whose tests have a `store` fills it by `fill`, and says in VALUES what placeholders stand for.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
-from table_stores import InMemory, Local, Store
+from table_stores import Store, client_of
 
 from dev.simulation.schedule import Lock
 from pynamodb_mutex._dynamodb import connection
-from pynamodb_mutex.testing import Engine, use
+from pynamodb_mutex.testing import use
 
 
 @pytest.fixture(autouse=True)
@@ -23,17 +19,17 @@ def timeouts_as_they_ship(monkeypatch):
 
 
 @pytest.fixture
-def memory(request: pytest.FixtureRequest) -> InMemory:
+def memory(request):
     """The table in memory."""
-    return request.module.created(InMemory())
+    return Store(request.module)
 
 
 @pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+def store(request):
     """The table in memory, and DynamoDB Local."""
     if request.param == "memory":
-        yield request.getfixturevalue("memory")
+        yield Store(request.module)
         return
-    engine: Engine = request.getfixturevalue("local_engine")
+    engine = request.getfixturevalue("local_engine")
     with use(engine):
-        yield request.module.created(Local(engine.endpoint_url))
+        yield Store(request.module, client_of(engine.endpoint_url)._make_api_call)

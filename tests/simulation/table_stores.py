@@ -1,85 +1,117 @@
 """Stores that hold the same rows: the table in memory, and DynamoDB Local."""
 
-from __future__ import annotations
-
+import re
 import uuid
 from functools import cache
-from typing import Any, Protocol
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from dev.simulation.answers import BYWAYS
+from dev.simulation.answers import BYWAYS, response_of
 from dev.simulation.table import Refusal, Tables
+from dev.simulation.values import SETS
 
-SCHEMA = {
-    "KeySchema": [{"AttributeName": "kk", "KeyType": "HASH"}],
-    "AttributeDefinitions": [{"AttributeName": "kk", "AttributeType": "S"}],
-    "BillingMode": "PAY_PER_REQUEST",
-}
+
+def keys(names):
+    """Return a KeySchema: the hash key, and the range key if there is one."""
+    kinds = zip(names.split(), ("HASH", "RANGE"), strict=False)
+    return [{"AttributeName": name, "KeyType": kind} for name, kind in kinds]
+
+
+def schema(names, kinds, **more):
+    """Return how a table is created, from the names of its key and the kinds of all keys."""
+    return {
+        "KeySchema": keys(names),
+        "AttributeDefinitions": [
+            {"AttributeName": name, "AttributeType": kind} for name, kind in kinds.items()
+        ],
+        "BillingMode": "PAY_PER_REQUEST",
+        **more,
+    }
+
+
+def index(name, names, projection, **more):
+    projection = {"ProjectionType": projection, **more}
+    return {"IndexName": name, "KeySchema": keys(names), "Projection": projection}
+
+
+SCHEMA = schema("kk", {"kk": "S"})
 KEY = {"kk": {"S": "key"}}
 REFUSED = "ConditionalCheckFailedException"
 INVALID = "ValidationException"
 
 
-def n(value: object) -> dict[str, str]:
+def n(value):
     return {"N": str(value)}
 
 
-def s(text: str) -> dict[str, str]:
+def s(text):
     return {"S": text}
 
 
-class Store(Protocol):
-    name: str
-    message: str  # of the last refusal
-
-    def __call__(self, operation: str, **kwargs: Any) -> Any: ...
+def value_of(name, values):
+    """Return the value of a placeholder; if there is none it is what it is called, a number or a string."""
+    return values.get(name) or (n(name) if name.isdecimal() else s(name))
 
 
-class InMemory:
-    """The table in memory; refusals are returned as (code, message, more)."""
+def valued(request, values):
+    """Add the values of the placeholders in the expressions; ``:undefined`` has none."""
+    texts = " ".join(str(text) for name, text in request.items() if name.endswith("Expression"))
+    names = {*re.findall(r":(\w+)", texts)} - {"undefined"}
+    used = {f":{name}": value_of(name, values) for name in sorted(names)}
+    return {"ExpressionAttributeValues": used, **request} if used else request
 
-    name = "table"
 
-    def __init__(self) -> None:
+def in_order(answer):
+    """Sort the sets in an answer, and leave out what it cost."""
+    if isinstance(answer, list):
+        return [in_order(each) for each in answer]
+    if not isinstance(answer, dict):
+        return answer
+    return {
+        name: sorted(value) if name in SETS else in_order(value)
+        for name, value in answer.items()
+        if name not in BYWAYS
+    }
+
+
+class Store:
+    """Sends requests to DynamoDB Local, or to the table in memory; the table and the values are filled in.
+
+    A refusal is returned as its code and the row that it shows, or of a transaction the reasons.
+
+    Attributes:
+        name: Of the table that a request is about if it says nothing else.
+        apply: What answers requests.
+        tables: Those in memory.
+        message: Of the last refusal.
+    """
+
+    def __init__(self, module, apply=None, **options):
+        self.tables = Tables(**options)
+        self.name = f"cases-{uuid.uuid4().hex}"
+        self.apply = apply or self.tables.apply
         self.message = ""
-        self.tables = Tables()
+        self._values = module.VALUES
+        module.fill(self)
 
-    def __call__(self, operation: str, **kwargs: Any) -> Any:
+    def __call__(self, operation, **request):
+        if not operation.startswith(("Batch", "List", "Transact")):
+            request = {"TableName": self.name, **valued(request, self._values)}
         try:
-            return self.tables.apply(operation, kwargs)
+            return in_order(self.apply(operation, request))
         except Refusal as refusal:
-            self.message = refusal.message
-            if refusal.reasons is not None:
-                return refusal.code, [reason["Code"] for reason in refusal.reasons]
-            return refusal.code, refusal.item
+            response, self.message = response_of(refusal), refusal.message
+        except ClientError as error:
+            response, self.message = error.response, error.response["Error"]["Message"]
+        reasons = [reason["Code"] for reason in response.get("CancellationReasons", ())]
+        return response["Error"]["Code"], reasons or in_order(response.get("Item"))
 
 
 @cache
-def client_of(endpoint: str) -> Any:
+def client_of(endpoint):
     """Return a client, which takes longer to make than a test."""
     # what botocore refuses by itself, DynamoDB is to refuse
     config = Config(parameter_validation=False)
     return boto3.client("dynamodb", endpoint_url=endpoint, config=config)
-
-
-class Local:
-    """DynamoDB Local."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.message = ""
-        self.name = f"cases-{uuid.uuid4().hex}"
-        self.client = client_of(endpoint)
-
-    def __call__(self, operation: str, **kwargs: Any) -> Any:
-        try:
-            answer = self.client._make_api_call(operation, kwargs)
-            return {name: answer[name] for name in answer if name not in BYWAYS}
-        except ClientError as error:
-            code, response = error.response["Error"]["Code"], error.response
-            self.message = error.response["Error"]["Message"]
-            if "CancellationReasons" in response:
-                return code, [reason["Code"] for reason in response["CancellationReasons"]]
-            return code, response.get("Item")

@@ -10,7 +10,7 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute
 from pynamodb.exceptions import DoesNotExist
 from pynamodb.models import Model
 from row_tables import created, meta
-from scene import losses
+from subjects import LOSSES
 from worker import workers
 
 from pynamodb_mutex import (
@@ -26,7 +26,6 @@ from pynamodb_mutex import (
     RowLockedError,
     RowLockMixin,
 )
-from pynamodb_mutex.testing import expire
 
 
 def detached(key="a", **options):
@@ -236,13 +235,10 @@ def test_two_processes_with_wrong_clocks_pass_it_on(table):
 # -- tickets that are not good ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("lose_it", "loss"),
-    [*losses.args[1], (lambda scene: expire(scene.key, scene.there), Loss.EXPIRED)],
-)
+@pytest.mark.parametrize(("lose_it", "loss"), [*LOSSES, ("expire", Loss.EXPIRED)])
 def test_ticket_that_is_not_good_any_more_is_refused_with_the_cause(scene, lose_it, loss):
     ticket = scene.taken().detach()
-    lose_it(scene)
+    getattr(scene, lose_it)()
     before = scene.everything
     with pytest.raises(MutexLostError, match="ticket") as raised:
         Mutex.attach(ticket, model=scene.there)

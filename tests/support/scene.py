@@ -92,13 +92,21 @@ class Scene:
 
     def expired_and_taken(self) -> Mutex:
         """Let the claim's end have passed long ago, and take the lock for the other client."""
-        expire(self.key, self.there)
+        self.expire()
         return self.taken()
 
     def clear(self) -> None:
         """Take the claim out of the row by hand, and nothing else."""
         actions = [self.there.expires_at.remove(), self.there.owner.remove()]
         self.there._get_connection().update_item(self.key, actions=actions)
+
+    def delete(self) -> None:
+        """Delete the row."""
+        self.row.delete(add_version_condition=False)
+
+    def expire(self) -> None:
+        """Let the claim's end have passed long ago."""
+        expire(self.key, self.there)
 
     def waiting(self, **options) -> Acquiring:
         """Let a thread of the first client's process wait for the lock."""

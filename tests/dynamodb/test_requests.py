@@ -164,6 +164,22 @@ def test_waiting_reads_and_does_not_write(table, sent):
     assert {request.kwargs["ConsistentRead"] for request in polls} == {False}
 
 
+def test_waiter_in_another_process_takes_over_soon_after_the_release(table, sent, pool):
+    """Long before the lease ends."""
+    holder, waiter = Mutex.for_key("a", lease=600), Mutex.for_key("a", model=Elsewhere)
+    holder.acquire()
+    waiting = pool.submit(waiter.acquire)
+    time.sleep(5)
+    sent.clear()
+    released_at = time.monotonic()
+    holder.release()
+    assert waiting.result(60)
+    # no later than after the longest pause between two polls
+    assert time.monotonic() - released_at <= 1.0
+    assert waiter.fencing_token == holder.fencing_token + 1
+    assert operations(sent) == ["UpdateItem", "GetItem", "UpdateItem"]
+
+
 def test_lock_that_was_taken_between_read_and_write_is_tried_by_the_write_itself(table, sent):
     """Between a release and the next acquire there is time for one request, not for a read and a write."""
     with Mutex.for_key("other"):

@@ -22,6 +22,8 @@ from pynamodb_mutex import (
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.process import forget_everything
 
+NEEDING_IT = ("release", "renew", "ensure_held", "transaction")
+
 
 def assert_released(lock, subject):
     assert (lock.held, lock.remaining, lock.lost) == (False, 0.0, False)
@@ -38,10 +40,9 @@ def test_lock_that_was_never_acquired(subject, sent):
     lock = subject.make()
     assert (lock.held, lock.remaining, lock.lost, lock.loss) == (False, 0.0, False, None)
     assert "not held" in repr(lock)
-    for name in ("release", "renew", "ensure_held", "transaction"):
+    for name in NEEDING_IT:
         with pytest.raises(MutexNotHeldError, match=f"{name}.* not held") as caught:
             getattr(lock, name)()
-        assert isinstance(caught.value, RuntimeError)
         assert not isinstance(caught.value, MutexLostError)
     with pytest.raises(MutexNotHeldError, match="deadline"):
         _ = lock.deadline
@@ -54,7 +55,7 @@ def test_lock_that_was_never_acquired(subject, sent):
 
 
 def test_lock_while_and_after_it_is_held(subject, sent):
-    lock = subject.make(lease=20, owner="me")
+    lock = subject.make(lease=20, owner="me", timeout=5)
     with lock as entered:
         assert subject.is_of_rows or entered is lock
         sent.clear()
@@ -63,7 +64,6 @@ def test_lock_while_and_after_it_is_held(subject, sent):
         assert 15 < lock.deadline - local_clock().now() <= 20
         assert "held, " in repr(lock)
         assert "left>" in repr(lock)
-        assert sent == []
         for call in (lock.acquire, lock.__enter__, lambda: lock.acquire(blocking=False)):
             with pytest.raises(MutexAlreadyHeldError) as caught:
                 call()
@@ -75,18 +75,18 @@ def test_lock_while_and_after_it_is_held(subject, sent):
         assert not subject.is_free()
     assert_released(lock, subject)
     sent.clear()
-    for name in ("release", "renew", "ensure_held", "transaction"):
+    for name in NEEDING_IT:
         with pytest.raises(MutexNotHeldError, match="not held" if subject.several else "released"):
             getattr(lock, name)()
     assert sent == []
-    assert lock.acquire() is True
+    # as with threading.Lock
+    assert lock.acquire(False, -1) is True
     lock.release()
     assert_released(lock, subject)
 
 
-def test_timeout_that_does_not_fit_is_refused(subject, sent):
+def test_timeout_that_does_not_fit_is_refused(subject, silence):
     lock = subject.make(timeout=5)
-    sent.clear()
     for timeout in (-2, -0.5, -1.0001, math.nan, math.inf, -math.inf):
         with pytest.raises(ValueError, match="timeout"):
             lock.acquire(timeout=timeout)
@@ -96,10 +96,6 @@ def test_timeout_that_does_not_fit_is_refused(subject, sent):
     for timeout in (True, False, "1", b"1", [1], 1j):
         with pytest.raises(TypeError, match="timeout"):
             lock.acquire(timeout=timeout)
-    assert sent == []
-    # as with threading.Lock
-    assert lock.acquire(False, -1) is True
-    lock.release()
 
 
 def test_lock_that_others_hold(subject, pool, sent):
@@ -116,7 +112,6 @@ def test_lock_that_others_hold(subject, pool, sent):
         with pytest.raises(MutexTimeoutError, match="held by 'job-7' until") as caught, lock:
             pass
         error = caught.value
-        assert isinstance(error, TimeoutError)
         assert (error.owner, error.key in str(error)) == ("job-7", True)
         assert error.expires_at > time.time()
         if subject.several:
@@ -142,7 +137,9 @@ def test_lock_that_a_thread_holds_is_handed_on_at_release(subject, pool):
         released = time.monotonic()
     assert waiting.result(60)
     assert time.monotonic() - released <= 0.1
+    # any thread may release it
     waiter.release()
+    assert subject.is_free()
 
 
 def test_threads_that_share_a_lock_exclude_each_other(subject, pool):
@@ -198,11 +195,17 @@ def test_reentrant_lock_is_entered_again_by_its_thread_alone(subject, pool, shar
 # -- the block --------------------------------------------------------------------------------------
 
 
-def test_exception_of_the_body_passes_and_the_lock_is_released(subject):
+@pytest.mark.parametrize("lost", [False, True])
+def test_exception_of_the_body_passes_and_the_lock_is_released(subject, lost):
     lock = subject.make()
-    with pytest.raises(KeyError, match="mine"), lock:
+    with pytest.raises(KeyError, match="mine") as caught, lock:  # noqa: PT012 - the block is what is left
+        if lost:
+            subject.force()
         raise KeyError("mine")
-    assert_released(lock, subject)
+    if lost and hasattr(caught.value, "add_note"):  # since Python 3.11
+        assert "could not be released" in caught.value.__notes__[0]
+    assert lock.lost == lost
+    assert subject.is_free()
 
 
 def test_loss_is_raised_at_the_end_of_the_block(subject):
@@ -223,19 +226,7 @@ def test_loss_is_raised_at_the_end_of_the_block(subject):
         assert (lock.held, lock.lost) == (True, False)
 
 
-def test_loss_does_not_replace_the_exception_of_the_body(subject):
-    def body():
-        subject.force()
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError) as caught, subject.make():
-        body()
-    if hasattr(caught.value, "add_note"):  # since Python 3.11
-        assert "could not be released" in caught.value.__notes__[0]
-    assert subject.is_free()
-
-
-def test_body_may_release_the_lock_itself(subject, pool):
+def test_block_may_be_left_without_the_lock_or_by_another_thread(subject, pool):
     lock, other = subject.make(), subject.make(timeout=0)
     with lock:
         lock.release()
@@ -248,26 +239,17 @@ def test_body_may_release_the_lock_itself(subject, pool):
         lock.release()
         lock.acquire()
     assert_released(lock, subject)
-
-
-def test_any_thread_may_leave_the_block_or_release(subject, pool):
-    lock = subject.make()
     lock.__enter__()
     pool.submit(lock.__exit__, None, None, None).result(60)
     assert_released(lock, subject)
     lock.acquire()
     pool.submit(lock.release).result(60)
     assert_released(lock, subject)
-    assert lock.acquire(timeout=0)
 
 
 # -- decorated functions ----------------------------------------------------------------------------
 
-REENTERED = ["one lock", "several", "row"]
-DECORATING = [*REENTERED, "row and lock table", "rows", "any of", "semaphore"]
 
-
-@pytest.mark.parametrize("subject", DECORATING, indirect=True)
 def test_decorated_function_runs_under_a_lock_of_its_own(subject):
     decorating = subject.make(timeout=0.2)
 
@@ -276,6 +258,8 @@ def test_decorated_function_runs_under_a_lock_of_its_own(subject):
         """Add up."""
         assert not decorating.held
         assert not subject.is_free()
+        if c is None:
+            raise LookupError("mine")
         return a + b + sum(rest) + c
 
     assert (add(1, 2, 3, c=4), add(1, c=4)) == (10, 6)
@@ -284,17 +268,12 @@ def test_decorated_function_runs_under_a_lock_of_its_own(subject):
     assert subject.is_free()
     with subject.held_elsewhere(), pytest.raises(MutexTimeoutError):
         add(1, c=4)
-
-    @decorating
-    def fail():
-        raise LookupError("mine")
-
     with pytest.raises(LookupError, match="mine"):
-        fail()
+        add(1, c=None)
     assert subject.is_free()
 
 
-@pytest.mark.parametrize("subject", REENTERED, indirect=True)
+@pytest.mark.parametrize("subject", ["one lock", "several", "row"], indirect=True)
 def test_decorated_function_that_calls_itself(subject, sent):
     @subject.make(reentrant=True)
     def count(n):
@@ -363,19 +342,15 @@ def test_renewal_counts_from_now_and_never_shortens(subject, sent):
         assert 95 < lock.remaining <= 100
         # of several as of one, each is a single request
         assert len(sent) == 7
-        for lease in (0, 0.4, -1, math.nan, math.inf, 10**10, 10**400):
-            with pytest.raises(ValueError, match="lease"):
-                lock.renew(lease)
-        for at_least in (-1, 20, 31, math.nan, math.inf):
-            with pytest.raises(ValueError, match="at_least"):
-                lock.ensure_held(at_least)
-        for wrong in ("1", True):
-            with pytest.raises(TypeError, match="at_least"):
-                lock.ensure_held(wrong)
-            with pytest.raises(TypeError, match="lease"):
-                lock.renew(wrong)
-        with pytest.raises(TypeError, match="at_least"):
-            lock.ensure_held(None)
+        for refused, call, arguments in (
+            (ValueError, lock.renew, [0, 0.4, -1, math.nan, math.inf, 10**10, 10**400]),
+            (TypeError, lock.renew, ["1", True]),
+            (ValueError, lock.ensure_held, [-1, 20, 31, math.nan, math.inf]),
+            (TypeError, lock.ensure_held, ["1", True, None]),
+        ):
+            for argument in arguments:
+                with pytest.raises(refused, match="lease" if call == lock.renew else "at_least"):
+                    call(argument)
         assert len(sent) == 7
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import math
+from functools import partial
 
 import pytest
 from accounts import Account
@@ -91,10 +92,6 @@ def test_model_that_is_no_lock_table_is_refused():
         Mutex.for_key("a", model=Ranged)
 
 
-def options_of(function, *args, **more):
-    return lambda **options: function(*args, **more, **options)
-
-
 @pytest.mark.parametrize(
     ("error", "option", "values"),
     [
@@ -133,12 +130,12 @@ def test_value_that_an_option_can_have_is_taken():
         assert not Mutex.for_key("a", **options).held
     assert Mutex.for_key("a", data={"NaN": "Infinity"})._options.data == '{"NaN": "Infinity"}'
     # no timeout is as if none were given
-    for make in (
-        options_of(Mutex.for_key, "a"),
-        options_of(Mutex.for_keys, ["a", "b"]),
-        options_of(Mutex.any_of, ["a", "b"]),
-        options_of(Semaphore.for_key, "a", permits=2),
+    semaphore = partial(Semaphore.for_key, permits=2)
+    for kind, keys in (
+        *[(Mutex.for_key, "a"), (Mutex.for_keys, ["a", "b"])],
+        *[(Mutex.any_of, ["a", "b"]), (semaphore, "a")],
     ):
+        make = partial(kind, keys)
         assert make(timeout=None)._options == make()._options == make(timeout=-1)._options
     own = Mutex.for_key("a", timeout=0)._options
     assert own.patience(blocking=True, timeout=None) == 0
@@ -226,23 +223,23 @@ def test_method_makes_an_object_of_its_class():
     ("called", "call"),
     [
         *[
-            (f"{kind.__name__}.{name}", options_of(call, kind))
+            (f"{kind.__name__}.{name}", partial(call, kind))
             for kind in (Mutex, Special, aio.AsyncMutex)
             for name, call in CALLS.items()
             if (kind, name) != (Special, "for_key")  # Python names the class that has it
         ],
-        ("AnyOf.any_of", options_of(CALLS["any_of"], AnyOf)),
-        ("Semaphore.for_key", options_of(CALLS["for_key"], Semaphore, permits=2)),
-        ("AsyncSemaphore.for_key", options_of(CALLS["for_key"], aio.AsyncSemaphore, permits=2)),
-        ("RowLock.attach", options_of(CALLS["attach"], RowLock, model=Account)),
-        ("AsyncRowLock.attach", options_of(CALLS["attach"], aio.AsyncRowLock, model=Account)),
-        ("Account.locked", options_of(Account.locked, "a")),
-        ("Account.locked_all", options_of(Account.locked_all, ["a", "b"])),
-        ("Account.locked_all", options_of(Account.locked_all, [Account.locked("a")])),
-        ("Mutex.for_keys", options_of(Mutex.for_keys, [Mutex.for_key("a")])),
-        ("locked", options_of(aio.locked, Account, "a")),
-        ("locked_all", options_of(aio.locked_all, Account, ["a", "b"])),
-        ("synchronized", options_of(synchronized, "x")),
+        ("AnyOf.any_of", partial(CALLS["any_of"], AnyOf)),
+        ("Semaphore.for_key", partial(CALLS["for_key"], Semaphore, permits=2)),
+        ("AsyncSemaphore.for_key", partial(CALLS["for_key"], aio.AsyncSemaphore, permits=2)),
+        ("RowLock.attach", partial(CALLS["attach"], RowLock, model=Account)),
+        ("AsyncRowLock.attach", partial(CALLS["attach"], aio.AsyncRowLock, model=Account)),
+        ("Account.locked", partial(Account.locked, "a")),
+        ("Account.locked_all", partial(Account.locked_all, ["a", "b"])),
+        ("Account.locked_all", partial(Account.locked_all, [Account.locked("a")])),
+        ("Mutex.for_keys", partial(Mutex.for_keys, [Mutex.for_key("a")])),
+        ("locked", partial(aio.locked, Account, "a")),
+        ("locked_all", partial(aio.locked_all, Account, ["a", "b"])),
+        ("synchronized", partial(synchronized, "x")),
     ],
 )
 def test_unknown_option_names_the_function_that_was_called(called, call):

@@ -7,33 +7,19 @@ import pytest
 from pynamodb.exceptions import PynamoDBException, UpdateError
 
 import pynamodb_mutex
-from pynamodb_mutex import exceptions
-from pynamodb_mutex.exceptions import (
-    InvalidKeyError,
-    InvalidRowError,
-    InvalidTicketError,
-    Loss,
-    MutexAlreadyHeldError,
-    MutexError,
-    MutexLostError,
-    MutexNotHeldError,
-    MutexTimeoutError,
-    RowLockedError,
-    describe_holder,
-)
+from pynamodb_mutex import Loss, MutexError, MutexLostError, MutexNotHeldError, exceptions
 
 BASES = {
     MutexError: {PynamoDBException},
-    MutexTimeoutError: {MutexError, TimeoutError},
+    exceptions.MutexTimeoutError: {MutexError, TimeoutError},
     MutexNotHeldError: {MutexError, RuntimeError},
     MutexLostError: {MutexNotHeldError},
-    MutexAlreadyHeldError: {MutexError, RuntimeError},
-    RowLockedError: {MutexError},
-    InvalidKeyError: {MutexError, ValueError},
-    InvalidRowError: {MutexError},
-    InvalidTicketError: {MutexError, ValueError},
+    exceptions.MutexAlreadyHeldError: {MutexError, RuntimeError},
+    exceptions.RowLockedError: {MutexError},
+    exceptions.InvalidKeyError: {MutexError, ValueError},
+    exceptions.InvalidRowError: {MutexError},
+    exceptions.InvalidTicketError: {MutexError, ValueError},
 }
-each_kind = pytest.mark.parametrize("kind", BASES)
 
 
 def test_all_names_are_public():
@@ -41,26 +27,21 @@ def test_all_names_are_public():
     assert set(exceptions.__all__) <= set(pynamodb_mutex.__all__)
 
 
-@each_kind
-def test_each_has_its_bases_and_is_made_of_nothing_or_of_a_message(kind):
+@pytest.mark.parametrize("kind", BASES)
+def test_each_has_its_bases_and_survives_pickling_and_copying_but_for_its_cause(kind):
     assert set(kind.__bases__) == BASES[kind]
     assert getattr(pynamodb_mutex, kind.__name__) is kind
     empty = kind()
     assert (empty.key, empty.owner, empty.expires_at, empty.cause) == (None, None, None, None)
     assert str(empty) == empty.msg == "Mutex error"
     cause = ValueError("why")
-    error = kind("what", cause, key="a", owner="me", expires_at=7.5)
-    assert str(error) == error.msg == "what"
+    error = kind("what: é", cause, key="a", owner="me", expires_at=7.5)
+    assert str(error) == error.msg == "what: é"
     assert (error.key, error.owner, error.expires_at, error.cause) == ("a", "me", 7.5, cause)
-
-
-@each_kind
-def test_each_survives_pickling_and_copying_but_for_its_cause(kind):
-    error = kind("what: é", ValueError("why"), key="a", owner="me", expires_at=7.5)
     error.extra = [1]
     if kind is MutexLostError:
         error.loss, error.applied = Loss.TAKEN, None
-    if kind is InvalidRowError:
+    if kind is exceptions.InvalidRowError:
         error.attribute = "version"
     pickled = [pickle.dumps(error, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
     for copied in (*map(pickle.loads, pickled), copy.copy(error)):
@@ -87,20 +68,18 @@ def test_lost_error_says_how_and_whether_the_write_was_applied():
     assert (error.loss, error.applied) == (Loss.EXPIRED, False)
     error = MutexLostError("what", loss=Loss.FORCED, applied=None)
     assert (error.loss, error.applied) == (Loss.FORCED, None)
-
-
-def test_each_loss_reads_as_the_end_of_a_sentence():
     names = {loss.name for loss in Loss}
     assert names == {"EXPIRED", "TAKEN", "FORCED", "DELETED", "UNREACHABLE"}
+    # each reads as the end of a sentence
     for loss in Loss:
         assert loss.value[0].islower() or loss.value.startswith("DynamoDB")
         assert not loss.value.endswith(".")
 
 
 def test_holder_is_described_with_its_end_in_words():
-    described = describe_holder("me", 1700000000.25)
+    described = exceptions.describe_holder("me", 1700000000.25)
     assert "held by 'me' until 2023-11-14T22:13:20.250+00:00" in described
-    assert "an unnamed owner" in describe_holder(None, 1.0)
-    assert describe_holder("me", None) == "its holder is not known"
+    assert "an unnamed owner" in exceptions.describe_holder(None, 1.0)
+    assert exceptions.describe_holder("me", None) == "its holder is not known"
     # milliseconds, written into the row by hand: an end that no calendar has does not hide the error
-    assert "held by 'me'" in describe_holder("me", 1.7e12)
+    assert "held by 'me'" in exceptions.describe_holder("me", 1.7e12)

@@ -3,7 +3,7 @@
 import pytest
 from group_scene import kinds
 from pynamodb.attributes import UnicodeAttribute
-from pynamodb.models import Model
+from row_tables import PLAIN, made
 
 from pynamodb_mutex import (
     LockItem,
@@ -57,8 +57,8 @@ def test_locks_of_several_tables_are_taken_together(table, accounts):
 
 
 def test_one_key_of_two_tables_is_two_locks(keys):
-    class Second(LockItem):
-        class Meta(LockItem.Meta):
+    class Second(keys.scene.there):
+        class Meta(keys.scene.there.Meta):
             table_name = f"{keys.scene.there.Meta.table_name}-2"
 
     Second.create_table()
@@ -139,31 +139,27 @@ def test_rows_are_deleted_on_release_if_asked_for(keys):
     assert all(there.count(key, consistent_read=True) == 0 for key in keys.keys[::2])
 
 
-@pytest.mark.parametrize("place", [None, 0, 2])
-def test_transaction_needs_all_the_locks(keys, place):
-    class Note(Model):
-        class Meta:
-            table_name = keys.scene.there.Meta.table_name
-
-        key = UnicodeAttribute(hash_key=True)
-
+def test_transaction_needs_all_the_locks(keys):
+    note = made({"key": UnicodeAttribute(hash_key=True)}, PLAIN, keys.scene.there.Meta.table_name)
     group = keys.group(auto_renew=False)
-    assert group.acquire()
-    transaction = group.transaction()
-    transaction.save(Note(f"{keys.scene.key}-note"))
-    if place is None:
-        with transaction:
-            pass
-        assert group.held
-        group.release()
-    else:
-        keys.force(place)
-        with pytest.raises(MutexLostError), transaction:
-            pass
-        assert group.loss is Loss.FORCED
-        with pytest.raises(MutexLostError):
-            group.transaction()
-    assert Note.count(f"{keys.scene.key}-note") == (place is None)
+    for place in (None, 0, 2):
+        row = note(f"{keys.scene.key}-{place}")
+        assert group.acquire()
+        transaction = group.transaction()
+        transaction.save(row)
+        if place is None:
+            transaction.__exit__(None, None, None)
+            assert group.held
+            group.release()
+        else:
+            keys.force(place)
+            with pytest.raises(MutexLostError):
+                transaction.__exit__(None, None, None)
+            assert group.loss is Loss.FORCED
+            for call in (group.transaction, group.release):
+                with pytest.raises(MutexLostError):
+                    call()
+        assert note.count(row.key) == (place is None)
 
 
 def test_thread_enters_again_all_or_none(keys):

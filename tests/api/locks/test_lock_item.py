@@ -4,7 +4,6 @@ import time
 from datetime import datetime, timezone
 
 import pytest
-from botocore.client import BaseClient
 from lock_items import Elsewhere, Wire
 from stores import store_for
 
@@ -23,44 +22,36 @@ def keys(items):
 
 
 def test_item_says_whether_it_is_held_and_until_when(table):
-    with Mutex.for_key("a", lease=20, owner="me") as mutex:
+    assert table("a", token="theirs", expires_at=time.time() + 20).since is None
+    item = table("a")
+    assert (item.is_held, item.remaining, item.expires) == (False, 0.0, None)
+    with Mutex.for_key("a", lease=20, owner="me", auto_renew=False) as mutex:
         item = table.get("a")
         assert item.is_held
         assert item.owner == "me"
         # until it may be taken over: somewhat later than its holder stops to believe
-        assert mutex.remaining <= item.remaining <= 20 + 3
+        before = item.remaining
+        assert mutex.remaining <= before <= 20 + 3
         assert item.expires == datetime.fromtimestamp(item.expires_at, tz=timezone.utc)
-        assert item.expires.utcoffset().total_seconds() == 0
         # by the engine's clock, which is this machine's
         assert abs(time.time() - item.since.timestamp()) < 60
-        assert item.since.utcoffset().total_seconds() == 0
+        for at in (item.expires, item.since):
+            assert at.utcoffset().total_seconds() == 0
+        time.sleep(10)
+        assert item.remaining == pytest.approx(before - 10)
         mutex.renew()
         assert table.get("a").since == item.since
+        assert item.is_held
+        time.sleep(15)
+        assert not item.is_held
     item.refresh()
     assert (item.is_held, item.remaining, item.expires, item.since) == (False, 0.0, None, None)
     assert item.owner is None
-
-
-def test_item_whose_claim_has_ended_is_not_held(table):
     with held_elsewhere("a"):
         expire("a")
         item = table.get("a")
         assert (item.is_held, item.remaining) == (False, 0.0)
         assert item.expires == datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
-    Mutex.for_key("a", auto_renew=False).acquire()
-    item = table.get("a")
-    before = item.remaining
-    time.sleep(10)
-    assert item.remaining == pytest.approx(before - 10)
-    assert item.is_held
-    time.sleep(25)
-    assert not item.is_held
-
-
-def test_item_without_a_claim_of_this_library(table):
-    assert table("a", token="theirs", expires_at=time.time() + 20).since is None
-    item = table("a")
-    assert (item.is_held, item.remaining, item.expires) == (False, 0.0, None)
 
 
 def test_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
@@ -85,65 +76,46 @@ def test_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
         assert not item.is_held
 
 
-def test_held_gives_what_is_held_now(table, wire):
+def test_held_gives_what_is_held_now_page_by_page(table, wire):
     held = table.held()
     assert wire.sent == []
     assert list(held) == []
     assert wire.sent == ["Scan"]
     with Mutex.for_key("free"):
         pass
+    # each page but the last one ends after a megabyte
+    for number in range(3):
+        Mutex.for_key(f"large{number}", data="x" * 390_000).acquire()
+    wire.sent.clear()
     with Mutex.for_key("a", owner="me"), held_elsewhere("b", owner="they"), held_elsewhere("c"):
         expire("c")
         items = list(table.held())
-        assert keys(items) == ["a", "b"]
-        assert {item.owner for item in items} == {"me", "they"}
+        assert keys(items) == ["a", "b", "large0", "large1", "large2"]
+        assert {item.owner for item in items} >= {"me", "they"}
         assert all(isinstance(item, table) and item.is_held for item in items)
-    assert list(table.held()) == []
+    assert wire.sent.count("Scan") == 2
 
 
-def test_held_reads_page_after_page(table, monkeypatch):
-    original = BaseClient._make_api_call
-    pages = []
-
-    def by_two(client, operation, kwargs):
-        if operation == "Scan":
-            pages.append(kwargs)
-            kwargs = {**kwargs, "Limit": 2}
-        return original(client, operation, kwargs)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", by_two)
-    mutexes = [Mutex.for_key(f"k{number}") for number in range(5)]
-    for mutex in mutexes:
-        mutex.acquire()
-    assert keys(table.held()) == [mutex.key for mutex in mutexes]
-    assert len(pages) >= 3
-
-
-@pytest.mark.parametrize(
-    "force_release",
-    [Mutex.force_release, lambda mutex: LockItem.force_release(mutex.key)],
-    ids=["of a mutex", "of the table"],
-)
-def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table, force_release):
+def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table):
     mutex = Mutex.for_key("a", data={"page": 3})
-    assert force_release(mutex) is False
+    assert mutex.force_release() is LockItem.force_release("a") is False
     with mutex:
         pass
-    for has_ended in (False, True):
-        with held_elsewhere("a") as item:
-            if has_ended:
-                expire("a")
-            assert force_release(mutex) is True
-            assert force_release(mutex) is False
-            assert not mutex.locked()
-            broken = table.get("a")
-            assert (broken.data, broken.version) == ({"page": 3}, item.version + 1)
-            assert broken.expires_at is None
-            assert has_ended or broken.ttl.timestamp() > time.time() + 3600
-            with mutex:
-                assert mutex.fencing_token == item.version + 2
-                # the claim was given up, not abandoned
-                assert not mutex.abandoned
+    for force_release in (mutex.force_release, lambda: LockItem.force_release("a")):
+        for has_ended in (False, True):
+            with held_elsewhere("a") as item:
+                if has_ended:
+                    expire("a")
+                assert (force_release(), force_release()) == (True, False)
+                assert not mutex.locked()
+                broken = table.get("a")
+                assert (broken.data, broken.version) == ({"page": 3}, item.version + 1)
+                assert broken.expires_at is None
+                assert has_ended or broken.ttl.timestamp() > time.time() + 3600
+                with mutex:
+                    assert mutex.fencing_token == item.version + 2
+                    # the claim was given up, not abandoned
+                    assert not mutex.abandoned
 
 
 def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_process(table, wire):

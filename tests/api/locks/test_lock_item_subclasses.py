@@ -6,18 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hearing import until
-from pynamodb.attributes import (
-    BooleanAttribute,
-    DiscriminatorAttribute,
-    JSONAttribute,
-    ListAttribute,
-    MapAttribute,
-    NumberAttribute,
-    TTLAttribute,
-    UnicodeAttribute,
-    UnicodeSetAttribute,
-    VersionAttribute,
-)
+from pynamodb import attributes
 from pynamodb.settings import default_settings_dict
 from stores import QueueFor, store_for
 
@@ -27,10 +16,10 @@ from pynamodb_mutex.models import _default_table
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
-def subclass(*, base=LockItem, meta=None, **attributes):
+def subclass(*, meta=None, **its_own):
     """Return a subclass of LockItem with a table of its own."""
     named = {"table_name": f"locks-{uuid.uuid4().hex}", **(meta or {})}
-    model = type("Sub", (base,), {"Meta": type("Meta", (LockItem.Meta,), named), **attributes})
+    model = type("Sub", (LockItem,), {"Meta": type("Meta", (LockItem.Meta,), named), **its_own})
     model.create_table()
     return model
 
@@ -69,7 +58,7 @@ def exercise(model):
     assert [item.key for item in model.scan()] == ["a"]
 
 
-def test_another_table(table, monkeypatch):
+def test_another_table_is_another_lock_and_the_same_one_is_not(table, monkeypatch):
     model = subclass()
     exercise(model)
     with Mutex.for_key("a", model=model) as mutex:
@@ -82,8 +71,6 @@ def test_another_table(table, monkeypatch):
     with mutex:
         assert table.get("a").token == mutex.token
 
-
-def test_subclass_without_meta_shares_the_table_and_nothing_else(table):
     class Same(LockItem):
         pass
 
@@ -154,57 +141,52 @@ def unread(monkeypatch):
     _default_table.cache_clear()
 
 
-class Inherits(LockItem):
-    pass
-
-
-class Derived(LockItem):
-    class Meta(LockItem.Meta):
-        read_timeout_seconds = 7.0
-
-
-class Plain(LockItem):
-    class Meta:
-        read_timeout_seconds = 7.0
-
-
-class Deeper(Plain):
-    class Meta(Plain.Meta):
-        connect_timeout_seconds = 3.0
-
-
-class Named(LockItem):
-    class Meta(LockItem.Meta):
-        table_name = "mine"
-
-
 def test_default_table_is_named_by_the_environment_at_first_use(unread, monkeypatch):
+    class Inherits(LockItem):
+        pass
+
+    class Derived(LockItem):
+        class Meta(LockItem.Meta):
+            read_timeout_seconds = 7.0
+
+    class Plain(LockItem):
+        class Meta:
+            read_timeout_seconds = 7.0
+
+    class Deeper(Plain):
+        class Meta(Plain.Meta):
+            connect_timeout_seconds = 3.0
+
+    class Named(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = "mine"
+
     mutex = Mutex.for_key("a")
     monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", "first")
     for model in (LockItem, Inherits, Derived, Plain, Deeper):
-        assert model.Meta.table_name == "first"
-        assert model._get_connection().table_name == "first"
+        assert model.Meta.table_name == model._get_connection().table_name == "first"
     assert "in first" in repr(mutex)
     monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", "second")
     assert LockItem.Meta.table_name == "first"
+    # a name that is assigned counts for all that inherit it
+    with monkeypatch.context() as patch:
+        patch.setattr(LockItem.Meta, "table_name", "assigned")
+        assert (Plain.Meta.table_name, Named.Meta.table_name) == ("assigned", "mine")
+    assert Plain.Meta.table_name == "first"
 
 
-def test_name_assigned_to_the_default_table_counts_for_all_that_inherit_it(unread, monkeypatch):
+def test_default_table_has_a_name_without_the_environment(unread):
     assert LockItem.Meta.table_name == "pynamodb-mutex"
-    monkeypatch.setattr(LockItem.Meta, "table_name", "assigned")
-    assert (Plain.Meta.table_name, Named.Meta.table_name) == ("assigned", "mine")
-    monkeypatch.undo()
-    assert Plain.Meta.table_name == "pynamodb-mutex"
 
 
 def test_subclass_of_a_subclass(table):
-    team = subclass(retention=86400.0, team=UnicodeAttribute(default="core"))
+    team = subclass(retention=86400.0, team=attributes.UnicodeAttribute(default="core"))
 
     class Night(team):
         class Meta(team.Meta):
             region = "eu-west-1"
 
-        shift = UnicodeAttribute(default="night")
+        shift = attributes.UnicodeAttribute(default="night")
 
     assert Night.Meta.table_name == team.Meta.table_name
     assert Night._get_connection() is not team._get_connection()
@@ -218,18 +200,20 @@ def test_subclass_of_a_subclass(table):
 @pytest.mark.real("simulated", "local")
 def test_every_attribute_may_be_stored_under_another_name(table):
     renamed = subclass(
-        key=UnicodeAttribute(hash_key=True, attr_name="pk"),
-        version=VersionAttribute(attr_name="v"),
-        token=UnicodeAttribute(null=True, attr_name="t"),
-        owner=UnicodeAttribute(null=True, attr_name="o"),
-        lease=NumberAttribute(null=True, attr_name="l"),
-        expires_at=NumberAttribute(null=True, attr_name="e"),
-        writes=NumberAttribute(null=True, attr_name="w"),
-        abandoned_by=UnicodeAttribute(null=True, attr_name="a"),
-        ttl=TTLAttribute(null=True, attr_name="until"),
-        data=JSONAttribute(null=True, attr_name="d"),
-        waiting=ListAttribute(of=UnicodeAttribute, null=True, attr_name="line"),
-        free_since=NumberAttribute(null=True, attr_name="f"),
+        key=attributes.UnicodeAttribute(hash_key=True, attr_name="pk"),
+        version=attributes.VersionAttribute(attr_name="v"),
+        token=attributes.UnicodeAttribute(null=True, attr_name="t"),
+        owner=attributes.UnicodeAttribute(null=True, attr_name="o"),
+        lease=attributes.NumberAttribute(null=True, attr_name="l"),
+        expires_at=attributes.NumberAttribute(null=True, attr_name="e"),
+        writes=attributes.NumberAttribute(null=True, attr_name="w"),
+        abandoned_by=attributes.UnicodeAttribute(null=True, attr_name="a"),
+        ttl=attributes.TTLAttribute(null=True, attr_name="until"),
+        data=attributes.JSONAttribute(null=True, attr_name="d"),
+        waiting=attributes.ListAttribute(
+            of=attributes.UnicodeAttribute, null=True, attr_name="line"
+        ),
+        free_since=attributes.NumberAttribute(null=True, attr_name="f"),
     )
     exercise(renamed)
     with Mutex.for_key("b", model=renamed, data=1):
@@ -249,13 +233,13 @@ def test_every_attribute_may_be_stored_under_another_name(table):
 @pytest.mark.parametrize("name", ["waiting", "free_since"])
 def test_names_that_belong_to_the_line_are_refused_for_another_use(name):
     with pytest.raises(TypeError, match=f"Sub.{name} belongs to the lock"):
-        type("Sub", (LockItem,), {name: BooleanAttribute(null=True)})
+        type("Sub", (LockItem,), {name: attributes.BooleanAttribute(null=True)})
 
 
 def test_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
     single = subclass(
-        key=UnicodeAttribute(hash_key=True, attr_name="pk"),
-        kind=UnicodeAttribute(range_key=True, attr_name="sk", default="LOCK#1"),
+        key=attributes.UnicodeAttribute(hash_key=True, attr_name="pk"),
+        kind=attributes.UnicodeAttribute(range_key=True, attr_name="sk", default="LOCK#1"),
     )
     other = {"pk": {"S": "a"}, "sk": {"S": "ORDER#1"}, "expires_at": {"N": "4102444800"}}
     client = single._get_connection().connection.client
@@ -268,27 +252,26 @@ def test_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
     assert single.force_release("a") is False
     assert raw(single, "a", "ORDER#1") == other
     # a number, stored as 1000
-    numbered = subclass(part=NumberAttribute(range_key=True, default=1e3))
+    numbered = subclass(part=attributes.NumberAttribute(range_key=True, default=1e3))
     exercise(numbered)
     with Mutex.for_key("a", model=numbered):
         assert [item.key for item in numbered.held()] == ["a"]
 
 
-class Where(MapAttribute):
-    zone = UnicodeAttribute()
+def test_extra_attributes_come_with_the_first_claim_and_are_kept(table):
+    class Where(attributes.MapAttribute):
+        zone = attributes.UnicodeAttribute()
 
-
-def test_defaults_of_extra_attributes_come_with_the_first_claim(table):
     rich = subclass(
-        team=UnicodeAttribute(default="core", attr_name="tm"),
-        weight=NumberAttribute(default=0),
-        urgent=BooleanAttribute(default=False),
-        made=NumberAttribute(default=lambda: 41 + 1),
-        tags=ListAttribute(default=list),
-        names=UnicodeSetAttribute(default=lambda: {"x", "y"}),
+        team=attributes.UnicodeAttribute(default="core", attr_name="tm"),
+        weight=attributes.NumberAttribute(default=0),
+        urgent=attributes.BooleanAttribute(default=False),
+        made=attributes.NumberAttribute(default=lambda: 41 + 1),
+        tags=attributes.ListAttribute(default=list),
+        names=attributes.UnicodeSetAttribute(default=lambda: {"x", "y"}),
         where=Where(default=lambda: Where(zone="a")),
-        note=UnicodeAttribute(null=True),
-        must=UnicodeAttribute(),
+        note=attributes.UnicodeAttribute(null=True),
+        must=attributes.UnicodeAttribute(),
     )
     with Mutex.for_key("a", model=rich):
         item = rich.get("a")
@@ -296,27 +279,17 @@ def test_defaults_of_extra_attributes_come_with_the_first_claim(table):
         assert (item.tags, item.names, item.where.zone) == ([], {"x", "y"}, "a")
         assert {"tm", "weight", "where"} <= set(raw(rich, "a"))
         assert not {"note", "must"} & set(raw(rich, "a"))
-
-
-def test_extra_attributes_are_kept_over_changes_of_hands(table):
-    noted = subclass(note=UnicodeAttribute(null=True), count=NumberAttribute(default=0))
-
-    def kept():
-        item = noted.get("a")
-        return item.note, item.count
-
-    with Mutex.for_key("a", model=noted):
-        assert kept() == (None, 0)
-        noted._get_connection().update_item("a", actions=[noted.note.set("hi"), noted.count.set(5)])
-    assert kept() == ("hi", 5)
-    exercise(noted)
-    assert kept() == ("hi", 5)
+        changes = [rich.note.set("hi"), rich.weight.set(5)]
+        rich._get_connection().update_item("a", actions=changes)
+    exercise(rich)
+    item = rich.get("a")
+    assert (item.note, item.weight, item.made) == ("hi", 5, 42)
 
 
 def test_extra_attribute_may_have_any_name(table):
     """None of them is taken for one of the protocol's own values."""
     names = ["end", "seed", "now_low", "mine", "seen", "seen_until", "known", "next", "value"]
-    model = subclass(**{name: UnicodeAttribute(default="mine") for name in names})
+    model = subclass(**{name: attributes.UnicodeAttribute(default="mine") for name in names})
     with Mutex.for_key("a", model=model, lease=20) as mutex:
         item = model.get("a")
         assert {getattr(item, name) for name in names} == {"mine"}
@@ -326,7 +299,7 @@ def test_extra_attribute_may_have_any_name(table):
 
 
 def test_payload_may_be_a_map(table):
-    mapped = subclass(data=MapAttribute(null=True))
+    mapped = subclass(data=attributes.MapAttribute(null=True))
     with Mutex.for_key("a", model=mapped, data={"page": 1, "of": "x"}) as mutex:
         assert raw(mapped, "a")["data"] == {"M": {"page": {"N": "1"}, "of": {"S": "x"}}}
         assert mutex.data == {"page": 1, "of": "x"}
@@ -337,10 +310,10 @@ def test_payload_may_be_a_map(table):
 
 
 def test_subclasses_may_be_distinguished_by_a_discriminator(table):
-    kind = subclass(kind=DiscriminatorAttribute())
+    kind = subclass(kind=attributes.DiscriminatorAttribute())
 
     class Job(kind, discriminator="job"):
-        attempts = NumberAttribute(default=0)
+        attempts = attributes.NumberAttribute(default=0)
 
     class Door(kind, discriminator="door"):
         pass

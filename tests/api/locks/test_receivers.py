@@ -2,10 +2,8 @@
 
 import io
 import json
-import os
-import subprocess
-import sys
 import time
+from functools import partial
 
 import pytest
 from hearing import until
@@ -17,6 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 from pynamodb.exceptions import PynamoDBException
+from worker import forked, run_script
 
 from dev.faultproxy import delay, deny
 from pynamodb_mutex import Mutex, MutexLostError
@@ -60,13 +59,9 @@ def everything_that_happens(scene):
 
 
 class Prometheus:
-    """A registry."""
-
     def __init__(self):
         self.registry = CollectorRegistry()
-
-    def install(self, **options):
-        return prometheus.install(self.registry, **options)
+        self.install = partial(prometheus.install, self.registry)
 
     @property
     def metrics(self):
@@ -91,10 +86,8 @@ class Telemetry:
         self.tracers.add_span_processor(SimpleSpanProcessor(self._spans))
         self._reader = InMemoryMetricReader()
         self.meters = MeterProvider([self._reader])
-
-    def install(self, **options):
         providers = {"tracer_provider": self.tracers, "meter_provider": self.meters}
-        return opentelemetry.install(**providers, **options)
+        self.install = partial(opentelemetry.install, **providers)
 
     @property
     def spans(self):
@@ -117,24 +110,6 @@ class Telemetry:
         return found
 
 
-@pytest.fixture
-def telemetry():
-    telemetry = Telemetry()
-    yield telemetry
-    telemetry.meters.shutdown()
-    telemetry.tracers.shutdown()
-
-
-@pytest.fixture
-def registry():
-    return Prometheus()
-
-
-@pytest.fixture(params=["registry", "telemetry"])
-def receiver(request):
-    return request.getfixturevalue(request.param)
-
-
 COUNTS = {
     "acquired": 5,  # one by the other client: it is of the same table
     "abandoned": 2,
@@ -149,16 +124,20 @@ COUNTS = {
 }
 
 
-def test_prometheus_counts_what_happens(scene, registry):
+def test_prometheus_counts_what_happens(scene):
+    registry = Prometheus()
     with registry.install():
         everything_that_happens(scene)
         until(lambda: {"lost/FORCED", "renewal_failures"} <= registry.metrics.keys())
         times = {"hold_sum": pytest.approx(HOLDS), "wait_sum": pytest.approx(WAITS)}
         assert registry.metrics == COUNTS | times
+        with pytest.raises(ValueError, match="Duplicated"):
+            registry.install()
     assert list(registry.registry.collect()) == []
 
 
-def test_opentelemetry_counts_what_happens(scene, telemetry):
+def test_opentelemetry_counts_what_happens(scene):
+    telemetry = Telemetry()
     with telemetry.install():
         table = everything_that_happens(scene)
         until(lambda: {"lost/FORCED", "renewal_failures"} <= telemetry.metrics.keys())
@@ -181,11 +160,13 @@ def test_opentelemetry_counts_what_happens(scene, telemetry):
     assert detached.attributes["pynamodb_mutex.to"] == "a ticket"
 
 
-def test_receiver_knows_what_is_held_now(scene, receiver):
+@pytest.mark.parametrize("kind", [Prometheus, Telemetry])
+def test_receiver_knows_what_is_held_now(scene, kind):
+    receiver = kind()
     installed = receiver.install(key_label=lambda key: key.partition("-")[0])
 
     def held():
-        return receiver.metrics["held/key"]
+        return receiver.metrics.get("held/key", 0)
 
     with scene.mutex() as mutex:
         mutex.renew()
@@ -207,45 +188,37 @@ def test_receiver_knows_what_is_held_now(scene, receiver):
     until(lambda: held() == 1)
     installed.uninstall()
     installed.uninstall()
-    assert receiver.metrics.get("held/key", 0) == 0
+    assert held() == 0
     mutex.release()
     acquired = receiver.metrics.get("acquired/key", 0)
     with mutex:  # no receiver listens any more
         assert receiver.metrics.get("acquired/key", 0) == acquired
-
-
-def test_prometheus_counts_none_as_held_that_was_taken_before(scene, registry):
-    mutex = scene.mutex()
-    mutex.acquire()
-    with registry.install():
-        mutex.release()
-        assert registry.metrics == {"hold_count": 1, "hold_sum": pytest.approx(0, abs=1)}
-        with pytest.raises(ValueError, match="Duplicated"):
-            registry.install()
     # it can be installed again
-    with registry.install(), mutex:
-        assert registry.metrics["acquired"] == 1
+    with receiver.install(), mutex:
+        assert receiver.metrics["acquired"] == 1
 
 
 @pytest.mark.real("embedded")
 @pytest.mark.parametrize("several", [False, True], ids=["one process", "several"])
-def test_forked_child_holds_nothing(scene, registry, monkeypatch, several):
+def test_forked_child_holds_nothing(scene, monkeypatch, several):
+    registry = Prometheus()
     with registry.install() as installed:
         scene.mutex().acquire()
         if several:
             # only its name is read: the real one keeps files by process
             monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "x")
-        child = os.fork()
-        if child == 0:
+
+        def child():
             installed._held.pop("any")
-            held = registry.metrics["held"]
-            os._exit(0 if held == several and installed._held._held == {} else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            return registry.metrics["held"], installed._held._held
+
+        assert forked(child) == [several, {}]
         assert len(installed._held._held) == 1
 
 
 @pytest.mark.real("embedded")
-def test_spans_are_children_of_what_is_current(scene, telemetry):
+def test_spans_are_children_of_what_is_current(scene):
+    telemetry = Telemetry()
     tracer = telemetry.tracers.get_tracer("the service's")
     mutex = scene.mutex(owner="me")
     with telemetry.install(), tracer.start_as_current_span("request") as request, mutex:
@@ -268,18 +241,20 @@ def test_spans_are_children_of_what_is_current(scene, telemetry):
     assert waiting.attributes["pynamodb_mutex.attempts"] == 1
 
 
-def test_lock_that_was_taken_before_leaves_no_span(scene, telemetry):
+@pytest.mark.parametrize("kind", [Prometheus, Telemetry])
+def test_lock_that_was_taken_before_is_not_counted_as_held(scene, kind):
+    receiver = kind()
     mutexes = [Mutex.for_key(f"{scene.key}.{n}", model=scene.here) for n in range(3)]
     for mutex in mutexes:
         mutex.acquire()
-    with telemetry.install():
+    with receiver.install():
         mutexes[0].release()
         mutexes[1].detach()
         scene.here.force_release(mutexes[2].key)
-        until(lambda: telemetry.metrics.get("lost/FORCED"))
-        assert telemetry.spans == []
-        assert telemetry.metrics["hold_count"] == 3
-        assert "held" not in telemetry.metrics
+        until(lambda: receiver.metrics.get("lost/FORCED"))
+        assert receiver.metrics["hold_count"] == 3
+        assert "held" not in receiver.metrics
+        assert not getattr(receiver, "spans", ())
 
 
 def check_format(line, namespace):
@@ -355,10 +330,10 @@ for receiver, library in (("prometheus", "prometheus_client"), ("opentelemetry",
     except ImportError as error:
         print(error)
 """
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)
-    first, second = done.stdout.splitlines()
-    missing = "pynamodb_mutex.receivers.prometheus needs prometheus_client: "
-    assert first.startswith(missing + "pip install 'pynamodb-mutex[prom")
-    missing = "pynamodb_mutex.receivers.opentelemetry needs opentelemetry-api: "
-    assert second.startswith(missing + "pip install 'pynamodb-mutex[open")
+    assert run_script(script).stdout.splitlines() == [
+        f"pynamodb_mutex.receivers.{receiver} needs {library}: pip install 'pynamodb-mutex[{receiver}]'"
+        for receiver, library in (
+            ("prometheus", "prometheus_client"),
+            ("opentelemetry", "opentelemetry-api"),
+        )
+    ]

@@ -11,14 +11,7 @@ import pytest
 from accounts import Account
 from worker import forked
 
-from pynamodb_mutex import (
-    Loss,
-    MutexAlreadyHeldError,
-    MutexError,
-    MutexLostError,
-    MutexNotHeldError,
-    MutexTimeoutError,
-)
+from pynamodb_mutex import Loss, exceptions
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.process import forget_everything
 
@@ -41,10 +34,10 @@ def test_lock_that_was_never_acquired(subject, sent):
     assert (lock.held, lock.remaining, lock.lost, lock.loss) == (False, 0.0, False, None)
     assert "not held" in repr(lock)
     for name in NEEDING_IT:
-        with pytest.raises(MutexNotHeldError, match=f"{name}.* not held") as caught:
+        with pytest.raises(exceptions.MutexNotHeldError, match=f"{name}.* not held") as caught:
             getattr(lock, name)()
-        assert not isinstance(caught.value, MutexLostError)
-    with pytest.raises(MutexNotHeldError, match="deadline"):
+        assert not isinstance(caught.value, exceptions.MutexLostError)
+    with pytest.raises(exceptions.MutexNotHeldError, match="deadline"):
         _ = lock.deadline
     with pytest.raises(TypeError, match=r"\.held"):
         bool(lock)
@@ -65,7 +58,7 @@ def test_lock_while_and_after_it_is_held(subject, sent):
         assert "held, " in repr(lock)
         assert "left>" in repr(lock)
         for call in (lock.acquire, lock.__enter__, lambda: lock.acquire(blocking=False)):
-            with pytest.raises(MutexAlreadyHeldError) as caught:
+            with pytest.raises(exceptions.MutexAlreadyHeldError) as caught:
                 call()
             assert caught.value.owner == "me"
             keys = [single.key for single in subject.singles()]
@@ -76,7 +69,9 @@ def test_lock_while_and_after_it_is_held(subject, sent):
     assert_released(lock, subject)
     sent.clear()
     for name in NEEDING_IT:
-        with pytest.raises(MutexNotHeldError, match="not held" if subject.several else "released"):
+        with pytest.raises(
+            exceptions.MutexNotHeldError, match="not held" if subject.several else "released"
+        ):
             getattr(lock, name)()
     assert sent == []
     # as with threading.Lock
@@ -109,7 +104,10 @@ def test_lock_that_others_hold(subject, pool, sent):
             began = time.monotonic()
             assert lock.acquire(**options) is False
             assert time.monotonic() - began == pytest.approx(waits)
-        with pytest.raises(MutexTimeoutError, match="held by 'job-7' until") as caught, lock:
+        with (
+            pytest.raises(exceptions.MutexTimeoutError, match="held by 'job-7' until") as caught,
+            lock,
+        ):
             pass
         error = caught.value
         assert (error.owner, error.key in str(error)) == ("job-7", True)
@@ -130,7 +128,7 @@ def test_lock_that_a_thread_holds_is_handed_on_at_release(subject, pool):
     # of alternatives the other one is held too
     with lock, subject.make() if subject.is_alternative else nullcontext():
         waiter = subject.make(timeout=0.2, owner="waiter")
-        assert isinstance(pool.submit(waiter.__enter__).exception(60), MutexTimeoutError)
+        assert isinstance(pool.submit(waiter.__enter__).exception(60), exceptions.MutexTimeoutError)
         waiting = pool.submit(waiter.acquire, timeout=60)
         time.sleep(2)
         assert not waiting.done()
@@ -188,7 +186,7 @@ def test_reentrant_lock_is_entered_again_by_its_thread_alone(subject, pool, shar
     assert not subject.is_free()
     inner.release()
     assert_released(inner, subject)
-    with pytest.raises(MutexNotHeldError):
+    with pytest.raises(exceptions.MutexNotHeldError):
         outer.release()
 
 
@@ -210,14 +208,14 @@ def test_exception_of_the_body_passes_and_the_lock_is_released(subject, lost):
 
 def test_loss_is_raised_at_the_end_of_the_block(subject):
     lock = subject.make()
-    with pytest.raises(MutexLostError) as caught, lock:  # noqa: PT012 - the block is what is left
+    with pytest.raises(exceptions.MutexLostError) as caught, lock:  # noqa: PT012 - the block is what is left
         subject.force()
         # this process broke the claim itself, so it knows of the loss
         assert (lock.held, lock.lost, lock.loss) == (False, True, Loss.FORCED)
         assert lock.deadline == -math.inf
         assert Loss.FORCED.value in repr(lock)
         for call in (lock.ensure_held, lambda: lock.ensure_held(20), lock.transaction):
-            with pytest.raises(MutexLostError) as raised:
+            with pytest.raises(exceptions.MutexLostError) as raised:
                 call()
             assert raised.value.loss is Loss.FORCED
     assert caught.value.loss is Loss.FORCED
@@ -266,7 +264,7 @@ def test_decorated_function_runs_under_a_lock_of_its_own(subject):
     assert (add.__name__, add.__doc__) == ("add", "Add up.")
     assert list(inspect.signature(add).parameters) == ["a", "b", "rest", "c"]
     assert subject.is_free()
-    with subject.held_elsewhere(), pytest.raises(MutexTimeoutError):
+    with subject.held_elsewhere(), pytest.raises(exceptions.MutexTimeoutError):
         add(1, c=4)
     with pytest.raises(LookupError, match="mine"):
         add(1, c=None)
@@ -362,7 +360,7 @@ def test_waiter_is_interrupted_when_the_engine_is_left(subject, pool):
         waiting = pool.submit(subject.make(poll=(0.1, 0.1)).acquire)
         time.sleep(1)
         forget_everything()
-        with pytest.raises(MutexError, match="forked, or its engine left"):
+        with pytest.raises(exceptions.MutexError, match="forked, or its engine left"):
             waiting.result(60)
 
 
@@ -373,7 +371,7 @@ def test_forked_child_holds_nothing(subjects):
     def child():
         for lock in locks:
             assert (lock.held, lock.deadline) == (False, -math.inf)
-            with pytest.raises(MutexNotHeldError):
+            with pytest.raises(exceptions.MutexNotHeldError):
                 lock.release()
         one_of_two = [lock for lock in locks if len(getattr(lock, "keys", ())) == 2]
         return [lock.acquire(blocking=False) and lock.key for lock in one_of_two[1:]]

@@ -15,8 +15,6 @@ from pynamodb_mutex import Loss, exceptions
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.process import forget_everything
 
-NEEDING_IT = ("release", "renew", "ensure_held", "transaction")
-
 
 def assert_released(lock, subject):
     assert (lock.held, lock.remaining, lock.lost) == (False, 0.0, False)
@@ -25,18 +23,19 @@ def assert_released(lock, subject):
     assert subject.is_free()
 
 
-# -- acquire and release ----------------------------------------------------------------------------
+def test_lock_before_while_and_after_it_is_held(subject, sent):
+    lock = subject.make(lease=20, owner="me", timeout=5)
 
+    def assert_refused(match):
+        for name in ("release", "renew", "ensure_held", "transaction"):
+            with pytest.raises(exceptions.MutexNotHeldError, match=f"{name}.* {match}") as caught:
+                getattr(lock, name)()
+            assert not isinstance(caught.value, exceptions.MutexLostError)
 
-def test_lock_that_was_never_acquired(subject, sent):
     sent.clear()
-    lock = subject.make()
     assert (lock.held, lock.remaining, lock.lost, lock.loss) == (False, 0.0, False, None)
     assert "not held" in repr(lock)
-    for name in NEEDING_IT:
-        with pytest.raises(exceptions.MutexNotHeldError, match=f"{name}.* not held") as caught:
-            getattr(lock, name)()
-        assert not isinstance(caught.value, exceptions.MutexLostError)
+    assert_refused("not held")
     with pytest.raises(exceptions.MutexNotHeldError, match="deadline"):
         _ = lock.deadline
     with pytest.raises(TypeError, match=r"\.held"):
@@ -45,10 +44,6 @@ def test_lock_that_was_never_acquired(subject, sent):
         with pytest.raises(TypeError, match="cannot be pickled: make it where it is used"):
             copying(lock)
     assert sent == []
-
-
-def test_lock_while_and_after_it_is_held(subject, sent):
-    lock = subject.make(lease=20, owner="me", timeout=5)
     with lock as entered:
         assert subject.is_of_rows or entered is lock
         sent.clear()
@@ -68,11 +63,7 @@ def test_lock_while_and_after_it_is_held(subject, sent):
         assert not subject.is_free()
     assert_released(lock, subject)
     sent.clear()
-    for name in NEEDING_IT:
-        with pytest.raises(
-            exceptions.MutexNotHeldError, match="not held" if subject.several else "released"
-        ):
-            getattr(lock, name)()
+    assert_refused("not held" if subject.several else "released")
     assert sent == []
     # as with threading.Lock
     assert lock.acquire(False, -1) is True
@@ -82,15 +73,14 @@ def test_lock_while_and_after_it_is_held(subject, sent):
 
 def test_timeout_that_does_not_fit_is_refused(subject, silence):
     lock = subject.make(timeout=5)
-    for timeout in (-2, -0.5, -1.0001, math.nan, math.inf, -math.inf):
-        with pytest.raises(ValueError, match="timeout"):
-            lock.acquire(timeout=timeout)
-    for timeout in (0, 0.0, 1, 0.5, 3600):
-        with pytest.raises(ValueError, match="non-blocking"):
-            lock.acquire(blocking=False, timeout=timeout)
-    for timeout in (True, False, "1", b"1", [1], 1j):
-        with pytest.raises(TypeError, match="timeout"):
-            lock.acquire(timeout=timeout)
+    for timeouts, blocking, error, match in (
+        ((-2, -0.5, -1.0001, math.nan, math.inf, -math.inf), True, ValueError, "timeout"),
+        ((0, 0.0, 1, 0.5, 3600), False, ValueError, "non-blocking"),
+        ((True, False, "1", b"1", [1], 1j), True, TypeError, "timeout"),
+    ):
+        for timeout in timeouts:
+            with pytest.raises(error, match=match):
+                lock.acquire(blocking, timeout)
 
 
 def test_lock_that_others_hold(subject, pool, sent):
@@ -173,6 +163,8 @@ def test_reentrant_lock_is_entered_again_by_its_thread_alone(subject, pool, shar
             inner.release()
             assert inner.held
         assert outer.held
+        # a decorated function enters it as well
+        assert outer(subject.is_free)() is False
         if not subject.is_alternative:
             assert pool.submit(inner.acquire, blocking=False).result(60) is False
             # nor by its thread, if only one of the two is reentrant
@@ -188,9 +180,6 @@ def test_reentrant_lock_is_entered_again_by_its_thread_alone(subject, pool, shar
     assert_released(inner, subject)
     with pytest.raises(exceptions.MutexNotHeldError):
         outer.release()
-
-
-# -- the block --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -245,9 +234,6 @@ def test_block_may_be_left_without_the_lock_or_by_another_thread(subject, pool):
     assert_released(lock, subject)
 
 
-# -- decorated functions ----------------------------------------------------------------------------
-
-
 def test_decorated_function_runs_under_a_lock_of_its_own(subject):
     decorating = subject.make(timeout=0.2)
 
@@ -269,22 +255,6 @@ def test_decorated_function_runs_under_a_lock_of_its_own(subject):
     with pytest.raises(LookupError, match="mine"):
         add(1, c=None)
     assert subject.is_free()
-
-
-@pytest.mark.parametrize("subject", ["one lock", "several", "row"], indirect=True)
-def test_decorated_function_that_calls_itself(subject, sent):
-    @subject.make(reentrant=True)
-    def count(n):
-        return 0 if n == 0 else 1 + count(n - 1)
-
-    sent.clear()
-    assert count(3) == 3
-    # acquired and released once
-    assert sent == [sent[0], sent[0]]
-    assert subject.is_free()
-
-
-# -- time -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{"auto_renew": False}, {"max_hold": 5}], ids=["", "max_hold"])
@@ -350,9 +320,6 @@ def test_renewal_counts_from_now_and_never_shortens(subject, sent):
                 with pytest.raises(refused, match="lease" if call == lock.renew else "at_least"):
                     call(argument)
         assert len(sent) == 7
-
-
-# -- processes --------------------------------------------------------------------------------------
 
 
 def test_waiter_is_interrupted_when_the_engine_is_left(subject, pool):

@@ -59,11 +59,7 @@ class PlainLock(LockItem):
         table_name = "plain-locks"
 
 
-# -- locks of keys ----------------------------------------------------------------------------------
-
-
-def told(mutex: Mutex) -> None:
-    print(mutex.key)
+def told(mutex: Mutex) -> None: ...
 
 
 def options() -> None:
@@ -76,8 +72,7 @@ def options() -> None:
 
 
 def as_a_lock(mutex: Mutex) -> None:
-    assert_type(mutex.acquire(), bool)
-    assert_type(mutex.acquire(False), bool)
+    assert_type((mutex.acquire(), mutex.acquire(False)), tuple[bool, bool])
     assert_type(mutex.acquire(True, 3), bool)
     assert_type(mutex.acquire(blocking=True, timeout=0.5), bool)
     mutex.release()
@@ -86,11 +81,7 @@ def as_a_lock(mutex: Mutex) -> None:
     mutex.ensure_held()
     mutex.ensure_held(at_least=5)
     mutex.save_data(["any", {"json": None}])
-    assert_type(mutex.force_release(), bool)
-    assert_type(mutex.locked(), bool)
-
-
-def what_it_says(mutex: Mutex) -> None:
+    assert_type((mutex.force_release(), mutex.locked()), tuple[bool, bool])
     assert_type((mutex.key, mutex.owner, mutex.token), tuple[str, str, str])
     assert_type((mutex.held, mutex.lost, mutex.abandoned), tuple[bool, bool, bool])
     assert_type((mutex.remaining, mutex.deadline), tuple[float, float])
@@ -125,21 +116,18 @@ def whichever_is_free() -> None:
 
 def keys_together(mutex: Mutex) -> None:
     group = Mutex.for_keys(["a", mutex], model=TeamLock, lease=10, timeout=5, on_lost=told)
-    assert_type(group, MutexGroup)
+    with group as entered:
+        assert_type((group, entered), tuple[MutexGroup, MutexGroup])
     Mutex.for_keys(key for key in "ab")
     assert_type(group.acquire(blocking=False), bool)
     group.renew(60)
     group.ensure_held(at_least=5)
     group.release()
-    with group as entered:
-        assert_type(entered, MutexGroup)
     assert_type((group.held, group.lost, group.locked()), tuple[bool, bool, bool])
     assert_type((group.remaining, group.deadline), tuple[float, float])
     assert_type(group.loss, Loss | None)
-    assert_type(group.keys, tuple[str, ...])
-    assert_type(group.members, tuple[Mutex, ...])
-    assert_type(group.fencing_tokens, dict[str, int])
-    assert_type(group.transaction(), TransactWrite)
+    assert_type((group.keys, group.members), tuple[tuple[str, ...], tuple[Mutex, ...]])
+    assert_type((group.fencing_tokens, group.transaction()), tuple[dict[str, int], TransactWrite])
 
 
 def handed_over(mutex: Mutex, lock: RowLock[Wallet]) -> None:
@@ -157,16 +145,12 @@ def table(lock: LockItem, team: TeamLock) -> None:
     LockItem.create_table(wait=False, TableClass="STANDARD", Tags=[{"Key": "a", "Value": "b"}])
     assert_type(LockItem.force_release("a"), bool)
     held: Iterator[LockItem] = LockItem.held()
-    for item in held:
-        print(item)
+    assert_type(next(held), LockItem)
     assert_type((LockItem.get("a"), TeamLock.get("a")), tuple[LockItem, TeamLock])
     assert_type((lock.is_held, lock.remaining, lock.retention), tuple[bool, float, float])
     assert_type((lock.expires, lock.since), tuple[datetime | None, datetime | None])
     assert_type((lock.key, lock.owner, team.team), tuple[str, str, str])
     assert_type(team.waiters, list[str])
-
-
-# -- decorators -------------------------------------------------------------------------------------
 
 
 @Mutex.for_key("nightly")
@@ -219,9 +203,6 @@ async def decorated(
     synchronized("a", leese=3)  # type: ignore[call-overload]
 
 
-# -- locks of rows ----------------------------------------------------------------------------------
-
-
 def rows() -> None:
     with Wallet.locked("a") as wallet:
         assert_type((wallet, wallet.balance), tuple[Wallet, float])
@@ -238,15 +219,12 @@ def rows() -> None:
         assert_type(wallet.row_lock.fencing_token, int)
     with Ledger.locked("a", 7, lease=10, timeout=0, owner="me", reentrant=True) as line:
         assert_type(line, Ledger)
-    assert_type(Wallet.get("a"), Wallet)
-    for found in Wallet.query("a"):
-        assert_type(found, Wallet)
+    assert_type((Wallet.get("a"), next(Wallet.query("a"))), tuple[Wallet, Wallet])
     with Wallet.batch_write() as batch:
         batch.save(wallet)
     lock = Wallet.locked("a", on_lost=told)
     assert_type((lock, lock.row), tuple[RowLock[Wallet], Wallet])
-    mutex: Mutex = lock
-    print(mutex)
+    told(lock)
     # rows that need not exist
     assert_type(Mutex.for_row(Account, "a"), Mutex)
     assert_type(Mutex.for_row(Ledger, "a", 7, lock_model=TeamLock, data=[1]), Mutex)
@@ -263,9 +241,6 @@ def rows_together(wallets: list[Wallet]) -> None:
         with both.transaction(unlock=True) as transaction:
             assert_type(transaction.save(one), None)
             transaction.update(other, actions=[Wallet.balance.add(1)])
-
-
-# -- tasks, errors, signals, tests ------------------------------------------------------------------
 
 
 async def awaited() -> None:
@@ -360,9 +335,6 @@ def in_tests() -> None:
     with testing.held_elsewhere("a", owner="cron", lease=5, model=TeamLock) as held:
         assert_type(held, TeamLock)
     testing.expire("a", TeamLock)
-
-
-# -- what must not type-check -----------------------------------------------------------------------
 
 
 def wrong_with_keys(mutex: Mutex, asynchronous: AsyncMutex) -> None:

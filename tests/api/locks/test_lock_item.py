@@ -5,7 +5,6 @@ from datetime import datetime, timezone
 
 import pytest
 from lock_items import Elsewhere, Wire
-from stores import store_for
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
 from pynamodb_mutex._runtime.process import forget_everything
@@ -185,22 +184,3 @@ def test_item_with_times_that_are_no_dates_shows_none(table):
     item = table.get("a")
     assert item.since is None
     assert item.expires.year == 2100
-
-
-def test_longest_lease_and_retention_leave_a_row_that_can_be_read(table, monkeypatch):
-    century = 100 * 365.25 * 86400
-
-    class Kept(LockItem):
-        class Meta(LockItem.Meta):
-            pass
-
-        retention = century
-
-    with Mutex.for_key("a", model=Kept, lease=century):
-        item = Kept.get("a")
-        assert item.expires.year - datetime.now(timezone.utc).year in {99, 100, 101}
-        assert item.ttl.year - item.expires.year in {99, 100, 101}
-    # without server time the end is in the year 9999
-    store = store_for(Kept)
-    monkeypatch.setattr(store.connection.server, "bounds", None)
-    assert datetime.fromtimestamp(int(store.ending(0.0)["ttl"]), tz=timezone.utc).year == 9999

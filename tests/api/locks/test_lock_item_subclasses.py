@@ -3,6 +3,7 @@
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 
 import pytest
 from hearing import until
@@ -199,21 +200,15 @@ def test_subclass_of_a_subclass(table):
 
 @pytest.mark.real("simulated", "local")
 def test_every_attribute_may_be_stored_under_another_name(table):
+    theirs = LockItem.get_attributes()
+    stored_as = {"token": "t", "owner": "o", "lease": "l", "expires_at": "e", "writes": "w"}
+    stored_as |= {"abandoned_by": "a", "ttl": "until", "data": "d", "free_since": "f"}
+    line = attributes.ListAttribute(of=attributes.UnicodeAttribute, null=True, attr_name="line")
     renamed = subclass(
         key=attributes.UnicodeAttribute(hash_key=True, attr_name="pk"),
         version=attributes.VersionAttribute(attr_name="v"),
-        token=attributes.UnicodeAttribute(null=True, attr_name="t"),
-        owner=attributes.UnicodeAttribute(null=True, attr_name="o"),
-        lease=attributes.NumberAttribute(null=True, attr_name="l"),
-        expires_at=attributes.NumberAttribute(null=True, attr_name="e"),
-        writes=attributes.NumberAttribute(null=True, attr_name="w"),
-        abandoned_by=attributes.UnicodeAttribute(null=True, attr_name="a"),
-        ttl=attributes.TTLAttribute(null=True, attr_name="until"),
-        data=attributes.JSONAttribute(null=True, attr_name="d"),
-        waiting=attributes.ListAttribute(
-            of=attributes.UnicodeAttribute, null=True, attr_name="line"
-        ),
-        free_since=attributes.NumberAttribute(null=True, attr_name="f"),
+        waiting=line,
+        **{name: type(theirs[name])(null=True, attr_name=to) for name, to in stored_as.items()},
     )
     exercise(renamed)
     with Mutex.for_key("b", model=renamed, data=1):
@@ -262,6 +257,8 @@ def test_extra_attributes_come_with_the_first_claim_and_are_kept(table):
     class Where(attributes.MapAttribute):
         zone = attributes.UnicodeAttribute()
 
+    # none is taken for one of the protocol's own values
+    names = ["end", "seed", "now_low", "mine", "seen", "seen_until", "known", "next", "value"]
     rich = subclass(
         team=attributes.UnicodeAttribute(default="core", attr_name="tm"),
         weight=attributes.NumberAttribute(default=0),
@@ -272,30 +269,22 @@ def test_extra_attributes_come_with_the_first_claim_and_are_kept(table):
         where=Where(default=lambda: Where(zone="a")),
         note=attributes.UnicodeAttribute(null=True),
         must=attributes.UnicodeAttribute(),
+        **{name: attributes.UnicodeAttribute(default="mine") for name in names},
     )
-    with Mutex.for_key("a", model=rich):
+    with Mutex.for_key("a", model=rich, lease=20) as mutex:
         item = rich.get("a")
         assert (item.team, item.weight, item.urgent, item.made) == ("core", 0, False, 42)
         assert (item.tags, item.names, item.where.zone) == ([], {"x", "y"}, "a")
+        assert {getattr(item, name) for name in names} == {"mine"}
         assert {"tm", "weight", "where"} <= set(raw(rich, "a"))
         assert not {"note", "must"} & set(raw(rich, "a"))
+        assert (item.is_held, item.version) == (True, mutex.fencing_token)
+        assert item.expires_at > time.time() + 5
         changes = [rich.note.set("hi"), rich.weight.set(5)]
         rich._get_connection().update_item("a", actions=changes)
     exercise(rich)
     item = rich.get("a")
     assert (item.note, item.weight, item.made) == ("hi", 5, 42)
-
-
-def test_extra_attribute_may_have_any_name(table):
-    """None of them is taken for one of the protocol's own values."""
-    names = ["end", "seed", "now_low", "mine", "seen", "seen_until", "known", "next", "value"]
-    model = subclass(**{name: attributes.UnicodeAttribute(default="mine") for name in names})
-    with Mutex.for_key("a", model=model, lease=20) as mutex:
-        item = model.get("a")
-        assert {getattr(item, name) for name in names} == {"mine"}
-        assert item.is_held
-        assert item.expires_at > time.time() + 5
-        assert mutex.fencing_token == item.version
 
 
 def test_payload_may_be_a_map(table):
@@ -325,17 +314,22 @@ def test_subclasses_may_be_distinguished_by_a_discriminator(table):
         assert kind.get("j").attempts == 0
 
 
-@pytest.mark.parametrize(("retention", "kept"), [(86400.0, 86400), (0.0, 3600), (10, 3600)])
-def test_rows_are_kept_for_the_retention_and_never_less_than_an_hour(table, retention, kept):
-    class Short(LockItem):
-        pass
-
-    Short.retention = retention
-    with Mutex.for_key("a", model=Short, lease=20) as mutex:
-        item = Short.get("a")
-        assert item.ttl.timestamp() == pytest.approx(item.expires_at + kept, abs=3)
-        mutex.renew()
+def test_rows_are_kept_for_the_retention_and_never_less_than_an_hour(table, monkeypatch):
+    century = 100 * 365.25 * 86400
+    for retention, kept, lease in (
+        *[(86400.0, 86400, 20), (0.0, 3600, 20), (10, 3600, 20)],
+        (century, century, century),
+    ):
+        model = type("Kept", (LockItem,), {"retention": retention})
+        with Mutex.for_key("a", model=model, lease=lease) as mutex:
+            for _ in range(2):
+                item = model.get("a")
+                assert item.expires.timestamp() == pytest.approx(time.time() + lease, abs=60)
+                assert item.ttl.timestamp() == pytest.approx(item.expires_at + kept, abs=3)
+                mutex.renew()
         item.refresh()
-        assert item.ttl.timestamp() == pytest.approx(item.expires_at + kept, abs=3)
-    item.refresh()
-    assert item.ttl.timestamp() == pytest.approx(time.time() + kept, abs=60)
+        assert item.ttl.timestamp() == pytest.approx(time.time() + kept, abs=60)
+    # without server time the longest ends in the year 9999
+    store = store_for(model)
+    monkeypatch.setattr(store.connection.server, "bounds", None)
+    assert datetime.fromtimestamp(int(store.ending(0.0)["ttl"]), tz=timezone.utc).year == 9999

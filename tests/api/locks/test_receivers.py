@@ -4,6 +4,7 @@ import io
 import json
 import time
 from functools import partial
+from itertools import chain
 
 import pytest
 from hearing import until
@@ -264,12 +265,7 @@ def check_format(line, namespace):
     (directive,) = line["_aws"]["CloudWatchMetrics"]
     assert set(directive) == {"Namespace", "Dimensions", "Metrics"}
     assert directive["Namespace"] == namespace
-    for dimensions in directive["Dimensions"]:
-        assert 1 <= len(dimensions) <= 30
-        assert all(
-            isinstance(line[name], str) and 1 <= len(line[name]) <= 1024 for name in dimensions
-        )
-    assert 1 <= len(directive["Metrics"]) <= 100
+    assert all(isinstance(line[name], str) for name in chain(*directive["Dimensions"]))
     for metric in directive["Metrics"]:
         assert isinstance(line[metric["Name"]], (int, float))
         assert metric["Unit"] in {"Count", "Seconds"}
@@ -303,19 +299,15 @@ def test_cloudwatch_gets_a_line_for_each_event(scene):
 
 
 def test_cloudwatch_writes_to_what_is_standard_output_then(scene, capsys):
-    installed = cloudwatch.install("Shop/Locks", key_label=lambda key: key.partition("-")[0])
-    with scene.mutex():
-        pass
-    installed.uninstall()
-    with scene.mutex():
-        pass
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["event"] for line in lines] == ["acquired", "released"]
-    for line in lines:
-        check_format(line, "Shop/Locks")
-        assert line["key_label"] == "key"
-        dimensions = [["table"], ["table", "key_label"]]
-        assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == dimensions
+    mutex = scene.mutex()
+    with cloudwatch.install("Shop/Locks", key_label=lambda key: key.partition("-")[0]):
+        mutex.acquire()
+    mutex.release()
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    check_format(line, "Shop/Locks")
+    assert (line["event"], line["key_label"]) == ("acquired", "key")
+    dimensions = [["table"], ["table", "key_label"]]
+    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == dimensions
 
 
 def test_missing_library_is_named_with_its_extra():

@@ -52,9 +52,6 @@ def wait_in_line(pool, mutex, count=1, **options):
     return waiting
 
 
-# -- requests ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.real("simulated", "local")
 @pytest.mark.usefixtures("in_order")
 def test_one_request_acquires_and_three_if_the_first_key_is_held(scene):
@@ -63,18 +60,15 @@ def test_one_request_acquires_and_three_if_the_first_key_is_held(scene):
         row = scene.there.get(mutex.key)
         assert (row.token, row.version) == (mutex.token, mutex.fencing_token)
         mutex.save_data({"page": 1})
-        mutex.ensure_held(at_least=5)
         mutex.renew(lease=40)
         with mutex.transaction():
             pass
-        end = row.expires_at
-        row.refresh()
-        assert row.data == {"page": 1}
-        assert row.expires_at > end
+        changed = scene.there.get(mutex.key)
+        assert changed.data == {"page": 1}
+        assert changed.expires_at > row.expires_at
     assert mutex.key == keys(scene)[0]
-    assert [kind for kind in scene.proxy.kinds() if kind != "GetItem"] == [
-        *["acquire", "save_data", "renew", "TransactWriteItems", "release"]
-    ]
+    requests = ["acquire", "save_data", "renew", "TransactWriteItems", "release"]
+    assert [kind for kind in scene.proxy.kinds() if kind != "GetItem"] == requests
     with elsewhere(scene, 0, 1):
         scene.proxy.start_anew()
         assert mutex.acquire(blocking=False)
@@ -202,9 +196,6 @@ def test_failure_is_retried_or_an_error_and_never_held_by_others(scene, op, kind
             any_of(scene).acquire(blocking=False)
 
 
-# -- among threads ----------------------------------------------------------------------------------
-
-
 def test_lock_is_handed_over_in_one_request_to_the_next_waiter_for_the_same_keys(scene, pool):
     first = any_of(scene, owner="one")
     options = {"model": scene.here, "poll": (20, 20)}
@@ -327,9 +318,6 @@ def test_attempt_that_does_not_wait_polls_though_others_wait(scene, pool):
         holder.release()
         assert waiting.result(60)
         waiter.release()
-
-
-# -- what it says -----------------------------------------------------------------------------------
 
 
 def test_timeout_names_the_keys_and_the_holder_whose_lease_ends_first(scene, pool):

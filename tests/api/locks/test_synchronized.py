@@ -10,14 +10,7 @@ from types import SimpleNamespace
 import pytest
 from pynamodb.attributes import UnicodeAttribute
 
-from pynamodb_mutex import (
-    InvalidKeyError,
-    LockItem,
-    Mutex,
-    MutexLostError,
-    MutexTimeoutError,
-    synchronized,
-)
+from pynamodb_mutex import InvalidKeyError, LockItem, Mutex, exceptions, synchronized
 from pynamodb_mutex.testing import held_elsewhere
 
 
@@ -100,22 +93,20 @@ def _generator(order_id):
     yield
 
 
-async def _coroutine(order_id):
-    pass
-
-
 async def _async_generator(order_id):
     yield
 
 
+async def _coroutine(order_id):
+    pass
+
+
 class _GeneratorCallable:
-    def __call__(self, order_id):
-        yield
+    __call__ = _generator
 
 
 class _AsyncCallable:
-    async def __call__(self):
-        pass
+    __call__ = _coroutine
 
 
 def test_function_that_would_run_without_its_lock_is_refused():
@@ -157,18 +148,11 @@ def test_methods_of_all_kinds_are_locked_and_look_like_themselves(table):
         def put(self):
             return self, keys_of(table)
 
-        @staticmethod
-        @Mutex.for_key("till", owner="deco", lease=7, data=[1])
-        def show():
-            (item,) = table.held()
-            return item.owner, item.data, round(item.lease)
-
     orders = Orders()
     assert orders.ship(7) == ["shop-7"]
     assert Orders.ship_all() == ["shop-all"]
     assert Orders.bill(order_id=8) == ["static-8"]
     assert orders.put() == (orders, ["till"])
-    assert Orders.show() == ("deco", [1], 7)
     assert (Orders.ship.__name__, Orders.ship.__doc__) == ("ship", "Ship it.")
     assert list(inspect.signature(Orders.ship).parameters) == ["self", "order_id"]
     assert keys_of(table) == []
@@ -197,14 +181,21 @@ def decorate(request):
     return decorate
 
 
-def test_another_key_is_another_lock(table, decorate):
-    work = decorate("order-{order_id}", timeout=0)(lambda order_id: keys_of(table))
+def test_call_takes_the_lock_of_its_key_with_the_options_given(table, decorate):
+    class TeamLock(LockItem):
+        team = UnicodeAttribute(default="core")
+
+    @decorate("order-{order_id}", timeout=0, model=TeamLock, owner="me", data=[1])
+    def work(order_id):
+        item = TeamLock.get(f"order-{order_id}")
+        return keys_of(table), (item.owner, item.data, item.team)
+
     with held_elsewhere("order-7"):
-        assert work(8) == ["order-7", "order-8"]
-        with pytest.raises(MutexTimeoutError) as raised:
+        assert work(8) == (["order-7", "order-8"], ("me", [1], "core"))
+        with pytest.raises(exceptions.MutexTimeoutError) as raised:
             work(7)
     assert raised.value.owner == "elsewhere"
-    assert work(order_id=7) == ["order-7"]
+    assert work(order_id=7)[0] == ["order-7"]
     assert keys_of(table) == []
 
 
@@ -215,10 +206,10 @@ def test_exception_of_the_call_is_raised_and_a_loss_reported(table, decorate):
             raise error
         table.force_release("a")
 
-    with pytest.raises(MutexTimeoutError, match="own"):
-        work(MutexTimeoutError("of the body's own"))
+    with pytest.raises(exceptions.MutexTimeoutError, match="own"):
+        work(exceptions.MutexTimeoutError("of the body's own"))
     assert keys_of(table) == []
-    with pytest.raises(MutexLostError):
+    with pytest.raises(exceptions.MutexLostError):
         work(None)
 
 
@@ -236,18 +227,6 @@ def test_call_is_skipped_while_another_holds_the_lock(table, decorate):
     # a claim of the shortest lease ends soon
     with held_elsewhere("job-monday", lease=0.5):
         assert job("monday") == "done on monday"
-
-
-def test_another_table_and_options_are_passed_on(table, decorate):
-    class TeamLock(LockItem):
-        team = UnicodeAttribute(default="core")
-
-    @decorate("a", model=TeamLock, owner="me", data=[1])
-    def work():
-        item = TeamLock.get("a")
-        return item.owner, item.data, item.team
-
-    assert work() == ("me", [1], "core")
 
 
 def test_tasks_that_call_with_one_key_exclude_each_other(table):

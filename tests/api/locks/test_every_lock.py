@@ -113,21 +113,28 @@ def test_lock_that_others_hold(subject, pool, sent):
     assert waiting.result(60) is True
 
 
-def test_lock_that_a_thread_holds_is_handed_on_at_release(subject, pool):
-    lock = subject.make()
+def test_lock_that_a_thread_holds_is_renewed_and_handed_on_at_release(subject, pool):
+    lost = []
+    lock = subject.make(on_lost=lost.append)
     # of alternatives the other one is held too
     with lock, subject.make() if subject.is_alternative else nullcontext():
-        waiter = subject.make(timeout=0.2, owner="waiter")
-        assert isinstance(pool.submit(waiter.__enter__).exception(60), exceptions.MutexTimeoutError)
-        waiting = pool.submit(waiter.acquire, timeout=60)
-        time.sleep(2)
+        end = lock.deadline
+        waiter = subject.make(timeout=0.2)
+        failed = pool.submit(waiter.__enter__).exception(60)
+        assert isinstance(failed, exceptions.MutexTimeoutError)
+        waiting = pool.submit(waiter.acquire, timeout=200)
+        time.sleep(100)
         assert not waiting.done()
+        assert lock.held
+        assert lock.deadline > end + 60
         released = time.monotonic()
     assert waiting.result(60)
     assert time.monotonic() - released <= 0.1
     # any thread may release it
     waiter.release()
-    assert subject.is_free()
+    time.sleep(100)
+    assert lost == []
+    assert_released(lock, subject)
 
 
 def test_threads_that_share_a_lock_exclude_each_other(subject, pool):
@@ -274,19 +281,6 @@ def test_lease_ends_at_the_deadline(subject, options):
     lock.renew()
     assert (lock.held, lock.loss) == (True, None)
     lock.release()
-
-
-def test_lease_is_renewed_in_the_background_until_the_release(subject):
-    lost = []
-    lock = subject.make(on_lost=lost.append)
-    with lock:
-        end = lock.deadline
-        time.sleep(100)
-        assert lock.held
-        assert lock.deadline > end + 60
-    time.sleep(100)
-    assert lost == []
-    assert_released(lock, subject)
 
 
 def test_renewal_counts_from_now_and_never_shortens(subject, sent):

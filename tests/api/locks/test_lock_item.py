@@ -196,10 +196,15 @@ def test_item_with_times_that_are_no_dates_shows_none(table):
 # -- subclasses -------------------------------------------------------------------------------------
 
 
+def derived(model, *bases, meta=None, **its_own):
+    """Return a subclass of a lock table whose Meta has these bases."""
+    return type("Sub", (model,), {"Meta": type("Meta", bases, meta or {}), **its_own})
+
+
 def subclass(*, meta=None, **its_own):
     """Return a subclass of LockItem with a table of its own."""
     named = {"table_name": f"locks-{uuid.uuid4().hex}", **(meta or {})}
-    model = type("Sub", (LockItem,), {"Meta": type("Meta", (LockItem.Meta,), named), **its_own})
+    model = derived(LockItem, LockItem.Meta, meta=named, **its_own)
     model.create_table()
     return model
 
@@ -251,24 +256,17 @@ def test_another_table_is_another_lock_and_the_same_one_is_not(table, monkeypatc
     with mutex:
         assert table.get("a").token == mutex.token
 
-    class Same(LockItem):
-        pass
-
-    with Mutex.for_key("a", model=Same):
+    same = type("Same", (LockItem,), {})
+    with Mutex.for_key("a", model=same):
         assert not Mutex.for_key("a").acquire(blocking=False)
         assert [item.key for item in table.held()] == ["a"]
-    assert Same._get_connection() is not table._get_connection()
+    assert same._get_connection() is not table._get_connection()
 
 
 @pytest.mark.real("embedded")
 def test_connections(table, engine, monkeypatch):
-    class Unnamed(LockItem):
-        class Meta:
-            read_timeout_seconds = 7.0
-
-    class Underived(LockItem):
-        class Meta:
-            table_name = f"locks-{uuid.uuid4().hex}"
+    unnamed = derived(LockItem, meta={"read_timeout_seconds": 7.0})
+    underived = derived(LockItem, meta={"table_name": f"locks-{uuid.uuid4().hex}"})
 
     def config(connection):
         return connection.connection.client.meta.config
@@ -276,18 +274,18 @@ def test_connections(table, engine, monkeypatch):
     def timeouts(connection):
         return config(connection).connect_timeout, config(connection).read_timeout
 
-    Underived.create_table()
-    own = store_for(Underived).connection.table
-    for connection in (Underived._get_connection(), own):
+    underived.create_table()
+    own = store_for(underived).connection.table
+    for connection in (underived._get_connection(), own):
         assert timeouts(connection) == (1.0, LockItem.Meta.read_timeout_seconds)
         assert config(connection).max_pool_connections == 50
-    with Mutex.for_key("a", model=Underived):
+    with Mutex.for_key("a", model=underived):
         pass
-    assert Underived.Meta.billing_mode == "PAY_PER_REQUEST"
+    assert underived.Meta.billing_mode == "PAY_PER_REQUEST"
     # without a table name it is the default table
-    with Mutex.for_key("a", model=Unnamed) as mutex:
+    with Mutex.for_key("a", model=unnamed) as mutex:
         assert table.get("a").token == mutex.token
-    assert timeouts(store_for(Unnamed).connection.table) == (1.0, 7.0)
+    assert timeouts(store_for(unnamed).connection.table) == (1.0, 7.0)
 
     abroad = subclass(meta={"region": "eu-central-1"})
     exercise(abroad)
@@ -322,28 +320,14 @@ def unread(monkeypatch):
 
 
 def test_default_table_is_named_by_the_environment_at_first_use(unread, monkeypatch):
-    class Inherits(LockItem):
-        pass
-
-    class Derived(LockItem):
-        class Meta(LockItem.Meta):
-            read_timeout_seconds = 7.0
-
-    class Plain(LockItem):
-        class Meta:
-            read_timeout_seconds = 7.0
-
-    class Deeper(Plain):
-        class Meta(Plain.Meta):
-            connect_timeout_seconds = 3.0
-
-    class Named(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = "mine"
-
+    mine = derived(LockItem, LockItem.Meta, meta={"table_name": "mine"})
+    plain = derived(LockItem, meta={"read_timeout_seconds": 7.0})
+    deeper = derived(plain, plain.Meta, meta={"connect_timeout_seconds": 3.0})
+    other = derived(LockItem, LockItem.Meta, meta={"read_timeout_seconds": 7.0})
+    inheriting = [LockItem, type("Sub", (LockItem,), {}), other, plain, deeper]
     mutex = Mutex.for_key("a")
     monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", "first")
-    for model in (LockItem, Inherits, Derived, Plain, Deeper):
+    for model in inheriting:
         assert model.Meta.table_name == model._get_connection().table_name == "first"
     assert "in first" in repr(mutex)
     monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", "second")
@@ -351,8 +335,8 @@ def test_default_table_is_named_by_the_environment_at_first_use(unread, monkeypa
     # a name that is assigned counts for all that inherit it
     with monkeypatch.context() as patch:
         patch.setattr(LockItem.Meta, "table_name", "assigned")
-        assert (Plain.Meta.table_name, Named.Meta.table_name) == ("assigned", "mine")
-    assert Plain.Meta.table_name == "first"
+        assert (plain.Meta.table_name, mine.Meta.table_name) == ("assigned", "mine")
+    assert plain.Meta.table_name == "first"
 
 
 def test_default_table_has_a_name_without_the_environment(unread):
@@ -362,17 +346,13 @@ def test_default_table_has_a_name_without_the_environment(unread):
 def test_subclass_of_a_subclass(table):
     team = subclass(retention=86400.0, team=attributes.UnicodeAttribute(default="core"))
 
-    class Night(team):
-        class Meta(team.Meta):
-            region = "eu-west-1"
-
-        shift = attributes.UnicodeAttribute(default="night")
-
-    assert Night.Meta.table_name == team.Meta.table_name
-    assert Night._get_connection() is not team._get_connection()
-    Night.create_table()
-    with Mutex.for_key("a", model=Night):
-        item = Night.get("a")
+    shift = attributes.UnicodeAttribute(default="night")
+    night = derived(team, team.Meta, meta={"region": "eu-west-1"}, shift=shift)
+    assert night.Meta.table_name == team.Meta.table_name
+    assert night._get_connection() is not team._get_connection()
+    night.create_table()
+    with Mutex.for_key("a", model=night):
+        item = night.get("a")
         assert (item.team, item.shift) == ("core", "night")
         assert item.ttl.timestamp() == pytest.approx(item.expires_at + 86400, abs=3)
 

@@ -103,18 +103,13 @@ def never_swallows(account: Account) -> int:
         return 1
 
 
-def whichever_is_free() -> None:
+def several_keys(mutex: Mutex) -> None:
     assert_type(Mutex.any_of(["a", "b"], model=TeamLock, lease=10, on_lost=told), AnyOf)
-    with Mutex.any_of(f"printer-{number}" for number in range(3)) as mutex:
-        assert_type(mutex, AnyOf)
-        assert_type((mutex.key, mutex.fencing_token), tuple[str, int])
-        assert_type(mutex.keys, tuple[str, ...])
+    with Mutex.any_of(f"printer-{number}" for number in range(3)) as printer:
+        assert_type((printer, printer.keys), tuple[AnyOf, tuple[str, ...]])
+        assert_type((printer.key, printer.fencing_token), tuple[str, int])
     with Semaphore.for_key("gpu", permits=2, timeout=3) as semaphore:
-        assert_type(semaphore, Semaphore)
-        assert_type(semaphore.permit, int | None)
-
-
-def keys_together(mutex: Mutex) -> None:
+        assert_type((semaphore, semaphore.permit), tuple[Semaphore, int | None])
     group = Mutex.for_keys(["a", mutex], model=TeamLock, lease=10, timeout=5, on_lost=told)
     with group as entered:
         assert_type((group, entered), tuple[MutexGroup, MutexGroup])
@@ -203,7 +198,7 @@ async def decorated(
     synchronized("a", leese=3)  # type: ignore[call-overload]
 
 
-def rows() -> None:
+def rows(wallets: list[Wallet]) -> None:
     with Wallet.locked("a") as wallet:
         assert_type((wallet, wallet.balance), tuple[Wallet, float])
         wallet.balance -= 1
@@ -228,9 +223,6 @@ def rows() -> None:
     # rows that need not exist
     assert_type(Mutex.for_row(Account, "a"), Mutex)
     assert_type(Mutex.for_row(Ledger, "a", 7, lock_model=TeamLock, data=[1]), Mutex)
-
-
-def rows_together(wallets: list[Wallet]) -> None:
     assert_type(Wallet.locked_all(["a", "b"]), RowLocks[Wallet])
     Ledger.locked_all([("a", 1), ("a", 2)], lease=10)
     Wallet.locked_all(["a", Ledger.locked("a", 1)])
@@ -259,8 +251,7 @@ async def awaited() -> None:
         assert_type(group, pynamodb_mutex.aio.AsyncMutexGroup)
         assert_type(group.fencing_tokens, dict[str, int])
     async with AsyncSemaphore.for_key("a", permits=3) as semaphore:
-        assert_type(semaphore, AsyncSemaphore)
-        assert_type(semaphore.permit, int | None)
+        assert_type((semaphore, semaphore.permit), tuple[AsyncSemaphore, int | None])
     async with AsyncMutex.any_of(["a", "b"]) as one:
         assert_type((one.key, ticket := await one.detach()), tuple[str, str])
     assert_type(await AsyncMutex.attach(ticket), AsyncMutex)

@@ -474,12 +474,3 @@ def test_loss_of_a_permit_leaves_the_others_alone(table):
         assert (error.value.loss, error.value.key) == (Loss.TAKEN, one.key)
         two.renew()
         assert (one.lost, two.held) == (True, True)
-
-
-def test_each_call_of_a_decorated_function_takes_a_permit(table):
-    @gpu(2)
-    def nested(depth):
-        held = sum(Mutex.for_key(f"gpu#permit-{each}").locked() for each in (1, 2))
-        return held if depth == 1 else nested(depth - 1)
-
-    assert [nested(1), nested(2)] == [1, 2]

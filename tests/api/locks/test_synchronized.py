@@ -227,20 +227,3 @@ def test_call_is_skipped_while_another_holds_the_lock(table, decorate):
     # a claim of the shortest lease ends soon
     with held_elsewhere("job-monday", lease=0.5):
         assert job("monday") == "done on monday"
-
-
-def test_tasks_that_call_with_one_key_exclude_each_other(table):
-    inside = []
-
-    @synchronized("order-{order_id}", poll=(0.02, 0.05))
-    async def ship(order_id):
-        assert order_id not in inside
-        inside.append(order_id)
-        await asyncio.sleep(0.01)
-        inside.remove(order_id)
-        return order_id
-
-    async def ship_all():
-        return await asyncio.gather(*map(ship, [1, 1, 2, 1, 2]))
-
-    assert asyncio.run(ship_all()) == [1, 1, 2, 1, 2]

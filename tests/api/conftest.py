@@ -65,18 +65,12 @@ SUBJECTS = {
 }
 
 
-@pytest.fixture
-def subjects(table, accounts, ledger):
-    """Return every kind of lock, in fresh tables with the rows a, b and c; no two share a key."""
+@pytest.fixture(params=SUBJECTS)
+def subject(table, accounts, ledger, request):
+    """Each kind of lock in turn, in fresh tables with the rows a, b and c."""
     for model in (accounts, ledger):
         for name in "bc":
             model(name).save()
-    return list(SUBJECTS.values())
-
-
-@pytest.fixture(params=SUBJECTS)
-def subject(subjects, request):
-    """Each kind of lock in turn."""
     return SUBJECTS[request.param]
 
 
@@ -84,10 +78,8 @@ def subject(subjects, request):
 def silence():
     """Fail a test in which anything was sent."""
     sent = []
-
-    def note(_sender, operation_name, **_):
-        sent.append(operation_name)
-
-    with pre_dynamodb_send.connected_to(note):
+    with pre_dynamodb_send.connected_to(
+        lambda _, operation_name, **more: sent.append(operation_name)
+    ):
         yield
     assert not sent

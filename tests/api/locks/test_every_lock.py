@@ -8,8 +8,6 @@ import time
 from contextlib import nullcontext
 
 import pytest
-from accounts import Account
-from worker import forked
 
 from pynamodb_mutex import Loss, exceptions
 from pynamodb_mutex._runtime.clock import local_clock
@@ -323,26 +321,3 @@ def test_waiter_is_interrupted_when_the_engine_is_left(subject, pool):
         forget_everything()
         with pytest.raises(exceptions.MutexError, match="forked, or its engine left"):
             waiting.result(60)
-
-
-@pytest.mark.real("embedded")
-def test_forked_child_holds_nothing(subjects):
-    locks = [subject.make() for subject in subjects]
-
-    def child():
-        for lock in locks:
-            assert (lock.held, lock.deadline) == (False, -math.inf)
-            with pytest.raises(exceptions.MutexNotHeldError):
-                lock.release()
-        one_of_two = [lock for lock in locks if len(getattr(lock, "keys", ())) == 2]
-        return [lock.acquire(blocking=False) and lock.key for lock in one_of_two[1:]]
-
-    for lock in locks:
-        assert lock.acquire()
-    assert Account.get("a").is_locked
-    any_of, semaphore = locks[2:4]
-    # of alternatives the child takes those that its parent does not hold
-    assert set(forked(child)) | {any_of.key, semaphore.key} == {*any_of.keys, *semaphore.keys}
-    for lock in locks:
-        assert lock.held
-        lock.release()

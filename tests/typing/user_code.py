@@ -258,31 +258,23 @@ async def awaited() -> None:
     assert_type(await AsyncRowLock.attach(ticket, model=Wallet), AsyncRowLock[Wallet])
 
 
-def what_goes_wrong(mutex: Mutex) -> None:
-    try:
-        with mutex:
-            pass
-    except pynamodb_mutex.MutexTimeoutError as timeout:
-        assert_type((timeout.key, timeout.owner), tuple[str | None, str | None])
-        assert_type(timeout.expires_at, float | None)
-        waited: TimeoutError = timeout
-        print(waited)
-    except pynamodb_mutex.MutexLostError as lost:
-        assert_type((lost.loss, lost.applied), tuple[Loss, bool | None])
-        not_held: pynamodb_mutex.MutexNotHeldError = lost
-        print(not_held, lost.loss is Loss.TAKEN, lost.loss.value)
-    except pynamodb_mutex.InvalidRowError as invalid:
+def what_goes_wrong(
+    timeout: pynamodb_mutex.MutexTimeoutError,
+    lost: pynamodb_mutex.MutexLostError,
+    invalid: pynamodb_mutex.InvalidRowError | pynamodb_mutex.InvalidKeyError,
+    other: pynamodb_mutex.MutexAlreadyHeldError | pynamodb_mutex.RowLockedError,
+    ticket: pynamodb_mutex.InvalidTicketError,
+) -> None:
+    assert_type((timeout.key, timeout.owner), tuple[str | None, str | None])
+    assert_type(timeout.expires_at, float | None)
+    assert_type((lost.loss, lost.applied), tuple[Loss, bool | None])
+    if isinstance(invalid, pynamodb_mutex.InvalidRowError):
         assert_type(invalid.attribute, str | None)
-    except (
-        pynamodb_mutex.MutexAlreadyHeldError,
-        pynamodb_mutex.RowLockedError,
-        pynamodb_mutex.InvalidKeyError,
-        pynamodb_mutex.InvalidTicketError,
-    ) as error:
-        base: pynamodb_mutex.MutexError = error
-        print(base)
-    except PynamoDBException as error:
-        print(error.cause_response_code)
+    waited: TimeoutError = timeout
+    not_held: pynamodb_mutex.MutexNotHeldError = lost
+    errors: list[pynamodb_mutex.MutexError] = [invalid, other, ticket, timeout, not_held]
+    cause: PynamoDBException = errors[0]
+    print(waited, cause.cause_response_code, lost.loss is Loss.TAKEN, lost.loss.value)
 
 
 def hears_a_loss(sender: type[Model], **event: Unpack[signals.Lost]) -> None:

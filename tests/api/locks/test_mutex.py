@@ -217,23 +217,20 @@ def test_each_thread_sees_its_own_acquisition_or_else_the_latest(table, pool):
     assert pool.submit(lambda: (mutex.held, mutex.token)).result(60) == (True, mutex.token)
     mine = mutex.fencing_token
     LockItem.force_release("a")
-    taken, leave = threading.Event(), threading.Event()
 
     def other():
         with mutex:
+            time.sleep(10)
             assert mutex.held
-            taken.set()
-            leave.wait(60)
             return mutex.fencing_token
 
     working = pool.submit(other)
-    assert taken.wait(60)
+    time.sleep(5)
     assert (mutex.held, mutex.lost, mutex.fencing_token) == (False, True, mine)
     with pytest.raises(exceptions.MutexLostError):
         mutex.release()
     # what the other thread took was not released
     assert mutex.locked()
-    leave.set()
     assert working.result(60) > mine
     assert not mutex.locked()
     assert not pool.submit(lambda: mutex.held).result(60)

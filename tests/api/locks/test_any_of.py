@@ -9,6 +9,7 @@ from hearing import until
 from lock_items import Elsewhere
 from pynamodb.exceptions import GetError, UpdateError
 from stores import QueueFor
+from worker import forked
 
 from dev.faultproxy import after, apply_then_500, drop_answer, no_date, throttle
 from pynamodb_mutex import LockItem, Loss, Mutex, Semaphore, exceptions
@@ -463,3 +464,17 @@ def test_fewer_permits_hold_when_the_holders_beyond_them_have_left(table, pool):
     assert waiting.result(60)
     assert lowered.permit == 1
     lowered.release()
+
+
+@pytest.mark.real("embedded")
+def test_forked_child_takes_what_its_parent_does_not_hold(table):
+    with Mutex.any_of(["a", "b"]) as mutex, gpu(2) as semaphore:
+
+        def child():
+            assert (mutex.held, semaphore.held) == (False, False)
+            return [each.acquire(blocking=False) and each.key for each in (mutex, semaphore)]
+
+        taken = {*forked(child), mutex.key, semaphore.key}
+        assert taken == {*mutex.keys, *semaphore.keys}
+        assert mutex.held
+        assert semaphore.held

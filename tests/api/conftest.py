@@ -1,7 +1,7 @@
-"""A client of the same tables in another process, and what several folders of the API's tests use."""
+"""Every kind of lock, and what several folders of the API's tests use."""
 
-import functools
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 from accounts import Account, Ledger
@@ -24,22 +24,15 @@ class Subject:
     """
 
     def __init__(self, make, model, *keys, several=False):
-        self.make = functools.partial(make, poll=QUICK)
+        self.make = partial(make, poll=QUICK)
         self.model, self.keys, self.several = model, keys, several
-
-    @property
-    def is_of_rows(self):
-        return self.model is not LockItem
-
-    @property
-    def is_alternative(self):
-        """Whether it holds one of its keys."""
-        return not self.several and len(self.keys) > 1
+        self.is_of_rows = model is not LockItem
+        # it holds one of its keys
+        self.is_alternative = not several and len(keys) > 1
 
     def singles(self):
         """Return a lock of each key alone."""
-        make = self.model.locked if self.is_of_rows else Mutex.for_key
-        return [make(key) for key in self.keys]
+        return [(self.model.locked if self.is_of_rows else Mutex.for_key)(key) for key in self.keys]
 
     def is_free(self):
         """Whether nobody holds any of the keys."""
@@ -57,62 +50,27 @@ class Subject:
         return stack
 
 
-def for_key(**options):
-    return Mutex.for_key("a", **options)
-
-
-def for_keys(**options):
-    return Mutex.for_keys(["b", "c"], **options)
-
-
-def any_of(**options):
-    return Mutex.any_of(["d", "e"], **options)
-
-
-def semaphore(**options):
-    return Semaphore.for_key("s", permits=2, **options)
-
-
-def in_row(**options):
-    return Account.locked("a", **options)
-
-
-def in_lock_table(**options):
-    return Ledger.locked("a", **options)
-
-
-def in_rows(**options):
-    return Account.locked_all(["b", "c"], **options)
-
-
-def in_lock_table_for_rows(**options):
-    return Ledger.locked_all(["b", "c"], **options)
-
-
+PERMITS = [f"s#permit-{number}" for number in (1, 2)]
 SUBJECTS = {
-    "one lock": Subject(for_key, LockItem, "a"),
-    "several": Subject(for_keys, LockItem, "b", "c", several=True),
-    "any of": Subject(any_of, LockItem, "d", "e"),
-    "semaphore": Subject(semaphore, LockItem, "s#permit-1", "s#permit-2"),
-    "row": Subject(in_row, Account, "a"),
-    "row and lock table": Subject(in_lock_table, Ledger, "a"),
-    "rows": Subject(in_rows, Account, "b", "c", several=True),
-    "rows and lock table": Subject(in_lock_table_for_rows, Ledger, "b", "c", several=True),
+    "one lock": Subject(partial(Mutex.for_key, "a"), LockItem, "a"),
+    "several": Subject(partial(Mutex.for_keys, ["b", "c"]), LockItem, "b", "c", several=True),
+    "any of": Subject(partial(Mutex.any_of, ["d", "e"]), LockItem, "d", "e"),
+    "semaphore": Subject(partial(Semaphore.for_key, "s", permits=2), LockItem, *PERMITS),
+    "row": Subject(partial(Account.locked, "a"), Account, "a"),
+    "row and lock table": Subject(partial(Ledger.locked, "a"), Ledger, "a"),
+    "rows": Subject(partial(Account.locked_all, ["b", "c"]), Account, "b", "c", several=True),
+    "rows and lock table": Subject(
+        partial(Ledger.locked_all, ["b", "c"]), Ledger, "b", "c", several=True
+    ),
 }
 
 
-@pytest.fixture
-def subjects(table, accounts, ledger):
-    """Return every kind of lock, in fresh tables with the rows a, b and c; no two share a key."""
+@pytest.fixture(params=SUBJECTS)
+def subject(table, accounts, ledger, request):
+    """Each kind of lock in turn, in fresh tables with the rows a, b and c."""
     for model in (accounts, ledger):
         for name in "bc":
             model(name).save()
-    return list(SUBJECTS.values())
-
-
-@pytest.fixture(params=SUBJECTS)
-def subject(subjects, request):
-    """Each kind of lock in turn."""
     return SUBJECTS[request.param]
 
 
@@ -120,10 +78,8 @@ def subject(subjects, request):
 def silence():
     """Fail a test in which anything was sent."""
     sent = []
-
-    def note(_sender, operation_name, **_):
-        sent.append(operation_name)
-
-    with pre_dynamodb_send.connected_to(note):
+    with pre_dynamodb_send.connected_to(
+        lambda _, operation_name, **more: sent.append(operation_name)
+    ):
         yield
     assert not sent

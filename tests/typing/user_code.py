@@ -7,8 +7,9 @@ that nothing needs is an error.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
@@ -16,49 +17,11 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 from typing_extensions import Unpack, assert_type
 
-from pynamodb_mutex import (
-    InvalidKeyError,
-    InvalidRowError,
-    InvalidTicketError,
-    LockItem,
-    Loss,
-    Mutex,
-    MutexAlreadyHeldError,
-    MutexError,
-    MutexLostError,
-    MutexNotHeldError,
-    MutexTimeoutError,
-    RowLock,
-    RowLockedError,
-    RowLockMixin,
-    Semaphore,
-    signals,
-    synchronized,
-)
-from pynamodb_mutex.aio import (
-    AsyncMutex,
-    AsyncMutexGroup,
-    AsyncRowLock,
-    AsyncSemaphore,
-    locked,
-    locked_all,
-)
+import pynamodb_mutex.aio
+from pynamodb_mutex import LockItem, Loss, Mutex, RowLock, Semaphore, signals, synchronized, testing
+from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, AsyncSemaphore, locked, locked_all
 from pynamodb_mutex.groups import AnyOf, LockedRows, MutexGroup, RowLocks
 from pynamodb_mutex.receivers import cloudwatch, opentelemetry, prometheus
-from pynamodb_mutex.testing import (
-    Engine,
-    FakeClock,
-    dynamodb_local,
-    embedded_dynamodb,
-    environment,
-    expire,
-    held_elsewhere,
-    use,
-    why_no_dynamodb_local,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
 
 
 class Account(Model):
@@ -69,22 +32,15 @@ class Account(Model):
     balance = NumberAttribute(default=0)
 
 
-class Wallet(RowLockMixin, Model):
+class Wallet(pynamodb_mutex.RowLockMixin, Account):
     class Meta:
         table_name = "wallets"
 
-    name = UnicodeAttribute(hash_key=True)
-    balance = NumberAttribute(default=0)
 
-
-class Ledger(RowLockMixin, Model):
-    class Meta:
-        table_name = "ledgers"
-
+class Ledger(pynamodb_mutex.RowLockMixin, Account):
     lock_model = LockItem
     lock_enforced = False
 
-    name = UnicodeAttribute(hash_key=True)
     line = NumberAttribute(range_key=True)
 
 
@@ -103,38 +59,20 @@ class PlainLock(LockItem):
         table_name = "plain-locks"
 
 
+def told(mutex: Mutex) -> None: ...
+
+
 def options() -> None:
     assert_type(Mutex.for_key("a"), Mutex)
-    mutex = Mutex.for_key(
-        "a",
-        model=TeamLock,
-        lease=10,
-        timeout=2.5,
-        auto_renew=False,
-        max_hold=3600,
-        owner="me",
-        on_lost=lambda lost: print(lost.loss),
-        data={"page": [1, None]},
-        poll=(0.1, 2),
-        reentrant=True,
-        delete_on_release=True,
-        fair=True,
-    )
-    assert_type(mutex, Mutex)
-    assert_type(mutex.position, "int | None")
-    assert_type(TeamLock.get("a").waiters, "list[str]")
+    Mutex.for_key("a", model=TeamLock, lease=10, timeout=2.5, auto_renew=False, max_hold=3600)
+    Mutex.for_key("a", owner="me", on_lost=lambda lost: print(lost.loss), data={"page": [1, None]})
+    Mutex.for_key("a", poll=(0.1, 2), reentrant=True, delete_on_release=True, fair=True)
     Mutex.for_key("a", max_hold=None, owner=None, on_lost=None, data=None, timeout=-1)
-    Mutex.for_key("a", timeout=None).acquire(timeout=None)
-
-
-def told(mutex: Mutex) -> None:
-    print(mutex.key)
+    Mutex.for_key("a", timeout=None, on_lost=told).acquire(timeout=None)
 
 
 def as_a_lock(mutex: Mutex) -> None:
-    Mutex.for_key("a", on_lost=told)
-    assert_type(mutex.acquire(), bool)
-    assert_type(mutex.acquire(False), bool)
+    assert_type((mutex.acquire(), mutex.acquire(False)), tuple[bool, bool])
     assert_type(mutex.acquire(True, 3), bool)
     assert_type(mutex.acquire(blocking=True, timeout=0.5), bool)
     mutex.release()
@@ -143,26 +81,17 @@ def as_a_lock(mutex: Mutex) -> None:
     mutex.ensure_held()
     mutex.ensure_held(at_least=5)
     mutex.save_data(["any", {"json": None}])
-    assert_type(mutex.force_release(), bool)
-    assert_type(mutex.locked(), bool)
-
-
-def what_it_says(mutex: Mutex) -> None:
-    assert_type(mutex.key, str)
-    assert_type(mutex.held, bool)
-    assert_type(mutex.remaining, float)
-    assert_type(mutex.deadline, float)
-    assert_type(mutex.lost, bool)
-    assert_type(mutex.loss, Loss | None)
-    assert_type(mutex.token, str)
-    assert_type(mutex.fencing_token, int)
-    assert_type(mutex.owner, str)
-    assert_type(mutex.abandoned, bool)
-    assert_type(mutex.abandoned_by, str | None)
+    assert_type((mutex.force_release(), mutex.locked()), tuple[bool, bool])
+    assert_type((mutex.key, mutex.owner, mutex.token), tuple[str, str, str])
+    assert_type((mutex.held, mutex.lost, mutex.abandoned), tuple[bool, bool, bool])
+    assert_type((mutex.remaining, mutex.deadline), tuple[float, float])
+    assert_type((mutex.fencing_token, mutex.position), tuple[int, int | None])
+    assert_type((mutex.loss, mutex.abandoned_by), tuple[Loss | None, str | None])
     assert_type(mutex.data, Any)
 
 
-def as_a_context_manager(account: Account) -> None:
+def never_swallows(account: Account) -> int:
+    # no "missing return": mypy knows that __exit__ does not swallow exceptions
     with Mutex.for_key("a") as mutex:
         assert_type(mutex, Mutex)
         transaction = mutex.transaction()
@@ -171,99 +100,29 @@ def as_a_context_manager(account: Account) -> None:
             assert_type(writing, TransactWrite)
             writing.save(account)
             writing.update(account, actions=[Account.balance.add(1)])
-
-
-def never_swallows() -> int:
-    # no "missing return": mypy knows that __exit__ does not swallow exceptions
-    with Mutex.for_key("a"):
         return 1
 
 
-@Mutex.for_key("nightly")
-def nightly(day: str, *, dry: bool = False) -> int:
-    return len(day) + dry
-
-
-def whichever_is_free() -> None:
+def several_keys(mutex: Mutex) -> None:
     assert_type(Mutex.any_of(["a", "b"], model=TeamLock, lease=10, on_lost=told), AnyOf)
-    with Mutex.any_of(f"printer-{number}" for number in range(3)) as mutex:
-        assert_type(mutex, AnyOf)
-        assert_type(mutex.key, str)
-        assert_type(mutex.keys, tuple[str, ...])
-        assert_type(mutex.fencing_token, int)
+    with Mutex.any_of(f"printer-{number}" for number in range(3)) as printer:
+        assert_type((printer, printer.keys), tuple[AnyOf, tuple[str, ...]])
+        assert_type((printer.key, printer.fencing_token), tuple[str, int])
     with Semaphore.for_key("gpu", permits=2, timeout=3) as semaphore:
-        assert_type(semaphore, Semaphore)
-        assert_type(semaphore.permit, int | None)
-    Mutex.any_of([7])  # type: ignore[list-item]
-    Mutex.any_of(["a"], leese=3)  # type: ignore[call-arg]
-    Semaphore.for_key("gpu")  # type: ignore[call-arg]
-    Semaphore.for_key("gpu", permits="2")  # type: ignore[arg-type]
-
-
-@Semaphore.for_key("gpu", permits=2)
-def trained(epochs: int) -> str:
-    return str(epochs)
-
-
-class Till:
-    @Mutex.for_key("till")
-    def put(self, amount: float) -> Till:
-        return self
-
-
-def as_a_decorator() -> None:
-    assert_type(nightly("monday"), int)
-    assert_type(nightly("monday", dry=True), int)
-    assert_type(Till().put(1.5), Till)
-    nightly()  # type: ignore[call-arg]
-    nightly(1)  # type: ignore[arg-type]
-    nightly("monday", wet=True)  # type: ignore[call-arg]
-    Till().put("much")  # type: ignore[arg-type]
-
-
-def decorated_before(function: Callable[[int], str]) -> Callable[[int], str]:
-    return Mutex.for_key("a")(function)
-
-
-@synchronized("order-{order_id}", timeout=3, lease=10)
-def ship(order_id: int, *, express: bool = False) -> str:
-    return str(order_id) + str(express)
-
-
-@synchronized("order-{order_id}", on_locked="skip")
-def ship_once(order_id: int) -> str:
-    return str(order_id)
-
-
-@synchronized("order-{order_id}", on_locked="wait", model=TeamLock)
-async def ship_soon(order_id: int) -> str:
-    return str(order_id)
-
-
-@synchronized("order-{order_id}", on_locked="skip")
-async def ship_soon_once(order_id: int) -> str:
-    return str(order_id)
-
-
-class Orders:
-    @synchronized("{self}-{order_id}")
-    def ship(self, order_id: int) -> Orders:
-        return self
-
-
-async def by_arguments() -> None:
-    assert_type(ship(7), str)
-    assert_type(ship(7, express=True), str)
-    assert_type(ship_once(7), str | None)
-    soon: Coroutine[Any, Any, str] = ship_soon(7)
-    assert_type(await soon, str)
-    assert_type(await ship_soon_once(7), str | None)
-    assert_type(Orders().ship(7), Orders)
-    ship("seven")  # type: ignore[arg-type]
-    ship_once()  # type: ignore[call-arg]
-    await ship_soon("seven")  # type: ignore[arg-type]
-    synchronized("a", on_locked="maybe")  # type: ignore[call-overload]
-    synchronized("a", leese=3)  # type: ignore[call-overload]
+        assert_type((semaphore, semaphore.permit), tuple[Semaphore, int | None])
+    group = Mutex.for_keys(["a", mutex], model=TeamLock, lease=10, timeout=5, on_lost=told)
+    with group as entered:
+        assert_type((group, entered), tuple[MutexGroup, MutexGroup])
+    Mutex.for_keys(key for key in "ab")
+    assert_type(group.acquire(blocking=False), bool)
+    group.renew(60)
+    group.ensure_held(at_least=5)
+    group.release()
+    assert_type((group.held, group.lost, group.locked()), tuple[bool, bool, bool])
+    assert_type((group.remaining, group.deadline), tuple[float, float])
+    assert_type(group.loss, Loss | None)
+    assert_type((group.keys, group.members), tuple[tuple[str, ...], tuple[Mutex, ...]])
+    assert_type((group.fencing_tokens, group.transaction()), tuple[dict[str, int], TransactWrite])
 
 
 def handed_over(mutex: Mutex, lock: RowLock[Wallet]) -> None:
@@ -274,38 +133,74 @@ def handed_over(mutex: Mutex, lock: RowLock[Wallet]) -> None:
     assert_type(RowLock.attach(ticket, model=Wallet), RowLock[Wallet])
     with RowLock.attach(ticket, model=Wallet, timeout=3) as wallet:
         assert_type(wallet, Wallet)
-    Mutex.attach(7)  # type: ignore[arg-type]
-    RowLock.attach(ticket)  # type: ignore[call-arg]
-    mutex.deadline = 3.0  # type: ignore[misc]
 
 
-def table() -> None:
+def table(lock: LockItem, team: TeamLock) -> None:
     LockItem.create_table()
     LockItem.create_table(wait=False, TableClass="STANDARD", Tags=[{"Key": "a", "Value": "b"}])
     assert_type(LockItem.force_release("a"), bool)
-    for item in LockItem.held():
-        assert_type(item, LockItem)
     held: Iterator[LockItem] = LockItem.held()
-    print(held)
+    assert_type(next(held), LockItem)
+    assert_type((LockItem.get("a"), TeamLock.get("a")), tuple[LockItem, TeamLock])
+    assert_type((lock.is_held, lock.remaining, lock.retention), tuple[bool, float, float])
+    assert_type((lock.expires, lock.since), tuple[datetime | None, datetime | None])
+    assert_type((lock.key, lock.owner, team.team), tuple[str, str, str])
+    assert_type(team.waiters, list[str])
 
 
-def item(lock: LockItem, team: TeamLock) -> None:
-    assert_type(lock.is_held, bool)
-    assert_type(lock.remaining, float)
-    assert_type(lock.expires, datetime | None)
-    assert_type(lock.since, datetime | None)
-    assert_type(lock.key, str)
-    assert_type(lock.owner, str)
-    assert_type(lock.retention, float)
-    assert_type(team.team, str)
-    assert_type(LockItem.get("a"), LockItem)
-    assert_type(TeamLock.get("a"), TeamLock)
+@Mutex.for_key("nightly")
+def nightly(day: str, *, dry: bool = False) -> int:
+    return len(day) + dry
 
 
-def rows() -> None:
+@synchronized("{day}", timeout=3, lease=10)
+async def soon(day: str) -> int:
+    return len(day)
+
+
+class Till:
+    @Mutex.for_key("till")
+    def put(self, amount: float) -> Till:
+        return self
+
+    @synchronized("{self}-{order_id}")
+    def ship(self, order_id: int) -> Till:
+        return self
+
+
+async def decorated(
+    plain: Callable[[str], int], awaited: Callable[[str], Coroutine[Any, Any, int]]
+) -> None:
+    assert_type((nightly("monday"), nightly("monday", dry=True)), tuple[int, int])
+    assert_type((Till().put(1.5), Till().ship(7)), tuple[Till, Till])
+    before: Callable[[str], int] = Mutex.for_key("a")(plain)
+    after: Coroutine[Any, Any, int] = soon("monday")
+    assert_type((before("monday"), await after), tuple[int, int])
+    assert_type(Mutex.for_keys(["nightly", "weekly"])(plain)("monday"), int)
+    assert_type(Semaphore.for_key("gpu", permits=2)(plain)("monday"), int)
+    assert_type(Wallet.locked("nightly")(plain)("monday"), int)
+    assert_type(await AsyncMutex.for_key("a")(awaited)("monday"), int)
+    assert_type(synchronized("{day}", model=TeamLock)(nightly)("monday", dry=True), int)
+    assert_type(synchronized("{day}", on_locked="skip")(plain)("monday"), int | None)
+    assert_type(await synchronized("{day}", on_locked="wait")(awaited)("monday"), int)
+    assert_type(await synchronized("{day}", on_locked="skip")(awaited)("monday"), int | None)
+    nightly()  # type: ignore[call-arg]
+    nightly(1)  # type: ignore[arg-type]
+    nightly("monday", wet=True)  # type: ignore[call-arg]
+    Till().put("much")  # type: ignore[arg-type]
+    Wallet.locked("nightly")(plain)(7)  # type: ignore[arg-type]
+    synchronized("{day}")(plain)(7)  # type: ignore[arg-type]
+    synchronized("{day}", on_locked="skip")(nightly)()  # type: ignore[call-arg]
+    await soon(7)  # type: ignore[arg-type]
+    await AsyncMutex.for_key("a")(awaited)(7)  # type: ignore[arg-type]
+    AsyncMutex.for_key("a")(plain)  # type: ignore[arg-type]
+    synchronized("a", on_locked="maybe")  # type: ignore[call-overload]
+    synchronized("a", leese=3)  # type: ignore[call-overload]
+
+
+def rows(wallets: list[Wallet]) -> None:
     with Wallet.locked("a") as wallet:
-        assert_type(wallet, Wallet)
-        assert_type(wallet.balance, float)
+        assert_type((wallet, wallet.balance), tuple[Wallet, float])
         wallet.balance -= 1
         wallet.save()
         wallet.save(Wallet.balance > 0, add_version_condition=False)
@@ -314,158 +209,77 @@ def rows() -> None:
         wallet.save(unlock=True)
         wallet.delete()
         wallet.delete(Wallet.balance == 0)
-        assert_type(wallet.is_locked, bool)
+        assert_type((wallet.is_locked, wallet.lock_owner), tuple[bool, str])
         assert_type(wallet.row_lock, RowLock[Any])
         assert_type(wallet.row_lock.fencing_token, int)
-        assert_type(wallet.lock_owner, str)
     with Ledger.locked("a", 7, lease=10, timeout=0, owner="me", reentrant=True) as line:
         assert_type(line, Ledger)
-    assert_type(Wallet.get("a"), Wallet)
-    for found in Wallet.query("a"):
-        assert_type(found, Wallet)
+    assert_type((Wallet.get("a"), next(Wallet.query("a"))), tuple[Wallet, Wallet])
     with Wallet.batch_write() as batch:
         batch.save(wallet)
-
-
-def row_lock(lock: RowLock[Wallet]) -> None:
-    assert_type(Wallet.locked("a"), RowLock[Wallet])
-    assert_type(lock.row, Wallet)
-    Wallet.locked("a", on_lost=told)
-    mutex: Mutex = lock
-    print(mutex)
-
-
-def rows_together(wallets: list[Wallet]) -> None:
+    lock = Wallet.locked("a", on_lost=told)
+    assert_type((lock, lock.row), tuple[RowLock[Wallet], Wallet])
+    told(lock)
+    # rows that need not exist
+    assert_type(Mutex.for_row(Account, "a"), Mutex)
+    assert_type(Mutex.for_row(Ledger, "a", 7, lock_model=TeamLock, data=[1]), Mutex)
     assert_type(Wallet.locked_all(["a", "b"]), RowLocks[Wallet])
     Ledger.locked_all([("a", 1), ("a", 2)], lease=10)
     Wallet.locked_all(["a", Ledger.locked("a", 1)])
-    with Wallet.locked_all(wallet.name for wallet in wallets) as locked:
-        assert_type(locked, LockedRows[Wallet])
-        assert_type(locked[0], Wallet)
-        one, other = locked
+    with Wallet.locked_all(wallet.name for wallet in wallets) as both:
+        assert_type((both, both[0]), tuple[LockedRows[Wallet], Wallet])
+        one, other = both
         assert_type(one, Wallet)
-        with locked.transaction(unlock=True) as transaction:
+        with both.transaction(unlock=True) as transaction:
             assert_type(transaction.save(one), None)
             transaction.update(other, actions=[Wallet.balance.add(1)])
-
-
-def keys_together(mutex: Mutex) -> None:
-    group = Mutex.for_keys(["a", mutex], model=TeamLock, lease=10, timeout=5, on_lost=told)
-    assert_type(group, MutexGroup)
-    Mutex.for_keys(key for key in "ab")
-    assert_type(group.acquire(blocking=False), bool)
-    group.renew(60)
-    group.ensure_held(at_least=5)
-    group.release()
-    with group as entered:
-        assert_type(entered, MutexGroup)
-    assert_type(group.held, bool)
-    assert_type(group.remaining, float)
-    assert_type(group.deadline, float)
-    assert_type(group.lost, bool)
-    assert_type(group.loss, Loss | None)
-    assert_type(group.keys, tuple[str, ...])
-    assert_type(group.members, tuple[Mutex, ...])
-    assert_type(group.fencing_tokens, dict[str, int])
-    assert_type(group.locked(), bool)
-    assert_type(group.transaction(), TransactWrite)
-    assert_type(under_two_keys("monday"), int)
-    Mutex.for_keys(7)  # type: ignore[arg-type]
-    Mutex.for_keys(["a"], leese=3)  # type: ignore[call-arg]
-
-
-@Mutex.for_keys(["nightly", "weekly"])
-def under_two_keys(day: str) -> int:
-    return len(day)
-
-
-@Wallet.locked("nightly")
-def under_a_row(day: str) -> int:
-    return len(day)
-
-
-def rows_that_need_not_exist() -> None:
-    assert_type(Mutex.for_row(Account, "a"), Mutex)
-    assert_type(Mutex.for_row(Ledger, "a", 7, lock_model=TeamLock, data=[1]), Mutex)
-    assert_type(under_a_row("monday"), int)
-
-
-def what_goes_wrong(mutex: Mutex) -> None:
-    try:
-        with mutex:
-            pass
-    except MutexTimeoutError as timeout:
-        assert_type(timeout.key, str | None)
-        assert_type(timeout.owner, str | None)
-        assert_type(timeout.expires_at, float | None)
-        waited: TimeoutError = timeout
-        print(waited)
-    except MutexLostError as lost:
-        assert_type(lost.loss, Loss)
-        assert_type(lost.applied, bool | None)
-        not_held: MutexNotHeldError = lost
-        print(not_held, lost.loss is Loss.TAKEN, lost.loss.value)
-    except InvalidRowError as invalid:
-        assert_type(invalid.attribute, str | None)
-    except (
-        MutexAlreadyHeldError,
-        RowLockedError,
-        InvalidKeyError,
-        InvalidTicketError,
-    ) as error:
-        base: MutexError = error
-        print(base)
-    except PynamoDBException as error:
-        print(error.cause_response_code)
 
 
 async def awaited() -> None:
     async with AsyncMutex.for_key("a", lease=5, cancel_on_loss=True, on_lost=print) as mutex:
         assert_type(mutex, AsyncMutex)
-        assert_type(mutex.fencing_token, int)
-        assert_type(mutex.loss, Loss | None)
+        assert_type((mutex.fencing_token, mutex.loss), tuple[int, Loss | None])
         async with mutex.transaction() as transaction:
             assert_type(transaction, TransactWrite)
-    assert_type(await mutex.acquire(timeout=3), bool)
-    assert_type(await mutex.locked(), bool)
+    assert_type((await mutex.acquire(timeout=3), await mutex.locked()), tuple[bool, bool])
     await mutex.renew(lease=3)
     async with locked(Wallet, "a", timeout=3) as wallet:
         assert_type(wallet, Wallet)
     async with locked_all(Wallet, ["a", "b"]) as wallets:
         assert_type(wallets, LockedRows[Wallet])
     async with AsyncMutex.for_keys(["a", "b"], timeout=3) as group:
-        assert_type(group, AsyncMutexGroup)
+        assert_type(group, pynamodb_mutex.aio.AsyncMutexGroup)
         assert_type(group.fencing_tokens, dict[str, int])
     async with AsyncSemaphore.for_key("a", permits=3) as semaphore:
-        assert_type(semaphore, AsyncSemaphore)
-        assert_type(semaphore.permit, int | None)
+        assert_type((semaphore, semaphore.permit), tuple[AsyncSemaphore, int | None])
     async with AsyncMutex.any_of(["a", "b"]) as one:
-        assert_type(one.key, str)
-        ticket = await one.detach()
-    assert_type(ticket, str)
+        assert_type((one.key, ticket := await one.detach()), tuple[str, str])
     assert_type(await AsyncMutex.attach(ticket), AsyncMutex)
     assert_type(await AsyncRowLock.attach(ticket, model=Wallet), AsyncRowLock[Wallet])
 
 
-@AsyncMutex.for_key("a")
-async def awaited_nightly(number: int) -> str:
-    return str(number)
-
-
-async def what_must_not_type_check_of_tasks(mutex: AsyncMutex) -> None:
-    assert_type(await awaited_nightly(7), str)
-    AsyncMutex.for_key("a", leese=3)  # type: ignore[call-arg]
-    AsyncMutex.for_key("a", cancel_on_loss=3)  # type: ignore[arg-type]
-    AsyncMutex.for_key("a")(nightly)  # type: ignore[arg-type]
-    await awaited_nightly("7")  # type: ignore[arg-type]
-    with mutex:  # type: ignore[attr-defined]
-        pass
+def what_goes_wrong(
+    timeout: pynamodb_mutex.MutexTimeoutError,
+    lost: pynamodb_mutex.MutexLostError,
+    invalid: pynamodb_mutex.InvalidRowError | pynamodb_mutex.InvalidKeyError,
+    other: pynamodb_mutex.MutexAlreadyHeldError | pynamodb_mutex.RowLockedError,
+    ticket: pynamodb_mutex.InvalidTicketError,
+) -> None:
+    assert_type((timeout.key, timeout.owner), tuple[str | None, str | None])
+    assert_type(timeout.expires_at, float | None)
+    assert_type((lost.loss, lost.applied), tuple[Loss, bool | None])
+    if isinstance(invalid, pynamodb_mutex.InvalidRowError):
+        assert_type(invalid.attribute, str | None)
+    waited: TimeoutError = timeout
+    not_held: pynamodb_mutex.MutexNotHeldError = lost
+    errors: list[pynamodb_mutex.MutexError] = [invalid, other, ticket, timeout, not_held]
+    cause: PynamoDBException = errors[0]
+    print(waited, cause.cause_response_code, lost.loss is Loss.TAKEN, lost.loss.value)
 
 
 def hears_a_loss(sender: type[Model], **event: Unpack[signals.Lost]) -> None:
-    assert_type(event["loss"], Loss)
+    assert_type((event["loss"], event["held_for"]), tuple[Loss, float])
     assert_type(event["fencing_token"], int | None)
-    assert_type(event["held_for"], float)
     event["waited"]  # type: ignore[typeddict-item]
 
 
@@ -492,47 +306,59 @@ def listening() -> None:
 
 
 def in_tests() -> None:
-    with embedded_dynamodb(port=0) as engine, use(engine) as used:
-        assert_type(engine, Engine)
-        assert_type(used, Engine)
-        assert_type(environment(engine), dict[str, str])
-    with dynamodb_local() as local:
+    with testing.embedded_dynamodb(port=0) as engine, testing.use(engine) as used:
+        assert_type((engine, used), tuple[testing.Engine, testing.Engine])
+        assert_type(testing.environment(engine), dict[str, str])
+    with testing.dynamodb_local() as local:
         assert_type(local.endpoint_url, str)
-    assert_type(why_no_dynamodb_local(), str | None)
-    with FakeClock() as clock:
-        assert_type(clock, FakeClock)
+    assert_type(testing.why_no_dynamodb_local(), str | None)
+    with testing.FakeClock() as clock:
+        assert_type(clock, testing.FakeClock)
         clock.advance(2.5)
-    with held_elsewhere("a", owner="cron", lease=5, model=TeamLock) as held:
+    with testing.held_elsewhere("a", owner="cron", lease=5, model=TeamLock) as held:
         assert_type(held, TeamLock)
-    expire("a", TeamLock)
+    testing.expire("a", TeamLock)
 
 
-def what_must_not_type_check(mutex: Mutex) -> None:
+def wrong_with_keys(mutex: Mutex, asynchronous: AsyncMutex) -> None:
     Mutex.for_key(7)  # type: ignore[arg-type]
     Mutex.for_key("a", LockItem)  # type: ignore[call-arg]
     Mutex.for_key("a", leese=3)  # type: ignore[call-arg]
     Mutex.for_key("a", lease="30")  # type: ignore[arg-type]
-    Mutex("a")  # type: ignore[arg-type]
-    Semaphore("a", 3)  # type: ignore[arg-type]
-    MutexGroup("a")  # type: ignore[arg-type]
-    AsyncMutex("a")  # type: ignore[call-arg, arg-type]
     Mutex.for_key("a", model=Account)  # type: ignore[arg-type]
     Mutex.for_key("a", poll=0.1)  # type: ignore[arg-type]
     Mutex.for_key("a", on_lost=nightly)  # type: ignore[arg-type]
     Mutex.for_key("a", reentrant="yes")  # type: ignore[arg-type]
     Mutex.for_key("a", fair="yes")  # type: ignore[arg-type]
+    Mutex.for_keys(7)  # type: ignore[arg-type]
+    Mutex.for_keys(["a"], leese=3)  # type: ignore[call-arg]
+    Mutex.any_of([7])  # type: ignore[list-item]
+    Mutex.any_of(["a"], leese=3)  # type: ignore[call-arg]
+    Semaphore.for_key("gpu")  # type: ignore[call-arg]
+    Semaphore.for_key("gpu", permits="2")  # type: ignore[arg-type]
+    AsyncMutex.for_key("a", leese=3)  # type: ignore[call-arg]
+    AsyncMutex.for_key("a", cancel_on_loss=3)  # type: ignore[arg-type]
+    Mutex("a")  # type: ignore[arg-type]
+    Semaphore("a", 3)  # type: ignore[arg-type]
+    MutexGroup("a")  # type: ignore[arg-type]
+    AsyncMutex("a")  # type: ignore[call-arg, arg-type]
+    Mutex.attach(7)  # type: ignore[arg-type]
+    RowLock.attach("ticket")  # type: ignore[call-arg]
     mutex.acquire(timeout="1")  # type: ignore[arg-type]
     mutex.renew("1")  # type: ignore[arg-type]
+    mutex.unlock()  # type: ignore[attr-defined]
+    mutex.deadline = 3.0  # type: ignore[misc]
     mutex.held = True  # type: ignore[misc]
     mutex.fencing_token = 7  # type: ignore[misc]
-    mutex.unlock()  # type: ignore[attr-defined]
+    mutex.loss = Loss.TAKEN  # type: ignore[misc]
     LockItem.force_release(7)  # type: ignore[arg-type]
     LockItem.create_table("yes")  # type: ignore[arg-type]
-    mutex.loss = Loss.TAKEN  # type: ignore[misc]
-    MutexLostError(loss="taken")  # type: ignore[arg-type]
+    pynamodb_mutex.MutexLostError(loss="taken")  # type: ignore[arg-type]
+    with asynchronous:  # type: ignore[attr-defined]
+        pass
 
 
-def what_must_not_type_check_of_rows(wallet: Wallet, lock: RowLock[Wallet]) -> None:
+def wrong_with_rows(wallet: Wallet, lock: RowLock[Wallet]) -> None:
     Wallet.locked()  # type: ignore[call-arg]
     Wallet.locked("a", leese=3)  # type: ignore[call-arg]
     Wallet.locked("a", lease="30")  # type: ignore[arg-type]
@@ -550,6 +376,5 @@ def what_must_not_type_check_of_rows(wallet: Wallet, lock: RowLock[Wallet]) -> N
     Mutex.for_row(Wallet)  # type: ignore[call-arg]
     Mutex.for_row("a", "a")  # type: ignore[arg-type]
     Mutex.for_row(Wallet, "a", lock_model=Wallet)  # type: ignore[arg-type]
-    under_a_row(7)  # type: ignore[arg-type]
     with lock as row:
         row.acquire()  # type: ignore[attr-defined]

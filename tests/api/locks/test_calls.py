@@ -1,33 +1,20 @@
-"""Calls that cannot work: refused at once, with an error that names the mistake, and nothing is sent."""
+"""Calls that cannot work: refused at once, with an error that names the mistake, and nothing is sent; and the exceptions."""
 
 import asyncio
 import copy
 import math
 import pickle
+from functools import partial
 
 import pytest
 from accounts import Account
 from pynamodb.attributes import UnicodeAttribute
-from pynamodb.models import Model
+from pynamodb.exceptions import PynamoDBException, UpdateError
+from row_tables import PLAIN, made
 
-from pynamodb_mutex import (
-    InvalidKeyError,
-    LockItem,
-    Mutex,
-    MutexError,
-    RowLock,
-    Semaphore,
-    synchronized,
-)
-from pynamodb_mutex.aio import (
-    AsyncMutex,
-    AsyncMutexGroup,
-    AsyncRowLock,
-    AsyncRowLocks,
-    AsyncSemaphore,
-    locked,
-    locked_all,
-)
+import pynamodb_mutex
+from pynamodb_mutex import LockItem, Loss, Mutex, RowLock, Semaphore, aio, exceptions, synchronized
+from pynamodb_mutex.exceptions import InvalidKeyError, MutexError, MutexLostError, MutexNotHeldError
 from pynamodb_mutex.groups import AnyOf, MutexGroup, RowLocks
 
 CENTURY = 100 * 365.25 * 86400
@@ -36,9 +23,8 @@ CENTURY = 100 * 365.25 * 86400
 pytestmark = pytest.mark.usefixtures("silence")
 
 
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
+def test_key_that_dynamodb_would_not_take_is_refused():
+    for key, message in (
         ("", "1 to 2048 bytes"),
         ("k" * 2049, "2049"),
         ("é" * 1025, "2050"),
@@ -48,16 +34,11 @@ pytestmark = pytest.mark.usefixtures("silence")
         (None, "not NoneType"),
         (7, "not int"),
         (["a"], "not list"),
-    ],
-    ids=["empty", "2049", "2050", "2052", "surrogate", "bytes", "None", "int", "list"],
-)
-def test_key_that_dynamodb_would_not_take_is_refused(key, message):
-    for call in (Mutex.for_key, LockItem.force_release):
-        with pytest.raises(InvalidKeyError, match=message) as caught:
-            call(key)
-        assert isinstance(caught.value, ValueError)
-        assert isinstance(caught.value, MutexError)
-        assert caught.value.key == (key if isinstance(key, str) else None)
+    ):
+        for call in (Mutex.for_key, LockItem.force_release):
+            with pytest.raises(InvalidKeyError, match=message) as caught:
+                call(key)
+            assert caught.value.key == (key if isinstance(key, str) else None)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +61,28 @@ def test_keys_that_cannot_be_locked_by_one_object_are_refused(make, allowed):
         make(["a"], lease=0.1)
 
 
-class Plain(Model):
-    class Meta:
-        table_name = "plain"
+def test_semaphore_that_cannot_be_is_refused():
+    def gpu(permits, key="gpu", **options):
+        return Semaphore.for_key(key, permits=permits, **options)
 
-    key = UnicodeAttribute(hash_key=True)
+    for permits in (1.0, "2", None, True):
+        with pytest.raises(TypeError, match="permits must be an int"):
+            gpu(permits)
+    for permits in (0, -1, 101):
+        with pytest.raises(ValueError, match=f"1 to 100 permits, not {permits}"):
+            gpu(permits)
+    with pytest.raises(ValueError, match="lease"):
+        gpu(1, lease=0.1)
+    # the key must leave room for the permit's name
+    assert len(gpu(100, "x" + "é" * 1018).keys[-1].encode()) == 2048
+    for key in ("x" * 2038, "é" * 1019, "", 7):
+        with pytest.raises(InvalidKeyError):
+            gpu(1, key)
 
 
 def test_model_that_is_no_lock_table_is_refused():
-    for model in (Plain, LockItem("a"), "LockItem", None, int):
+    plain = made({"key": UnicodeAttribute(hash_key=True)}, PLAIN)
+    for model in (plain, LockItem("a"), "LockItem", None, int):
         with pytest.raises(TypeError, match="model must be LockItem or a subclass"):
             Mutex.for_key("a", model=model)
 
@@ -138,20 +132,18 @@ def test_value_that_an_option_can_have_is_taken():
         {"on_lost": None, "owner": None, "max_hold": None, "data": None},
     ):
         assert not Mutex.for_key("a", **options).held
-
-
-def test_no_timeout_is_as_if_none_were_given():
-    for make in (
-        lambda **options: Mutex.for_key("a", **options),
-        lambda **options: Mutex.for_keys(["a", "b"], **options),
-        lambda **options: Mutex.any_of(["a", "b"], **options),
-        lambda **options: Semaphore.for_key("a", permits=2, **options),
+    assert Mutex.for_key("a", data={"NaN": "Infinity"})._options.data == '{"NaN": "Infinity"}'
+    # no timeout is as if none were given
+    semaphore = partial(Semaphore.for_key, permits=2)
+    for kind, keys in (
+        *[(Mutex.for_key, "a"), (Mutex.for_keys, ["a", "b"])],
+        *[(Mutex.any_of, ["a", "b"]), (semaphore, "a")],
     ):
+        make = partial(kind, keys)
         assert make(timeout=None)._options == make()._options == make(timeout=-1)._options
     own = Mutex.for_key("a", timeout=0)._options
     assert own.patience(blocking=True, timeout=None) == 0
     assert own.patience(blocking=True, timeout=-1) == math.inf
-    assert Mutex.for_key("a", data={"NaN": "Infinity"})._options.data == '{"NaN": "Infinity"}'
 
 
 def test_retention_that_no_row_can_have_is_refused():
@@ -162,12 +154,11 @@ def test_retention_that_no_row_can_have_is_refused():
         type("Kept", (LockItem,), {"retention": "7 days"})
 
 
-@pytest.mark.parametrize("copying", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_lock_is_not_copied_and_the_error_says_how_to_make_it(copying):
+def test_lock_is_not_copied_and_the_error_says_how_to_make_it():
     with pytest.raises(TypeError, match=r"Mutex\.for_key\('a'\)"):
-        copying(Mutex.for_key("a"))
+        copy.copy(Mutex.for_key("a"))
     with pytest.raises(TypeError, match=r"Account\.locked\(") as caught:
-        copying(Account.locked("a"))
+        copy.copy(Account.locked("a"))
     assert "for_key" not in str(caught.value)
 
 
@@ -200,11 +191,11 @@ CALLS = {
         (MutexGroup, "Mutex.for_keys([...])", set(CALLS)),
         (RowLock, "locked(...) of the row's model", {"attach"}),
         (RowLocks, "locked_all([...]) of the rows' model", set(CALLS)),
-        (AsyncMutex, "AsyncMutex.for_key(...)", set(CALLS)),
-        (AsyncSemaphore, "AsyncSemaphore.for_key(...)", {"for_key"}),
-        (AsyncMutexGroup, "AsyncMutex.for_keys([...])", set(CALLS)),
-        (AsyncRowLock, "pynamodb_mutex.aio.locked(Model, ...)", {"attach"}),
-        (AsyncRowLocks, "pynamodb_mutex.aio.locked_all(Model, [...])", set(CALLS)),
+        (aio.AsyncMutex, "AsyncMutex.for_key(...)", set(CALLS)),
+        (aio.AsyncSemaphore, "AsyncSemaphore.for_key(...)", {"for_key"}),
+        (aio.AsyncMutexGroup, "AsyncMutex.for_keys([...])", set(CALLS)),
+        (aio.AsyncRowLock, "pynamodb_mutex.aio.locked(Model, ...)", {"attach"}),
+        (aio.AsyncRowLocks, "pynamodb_mutex.aio.locked_all(Model, [...])", set(CALLS)),
     ],
 )
 def test_what_makes_no_object_of_a_class_names_what_does(kind, instead, makers):
@@ -214,7 +205,7 @@ def test_what_makes_no_object_of_a_class_names_what_does(kind, instead, makers):
             kind(*args, **options)
         assert str(raised.value) == f"{name}(...) makes no lock: call {instead}"
     # the methods that it inherits, if any
-    base = "AsyncMutex" if issubclass(kind, AsyncMutex) else "Mutex"
+    base = "AsyncMutex" if issubclass(kind, aio.AsyncMutex) else "Mutex"
     for method in set(CALLS) - makers:
         with pytest.raises(TypeError) as raised:
             CALLS[method](kind)
@@ -224,40 +215,35 @@ def test_what_makes_no_object_of_a_class_names_what_does(kind, instead, makers):
 
 
 def test_method_makes_an_object_of_its_class():
-    assert type(Special.for_key("x")) is Special
-    assert type(Special.for_row(Account, "a")) is Special
+    assert type(Special.for_key("x")) is type(Special.for_row(Account, "a")) is Special
     assert type(AnyOf.any_of(["x", "y"])) is AnyOf
-    assert type(Semaphore.for_key("x", permits=3)) is Semaphore
-    assert type(AsyncSemaphore.for_key("x", permits=3)) is AsyncSemaphore
+    for kind in (Semaphore, aio.AsyncSemaphore):
+        assert type(kind.for_key("x", permits=3)) is kind
     with pytest.raises(TypeError):
         Mutex.for_key("a", LockItem)
-
-
-def options_of(function, *args, **more):
-    return lambda **options: function(*args, **more, **options)
 
 
 @pytest.mark.parametrize(
     ("called", "call"),
     [
         *[
-            (f"{kind.__name__}.{name}", options_of(call, kind))
-            for kind in (Mutex, Special, AsyncMutex)
+            (f"{kind.__name__}.{name}", partial(call, kind))
+            for kind in (Mutex, Special, aio.AsyncMutex)
             for name, call in CALLS.items()
             if (kind, name) != (Special, "for_key")  # Python names the class that has it
         ],
-        ("AnyOf.any_of", options_of(CALLS["any_of"], AnyOf)),
-        ("Semaphore.for_key", options_of(CALLS["for_key"], Semaphore, permits=2)),
-        ("AsyncSemaphore.for_key", options_of(CALLS["for_key"], AsyncSemaphore, permits=2)),
-        ("RowLock.attach", options_of(CALLS["attach"], RowLock, model=Account)),
-        ("AsyncRowLock.attach", options_of(CALLS["attach"], AsyncRowLock, model=Account)),
-        ("Account.locked", options_of(Account.locked, "a")),
-        ("Account.locked_all", options_of(Account.locked_all, ["a", "b"])),
-        ("Account.locked_all", options_of(Account.locked_all, [Account.locked("a")])),
-        ("Mutex.for_keys", options_of(Mutex.for_keys, [Mutex.for_key("a")])),
-        ("locked", options_of(locked, Account, "a")),
-        ("locked_all", options_of(locked_all, Account, ["a", "b"])),
-        ("synchronized", options_of(synchronized, "x")),
+        ("AnyOf.any_of", partial(CALLS["any_of"], AnyOf)),
+        ("Semaphore.for_key", partial(CALLS["for_key"], Semaphore, permits=2)),
+        ("AsyncSemaphore.for_key", partial(CALLS["for_key"], aio.AsyncSemaphore, permits=2)),
+        ("RowLock.attach", partial(CALLS["attach"], RowLock, model=Account)),
+        ("AsyncRowLock.attach", partial(CALLS["attach"], aio.AsyncRowLock, model=Account)),
+        ("Account.locked", partial(Account.locked, "a")),
+        ("Account.locked_all", partial(Account.locked_all, ["a", "b"])),
+        ("Account.locked_all", partial(Account.locked_all, [Account.locked("a")])),
+        ("Mutex.for_keys", partial(Mutex.for_keys, [Mutex.for_key("a")])),
+        ("locked", partial(aio.locked, Account, "a")),
+        ("locked_all", partial(aio.locked_all, Account, ["a", "b"])),
+        ("synchronized", partial(synchronized, "x")),
     ],
 )
 def test_unknown_option_names_the_function_that_was_called(called, call):
@@ -272,3 +258,81 @@ def test_table_of_a_row_is_no_option():
     for locked_by in (Account.locked, Account.locked_all):
         with pytest.raises(TypeError, match=r"Account\.\w+\(\) got .* 'model'"):
             locked_by("a", model=LockItem)
+
+
+# -- exceptions -------------------------------------------------------------------------------------
+
+BASES = {
+    MutexError: {PynamoDBException},
+    exceptions.MutexTimeoutError: {MutexError, TimeoutError},
+    MutexNotHeldError: {MutexError, RuntimeError},
+    MutexLostError: {MutexNotHeldError},
+    exceptions.MutexAlreadyHeldError: {MutexError, RuntimeError},
+    exceptions.RowLockedError: {MutexError},
+    exceptions.InvalidKeyError: {MutexError, ValueError},
+    exceptions.InvalidRowError: {MutexError},
+    exceptions.InvalidTicketError: {MutexError, ValueError},
+}
+
+
+def test_all_names_are_public():
+    assert set(exceptions.__all__) == {kind.__name__ for kind in BASES} | {"Loss"}
+    assert set(exceptions.__all__) <= set(pynamodb_mutex.__all__)
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_each_has_its_bases_and_survives_pickling_and_copying_but_for_its_cause(kind):
+    assert set(kind.__bases__) == BASES[kind]
+    assert getattr(pynamodb_mutex, kind.__name__) is kind
+    empty = kind()
+    assert (empty.key, empty.owner, empty.expires_at, empty.cause) == (None, None, None, None)
+    assert str(empty) == empty.msg == "Mutex error"
+    cause = ValueError("why")
+    error = kind("what: é", cause, key="a", owner="me", expires_at=7.5)
+    assert str(error) == error.msg == "what: é"
+    assert (error.key, error.owner, error.expires_at, error.cause) == ("a", "me", 7.5, cause)
+    error.extra = [1]
+    if kind is MutexLostError:
+        error.loss, error.applied = Loss.TAKEN, None
+    if kind is exceptions.InvalidRowError:
+        error.attribute = "version"
+    pickled = [pickle.dumps(error, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+    for copied in (*map(pickle.loads, pickled), copy.copy(error)):
+        assert type(copied) is kind
+        assert (str(copied), copied.args) == (str(error), error.args)
+        assert copied.__dict__ == {**error.__dict__, "cause": None}
+
+
+class OwnError(MutexError):
+    def __init__(self, message, number):
+        super().__init__(message, key="own")
+        self.number = number
+
+
+def test_subclass_and_cause_that_cannot_be_pickled_survive_too():
+    copied = pickle.loads(pickle.dumps(OwnError("what", 7)))
+    assert (type(copied), copied.number, copied.key) == (OwnError, 7, "own")
+    error = MutexLostError("what", UpdateError("no", ValueError(lambda: 0)), key="a")
+    assert pickle.loads(pickle.dumps(error)).key == "a"
+
+
+def test_lost_error_says_how_and_whether_the_write_was_applied():
+    error = MutexLostError("what")
+    assert (error.loss, error.applied) == (Loss.EXPIRED, False)
+    error = MutexLostError("what", loss=Loss.FORCED, applied=None)
+    assert (error.loss, error.applied) == (Loss.FORCED, None)
+    names = {loss.name for loss in Loss}
+    assert names == {"EXPIRED", "TAKEN", "FORCED", "DELETED", "UNREACHABLE"}
+    # each reads as the end of a sentence
+    for loss in Loss:
+        assert loss.value[0].islower() or loss.value.startswith("DynamoDB")
+        assert not loss.value.endswith(".")
+
+
+def test_holder_is_described_with_its_end_in_words():
+    described = exceptions.describe_holder("me", 1700000000.25)
+    assert "held by 'me' until 2023-11-14T22:13:20.250+00:00" in described
+    assert "an unnamed owner" in exceptions.describe_holder(None, 1.0)
+    assert exceptions.describe_holder("me", None) == "its holder is not known"
+    # milliseconds, written into the row by hand: an end that no calendar has does not hide the error
+    assert "held by 'me'" in exceptions.describe_holder("me", 1.7e12)

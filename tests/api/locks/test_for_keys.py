@@ -3,24 +3,17 @@
 import pytest
 from group_scene import kinds
 from pynamodb.attributes import UnicodeAttribute
-from pynamodb.models import Model
+from row_tables import PLAIN, made
 
-from pynamodb_mutex import (
-    LockItem,
-    Loss,
-    Mutex,
-    MutexAlreadyHeldError,
-    MutexError,
-    MutexLostError,
-    MutexNotHeldError,
-)
+from pynamodb_mutex import LockItem, Loss, Mutex
+from pynamodb_mutex import exceptions as errors
 
 
 def test_keys_and_options():
     group = Mutex.for_keys(["a", "b", Mutex.for_key("a"), "b"])
     assert group.keys == ("a", "b")
     assert [mutex.key for mutex in group.members] == ["a", "b"]
-    with pytest.raises(MutexNotHeldError, match="not held"):
+    with pytest.raises(errors.MutexNotHeldError, match="not held"):
         _ = group.fencing_tokens
     for second in (Mutex.for_key("a", lease=7), Mutex.for_key("a", data=1)):
         with pytest.raises(ValueError, match="'a' comes twice"):
@@ -57,8 +50,8 @@ def test_locks_of_several_tables_are_taken_together(table, accounts):
 
 
 def test_one_key_of_two_tables_is_two_locks(keys):
-    class Second(LockItem):
-        class Meta(LockItem.Meta):
+    class Second(keys.scene.there):
+        class Meta(keys.scene.there.Meta):
             table_name = f"{keys.scene.there.Meta.table_name}-2"
 
     Second.create_table()
@@ -67,8 +60,8 @@ def test_one_key_of_two_tables_is_two_locks(keys):
     with Mutex.for_keys([first, second]) as group:
         assert first.held
         assert second.held
-        with pytest.raises(MutexError, match="two tables"):
-            print(group.fencing_tokens)
+        with pytest.raises(errors.MutexError, match="two tables"):
+            _ = group.fencing_tokens
         # both are polled by one read
         more = Mutex.for_key(second.key, model=Second)
         waiting = Mutex.for_keys([keys.keys[0], more], model=keys.scene.here)
@@ -110,7 +103,7 @@ def test_members_may_be_released_one_by_one(keys):
         assert not group.held
         assert not group.lost
         group.renew()
-        with pytest.raises(MutexAlreadyHeldError):
+        with pytest.raises(errors.MutexAlreadyHeldError):
             group.acquire()
         group.members[0].release()
         other = keys.taken(0)
@@ -123,9 +116,9 @@ def test_members_may_be_released_one_by_one(keys):
 def test_rows_are_deleted_on_release_if_asked_for(keys):
     group = keys.group(delete_on_release=True)
     with group:
-        with pytest.raises(MutexError, match="delete_on_release"):
+        with pytest.raises(errors.MutexError, match="delete_on_release"):
             print(group.fencing_tokens)
-        with pytest.raises(MutexError, match=r"transaction: .* late copies"):
+        with pytest.raises(errors.MutexError, match=r"transaction: .* late copies"):
             group.transaction()
         assert group.held
     there = keys.scene.there
@@ -134,36 +127,32 @@ def test_rows_are_deleted_on_release_if_asked_for(keys):
     # a claim that was cleared by hand is lost
     group.acquire()
     there._get_connection().update_item(keys.keys[1], actions=[there.expires_at.remove()])
-    with pytest.raises(MutexLostError):
+    with pytest.raises(errors.MutexLostError):
         group.release()
     assert all(there.count(key, consistent_read=True) == 0 for key in keys.keys[::2])
 
 
-@pytest.mark.parametrize("place", [None, 0, 2])
-def test_transaction_needs_all_the_locks(keys, place):
-    class Note(Model):
-        class Meta:
-            table_name = keys.scene.there.Meta.table_name
-
-        key = UnicodeAttribute(hash_key=True)
-
+def test_transaction_needs_all_the_locks(keys):
+    note = made({"key": UnicodeAttribute(hash_key=True)}, PLAIN, keys.scene.there.Meta.table_name)
     group = keys.group(auto_renew=False)
-    assert group.acquire()
-    transaction = group.transaction()
-    transaction.save(Note(f"{keys.scene.key}-note"))
-    if place is None:
-        with transaction:
-            pass
-        assert group.held
-        group.release()
-    else:
-        keys.force(place)
-        with pytest.raises(MutexLostError), transaction:
-            pass
-        assert group.loss is Loss.FORCED
-        with pytest.raises(MutexLostError):
-            group.transaction()
-    assert Note.count(f"{keys.scene.key}-note") == (place is None)
+    for place in (None, 0, 2):
+        row = note(f"{keys.scene.key}-{place}")
+        assert group.acquire()
+        transaction = group.transaction()
+        transaction.save(row)
+        if place is None:
+            transaction.__exit__(None, None, None)
+            assert group.held
+            group.release()
+        else:
+            keys.force(place)
+            with pytest.raises(errors.MutexLostError):
+                transaction.__exit__(None, None, None)
+            assert group.loss is Loss.FORCED
+            for call in (group.transaction, group.release):
+                with pytest.raises(errors.MutexLostError):
+                    call()
+        assert note.count(row.key) == (place is None)
 
 
 def test_thread_enters_again_all_or_none(keys):
@@ -172,12 +161,12 @@ def test_thread_enters_again_all_or_none(keys):
         with group, keys.group(2, 1, 0, reentrant=True) as same, group.members[1]:
             assert same.held
             assert list(same.fencing_tokens) == [mutex.key for mutex in same.members]
-            with pytest.raises(MutexAlreadyHeldError, match="all together"):
+            with pytest.raises(errors.MutexAlreadyHeldError, match="all together"):
                 keys.group(0, 1, reentrant=True).acquire()
         assert not any(keys.free())
         assert group.held
     assert all(keys.free())
-    with group.members[0], pytest.raises(MutexAlreadyHeldError, match="all together"):
+    with group.members[0], pytest.raises(errors.MutexAlreadyHeldError, match="all together"):
         group.acquire()
-    with keys.group(0) as other, pytest.raises(MutexAlreadyHeldError, match="already held"):
+    with keys.group(0) as other, pytest.raises(errors.MutexAlreadyHeldError, match="already held"):
         other.acquire()

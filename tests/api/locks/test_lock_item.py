@@ -1,15 +1,20 @@
-"""LockItem: what items and the table say of who holds what, and breaking a claim."""
+"""LockItem: what items and the table say of who holds what, breaking a claim; and its subclasses."""
 
 import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 
 import pytest
-from botocore.client import BaseClient
+from hearing import until
 from lock_items import Elsewhere, Wire
-from stores import store_for
+from pynamodb import attributes
+from pynamodb.settings import default_settings_dict
+from stores import QueueFor, store_for
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError
 from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex.models import _default_table
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
@@ -23,44 +28,36 @@ def keys(items):
 
 
 def test_item_says_whether_it_is_held_and_until_when(table):
-    with Mutex.for_key("a", lease=20, owner="me") as mutex:
+    assert table("a", token="theirs", expires_at=time.time() + 20).since is None
+    item = table("a")
+    assert (item.is_held, item.remaining, item.expires) == (False, 0.0, None)
+    with Mutex.for_key("a", lease=20, owner="me", auto_renew=False) as mutex:
         item = table.get("a")
         assert item.is_held
         assert item.owner == "me"
         # until it may be taken over: somewhat later than its holder stops to believe
-        assert mutex.remaining <= item.remaining <= 20 + 3
+        before = item.remaining
+        assert mutex.remaining <= before <= 20 + 3
         assert item.expires == datetime.fromtimestamp(item.expires_at, tz=timezone.utc)
-        assert item.expires.utcoffset().total_seconds() == 0
         # by the engine's clock, which is this machine's
         assert abs(time.time() - item.since.timestamp()) < 60
-        assert item.since.utcoffset().total_seconds() == 0
+        for at in (item.expires, item.since):
+            assert at.utcoffset().total_seconds() == 0
+        time.sleep(10)
+        assert item.remaining == pytest.approx(before - 10)
         mutex.renew()
         assert table.get("a").since == item.since
+        assert item.is_held
+        time.sleep(15)
+        assert not item.is_held
     item.refresh()
     assert (item.is_held, item.remaining, item.expires, item.since) == (False, 0.0, None, None)
     assert item.owner is None
-
-
-def test_item_whose_claim_has_ended_is_not_held(table):
     with held_elsewhere("a"):
         expire("a")
         item = table.get("a")
         assert (item.is_held, item.remaining) == (False, 0.0)
         assert item.expires == datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
-    Mutex.for_key("a", auto_renew=False).acquire()
-    item = table.get("a")
-    before = item.remaining
-    time.sleep(10)
-    assert item.remaining == pytest.approx(before - 10)
-    assert item.is_held
-    time.sleep(25)
-    assert not item.is_held
-
-
-def test_item_without_a_claim_of_this_library(table):
-    assert table("a", token="theirs", expires_at=time.time() + 20).since is None
-    item = table("a")
-    assert (item.is_held, item.remaining, item.expires) == (False, 0.0, None)
 
 
 def test_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
@@ -85,65 +82,46 @@ def test_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
         assert not item.is_held
 
 
-def test_held_gives_what_is_held_now(table, wire):
+def test_held_gives_what_is_held_now_page_by_page(table, wire):
     held = table.held()
     assert wire.sent == []
     assert list(held) == []
     assert wire.sent == ["Scan"]
     with Mutex.for_key("free"):
         pass
+    # each page but the last one ends after a megabyte
+    for number in range(3):
+        Mutex.for_key(f"large{number}", data="x" * 390_000).acquire()
+    wire.sent.clear()
     with Mutex.for_key("a", owner="me"), held_elsewhere("b", owner="they"), held_elsewhere("c"):
         expire("c")
         items = list(table.held())
-        assert keys(items) == ["a", "b"]
-        assert {item.owner for item in items} == {"me", "they"}
+        assert keys(items) == ["a", "b", "large0", "large1", "large2"]
+        assert {item.owner for item in items} >= {"me", "they"}
         assert all(isinstance(item, table) and item.is_held for item in items)
-    assert list(table.held()) == []
+    assert wire.sent.count("Scan") == 2
 
 
-def test_held_reads_page_after_page(table, monkeypatch):
-    original = BaseClient._make_api_call
-    pages = []
-
-    def by_two(client, operation, kwargs):
-        if operation == "Scan":
-            pages.append(kwargs)
-            kwargs = {**kwargs, "Limit": 2}
-        return original(client, operation, kwargs)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", by_two)
-    mutexes = [Mutex.for_key(f"k{number}") for number in range(5)]
-    for mutex in mutexes:
-        mutex.acquire()
-    assert keys(table.held()) == [mutex.key for mutex in mutexes]
-    assert len(pages) >= 3
-
-
-@pytest.mark.parametrize(
-    "force_release",
-    [Mutex.force_release, lambda mutex: LockItem.force_release(mutex.key)],
-    ids=["of a mutex", "of the table"],
-)
-def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table, force_release):
+def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table):
     mutex = Mutex.for_key("a", data={"page": 3})
-    assert force_release(mutex) is False
+    assert mutex.force_release() is LockItem.force_release("a") is False
     with mutex:
         pass
-    for has_ended in (False, True):
-        with held_elsewhere("a") as item:
-            if has_ended:
-                expire("a")
-            assert force_release(mutex) is True
-            assert force_release(mutex) is False
-            assert not mutex.locked()
-            broken = table.get("a")
-            assert (broken.data, broken.version) == ({"page": 3}, item.version + 1)
-            assert broken.expires_at is None
-            assert has_ended or broken.ttl.timestamp() > time.time() + 3600
-            with mutex:
-                assert mutex.fencing_token == item.version + 2
-                # the claim was given up, not abandoned
-                assert not mutex.abandoned
+    for force_release in (mutex.force_release, lambda: LockItem.force_release("a")):
+        for has_ended in (False, True):
+            with held_elsewhere("a") as item:
+                if has_ended:
+                    expire("a")
+                assert (force_release(), force_release()) == (True, False)
+                assert not mutex.locked()
+                broken = table.get("a")
+                assert (broken.data, broken.version) == ({"page": 3}, item.version + 1)
+                assert broken.expires_at is None
+                assert has_ended or broken.ttl.timestamp() > time.time() + 3600
+                with mutex:
+                    assert mutex.fencing_token == item.version + 2
+                    # the claim was given up, not abandoned
+                    assert not mutex.abandoned
 
 
 def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_process(table, wire):
@@ -183,14 +161,14 @@ ODD = {
 }
 
 
-def put(table, key, attributes):
+def put(table, key, its_own):
     client = table._get_connection().connection.client
-    client.put_item(TableName=table.Meta.table_name, Item={"key": {"S": key}, **attributes})
+    client.put_item(TableName=table.Meta.table_name, Item={"key": {"S": key}, **its_own})
 
 
 def test_held_leaves_out_odd_rows_with_a_warning(table, caplog):
-    for key, attributes in ODD.items():
-        put(table, key, attributes)
+    for key, its_own in ODD.items():
+        put(table, key, its_own)
     put(table, "theirs", CLAIM)
     with Mutex.for_key("a"):
         assert keys(table.held()) == ["a", "theirs"]
@@ -215,20 +193,297 @@ def test_item_with_times_that_are_no_dates_shows_none(table):
     assert item.expires.year == 2100
 
 
-def test_longest_lease_and_retention_leave_a_row_that_can_be_read(table, monkeypatch):
-    century = 100 * 365.25 * 86400
+# -- subclasses -------------------------------------------------------------------------------------
 
-    class Kept(LockItem):
-        class Meta(LockItem.Meta):
+
+def derived(model, *bases, meta=None, **its_own):
+    """Return a subclass of a lock table whose Meta has these bases."""
+    return type("Sub", (model,), {"Meta": type("Meta", bases, meta or {}), **its_own})
+
+
+def subclass(*, meta=None, **its_own):
+    """Return a subclass of LockItem with a table of its own."""
+    named = {"table_name": f"locks-{uuid.uuid4().hex}", **(meta or {})}
+    model = derived(LockItem, LockItem.Meta, meta=named, **its_own)
+    model.create_table()
+    return model
+
+
+def raw(model, *key):
+    return model._get_connection().get_item(*key, consistent_read=True).get("Item", {})
+
+
+def exercise(model):
+    """Go through all that the protocol does to a row."""
+    first, second = (Mutex.for_key("a", model=model, data={"n": 1}) for _ in range(2))
+    with first:
+        first.renew()
+        first.save_data({"n": 2})
+        with first.transaction():
             pass
+        assert [item.key for item in model.held()] == ["a"]
+        assert second.acquire(blocking=False) is False
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(second.acquire, timeout=20)
+            queue = QueueFor(model, "a")
+            until(lambda: queue.turns)
+            first.release()
+            assert waiting.result(60)
+    assert second.fencing_token == first.fencing_token + 1
+    assert model.force_release("a")
+    with pytest.raises(MutexLostError):
+        second.release()
+    with held_elsewhere("a", model=model, owner="they"):
+        expire("a", model)
+        with Mutex.for_key("a", model=model) as next_holder:
+            assert next_holder.abandoned_by == "they"
+    assert not next_holder.locked()
+    with Mutex.for_key("gone", model=model, delete_on_release=True):
+        pass
+    assert [item.key for item in model.scan()] == ["a"]
 
-        retention = century
 
-    with Mutex.for_key("a", model=Kept, lease=century):
-        item = Kept.get("a")
-        assert item.expires.year - datetime.now(timezone.utc).year in {99, 100, 101}
-        assert item.ttl.year - item.expires.year in {99, 100, 101}
-    # without server time the end is in the year 9999
-    store = store_for(Kept)
+def test_another_table_is_another_lock_and_the_same_one_is_not(table, monkeypatch):
+    model = subclass()
+    with Mutex.for_key("a", model=model) as mutex:
+        assert Mutex.for_key("a").acquire(blocking=False)
+        assert [item.key for item in model.held()] == ["a"]
+        assert model.Meta.table_name in repr(mutex)
+    table.force_release("a")
+    # a table name that changes is followed
+    monkeypatch.setattr(model.Meta, "table_name", table.Meta.table_name)
+    with mutex:
+        assert table.get("a").token == mutex.token
+
+    same = type("Same", (LockItem,), {})
+    with Mutex.for_key("a", model=same):
+        assert not Mutex.for_key("a").acquire(blocking=False)
+        assert [item.key for item in table.held()] == ["a"]
+    assert same._get_connection() is not table._get_connection()
+
+
+@pytest.mark.real("embedded")
+def test_connections(table, engine, monkeypatch):
+    unnamed = derived(LockItem, meta={"read_timeout_seconds": 7.0})
+    underived = derived(LockItem, meta={"table_name": f"locks-{uuid.uuid4().hex}"})
+
+    def config(connection):
+        return connection.connection.client.meta.config
+
+    def timeouts(connection):
+        return config(connection).connect_timeout, config(connection).read_timeout
+
+    underived.create_table()
+    own = store_for(underived).connection.table
+    for connection in (underived._get_connection(), own):
+        assert timeouts(connection) == (1.0, LockItem.Meta.read_timeout_seconds)
+        assert config(connection).max_pool_connections == 50
+    with Mutex.for_key("a", model=underived):
+        pass
+    assert underived.Meta.billing_mode == "PAY_PER_REQUEST"
+    # without a table name it is the default table
+    with Mutex.for_key("a", model=unnamed) as mutex:
+        assert table.get("a").token == mutex.token
+    assert timeouts(store_for(unnamed).connection.table) == (1.0, 7.0)
+
+    abroad = subclass(meta={"region": "eu-central-1"})
+    exercise(abroad)
+    for connection in (abroad._get_connection(), store_for(abroad).connection.table):
+        assert connection.connection.client.meta.region_name == "eu-central-1"
+
+    # botocore retries nothing of its own, whatever it is configured to
+    asked_for = {"mode": "standard", "max_attempts": 5}
+    monkeypatch.setitem(default_settings_dict, "retry_configuration", asked_for)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "5")
+    monkeypatch.setenv("AWS_RETRY_MODE", "standard")
+    forget_everything()
+
+    assert config(store_for(table).connection.table).retries["total_max_attempts"] == 1
+    assert config(table._get_connection()).retries["total_max_attempts"] > 1
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:9")
+    exercise(subclass(meta={"host": engine.endpoint_url}))
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """As after the import: nobody has asked for the default table's name yet."""
+    _default_table.cache_clear()
+    monkeypatch.delenv("PYNAMODB_MUTEX_TABLE", raising=False)
+    yield
+    _default_table.cache_clear()
+
+
+def test_default_table_is_named_by_the_environment_at_first_use(unread, monkeypatch):
+    mine = derived(LockItem, LockItem.Meta, meta={"table_name": "mine"})
+    plain = derived(LockItem, meta={"read_timeout_seconds": 7.0})
+    deeper = derived(plain, plain.Meta, meta={"connect_timeout_seconds": 3.0})
+    other = derived(LockItem, LockItem.Meta, meta={"read_timeout_seconds": 7.0})
+    inheriting = [LockItem, type("Sub", (LockItem,), {}), other, plain, deeper]
+    mutex = Mutex.for_key("a")
+    monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", "first")
+    for model in inheriting:
+        assert model.Meta.table_name == model._get_connection().table_name == "first"
+    assert "in first" in repr(mutex)
+    monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", "second")
+    assert LockItem.Meta.table_name == "first"
+    # a name that is assigned counts for all that inherit it
+    with monkeypatch.context() as patch:
+        patch.setattr(LockItem.Meta, "table_name", "assigned")
+        assert (plain.Meta.table_name, mine.Meta.table_name) == ("assigned", "mine")
+    assert plain.Meta.table_name == "first"
+
+
+def test_default_table_has_a_name_without_the_environment(unread):
+    assert LockItem.Meta.table_name == "pynamodb-mutex"
+
+
+def test_subclass_of_a_subclass(table):
+    team = subclass(retention=86400.0, team=attributes.UnicodeAttribute(default="core"))
+
+    shift = attributes.UnicodeAttribute(default="night")
+    night = derived(team, team.Meta, meta={"region": "eu-west-1"}, shift=shift)
+    assert night.Meta.table_name == team.Meta.table_name
+    assert night._get_connection() is not team._get_connection()
+    night.create_table()
+    with Mutex.for_key("a", model=night):
+        item = night.get("a")
+        assert (item.team, item.shift) == ("core", "night")
+        assert item.ttl.timestamp() == pytest.approx(item.expires_at + 86400, abs=3)
+
+
+@pytest.mark.real("simulated", "local")
+def test_every_attribute_may_be_stored_under_another_name(table):
+    theirs = LockItem.get_attributes()
+    stored_as = {"token": "t", "owner": "o", "lease": "l", "expires_at": "e", "writes": "w"}
+    stored_as |= {"abandoned_by": "a", "ttl": "until", "data": "d", "free_since": "f"}
+    line = attributes.ListAttribute(of=attributes.UnicodeAttribute, null=True, attr_name="line")
+    renamed = subclass(
+        key=attributes.UnicodeAttribute(hash_key=True, attr_name="pk"),
+        version=attributes.VersionAttribute(attr_name="v"),
+        waiting=line,
+        **{name: type(theirs[name])(null=True, attr_name=to) for name, to in stored_as.items()},
+    )
+    exercise(renamed)
+    with Mutex.for_key("b", model=renamed, data=1):
+        assert set(raw(renamed, "b")) == {"pk", "v", "t", "o", "l", "e", "w", "a", "until", "d"}
+        with ThreadPoolExecutor(1) as pool:
+            fair = Mutex.for_key("b", model=renamed, owner="she", timeout=1, fair=True)
+            waits = pool.submit(fair.acquire)
+            until(lambda: fair.position == 0)
+            assert "|she" in str(raw(renamed, "b")["line"])
+            assert not waits.result()
+    assert set(raw(renamed, "b")) == {"pk", "v", "t", "w", "a", "until", "d", "line", "f"}
+    client = renamed._get_connection().connection.client
+    ttl = client.describe_time_to_live(TableName=renamed.Meta.table_name)["TimeToLiveDescription"]
+    assert ttl["AttributeName"] == "until"
+
+
+@pytest.mark.parametrize("name", ["waiting", "free_since"])
+def test_names_that_belong_to_the_line_are_refused_for_another_use(name):
+    with pytest.raises(TypeError, match=f"Sub.{name} belongs to the lock"):
+        type("Sub", (LockItem,), {name: attributes.BooleanAttribute(null=True)})
+
+
+def test_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
+    single = subclass(
+        key=attributes.UnicodeAttribute(hash_key=True, attr_name="pk"),
+        kind=attributes.UnicodeAttribute(range_key=True, attr_name="sk", default="LOCK#1"),
+    )
+    other = {"pk": {"S": "a"}, "sk": {"S": "ORDER#1"}, "expires_at": {"N": "4102444800"}}
+    client = single._get_connection().connection.client
+    client.put_item(TableName=single.Meta.table_name, Item=other)
+    with Mutex.for_key("a", model=single) as mutex:
+        assert raw(single, "a", "LOCK#1")["token"] == {"S": mutex.token}
+        assert [(item.key, item.kind) for item in single.held()] == [("a", "LOCK#1")]
+        assert single.get("a", "LOCK#1").is_held
+    assert not caplog.records
+    assert single.force_release("a") is False
+    assert raw(single, "a", "ORDER#1") == other
+    # a number, stored as 1000
+    numbered = subclass(part=attributes.NumberAttribute(range_key=True, default=1e3))
+    exercise(numbered)
+    with Mutex.for_key("a", model=numbered):
+        assert [item.key for item in numbered.held()] == ["a"]
+
+
+def test_extra_attributes_come_with_the_first_claim_and_are_kept(table):
+    class Where(attributes.MapAttribute):
+        zone = attributes.UnicodeAttribute()
+
+    # none is taken for one of the protocol's own values
+    names = ["end", "seed", "now_low", "mine", "seen", "seen_until", "known", "next", "value"]
+    rich = subclass(
+        team=attributes.UnicodeAttribute(default="core", attr_name="tm"),
+        weight=attributes.NumberAttribute(default=0),
+        urgent=attributes.BooleanAttribute(default=False),
+        made=attributes.NumberAttribute(default=lambda: 41 + 1),
+        tags=attributes.ListAttribute(default=list),
+        names=attributes.UnicodeSetAttribute(default=lambda: {"x", "y"}),
+        where=Where(default=lambda: Where(zone="a")),
+        note=attributes.UnicodeAttribute(null=True),
+        must=attributes.UnicodeAttribute(),
+        **{name: attributes.UnicodeAttribute(default="mine") for name in names},
+    )
+    with Mutex.for_key("a", model=rich, lease=20) as mutex:
+        item = rich.get("a")
+        assert (item.team, item.weight, item.urgent, item.made) == ("core", 0, False, 42)
+        assert (item.tags, item.names, item.where.zone) == ([], {"x", "y"}, "a")
+        assert {getattr(item, name) for name in names} == {"mine"}
+        assert {"tm", "weight", "where"} <= set(raw(rich, "a"))
+        assert not {"note", "must"} & set(raw(rich, "a"))
+        assert (item.is_held, item.version) == (True, mutex.fencing_token)
+        assert item.expires_at > time.time() + 5
+        changes = [rich.note.set("hi"), rich.weight.set(5)]
+        rich._get_connection().update_item("a", actions=changes)
+    exercise(rich)
+    item = rich.get("a")
+    assert (item.note, item.weight, item.made) == ("hi", 5, 42)
+
+
+def test_payload_may_be_a_map(table):
+    mapped = subclass(data=attributes.MapAttribute(null=True))
+    with Mutex.for_key("a", model=mapped, data={"page": 1, "of": "x"}) as mutex:
+        assert raw(mapped, "a")["data"] == {"M": {"page": {"N": "1"}, "of": {"S": "x"}}}
+        assert mutex.data == {"page": 1, "of": "x"}
+        mutex.save_data({"page": 2})
+        assert mutex.data == mapped.get("a").data.as_dict() == {"page": 2}
+    with Mutex.for_key("b", model=mapped) as mutex:
+        assert mutex.data is None
+
+
+def test_subclasses_may_be_distinguished_by_a_discriminator(table):
+    kind = subclass(kind=attributes.DiscriminatorAttribute())
+
+    class Job(kind, discriminator="job"):
+        attempts = attributes.NumberAttribute(default=0)
+
+    class Door(kind, discriminator="door"):
+        pass
+
+    with Mutex.for_key("j", model=Job), Mutex.for_key("d", model=Door):
+        assert raw(kind, "j")["kind"] == {"S": "job"}
+        assert {type(item) for item in kind.held()} == {Job, Door}
+        assert isinstance(kind.get("j"), Job)
+        assert kind.get("j").attempts == 0
+
+
+def test_rows_are_kept_for_the_retention_and_never_less_than_an_hour(table, monkeypatch):
+    century = 100 * 365.25 * 86400
+    for retention, kept, lease in (
+        *[(86400.0, 86400, 20), (0.0, 3600, 20), (10, 3600, 20)],
+        (century, century, century),
+    ):
+        model = type("Kept", (LockItem,), {"retention": retention})
+        with Mutex.for_key("a", model=model, lease=lease) as mutex:
+            for _ in range(2):
+                item = model.get("a")
+                assert item.expires.timestamp() == pytest.approx(time.time() + lease, abs=60)
+                assert item.ttl.timestamp() == pytest.approx(item.expires_at + kept, abs=3)
+                mutex.renew()
+        item.refresh()
+        assert item.ttl.timestamp() == pytest.approx(time.time() + kept, abs=60)
+    # without server time the longest ends in the year 9999
+    store = store_for(model)
     monkeypatch.setattr(store.connection.server, "bounds", None)
     assert datetime.fromtimestamp(int(store.ending(0.0)["ttl"]), tz=timezone.utc).year == 9999

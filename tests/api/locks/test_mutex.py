@@ -4,38 +4,27 @@ import math
 import os
 import threading
 import time
-import uuid
+from functools import partial
 
 import pytest
 from hearing import until
 from lock_items import Elsewhere
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 from pynamodb.exceptions import TransactWriteError
-from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
+from row_tables import PLAIN, created, made
 
-from pynamodb_mutex import (
-    LockItem,
-    Loss,
-    Mutex,
-    MutexError,
-    MutexLostError,
-    MutexNotHeldError,
-    MutexTimeoutError,
-)
-from pynamodb_mutex.testing import expire, held_elsewhere
+from pynamodb_mutex import LockItem, Loss, Mutex, exceptions
+from pynamodb_mutex.testing import expire
 
 QUICK = (0.02, 0.1)
-
-
-# -- the row ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.real
 def test_life_of_a_lock(table, sent):
     first, second = Mutex.for_key("a", owner="first"), Mutex.for_key("a", data=[1])
     for name in ("token", "fencing_token"):
-        with pytest.raises(MutexNotHeldError):
+        with pytest.raises(exceptions.MutexNotHeldError):
             getattr(first, name)
     assert (first.abandoned, first.data, first.locked()) == (False, None, False)
     sent.clear()
@@ -47,7 +36,12 @@ def test_life_of_a_lock(table, sent):
     # server time in milliseconds
     assert first.fencing_token / 1000 == pytest.approx(time.time(), abs=60)
     assert f"<Mutex 'a' in {table.Meta.table_name}: held, fencing token {during[1]}" in repr(first)
-    assert Mutex.for_key("a", model=Elsewhere).acquire(blocking=False) is False
+    for model in (Elsewhere, LockItem):
+        with pytest.raises(exceptions.MutexTimeoutError) as refused:
+            Mutex.for_key("a", model=model, timeout=0).__enter__()
+        error = refused.value
+        assert (error.key, error.owner, error.expires_at) == ("a", "first", item.expires_at)
+        assert item.expires.isoformat(timespec="milliseconds") in str(error)
     first.renew(lease=100)
     assert table.get("a").expires_at > item.expires_at + 60
     first.save_data({"page": 1})
@@ -68,11 +62,11 @@ def test_life_of_a_lock(table, sent):
     assert next_holder.acquire(blocking=False)
     assert (next_holder.abandoned, next_holder.abandoned_by) == (True, "dead")
     assert next_holder.fencing_token > dead.fencing_token
-    with pytest.raises(MutexLostError, match="save_data"):
+    with pytest.raises(exceptions.MutexLostError, match="save_data"):
         dead.save_data("late")
     next_holder.release()
     assert next_holder.abandoned
-    with pytest.raises(MutexLostError) as caught, first:  # noqa: PT012 - the block is what is left
+    with pytest.raises(exceptions.MutexLostError) as caught, first:  # noqa: PT012 - the block is what is left
         assert (first.abandoned, first.abandoned_by, first.data) == (False, None, [1])
         assert LockItem.force_release("a")
     assert caught.value.loss is Loss.FORCED
@@ -85,9 +79,8 @@ def test_life_of_a_lock(table, sent):
 def test_any_text_that_dynamodb_takes_is_a_key(table):
     for key in ("x", "  ", "ключ-🔒", "a/b?c#d", "k" * 2048, "é" * 1024, "$", ":x", "X"):
         with Mutex.for_key(key, timeout=0) as mutex, Mutex.for_key("other", timeout=0):
-            assert mutex.key == key
+            assert mutex.key == table.get(key).key == key
             assert Mutex.for_key(key).locked()
-        assert table.get(key).key == key
 
 
 def test_owner_is_host_process_and_thread_or_the_callers_label(table, pool):
@@ -96,27 +89,13 @@ def test_owner_is_host_process_and_thread_or_the_callers_label(table, pool):
             assert table.get("a").owner == mutex.owner
         return mutex.owner
 
-    thread = threading.current_thread().name
-    assert Mutex.for_key("a").owner.endswith(f":{os.getpid()}:{thread}")
-    assert owner().endswith(f":{os.getpid()}:{thread}")
+    here = f":{os.getpid()}:{threading.current_thread().name}"
+    assert Mutex.for_key("a").owner.endswith(here)
+    assert owner().endswith(here)
     other = pool.submit(owner).result(60)
     assert f":{os.getpid()}:" in other
-    assert not other.endswith(f":{thread}")
+    assert not other.endswith(here)
     assert owner(owner="request-é") == "request-é"
-
-
-def test_timeout_error_names_the_holder_and_the_end_of_its_lease(table, pool):
-    with held_elsewhere("a", owner="job-7", lease=30) as item:
-        error = pool.submit(Mutex.for_key("a", timeout=0).__enter__).exception(60)
-        assert (error.key, error.owner, error.expires_at) == ("a", "job-7", item.expires_at)
-        for part in ("'a'", "job-7", item.expires.isoformat(timespec="milliseconds")):
-            assert part in str(error)
-    with Mutex.for_key("a", owner="of this process"):
-        for timeout in (0, 0.2):
-            waiter = Mutex.for_key("a", timeout=timeout, poll=QUICK)
-            error = pool.submit(waiter.__enter__).exception(60)
-            assert isinstance(error, MutexTimeoutError)
-            assert (error.owner, error.expires_at) == ("of this process", table.get("a").expires_at)
 
 
 def test_delete_on_release_refuses_guarded_writes(table, sent):
@@ -124,14 +103,16 @@ def test_delete_on_release_refuses_guarded_writes(table, sent):
     for call in (lambda: mutex.save_data([2]), mutex.transaction):
         with mutex:
             sent.clear()
-            with pytest.raises(MutexError, match=r"delete_on_release.* late copies") as caught:
+            with pytest.raises(
+                exceptions.MutexError, match=r"delete_on_release.* late copies"
+            ) as caught:
                 call()
             # sent, a copy of it would be applied a second time, after the copy of its acquire
             assert sent == []
-            assert (type(caught.value), caught.value.key) == (MutexError, "a")
+            assert (type(caught.value), caught.value.key) == (exceptions.MutexError, "a")
             assert mutex.held
         # that the lock is not held is reported first
-        with pytest.raises(MutexNotHeldError, match="released"):
+        with pytest.raises(exceptions.MutexNotHeldError, match="released"):
             call()
     assert list(table.scan()) == []
 
@@ -139,18 +120,14 @@ def test_delete_on_release_refuses_guarded_writes(table, sent):
 @pytest.mark.real("embedded")
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has this clock")
 def test_deadline_is_a_reading_of_the_clock_that_users_read(table):
-    def now():
-        # as the documentation says
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
+    # as the documentation says
+    now = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     with Mutex.for_key("a", lease=100, auto_renew=False) as mutex:
         assert now() < mutex.deadline <= now() + 100
         assert mutex.remaining == pytest.approx(mutex.deadline - now(), abs=30)
         mutex.detach()
         assert mutex.deadline == -math.inf
 
-
-# -- payload ----------------------------------------------------------------------------------------
 
 PAYLOADS = [
     *[0, "", [], {}, False, True, 1.5, -1, 10**30, "ключ 🔒", "null", "\ud800"],
@@ -159,80 +136,41 @@ PAYLOADS = [
 
 
 @pytest.mark.real("simulated", "local")
-def test_any_json_is_a_payload(table):
+def test_any_json_is_a_payload_and_survives_a_change_of_hands(table):
     for data in PAYLOADS:
         with Mutex.for_key("a", data=data) as mutex:
             assert mutex.data == table.get("a").data == data
-    with Mutex.for_key("a") as mutex:
-        for data in (None, *PAYLOADS):
-            mutex.save_data(data)
-            assert mutex.data == table.get("a").data == data
-    assert mutex.data == table.get("a").data == PAYLOADS[-1]
+    mutex.acquire()
+    for data in (None, *PAYLOADS):
+        mutex.save_data(data)
+        assert mutex.data == table.get("a").data == data
+    LockItem.force_release("a")
+    with Mutex.for_key("a") as following:
+        assert following.data == mutex.data == PAYLOADS[-1]
+        following.save_data(None)
+    with Mutex.for_key("a") as following:
+        assert following.data is None
 
 
-def test_payload_that_is_not_saved_is_not_sent(table, sent):
-    mutex = Mutex.for_key("a", data=[1])
-    with pytest.raises(MutexNotHeldError, match="save_data"):
+def test_payload_is_taken_as_it_is_when_it_is_given(table, sent):
+    data = [1]
+    mutex = Mutex.for_key("a", data=data)
+    data.append(2)
+    with pytest.raises(exceptions.MutexNotHeldError, match="save_data"):
         mutex.save_data(1)
     with mutex:
         sent.clear()
-        for data in (object(), {1, 2}, b"x", {"a": threading.Lock()}):
+        for wrong in (object(), {1, 2}, b"x", {"a": threading.Lock()}):
             with pytest.raises(TypeError):
-                mutex.save_data(data)
+                mutex.save_data(wrong)
         assert sent == []
         assert mutex.data == table.get("a").data == [1]
         mutex.save_data([2])
     sent.clear()
-    with pytest.raises(MutexNotHeldError, match="released"):
+    with pytest.raises(exceptions.MutexNotHeldError, match="released"):
         mutex.save_data(1)
     assert sent == []
     assert table.get("a").data == [2]
-
-
-def test_payload_survives_a_change_of_hands(table):
-    data = [1]
-    first = Mutex.for_key("a", data=data)
-    data.append(2)  # it was taken as it was then
-    with first:
-        assert first.data == [1]
-    second = Mutex.for_key("a")
-    second.acquire()
-    assert second.data == [1]
-    second.save_data({"page": 2})
-    LockItem.force_release("a")
-    with Mutex.for_key("a") as third:
-        assert third.data == {"page": 2}
-        third.save_data(None)
-    with Mutex.for_key("a") as fourth:
-        assert fourth.data is None
-
-
-# -- threads ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.real("embedded")
-def test_threads_take_turns_in_a_decorated_function_and_at_one_object(table, pool):
-    mutex = Mutex.for_key("a", poll=QUICK)
-    inside, tokens = [], []
-
-    @mutex
-    def alone():
-        inside.append(1)
-        assert len(inside) == 1
-        inside.pop()
-
-    def work():
-        alone()
-        with mutex:
-            tokens.append(mutex.fencing_token)
-            alone_now = len(inside)
-        assert alone_now == 0
-
-    for done in [pool.submit(work) for _ in range(12)]:
-        done.result(60)
-    assert tokens == sorted(set(tokens))
-    assert len(tokens) == 12
-    assert not mutex.locked()
 
 
 def test_reentrance_does_not_outlive_the_lock(table):
@@ -242,7 +180,7 @@ def test_reentrance_does_not_outlive_the_lock(table):
     with inner:
         assert inner.fencing_token > outer.fencing_token
         assert not outer.held
-        with pytest.raises(MutexLostError):
+        with pytest.raises(exceptions.MutexLostError):
             outer.release()
         assert inner.held
 
@@ -253,67 +191,50 @@ def test_thread_is_not_mistaken_for_one_that_ended(table):
     plain, nested = Mutex.for_key("a", poll=QUICK), Mutex.for_key("b", reentrant=True)
     numbers, taken = [], []
 
-    def take_and_end():
-        numbers.append(threading.get_ident())
-        plain.acquire()
-        nested.acquire()
-
-    def come_after():
-        if threading.get_ident() != numbers[0]:
-            return
-        for mutex in (Mutex.for_key("b", reentrant=True), plain):
-            try:
-                taken.append(mutex.acquire(blocking=False))
-            except Exception as error:
-                taken.append(error)
-
-    def run(target):
-        thread = threading.Thread(target=target)
-        thread.start()
-        thread.join()
+    def come():
+        if not numbers:
+            assert plain.acquire()
+            assert nested.acquire()
+        if threading.get_ident() in numbers:
+            mutexes = Mutex.for_key("b", reentrant=True), plain
+            taken.extend(mutex.acquire(blocking=False) for mutex in mutexes)
+        numbers[:] = numbers or [threading.get_ident()]
 
     with Mutex.for_key("other"):
         pass  # from now on the renewer's thread is there, and takes no number
-    run(take_and_end)
     for _ in range(100):
         if not taken:
-            run(come_after)
+            thread = threading.Thread(target=come)
+            thread.start()
+            thread.join()
     if not taken:
         pytest.skip("no thread got the number of the one that ended")
     assert taken == [False, False]
 
 
 def test_each_thread_sees_its_own_acquisition_or_else_the_latest(table, pool):
-    def aside(call, *args):
-        return pool.submit(call, *args).result(60)
-
     mutex = Mutex.for_key("a", poll=QUICK)
     mutex.acquire()
-    assert aside(lambda: (mutex.held, mutex.token)) == (True, mutex.token)
+    assert pool.submit(lambda: (mutex.held, mutex.token)).result(60) == (True, mutex.token)
     mine = mutex.fencing_token
     LockItem.force_release("a")
-    taken, leave = threading.Event(), threading.Event()
 
     def other():
         with mutex:
+            time.sleep(10)
             assert mutex.held
-            taken.set()
-            leave.wait(60)
             return mutex.fencing_token
 
     working = pool.submit(other)
-    assert taken.wait(60)
+    time.sleep(5)
     assert (mutex.held, mutex.lost, mutex.fencing_token) == (False, True, mine)
-    with pytest.raises(MutexLostError):
-        mutex.ensure_held()
-    with pytest.raises(MutexLostError):
+    with pytest.raises(exceptions.MutexLostError):
         mutex.release()
     # what the other thread took was not released
     assert mutex.locked()
-    leave.set()
     assert working.result(60) > mine
     assert not mutex.locked()
-    assert not aside(lambda: mutex.held)
+    assert not pool.submit(lambda: mutex.held).result(60)
 
 
 def test_waiter_whose_row_would_be_too_large_does_not_spoil_the_holders_release(table, pool):
@@ -326,22 +247,14 @@ def test_waiter_whose_row_would_be_too_large_does_not_spoil_the_holders_release(
     assert not holder.locked()
 
 
-# -- transactions -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def account(table):
-    class Account(Model):
-        class Meta:
-            table_name = f"accounts-{uuid.uuid4().hex}"
-            billing_mode = "PAY_PER_REQUEST"
-
-        name = UnicodeAttribute(hash_key=True)
-        balance = NumberAttribute(default=0)
-        version = VersionAttribute()
-
-    Account.create_table(wait=True)
-    return Account
+    attributes = {
+        "name": UnicodeAttribute(hash_key=True),
+        "balance": NumberAttribute(default=0),
+        "version": VersionAttribute(),
+    }
+    return created(made(attributes, PLAIN, f"accounts-of-{table.Meta.table_name}"))
 
 
 def stored(model):
@@ -386,34 +299,23 @@ def test_transaction_writes_rows_of_several_tables_under_the_lock(account, table
         assert set(stored(account)) == {"kept", "changed", "new", "after"}
 
 
-def test_transaction_without_writes_checks_that_the_lock_is_held(account):
-    mutex = Mutex.for_key("a")
-    mutex.acquire()
-    with mutex.transaction():
-        pass
-    writing = mutex.transaction()
-    Elsewhere.force_release("a")
-    with pytest.raises(MutexLostError):
-        writing.__exit__(None, None, None)
-
-
 def test_transaction_that_is_not_committed_writes_nothing(account):
-    def body(transaction):
-        transaction.save(account("x"))
-        raise KeyError("mine")
-
     mutex = Mutex.for_key("a")
     with mutex:
-        with pytest.raises(KeyError), mutex.transaction() as transaction:
-            body(transaction)
+        with mutex.transaction():
+            pass  # without writes it checks that the lock is held
+        with pytest.raises(KeyError), mutex.transaction() as writing:  # noqa: PT012 - the block is what is left
+            writing.save(account("x"))
+            raise KeyError("mine")
         assert mutex.held
         writing = saving(mutex, account("x"))
-    with pytest.raises(MutexNotHeldError, match="released"):
+    with pytest.raises(exceptions.MutexNotHeldError, match="released"):
         writing.__exit__(None, None, None)
-    mutex.acquire()
-    writing = saving(mutex, account("x"))
-    LockItem.force_release("a")
-    with pytest.raises(MutexLostError) as caught:
-        writing.__exit__(None, None, None)
-    assert (caught.value.applied, caught.value.loss) == (False, Loss.FORCED)
+    for model, rows in ((LockItem, ["x"]), (Elsewhere, ["x"]), (Elsewhere, [])):
+        mutex.acquire()
+        writing = saving(mutex, *map(account, rows))
+        model.force_release("a")
+        with pytest.raises(exceptions.MutexLostError) as caught:
+            writing.__exit__(None, None, None)
+        assert (caught.value.applied, caught.value.loss) == (False, Loss.FORCED)
     assert stored(account) == {}

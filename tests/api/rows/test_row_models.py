@@ -93,15 +93,6 @@ def test_key_may_be_of_any_kind(engine):
         exercise(keyed(*kinds), {**dict(zip(("pk", "sk"), key, strict=False)), "note": "first"})
 
 
-def test_rows_of_one_hash_key_are_locked_apart(engine):
-    model = created(made(keyed(UnicodeAttribute, NumberAttribute)(), LOCKABLE))
-    for number in (1, 2):
-        model("a", number).save()
-    with model.locked("a", 1), model.locked("a", 2, timeout=0) as second:
-        assert second.sk == 2
-        assert model.locked("a", 1.0).acquire(blocking=False) is False
-
-
 def renamed():
     return {
         "pk": UnicodeAttribute(hash_key=True, attr_name="p"),

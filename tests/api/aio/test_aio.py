@@ -76,16 +76,15 @@ async def test_every_call_does_what_it_does_for_threads(scene, sent_on_a_loop):
     assert sent_on_a_loop == []
 
 
-@pytest.mark.real
+@pytest.mark.real("simulated", "local")
 async def test_lock_is_detached_by_one_task_and_attached_by_another(scene, sent_on_a_loop):
     mutex = async_mutex(scene, lease=20)
 
-    async def give():
+    async def give(**options):
         await mutex.acquire()
-        token = mutex.fencing_token
-        ticket = await mutex.detach()
+        ticket = await mutex.detach(**options)
         assert not mutex.held
-        return ticket, token
+        return ticket, mutex.fencing_token
 
     ticket, token = await asyncio.create_task(give())
     async with await AsyncMutex.attach(ticket, model=scene.here) as attached:
@@ -94,12 +93,21 @@ async def test_lock_is_detached_by_one_task_and_attached_by_another(scene, sent_
     assert not attached.held
     with pytest.raises(MutexLostError):
         await AsyncMutex.attach(ticket, model=scene.here)
+    ticket, _ = await give(lease=50)
     # without a block
-    await mutex.acquire()
-    ticket = await mutex.detach(lease=50)
     attached = await AsyncMutex.attach(ticket, model=scene.here, cancel_on_loss=True)
     assert 0 < attached.remaining <= 20
     await attached.release()
+    # after its release failed, and it was won back
+    lost = async_mutex(scene, auto_renew=False)
+    await lost.acquire()
+    with FakeClock() as clock:
+        clock.advance(31)
+        with pytest.raises(MutexLostError):
+            await lost.release()
+        await lost.renew()
+        ticket = await lost.detach()
+        await (await AsyncMutex.attach(ticket, model=scene.here)).release()
     assert left_behind(scene) == []
     assert sent_on_a_loop == []
 
@@ -124,19 +132,6 @@ async def test_only_a_request_or_a_receiver_needs_a_thread(scene, monkeypatch):
             pass
     assert len(posted) == 5
     assert threads != [threading.get_ident()]
-
-
-async def test_lock_that_was_won_back_after_its_release_failed_is_detached(scene):
-    mutex = async_mutex(scene, auto_renew=False)
-    await mutex.acquire()
-    with FakeClock() as clock:
-        clock.advance(31)
-        with pytest.raises(MutexLostError):
-            await mutex.release()
-        await mutex.renew()
-        ticket = await mutex.detach()
-    Mutex.attach(ticket, model=scene.here).release()
-    assert left_behind(scene) == []
 
 
 async def test_receiver_sees_the_acquisition_of_the_task_that_it_is_about(scene):
@@ -171,22 +166,19 @@ async def test_exception_while_a_request_is_sent_ends_the_attempt(scene, monkeyp
 
 
 async def test_lock_that_another_holds_is_not_taken(scene):
-    other = scene.taken()
-    mutex = async_mutex(scene, timeout=0.2)
-    assert await mutex.acquire(blocking=False) is False
-    assert await mutex.acquire(timeout=0.2) is False
-    with pytest.raises(MutexTimeoutError) as raised:
-        async with mutex:
-            pass
-    assert raised.value.owner == "other"
-    other.release()
+    with scene.other():
+        mutex = async_mutex(scene, timeout=0.2)
+        assert await mutex.acquire(blocking=False) is False
+        assert await mutex.acquire(timeout=0.2) is False
+        with pytest.raises(MutexTimeoutError) as raised:
+            async with mutex:
+                pass
+        assert raised.value.owner == "other"
     assert left_behind(scene) == []
-    there = Mutex.for_row(scene.there, "a row", lock_model=scene.there)
-    assert there.acquire()
-    mutex = AsyncMutex.for_row(scene.there, "a row", lock_model=scene.here)
-    assert mutex.key == there.key
-    assert not await mutex.acquire(blocking=False)
-    there.release()
+    with Mutex.for_row(scene.there, "a row", lock_model=scene.there) as there:
+        mutex = AsyncMutex.for_row(scene.there, "a row", lock_model=scene.here)
+        assert mutex.key == there.key
+        assert not await mutex.acquire(blocking=False)
     # a lock shared with threads is one lock
     async with async_mutex(scene):
         assert not await asyncio.to_thread(scene.mutex().acquire, blocking=False)
@@ -200,21 +192,18 @@ async def test_owner_is_named_after_the_task(scene):
 
 
 async def test_decorated_functions_run_under_a_lock_of_their_own(scene):
-    at_work, most = 0, 0
+    at_work = []
 
     @async_mutex(scene)
     async def work(number, *, times):
         """Work."""
-        nonlocal at_work, most
-        at_work += 1
-        most = max(most, at_work)
+        assert at_work == []
+        at_work.append(number)
         await asyncio.sleep(0.01)
-        at_work -= 1
-        return number * times
+        return at_work.pop() * times
 
     working = (work(number, times=2) for number in range(4))
     assert await asyncio.gather(*working) == [0, 2, 4, 6]
-    assert most == 1
     assert (work.__name__, work.__doc__) == ("work", "Work.")
     with pytest.raises(TypeError, match="coroutine function"):
         async_mutex(scene)(lambda: None)
@@ -232,19 +221,17 @@ async def test_transaction_whose_block_fails_is_not_sent(scene):
 # -- several tasks ---------------------------------------------------------------------------------
 
 
-@pytest.mark.real
+@pytest.mark.real("simulated", "local")
 async def test_waiting_tasks_take_turns_and_few_threads(scene):
-    tokens = []
-    at_work = most = 0
+    tokens, at_work = [], []
 
     async def work():
-        nonlocal at_work, most
         async with async_mutex(scene) as mutex:
-            at_work += 1
-            most = max(most, at_work)
+            assert at_work == []
+            at_work.append(mutex)
             tokens.append(mutex.fencing_token)
             await asyncio.sleep(0)
-            at_work -= 1
+            at_work.pop()
 
     before = pool_threads()
     async with async_mutex(scene):
@@ -253,7 +240,6 @@ async def test_waiting_tasks_take_turns_and_few_threads(scene):
         await until(lambda: len(queue.turns) == 24)
         assert len(pool_threads() - before) <= MOST_THREADS
     await asyncio.gather(*tasks)
-    assert most == 1
     assert len(tokens) == 24
     assert tokens == sorted(set(tokens))
     # handed over, as among threads: about one request for each
@@ -261,7 +247,6 @@ async def test_waiting_tasks_take_turns_and_few_threads(scene):
     assert left_behind(scene) == []
 
 
-@pytest.mark.real
 async def test_tasks_and_threads_wait_in_one_line(scene):
     order = []
 
@@ -273,16 +258,13 @@ async def test_tasks_and_threads_wait_in_one_line(scene):
         async with async_mutex(scene, timeout=50):
             order.append("task")
 
-    queue = queue_of(scene)
+    queue, waiting = queue_of(scene), []
     async with async_mutex(scene):
-        first = asyncio.create_task(task())
-        await until(lambda: len(queue.turns) == 1)
-        second = threading.Thread(target=thread)
-        second.start()
-        await until(lambda: len(queue.turns) == 2)
-    await first
-    await asyncio.to_thread(second.join)
-    assert order == ["task", "thread"]
+        for call in (task, lambda: asyncio.to_thread(thread), task):
+            waiting.append(asyncio.create_task(call()))
+            await until(lambda: len(queue.turns) == len(waiting))
+    await asyncio.gather(*waiting)
+    assert order == ["task", "thread", "task"]
 
 
 @pytest.mark.real("embedded")
@@ -448,20 +430,13 @@ async def test_loss_cancels_the_task_of_a_row(row_scene, fake_clock):
             await until_cancelled()
 
 
-async def test_row_of_a_lock_that_is_entered_again_is_the_same(row_scene):
-    lock = locked(row_scene.here, row_scene.key, reentrant=True)
-    async with lock as outer, lock as inner:
-        assert inner is outer
-    assert is_free(row_scene)
-
-
-@pytest.mark.real("embedded")
 async def test_no_row_is_read_on_the_loops_thread(any_scene, sent_on_a_loop):
     here, key = any_scene.here, any_scene.key
     lock = locked(here, key, reentrant=True)
     assert await lock.acquire()
-    async with lock as account:
+    async with lock as account, lock as again:
         assert account.name == key
+        assert again is account
     ticket = await lock.detach()
     async with await AsyncRowLock.attach(ticket, model=here) as account:
         assert account.name == key

@@ -26,7 +26,6 @@ from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_in_task import TaskSleeper
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.exceptions import Loss
-from pynamodb_mutex.testing import FakeClock
 
 
 async def cancel(task, times=1):
@@ -37,10 +36,11 @@ async def cancel(task, times=1):
         await task
 
 
-async def cancel_when(condition, call, times=1):
-    """Cancel a task that makes a call, once a condition holds."""
+async def cancel_after(seconds, call, times=1):
+    """Cancel a task that makes a call, some time later."""
     task = asyncio.create_task(call)
-    await until(condition)
+    await asyncio.sleep(seconds)
+    assert not task.done()
     await cancel(task, times)
 
 
@@ -114,8 +114,8 @@ async def test_cancelled_at_any_moment_of_a_wait_in_line(scene):
 
 async def test_cancelled_while_it_polls(scene):
     other = scene.taken()
-    call = async_mutex(scene, poll=(0.02, 0.02)).acquire()
-    await cancel_when(lambda: len(scene.proxy.of("GetItem")) >= 2, call)
+    await cancel_after(0.1, async_mutex(scene, poll=(0.02, 0.02)).acquire())
+    assert len(scene.proxy.of("GetItem")) >= 2
     assert left_behind(scene) == ["a claim"]
     other.release()
     assert scene.other().acquire(blocking=False)
@@ -141,7 +141,8 @@ async def test_cancelled_while_a_request_is_under_way(scene, op, times, applied)
         call = AsyncMutex.attach(await call, model=scene.here)
         scene.proxy.log.clear()
     scene.proxy.next(delay_answer(0.3), op=op)
-    await cancel_when(lambda: scene.applied(op) == [True], call, times)
+    await cancel_after(0.1, call, times)
+    assert scene.applied(op)[:1] == [True]
     # it is over when the task is, and what it came to is undone
     assert left_behind(scene) == []
     assert scene.applied(*applied) == [True] * len(applied)
@@ -150,22 +151,22 @@ async def test_cancelled_while_a_request_is_under_way(scene, op, times, applied)
 async def test_cancelled_while_a_lost_acquire_is_repeated(scene):
     scene.proxy.next(drop_answer(), op="acquire")
     scene.proxy.always(drop_request(), op="acquire")
-    await cancel_when(lambda: len(scene.proxy.of("acquire")) >= 3, async_mutex(scene).acquire())
+    await cancel_after(3, async_mutex(scene).acquire())
+    assert len(scene.proxy.of("acquire")) >= 3
     assert left_behind(scene) == []
     # whether the first was applied was not known
     assert scene.applied("disown") == [True]
 
 
 async def test_cancelled_while_the_lock_is_handed_over_to_it(scene):
-    mutex = scene.mutex()
-    assert mutex.acquire()
-
-    queue = queue_of(scene)
+    holder = async_mutex(scene)
+    await holder.acquire()
     task = asyncio.create_task(async_mutex(scene).acquire())
-    await until(lambda: len(queue.turns) == 1)
+    await until(lambda: len(queue_of(scene).turns) == 1)
     scene.proxy.next(delay_answer(0.3), op="hand_over")
-    giving = asyncio.create_task(asyncio.to_thread(mutex.release))
-    await until(lambda: scene.applied("hand_over") == [True])
+    giving = asyncio.create_task(holder.release())
+    await asyncio.sleep(0.1)
+    assert scene.applied("hand_over") == [True]
     await cancel(task)
     await giving
     assert left_behind(scene) == []
@@ -174,20 +175,10 @@ async def test_cancelled_while_the_lock_is_handed_over_to_it(scene):
 async def test_cancelled_while_it_waits_to_retry_a_release(scene, monkeypatch):
     mutex = async_mutex(scene)
     await mutex.acquire()
-    process, throttled = current_process(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def uniform(low, high):
-        loop.call_soon_threadsafe(throttled.set)
-        return 0.3
-
-    monkeypatch.setattr(process, "uniform", uniform)
+    monkeypatch.setattr(current_process(), "uniform", lambda low, high: 0.3)
     scene.proxy.next(throttle(), op="release")
-    task = asyncio.create_task(mutex.release())
-    await throttled.wait()
-    await asyncio.sleep(0)
-    await cancel(task)
-    assert scene.proxy.kinds()[-2:] == ["release", "release"]
+    await cancel_after(0.1, mutex.release())
+    assert scene.applied("release") == [False, True]
     assert left_behind(scene) == []
 
 
@@ -195,39 +186,32 @@ async def test_cancelled_while_it_learns_that_the_lock_is_held(scene):
     scene.taken()
     mutex = async_mutex(scene)
     assert not await mutex.acquire(blocking=False)
-    asked = threading.Event()
-    scene.proxy.next(after(lambda: asked.set() or time.sleep(0.3)))
-    await cancel_when(asked.is_set, mutex.acquire(blocking=False))
+    scene.proxy.next(after(lambda: time.sleep(0.3)))
+    await cancel_after(0.1, mutex.acquire(blocking=False))
     assert not mutex.held
     assert scene.row.is_held
 
 
 async def test_cancelled_while_the_acquire_is_denied(scene):
-    under_way = threading.Event()
-
     def deny_late(exchange):
-        under_way.set()
         time.sleep(0.2)
         deny().meet(exchange)
 
     scene.proxy.next(Fault("deny_late", deny_late), op="acquire")
-    await cancel_when(under_way.is_set, async_mutex(scene).acquire())
+    await cancel_after(0.1, async_mutex(scene).acquire())
     assert left_behind(scene) == []
 
 
 async def test_timeout_of_asyncio_is_a_cancellation(scene):
-    other = scene.taken()
-
-    with pytest.raises(asyncio.TimeoutError):
+    with scene.other(), pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(async_mutex(scene).acquire(), 0.2)
-    other.release()
     assert left_behind(scene) == []
 
 
 async def test_claim_that_cannot_be_released_does_not_hide_the_cancellation(scene, caplog):
     scene.proxy.next(delay_answer(0.3), op="acquire")
     task = asyncio.create_task(async_mutex(scene).acquire())
-    await until(lambda: scene.applied("acquire") == [True])
+    await asyncio.sleep(0.1)
     assert scene.force()
     await cancel(task)
     assert "could not be taken back" in caplog.text
@@ -258,9 +242,9 @@ def test_sleeper_woken_by_a_thread_wakes_a_loop_that_sleeps(new_event_loop):
 # -- on loss ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.real
-async def test_loss_cancels_the_task_that_holds(scene):
-    with FakeClock() as clock, pytest.raises(MutexLostError) as raised:
+@pytest.mark.real("simulated", "local")
+async def test_loss_cancels_the_task_that_holds(scene, clock):
+    with pytest.raises(MutexLostError) as raised:
         async with async_mutex(scene, cancel_on_loss=True):
             assert scene.force()
             clock.advance(11)  # a renewal finds it
@@ -271,7 +255,7 @@ async def test_loss_cancels_the_task_that_holds(scene):
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-async def test_loss_is_reported_and_cancels_no_task_unless_asked_to(scene, awaited):
+async def test_loss_is_reported_and_cancels_no_task_unless_asked_to(scene, clock, awaited):
     lost = []
 
     def on_lost(mutex):
@@ -284,7 +268,7 @@ async def test_loss_is_reported_and_cancels_no_task_unless_asked_to(scene, await
 
     loop = asyncio.get_running_loop()
     still_inside = False
-    with FakeClock() as clock, pytest.raises(MutexLostError):
+    with pytest.raises(MutexLostError):
         async with async_mutex(scene, on_lost=on_lost_awaited if awaited else on_lost) as mutex:
             assert scene.force()
             clock.advance(11)
@@ -320,13 +304,12 @@ async def test_only_the_task_that_lost_is_cancelled(scene):
     assert left_behind(scene) == []
 
 
-async def test_acquire_without_a_block_is_cancelled_as_well(scene):
+async def test_acquire_without_a_block_is_cancelled_as_well(scene, clock):
     async def work():
-        with FakeClock() as clock:
-            await async_mutex(scene, cancel_on_loss=True).acquire()
-            assert scene.force()
-            clock.advance(11)
-            await until_cancelled()
+        await async_mutex(scene, cancel_on_loss=True).acquire()
+        assert scene.force()
+        clock.advance(11)
+        await until_cancelled()
 
     task = asyncio.create_task(work())
     with pytest.raises(asyncio.CancelledError):
@@ -381,10 +364,10 @@ async def win_back(mutex):
         (win_back, MutexLostError, "had been lost"),
     ],
 )
-async def test_body_reacts_to_the_cancellation(scene, fake_clock, react, error, match):
+async def test_body_reacts_to_the_cancellation(scene, clock, react, error, match):
     with pytest.raises(error, match=match):
         async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
-            fake_clock.advance(31)
+            clock.advance(31)
             try:
                 await until_cancelled()
             except asyncio.CancelledError:
@@ -397,11 +380,11 @@ async def test_body_reacts_to_the_cancellation(scene, fake_clock, react, error, 
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not count cancellations")
-async def test_another_cancellation_at_the_same_time_counts(scene, fake_clock):
+async def test_another_cancellation_at_the_same_time_counts(scene, clock):
     async def work():
         async with async_mutex(scene, cancel_on_loss=True):
             assert scene.force()
-            fake_clock.advance(11)
+            clock.advance(11)
             try:
                 await until_cancelled()
             except asyncio.CancelledError:
@@ -412,9 +395,9 @@ async def test_another_cancellation_at_the_same_time_counts(scene, fake_clock):
         await asyncio.create_task(work())
 
 
-async def test_block_that_was_left_is_not_cancelled_any_more(scene, fake_clock):
+async def test_block_that_was_left_is_not_cancelled_any_more(scene, clock):
     async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
         await mutex.release()
-    fake_clock.advance(31)
+    clock.advance(31)
     await asyncio.sleep(0.2)
     assert left_behind(scene) == []

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,7 +26,54 @@ from pynamodb_mutex import (
 from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import expire
 
-QUICK = (0.02, 0.1)
+
+def assert_refused(writes, error, match=None, **shown):
+    """See that each write is refused by an error of exactly this class, with these attributes."""
+    for write in writes:
+        with pytest.raises(error, match=match) as caught:
+            write()
+        assert type(caught.value) is error
+        assert {name: getattr(caught.value, name) for name in shown} == shown
+
+
+def save_and_unlock(row):
+    row.save(unlock=True)
+
+
+def update_and_unlock(row):
+    row.update(actions=[type(row).balance.set(row.balance)], unlock=True)
+
+
+def release_by_hand(row):
+    row.row_lock.release()
+
+
+def single_writes(row):
+    return [row.save, row.delete, lambda: changed(row)]
+
+
+def transact(what, row, *args):
+    """Write a row in a transaction of PynamoDB's."""
+    with TransactWrite(connection=Connection()) as transaction:
+        getattr(transaction, what)(row, *args)
+
+
+def batch(what, row):
+    with type(row).batch_write() as writes:
+        getattr(writes, what)(row)
+
+
+def every_way_to_write(row):
+    """Return what a program may do with an instance, each as a call."""
+    return [
+        *single_writes(row),
+        lambda: save_and_unlock(row),
+        lambda: transact("save", row),
+        lambda: transact("update", row, [type(row).balance.add(1)]),
+        lambda: transact("delete", row),
+        lambda: batch("save", row),
+        lambda: batch("delete", row),
+    ]
 
 
 # -- taking it ----------------------------------------------------------------------------------
@@ -58,36 +104,32 @@ def test_row_is_written_under_its_lock(model):
     assert balance(model) == 4
 
 
-def test_requests_of_a_lock_in_the_row(accounts, sent):
+def test_lock_and_row_cost_few_requests(model, sent):
+    # a lock in the row comes with it, and a lock in the lock table makes a transaction of each write
+    read, put, update = (
+        ([], "PutItem", ["UpdateItem"])
+        if model is Account
+        else (["GetItem"], "TransactWriteItems", ["TransactWriteItems", "GetItem"])
+    )
     sent.clear()
-    lock = Account.locked("a")
+    lock = model.locked("a")
     assert isinstance(lock, RowLock)
     assert sent == []
-    # no request reads the row
     with lock as row:
-        assert sent == ["UpdateItem"]
         row.balance = 5
         row.save(unlock=True)
-    assert sent == ["UpdateItem", "PutItem"]
+    assert sent == ["UpdateItem", *read, put]
     sent.clear()
     with lock as row:
         assert row.balance == 5
-        row.update(actions=[Account.balance.set(6)])
+        row.update(actions=[model.balance.set(6)])
         assert row.balance == 6
-    assert sent == ["UpdateItem"] * 3
+    assert sent == ["UpdateItem", *read, *update, "UpdateItem"]
     forget_everything()
     sent.clear()
     # the first request of a process is one more
-    with Account.locked("a"):
-        assert sent == ["GetItem", "UpdateItem"]
-
-
-def test_requests_of_a_lock_in_the_lock_table(ledger, sent):
-    sent.clear()
-    with Ledger.locked("a") as row:
-        assert sent == ["UpdateItem", "GetItem"]
-        row.save(unlock=True)
-    assert sent == ["UpdateItem", "GetItem", "TransactWriteItems"]
+    with model.locked("a"):
+        assert sent == ["GetItem", "UpdateItem", *read]
 
 
 @pytest.mark.parametrize("enter", [RowLock.__enter__, RowLock.acquire])
@@ -103,7 +145,7 @@ def test_missing_row_is_not_made(accounts, ledger, enter):
     with pytest.raises(Ledger.DoesNotExist, match="missing"), lock:
         pass
     assert not lock.locked()
-    assert [row.name for row in Ledger.scan()] == ["a"]
+    assert stored(Ledger("missing")) == {}
 
 
 # -- the row and its lock -----------------------------------------------------------------------
@@ -131,24 +173,30 @@ def test_lock_shows_the_claim_in_the_row(accounts):
         assert lock.fencing_token == dead.fencing_token + 1 == token + 2
 
 
-def test_only_the_row_that_was_read_under_the_lock_has_it(model):
+def test_only_the_instance_that_was_read_under_the_lock_has_it(model):
     before = model.get("a")
     with model.locked("a") as row:
         lock = row.row_lock
         assert isinstance(lock, RowLock)
         assert lock.row is row
-        for other in (before, model.get("a"), model("a", balance=1)):
+        row.balance = 3
+        copies = [copy.copy(row), copy.deepcopy(row), pickle.loads(pickle.dumps(row))]
+        for copied in copies:
+            assert type(copied) is model
+            assert (copied.name, copied.balance) == ("a", 3)
+        for other in (before, model.get("a"), model("a", balance=1), *copies):
             with pytest.raises(MutexNotHeldError, match="without its lock"):
                 _ = other.row_lock
-            for write in (other.save, other.delete, lambda row=other: changed(row)):
-                with pytest.raises(RowLockedError) as caught:
-                    write()
-                assert (caught.value.key, caught.value.owner) == (lock.key, lock.owner)
+            assert_refused(single_writes(other), RowLockedError, key=lock.key, owner=lock.owner)
             with pytest.raises(MutexNotHeldError, match="not locked here"):
                 other.save(unlock=True)
+        assert row.is_locked
+        assert balance(model) == 0
         row.save()
     assert row.row_lock is lock
-    assert balance(model) == 0
+    copies[0].balance = 4
+    copies[0].save()
+    assert balance(model) == 4
 
 
 def test_is_locked_says_what_the_instance_shows(accounts, ledger):
@@ -160,82 +208,29 @@ def test_is_locked_says_what_the_instance_shows(accounts, ledger):
         assert (seen.is_locked, theirs.is_locked, free.is_locked) == (True, True, False)
         expire("a", Account)
         assert not Account.get("a").is_locked
-    with Account.locked("a") as row:
-        assert row.is_locked
-        row.save()
-        assert row.is_locked
-        row.update(actions=[Account.balance.add(1)])
-        assert row.is_locked
-        row.save(unlock=True)
-        assert not row.is_locked
     # another instance shows nothing of a lock in the lock table
     with Ledger.locked("a") as row:
         assert row.is_locked
         assert not Ledger.get("a").is_locked
+        row.save(unlock=True)
+        assert not row.is_locked
 
 
-@pytest.mark.parametrize("write", [Model.refresh, RowLockMixin.save, changed, None])
-def test_row_is_not_locked_any_more_when_its_lock_was_released(model, write):
-    with model.locked("a") as row:
-        if write is not None:
+def test_row_is_not_locked_any_more_when_its_lock_was_released(model):
+    for write in (Model.refresh, RowLockMixin.save, changed, lambda _: None):
+        with model.locked("a") as row:
             write(row)
-        assert row.is_locked
-    assert not row.is_locked
-    with model.locked("a") as after:
-        assert after is not row
-        with pytest.raises(RowLockedError):
-            row.save()
-        after.save()
-    if model is Account:
-        with Elsewhere.locked("a"):
-            row.refresh(consistent_read=True)
             assert row.is_locked
-
-
-def together(write):
-    """Return a call that makes a write in a transaction of PynamoDB's."""
-
-    def call():
-        with TransactWrite(connection=Connection()) as transaction:
-            write(transaction)
-
-    return call
-
-
-def every_way_to_write(row):
-    """Return what a program may do with an instance, each as a call."""
-
-    def batch(what):
-        def call():
-            with type(row).batch_write() as writes:
-                getattr(writes, what)(row)
-
-        return call
-
-    add = [type(row).balance.add(1)]
-    return [
-        row.save,
-        row.delete,
-        lambda: row.update(actions=add),
-        lambda: row.save(unlock=True),
-        together(lambda transaction: transaction.save(row)),
-        together(lambda transaction: transaction.update(row, actions=add)),
-        together(lambda transaction: transaction.delete(row)),
-        batch("save"),
-        batch("delete"),
-    ]
-
-
-def save_and_unlock(row):
-    row.save(unlock=True)
-
-
-def update_and_unlock(row):
-    row.update(actions=[type(row).balance.set(row.balance)], unlock=True)
-
-
-def release_by_hand(row):
-    row.row_lock.release()
+        assert not row.is_locked
+        with model.locked("a") as after:
+            assert after is not row
+            with pytest.raises(RowLockedError):
+                row.save()
+            after.save()
+        if model is Account:
+            with Elsewhere.locked("a"):
+                row.refresh(consistent_read=True)
+                assert row.is_locked
 
 
 @pytest.mark.parametrize("release", [save_and_unlock, update_and_unlock, release_by_hand])
@@ -243,14 +238,12 @@ def test_row_released_inside_its_block_is_not_written_there(model, release):
     with model.locked("a") as row:
         row.balance = 5
         release(row)
+        assert not row.is_locked
         with model.locked("a") as next_holder:
             next_holder.balance = 7
             next_holder.save()
-        for write in every_way_to_write(row):
-            with pytest.raises(MutexNotHeldError, match="row") as caught:
-                write()
-            assert type(caught.value) is MutexNotHeldError
-            assert caught.value.key == row.row_lock.key
+        writes = every_way_to_write(row)
+        assert_refused(writes, MutexNotHeldError, "row", key=row.row_lock.key)
         assert balance(model) == 7
     # afterwards it is an ordinary instance again, whose last write wins
     row.save()
@@ -263,6 +256,18 @@ def test_row_released_inside_its_block_is_not_written_there(model, release):
     row.balance = 3
     row.save()
     assert balance(model) == 3
+
+
+def test_rows_released_together_inside_their_block_are_not_written_there(model):
+    model("b").save()
+    with model.locked_all(["a", "b"]) as rows:
+        first, second = rows
+        with rows.transaction() as transaction:
+            transaction.save(first)
+        for row in (first, second):
+            assert_refused(every_way_to_write(row), MutexNotHeldError)
+    first.save()
+    second.save()
 
 
 def test_row_deleted_inside_its_block_is_not_made_anew(accounts):
@@ -280,9 +285,9 @@ def test_reentrant_lock_gives_the_same_row_until_each_block_has_ended(model):
         with model.locked("a", reentrant=True) as inner:
             assert inner is outer
             inner.save()
-            for write in (inner.save, lambda **also: inner.update([model.balance.add(1)], **also)):
+            for unlock in (save_and_unlock, update_and_unlock):
                 with pytest.raises(MutexAlreadyHeldError, match="only the last one"):
-                    write(unlock=True)
+                    unlock(inner)
         assert outer.is_locked
         assert balance(model) == 1
         outer.save(unlock=True)
@@ -292,40 +297,21 @@ def test_reentrant_lock_gives_the_same_row_until_each_block_has_ended(model):
     outer.save()
 
 
-def test_rows_released_together_inside_their_block_are_not_written_there(model):
-    model("b").save()
-    with model.locked_all(["a", "b"]) as rows:
-        first, second = rows
-        with rows.transaction() as transaction:
-            transaction.save(first)
-        for row in (first, second):
-            for write in every_way_to_write(row):
-                with pytest.raises(MutexNotHeldError):
-                    write()
-    first.save()
-    second.save()
-
-
-@pytest.mark.parametrize("known", ["at once", "at its release"])
-def test_lost_row_is_never_saved_again(model, known):
+def test_lost_row_is_never_saved_again(model):
     lock = model.locked("a")
     with pytest.raises(MutexLostError), lock as row:  # noqa: PT012 - the block is what is left
-        if known == "at once":
-            assert model.locked("a").force_release()
-        elif model is Account:
+        if model is Account:
             assert Elsewhere.locked("a").force_release()
         else:
             Ledger.lock_model(lock.key).delete(add_version_condition=False)
-    loss = Loss.DELETED if (model, known) == (Ledger, "at its release") else Loss.FORCED
-    assert lock.loss is loss
+        assert row.is_locked  # the release finds it
+    assert lock.loss is (Loss.FORCED if model is Account else Loss.DELETED)
     with model.locked("a") as next_holder:
         next_holder.balance = 1
         next_holder.save()
     row.balance = 7
-    for write in (row.save, row.delete, lambda: row.save(unlock=True), lambda: changed(row)):
-        with pytest.raises(MutexLostError) as caught:
-            write()
-        assert (caught.value.loss, caught.value.applied) == (loss, False)
+    writes = [*single_writes(row), lambda: save_and_unlock(row)]
+    assert_refused(writes, MutexLostError, loss=lock.loss, applied=False)
     assert balance(model) == 1
     assert not row.is_locked
 
@@ -348,53 +334,26 @@ def test_row_whose_key_was_changed_is_not_the_row_that_is_locked(model):
     with model.locked("a") as row:
         for name in ("b", "new"):
             row.name = name
-            match = f"{name}' .*{row.row_lock.key}"
-            writes = (row.save, row.delete, lambda: row.save(unlock=True), lambda: changed(row))
-            for write in writes:
-                with pytest.raises(MutexNotHeldError, match=match) as caught:
-                    write()
-                assert not isinstance(caught.value, MutexLostError)
+            writes = [*single_writes(row), lambda: save_and_unlock(row)]
+            assert_refused(writes, MutexNotHeldError, f"{name}' .*{row.row_lock.key}")
         assert row.row_lock.held
         row.name = "a"
         row.save()
     assert sorted((row.name, row.balance) for row in model.scan()) == [("a", 0), ("b", 1)]
 
 
-@pytest.mark.parametrize(
-    "copying", [copy.copy, copy.deepcopy, lambda row: pickle.loads(pickle.dumps(row))]
-)
-def test_copy_of_a_locked_row_is_not_locked(model, copying):
-    with model.locked("a") as row:
-        row.balance = 3
-        copied = copying(row)
-        assert type(copied) is model
-        assert (copied.name, copied.balance) == ("a", 3)
-        with pytest.raises(MutexNotHeldError):
-            _ = copied.row_lock
-        with pytest.raises(RowLockedError):
-            copied.save()
-        assert row.is_locked
-    copied.save()
-    assert balance(model) == 3
-
-
 @pytest.mark.real("embedded")
 def test_forked_child_does_not_write_under_the_lock_of_its_parent(accounts, ledger):
     def write(*rows):
         for row in rows:
-            for attempt in (row.save, row.delete, lambda row=row: changed(row)):
-                with pytest.raises(MutexNotHeldError, match="parent"):
-                    attempt()
-            with pytest.raises(RowLockedError):
-                type(row)("a").save()
+            assert_refused(single_writes(row), MutexNotHeldError, "parent")
+            assert_refused([type(row)("a").save], RowLockedError)
         return [row.is_locked for row in rows]
 
     with Account.locked("a") as row, Ledger.locked("a") as other:
         child = Fork(lambda: write(row, other))
-        row.balance = other.balance = 2
-        row.save()
-        other.save()
         assert child.value() == [False, False]
+        row.balance = other.balance = 2
         row.save()
         other.save()
     assert balance(Account) == balance(Ledger) == 2
@@ -403,7 +362,7 @@ def test_forked_child_does_not_write_under_the_lock_of_its_parent(accounts, ledg
 # -- locks in a lock table ----------------------------------------------------------------------
 
 
-def test_options_that_need_a_row_of_their_own_need_a_lock_model(table, ledger):
+def test_option_that_needs_a_row_of_its_own_needs_a_lock_model(table, ledger):
     for option in ({"data": 1}, {"delete_on_release": True}):
         with pytest.raises(TypeError, match=f"{next(iter(option))} needs a lock_model"):
             Account.locked("a", **option)
@@ -412,26 +371,22 @@ def test_options_that_need_a_row_of_their_own_need_a_lock_model(table, ledger):
         row.row_lock.save_data(2)
         row.save(unlock=True)
     assert [item.data for item in table.scan()] == [2]
-    with Ledger.locked("a", delete_on_release=True):
-        pass
-    assert list(table.scan()) == []
 
 
 def test_row_under_a_lock_that_is_deleted_at_release_is_not_written(table, ledger, sent):
-    for what, write in (
-        ("save", lambda row: row.save()),
-        ("save", lambda row: row.save(unlock=True)),
-        ("update", changed),
-        ("delete", lambda row: row.delete()),
-        ("transaction", lambda row: together(lambda transaction: transaction.save(row))()),
-    ):
-        with Ledger.locked("a", delete_on_release=True) as row:
-            row.balance = 5
-            sent.clear()
+    with Ledger.locked("a", delete_on_release=True) as row:
+        row.balance = 5
+        sent.clear()
+        for what, write in (
+            *[("save", lambda unlock=unlock: row.save(unlock=unlock)) for unlock in (False, True)],
+            ("update", lambda: changed(row)),
+            ("delete", row.delete),
+            ("transaction", lambda: transact("save", row)),
+        ):
             with pytest.raises(MutexError, match=f"{what}: .*delete_on_release.* late copies"):
-                write(row)
-            assert sent == []
-            assert row.row_lock.held
+                write()
+        assert sent == []
+        assert row.row_lock.held
     refused = pytest.raises(MutexError, match=r"transaction: .*delete_on_release")
     with Ledger.locked_all(["a"], delete_on_release=True) as rows, refused:
         rows.transaction()
@@ -445,39 +400,14 @@ def test_row_under_a_lock_that_is_deleted_at_release_is_not_written(table, ledge
 def test_each_thread_gets_the_row_as_the_one_before_left_it(model):
     tokens = []
 
-    def add():
+    def add(number):
         with model.locked("a", timeout=60) as row:
+            time.sleep(0.3)
             row.balance += 1
-            row.save()
             tokens.append(row.row_lock.fencing_token)
+            row.save(unlock=number % 3 == 0)
 
     with ThreadPoolExecutor(5) as pool:
-        for future in [pool.submit(add) for _ in range(10)]:
-            future.result(90)
+        list(pool.map(add, range(10)))
     assert balance(model) == 10
     assert tokens == sorted(set(tokens))
-
-
-@pytest.mark.parametrize("unlock", [True, False])
-def test_waiter_gets_the_row_as_it_then_stands(model, unlock):
-    waits = threading.Event()
-
-    def wait():
-        lock = model.locked("a", timeout=60, poll=QUICK)
-        waits.set()
-        with lock as row:
-            return row.balance
-
-    with ThreadPoolExecutor(1) as pool, model.locked("a") as row:
-        waiting = pool.submit(wait)
-        assert waits.wait(60)
-        time.sleep(0.3)
-        row.balance = 8
-        row.save()
-        time.sleep(0.3)
-        assert not waiting.done()
-        row.balance = 9
-        row.save(unlock=unlock)
-        if not unlock:
-            row.row_lock.release()
-        assert waiting.result(60) == 9

@@ -2,31 +2,15 @@
 
 import datetime as dt
 import json
+from functools import partial
 from unittest.mock import patch
 
 import pytest
-from pynamodb.attributes import (
-    BinarySetAttribute,
-    BooleanAttribute,
-    JSONAttribute,
-    ListAttribute,
-    MapAttribute,
-    NumberAttribute,
-    NumberSetAttribute,
-    TTLAttribute,
-    UnicodeAttribute,
-    UnicodeSetAttribute,
-    UTCDateTimeAttribute,
-    VersionAttribute,
-)
+from pynamodb import attributes as types
+from pynamodb.attributes import MapAttribute, NumberAttribute, UnicodeAttribute, VersionAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
-from pynamodb.indexes import (
-    AllProjection,
-    GlobalSecondaryIndex,
-    KeysOnlyProjection,
-    LocalSecondaryIndex,
-)
+from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from pynamodb.models import Model
 from row_scene import delete, save, save_or_update, update
 from row_tables import (
@@ -41,7 +25,6 @@ from row_tables import (
     legacy_binary,
     lock_names,
     made,
-    meta,
     own,
     stored,
 )
@@ -55,7 +38,6 @@ def exercise(attributes, values, changes=(), more=()):
 
     `attributes` makes those of the model; `more` came with the mixin; `changes` are written under the lock.
     """
-    changes = dict(changes)
     old = created(made(attributes(), PLAIN))
     new = made({**attributes(), **dict(more)}, LOCKABLE, old.Meta.table_name)
     written = old(**values)
@@ -67,7 +49,7 @@ def exercise(attributes, values, changes=(), more=()):
         assert content(row) == content(written)
         assert own(row) == before
         assert row.is_locked
-        for name, value in changes.items():
+        for name, value in dict(changes).items():
             setattr(row, name, value)
         row.save()
         assert own(row) == content(row)
@@ -77,12 +59,7 @@ def exercise(attributes, values, changes=(), more=()):
         row.note = "unlocking"
         row.save(unlock=True)
         assert not new.locked(*key).locked()
-    seen = old.get(*key, consistent_read=True)
-    assert content(seen) == content(row) == own(row)
-    for name, value in changes.items():
-        expected = value.as_dict() if isinstance(value, MapAttribute) else value
-        found = getattr(seen, name)
-        assert (found.as_dict() if isinstance(found, MapAttribute) else found) == expected
+    assert content(old.get(*key, consistent_read=True)) == content(row) == own(row)
     row.note = None
     row.save()
     row.update(actions=[new.note.set("free")])
@@ -97,41 +74,23 @@ def exercise(attributes, values, changes=(), more=()):
     return row
 
 
-# -- keys ---------------------------------------------------------------------------------------
+# -- keys and names -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("attributes", "key"),
-    [
-        (keyed(UnicodeAttribute), ("a/b?c#d %41 é🔒",)),
-        (keyed(UnicodeAttribute, UnicodeAttribute), ("a", "b/c")),
-        (keyed(UnicodeAttribute, NumberAttribute), ("a", -1.5)),
-        (keyed(NumberAttribute), (0,)),
-        (keyed(NumberAttribute, NumberAttribute), (10**37, 0.1)),
-        (keyed(binary), (b"\x00\xff/%",)),
-        (keyed(legacy_binary), (b"\x00\xff/%",)),
-        (keyed(binary, legacy_binary), (b"\x01", b"\x02")),
-        (keyed(UTCDateTimeAttribute), (dt.datetime(2026, 1, 2, 3, tzinfo=dt.timezone.utc),)),
-    ],
-    ids=[
-        *["text", "text and text", "text and number", "zero", "numbers", "binary"],
-        *["legacy binary", "binary and legacy binary", "time"],
-    ],
-)
-def test_any_key(engine, attributes, key):
-    exercise(attributes, {**dict(zip(("pk", "sk"), key, strict=False)), "note": "first"})
-
-
-def test_rows_of_one_hash_key_are_locked_apart(engine):
-    model = created(made(keyed(UnicodeAttribute, NumberAttribute)(), LOCKABLE))
-    for number in (1, 2):
-        model("a", number).save()
-    with model.locked("a", 1), model.locked("a", 2, timeout=0) as second:
-        assert second.sk == 2
-        assert model.locked("a", 1.0).acquire(blocking=False) is False
-
-
-# -- names --------------------------------------------------------------------------------------
+def test_key_may_be_of_any_kind(engine):
+    time = dt.datetime(2026, 1, 2, 3, tzinfo=dt.timezone.utc)
+    for kinds, key in (
+        ((UnicodeAttribute,), ("a/b?c#d %41 é🔒",)),
+        ((UnicodeAttribute, UnicodeAttribute), ("a", "b/c")),
+        ((UnicodeAttribute, NumberAttribute), ("a", -1.5)),
+        ((NumberAttribute,), (0,)),
+        ((NumberAttribute, NumberAttribute), (10**37, 0.1)),
+        ((binary,), (b"\x00\xff/%",)),
+        ((legacy_binary,), (b"\x00\xff/%",)),
+        ((binary, legacy_binary), (b"\x01", b"\x02")),
+        ((types.UTCDateTimeAttribute,), (time,)),
+    ):
+        exercise(keyed(*kinds), {**dict(zip(("pk", "sk"), key, strict=False)), "note": "first"})
 
 
 def renamed():
@@ -145,12 +104,9 @@ def renamed():
     }
 
 
-def test_attributes_under_other_names(engine):
+def test_attributes_may_have_other_names(engine):
     row = exercise(renamed, {"pk": "a", "sk": 1, "left": "l", "right": "r"}, {"left": "L"})
     assert {"p", "s", "right", "pk"} <= set(stored(row))
-
-
-def test_attributes_of_the_lock_under_other_names(engine):
     new = {
         name: type(attribute)(null=True, attr_name=name.replace("lock_", "l_"))
         for name, attribute in RowLockMixin.get_attributes().items()
@@ -170,7 +126,7 @@ PROTOCOLS = [
 ]
 
 
-def test_attributes_with_the_names_of_the_protocols_own(engine):
+def test_attributes_may_have_the_names_of_the_protocols_own(engine):
     names = hashed(**dict.fromkeys(PROTOCOLS, UnicodeAttribute))
     theirs = {name: f"their {name}" for name in PROTOCOLS}
     row = exercise(names, {"pk": "a", **theirs})
@@ -185,7 +141,6 @@ def test_attributes_with_the_names_of_the_protocols_own(engine):
 
 class Inner(MapAttribute):
     zone = UnicodeAttribute(attr_name="z")
-    none = UnicodeAttribute(null=True)
 
 
 class Outer(MapAttribute):
@@ -193,54 +148,33 @@ class Outer(MapAttribute):
     owner = UnicodeAttribute()
 
 
+MANY = partial(types.BinarySetAttribute, legacy_encoding=False)
+ONE, OTHER = Outer(owner="o", inner=Inner(zone="z")), Outer(owner="p", inner=Inner(zone="y"))
+OF_EVERY_TYPE = [  # its name, its type, its value, and perhaps what is written under the lock
+    ("where", Outer, ONE, OTHER),
+    ("any", MapAttribute, {"n": 1, "s": "x", "deep": {"l": [1, "2", None, True]}}),
+    ("places", partial(types.ListAttribute, of=Inner), [Inner(zone="1"), Inner(zone="2")]),
+    ("mixed", types.ListAttribute, [1, "two", [3], {"four": 4}, None, False], []),
+    ("names", types.UnicodeSetAttribute, {"x", "y", "z"}, {"q"}),
+    ("numbers", types.NumberSetAttribute, {1, 2.5, -3}, {10**20, 0.25}),
+    ("blobs", MANY, {b"\x00", b"\xff"}, {b"z"}),
+    ("blob", binary, b"\x00\x01", b"\x02"),
+    ("json", types.JSONAttribute, {"a": [1, {"b": None}], "c": "é"}, []),
+    ("flag", types.BooleanAttribute, False, True),
+    ("when", types.UTCDateTimeAttribute, dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)),
+    ("number", NumberAttribute, 1e-5),
+    ("empty", UnicodeAttribute, ""),
+    ("absent", partial(UnicodeAttribute, null=True), None, ""),
+    ("made", partial(NumberAttribute, default=7), 7, 8),
+]
+
+
 @pytest.mark.real("simulated", "local")
-def test_attributes_of_every_type(engine):
-    rich = hashed(
-        where=Outer,
-        any=MapAttribute,
-        places=lambda: ListAttribute(of=Inner),
-        mixed=ListAttribute,
-        names=UnicodeSetAttribute,
-        numbers=NumberSetAttribute,
-        blobs=lambda: BinarySetAttribute(legacy_encoding=False),
-        blob=binary,
-        json=JSONAttribute,
-        flag=BooleanAttribute,
-        when=UTCDateTimeAttribute,
-        number=NumberAttribute,
-        empty=UnicodeAttribute,
-        absent=lambda: UnicodeAttribute(null=True),
-        made=lambda: NumberAttribute(default=7),
-    )
-    values = {
-        "pk": "a",
-        "where": Outer(owner="o", inner=Inner(zone="z")),
-        "any": {"n": 1, "s": "x", "deep": {"l": [1, "2", None, True]}},
-        "places": [Inner(zone="1"), Inner(zone="2")],
-        "mixed": [1, "two", [3], {"four": 4}, None, False],
-        "names": {"x", "y", "z"},
-        "numbers": {1, 2.5, -3},
-        "blobs": {b"\x00", b"\xff"},
-        "blob": b"\x00\x01",
-        "json": {"a": [1, {"b": None}], "c": "é"},
-        "flag": False,
-        "when": dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc),
-        "number": 1e-5,
-        "empty": "",
-    }
-    changes = {
-        "where": Outer(owner="p", inner=Inner(zone="y", none="some")),
-        "names": {"q"},
-        "numbers": {10**20, 0.25},
-        "blobs": {b"z"},
-        "json": [],
-        "flag": True,
-        "mixed": [],
-        "absent": "",
-        "blob": b"\x02",
-        "made": 8,
-    }
-    exercise(rich, values, changes)
+def test_attributes_may_be_of_every_type(engine):
+    rich = hashed(**{name: make for name, make, *_ in OF_EVERY_TYPE})
+    values = {name: value for name, _, value, *_ in OF_EVERY_TYPE}
+    changes = {name: new[0] for name, _, _, *new in OF_EVERY_TYPE if new}
+    exercise(rich, {"pk": "a", **values}, changes)
 
 
 def test_null_that_is_forbidden_is_so_under_the_lock(engine):
@@ -257,23 +191,19 @@ def test_null_that_is_forbidden_is_so_under_the_lock(engine):
 
 def test_ttl_of_the_models_own_is_not_touched(engine):
     until = dt.datetime(2031, 2, 3, tzinfo=dt.timezone.utc)
-    expiring = hashed(until=lambda: TTLAttribute(null=True))
+    expiring = hashed(until=lambda: types.TTLAttribute(null=True))
     row = exercise(expiring, {"pk": "a", "until": until})
-    with type(row).locked("a") as row:
-        row.row_lock.renew()
-        row.save()
-        assert row.until == type(row).get("a").until == until
-    with type(row).locked("a") as row:
-        row.until = None
-        row.save()
-        row.row_lock.renew()
-        assert "until" not in stored(row)
+    for kept in (until, None):
+        with type(row).locked("a") as row:
+            row.until = kept
+            row.save()
+            row.row_lock.renew()
+            assert type(row).get("a").until == kept
     assert "until" not in stored(row)
 
 
 def test_version_of_the_models_own_counts_its_writes_alone(engine):
-    versioned = hashed(edition=VersionAttribute)
-    row = exercise(versioned, {"pk": "a"})
+    row = exercise(hashed(edition=VersionAttribute), {"pk": "a"})
     model, edition = type(row), row.edition
     with model.locked("a") as row:
         row.row_lock.renew()
@@ -287,18 +217,15 @@ def test_version_of_the_models_own_counts_its_writes_alone(engine):
 
 @pytest.mark.parametrize("lock_model", [None, LockItem])
 def test_version_that_is_out_of_date_is_refused_under_the_lock_too(table, lock_model):
-    model = created(
-        made({**hashed(edition=VersionAttribute)(), "lock_model": lock_model}, LOCKABLE)
-    )
+    attributes = {**hashed(edition=VersionAttribute)(), "lock_model": lock_model}
+    model = created(made(attributes, LOCKABLE))
     model("a").save()
     with model.locked("a") as row:
         row.edition = 7
-        for write, error in (
-            (row.save, PutError),
-            (lambda: row.update(actions=[model.note.set("m")]), UpdateError),
-        ):
-            with pytest.raises(error if lock_model is None else TransactWriteError):
-                write()
+        with pytest.raises(PutError if lock_model is None else TransactWriteError):
+            row.save()
+        with pytest.raises(UpdateError if lock_model is None else TransactWriteError):
+            row.update(actions=[model.note.set("m")])
         assert row.row_lock.held
         row.save(add_version_condition=False)
     assert model.get("a").edition == 8
@@ -316,60 +243,24 @@ class ByTeam(GlobalSecondaryIndex):
     rank = NumberAttribute(range_key=True)
 
 
-class ByNote(GlobalSecondaryIndex):
-    class Meta:
-        index_name = "by-note"
-        projection = KeysOnlyProjection()
-
-    note = UnicodeAttribute(hash_key=True)
-
-
-class ByRank(LocalSecondaryIndex):
-    class Meta:
-        index_name = "by-rank"
-        projection = AllProjection()
-
-    pk = UnicodeAttribute(hash_key=True)
-    rank = NumberAttribute(range_key=True)
-
-
-class Player(RowLockMixin):
-    Meta = meta()
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = UnicodeAttribute(range_key=True)
-    team = UnicodeAttribute()
-    rank = NumberAttribute()
-    note = UnicodeAttribute(null=True)
-    by_team = ByTeam()
-    by_note = ByNote()
-    by_rank = ByRank()
-
-
 @pytest.mark.real("local")
-def test_indexes_follow_what_is_written_under_the_lock(engine, monkeypatch):
-    monkeypatch.setattr(Player.Meta, "table_name", meta().table_name)
-    created(Player)
+def test_index_follows_what_is_written_under_the_lock(engine):
+    team, rank = UnicodeAttribute(null=True), NumberAttribute()
+    own = {**hashed()(), "team": team, "rank": rank, "by_team": ByTeam()}
+    model = created(made(own, LOCKABLE))
 
     def ranked():
-        by_team = [(row.sk, row.rank) for row in Player.by_team.query("red")]
-        by_rank = [(row.sk, row.rank) for row in Player.by_rank.query("a", consistent_read=True)]
-        return by_team, by_rank
+        return [(row.pk, row.rank, row.is_locked) for row in model.by_team.query("red")]
 
     for place, name in enumerate(("x", "y"), 1):
-        Player("a", name, team="red", rank=place).save()
-    both = [("x", 1), ("y", 2)]
-    with Player.locked("a", "x") as row:
-        assert ranked() == (both, both)
-        (seen,) = Player.by_rank.query("a", Player.rank == 1)
-        assert seen.is_locked
+        model(name, team="red", rank=place).save()
+    with model.locked("x") as row:
+        assert ranked() == [("x", 1, True), ("y", 2, False)]
         row.rank = 3
         row.save()
-        assert ranked() == ([("y", 2), ("x", 3)],) * 2
-        assert list(Player.by_note.query("n")) == []
-        row.update(actions=[Player.note.set("n")], unlock=True)
-    assert [found.sk for found in Player.by_note.query("n")] == ["x"]
-    assert ranked() == ([("y", 2), ("x", 3)],) * 2
+        assert ranked() == [("y", 2, False), ("x", 3, True)]
+        row.update(actions=[model.team.remove()], unlock=True)
+    assert ranked() == [("y", 2, False)]
 
 
 # -- what an instance shows of itself -------------------------------------------------------------
@@ -395,32 +286,30 @@ def no_region(monkeypatch):
 
 def test_serialized_row_has_no_lock_and_needs_no_region(no_region):
     row = Nowhere("a", note="n")
-    assert row.serialize() == {"pk": {"S": "a"}, "note": {"S": "n"}}
-    assert row.serialize() == row.serialize()
+    for _ in range(2):
+        assert row.serialize() == {"pk": {"S": "a"}, "note": {"S": "n"}}
     with pytest.raises(ValueError, match="pk"):
         Nowhere().serialize(null_check=True)
 
 
 @pytest.mark.parametrize("lock_model", [None, LockItem])
 def test_instance_shows_its_lock_only_if_asked_for(table, lock_model):
-    own = {**hashed()(), "photo": binary(null=True), "lock_model": lock_model}
-    model = created(made(own, LOCKABLE))
+    attributes = {**hashed()(), "photo": binary(null=True), "lock_model": lock_model}
+    model = created(made(attributes, LOCKABLE))
     model("a", note="n", photo=b"\x00").save()
     with model.locked("a", owner="me") as row:
         typed = {"pk": {"S": "a"}, "note": {"S": "n"}}
-        assert row.serialize() == typed | {"photo": {"B": b"\x00"}}
-        assert row.to_dynamodb_dict() == typed | {"photo": {"B": "AA=="}}
-        assert row.to_simple_dict(force=True) == {"pk": "a", "note": "n", "photo": "AA=="}
-        shown = [
-            row.serialize(with_lock=True),
-            row.to_dynamodb_dict(with_lock=True),
-            row.to_simple_dict(force=True, with_lock=True),
-        ]
         of_the_lock = lock_names(model) if lock_model is None else set()
-        for each in shown:
-            assert set(each) == {"pk", "note", "photo"} | of_the_lock
+        for show, options, expected in (
+            (row.serialize, {}, typed | {"photo": {"B": b"\x00"}}),
+            (row.to_dynamodb_dict, {}, typed | {"photo": {"B": "AA=="}}),
+            (row.to_simple_dict, {"force": True}, {"pk": "a", "note": "n", "photo": "AA=="}),
+        ):
+            assert show(**options) == expected
+            with_lock = show(**options, with_lock=True)
+            assert set(with_lock) == set(expected) | of_the_lock
             if lock_model is None:
-                assert row.row_lock.token in json.dumps(each["lock_token"])
+                assert row.row_lock.token in json.dumps(with_lock["lock_token"])
 
 
 # -- what a write returns -------------------------------------------------------------------------
@@ -458,17 +347,14 @@ def test_write_whose_answer_was_lost_returns_what_is_known(row_scene, write):
             assert row.balance == 1
 
 
-# -- stand-ins for PynamoDB's connection ----------------------------------------------------------
-
-
-def test_answer_that_a_test_made_up_is_one(no_region):
+def test_answer_that_a_test_of_a_user_made_up_is_one(no_region):
+    row = Nowhere("a")
     for answer in ({}, None):
         with patch.object(Connection, "_make_api_call", return_value=answer) as call:
-            assert not Nowhere("a").save()
-            assert not Nowhere("a").delete()
+            assert not row.save()
+            assert not row.delete()
             operations = [each.args[0] for each in call.call_args_list]
             assert operations == ["GetItem", "PutItem", "DeleteItem"]
-    row = Nowhere("a")
     answer = {"Attributes": {"pk": {"S": "a"}, "note": {"S": "made up"}}}
     with patch.object(Connection, "_make_api_call", return_value=answer):
         assert row.update([Nowhere.note.set("n")]) == answer

@@ -1,19 +1,17 @@
 """Several row locks: all or none, in one request each way; and loss of one is loss of all."""
 
 import time
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from group_scene import that
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import TransactWriteError
-from pynamodb.models import Model
 from row_scene import TRANSACT, add_to_all, add_unread, save, update
-from scene import forget_holds
+from row_tables import LOCKABLE, created, keyed, made
 
-from dev.faultproxy import Fault, deny, drop_answer, no_date, server_error
-from pynamodb_mutex import MutexLostError, RowLockMixin
+from dev.faultproxy import Fault, deny, drop_answer, no_date, server_error, through
+from pynamodb_mutex import MutexLostError
 from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import FakeClock
 
@@ -64,21 +62,6 @@ def test_rows_of_the_transaction_may_be_saved_updated_and_deleted(rows):
     assert type(plain).count(plain.name) == 1
 
 
-def test_waits_until_the_last_is_free(rows):
-    others = [rows.taken(0), rows.taken(2)]
-    assert rows.locks().acquire(blocking=False) is False
-    assert rows.free() == [False, True, False]
-    locks = rows.locks(poll=(0.02, 0.05))
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(locks.acquire, timeout=30)
-        for other in others:
-            time.sleep(0.1)
-            assert not waiting.done()
-            other.release()
-        assert waiting.result(60)
-    locks.release()
-
-
 def test_missing_row_locks_nothing(rows):
     scene = rows.scene
     scene.old(rows.keys[1]).delete()
@@ -106,51 +89,32 @@ def test_dead_holder_of_one_is_taken_over(rows):
     assert rows.balances == [1, 1, 1]
 
 
-def test_calls_that_cannot_work_are_refused(rows):
-    here = rows.scene.here
-    with pytest.raises(ValueError, match="once at a time"):
-        here.locked_all([rows.keys[0], rows.keys[1], rows.keys[0]])
-    with pytest.raises(ValueError, match="once at a time"):
-        here.locked_all([rows.keys[0], here.locked(rows.keys[0])])
-    # one key would be several: its letters
-    for wrong in (rows.keys[0], b"a", 7, None):
-        with pytest.raises(TypeError, match=r"locked_all takes several keys, .* not "):
-            here.locked_all(wrong)
-    for wrong in ([], [str(n) for n in range(101)]):
-        with pytest.raises(ValueError, match="1 to 100"):
-            here.locked_all(wrong)
+def test_call_that_cannot_work_is_refused(rows):
+    here, (first, second, _) = rows.scene.here, rows.keys
+    for error, message, calls in (
+        (ValueError, "once at a time", ([first, second, first], [first, here.locked(first)])),
+        # one key would be several: its letters
+        (TypeError, r"locked_all takes several keys, .* not ", (first, b"a", 7, None)),
+        (ValueError, "1 to 100", ([], [str(n) for n in range(101)])),
+    ):
+        for wrong in calls:
+            with pytest.raises(error, match=message):
+                here.locked_all(wrong)
     assert rows.scene.proxy.kinds() == []
 
 
-@pytest.fixture
-def books(rows):
-    """A row of another table, with a range key and locks in its rows."""
-
-    class Books(RowLockMixin, Model):
-        class Meta:
-            table_name = f"books-{uuid.uuid4().hex}"
-            billing_mode = "PAY_PER_REQUEST"
-            host = rows.scene.proxy.url
-
-        name = UnicodeAttribute(hash_key=True)
-        year = NumberAttribute(range_key=True)
-        total = NumberAttribute(default=0)
-
-    Books.create_table(wait=True)
-    Books("books", 2024).save()
-    rows.scene.proxy.start_anew()
-    yield Books
-    forget_holds(Books)
-
-
 @pytest.mark.real("simulated", "local")
-def test_rows_of_several_models_are_locked_and_written_together(rows, books):
+def test_rows_of_several_models_are_locked_and_written_together(rows):
     here, key = rows.scene.here, rows.keys[0]
+    attributes = keyed(UnicodeAttribute, NumberAttribute)() | {"total": NumberAttribute(default=0)}
+    books = created(made(attributes, LOCKABLE))
+    books = through(rows.scene.proxy, books)
+    books("books", 2024).save()
+    both = [key, books.locked("books", 2024)]
     with books.locked("books", 2024):
-        locks = here.locked_all([key, books.locked("books", 2024)])
-        assert locks.acquire(blocking=False) is False
+        assert here.locked_all(both).acquire(blocking=False) is False
     assert rows.free() == [True] * 3
-    with here.locked_all([key, books.locked("books", 2024)]) as locked:
+    with here.locked_all(both) as locked:
         account, page = locked
         assert (type(account), type(page)) == (here, books)
         assert books.locked("books", 2024).acquire(blocking=False) is False
@@ -160,14 +124,15 @@ def test_rows_of_several_models_are_locked_and_written_together(rows, books):
     assert rows.balances == [-3, 0, 0]
     assert books.get("books", 2024, consistent_read=True).total == 3
     assert rows.free()[0]
-    assert books.locked_all([("books", 2024)]).acquire(blocking=False)
+    with books.locked_all([("books", 2024)], timeout=0):
+        pass
 
 
 def test_locks_taken_in_opposite_orders_neither_block_nor_lose_an_update(rows):
-    scene, times = rows.scene, 6
+    here, there, times = rows.scene.here, rows.scene.there, 6
     first, second, third = rows.keys
 
-    def several(model, *keys):
+    def work(model, *keys):
         for n in range(times):
             with model.locked_all(keys, timeout=60, poll=(0.01, 0.1)) as locked:
                 if n % 2:
@@ -176,21 +141,10 @@ def test_locks_taken_in_opposite_orders_neither_block_nor_lose_an_update(rows):
                     for row in locked:
                         save(row, unlock=n == 2)
 
-    def one():
-        for _ in range(times):
-            with scene.there.locked(second, timeout=60, poll=(0.01, 0.1)) as row:
-                save(row)
-
-    with ThreadPoolExecutor(4) as pool:
-        working = [
-            pool.submit(several, scene.here, first, second),
-            pool.submit(several, scene.there, second, first),
-            pool.submit(several, scene.there, third, second, first),
-            pool.submit(one),
-        ]
-        for each in working:
-            each.result(100)
-    assert rows.balances == [3 * times, 4 * times, times]
+    working = [(here, first, second), (there, second, first), (there, third, second, first)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda arguments: work(*arguments), working))
+    assert rows.balances == [3 * times, 3 * times, times]
     assert all(rows.free())
 
 

@@ -69,26 +69,6 @@ def compete(key, seconds, lease):
     return sections
 
 
-def dine(seat, seats, times):
-    """Sit at a round table where each needs the two forks beside him, and eat so many times.
-
-    Returns:
-        From when to when each meal surely had both forks, and their fencing tokens.
-    """
-    from pynamodb_mutex import Mutex
-
-    meals = []
-    keys = [f"fork-{seat}", f"fork-{(seat + 1) % seats}"]
-    for _ in range(times):
-        with Mutex.for_keys(keys, lease=20, timeout=60, poll=(0.01, 0.1)) as group:
-            since = time.monotonic()
-            time.sleep(random.uniform(0, 0.02))
-            until = time.monotonic()
-            meals.append([since, until if group.held else since, group.fencing_tokens])
-        time.sleep(random.uniform(0, 0.02))
-    return meals
-
-
 def count_up(tasks, sections):
     """Let tasks count in a row that nothing guards but their lock; return their fencing tokens."""
     import asyncio

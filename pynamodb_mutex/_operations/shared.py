@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._dynamodb.store import Store
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 Queue = LocalQueue[Any, Any]
 
 
-class Shared:
+class Shared(ABC):
     """Connections, knowledge of server time, local queues, and the schedule of renewals of one process.
 
     Attributes:
@@ -87,9 +88,9 @@ class Shared:
         return self.random_bits()[:36]
 
     @property
+    @abstractmethod
     def waits_for_threads(self) -> bool:
         """Whether something waits for a thread that the system refuses."""
-        return False
 
     # -- stores ---------------------------------------------------------------------------------
 

@@ -221,6 +221,16 @@ def test_waiter_whose_row_is_deleted_takes_the_lock_as_a_newcomer(table, pool):
         mutex.release()
 
 
+def test_first_in_line_takes_what_is_broken_by_force(table, pool):
+    with held_elsewhere("a"), waiter("b", pool) as (first, waits), waiter("c", pool) as (second, _):
+        assert LockItem.force_release("a")
+        assert waits.result()
+        assert second.position == 1
+        first.release()
+    until(lambda: second.held)
+    second.release()
+
+
 def test_fairness_that_is_not_offered_is_refused(accounts, ledger):
     for call in (
         lambda: Mutex.for_keys(["a", "b"], fair=True),

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from dev.faultproxy import Fault, FaultProxy, apply_then_500, drop_answer, fault_proxy, through
+from dev.faultproxy import FaultProxy, apply_then_500, drop_answer, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.testing import Engine, expire
 
-Lose = Callable[..., Fault]
 lost_in_two_ways = pytest.mark.parametrize("lose", [drop_answer, apply_then_500])
 """The answer is lost: by a reset, or because an error comes in place of it."""
 

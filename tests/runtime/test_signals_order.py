@@ -245,6 +245,12 @@ class Model(LockItem):
         region = "us-east-1"
 
 
+class Alone(Shared):
+    """The state of a process of which nothing runs but what a play runs."""
+
+    waits_for_threads = False
+
+
 class Play:
     """One acquisition, what is done with it, and what is reported of it."""
 
@@ -254,7 +260,7 @@ class Play:
         self.row = Claim(token="mine", version=1, expires_at=1.0, lease=LEASE)
         self.reported = []
         self._receivers_do = receivers_do
-        self.shared = Shared(lambda: self.time, random.uniform, lambda: "f" * 30, RECEIVERS)
+        self.shared = Alone(lambda: self.time, random.uniform, lambda: "f" * 30, RECEIVERS)
         self.shared.monitor = turns
         self.shared.threads = SimpleNamespace(
             put=lambda _, run: turns.spawn(run), start=lambda: None

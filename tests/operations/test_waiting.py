@@ -19,7 +19,7 @@ from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._operations.effects import Send, Wakeup
 from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
 from pynamodb_mutex._protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
-from pynamodb_mutex.testing import held_elsewhere
+from pynamodb_mutex.testing import expire, held_elsewhere
 
 POLL = (0.05, 1.0)
 
@@ -296,3 +296,20 @@ def test_holder_that_is_lost_during_a_poll_is_followed_by_another_at_once(polls,
     assert waits.step(answer).until < clock.now()
     assert waits.wake() is None
     assert len(polls) == 2
+
+
+def test_lock_that_is_lost_before_the_answer_to_its_acquire_is_waited_for(polls, clock):
+    with mutex():  # the server's time is known from here on
+        pass
+    late = mutex(auto_renew=False)
+    waits = acquiring(late, True, 300.0)
+    answer = waits.step().request.send()
+    clock.advance(31)
+    expire("a")
+    with held_elsewhere("a"):
+        waits.step(answer)
+        assert waits.until_it_waits().until > clock.now()
+        assert not late.held
+    clock.advance(waits.effect.until - clock.now())
+    assert waits.wake() is None
+    assert late.held

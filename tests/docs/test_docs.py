@@ -245,6 +245,7 @@ def embedded(embedded_engine):
             for page in client.get_paginator("list_tables").paginate():
                 for table in page["TableNames"]:
                     if not table.startswith("locks-"):  # those of conftest's
+                        client.update_table(TableName=table, DeletionProtectionEnabled=False)
                         client.delete_table(TableName=table)
 
         clean()

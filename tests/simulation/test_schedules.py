@@ -73,6 +73,9 @@ FOUND = {
         (110006933, size("one fair attached in_child rows none row any several order", 3, 3, sections=6,
          seconds=200.0, lost_request=0.1924850798501923, lost_answer=0.1554559052232093,
          late=0.12742047285460453, undated=0.1098064480187414, partial=0.1992392568652629)),
+    "first waiters that hang and give up, one after the other":
+        (300002419, size("fair", 8, 2, threads=2, sections=4, keys=2, seconds=20.0, lost_request=0.12113921184754779,
+         failed_after=0.036988023744172295, undated=0.026738543411278105)),
 }  # fmt: skip
 """What seeds of long runs have found, by its cause: of fair waiting, and otherwise mistakes of the simulation."""
 

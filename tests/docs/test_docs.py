@@ -33,6 +33,7 @@ import yaml
 from snippets import read_hcl, stand_ins
 
 from pynamodb_mutex import LockItem
+from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.cli._run import run
 from pynamodb_mutex.testing import use
 
@@ -373,5 +374,6 @@ def test_every_run_in_a_manifest_or_crontab_can_be_run():
         ran += [(block.where, c[2:]) for c in commands if c[:2] == ["pynamodb-mutex", "run"]]
     assert len(ran) >= 6
     for where, arguments in ran:
-        with run.make_context("run", arguments) as context:
+        # a command remembers its help option, as it was made by its first context
+        with run.make_context("run", arguments, **app.context_settings) as context:
             assert context.params["command"], where

@@ -17,6 +17,7 @@ import contextlib
 import doctest
 import io
 import json
+import logging
 import os
 import re
 import shlex
@@ -250,7 +251,9 @@ def embedded(embedded_engine):
                         client.delete_table(TableName=table)
 
         clean()
+        level = logging.getLogger().level
         yield
+        logging.getLogger().setLevel(level)  # a worker of Celery changes it
         clean()
 
 

@@ -85,8 +85,8 @@ class LockItem(Model):
             end of the claim.
         data (Any): The payload; the next holder can read it.
         waiting (list[str] | None): Those who wait in line, first come first: see `waiters`.
-        free_since (float | None): When the last claim was ended, in seconds of DynamoDB's time since the epoch, or up to two
-            seconds after that. While there is a claim it is that of the claim before.
+        free_since (float | None): When the last claim was ended, or the first in line last gave up, in seconds of
+            DynamoDB's time since the epoch, or up to two seconds after that. While there is a claim it is from before.
     """
 
     class Meta(metaclass=_DefaultMeta):

@@ -82,7 +82,7 @@ def kind_of(op: str, body: Body) -> str:  # noqa: PLR0911 - one for each kind
     removes = {name.removeprefix(_PREFIX) for name in _changed("REMOVE", body)}
     condition = _spelt(body)
     if {"waiting"} in (sets, removes) and not sets & {"token", "expires_at"}:
-        return "join" if sets else "leave"
+        return "join" if "waiting" in sets else "leave"
     if "abandoned_by" in sets:
         passed_on = "attach" if "expires_at >=" in condition else "hand_over"
         return "acquire" if "attribute_not_exists" in condition else passed_on

@@ -102,7 +102,6 @@ class Judge:
         self._misdated: dict[Place, float] = {}
         self._doubtful: set[str] = set()
         self._free_since: dict[Place, float] = {}
-        self._first_left: dict[Place, float] = {}
         self._overtaken: set[tuple[Place, str]] = set()
         self.detached: set[str] = set()
         self.acquisitions = 0
@@ -219,11 +218,11 @@ class Judge:
         late: float,
         is_acquired: bool,
     ) -> None:
-        """Note since when the lock is free, whether the row says so, and when a first waiter left while it was."""
+        """Note since when the lock is free, and whether the row says so."""
         before, after = _line_of(old), _line_of(new)
-        if before[:1] != after[:1] and before and not is_acquired and "expires_at" not in new:
-            self._first_left[place] = self._world.now
-        if is_acquired or ("expires_at" in old and "expires_at" not in new):
+        is_ended = "expires_at" in old and "expires_at" not in new
+        first_left = bool(before) and before[:1] != after[:1]
+        if is_acquired or is_ended or first_left:
             self._misdated[place] = self._world.now if late > LATE_WRITE else math.inf
         if "expires_at" in new:
             end = float(new["expires_at"]["N"]) - EPOCH
@@ -248,10 +247,9 @@ class Judge:
                 self.fail(f"order: {removed[0]} left {passed}, whom it passed, in line for {place}")
         if after and not removed:
             self.fail(f"order: a newcomer took {place} before those in line: {before}")
-        # The time for which the lock is free counts from its release. One first waiter after the other may hang and give
-        # up: the next has less than its own 6 s then, and not enough for a request that hangs.
-        failures = 1 if self._world.now - self._first_left.get(place, -math.inf) >= PATIENCE else 0
         for entry in passed:
+            # one request of the first may hang for 3 s; each one behind it has but 2 s more than the one before it
+            failures = 1 if entry == before[0] else 0
             if self._is_punctual(entry, failures) and not self._is_misled(taker, place):
                 self.fail(f"order: {entry} was passed in line for {place}")
         idle = self._world.now - self._free_since.get(place, math.inf)

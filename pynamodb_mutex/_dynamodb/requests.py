@@ -230,8 +230,12 @@ class Requests:
         """Leave the line, from a place."""
         if place not in self._leaves:
             layout = self._layout
-            gone = Path(layout.waiting)[place].remove()
-            self._leaves[place] = self._template([gone], layout.stands_at(place))
+            actions = [Path(layout.waiting)[place].remove()]
+            if place == 0:
+                # Whoever stands first now has its full patience, if the lock is free. Else one first waiter after the other
+                # may hang and give up, and the next is passed before it had time for a request that hangs.
+                actions.append(layout.free_since.set(slot("N", "free_since")))
+            self._leaves[place] = self._template(actions, layout.stands_at(place))
         return self._leaves[place]
 
     @Once

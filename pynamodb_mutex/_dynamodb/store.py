@@ -177,9 +177,12 @@ class Store:
             now: Local time.
             end: At which the claim would have ended, if the row is kept for as long after that.
         """
-        bounds = self.bounds
-        ended = NO_SERVER_TIME if bounds is None else bounds.highest(now)
+        ended = self._highest(now)
         return {"ttl": self.ttl(ended if end is None else end), "free_since": seconds(ended)}
+
+    def _highest(self, now: float) -> float:
+        """Return what server time is at most."""
+        return NO_SERVER_TIME if self.bounds is None else self.bounds.highest(now)
 
     def ttl(self, end: float) -> str:
         """Return when DynamoDB may delete a row whose claim ends or ended at ``end``."""
@@ -246,9 +249,10 @@ class Store:
         values = {"entry": entry, "entries": [{"S": entry}], "seen": seen}
         return self.update(self.requests.join, key, values)
 
-    def leave(self, key: RawItem, entry: str, place: int) -> Request:
+    def leave(self, key: RawItem, entry: str, place: int, now: float) -> Request:
         """Leave the line, from a place."""
-        return self.update(self.requests.leave(place), key, {"entry": entry})
+        values = {"entry": entry, "free_since": seconds(self._highest(now))}
+        return self.update(self.requests.leave(place), key, values)
 
     def release(self, key: RawItem, own: OwnClaim, now: float, *, delete: bool) -> Request:
         """End our claim, and keep the tombstone or delete the row."""

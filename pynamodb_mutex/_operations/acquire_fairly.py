@@ -196,15 +196,14 @@ class FairAcquisition(Acquisition):
         """
         contender, line, shared = self.contender, self._line, self.shared
         until = shared.now + RELEASE_PATIENCE
+
+        def build() -> Request:
+            place = line.size if line.place is None else line.place
+            return contender.store.leave(contender.options.row, line.entry, place, shared.now)
+
         try:
             while line.may_stand and not shared.inherited:
-                place = line.size if line.place is None else line.place
-                answer = yield from retrying(
-                    shared,
-                    lambda: contender.store.leave(contender.options.row, line.entry, place),  # noqa: B023 - called before the next round
-                    until,
-                    about=contender,
-                )
+                answer = yield from retrying(shared, build, until, about=contender)
                 if answer.applied:
                     line.leave()
                 else:

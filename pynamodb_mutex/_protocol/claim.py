@@ -90,7 +90,8 @@ class Claim(NamedTuple):
         owner: A label for people.
         writes: Number of the last guarded write.
         abandoned_by: Label of the holder that this one took the lock from, or empty.
-        free_since: Server time at which the last claim was ended, or a second or two after that; None if it never was.
+        free_since: Server time at which the last claim was ended, or the first in line last gave up, or a second or two
+            after that; None if that never happened.
         waiting: The entries of those who wait in line, first come first: see `waiting_line`.
         fault: Why the row cannot be a lock's. It then shows no claim but, if it can be read, the token: to a
             holder it was overwritten, and nobody else may judge by it.

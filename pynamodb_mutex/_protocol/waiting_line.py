@@ -106,6 +106,11 @@ def patience(place: int) -> float:
     return PATIENCE + (place - 1) * STEP
 
 
+def _dated(claim: Claim) -> tuple[object, ...]:
+    """Return what every write that dates since when the lock is free changes."""
+    return claim.token, claim.expires_at, claim.free_since
+
+
 # -- what a waiter knows ---------------------------------------------------------------------------
 
 
@@ -181,7 +186,7 @@ class WaitingLine:
     def _watch(self, claim: Claim, received: float) -> None:
         """Note for how long the same waiter has stood first, and the claim has been as it is."""
         known = self._claim
-        if known is not None and (claim.token, claim.expires_at) != (known.token, known.expires_at):
+        if known is not None and _dated(claim) != _dated(known):
             self._changed_after = self._looked_at
         self._looked_at = received
         if known is None or claim.token != known.token or claim.expires_at is None:
@@ -242,8 +247,9 @@ class WaitingLine:
         free = claim.free_since if claim.expires_at is None else claim.expires_at
         if free is None:
             return math.inf
-        # A release that DynamoDB applies 10 s after it was sent says that the lock has been free for as long, and a late
-        # acquire, that its claim expired long ago. Whoever has seen the row as it was before knows better.
+        # A release that DynamoDB applies 10 s after it was sent says that the lock has been free for as long, and so does
+        # a late leave; a late acquire, that its claim expired long ago. Whoever has seen the row as it was before knows
+        # better.
         not_before = self._changed_after + patience(ahead)
         # a tick for the instant itself, which is not passed yet, and one for what is written as whole milliseconds
         return max(not_before, bounds.passes(free + patience(ahead) + 2 * TICK))

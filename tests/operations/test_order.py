@@ -356,6 +356,23 @@ def test_release_that_is_applied_late_makes_nobody_dead(scene, pool):
     assert time.monotonic() - since >= PATIENCE - LONGEST_POLL
 
 
+def test_next_in_line_has_its_full_time_when_the_first_gives_up(scene, pool):
+    holder = scene.taken()
+    first = scene.mutex(timeout=PATIENCE - 1, fair=True)
+    waits = pool.submit(first.acquire)
+    until(lambda: first.position == 0)
+    actions = [LockItem.waiting.set([*scene.row.waiting, DEAD])]
+    scene.there._get_connection().update_item(scene.key, actions=actions)
+    scene.proxy.always(drop_request(), op="acquire")
+    holder.release()
+    with pytest.raises(UpdateError):
+        waits.result()
+    since = time.monotonic()
+    assert scene.row.waiting == [DEAD]
+    assert scene.other(fair=True).acquire(timeout=PATIENCE + SLACK)
+    assert time.monotonic() - since >= PATIENCE
+
+
 def test_leave_that_fails_is_logged(scene, held, caplog):
     scene.proxy.always(drop_request(), op="leave")
     assert not scene.mutex(owner="she", timeout=1, fair=True).acquire()

@@ -76,6 +76,10 @@ FOUND = {
     "first waiters that hang and give up, one after the other":
         (300002419, size("fair", 8, 2, threads=2, sections=4, keys=2, seconds=20.0, lost_request=0.12113921184754779,
          failed_after=0.036988023744172295, undated=0.026738543411278105)),
+    "waiter behind a dead one, with a request that hangs":
+        (1001248, size("fair", 8, 1, threads=2, sections=4, keys=4, rows=2, seconds=200.0,
+         lost_answer=0.15651273120098017, late=0.15532755085063094, failed_before=0.03596537437936516,
+         throttled=0.009116419568991585, nonsense=0.02418158012589382, undated=0.08886285435961341, denied=0.0)),
 }  # fmt: skip
 """What seeds of long runs have found, by its cause: of fair waiting, and otherwise mistakes of the simulation."""
 

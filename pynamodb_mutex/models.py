@@ -224,7 +224,7 @@ class LockItem(Model):
 
         Returns:
             Whether a claim was broken, or a row repaired; False if there was nothing to break, or the lock
-            changed hands meanwhile.
+            changed hands meanwhile: before the request was applied, or after it if its answer was lost.
 
         Raises:
             InvalidKeyError: For a key that no lock can have.

@@ -90,6 +90,8 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
         try:
             effect, sent = process.step(resume, value, request, sent, events)
             resume, request = operation.send, None
+            if process.schedule.is_wanted:
+                start_renewals(process)
             if process.deferred:
                 _posted(process, partial(run_deferred, process))
             if events:
@@ -252,9 +254,9 @@ def _deliver_as(process: Process, events: list[Event], who: Any) -> None:
 
 async def _after(process: Process, events: list[Event]) -> asyncio.CancelledError | None:
     """Do what is to be done when an operation has ended."""
-    cancelled = await _delivered(process, events) if events else None
     if process.schedule.is_wanted:
         start_renewals(process)
+    cancelled = await _delivered(process, events) if events else None
     if process.threads.refusing:
         process.threads.start()
     if process.deferred:

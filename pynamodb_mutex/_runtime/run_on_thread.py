@@ -92,6 +92,10 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     while True:
         try:
             effect, sent = process.step(resume, value, request, sent, events)
+            if process.schedule.is_wanted:
+                # A lock is held before its operation has ended: a receiver may be slow, and a waiter that has acquired
+                # one key waits until it knows whether another is handed over to it.
+                start_renewals(process)
             if process.deferred:
                 run_deferred(process)
             if events:
@@ -145,10 +149,10 @@ def _wait(effect: Wait, sleeper: ThreadSleeper) -> None:
 
 def _after(process: Process, events: list[Event]) -> None:
     """Do what is to be done when an operation has ended."""
-    if events:
-        deliver(process, events)
     if process.schedule.is_wanted:
         start_renewals(process)
+    if events:
+        deliver(process, events)
     if process.threads.refusing:
         process.threads.start()
     if process.deferred:

@@ -25,7 +25,7 @@ from dev.faultproxy import (
     stall,
     through,
 )
-from pynamodb_mutex import Mutex
+from pynamodb_mutex import LockItem, Mutex, signals
 from pynamodb_mutex._operations.renew import renew_in_background
 from pynamodb_mutex._runtime.process import RENEWAL_WORKERS, current_process
 
@@ -345,3 +345,10 @@ def test_hung_renewal_delays_no_save(row_scene):
     assert row.row_lock._latest.together.renewals_under_way
     answered.set()
     assert row_scene.row.balance == 1
+
+
+def test_lock_is_renewed_while_the_receiver_of_its_acquisition_is_slow(table):
+    """Also if it is the first of the process, and the renewal loop does not run yet."""
+    slow = signals.acquired.connected_to(lambda *_, **__: time.sleep(10), LockItem)
+    with slow, Mutex.for_key("a", lease=3) as mutex:
+        assert mutex.held

@@ -76,6 +76,9 @@ FOUND = {
     "first waiters that hang and give up, one after the other":
         (300002419, size("fair", 8, 2, threads=2, sections=4, keys=2, seconds=20.0, lost_request=0.12113921184754779,
          failed_after=0.036988023744172295, undated=0.026738543411278105)),
+    "waiter that holds one key until another is handed over to it, and no renewal loop runs":
+        (500011867, size("any", 1, 2, threads=3, sections=2, keys=2, seconds=200.0, lost_request=0.08596373945012187,
+         lost_answer=0.015369118166959718, late=0.18944478950229893, failed_after=0.19743118212855418)),
     "waiter behind a dead one, with a request that hangs":
         (1001248, size("fair", 8, 1, threads=2, sections=4, keys=4, rows=2, seconds=200.0,
          lost_answer=0.15651273120098017, late=0.15532755085063094, failed_before=0.03596537437936516,

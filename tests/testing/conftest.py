@@ -1,8 +1,9 @@
-"""The two engines, and a client of each."""
+"""The two engines, and a client of each; stores that hold the same rows: both, and the table in memory."""
 
 import boto3
 import pytest
 from botocore.config import Config
+from table_stores import Store, client_of
 
 from pynamodb_mutex.testing import embedded_dynamodb, use
 
@@ -28,3 +29,13 @@ def dynamodb(request):
         client = boto3.client("dynamodb", config=config)
     yield client
     client.close()
+
+
+@pytest.fixture(params=["memory", "embedded", "local"])
+def store(request):
+    """The table in memory, and the two engines."""
+    if request.param == "memory":
+        yield Store(request.module)
+        return
+    with use(request.getfixturevalue(f"{request.param}_engine")) as engine:
+        yield Store(request.module, client_of(engine.endpoint_url)._make_api_call)

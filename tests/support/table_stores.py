@@ -1,4 +1,4 @@
-"""Stores that hold the same rows: the table in memory, and DynamoDB Local."""
+"""Stores that hold the same rows: the table in memory, and the engines."""
 
 import re
 import uuid
@@ -77,7 +77,7 @@ def in_order(answer):
 
 
 class Store:
-    """Sends requests to DynamoDB Local, or to the table in memory; the table and the values are filled in.
+    """Sends requests to an engine, or to the table in memory; the table and the values are filled in.
 
     A refusal is returned as its code and the row that it shows, or of a transaction the reasons.
 
@@ -85,14 +85,15 @@ class Store:
         name: Of the table that a request is about if it says nothing else.
         apply: What answers requests.
         tables: Those in memory.
+        answer: The last one that was no refusal, with all that it says.
         message: Of the last refusal.
     """
 
     def __init__(self, module, apply=None, **options):
         self.tables = Tables(**options)
-        self.name = f"cases-{uuid.uuid4().hex}"
+        self.name = f"cases_{uuid.uuid4().hex}"
         self.apply = apply or self.tables.apply
-        self.message = ""
+        self.answer, self.message = {}, ""
         self._values = module.VALUES
         module.fill(self)
 
@@ -100,11 +101,13 @@ class Store:
         if not operation.startswith(("Batch", "List", "Transact")):
             request = {"TableName": self.name, **valued(request, self._values)}
         try:
-            return in_order(self.apply(operation, request))
+            self.answer = self.apply(operation, request)
+            return in_order(self.answer)
         except Refusal as refusal:
             response, self.message = response_of(refusal), refusal.message
         except ClientError as error:
             response, self.message = error.response, error.response["Error"]["Message"]
+            assert response["ResponseMetadata"]["HTTPStatusCode"] == 400
         reasons = [reason["Code"] for reason in response.get("CancellationReasons", ())]
         return response["Error"]["Code"], reasons or in_order(response.get("Item"))
 

@@ -133,14 +133,11 @@ def test_return_values(store):
         store("PutItem", Item=ITEM)
         assert update(store, text, ReturnValues=which) == expected
     store("PutItem", Item=ITEM)
-    old = {"ReturnValues": "ALL_OLD"}
-    assert store("PutItem", Item={**KEY, "nn": n(2)}, **old) == {"Attributes": ITEM}
-    assert store("DeleteItem", Key=KEY, **old) == {"Attributes": {**KEY, "nn": n(2)}}
+    old, new = {"ReturnValues": "ALL_OLD"}, {**KEY, "nn": n(2)}
+    assert store("PutItem", Item=new, **old) == {"Attributes": ITEM}
+    assert store("DeleteItem", Key=KEY, **old) == {"Attributes": new}
     assert store("DeleteItem", Key=KEY, **old) == {}
-
-
-def test_update_makes_a_row(store):
-    store("DeleteItem", Key=KEY)
+    # an update makes a row
     assert update(store, "SET nn = :2", "attribute_exists(kk)") == (REFUSED, None)
     assert get(store) is None
     assert update(store, "REMOVE nn", ReturnValues="UPDATED_NEW") == {}
@@ -150,8 +147,15 @@ def test_update_makes_a_row(store):
 # -- what is refused ------------------------------------------------------------------------------
 
 INVALID_CONDITIONS = [
-    "nn", "nn =", "nn = :n)", "(nn = :n", "nn ! :n", "nn IN :n", "size(nn", "f(nn)",
-]  # fmt: skip
+    "nn",
+    "nn =",
+    "nn = :n)",
+    "(nn = :n",
+    "nn ! :n",
+    "nn IN :n",
+    "size(nn",
+    "f(nn)",
+]
 OF_KINDS_THAT_DO_NOT_COMPARE = [
     "nn < :true", "nn BETWEEN :true AND :1", "begins_with(st, :1)", "begins_with(:1, :x)",
     "attribute_type(nn, :1)", "size(:1) = :1", "nn < :true OR nn = :1",
@@ -177,9 +181,7 @@ def test_invalid_expressions(store):
         assert store.message.startswith("Invalid ConditionExpression: Incorrect operand type")
     assert [each for each in INVALID_UPDATES if update(store, each) != (INVALID, None)] == []
     assert get(store) == ITEM
-
-
-def test_refusal_comes_before_an_update_that_does_not_fit(store):
+    # a refusal comes before an update that does not fit
     assert update(store, "SET nn = st + :2", "nn = :2") == (REFUSED, None)
     assert update(store, "SET nn = :2, nn = :2", "nn = :2") == (INVALID, None)
 
@@ -286,33 +288,26 @@ def transact(store, *parts, **more):
     return store("TransactWriteItems", TransactItems=[*parts], **more)
 
 
-def test_transactions_write_all_or_nothing(store):
+def test_transactions_write_all_or_nothing_and_say_why(store):
     removing = part(store, "Update", "b", UpdateExpression="REMOVE xx")
     deleting = part(store, "Delete", "key", **NOT_THERE)
     refused = transact(store, part(store, "Put", "a"), deleting, removing)
     assert refused == (CANCELLED, ["None", "ConditionalCheckFailed", "None"])
     assert (get(store, "a"), get(store, "b")) == (None, None)
-    written = transact(
-        store,
-        part(store, "Put", "a", **NOT_THERE),
-        removing,
-        part(store, "Delete", "key", **THERE),
-        part(store, "ConditionCheck", "c", **NOT_THERE),
-    )
-    assert written == {}
-    found = [get(store, key) for key in ("a", "b", "c", "key")]
-    assert found == [{"kk": s("a")}, {"kk": s("b")}, None, None]
-
-
-def test_cancelled_transactions_say_why(store):
     wrong = {"Put": {"TableName": store.name, "Item": {"kk": n(1)}}}
-    failing = part(store, "Delete", "key", ConditionExpression="attribute_exists(xx)")
-    refused = transact(store, wrong, failing)
-    assert refused == (CANCELLED, ["ValidationError", "ConditionalCheckFailed"])
+    assert transact(store, wrong, deleting) == (
+        CANCELLED,
+        ["ValidationError", "ConditionalCheckFailed"],
+    )
     assert store.message == (
         "Transaction cancelled, please refer cancellation reasons for specific reasons "
         "[ValidationError, ConditionalCheckFailed]"
     )
+    putting, deleting = part(store, "Put", "a", **NOT_THERE), part(store, "Delete", "key", **THERE)
+    checking = part(store, "ConditionCheck", "c", **NOT_THERE)
+    assert transact(store, putting, removing, deleting, checking) == {}
+    found = [get(store, key) for key in ("a", "b", "c", "key")]
+    assert found == [{"kk": s("a")}, {"kk": s("b")}, None, None]
 
 
 def test_batches_write_each_row_for_itself(store):
@@ -323,13 +318,14 @@ def test_batches_write_each_row_for_itself(store):
 
 def test_rows_named_twice_and_too_few_or_too_many(store):
     keys = [{"kk": s(f"row {number}")} for number in range(101)]
-    for asked in [{}, {store.name: {"Keys": []}}, {store.name: {"Keys": [KEY, KEY]}},
-                  {store.name: {"Keys": keys}}]:  # fmt: skip
-        assert store("BatchGetItem", RequestItems=asked) == (INVALID, None)
+    for some in ([], [KEY, KEY], keys):
+        asked = {"RequestItems": {store.name: {"Keys": some}}}
+        assert store("BatchGetItem", **asked) == (INVALID, None)
     twice = [{"DeleteRequest": {"Key": KEY}}, {"PutRequest": {"Item": KEY}}]
     for writes in [twice, [{"DeleteRequest": {"Key": key}} for key in keys[:26]]]:
         assert store("BatchWriteItem", RequestItems={store.name: writes}) == (INVALID, None)
-    assert store("BatchWriteItem", RequestItems={}) == (INVALID, None)
+    for operation in ("BatchGetItem", "BatchWriteItem"):
+        assert store(operation, RequestItems={}) == (INVALID, None)
     twice = [part(store, "Put", "a"), part(store, "Delete", "a")]
     for parts in [twice, [part(store, "Put", key["kk"]["S"]) for key in keys]]:
         assert transact(store, *parts) == (INVALID, None)
@@ -381,13 +377,12 @@ def test_statements_that_the_embedded_engine_does_not_know(store):
     assert get(store) == ITEM
 
 
-# -- where DynamoDB Local differs from Amazon's documentation --------------------------------------
+# -- where DynamoDB Local differs from Amazon's documentation, and what cannot be seen there -------
 
 
 def test_statements_name_each_row_once(memory):
     """DynamoDB Local says so only when it has written them."""
-    assert execute(memory, SETTING, SETTING) == (INVALID, None)
-    assert execute(memory) == (INVALID, None)
+    assert execute(memory, SETTING, SETTING) == execute(memory) == (INVALID, None)
     assert get(memory) == ITEM
 
 
@@ -396,9 +391,6 @@ def test_updates_that_do_not_fit_cancel_a_transaction(memory):
     unfit = part(memory, "Update", "key", UpdateExpression="SET nn = gone")
     refused = transact(memory, part(memory, "Put", "a"), unfit)
     assert refused == (CANCELLED, ["None", "ValidationError"])
-
-
-# -- what DynamoDB has not, or cannot be seen there ------------------------------------------------
 
 
 def test_cancelled_transactions_show_the_rows_if_asked(memory):
@@ -453,6 +445,10 @@ def test_answers_and_requests_are_no_doors_to_the_rows(memory):
 
 def test_what_is_not_known_is_no_refusal_of_dynamodbs(memory):
     asked = {"table": {"Keys": [KEY], "AttributesToGet": ["kk"]}}
+    statements = [
+        "DELETE FROM x", "UPDATE x SET a = 'b' WHERE c = ?", "UPDATE x SET a = 1 WHERE c = ?",
+        "UPDATE x SET a = ? WHERE c IS MISSING",
+    ]  # fmt: skip
     for operation, request in [
         ("ExecuteStatement", {}),
         ("Query", {"KeyConditions": {}}),
@@ -460,15 +456,10 @@ def test_what_is_not_known_is_no_refusal_of_dynamodbs(memory):
         ("GetItem", {"Key": KEY, "AttributesToGet": ["kk"]}),
         ("UpdateItem", {"Key": KEY, "AttributeUpdates": {}}),
         ("BatchGetItem", {"RequestItems": asked}),
+        *(("BatchExecuteStatement", {"Statements": [{"Statement": text}]}) for text in statements),
     ]:
         with pytest.raises(NotImplementedError):
             memory(operation, **request)
-    for text in [
-        "DELETE FROM x", "UPDATE x SET a = 'b' WHERE c = ?", "UPDATE x SET a = 1 WHERE c = ?",
-        "UPDATE x SET a = ? WHERE c IS MISSING",
-    ]:  # fmt: skip
-        with pytest.raises(NotImplementedError):
-            memory("BatchExecuteStatement", Statements=[{"Statement": text}])
 
 
 def test_tables_are_listed_described_updated_and_deleted(memory):

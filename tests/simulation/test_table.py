@@ -51,8 +51,6 @@ def update(store, text=None, condition=None, **more):
     return store("UpdateItem", **{**request, "Key": KEY, "ReturnValues": "ALL_NEW", **more})
 
 
-# -- conditions -----------------------------------------------------------------------------------
-
 HOLD = [
     "nn = :n", "NOT nn <> :n", "nn >= :n AND nn <= :n", "st <> :n", "gone <> :n", "NOT gone = :n",
     "NOT gone < :n", "NOT st < :n", "size(nn) <> :n", "size(st) > :n AND NOT size(gone) > :n",
@@ -89,8 +87,6 @@ def test_names_may_be_placeholders(store):
     assert answer == {"Attributes": ITEM | {"and": n(1), "with.dots": n(1)}}
     assert update(store, None, "#a = #b AND mm.xx = #a", **names) == answer
 
-
-# -- updates --------------------------------------------------------------------------------------
 
 LL, MM = ITEM["ll"]["L"], ITEM["mm"]["M"]
 UPDATES = {
@@ -143,8 +139,6 @@ def test_return_values(store):
     assert update(store, "REMOVE nn", ReturnValues="UPDATED_NEW") == {}
     assert get(store) == KEY
 
-
-# -- what is refused ------------------------------------------------------------------------------
 
 INVALID_CONDITIONS = [
     "nn",
@@ -272,8 +266,6 @@ def test_sizes_are_counted_as_by_dynamodb(store):
         assert store("PutItem", Item={**item, "pp": s("x" * (room + 1))}) == (INVALID, None), value
 
 
-# -- several rows ---------------------------------------------------------------------------------
-
 THERE = {"ConditionExpression": "attribute_exists(kk)"}
 NOT_THERE = {"ConditionExpression": "attribute_not_exists(kk)"}
 
@@ -329,9 +321,6 @@ def test_rows_named_twice_and_too_few_or_too_many(store):
     twice = [part(store, "Put", "a"), part(store, "Delete", "a")]
     for parts in [twice, [part(store, "Put", key["kk"]["S"]) for key in keys]]:
         assert transact(store, *parts) == (INVALID, None)
-
-
-# -- PartiQL --------------------------------------------------------------------------------------
 
 
 def execute(store, *texts):

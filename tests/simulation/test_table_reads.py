@@ -55,9 +55,6 @@ def pages_of(store, operation, **request):
     return pages, [item for page in pages for item in page.get("Items", ())]
 
 
-# -- queries --------------------------------------------------------------------------------------
-
-
 def test_queries_by_range(store):
     for text, expected in {
         "kk = :one": ["-3", "9", "9.5", "10"],
@@ -149,9 +146,6 @@ def test_queries_that_are_none(store):
     assert [each for each in answers if each[2] != (INVALID, None)] == []
 
 
-# -- scans ----------------------------------------------------------------------------------------
-
-
 def test_scans(store):
     found = store("Scan", ConsistentRead=True)["Items"]
     of_one = [item["rr"]["N"] for item in found if item["kk"] == s("one")]
@@ -179,9 +173,6 @@ def test_pages_end_at_a_megabyte(store):
         store("PutItem", Item=row("large", number, vv=s("x" * 300_000)))
     pages, _ = pages_of(store, "Query", KeyConditionExpression="kk = :large", Select="COUNT")
     assert [page["Count"] for page in pages] == [4, 2]
-
-
-# -- projections, and reads by key ----------------------------------------------------------------
 
 
 PROJECTIONS = {
@@ -219,9 +210,6 @@ def test_transactions_read_rows_at_one_instant(store):
     assert answer == {"Responses": [{"Item": ROWS[1]}, {}]}
     for parts in ([there, there], []):
         assert store("TransactGetItems", TransactItems=parts) == (INVALID, None)
-
-
-# -- rows of indexes ------------------------------------------------------------------------------
 
 
 def test_rows_that_do_not_fit_an_index(store):

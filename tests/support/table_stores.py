@@ -5,12 +5,14 @@ import uuid
 from functools import cache
 
 import boto3
+import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from dev.simulation.answers import BYWAYS, response_of
 from dev.simulation.table import Refusal, Tables
 from dev.simulation.values import SETS
+from pynamodb_mutex.testing import use
 
 
 def keys(names):
@@ -118,3 +120,17 @@ def client_of(endpoint):
     # what botocore refuses by itself, DynamoDB is to refuse
     config = Config(parameter_validation=False)
     return boto3.client("dynamodb", endpoint_url=endpoint, config=config)
+
+
+def stores(*names):
+    """Return a fixture: the table in memory and engines, by their names."""
+
+    @pytest.fixture(params=names)
+    def store(request):
+        if request.param == "memory":
+            yield Store(request.module)
+            return
+        with use(request.getfixturevalue(f"{request.param}_engine")) as engine:
+            yield Store(request.module, client_of(engine.endpoint_url)._make_api_call)
+
+    return store

@@ -3,9 +3,11 @@
 import boto3
 import pytest
 from botocore.config import Config
-from table_stores import Store, client_of
+from table_stores import stores
 
 from pynamodb_mutex.testing import embedded_dynamodb, use
+
+store = stores("memory", "embedded", "local")
 
 
 @pytest.fixture(scope="session")
@@ -29,13 +31,3 @@ def dynamodb(request):
         client = boto3.client("dynamodb", config=config)
     yield client
     client.close()
-
-
-@pytest.fixture(params=["memory", "embedded", "local"])
-def store(request):
-    """The table in memory, and the two engines."""
-    if request.param == "memory":
-        yield Store(request.module)
-        return
-    with use(request.getfixturevalue(f"{request.param}_engine")) as engine:
-        yield Store(request.module, client_of(engine.endpoint_url)._make_api_call)

@@ -172,9 +172,6 @@ def test_time_to_live_is_not_set_twice(store):
     assert message(False) == "TimeToLive is already disabled"
 
 
-# -- what takes ten minutes ------------------------------------------------------------------------
-
-
 def test_request_tokens_are_forgotten_after_ten_minutes():
     # slow to import
     from werkzeug.test import EnvironBuilder

@@ -63,9 +63,6 @@ def invalid(store, text, *parameters, **options):
     return error["Message"]
 
 
-# -- one statement ---------------------------------------------------------------------------------
-
-
 def test_renewal_reports_what_it_set_and_a_refused_one_the_row(store):
     renewal = (
         'SET "expires_at"=? SET "lease"=? SET "ttl"=? WHERE "k"=? AND "token"=? AND "version"=? '
@@ -231,9 +228,6 @@ def test_what_is_missing_or_left_over(store):
     assert stands(store, row) == row
     assert run(store, BY_KEY, 2, "row", 3) == {}
     assert stands(store, row)["n"] == n(2)
-
-
-# -- several statements ----------------------------------------------------------------------------
 
 
 def test_each_statement_has_its_own_answer(store):

@@ -24,9 +24,6 @@ from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere, us
 real = pytest.mark.real("embedded")
 
 
-# -- the clock ----------------------------------------------------------------------------------
-
-
 def test_fake_clock_stands_until_it_is_moved_and_clocks_nest():
     with FakeClock() as clock:
         start = local_clock().now()
@@ -117,9 +114,6 @@ def test_leases_renewals_and_waits_go_by_the_fake_clock(table, fake_clock):
         assert not waiting.done()
         until(lambda: fake_clock.advance(60) or waiting.done())
         assert waiting.result(60) is False
-
-
-# -- claims of others ---------------------------------------------------------------------------
 
 
 @pytest.mark.real
@@ -223,9 +217,6 @@ def test_expire_and_held_elsewhere_take_rows(model):
             call("a", model=Model)
 
 
-# -- engines ------------------------------------------------------------------------------------
-
-
 @real
 def test_use_forgets_what_was_known_of_another_endpoint(engine, table):
     nowhere = Engine("external", "http://127.0.0.1:9")
@@ -243,8 +234,6 @@ def test_use_forgets_what_was_known_of_another_endpoint(engine, table):
         mutex.acquire()
     assert not Mutex.for_key("a").locked()
 
-
-# -- fixtures -----------------------------------------------------------------------------------
 
 SUITE = """
 import os

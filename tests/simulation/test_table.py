@@ -3,10 +3,9 @@
 Sizes, and the words of a refusal, are those of DynamoDB as far as anybody reads them.
 """
 
-import re
 
 import pytest
-from table_stores import INVALID, KEY, REFUSED, SCHEMA, Store, n, s, value_of, valued
+from table_stores import INVALID, KEY, REFUSED, SCHEMA, Store, n, s, valued
 
 from dev.simulation.values import Refusal, canonical, size_of
 
@@ -323,56 +322,7 @@ def test_rows_named_twice_and_too_few_or_too_many(store):
         assert transact(store, *parts) == (INVALID, None)
 
 
-def execute(store, *texts):
-    """Run statements, each from the table's name on; what their placeholders stand for becomes parameters."""
-    requests = []
-    for text in texts:
-        parameters = [value_of(name, VALUES) for name in re.findall(r":(\w+)", text)]
-        statement = f'UPDATE "{store.name}" ' + re.sub(r":\w+", "?", text)
-        request = {"Statement": statement, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-        requests.append(request | ({"Parameters": parameters} if parameters else {}))
-    answer = store("BatchExecuteStatement", Statements=requests)
-    return answer["Responses"] if isinstance(answer, dict) else answer
-
-
-SETTING = "SET nn = :2 WHERE kk = :key AND nn < :2"
-STATEMENTS = [
-    "SET nn = :2 WHERE kk = :key AND attribute_exists(nn)", "SET nn = :2 WHERE kk = :key AND kk = :key",
-    "SET nn = :2 WHERE kk = :key AND (st = :empty OR nn = :n)",
-    "SET nn = :2 WHERE kk = :key AND NOT begins_with(st, :x)",
-    "SET nn = nn + :2 REMOVE ll WHERE kk = :key", 'SET nn = :2, "new" = :2 WHERE kk = :key AND gone <> :1',
-]  # fmt: skip
-INVALID_STATEMENTS = [
-    "SET nn = :2 WHERE kk = :key OR nn = :1",
-    "SET nn = :2 WHERE kk = :1", "SET nn = :2 WHERE kk = :empty", "SET nn = :2 WHERE kk = ?",
-    "SET kk = :new WHERE kk = :key", "SET nn = gone WHERE kk = :key",
-    "SET nn = :2 WHERE kk = :key AND attribute_exists nn",
-    "SET nn = :2 WHERE kk = :key AND nn < :true", "nonsense", "SET st = :large WHERE kk = :key",
-]  # fmt: skip
-
-
-def test_statements_that_the_embedded_engine_does_not_know(store):
-    for text in STATEMENTS:
-        store("PutItem", Item=ITEM)
-        assert execute(store, text) == [{"TableName": store.name}], text
-        assert get(store) != ITEM
-    store("PutItem", Item=ITEM)
-    for text in INVALID_STATEMENTS:
-        (answer,) = execute(store, text)
-        assert answer["Error"]["Code"] == "ValidationError", text
-    # a value that is none refuses all
-    texts = ["SET nn = :7 WHERE kk = :key", "SET nn = :nan WHERE kk = :other"]
-    assert execute(store, *texts) == (INVALID, None)
-    assert get(store) == ITEM
-
-
 # -- where DynamoDB Local differs from Amazon's documentation, and what cannot be seen there -------
-
-
-def test_statements_name_each_row_once(memory):
-    """DynamoDB Local says so only when it has written them."""
-    assert execute(memory, SETTING, SETTING) == execute(memory) == (INVALID, None)
-    assert get(memory) == ITEM
 
 
 def test_updates_that_do_not_fit_cancel_a_transaction(memory):

@@ -219,24 +219,6 @@ OPTIONS = {name: value for name, value in OPTIONS.items() if name in _MEMBERS.me
 assert len(OPTIONS) >= 5
 
 
-@pytest.fixture
-def made_already(fresh, wire):
-    """A table that is there already, for engines do not know each option."""
-    fresh.create_table()
-    wire.sent.clear()
-    wire.answer("CreateTable", partial(refused, "ResourceInUseException"), 2)
-    return fresh
-
-
-def test_every_option_goes_out_under_its_name(made_already, wire):
-    made_already.create_table(**OPTIONS)
-    (request,) = wire.sent["CreateTable"]
-    assert {name: request[name] for name in OPTIONS} == OPTIONS
-    assert request["BillingMode"] == "PAY_PER_REQUEST"
-    own = {"TableName", "AttributeDefinitions", "KeySchema", "BillingMode"}
-    assert set(request) == {*OPTIONS, *own}
-
-
 PROVISIONED = {"ProvisionedThroughput": {"ReadCapacityUnits": 3, "WriteCapacityUnits": 2}}
 
 
@@ -249,19 +231,26 @@ def test_options_that_engines_know_reach_the_table(fresh):
     assert {name: table[name] for name in options} == options
 
 
-def test_options_come_from_meta_unless_the_caller_gives_them(made_already, wire):
-    settings = {"table_name": made_already.Meta.table_name, "billing_mode": "PROVISIONED"}
+def test_options_go_out_under_their_names_from_the_caller_or_from_meta(fresh, wire):
+    fresh.create_table()
+    wire.sent.clear()
+    # as if the table were there already: engines do not know each option
+    wire.answer("CreateTable", partial(refused, "ResourceInUseException"), 3)
+    fresh.create_table(**OPTIONS)
+    settings = {"table_name": fresh.Meta.table_name, "billing_mode": "PROVISIONED"}
     settings |= {"read_capacity_units": 3, "write_capacity_units": 2}
     settings |= {"tags": {"team": "locks", "stage": "dev"}, "stream_view_type": "NEW_IMAGE"}
-    expected = PROVISIONED | {"BillingMode": "PROVISIONED"}
-    expected["Tags"] = [{"Key": "team", "Value": "locks"}, {"Key": "stage", "Value": "dev"}]
-    expected["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
     model = type("Configured", (LockItem,), {"Meta": type("Meta", (), settings)})
     model.create_table()
     given = {"Tags": [{"Key": "a", "Value": "b"}]}
     model.create_table(**given)
-    requests = [{name: request[name] for name in expected} for request in wire.sent["CreateTable"]]
-    assert requests == [expected, expected | given]
+    expected = PROVISIONED | {"BillingMode": "PROVISIONED"}
+    expected["Tags"] = [{"Key": "team", "Value": "locks"}, {"Key": "stage", "Value": "dev"}]
+    expected["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
+    first, *requests = wire.sent["CreateTable"]
+    own = {name: first.pop(name) for name in ("TableName", "AttributeDefinitions", "KeySchema")}
+    assert first == OPTIONS | {"BillingMode": "PAY_PER_REQUEST"}
+    assert requests == [own | expected, own | expected | given]
 
 
 @pytest.mark.real

@@ -3,7 +3,6 @@
 Sizes, and the words of a refusal, are those of DynamoDB as far as anybody reads them.
 """
 
-
 import pytest
 from table_stores import INVALID, KEY, REFUSED, SCHEMA, Store, n, s, valued
 
@@ -241,11 +240,12 @@ def test_values_and_keys_that_are_none(store):
 
 def test_refusals_about_tables(store):
     name = {"TableName": "no-such-table"}
-    putting = {"Put": {**name, "Item": KEY}}
-    for operation in ("DescribeTable", "DescribeTimeToLive", "DeleteTable"):
-        assert store(operation, **name)[0] == NO_TABLE
-    assert store("BatchGetItem", RequestItems={"no-such-table": {"Keys": [KEY]}})[0] == NO_TABLE
-    assert store("TransactWriteItems", TransactItems=[putting])[0] == NO_TABLE
+    for operation, request in {
+        **dict.fromkeys(("DescribeTable", "DescribeTimeToLive", "DeleteTable"), name),
+        "BatchGetItem": {"RequestItems": {"no-such-table": {"Keys": [KEY]}}},
+        "TransactWriteItems": {"TransactItems": [{"Put": {**name, "Item": KEY}}]},
+    }.items():
+        assert store(operation, **request)[0] == NO_TABLE
     assert store("CreateTable", **SCHEMA)[0] == "ResourceInUseException"
     ttl = {"TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True}}
     store("UpdateTimeToLive", **ttl)
@@ -286,10 +286,8 @@ def test_transactions_write_all_or_nothing_and_say_why(store):
     assert refused == (CANCELLED, ["None", "ConditionalCheckFailed", "None"])
     assert (get(store, "a"), get(store, "b")) == (None, None)
     wrong = {"Put": {"TableName": store.name, "Item": {"kk": n(1)}}}
-    assert transact(store, wrong, deleting) == (
-        CANCELLED,
-        ["ValidationError", "ConditionalCheckFailed"],
-    )
+    reasons = ["ValidationError", "ConditionalCheckFailed"]
+    assert transact(store, wrong, deleting) == (CANCELLED, reasons)
     assert store.message == (
         "Transaction cancelled, please refer cancellation reasons for specific reasons "
         "[ValidationError, ConditionalCheckFailed]"
@@ -309,14 +307,13 @@ def test_batches_write_each_row_for_itself(store):
 
 def test_rows_named_twice_and_too_few_or_too_many(store):
     keys = [{"kk": s(f"row {number}")} for number in range(101)]
-    for some in ([], [KEY, KEY], keys):
-        asked = {"RequestItems": {store.name: {"Keys": some}}}
-        assert store("BatchGetItem", **asked) == (INVALID, None)
     twice = [{"DeleteRequest": {"Key": KEY}}, {"PutRequest": {"Item": KEY}}]
-    for writes in [twice, [{"DeleteRequest": {"Key": key}} for key in keys[:26]]]:
-        assert store("BatchWriteItem", RequestItems={store.name: writes}) == (INVALID, None)
-    for operation in ("BatchGetItem", "BatchWriteItem"):
-        assert store(operation, RequestItems={}) == (INVALID, None)
+    for operation, requests in {
+        "BatchGetItem": [{"Keys": []}, {"Keys": [KEY, KEY]}, {"Keys": keys}],
+        "BatchWriteItem": [twice, [{"DeleteRequest": {"Key": key}} for key in keys[:26]]],
+    }.items():
+        for asked in ({}, *({store.name: request} for request in requests)):
+            assert store(operation, RequestItems=asked) == (INVALID, None)
     twice = [part(store, "Put", "a"), part(store, "Delete", "a")]
     for parts in [twice, [part(store, "Put", key["kk"]["S"]) for key in keys]]:
         assert transact(store, *parts) == (INVALID, None)
@@ -325,14 +322,11 @@ def test_rows_named_twice_and_too_few_or_too_many(store):
 # -- where DynamoDB Local differs from Amazon's documentation, and what cannot be seen there -------
 
 
-def test_updates_that_do_not_fit_cancel_a_transaction(memory):
-    """DynamoDB Local refuses the request, but Amazon documents a reason for each part."""
+def test_cancelled_transactions_say_why_and_show_the_rows_if_asked(memory):
+    # DynamoDB Local refuses the request, but Amazon documents a reason for each part
     unfit = part(memory, "Update", "key", UpdateExpression="SET nn = gone")
     refused = transact(memory, part(memory, "Put", "a"), unfit)
     assert refused == (CANCELLED, ["None", "ValidationError"])
-
-
-def test_cancelled_transactions_show_the_rows_if_asked(memory):
     asked = part(memory, "Put", "key", **NOT_THERE, ReturnValuesOnConditionCheckFailure="ALL_OLD")
     items = [asked, part(memory, "Delete", "gone", **THERE)]
     with pytest.raises(Refusal) as raised:

@@ -46,46 +46,36 @@ def wire(monkeypatch):
     return SimpleNamespace(sent=sent, answer=answer)
 
 
-def client():
-    return LockItem._get_connection().connection.client
-
-
-def described():
-    return client().describe_table(TableName=LockItem.Meta.table_name)["Table"]
-
-
-def ttl():
-    name = LockItem.Meta.table_name
-    return client().describe_time_to_live(TableName=name)["TimeToLiveDescription"]
+def ask(operation, **more):
+    """Send a request about the table."""
+    client = LockItem._get_connection().connection.client
+    return client._make_api_call(operation, {"TableName": LockItem.Meta.table_name, **more})
 
 
 def created(fresh, **options):
     """Create the table, and see that its TTL is enabled."""
     fresh.create_table(**options)
-    assert ttl() == {"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}
+    ttl = ask("DescribeTimeToLive")["TimeToLiveDescription"]
+    assert ttl == {"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}
 
 
 @pytest.mark.real
 def test_it_creates_an_on_demand_table_with_its_ttl(fresh):
     created(fresh)
-    table = described()
+    table = ask("DescribeTable")["Table"]
     assert table["TableStatus"] == "ACTIVE"
     assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
     assert table["KeySchema"] == [{"AttributeName": "key", "KeyType": "HASH"}]
 
 
-def test_the_second_call_changes_nothing(fresh, wire):
-    fresh.create_table()
+def test_further_calls_also_at_once_change_nothing(fresh, wire, pool):
+    list(pool.map(lambda _: created(fresh), range(4)))
+    wire.sent.clear()
     with Mutex.for_key("a") as mutex:
         created(fresh)
         created(fresh, wait=False)
         assert mutex.locked()
-    assert len(wire.sent["UpdateTimeToLive"]) == 1
-
-
-def test_many_may_call_it_at_once(fresh, pool):
-    for call in [pool.submit(created, fresh) for _ in range(4)]:
-        call.result(60)
+    assert wire.sent["UpdateTimeToLive"] == []
 
 
 @pytest.mark.real("embedded")
@@ -115,9 +105,13 @@ def refused(code, _):
 not_found = partial(refused, "ResourceNotFoundException")
 
 
-@pytest.mark.parametrize("not_yet", [creating, not_found])
+@pytest.mark.parametrize(
+    ("not_yet", "message"), [(creating, "still CREATING"), (not_found, "could not be created")]
+)
 @pytest.mark.parametrize("by_another", [False, True])
-def test_table_that_is_being_created_is_waited_for(fresh, wire, not_yet, by_another):
+def test_table_that_is_being_created_is_waited_for_but_not_for_ever(
+    fresh, wire, not_yet, message, by_another
+):
     if by_another:
         fresh.create_table(wait=False)
         wire.sent.clear()
@@ -125,31 +119,21 @@ def test_table_that_is_being_created_is_waited_for(fresh, wire, not_yet, by_anot
     created(fresh)
     assert len(wire.sent["DescribeTable"]) == 3
     assert len(wire.sent["CreateTable"]) == 1
-
-
-def test_without_waiting_ttl_comes_with_a_later_call(fresh, wire):
-    wire.answer("DescribeTable", creating)
-    fresh.create_table(wait=False)
-    assert wire.sent["UpdateTimeToLive"] == []
-    created(fresh, wait=False)
-
-
-@pytest.mark.parametrize(
-    ("not_yet", "message"), [(creating, "still CREATING"), (not_found, "could not be created")]
-)
-def test_it_does_not_wait_for_ever(fresh, wire, not_yet, message):
     wire.answer("DescribeTable", not_yet, 10_000)
     with pytest.raises(TableError, match=message):
         fresh.create_table()
 
 
-@pytest.mark.parametrize(("status", "updates"), [("DISABLED", 2), ("ENABLING", 1)])
-def test_ttl_that_another_enables_meanwhile_is_fine(fresh, wire, status, updates):
-    fresh.create_table()
-    shown = {"TimeToLiveStatus": status, "AttributeName": "ttl"}
-    wire.answer("DescribeTimeToLive", lambda _: {"TimeToLiveDescription": shown})
-    fresh.create_table()
-    assert len(wire.sent["UpdateTimeToLive"]) == updates
+def test_ttl_may_come_with_a_later_call_or_by_another(fresh, wire):
+    wire.answer("DescribeTable", creating)
+    fresh.create_table(wait=False)
+    assert wire.sent["UpdateTimeToLive"] == []
+    created(fresh, wait=False)
+    for status, updates in ("DISABLED", 2), ("ENABLING", 2):
+        shown = {"TimeToLiveStatus": status, "AttributeName": "ttl"}
+        wire.answer("DescribeTimeToLive", lambda _, shown=shown: {"TimeToLiveDescription": shown})
+        fresh.create_table()
+        assert len(wire.sent["UpdateTimeToLive"]) == updates
 
 
 @pytest.mark.parametrize("operation", ["CreateTable", "DescribeTable", "UpdateTimeToLive"])
@@ -163,68 +147,59 @@ def test_a_refusal_is_a_table_error_with_its_cause(fresh, wire, operation):
 
 @pytest.mark.real
 def test_table_with_ttl_on_another_attribute_is_an_error(fresh):
-    create_plain_table(client(), fresh.Meta.table_name, {"key": "S"})
-    client().update_time_to_live(
-        TableName=fresh.Meta.table_name,
-        TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires"},
+    create_plain_table(
+        LockItem._get_connection().connection.client, fresh.Meta.table_name, {"key": "S"}
     )
+    ttl = {"Enabled": True, "AttributeName": "expires"}
+    ask("UpdateTimeToLive", TimeToLiveSpecification=ttl)
     with pytest.raises(TableError, match=r"'expires', not on 'ttl'"):
         fresh.create_table()
 
 
-@pytest.mark.parametrize(
-    ("keys", "found"),
-    [
-        ({"key": "N"}, "hash key 'key' (N)"),
-        ({"key": "S", "number": "N"}, "hash key 'key' (S), range key 'number' (N)"),
-    ],
-)
-def test_table_with_other_keys_is_an_error(fresh, keys, found):
-    create_plain_table(client(), fresh.Meta.table_name, keys)
-    message = re.escape(f"exists with other keys: {found}, not hash key 'key' (S)")
+@pytest.mark.parametrize("keys", [{"key": "N"}, {"key": "S", "number": "N"}])
+def test_table_with_other_keys_is_an_error(fresh, keys):
+    create_plain_table(LockItem._get_connection().connection.client, fresh.Meta.table_name, keys)
+    found = ", range key 'number' (N)" if "number" in keys else ""
+    message = (
+        f"exists with other keys: hash key 'key' ({keys['key']}){found}, not hash key 'key' (S)"
+    )
     for wait in (True, False):
-        with pytest.raises(TableError, match=message):
+        with pytest.raises(TableError, match=re.escape(message)):
             fresh.create_table(wait=wait)
     # nor was anything else done to it
-    assert ttl()["TimeToLiveStatus"] == "DISABLED"
+    assert ask("DescribeTimeToLive")["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED"
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("billing_mode", "BillingMode"),
-        ("read_capacity_units", "ProvisionedThroughput"),
-        ("write_capacity_units", "ProvisionedThroughput"),
-        ("tags", "Tags"),
-        ("stream_view_type", "StreamSpecification"),
-        *((name, None) for name in ("BilingMode", "ignore_update_ttl_errors")),
-        *((name, None) for name in ("TableName", "KeySchema", "AttributeDefinitions")),
-    ],
-)
-def test_an_unknown_option_is_refused_and_the_known_ones_are_reported(fresh, wire, name, hint):
-    with pytest.raises(TypeError, match=name) as caught:
-        fresh.create_table(**{name: 5})
-    told = str(caught.value)
-    assert all(option in told for option in (*OPTIONS, "BillingMode"))
-    assert (f"boto3 calls it {hint}" in told) == (hint is not None)
-    assert not wire.sent
+HINTS = {
+    "billing_mode": "BillingMode",
+    "read_capacity_units": "ProvisionedThroughput",
+    "write_capacity_units": "ProvisionedThroughput",
+    "tags": "Tags",
+    "stream_view_type": "StreamSpecification",
+    **dict.fromkeys(("BilingMode", "ignore_update_ttl_errors", "TableName", "KeySchema")),
+    "AttributeDefinitions": None,
+}
+WRONG = [
+    ("DeletionProtectionEnabled", "yes"),
+    ("Tags", {"a": "b"}),
+    ("Tags", [{"key": "a"}]),
+    ("ProvisionedThroughput", {"ReadCapacityUnits": "many", "WriteCapacityUnits": 1}),
+    ("ProvisionedThroughput", {"ReadCapacityUnits": 1}),
+    ("StreamSpecification", {"StreamEnabled": True, "StreamView": "NEW_IMAGE"}),
+    ("BillingMode", None),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("DeletionProtectionEnabled", "yes"),
-        ("Tags", {"a": "b"}),
-        ("Tags", [{"key": "a"}]),
-        ("ProvisionedThroughput", {"ReadCapacityUnits": "many", "WriteCapacityUnits": 1}),
-        ("ProvisionedThroughput", {"ReadCapacityUnits": 1}),
-        ("StreamSpecification", {"StreamEnabled": True, "StreamView": "NEW_IMAGE"}),
-        ("BillingMode", None),
-    ],
-)
-def test_a_value_that_create_table_would_not_take_is_refused(fresh, wire, name, value):
-    with pytest.raises(ValueError, match="create_table"):
-        fresh.create_table(**{name: value})
+def test_unknown_options_and_values_are_refused_and_the_known_ones_are_reported(fresh, wire):
+    for name, hint in HINTS.items():
+        with pytest.raises(TypeError, match=name) as caught:
+            fresh.create_table(**{name: 5})
+        told = str(caught.value)
+        assert all(option in told for option in (*OPTIONS, "BillingMode"))
+        assert (f"boto3 calls it {hint}" in told) == (hint is not None)
+    for name, value in WRONG:
+        with pytest.raises(ValueError, match="create_table"):
+            fresh.create_table(**{name: value})
     assert not wire.sent
 
 
@@ -244,49 +219,38 @@ OPTIONS = {name: value for name, value in OPTIONS.items() if name in _MEMBERS.me
 assert len(OPTIONS) >= 5
 
 
-def made_already(fresh, wire):
-    """Let the table be there already: engines do not know each option."""
-    fresh.create_table()
-    wire.sent.clear()
-    wire.answer("CreateTable", partial(refused, "ResourceInUseException"), 2)
-
-
-def test_every_option_goes_out_under_its_name(fresh, wire):
-    made_already(fresh, wire)
-    fresh.create_table(**OPTIONS)
-    (request,) = wire.sent["CreateTable"]
-    assert {name: request[name] for name in OPTIONS} == OPTIONS
-    assert request["BillingMode"] == "PAY_PER_REQUEST"
-    own = {"TableName", "AttributeDefinitions", "KeySchema", "BillingMode"}
-    assert set(request) == {*OPTIONS, *own}
-
-
 PROVISIONED = {"ProvisionedThroughput": {"ReadCapacityUnits": 3, "WriteCapacityUnits": 2}}
 
 
 @pytest.mark.real
 def test_options_that_engines_know_reach_the_table(fresh):
     options = {name: OPTIONS[name] for name in ("StreamSpecification", "DeletionProtectionEnabled")}
-    fresh.create_table(**PROVISIONED, **options)  # throughput needs no billing mode with it
-    table = described()
+    created(fresh, **PROVISIONED, **options)  # throughput needs no billing mode with it
+    table = ask("DescribeTable")["Table"]
     assert table["ProvisionedThroughput"].items() >= PROVISIONED["ProvisionedThroughput"].items()
     assert {name: table[name] for name in options} == options
 
 
-def test_options_come_from_meta_unless_the_caller_gives_them(fresh, wire):
-    made_already(fresh, wire)
+def test_options_go_out_under_their_names_from_the_caller_or_from_meta(fresh, wire):
+    fresh.create_table()
+    wire.sent.clear()
+    # as if the table were there already: engines do not know each option
+    wire.answer("CreateTable", partial(refused, "ResourceInUseException"), 3)
+    fresh.create_table(**OPTIONS)
     settings = {"table_name": fresh.Meta.table_name, "billing_mode": "PROVISIONED"}
     settings |= {"read_capacity_units": 3, "write_capacity_units": 2}
     settings |= {"tags": {"team": "locks", "stage": "dev"}, "stream_view_type": "NEW_IMAGE"}
-    expected = PROVISIONED | {"BillingMode": "PROVISIONED"}
-    expected["Tags"] = [{"Key": "team", "Value": "locks"}, {"Key": "stage", "Value": "dev"}]
-    expected["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
     model = type("Configured", (LockItem,), {"Meta": type("Meta", (), settings)})
     model.create_table()
     given = {"Tags": [{"Key": "a", "Value": "b"}]}
     model.create_table(**given)
-    requests = [{name: request[name] for name in expected} for request in wire.sent["CreateTable"]]
-    assert requests == [expected, expected | given]
+    expected = PROVISIONED | {"BillingMode": "PROVISIONED"}
+    expected["Tags"] = [{"Key": "team", "Value": "locks"}, {"Key": "stage", "Value": "dev"}]
+    expected["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
+    first, *requests = wire.sent["CreateTable"]
+    own = {name: first.pop(name) for name in ("TableName", "AttributeDefinitions", "KeySchema")}
+    assert first == OPTIONS | {"BillingMode": "PAY_PER_REQUEST"}
+    assert requests == [own | expected, own | expected | given]
 
 
 @pytest.mark.real

@@ -7,12 +7,12 @@ import time
 import pytest
 from driving import send_renewal
 from lock_items import Elsewhere, Wire
+from scene import held
 from stores import store_for
 
 from dev.faultproxy import drop_answer
 from pynamodb_mutex import InvalidRowError, LockItem, Loss, Mutex, MutexLostError, Semaphore
 from pynamodb_mutex._runtime.process import forget_everything
-from pynamodb_mutex.groups import MutexGroup
 from pynamodb_mutex.testing import held_elsewhere
 
 FAR = {"N": "4102444800"}  # the year 2100
@@ -55,43 +55,30 @@ WRONG = {
 ALL = {**NO_LOCKS, **WRONG}
 
 
-def client():
-    return LockItem._get_connection().connection.client
-
-
 def put(attributes, key="odd"):
     row = {"key": {"S": key}, **attributes}
-    client().put_item(TableName=LockItem.Meta.table_name, Item=row)
+    client = LockItem._get_connection().connection.client
+    client.put_item(TableName=LockItem.Meta.table_name, Item=row)
     return row
 
 
 def stands(key="odd"):
     """Return the raw row as it stands in the table."""
-    where = {"TableName": LockItem.Meta.table_name, "Key": {"key": {"S": key}}}
-    return client().get_item(**where, ConsistentRead=True)["Item"]
+    return LockItem._get_connection().get_item(key, consistent_read=True)["Item"]
 
 
 def warm():
     """Let the process know server time, so that an acquisition begins with a write."""
-    with Mutex.for_key("warm"):
-        pass
+    held(Mutex.for_key("warm")).release()
 
 
 def refused(call, attribute, key="odd"):
     """Check that a call is refused, and that its error names the key and the attribute."""
     with pytest.raises(InvalidRowError) as caught:
         call()
-    error = caught.value
-    assert (error.key, error.attribute) == (key, attribute)
+    assert (caught.value.key, caught.value.attribute) == (key, attribute)
     for told in (repr(key), repr(attribute), LockItem.Meta.table_name):
-        assert told in str(error)
-
-
-def lost(call, mutex):
-    """Check that a call shows that the row of a lock was overwritten."""
-    with pytest.raises(MutexLostError) as caught:
-        call(mutex)
-    assert caught.value.loss is mutex.loss is Loss.DELETED
+        assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("odd", ALL)
@@ -121,24 +108,20 @@ def test_fraction_that_the_write_meets_is_given_up(table, sent):
     refused(mutex.acquire, "version")
     # the write adds one to what is there, before anybody knows what that is
     assert sent == ["UpdateItem", "UpdateItem"]
-    assert not mutex.held
-    assert "expires_at" not in stands()
+    assert (mutex.held, "expires_at" in stands()) == (False, False)
 
 
-@pytest.mark.parametrize(
-    ("odd", "message"),
-    [
+def test_error_says_what_the_row_has(table):
+    for odd, message in (
         (
             "row-of-another-application",
             "'token' is missing; it has ('key', 'email'|'email', 'key')",
         ),
         ("end-text", "'expires_at' is not a number of.*: {'S': 'soon'}"),
-    ],
-)
-def test_error_says_what_the_row_has(table, odd, message):
-    put(ALL[odd][0])
-    with pytest.raises(InvalidRowError, match=message):
-        Mutex.for_key("odd").acquire()
+    ):
+        put(ALL[odd][0])
+        with pytest.raises(InvalidRowError, match=message):
+            Mutex.for_key("odd").acquire()
 
 
 def test_waiter_whose_row_turns_odd_stops_waiting(table):
@@ -157,17 +140,17 @@ def test_answer_that_no_dynamodb_gives_is_read_without_a_crash(table, name, numb
         assert (fault.key, fault.attribute) == ("odd" if "key" in row else "?", name)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        TOMBSTONE,
-        {**TOMBSTONE, "writes": {"N": "3"}, "ttl": {"N": "1"}, "data": {"S": "{}"}},
-        {**TOMBSTONE, "version": {"N": "0"}},
-        {**TOMBSTONE, "version": {"N": str(2**63 - 2)}},
-        {**CLAIM, "expires_at": {"N": "1.5"}},
-        {"token": {"S": "theirs"}, "version": {"N": "7"}, "expires_at": {"N": "0"}},
-    ],
-)
+FREE = [
+    TOMBSTONE,
+    {**TOMBSTONE, "writes": {"N": "3"}, "ttl": {"N": "1"}, "data": {"S": "{}"}},
+    {**TOMBSTONE, "version": {"N": "0"}},
+    {**TOMBSTONE, "version": {"N": str(2**63 - 2)}},
+    {**CLAIM, "expires_at": {"N": "1.5"}},
+    {"token": {"S": "theirs"}, "version": {"N": "7"}, "expires_at": {"N": "0"}},
+]
+
+
+@pytest.mark.parametrize("row", FREE)
 def test_lock_that_is_free_is_taken(table, row):
     warm()
     before = int(put(row)["version"]["N"])
@@ -213,13 +196,13 @@ def test_force_whose_answer_is_lost_is_recognised(here, proxy):
     proxy.next(drop_answer(), op="UpdateItem")
     assert here.force_release("odd")
     assert [seen.applied for seen in proxy.of("UpdateItem")] == [True, False]
-    assert Mutex.for_key("odd").acquire(timeout=0)
+    held(Mutex.for_key("odd", timeout=0))
 
 
 @pytest.mark.parametrize("forced_by", [LockItem, Elsewhere])
 def test_holder_whose_broken_row_is_put_right_learns_that_it_was_forced(table, forced_by):
     """At once, if the same process breaks it by force."""
-    mutex = acquired("odd", auto_renew=False)
+    mutex = held(Mutex.for_key("odd", auto_renew=False))
     overwrite("end-text")
     assert forced_by.force_release("odd")
     if forced_by is Elsewhere:
@@ -252,24 +235,15 @@ def test_several_locks_of_which_one_row_is_odd_are_refused(table, sent, odd):
     refused(Semaphore.for_key("gpu", permits=1).acquire, attribute, "gpu#permit-1")
 
 
-OVERWRITTEN = {
-    "row-of-another-application": {"email": {"S": "a@example.com"}},
-    "end-text": {"expires_at": {"S": "soon"}},
-    "version-text": {"version": {"S": "7"}},
-    "token-number": {"token": {"N": "7"}},
-}
-
-
-def acquired(key, **options):
-    mutex = Mutex.for_key(key, **options)
-    assert mutex.acquire()
-    return mutex
+OVERWRITTEN = ["row-of-another-application", "end-text", "version-text", "token-number"]
 
 
 def overwrite(odd, key="odd"):
-    """Overwrite a lock's row, or one attribute in it, while the lock is held."""
-    kept = {} if odd == "row-of-another-application" else stands(key)
-    put({**kept, **OVERWRITTEN[odd], "key": {"S": key}}, key)
+    """Overwrite a lock's row, or the one attribute in it, while the lock is held."""
+    attributes, attribute = ALL[odd]
+    if odd in WRONG:
+        attributes = {**stands(key), attribute: attributes[attribute]}
+    put({**attributes, "key": {"S": key}}, key)
 
 
 def write_in_a_transaction(mutex):
@@ -277,21 +251,24 @@ def write_in_a_transaction(mutex):
         transaction.save(LockItem("another"))
 
 
-@pytest.mark.parametrize(
-    "use",
-    [Mutex.renew, Mutex.release, lambda mutex: mutex.save_data("data"), write_in_a_transaction],
-)
+USES = [Mutex.renew, Mutex.release, lambda mutex: mutex.save_data("data"), write_in_a_transaction]
+
+
+@pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("odd", ["row-of-another-application", "version-text", "token-number"])
 def test_holder_learns_that_its_row_was_overwritten(table, odd, use):
-    mutex = acquired("odd", auto_renew=False)
+    mutex = held(Mutex.for_key("odd", auto_renew=False))
     overwrite(odd)
-    lost(use, mutex)
+    with pytest.raises(MutexLostError) as caught:
+        use(mutex)
+    assert caught.value.loss is mutex.loss is Loss.DELETED
     assert not mutex.held
 
 
 @pytest.mark.parametrize("odd", OVERWRITTEN)
 def test_background_renewal_shows_that_the_row_was_overwritten(table, odd):
-    alone, *together = (acquired(key, lease=120) for key in ("alone", "odd", "a"))
+    keys = ("alone", "odd", "a")
+    alone, *together = (held(Mutex.for_key(key, lease=120)) for key in keys)
     for key in ("alone", "odd"):
         overwrite(odd, key)
     send_renewal(alone._latest)
@@ -304,39 +281,31 @@ def test_background_renewal_shows_that_the_row_was_overwritten(table, odd):
 
 
 def test_group_and_ticket_are_lost_when_a_row_was_overwritten(table):
-    group = Mutex.for_keys(["a", "odd"], auto_renew=False)
-    assert group.acquire()
-    ticket = acquired("given").detach()
-    overwrite("end-text")
-    overwrite("end-text", "given")
-    lost(MutexGroup.renew, group)
-    with pytest.raises(MutexLostError) as caught:
-        Mutex.attach(ticket)
-    assert caught.value.loss is Loss.DELETED
+    group = held(Mutex.for_keys(["a", "odd"], auto_renew=False))
+    ticket = held(Mutex.for_key("given")).detach()
+    for key, use in ("odd", group.renew), ("given", lambda: Mutex.attach(ticket)):
+        overwrite("end-text", key)
+        with pytest.raises(MutexLostError) as caught:
+            use()
+        assert caught.value.loss is Loss.DELETED
+    assert group.loss is Loss.DELETED
+    # but a release puts a row right whose end was overwritten
+    with Mutex.for_key("free", auto_renew=False):
+        overwrite("end-text", "free")
+    held(Mutex.for_key("free", timeout=0))
 
 
-def test_release_puts_a_row_right_whose_end_was_overwritten(table):
-    with Mutex.for_key("odd", auto_renew=False):
-        overwrite("end-text")
-    assert Mutex.for_key("odd").acquire(timeout=0)
-
-
-@pytest.mark.parametrize("written", [{"S": "{no"}, {"N": "7"}, {"M": {}}, {"NULL": True}])
-def test_payload_that_cannot_be_read_is_an_error_of_its_own_but_null_is_none(table, written):
-    put({**TOMBSTONE, "data": written})
-    with Mutex.for_key("odd") as mutex:
-        if "NULL" in written:
-            assert mutex.data is None
-        else:
-            refused(lambda: mutex.data, "data")
-        assert mutex.held
-        mutex.save_data([1])
-        assert mutex.data == [1]
-
-
-def test_number_that_json_has_no_name_for_is_not_saved(table):
-    with Mutex.for_key("odd", data=1) as mutex:
-        with pytest.raises(ValueError, match="JSON, which has no NaN"):
-            mutex.save_data({"rate": float("nan")})
-        assert mutex.data == 1
-    assert stands()["data"] == {"S": "1"}
+def test_payload_that_cannot_be_read_or_saved_is_an_error_of_its_own_but_null_is_none(table):
+    for written in ({"S": "{no"}, {"N": "7"}, {"M": {}}, {"NULL": True}):
+        put({**TOMBSTONE, "data": written})
+        with Mutex.for_key("odd") as mutex:
+            if "NULL" in written:
+                assert mutex.data is None
+            else:
+                refused(lambda mutex=mutex: mutex.data, "data")
+            assert mutex.held
+            mutex.save_data([1])
+            with pytest.raises(ValueError, match="JSON, which has no NaN"):
+                mutex.save_data({"rate": float("nan")})
+            assert mutex.data == [1]
+        assert stands()["data"] == {"S": "[1]"}

@@ -41,27 +41,24 @@ def connection():
     return Connection(region="eu-west-1", host="http://127.0.0.1:9")
 
 
-def test_keys_are_named_as_the_attributes_and_serialized_as_in_a_request():
+def test_keys_are_named_serialized_and_created_as_in_a_request():
     assert (private.hash_key_name(Order), private.range_key_name(Order)) == ("shop", "number")
     assert (private.hash_key_name(Shop), private.range_key_name(Shop)) == ("name", None)
     assert private.serialized_key(Order("a", 1)) == ("a", "1")
     assert private.serialized_key(Shop("a")) == ("a", None)
-
-
-def test_schema_is_what_create_table_is_asked_for():
     schema = private.schema_of(Order)
     keys = {each["AttributeName"]: each["KeyType"] for each in schema["key_schema"]}
-    assert keys == {"s": "HASH", "n": "RANGE"}
     definitions = schema["attribute_definitions"]
     types = {each["AttributeName"]: each["AttributeType"] for each in definitions}
-    assert types == {"s": "S", "n": "N"}
+    assert (keys, types) == ({"s": "HASH", "n": "RANGE"}, {"s": "S", "n": "N"})
 
 
 def test_connection_is_the_models_own_until_it_is_forgotten():
     own = private.connection_of(Order)
     assert own is private.connection_of(Order)
-    assert own.table_name == "orders"
-    assert own.connection.host == "http://127.0.0.1:9"
+    assert (own.table_name, own.connection.host) == ("orders", "http://127.0.0.1:9")
+    assert private.access_key_of(own.connection) == "model's"
+    assert private.access_key_of(Connection(region="eu-west-1")) is None
     private.forget_connection(Order)
     assert private.connection_of(Order) is not own
 
@@ -73,8 +70,8 @@ def test_connection_is_the_models_own_until_it_is_forgotten():
             host = None
 
     private.forget_connection(Copy)
-    assert private.connection_of(Copy).connection.region == "us-east-1"
-    assert private.connection_of(Order).connection.region == "eu-west-1"
+    regions = [private.connection_of(model).connection.region for model in (Copy, Order)]
+    assert regions == ["us-east-1", "eu-west-1"]
 
 
 @pytest.mark.parametrize(("is_left_alone", "attempts"), [(False, 1), (True, 4)])
@@ -88,18 +85,10 @@ def test_client_makes_one_attempt_whatever_the_settings_say(monkeypatch, is_left
     assert config.retries["total_max_attempts"] == attempts
 
 
-def test_access_key_is_the_models():
-    assert private.access_key_of(private.connection_of(Order).connection) == "model's"
-    assert private.access_key_of(Connection(region="eu-west-1")) is None
-
-
 def test_version_condition_adds_the_next_version_to_a_put_and_to_an_update():
-    row = Order("a", 1, version=3)
-    attributes = {}
+    row, attributes, actions = Order("a", 1, version=3), {}, []
     condition = private.version_condition(row, attributes, None)
-    assert str(condition) == "v = {'N': '3'}"
-    assert attributes == {"v": {"N": "4"}}
-    actions = []
+    assert (str(condition), attributes) == ("v = {'N': '3'}", {"v": {"N": "4"}})
     private.version_condition(row, None, actions)
     assert [str(action) for action in actions] == ["v {'N': '1'}"]
     assert str(private.version_condition(Order("a", 1), {}, None)) == "attribute_not_exists (v)"
@@ -130,28 +119,23 @@ def test_options_are_what_the_caller_asked_to_be_shown(connection):
     assert private.options_of(TransactWrite(connection=connection, **options)) == shown
 
 
-def test_versions_of_instances_follow_an_applied_transaction(connection):
-    transaction = TransactWrite(connection=connection)
-    new, old = Order("a", 1), Order("a", 2, version=5)
-    transaction.save(new)
-    transaction.save(old)
-    private.update_local_versions(transaction)
-    assert (new.version, old.version) == (1, 6)
-
-
-def test_commit_that_is_put_in_place_commits_each_transaction(connection):
+def test_commit_that_is_put_in_place_commits_each_transaction_and_versions_follow(connection):
     committed = []
 
     def commit(transaction):
         committed.append(transaction)
 
     before = private.replace_commit(TransactWrite, commit)
+    new, old = Order("a", 1), Order("a", 2, version=5)
     try:
         with TransactWrite(connection=connection) as transaction:
-            transaction.save(Order("a", 1))
+            transaction.save(new)
+            transaction.save(old)
         assert committed == [transaction]
     finally:
         assert private.replace_commit(TransactWrite, before) is commit
+    private.update_local_versions(transaction)
+    assert (new.version, old.version) == (1, 6)
 
 
 def test_each_function_has_a_test():
@@ -163,22 +147,14 @@ def test_each_function_has_a_test():
 
 
 def test_private_names_of_pynamodb_are_in_that_module_alone():
-    names = {
-        node.attr
-        for node in ast.walk(ast.parse(inspect.getsource(private)))
+    own = Path(inspect.getfile(private))
+    found = {
+        (node.attr, path)
+        for path in own.parents[1].rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr.startswith("_")
     }
     # our own modules have connections too
-    names -= {"_connection"}
+    names = {name for name, path in found if path == own} - {"_connection"}
     assert len(names) >= 14
-    own = Path(inspect.getfile(private))
-    package = own.parents[1]
-    others = {path: path.read_text() for path in package.rglob("*.py") if path != own}
-    elsewhere = [
-        f"{path.relative_to(package)}: {node.attr}"
-        for path, text in others.items()
-        if any(name in text for name in names)
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Attribute) and node.attr in names
-    ]
-    assert elsewhere == []
+    assert [each for each in found if each[0] in names and each[1] != own] == []

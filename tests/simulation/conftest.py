@@ -4,11 +4,12 @@ A file whose tests have a `store` fills it by `fill`, and says in VALUES what pl
 """
 
 import pytest
-from table_stores import Store, client_of
+from table_stores import Store, stores
 
 from dev.simulation.schedule import Lock
 from pynamodb_mutex._dynamodb import connection
-from pynamodb_mutex.testing import use
+
+store = stores("memory", "local")
 
 
 @pytest.fixture(autouse=True)
@@ -22,14 +23,3 @@ def timeouts_as_they_ship(monkeypatch):
 def memory(request):
     """The table in memory."""
     return Store(request.module)
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request):
-    """The table in memory, and DynamoDB Local."""
-    if request.param == "memory":
-        yield Store(request.module)
-        return
-    engine = request.getfixturevalue("local_engine")
-    with use(engine):
-        yield Store(request.module, client_of(engine.endpoint_url)._make_api_call)

@@ -1,6 +1,5 @@
 """What the simulated DynamoDB answered is what DynamoDB Local answers to the same requests."""
 
-import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -13,6 +12,7 @@ from pynamodb.indexes import GlobalSecondaryIndex, IncludeProjection
 from pynamodb.models import Model
 from pynamodb.transactions import TransactGet, TransactWrite
 from row_tables import created, meta
+from scene import held
 from subject_fixtures import subject, written
 from subjects import LOSSES
 from table_stores import SCHEMA
@@ -29,7 +29,6 @@ __all__ = ["subject", "written"]
 
 @pytest.fixture(scope="module")
 def client(local_engine):
-    """A client of DynamoDB Local."""
     return Client(local_engine.endpoint_url)
 
 
@@ -39,9 +38,6 @@ def requests(client):
     with recorded() as requests:
         yield requests
     replay(client, requests)
-
-
-# -- what the library sends -----------------------------------------------------------------------
 
 
 @pytest.mark.local
@@ -90,10 +86,11 @@ def test_writes_in_every_way_are_answered_as_by_dynamodb_local(requests, written
 def test_writes_without_the_lock_are_answered_as_by_dynamodb_local(requests, any_scene):
     model = any_scene.there
     row = model(any_scene.key, balance=1)
+    update = partial(row.update, actions=[model.balance.add(1)])
     row.save()
-    row.update(actions=[model.balance.add(1)])
+    update()
     locked = any_scene.locked()
-    for write in (row.save, row.delete, partial(row.update, actions=[model.balance.add(1)])):
+    for write in (row.save, row.delete, update):
         with pytest.raises(RowLockedError):
             write()
     locked.save(unlock=True)
@@ -102,19 +99,14 @@ def test_writes_without_the_lock_are_answered_as_by_dynamodb_local(requests, any
 
 
 @pytest.mark.local
-def test_batches_are_answered_as_by_dynamodb_local(requests, table):
-    def work():
+def test_batches_are_answered_as_by_dynamodb_local(requests, table, pool):
+    def work(_):
         for _ in range(3):
             with Mutex.for_key("a", data="x", delete_on_release=True):
                 time.sleep(0.01)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    mutexes = [Mutex.for_key(f"key {n}") for n in range(4)]
-    assert all(mutex.acquire() for mutex in mutexes)
+    list(pool.map(work, range(3)))
+    mutexes = [held(Mutex.for_key(f"key {number}")) for number in range(4)]
     # by hand: what this library does would be noticed in this process
     rows = table._get_connection()
     rows.update_item("key 1", actions=[table.token.set("another's")])
@@ -128,12 +120,7 @@ def test_batches_are_answered_as_by_dynamodb_local(requests, table):
     assert {"BatchExecuteStatement", "DeleteItem", "Scan"} <= {each.operation for each in requests}
 
 
-# -- what PynamoDB sends for models without locks -------------------------------------------------
-
-
 class ByKind(GlobalSecondaryIndex):
-    """Readings of a kind by their value."""
-
     class Meta:
         index_name = "by-kind"
         projection = IncludeProjection(["raw"])
@@ -143,8 +130,6 @@ class ByKind(GlobalSecondaryIndex):
 
 
 class Reading(Model):
-    """Rows with a range key and an index."""
-
     Meta = meta("readings")
 
     place = of.UnicodeAttribute(hash_key=True)
@@ -166,9 +151,8 @@ def test_models_are_answered_as_by_dynamodb_local(requests, engine):
             more = {"kind": "heat" if at % 2 else None, "about": {"by": "me", "depth": {"of": at}}}
             batch.save(Reading("attic", at, value=at / 4, raw=bytes([at]), tags={"a"}, **more))
     found = list(Reading.query("attic", Reading.at > 2, scan_index_forward=False, page_size=2))
-    assert [(each.at, each.raw, each.about["depth"]) for each in found] == [
-        (at, bytes([at]), {"of": at}) for at in (5, 4, 3)
-    ]
+    shown = [(each.at, each.raw, each.about["depth"]) for each in found]
+    assert shown == [(at, bytes([at]), {"of": at}) for at in (5, 4, 3)]
     filtered = Reading.query("attic", filter_condition=Reading.value.between(0.5, 1), limit=1)
     assert [each.at for each in filtered] == [2]
     assert Reading.count("attic", Reading.at.between(2, 4)) == 3
@@ -205,44 +189,36 @@ def test_models_are_answered_as_by_dynamodb_local(requests, engine):
     assert {(each.place, each.at) for each in got} == {("loft", 2), ("attic", 1)}
 
 
-# -- the replay itself ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def some():
+@pytest.mark.local
+def test_replay_compares_all_but_what_need_not_be_equal(client):
     """Some requests of each kind that is compared in a way of its own."""
-    tables = Tables()
+    tables, name = Tables(), {"TableName": "rows"}
     keys = [{"kk": {"S": f"row {number}"}} for number in range(3)]
-    everything = {"rows": {"Keys": keys, "ConsistentRead": True}}
+    everything = {"RequestItems": {"rows": {"Keys": keys, "ConsistentRead": True}}}
+    unfit = {**name, "Key": keys[0], "UpdateExpression": "SET aa = gone"}
+    item = {"kk": {"S": "binary"}, "bb": {"B": b"x"}, "ss": {"BS": [b"y", b"x"]}}
+    updating = {"Statement": 'UPDATE "rows" SET "nn" = ? WHERE "kk" = ? RETURNING ALL NEW *'}
+    updating["Parameters"] = [{"N": "1"}, {"S": "binary"}]
     with recorded() as requests:
-        tables.apply("CreateTable", {"TableName": "rows", **SCHEMA})
+        tables.apply("CreateTable", {**name, **SCHEMA})
         tables.batch_limit = 2
         writes = [{"PutRequest": {"Item": key}} for key in keys]
         tables.apply("BatchWriteItem", {"RequestItems": {"rows": writes}})
-        tables.apply("BatchGetItem", {"RequestItems": everything})
+        tables.apply("BatchGetItem", everything)
         tables.batch_limit = None
-        tables.apply("BatchGetItem", {"RequestItems": everything})
-        tables.apply("Scan", {"TableName": "rows"}, 0)
-        tables.apply("Scan", {"TableName": "rows", "Limit": 1})
-        unfit = {"TableName": "rows", "Key": keys[0], "UpdateExpression": "SET aa = gone"}
+        tables.apply("BatchGetItem", everything)
+        tables.apply("Scan", name, 0)
+        tables.apply("Scan", {**name, "Limit": 1})
         with pytest.raises(Refusal):
             tables.apply("TransactWriteItems", {"TransactItems": [{"Update": unfit}]})
-        item = {"kk": {"S": "binary"}, "bb": {"B": b"x"}, "ss": {"BS": [b"y", b"x"]}}
-        tables.apply("PutItem", {"TableName": "rows", "Item": item})
-        statement = 'UPDATE "rows" SET "nn" = ? WHERE "kk" = ? RETURNING ALL NEW *'
-        updating = {"Statement": statement, "Parameters": [{"N": "1"}, {"S": "binary"}]}
+        tables.apply("PutItem", {**name, "Item": item})
         tables.apply("BatchExecuteStatement", {"Statements": [updating]})
-        tables.apply("GetItem", {"TableName": "rows", "Key": keys[1]})
-    return requests
-
-
-@pytest.mark.local
-def test_replay_compares_all_but_what_need_not_be_equal(client, some):
-    assert len(some) == 10
-    replay(client, some)
-    some[-1] = some[-1]._replace(outcome={})
+        tables.apply("GetItem", {**name, "Key": keys[1]})
+    assert len(requests) == 10
+    replay(client, requests)
+    requests[-1] = requests[-1]._replace(outcome={})
     with pytest.raises(AssertionError, match="GetItem"):
-        replay(client, some)
+        replay(client, requests)
 
 
 def test_recording_has_refusals_and_times():

@@ -3,11 +3,8 @@
 Sizes, and the words of a refusal, are those of DynamoDB as far as anybody reads them.
 """
 
-import re
-import uuid
-
 import pytest
-from table_stores import INVALID, KEY, REFUSED, SCHEMA, Store, n, s, value_of, valued
+from table_stores import INVALID, KEY, REFUSED, SCHEMA, Store, n, s, valued
 
 from dev.simulation.values import Refusal, canonical, size_of
 
@@ -52,8 +49,6 @@ def update(store, text=None, condition=None, **more):
     return store("UpdateItem", **{**request, "Key": KEY, "ReturnValues": "ALL_NEW", **more})
 
 
-# -- conditions -----------------------------------------------------------------------------------
-
 HOLD = [
     "nn = :n", "NOT nn <> :n", "nn >= :n AND nn <= :n", "st <> :n", "gone <> :n", "NOT gone = :n",
     "NOT gone < :n", "NOT st < :n", "size(nn) <> :n", "size(st) > :n AND NOT size(gone) > :n",
@@ -90,15 +85,6 @@ def test_names_may_be_placeholders(store):
     assert answer == {"Attributes": ITEM | {"and": n(1), "with.dots": n(1)}}
     assert update(store, None, "#a = #b AND mm.xx = #a", **names) == answer
 
-
-def test_refusal_shows_the_row_if_asked(store):
-    asked = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    assert update(store, None, "nn = :7", **asked) == (REFUSED, ITEM)
-    asked |= {"Key": {"kk": s("none")}, "ConditionExpression": "attribute_exists(kk)"}
-    assert store("DeleteItem", **asked) == (REFUSED, None)
-
-
-# -- updates --------------------------------------------------------------------------------------
 
 LL, MM = ITEM["ll"]["L"], ITEM["mm"]["M"]
 UPDATES = {
@@ -141,25 +127,27 @@ def test_return_values(store):
         store("PutItem", Item=ITEM)
         assert update(store, text, ReturnValues=which) == expected
     store("PutItem", Item=ITEM)
-    old = {"ReturnValues": "ALL_OLD"}
-    assert store("PutItem", Item={**KEY, "nn": n(2)}, **old) == {"Attributes": ITEM}
-    assert store("DeleteItem", Key=KEY, **old) == {"Attributes": {**KEY, "nn": n(2)}}
+    old, new = {"ReturnValues": "ALL_OLD"}, {**KEY, "nn": n(2)}
+    assert store("PutItem", Item=new, **old) == {"Attributes": ITEM}
+    assert store("DeleteItem", Key=KEY, **old) == {"Attributes": new}
     assert store("DeleteItem", Key=KEY, **old) == {}
-
-
-def test_update_makes_a_row(store):
-    store("DeleteItem", Key=KEY)
+    # an update makes a row
     assert update(store, "SET nn = :2", "attribute_exists(kk)") == (REFUSED, None)
     assert get(store) is None
     assert update(store, "REMOVE nn", ReturnValues="UPDATED_NEW") == {}
     assert get(store) == KEY
 
 
-# -- what is refused ------------------------------------------------------------------------------
-
 INVALID_CONDITIONS = [
-    "nn", "nn =", "nn = :n)", "(nn = :n", "nn ! :n", "nn IN :n", "size(nn", "f(nn)",
-]  # fmt: skip
+    "nn",
+    "nn =",
+    "nn = :n)",
+    "(nn = :n",
+    "nn ! :n",
+    "nn IN :n",
+    "size(nn",
+    "f(nn)",
+]
 OF_KINDS_THAT_DO_NOT_COMPARE = [
     "nn < :true", "nn BETWEEN :true AND :1", "begins_with(st, :1)", "begins_with(:1, :x)",
     "attribute_type(nn, :1)", "size(:1) = :1", "nn < :true OR nn = :1",
@@ -185,9 +173,7 @@ def test_invalid_expressions(store):
         assert store.message.startswith("Invalid ConditionExpression: Incorrect operand type")
     assert [each for each in INVALID_UPDATES if update(store, each) != (INVALID, None)] == []
     assert get(store) == ITEM
-
-
-def test_refusal_comes_before_an_update_that_does_not_fit(store):
+    # a refusal comes before an update that does not fit
     assert update(store, "SET nn = st + :2", "nn = :2") == (REFUSED, None)
     assert update(store, "SET nn = :2, nn = :2", "nn = :2") == (INVALID, None)
 
@@ -254,11 +240,12 @@ def test_values_and_keys_that_are_none(store):
 
 def test_refusals_about_tables(store):
     name = {"TableName": "no-such-table"}
-    putting = {"Put": {**name, "Item": KEY}}
-    for operation in ("DescribeTable", "DescribeTimeToLive", "DeleteTable"):
-        assert store(operation, **name)[0] == NO_TABLE
-    assert store("BatchGetItem", RequestItems={"no-such-table": {"Keys": [KEY]}})[0] == NO_TABLE
-    assert store("TransactWriteItems", TransactItems=[putting])[0] == NO_TABLE
+    for operation, request in {
+        **dict.fromkeys(("DescribeTable", "DescribeTimeToLive", "DeleteTable"), name),
+        "BatchGetItem": {"RequestItems": {"no-such-table": {"Keys": [KEY]}}},
+        "TransactWriteItems": {"TransactItems": [{"Put": {**name, "Item": KEY}}]},
+    }.items():
+        assert store(operation, **request)[0] == NO_TABLE
     assert store("CreateTable", **SCHEMA)[0] == "ResourceInUseException"
     ttl = {"TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True}}
     store("UpdateTimeToLive", **ttl)
@@ -278,8 +265,6 @@ def test_sizes_are_counted_as_by_dynamodb(store):
         assert store("PutItem", Item={**item, "pp": s("x" * (room + 1))}) == (INVALID, None), value
 
 
-# -- several rows ---------------------------------------------------------------------------------
-
 THERE = {"ConditionExpression": "attribute_exists(kk)"}
 NOT_THERE = {"ConditionExpression": "attribute_not_exists(kk)"}
 
@@ -294,51 +279,24 @@ def transact(store, *parts, **more):
     return store("TransactWriteItems", TransactItems=[*parts], **more)
 
 
-def test_transactions_write_all_or_nothing(store):
+def test_transactions_write_all_or_nothing_and_say_why(store):
     removing = part(store, "Update", "b", UpdateExpression="REMOVE xx")
     deleting = part(store, "Delete", "key", **NOT_THERE)
     refused = transact(store, part(store, "Put", "a"), deleting, removing)
     assert refused == (CANCELLED, ["None", "ConditionalCheckFailed", "None"])
     assert (get(store, "a"), get(store, "b")) == (None, None)
-    written = transact(
-        store,
-        part(store, "Put", "a", **NOT_THERE),
-        removing,
-        part(store, "Delete", "key", **THERE),
-        part(store, "ConditionCheck", "c", **NOT_THERE),
-    )
-    assert written == {}
-    found = [get(store, key) for key in ("a", "b", "c", "key")]
-    assert found == [{"kk": s("a")}, {"kk": s("b")}, None, None]
-
-
-def test_cancelled_transactions_say_why(store):
     wrong = {"Put": {"TableName": store.name, "Item": {"kk": n(1)}}}
-    failing = part(store, "Delete", "key", ConditionExpression="attribute_exists(xx)")
-    refused = transact(store, wrong, failing)
-    assert refused == (CANCELLED, ["ValidationError", "ConditionalCheckFailed"])
+    reasons = ["ValidationError", "ConditionalCheckFailed"]
+    assert transact(store, wrong, deleting) == (CANCELLED, reasons)
     assert store.message == (
         "Transaction cancelled, please refer cancellation reasons for specific reasons "
         "[ValidationError, ConditionalCheckFailed]"
     )
-
-
-def test_transactions_are_applied_once_for_each_token(store):
-    token = {"ClientRequestToken": uuid.uuid4().hex}
-    adding = part(store, "Update", "key", UpdateExpression="ADD nn :1")
-    for _ in range(2):
-        assert transact(store, adding, **token) == {}
-    assert get(store)["nn"] == n(2.5)
-    # what is made of the request later is another one
-    adding["Update"]["UpdateExpression"] = "ADD n2 :1"
-    assert transact(store, adding, **token)[0] == "IdempotentParameterMismatchException"
-    # one that was cancelled is looked at anew
-    later = {"ClientRequestToken": uuid.uuid4().hex}
-    putting = part(store, "Put", "a", **THERE)
-    assert transact(store, putting, **later)[0] == CANCELLED
-    store("PutItem", Item={"kk": s("a"), "nn": n(1)})
-    assert transact(store, putting, **later) == {}
-    assert get(store, "a") == {"kk": s("a")}
+    putting, deleting = part(store, "Put", "a", **NOT_THERE), part(store, "Delete", "key", **THERE)
+    checking = part(store, "ConditionCheck", "c", **NOT_THERE)
+    assert transact(store, putting, removing, deleting, checking) == {}
+    found = [get(store, key) for key in ("a", "b", "c", "key")]
+    assert found == [{"kk": s("a")}, {"kk": s("b")}, None, None]
 
 
 def test_batches_write_each_row_for_itself(store):
@@ -349,111 +307,26 @@ def test_batches_write_each_row_for_itself(store):
 
 def test_rows_named_twice_and_too_few_or_too_many(store):
     keys = [{"kk": s(f"row {number}")} for number in range(101)]
-    for asked in [{}, {store.name: {"Keys": []}}, {store.name: {"Keys": [KEY, KEY]}},
-                  {store.name: {"Keys": keys}}]:  # fmt: skip
-        assert store("BatchGetItem", RequestItems=asked) == (INVALID, None)
     twice = [{"DeleteRequest": {"Key": KEY}}, {"PutRequest": {"Item": KEY}}]
-    for writes in [twice, [{"DeleteRequest": {"Key": key}} for key in keys[:26]]]:
-        assert store("BatchWriteItem", RequestItems={store.name: writes}) == (INVALID, None)
-    assert store("BatchWriteItem", RequestItems={}) == (INVALID, None)
+    for operation, requests in {
+        "BatchGetItem": [{"Keys": []}, {"Keys": [KEY, KEY]}, {"Keys": keys}],
+        "BatchWriteItem": [twice, [{"DeleteRequest": {"Key": key}} for key in keys[:26]]],
+    }.items():
+        for asked in ({}, *({store.name: request} for request in requests)):
+            assert store(operation, RequestItems=asked) == (INVALID, None)
     twice = [part(store, "Put", "a"), part(store, "Delete", "a")]
     for parts in [twice, [part(store, "Put", key["kk"]["S"]) for key in keys]]:
         assert transact(store, *parts) == (INVALID, None)
 
 
-# -- PartiQL --------------------------------------------------------------------------------------
+# -- where DynamoDB Local differs from Amazon's documentation, and what cannot be seen there -------
 
 
-def execute(store, *texts):
-    """Run statements, each from the table's name on; what their placeholders stand for becomes parameters."""
-    requests = []
-    for text in texts:
-        parameters = [value_of(name, VALUES) for name in re.findall(r":(\w+)", text)]
-        statement = f'UPDATE "{store.name}" ' + re.sub(r":\w+", "?", text)
-        request = {"Statement": statement, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-        requests.append(request | ({"Parameters": parameters} if parameters else {}))
-    answer = store("BatchExecuteStatement", Statements=requests)
-    return answer["Responses"] if isinstance(answer, dict) else answer
-
-
-SETTING = 'SET "nn" = :2 SET "new" = :x WHERE "kk" = :key AND "st" = :text AND "nn" < :2'
-RETURNING = {
-    "": {},
-    "RETURNING MODIFIED NEW *": {"nn": n(2), "new": s("x")},
-    "RETURNING MODIFIED OLD *": {"nn": n(1.5)},
-    "RETURNING ALL NEW *": ITEM | {"nn": n(2), "new": s("x")},
-}
-STATEMENTS = [
-    "SET nn = :2 WHERE kk = :key AND attribute_exists(nn)", "SET nn = :2 WHERE kk = :key AND kk = :key",
-    "SET nn = :2 WHERE kk = :key AND (st = :empty OR nn = :n)",
-    "SET nn = :2 WHERE kk = :key AND NOT begins_with(st, :x)",
-    "SET nn = nn + :2 REMOVE ll WHERE kk = :key", 'SET nn = :2, "new" = :2 WHERE kk = :key AND gone <> :1',
-]  # fmt: skip
-INVALID_STATEMENTS = [
-    "SET nn = :2 WHERE kk = :key AND kk = :x", "SET nn = :2 WHERE kk = :key OR nn = :1",
-    "SET nn = :2 WHERE kk = :1", "SET nn = :2 WHERE kk = :empty", "SET nn = :2 WHERE kk = ?",
-    "SET nn = :2 WHERE st = :text", "SET kk = :new WHERE kk = :key", "SET nn = gone WHERE kk = :key",
-    "SET nn = :1 SET nn = :2 WHERE kk = :key", "SET nn = :2 WHERE kk = :key AND attribute_exists nn",
-    "SET nn = :2 WHERE kk = :key AND nn < :true", "nonsense", "SET st = :large WHERE kk = :key",
-]  # fmt: skip
-
-
-def test_statements(store):
-    name = {"TableName": store.name}
-    for returning, expected in RETURNING.items():
-        store("PutItem", Item=ITEM)
-        (answer,) = execute(store, f"{SETTING} {returning}")
-        assert answer == name | ({"Item": expected} if expected else {})
-    for text in STATEMENTS:
-        store("PutItem", Item=ITEM)
-        assert execute(store, text) == [name], text
-        assert get(store) != ITEM
-    store("PutItem", Item=ITEM)
-    for text in INVALID_STATEMENTS:
-        (answer,) = execute(store, text)
-        assert answer["Error"]["Code"] == "ValidationError", text
-        assert get(store) == ITEM
-
-
-def test_statements_have_outcomes_of_their_own(store):
-    failed = {"TableName": store.name, "Error": {"Code": "ConditionalCheckFailed"}}
-    answers = execute(store, SETTING, SETTING.replace(":key", ":none"))
-    assert answers == [{"TableName": store.name}, failed]
-    expected = ITEM | {"nn": n(2), "new": s("x")}
-    assert (get(store), get(store, "none")) == (expected, None)
-    (refused,) = execute(store, SETTING)
-    assert refused["Error"] == {"Code": "ConditionalCheckFailed", "Item": expected}
-    # but a value that is none refuses all
-    texts = ["SET nn = :7 WHERE kk = :key", "SET nn = :nan WHERE kk = :other"]
-    assert execute(store, *texts) == (INVALID, None)
-    assert get(store) == expected
-    statement = 'UPDATE "no-such-table" SET nn = ? WHERE kk = ?'
-    request = [{"Statement": statement, "Parameters": [n(1), s("x")]}]
-    (answer,) = store("BatchExecuteStatement", Statements=request)["Responses"]
-    assert answer["Error"]["Code"] == "ResourceNotFound"
-
-
-# -- where DynamoDB Local differs from Amazon's documentation --------------------------------------
-
-
-def test_statements_name_each_row_once(memory):
-    """DynamoDB Local says so only when it has written them."""
-    assert execute(memory, SETTING, SETTING) == (INVALID, None)
-    assert execute(memory) == (INVALID, None)
-    assert get(memory) == ITEM
-
-
-def test_updates_that_do_not_fit_cancel_a_transaction(memory):
-    """DynamoDB Local refuses the request, but Amazon documents a reason for each part."""
+def test_cancelled_transactions_say_why_and_show_the_rows_if_asked(memory):
+    # DynamoDB Local refuses the request, but Amazon documents a reason for each part
     unfit = part(memory, "Update", "key", UpdateExpression="SET nn = gone")
     refused = transact(memory, part(memory, "Put", "a"), unfit)
     assert refused == (CANCELLED, ["None", "ValidationError"])
-
-
-# -- what DynamoDB has not, or cannot be seen there ------------------------------------------------
-
-
-def test_cancelled_transactions_show_the_rows_if_asked(memory):
     asked = part(memory, "Put", "key", **NOT_THERE, ReturnValuesOnConditionCheckFailure="ALL_OLD")
     items = [asked, part(memory, "Delete", "gone", **THERE)]
     with pytest.raises(Refusal) as raised:
@@ -505,6 +378,10 @@ def test_answers_and_requests_are_no_doors_to_the_rows(memory):
 
 def test_what_is_not_known_is_no_refusal_of_dynamodbs(memory):
     asked = {"table": {"Keys": [KEY], "AttributesToGet": ["kk"]}}
+    statements = [
+        "DELETE FROM x", "UPDATE x SET a = 'b' WHERE c = ?", "UPDATE x SET a = 1 WHERE c = ?",
+        "UPDATE x SET a = ? WHERE c IS MISSING",
+    ]  # fmt: skip
     for operation, request in [
         ("ExecuteStatement", {}),
         ("Query", {"KeyConditions": {}}),
@@ -512,15 +389,10 @@ def test_what_is_not_known_is_no_refusal_of_dynamodbs(memory):
         ("GetItem", {"Key": KEY, "AttributesToGet": ["kk"]}),
         ("UpdateItem", {"Key": KEY, "AttributeUpdates": {}}),
         ("BatchGetItem", {"RequestItems": asked}),
+        *(("BatchExecuteStatement", {"Statements": [{"Statement": text}]}) for text in statements),
     ]:
         with pytest.raises(NotImplementedError):
             memory(operation, **request)
-    for text in [
-        "DELETE FROM x", "UPDATE x SET a = 'b' WHERE c = ?", "UPDATE x SET a = 1 WHERE c = ?",
-        "UPDATE x SET a = ? WHERE c IS MISSING",
-    ]:  # fmt: skip
-        with pytest.raises(NotImplementedError):
-            memory("BatchExecuteStatement", Statements=[{"Statement": text}])
 
 
 def test_tables_are_listed_described_updated_and_deleted(memory):

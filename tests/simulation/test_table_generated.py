@@ -20,8 +20,6 @@ from pynamodb_mutex.testing import use
 TABLE = f"generated-{uuid.uuid4().hex}"
 KEYS = ["one", "two", "three"]
 
-# -- values ---------------------------------------------------------------------------------------
-
 
 def of_kind(kind, *contents):
     return st.sampled_from(contents).map(lambda content: {kind: content})
@@ -32,8 +30,8 @@ def sets(kind, *members):
 
 
 def maps(of, least):
-    some = st.dictionaries(st.sampled_from(["xx", "yy"]), of, min_size=least, max_size=2)
-    return some.map(lambda some: {"M": some})
+    names = st.sampled_from(["xx", "yy"])
+    return st.dictionaries(names, of, min_size=least, max_size=2).map(lambda some: {"M": some})
 
 
 def lists(of):
@@ -48,34 +46,20 @@ some_sets = sets("SS", *"xyz") | sets("NS", "1", "2", "3.5")
 flat = scalars | others | some_sets
 # no map in it is empty, for DynamoDB Local leaves out of one in a list that it is one, in answers to PartiQL
 values = flat | lists(flat) | maps(flat, 1)
-ATTRIBUTES = {
-    "aa": values,
-    "bb": numbers | strings,
-    "ll": lists(values),
-    "mm": maps(values, 0),
-    "ss": some_sets,
-}
+ATTRIBUTES = {"aa": values, "bb": numbers | strings, "ll": lists(values), "ss": some_sets}
+ATTRIBUTES["mm"] = maps(values, 0)
 full = st.fixed_dictionaries(ATTRIBUTES)
 items = full | st.fixed_dictionaries({}, optional=ATTRIBUTES)
 
 # -- expressions: what stands in braces is drawn, from these forms or, for a placeholder, from these values ----
 
 VALUES = {
-    "values": values,
-    "scalars": scalars,
-    "flat": flat,
-    "numbers": numbers,
-    "small": numbers | strings,
-    "key": st.just("the key"),
-    "lists": lists(flat) | numbers,
+    "values": values, "scalars": scalars, "flat": flat, "numbers": numbers, "small": numbers | strings,
+    "key": st.just("the key"), "lists": lists(flat) | numbers, "sets": some_sets | others,
     "addends": numbers | some_sets | others,
-    "sets": some_sets | others,
     "types": of_kind("S", "S", "N", "B", "BOOL", "NULL", "L", "M", "SS", "NS", "BS"),
-    **{
-        f"is {number}": of_kind("N", number)
-        for number in ("0", "1.5", "-2", "1", "1.0", "5", "1E3")
-    },
-}
+    **{f"is {each}": of_kind("N", each) for each in ("0", "1.5", "-2", "1", "1.0", "5", "1E3")},
+}  # fmt: skip
 FORMS = {
     "path": [
         "aa", "bb", "ll", "mm", "ss", "ll[0]", "ll[1]", "ll[7]", "mm.xx", "mm.yy", "mm.xx.zz",
@@ -139,8 +123,6 @@ def update(draw, used):
     return " ".join(f"{kind} {', '.join(actions)}" for kind, actions in sections.items())
 
 
-# -- requests -------------------------------------------------------------------------------------
-
 shown = st.sampled_from(["ALL_OLD", "NONE"])
 
 
@@ -176,8 +158,7 @@ def statement(draw, key):
 
 @st.composite
 def requests(draw):
-    key = st.sampled_from(KEYS)
-    several = draw(st.lists(key, min_size=1, max_size=3, unique=True))
+    several = draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True))
     keys = [{"kk": {"S": each}} for each in several]
     kind = draw(st.sampled_from(["single"] * 4 + ["transaction", "batch", "read", "read all"]))
     if kind == "single":
@@ -192,9 +173,6 @@ def requests(draw):
     if kind == "read":
         return "GetItem", {"TableName": TABLE, "Key": keys[0], "ConsistentRead": True}
     return "BatchGetItem", {"RequestItems": {TABLE: {"Keys": keys, "ConsistentRead": True}}}
-
-
-# -- the comparison -------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -47,22 +47,15 @@ def numbers(answer, name="rr"):
 
 
 def pages_of(store, operation, **request):
-    """Read page by page, to the one that has no end."""
+    """Read page by page, to the one that has no end; return the pages, and the items of all."""
     pages = [store(operation, **request)]
     while "LastEvaluatedKey" in pages[-1]:
         request["ExclusiveStartKey"] = pages[-1]["LastEvaluatedKey"]
         pages.append(store(operation, **request))
-    return pages
+    return pages, [item for page in pages for item in page.get("Items", ())]
 
 
-def items_of(pages):
-    return [item for page in pages for item in page["Items"]]
-
-
-# -- queries --------------------------------------------------------------------------------------
-
-
-def test_queries_by_range(store):
+def test_queries_by_numbers(store):
     for text, expected in {
         "kk = :one": ["-3", "9", "9.5", "10"],
         "kk = :one AND rr = :9": ["9"],
@@ -99,12 +92,11 @@ def test_queries_read_page_by_page(store, forward):
     for of in ({}, {"IndexName": "keys"}, {"IndexName": "local"}):
         text = "gg = :g" if of == {"IndexName": "keys"} else "kk = :one"
         request = {"KeyConditionExpression": text, "ScanIndexForward": forward, **of}
-        (whole,) = pages_of(store, "Query", **request)
+        (_,), whole = pages_of(store, "Query", **request)
         for limit in (1, 2, 3):
-            pages = pages_of(store, "Query", **request, Limit=limit)
-            assert items_of(pages) == whole["Items"]
+            pages, items = pages_of(store, "Query", **request, Limit=limit)
             # a page that is full has an end, even if nothing follows
-            assert len(pages) == len(whole["Items"]) // limit + 1
+            assert (items, len(pages)) == (whole, len(whole) // limit + 1)
 
 
 def test_queries_of_indexes(store):
@@ -124,11 +116,10 @@ def test_queries_of_indexes(store):
 
 
 def test_filters_come_after_the_limit(store):
-    filtering = {"FilterExpression": "vv <= :3"}
-    found = query(store, "kk = :one", **filtering, Limit=3)
-    assert (found["Count"], found["ScannedCount"]) == (2, 3)
-    counted = query(store, "kk = :one", **filtering, Select="COUNT")
-    assert counted == {"Count": 3, "ScannedCount": 4}
+    filtering = {"FilterExpression": "vv <= :3", "Select": "COUNT"}
+    page = query(store, "kk = :one", **filtering, Limit=3)
+    assert (page["Count"], page["ScannedCount"]) == (2, 3)
+    assert query(store, "kk = :one", **filtering) == {"Count": 3, "ScannedCount": 4}
 
 
 NO_QUERIES = [
@@ -148,13 +139,10 @@ NO_QUERIES_WITH = [
 
 
 def test_queries_that_are_none(store):
-    assert [each for each in NO_QUERIES if query(store, each) != (INVALID, None)] == []
-    wrong = [more for more in NO_QUERIES_WITH if query(store, "kk = :one", **more)[0] != INVALID]
-    assert wrong == []
-    assert query(store, "gg = :one", IndexName="keys", ConsistentRead=True) == (INVALID, None)
-
-
-# -- scans ----------------------------------------------------------------------------------------
+    asked = [(text, {}) for text in NO_QUERIES] + [("kk = :one", more) for more in NO_QUERIES_WITH]
+    asked.append(("gg = :one", {"IndexName": "keys", "ConsistentRead": True}))
+    answers = [(text, more, query(store, text, **more)) for text, more in asked]
+    assert [each for each in answers if each[2] != (INVALID, None)] == []
 
 
 def test_scans(store):
@@ -165,31 +153,25 @@ def test_scans(store):
     assert sorted(numbers(found, "hh")) == ["-1", "2.5", "3", "5"]
     assert store("Scan", IndexName="local", Select="COUNT")["Count"] == 4
     assert store("Scan", IndexName="none") == (INVALID, None)
+    segments = (store("Scan", TotalSegments=3, Segment=at)["Items"] for at in range(3))
+    assert sorted((item for each in segments for item in each), key=str) == sorted(ROWS, key=str)
 
 
 def test_scans_read_page_by_page(store):
     for of, rows in (({}, 6), ({"IndexName": "some"}, 4)):
-        found = items_of(pages_of(store, "Scan", **of, Limit=1))
+        _, found = pages_of(store, "Scan", **of, Limit=1)
         assert len(found) == len({str(item) for item in found}) == rows
-    pages = pages_of(store, "Scan", FilterExpression="vv >= :3", Limit=2)
+    pages, found = pages_of(store, "Scan", FilterExpression="vv >= :3", Limit=2)
     assert [page["ScannedCount"] for page in pages] == [2, 2, 2, 0]
-    assert sorted(item["vv"]["N"] for item in items_of(pages)) == ["3", "4", "5"]
+    assert sorted(item["vv"]["N"] for item in found) == ["3", "4", "5"]
     assert sum(page["Count"] for page in pages) == 3
-
-
-def test_segments_have_each_row_once(store):
-    found = items_of(store("Scan", TotalSegments=3, Segment=number) for number in range(3))
-    assert sorted(found, key=str) == sorted(ROWS, key=str)
 
 
 def test_pages_end_at_a_megabyte(store):
     for number in range(6):
         store("PutItem", Item=row("large", number, vv=s("x" * 300_000)))
-    pages = pages_of(store, "Query", KeyConditionExpression="kk = :large", Select="COUNT")
+    pages, _ = pages_of(store, "Query", KeyConditionExpression="kk = :large", Select="COUNT")
     assert [page["Count"] for page in pages] == [4, 2]
-
-
-# -- projections, and reads by key ----------------------------------------------------------------
 
 
 PROJECTIONS = {
@@ -204,20 +186,15 @@ PROJECTIONS = {
 
 
 def test_projections(store):
+    table = {"TableName": store.name}
     for text, expected in PROJECTIONS.items():
-        asked = {"Key": row("three", 1), "ProjectionExpression": text}
-        assert store("GetItem", **asked) == {"Item": expected}
-        get = {"Get": {"TableName": store.name, **asked}}
-        found = store("TransactGetItems", TransactItems=[get])
+        asked, key = {"ProjectionExpression": text}, row("three", 1)
+        assert store("GetItem", Key=key, **asked) == {"Item": expected}
+        found = store("TransactGetItems", TransactItems=[{"Get": {**table, "Key": key, **asked}}])
         assert found == {"Responses": [{"Item": expected}]}
-        asked["Keys"] = [asked.pop("Key")]
-        found = store("BatchGetItem", RequestItems={store.name: asked})
+        found = store("BatchGetItem", RequestItems={store.name: {"Keys": [key], **asked}})
         assert found["Responses"] == {store.name: [expected]}
-        found = query(store, "kk = :three", ProjectionExpression=text)
-        assert found["Items"] == [expected]
-
-
-def test_projections_by_other_names(store):
+        assert query(store, "kk = :three", **asked)["Items"] == [expected]
     names = {"ProjectionExpression": "#v", "ExpressionAttributeNames": {"#v": "vv"}}
     asked = {"Keys": [row("one", 10), row("one", "9.0")], **names}
     found = store("BatchGetItem", RequestItems={store.name: asked})["Responses"][store.name]
@@ -226,16 +203,12 @@ def test_projections_by_other_names(store):
 
 
 def test_transactions_read_rows_at_one_instant(store):
-    there, gone = (
-        {"Get": {"TableName": store.name, "Key": row(key, 9)}} for key in ("one", "none")
-    )
+    keys = row("one", 9), row("none", 9)
+    there, gone = ({"Get": {"TableName": store.name, "Key": key}} for key in keys)
     answer = store("TransactGetItems", TransactItems=[there, gone])
     assert answer == {"Responses": [{"Item": ROWS[1]}, {}]}
     for parts in ([there, there], []):
         assert store("TransactGetItems", TransactItems=parts) == (INVALID, None)
-
-
-# -- rows of indexes ------------------------------------------------------------------------------
 
 
 def test_rows_that_do_not_fit_an_index(store):
@@ -300,8 +273,7 @@ def test_only_some_versions_are_kept(request):
 
 def test_rows_are_shown_to_who_looks_on(memory):
     seen = memory.tables.rows(memory.name)
-    assert seen == ROWS
     memory("DeleteItem", Key=row("one", 10))
     left = memory.tables.rows(memory.name)
-    assert left == ROWS[1:]
+    assert (seen, left) == (ROWS, ROWS[1:])
     assert left[0] is seen[1]

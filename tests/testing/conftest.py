@@ -1,10 +1,13 @@
-"""The two engines, and a client of each."""
+"""The two engines, and a client of each; stores that hold the same rows: both, and the table in memory."""
 
 import boto3
 import pytest
 from botocore.config import Config
+from table_stores import stores
 
 from pynamodb_mutex.testing import embedded_dynamodb, use
+
+store = stores("memory", "embedded", "local")
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import boto3
 import pytest
@@ -76,9 +77,7 @@ def test_engine_ends_when_its_owner_is_killed(start, child):
 
 @forks
 @both
-def test_engine_ends_with_its_block_and_not_with_that_of_a_forked_child(
-    start, monkeypatch, tmp_path
-):
+def test_engine_ends_with_its_block_and_not_with_a_forked_childs(start, monkeypatch, tmp_path):
     """And finds packages where we do, not in the working directory."""
     (tmp_path / "waitress.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
@@ -89,10 +88,8 @@ def test_engine_ends_with_its_block_and_not_with_that_of_a_forked_child(
             manager.__exit__(None, None, None)
             os._exit(0)
         os.waitpid(child, 0)
-        assert is_there(engine.pid)
-        assert answers(engine.endpoint_url)
-    assert not is_there(engine.pid)
-    assert not answers(engine.endpoint_url)
+        assert (is_there(engine.pid), answers(engine.endpoint_url)) == (True, True)
+    assert (is_there(engine.pid), answers(engine.endpoint_url)) == (False, False)
 
 
 @both
@@ -128,12 +125,8 @@ def test_local_that_does_not_start_shows_its_output(monkeypatch, tmp_path):
 
 def test_engine_that_does_not_stop_is_killed(monkeypatch):
     monkeypatch.setattr(engines, "_STOP_SECONDS", 0.1)
-    stubborn = (
-        "import signal, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('ready', flush=True)\n"
-        "time.sleep(60)"
-    )
+    ignoring = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    stubborn = f"{ignoring}; print('ready', flush=True); time.sleep(60)"
     with engines.run_server([sys.executable, "-c", stubborn]) as (process, line):
         assert line == "ready"
     assert process.returncode == -signal.SIGKILL
@@ -214,11 +207,7 @@ def test_local_that_cannot_be_fetched_or_kept(programs, monkeypatch):
     does_not_start("no such artifact")
     assert not engines.jar_cache().exists()
     programs("mvn", MAVEN)
-
-    def fail(*_):
-        raise PermissionError
-
-    monkeypatch.setattr(Path, "rename", fail)
+    monkeypatch.setattr(Path, "rename", Mock(side_effect=PermissionError))
     with pytest.raises(PermissionError):
         engines.fetched_jars()
 
@@ -238,20 +227,32 @@ def test_local_may_run_elsewhere(programs, monkeypatch, embedded_engine):
 ENGINE = Engine("external", "http://127.0.0.1:8000")
 
 
-def test_environment_leads_nowhere_else(monkeypatch):
-    for name in ("PROFILE", "SESSION_TOKEN", "IGNORE_CONFIGURED_ENDPOINT_URLS", "ROLE_ARN"):
+def test_environment_leads_nowhere_else_and_is_in_use_as_long_as_the_block(monkeypatch):
+    for name in (
+        "PROFILE",
+        "SESSION_TOKEN",
+        "IGNORE_CONFIGURED_ENDPOINT_URLS",
+        "ROLE_ARN",
+        "REGION",
+    ):
         monkeypatch.setenv(f"AWS_{name}", "real")
     monkeypatch.setenv("NO_PROXY", "intranet")
-    monkeypatch.delenv("no_proxy", raising=False)
-    found = environment(ENGINE)
-    assert found["PATH"] == os.environ["PATH"]
+    for name in ("no_proxy", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    found, before = environment(ENGINE), dict(os.environ)
     assert "real" not in found.values()
-    assert found["AWS_ENDPOINT_URL_DYNAMODB"] == found["AWS_ENDPOINT_URL"] == ENGINE.endpoint_url
     assert found["AWS_REGION"] == found["AWS_DEFAULT_REGION"]
     assert found["AWS_ACCESS_KEY_ID"].isalnum()  # DynamoDB Local refuses others
     assert found["AWS_SECRET_ACCESS_KEY"]
-    assert found["AWS_EC2_METADATA_DISABLED"] == "true"
-    assert (found["NO_PROXY"], found["no_proxy"]) == ("intranet,127.0.0.1", "127.0.0.1")
+    url, proxies = ENGINE.endpoint_url, {"NO_PROXY": "intranet,127.0.0.1", "no_proxy": "127.0.0.1"}
+    expected = {"AWS_ENDPOINT_URL_DYNAMODB": url, "AWS_ENDPOINT_URL": url, **proxies}
+    expected |= {"PATH": os.environ["PATH"], "AWS_EC2_METADATA_DISABLED": "true"}
+    assert found.items() >= expected.items()
+    with use(ENGINE) as same:
+        assert same is ENGINE
+        assert dict(os.environ) == found
+        monkeypatch.setenv("SET_MEANWHILE", "stays")
+    assert dict(os.environ) == {**before, "SET_MEANWHILE": "stays"}
 
 
 def test_environment_is_enough_for_a_subprocess(monkeypatch, tmp_path, embedded_engine):
@@ -267,15 +268,3 @@ def test_environment_is_enough_for_a_subprocess(monkeypatch, tmp_path, embedded_
     command = [sys.executable, "-c", code]
     subprocess.run(command, env=environment(embedded_engine), capture_output=True, check=True)
     client.delete_table(TableName=table)
-
-
-def test_use_puts_everything_back(monkeypatch):
-    monkeypatch.setenv("AWS_PROFILE", "mine")
-    monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    before = dict(os.environ)
-    with use(ENGINE) as same:
-        assert same is ENGINE
-        assert dict(os.environ) == environment(ENGINE)
-        monkeypatch.setenv("SET_MEANWHILE", "stays")
-    assert dict(os.environ) == {**before, "SET_MEANWHILE": "stays"}

@@ -1,9 +1,10 @@
-"""The two DynamoDBs that tests and examples run on: what their clients see."""
+"""What clients see of the two engines that tests and examples run on, and of the table in memory."""
 
 import http.client
 import json
 import socket
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from urllib.parse import urlsplit
@@ -11,8 +12,12 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.exceptions import ClientError
 from plain_tables import create_plain_table
+from table_stores import INVALID, KEY, REFUSED, SCHEMA, n, s
 
 TABLE = "engine-tests"
+NO_TABLE = "ResourceNotFoundException"
+ITEM = {**KEY, "end": n("1700000000.125"), "by": s("")}
+VALUES = {}
 
 
 @pytest.fixture(scope="module")
@@ -22,27 +27,15 @@ def client(dynamodb):
     dynamodb.delete_table(TableName=TABLE)
 
 
-def refused(call, **arguments):
-    with pytest.raises(ClientError) as caught:
-        call(**arguments)
-    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
-    return caught.value.response["Error"]["Code"], caught.value.response
-
-
 def address(client):
     return "127.0.0.1", urlsplit(client.meta.endpoint_url).port
 
 
-def update(key, **values):
-    """The arguments of an UpdateItem that needs them."""
-    values = {f":{name}": {"N": str(value)} for name, value in values.items()}
-    return {"TableName": TABLE, "Key": {"k": {"S": key}}, "ExpressionAttributeValues": values}
-
-
 def test_every_answer_has_a_date(client):
     answer = client.list_tables()
-    _, error = refused(client.get_item, TableName="missing", Key={"k": {"S": "a"}})
-    for response in (answer, error):
+    with pytest.raises(ClientError) as caught:
+        client.get_item(TableName="missing", Key={"k": s("a")})
+    for response in (answer, caught.value.response):
         assert response["ResponseMetadata"]["HTTPHeaders"]["date"].endswith(" GMT")
 
 
@@ -50,9 +43,11 @@ def test_a_conditional_write_has_one_winner(client):
     def win(key):
         try:
             client.update_item(
-                **update(f"race-{key}", me=1),
+                TableName=TABLE,
+                Key={"k": s(f"race-{key}")},
                 UpdateExpression="SET winner = :me",
                 ConditionExpression="attribute_not_exists(winner)",
+                ExpressionAttributeValues={":me": n(1)},
             )
         except client.exceptions.ConditionalCheckFailedException:
             return 0
@@ -95,7 +90,7 @@ def test_many_clients_at_once(client):
 
     def ask(_):
         together.wait()
-        return client.get_item(TableName=TABLE, Key={"k": {"S": "none"}})
+        return client.get_item(TableName=TABLE, Key={"k": s("none")})
 
     with ThreadPoolExecutor(120) as threads:
         assert len(list(threads.map(ask, range(120)))) == 120
@@ -103,76 +98,78 @@ def test_many_clients_at_once(client):
         connection.close()
 
 
-def test_refusal_carries_the_item(client):
-    item = {"k": {"S": "held"}, "end": {"N": "1700000000.125"}, "by": {"S": ""}}
-    client.put_item(TableName=TABLE, Item=item)
-    code, response = refused(
-        client.update_item,
-        **update("held", one=1),
-        UpdateExpression="SET #b = if_not_exists(#e, :one), #e = :one",
-        ConditionExpression="#e < :one",
-        ExpressionAttributeNames={"#b": "by", "#e": "end"},
-        ReturnValuesOnConditionCheckFailure="ALL_OLD",
-    )
-    assert (code, response["Item"]) == ("ConditionalCheckFailedException", item)
+# -- what the table in memory has, too -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "condition", ["n < :one", "n <= :one", "n > :one", "n >= :one", "n BETWEEN :one AND :one"]
-)
-def test_comparison_of_two_types_is_false(client, condition):
-    for wrong in ({"S": "1"}, {"NULL": True}, {"M": {}}):
-        client.put_item(TableName=TABLE, Item={"k": {"S": "typed"}, "n": wrong})
-        arguments = update("typed", one=1) | {"UpdateExpression": "SET m = :one"}
-        code, _ = refused(client.update_item, **arguments, ConditionExpression=condition)
-        assert code == "ConditionalCheckFailedException"
-        client.update_item(**arguments, ConditionExpression=f"NOT {condition}")
+def fill(store):
+    store("CreateTable", **SCHEMA)
+    store("PutItem", Item=ITEM)
 
 
-def test_request_token_applies_a_transaction_once(client):
-    def adding(number, **more):
-        changed = update("once", n=number) | {"UpdateExpression": "ADD n :n"} | more
-        return {"TransactItems": [{"Update": changed}], "ClientRequestToken": "one"}
+def test_refusal_shows_the_row_if_asked(store):
+    asked = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    names = {"ExpressionAttributeNames": {"#b": "by", "#e": "end"}}
+    text = "SET #b = if_not_exists(#e, :1), #e = :1"
+    update = {"Key": KEY, "UpdateExpression": text, "ConditionExpression": "#e < :1", **names}
+    assert store("UpdateItem", **update) == (REFUSED, None)
+    assert store("UpdateItem", **update, **asked) == (REFUSED, ITEM)
+    asked |= {"Key": {"kk": s("none")}, "ConditionExpression": "attribute_exists(kk)"}
+    assert store("DeleteItem", **asked) == (REFUSED, None)
 
-    def stored():
-        item = client.get_item(TableName=TABLE, Key={"k": {"S": "once"}}, ConsistentRead=True)
-        return item["Item"]["n"]["N"]
 
-    write = client.transact_write_items
-    code, response = refused(write, **adding(1, ConditionExpression="attribute_exists(k)"))
-    assert code == "TransactionCanceledException"
-    assert [each["Code"] for each in response["CancellationReasons"]] == ["ConditionalCheckFailed"]
-    # the token of a cancelled transaction is free, and what is reported is no part of the request
+@pytest.mark.parametrize("sign", ["< :1", "<= :1", "> :1", ">= :1", "BETWEEN :1 AND :1"])
+def test_comparison_of_two_types_is_false(store, sign):
+    update = {"Key": KEY, "UpdateExpression": "SET m = :1"}
+    for wrong in (s("1"), {"NULL": True}, {"M": {}}):
+        store("PutItem", Item={**KEY, "n": wrong})
+        refused = store("UpdateItem", **update, ConditionExpression=f"n {sign}")
+        assert refused == (REFUSED, None)
+        assert store("UpdateItem", **update, ConditionExpression=f"NOT n {sign}") == {}
+
+
+def test_transactions_are_applied_once_for_each_token(store):
+    tokens = [uuid.uuid4().hex for _ in range(3)]
+    update = {"TableName": store.name, "Key": KEY, "UpdateExpression": "ADD nn :nn"}
+    parts = [{"Update": update}]
+
+    def add(number, token, **more):
+        update["ExpressionAttributeValues"] = {":nn": n(number)}
+        more["ClientRequestToken"] = tokens[token]
+        answer = store("TransactWriteItems", TransactItems=parts, **more)
+        stands = store("GetItem", Key=KEY, ConsistentRead=True)["Item"]
+        return answer, stands.get("nn", n(0))["N"]
+
+    # one that was cancelled is looked at anew, its token is not used up
+    update["ConditionExpression"] = "attribute_exists(there)"
+    refused = ("TransactionCanceledException", ["ConditionalCheckFailed"])
+    assert add(1, 0) == (refused, "0")
+    store("PutItem", Item={**KEY, "there": n(1)})
+    assert add(1, 0) == ({}, "1")
+    # what is reported is no part of the request
     for report in ("NONE", "TOTAL", "NONE"):
-        write(**adding(1), ReturnConsumedCapacity=report)
-    assert stored() == "1"
-    assert refused(write, **adding(2))[0] == "IdempotentParameterMismatchException"
-    write(**adding(1) | {"ClientRequestToken": "two"})
-    assert stored() == "2"
+        assert add(1, 1, ReturnConsumedCapacity=report) == ({}, "2")
+    assert add(2, 1) == (("IdempotentParameterMismatchException", None), "2")
+    assert add(1, 2) == ({}, "3")
 
 
-def test_time_to_live_is_not_set_twice(client):
-    def switch(enabled, attribute="ttl", table=TABLE):
+@pytest.mark.parametrize("store", ["embedded", "local"], indirect=True)
+def test_time_to_live_is_not_set_twice(store):
+    def switch(enabled, attribute="ttl", **table):
         wanted = {"Enabled": enabled, "AttributeName": attribute}
-        return {"TableName": table, "TimeToLiveSpecification": wanted}
+        return store("UpdateTimeToLive", TimeToLiveSpecification=wanted, **table)
 
     def message(*args):
-        code, response = refused(client.update_time_to_live, **switch(*args))
-        assert code == "ValidationException"
-        return response["Error"]["Message"]
+        assert switch(*args) == (INVALID, None)
+        return store.message
 
     assert message(False) == "TimeToLive is already disabled"
-    client.update_time_to_live(**switch(True))
+    switch(True)
     assert message(True) == "TimeToLive is already enabled"
+    missing = {"TableName": "no-such-table"}
+    assert switch(True, **missing) == store("DescribeTimeToLive", **missing) == (NO_TABLE, None)
     assert message(True, "x") == "TimeToLive is active on a different AttributeName"
-    client.update_time_to_live(**switch(False))
+    switch(False)
     assert message(False) == "TimeToLive is already disabled"
-    missing = switch(True, table="missing")
-    for call, arguments in (
-        (client.update_time_to_live, missing),
-        (client.describe_time_to_live, {"TableName": "missing"}),
-    ):
-        assert refused(call, **arguments)[0] == "ResourceNotFoundException"
 
 
 def test_request_tokens_are_forgotten_after_ten_minutes():

@@ -12,28 +12,16 @@ import pytest
 from hearing import until
 from pynamodb.exceptions import UpdateError
 from pynamodb.models import Model
-from stores import QueueFor
+from scene import held
 
-from dev.faultproxy import after, fault_proxy, through
-from pynamodb_mutex import (
-    InvalidKeyError,
-    LockItem,
-    Loss,
-    Mutex,
-    MutexError,
-    MutexLostError,
-    MutexTimeoutError,
-    RowLockedError,
-)
+from dev.faultproxy import after
+from pynamodb_mutex import LockItem, Loss, Mutex, exceptions
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import ThreadSleeper
 from pynamodb_mutex.testing import Engine, FakeClock, expire, held_elsewhere, use
 
 real = pytest.mark.real("embedded")
-
-
-# -- the clock ----------------------------------------------------------------------------------
 
 
 def test_fake_clock_stands_until_it_is_moved_and_clocks_nest():
@@ -67,15 +55,15 @@ def test_sleeper_wakes_at_its_time_when_it_is_woken_and_at_the_end_of_the_clock(
             need_not.wake()
             need_not.sleep(math.inf)
             timed, _ = asleep(pool, clock, clock.now() + 10)
+            woken, wake = asleep(pool, clock, math.inf)
+            forever, _ = asleep(pool, clock, math.inf)
             clock.advance(9)
             time.sleep(0.05)
             assert not timed.done()
             clock.advance(1)
             timed.result(60)
-            woken, wake = asleep(pool, clock, math.inf)
             wake()
             woken.result(60)
-            forever, _ = asleep(pool, clock, math.inf)
             clock.advance(1e6)
             time.sleep(0.05)
             assert not forever.done()
@@ -108,8 +96,7 @@ def test_leases_renewals_and_waits_go_by_the_fake_clock(table, fake_clock):
         fake_clock.advance(300)
         assert mutex.held
         fake_clock.advance(301)
-        assert not mutex.held
-        assert mutex.loss is Loss.EXPIRED
+        assert (mutex.held, mutex.loss) == (False, Loss.EXPIRED)
         mutex.renew()
     with Mutex.for_key("a", lease=3000) as mutex:
         end = table.get("a").expires_at
@@ -129,49 +116,39 @@ def test_leases_renewals_and_waits_go_by_the_fake_clock(table, fake_clock):
         assert waiting.result(60) is False
 
 
-# -- claims of others ---------------------------------------------------------------------------
-
-
 @pytest.mark.real
 def test_held_elsewhere_is_held_as_if_by_another_process(table):
-    mutex = Mutex.for_key("a", timeout=0)
+    mutex = Mutex.for_key("a", timeout=0, data={"page": 1})
+    held(mutex).release()
     with held_elsewhere("a", owner="cron", lease=12) as item:
-        assert (item.key, item.owner) == ("a", "cron")
+        assert (item.key, item.owner, item.is_held) == ("a", "cron", True)
         assert item.lease == pytest.approx(12, abs=0.01)
-        assert item.is_held
+        assert item.data == {"page": 1}
         assert mutex.locked()
-        with pytest.raises(MutexTimeoutError, match="cron"), mutex:
-            pass
+        with pytest.raises(exceptions.MutexTimeoutError, match="cron"):
+            mutex.__enter__()
         assert table.get("a").attribute_values == item.attribute_values
     assert not mutex.locked()
     with mutex:
-        assert mutex.fencing_token == item.version + 1
-        assert not mutex.abandoned
+        assert (mutex.fencing_token, mutex.abandoned) == (item.version + 1, False)
         with held_elsewhere("a") as item:
             assert item.version > mutex.fencing_token
             assert not mutex.held
-            with pytest.raises(MutexLostError):
+            with pytest.raises(exceptions.MutexLostError):
                 mutex.release()
-        assert mutex.acquire(blocking=False)
+        held(mutex)
 
 
-def test_held_elsewhere_says_when_somebody_was_faster(engine, table):
+def test_held_elsewhere_says_when_somebody_was_faster(here, proxy):
     fast = Mutex.for_key("a")
-    with fault_proxy(engine) as proxy:
-        proxy.next(after(fast.acquire), op="acquire")
-        with (
-            pytest.raises(MutexTimeoutError, match="'a' was taken before"),
-            held_elsewhere("a", model=through(proxy, table)),
-        ):
-            pass
+    proxy.next(after(fast.acquire), op="acquire")
+    with pytest.raises(exceptions.MutexTimeoutError, match="'a' was taken before"):
+        held_elsewhere("a", model=here).__enter__()
     assert fast.held
 
 
-def test_held_elsewhere_keeps_the_payload_and_frees_the_key_whatever_the_test_does(table):
-    with Mutex.for_key("a", data={"page": 1}):
-        pass
-    with held_elsewhere("a") as item:
-        assert item.data == {"page": 1}
+def test_held_elsewhere_frees_the_key_whatever_the_test_does(table):
+    with held_elsewhere("a"):
         table.force_release("a")
     with pytest.raises(LookupError), held_elsewhere("a"):
         raise LookupError
@@ -184,8 +161,7 @@ def test_held_elsewhere_keeps_the_payload_and_frees_the_key_whatever_the_test_do
         item.delete(add_version_condition=False)
     with held_elsewhere("d"):
         expire("d")
-        next_holder = Mutex.for_key("d")
-        next_holder.acquire()
+        next_holder = held(Mutex.for_key("d"))
     assert next_holder.locked()
 
 
@@ -198,23 +174,19 @@ def test_expire_lets_the_next_one_in_at_once(table):
         assert after.expires_at < before.expires_at
         after.expires_at = before.expires_at
         assert after.attribute_values == before.attribute_values
-        next_holder = Mutex.for_key("a", timeout=0)
-        assert next_holder.acquire()
-        assert next_holder.abandoned_by == "dead"
+        assert held(Mutex.for_key("a", timeout=0)).abandoned_by == "dead"
 
 
 def test_expire_needs_somebody_who_holds_it(table):
-    with Mutex.for_key("free"):
-        pass
+    held(Mutex.for_key("free")).release()
     for key in ("unknown", "free"):
         with pytest.raises(UpdateError):
             expire(key)
     assert [(item.key, item.is_held) for item in table.scan()] == [("free", False)]
     for wrong in ("", 7):
-        with pytest.raises(InvalidKeyError):
-            expire(wrong)
-        with pytest.raises(InvalidKeyError), held_elsewhere(wrong):
-            pass
+        for call in (expire, lambda key: held_elsewhere(key).__enter__()):
+            with pytest.raises(exceptions.InvalidKeyError):
+                call(wrong)
 
 
 def test_expire_and_held_elsewhere_take_rows(model):
@@ -222,10 +194,14 @@ def test_expire_and_held_elsewhere_take_rows(model):
         assert isinstance(row, model)
         assert row.balance == 0
         assert not model.locked("a").acquire(blocking=False)
-        with pytest.raises(RowLockedError, match="worker-7"):
+        with pytest.raises(exceptions.RowLockedError, match="worker-7"):
             model("a").save()
     lock = model.locked("a", timeout=0, auto_renew=False, owner="worker-7")
-    with pytest.raises(MutexLostError) as raised, lock as row, held_elsewhere("a", model=model):
+    with (
+        pytest.raises(exceptions.MutexLostError) as raised,
+        lock as row,
+        held_elsewhere("a", model=model),
+    ):
         row.save()
     assert raised.value.loss is Loss.FORCED
     with pytest.raises(UpdateError):
@@ -234,14 +210,11 @@ def test_expire_and_held_elsewhere_take_rows(model):
     expire("a", model)
     with model.locked("a", timeout=0) as taken:
         assert taken.row_lock.abandoned_by == "worker-7"
-    with pytest.raises(MutexLostError):
+    with pytest.raises(exceptions.MutexLostError):
         lock.row.save()
     for call in (expire, held_elsewhere):
         with pytest.raises(TypeError, match="RowLockMixin"):
             call("a", model=Model)
-
-
-# -- engines ------------------------------------------------------------------------------------
 
 
 @real
@@ -261,20 +234,6 @@ def test_use_forgets_what_was_known_of_another_endpoint(engine, table):
         mutex.acquire()
     assert not Mutex.for_key("a").locked()
 
-
-@real
-def test_waiter_whose_engine_leaves_is_reported(engine, table):
-    with held_elsewhere("a"), ThreadPoolExecutor() as pool:
-        waiting = pool.submit(Mutex.for_key("a", poll=(0.02, 0.05)).acquire)
-        queue = QueueFor(table, "a")
-        until(lambda: queue.turns)
-        with use(engine):
-            error = waiting.exception(60)
-        assert isinstance(error, MutexError)
-        assert "its engine left" in str(error)
-
-
-# -- fixtures -----------------------------------------------------------------------------------
 
 SUITE = """
 import os

@@ -1,16 +1,18 @@
-"""Stores that hold the same rows: the table in memory, and DynamoDB Local."""
+"""Stores that hold the same rows: the table in memory, and the engines."""
 
 import re
 import uuid
 from functools import cache
 
 import boto3
+import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from dev.simulation.answers import BYWAYS, response_of
 from dev.simulation.table import Refusal, Tables
 from dev.simulation.values import SETS
+from pynamodb_mutex.testing import use
 
 
 def keys(names):
@@ -77,7 +79,7 @@ def in_order(answer):
 
 
 class Store:
-    """Sends requests to DynamoDB Local, or to the table in memory; the table and the values are filled in.
+    """Sends requests to an engine, or to the table in memory; the table and the values are filled in.
 
     A refusal is returned as its code and the row that it shows, or of a transaction the reasons.
 
@@ -85,14 +87,15 @@ class Store:
         name: Of the table that a request is about if it says nothing else.
         apply: What answers requests.
         tables: Those in memory.
+        answer: The last one that was no refusal, with all that it says.
         message: Of the last refusal.
     """
 
     def __init__(self, module, apply=None, **options):
         self.tables = Tables(**options)
-        self.name = f"cases-{uuid.uuid4().hex}"
+        self.name = f"cases_{uuid.uuid4().hex}"
         self.apply = apply or self.tables.apply
-        self.message = ""
+        self.answer, self.message = {}, ""
         self._values = module.VALUES
         module.fill(self)
 
@@ -100,11 +103,13 @@ class Store:
         if not operation.startswith(("Batch", "List", "Transact")):
             request = {"TableName": self.name, **valued(request, self._values)}
         try:
-            return in_order(self.apply(operation, request))
+            self.answer = self.apply(operation, request)
+            return in_order(self.answer)
         except Refusal as refusal:
             response, self.message = response_of(refusal), refusal.message
         except ClientError as error:
             response, self.message = error.response, error.response["Error"]["Message"]
+            assert response["ResponseMetadata"]["HTTPStatusCode"] == 400
         reasons = [reason["Code"] for reason in response.get("CancellationReasons", ())]
         return response["Error"]["Code"], reasons or in_order(response.get("Item"))
 
@@ -115,3 +120,17 @@ def client_of(endpoint):
     # what botocore refuses by itself, DynamoDB is to refuse
     config = Config(parameter_validation=False)
     return boto3.client("dynamodb", endpoint_url=endpoint, config=config)
+
+
+def stores(*names):
+    """Return a fixture: the table in memory and engines, by their names."""
+
+    @pytest.fixture(params=names)
+    def store(request):
+        if request.param == "memory":
+            yield Store(request.module)
+            return
+        with use(request.getfixturevalue(f"{request.param}_engine")) as engine:
+            yield Store(request.module, client_of(engine.endpoint_url)._make_api_call)
+
+    return store

@@ -1,51 +1,36 @@
-"""Each acquisition's signals come in the order in which things happened, whatever the threads do."""
+"""How signals are delivered: in the order in which things happened, whatever threads and receivers do."""
 
+import os
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from driving import Driven
 from greenlet import getcurrent, greenlet
-from hearing import Slow, until
+from hearing import OnLost, Slow, hearing, until
 from refusals import refusing
+from scene import held
 
 from dev.faultproxy import after
-from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, signals
+from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
 from pynamodb_mutex._dynamodb.answers import Answer
 from pynamodb_mutex._operations.acquire import delivered
 from pynamodb_mutex._operations.attach import detach
 from pynamodb_mutex._operations.contender import Caller, Contender
 from pynamodb_mutex._operations.effects import Send, Wait
+from pynamodb_mutex._operations.events import LockEvent
 from pynamodb_mutex._operations.held import Held, HeldClaim, State
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._protocol.claim import Claim, OwnClaim
+from pynamodb_mutex._runtime import notifications
 from pynamodb_mutex._runtime.notifications import RECEIVERS, deliver
-from pynamodb_mutex._runtime.process import current_process
-
-
-@pytest.fixture
-def delayed():
-    """The threads that report losses start when the test calls this."""
-    kept = []
-    with refusing() as refusals:
-        start = refusals.started
-
-        def keep(thread):
-            is_kept = thread.name.endswith("-lost") and not thread.name.endswith("-on-lost")
-            (kept.append if is_kept else start)(thread)
-
-        def go():
-            for thread in kept:
-                start(thread)
-                thread.join(60)
-
-        refusals.started = keep
-        yield go
+from pynamodb_mutex._runtime.process import current_process, forget_everything
 
 
 def course(heard, key=""):
@@ -59,12 +44,14 @@ def course(heard, key=""):
 
 @pytest.fixture
 def lost(scene, clock, heard):
-    """A lock whose lease has ended, as was reported."""
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
+    """A lock whose lease has ended, as was reported although nothing renews it."""
+    mutex = held(scene.mutex(auto_renew=False))
     clock.advance(31)
     assert mutex.lost
-    heard.wait("lost")
+    event = heard.wait("lost")
+    assert event.thread.name == "pynamodb-mutex-lost"
+    assert event.told["loss"] is Loss.EXPIRED
+    assert event.told["held_for"] >= 0
     return mutex
 
 
@@ -72,15 +59,17 @@ def lost(scene, clock, heard):
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_win_back_is_reported_after_the_loss(keys, clock, delayed, heard, several):
-    lock = (keys.group if several else keys.scene.mutex)(auto_renew=False)
-    assert lock.acquire()
-    for _ in range(2):
-        clock.advance(31)
-        assert lock.lost
-        lock.renew()
-        assert lock.held
-    delayed()
+def test_win_back_is_reported_after_the_loss(keys, clock, heard, several):
+    lock = held((keys.group if several else keys.scene.mutex)(auto_renew=False))
+    with refusing() as refusals:
+        # the threads that report losses start late
+        refusals.all("mutex-lost")
+        for _ in range(2):
+            clock.advance(31)
+            assert lock.lost
+            lock.renew()
+            assert lock.held
+        assert refusals.refused
     lock.release()
     for key in keys.keys if several else [keys.scene.key]:
         until(lambda k=key: len(course(heard, k)) == 6)
@@ -91,8 +80,7 @@ def test_end_is_reported_after_a_loss_whose_receiver_is_slow(scene, clock, heard
     slow = Slow(scene.key)
     other = Mutex.for_key(f"{scene.key}.other", model=scene.here, auto_renew=False)
     with signals.lost.connected_to(slow):
-        mutex = scene.mutex(auto_renew=False)
-        assert mutex.acquire()
+        mutex = held(scene.mutex(auto_renew=False))
         clock.advance(31)
         assert mutex.lost
         assert slow.come.wait(60)
@@ -155,8 +143,7 @@ def test_detach_that_wins_the_lock_back_reports_it(scene, heard, writes):
                 mutex.save_data("mine")
 
     # as the renewal of `detach` is under way, the lease ends
-    mutex = scene.mutex(lease=3, auto_renew=False)
-    assert mutex.acquire()
+    mutex = held(scene.mutex(lease=3, auto_renew=False))
     scene.proxy.next(after(lambda: until(lambda: mutex.lost)), op="renew")
     with ExitStack() as stack:
         for signal in (signals.lost, signals.renewed) if writes else ():
@@ -178,13 +165,176 @@ def test_claim_whose_lease_ends_before_it_is_handed_out_is_not_reported_as_lost(
     op = "TransactWriteItems" if several else "acquire"
     scene.proxy.next(after(lambda: clock.advance(31)), op=op)
     assert lock.acquire(blocking=False)
-    assert lock.held
-    assert lock.loss is None
+    assert (lock.held, lock.loss) == (True, None)
     lock.release()
     until(lambda: "released" in course(heard))
     assert set(course(heard)) == {"acquired", "released"}
     assert calls == []
     assert not [key for _, key in current_process()._holders if key.startswith(scene.key)]
+
+
+# -- receivers -------------------------------------------------------------------------------------
+
+
+class Failing:
+    """A receiver that raises, for one key and those that begin with it."""
+
+    def __init__(self, key, error):
+        self.key, self.error, self.count = key, error, 0
+
+    def __call__(self, sender, **fields):
+        if self.key in fields["key"]:
+            self.count += 1
+            raise self.error("a receiver's own")
+
+
+def test_what_a_receiver_raises_hurts_neither_the_lock_nor_others_nor_our_threads(
+    scene, heard, caplog
+):
+    def failures():
+        return [r for r in caplog.records if "a receiver of the signal" in r.getMessage()]
+
+    # that would end a thread of the library's
+    ends, fails = Failing(scene.key, SystemExit), Failing(scene.key, ValueError)
+    failing = {"acquired": fails, "renewed": ends, "lost": ends, "released": fails}
+    with ExitStack() as stack:
+        for name, receiver in failing.items():
+            stack.enter_context(getattr(signals, name).connected_to(receiver))
+        second = stack.enter_context(hearing(scene.key))
+        with scene.mutex() as mutex:
+            for count in (1, 2):
+                mutex.renew()
+                second.wait("renewed", count)
+        with pytest.raises(MutexLostError), mutex:
+            scene.force()
+        second.wait("lost")
+        heard.wait("lost")
+        # each is logged after it was raised, the last one on a thread of its own
+        until(lambda: len(failures()) == 6)
+        assert (ends.count, fails.count) == (3, 3)
+    assert heard.names == second.names
+    for name in failing:
+        assert any(name in record.getMessage() for record in failures()), name
+    assert {record.lock_key for record in failures()} == {scene.key}
+
+
+def test_signal_that_cannot_be_sent_hurts_nothing(scene, heard, monkeypatch, caplog):
+    async def receiver(sender, **fields):
+        pass
+
+    def changed(_):
+        raise RuntimeError("changed during iteration")
+
+    mutex = scene.mutex()
+    with signals.acquired.connected_to(receiver, scene.here), mutex:
+        pass
+    assert "a coroutine function cannot receive signals" in caplog.text
+    heard.events.clear()
+    with signals.acquired.muted(), mutex:
+        pass
+    # blinker itself fails
+    monkeypatch.setattr(signals.acquired, "receivers_for", changed)
+    with mutex:
+        pass
+    assert "acquired of" in caplog.text
+    assert heard.names == ["released"] * 2
+
+
+def test_interrupted_receiver_leaves_no_lock_behind(scene, keys):
+    failing = Failing(scene.key, KeyboardInterrupt)
+    mutex, group = scene.mutex(), keys.group()
+    for lock in (mutex, group):
+        with signals.acquired.connected_to(failing), pytest.raises(KeyboardInterrupt):
+            lock.acquire()
+        assert not lock.held
+        assert not lock.locked()
+    assert failing.count == 2
+
+
+def test_slow_receiver_delays_neither_renewals_nor_the_report_of_a_loss(scene, heard, clock):
+    slow, on_lost = Slow(scene.key), OnLost()
+    with signals.renewed.connected_to(slow), signals.lost.connected_to(slow):
+        mutex = held(scene.mutex(on_lost=on_lost))
+        other = held(Mutex.for_key(f"{scene.key}.other", model=scene.here))
+        clock.advance(11)
+        assert slow.come.wait(60)
+        for _ in range(3):  # more than may be under way for one lock
+            until(lambda: min(mutex.remaining, other.remaining) > 25)
+            clock.advance(10.5)
+        until(lambda: min(mutex.remaining, other.remaining) > 25)
+        scene.force()
+        clock.advance(10.5)
+        on_lost.wait()
+        heard.wait("lost")
+        assert other.held
+        # nor that of another
+        scene.there.force_release(other.key)
+        with pytest.raises(MutexLostError):
+            other.renew()
+        until(lambda: other.key in heard.keys("lost"))
+        slow.go.set()
+
+
+def test_renewals_are_dropped_not_piled_up_when_a_receiver_is_slow(
+    scene, heard, monkeypatch, caplog
+):
+    monkeypatch.setattr(notifications, "MOST_UNDELIVERED", 2)
+    slow = Slow(scene.key)
+    with scene.mutex() as mutex, signals.renewed.connected_to(slow):
+        mutex.renew()
+        assert slow.come.wait(60)
+        for _ in range(4):
+            mutex.renew()
+        assert caplog.text.count("a receiver is too slow: renewed") == 2
+        slow.go.set()
+        heard.wait("renewed", 3)
+
+
+def test_thread_that_shows_ends_when_there_is_nothing_to_show(scene, heard, monkeypatch):
+    monkeypatch.setattr(notifications, "LINGER", 0.05)
+    process = current_process()
+    notifier = notifications.Notifier(process.threads)
+    with scene.mutex() as mutex:
+        for count in (1, 2):
+            fields = {"expires_at": 1.0, "won_back": False}
+            event = LockEvent("renewed", mutex._latest.contender, mutex._latest, fields)
+            notifier.put(process, event)
+            heard.wait("renewed", count)
+            until(lambda: not notifier._runs)
+
+
+@pytest.mark.real("embedded")
+def test_receiver_that_forks_ends_the_emitting_in_the_child(table):
+    calls = []
+    me = os.getpid()
+
+    def fork(sender, **_):
+        if os.getpid() != me:
+            os._exit(9)  # emitted in a child
+        child = os.fork()
+        if child:
+            calls.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    fork_too = partial(fork)
+    with signals.acquired.connected_to(fork), signals.acquired.connected_to(fork_too):
+        Mutex.for_key("a").acquire()
+        if os.getpid() != me:
+            os._exit(0)
+    assert calls == [0, 0]
+
+
+def test_engine_that_is_left_ends_the_emitting(table):
+    calls = []
+
+    def leave(sender, **_):
+        calls.append(1)
+        forget_everything()
+
+    leave_too = partial(leave)
+    with signals.acquired.connected_to(leave), signals.acquired.connected_to(leave_too):
+        Mutex.for_key("a").acquire()
+    assert calls == [1]
+    assert LockItem.force_release("a")
 
 
 # -- drawn interleavings ---------------------------------------------------------------------------

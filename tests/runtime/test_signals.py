@@ -535,6 +535,7 @@ import sys
 sys.modules["blinker"] = None
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, signals, testing
 assert not signals.signals_available
+assert not [name for name in sys.modules if name.startswith("pynamodb_mutex.receivers")]
 with Mutex.for_key("a") as mutex:
     mutex.renew()
 try:

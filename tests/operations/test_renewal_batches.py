@@ -313,21 +313,3 @@ def test_rows_with_other_names_and_a_range_key_are_renewed_by_batches(scene):
     assert [item.expires_at for item in Odd.scan()] != before
     for mutex in mutexes:
         mutex.release()
-
-
-def test_in_the_background_many_are_renewed_by_few_requests(table, monkeypatch, clock):
-    sent = []
-    original = BaseClient._make_api_call
-
-    def record(self, operation, kwargs):
-        sent.append(len(kwargs["Statements"]) if operation == BATCH else operation)
-        return original(self, operation, kwargs)
-
-    mutexes = [Mutex.for_key(f"k{i}", lease=30.0) for i in range(60)]
-    for mutex in mutexes:
-        mutex.acquire()
-        clock.advance(0.01)
-    monkeypatch.setattr(BaseClient, "_make_api_call", record)
-    clock.advance(9.5)  # when the first is due
-    until(lambda: all(mutex.remaining > 25 for mutex in mutexes))
-    assert sorted(sent) == [10, 25, 25]

@@ -3,33 +3,24 @@
 import os
 import random
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from driving import Driven
-from greenlet import getcurrent, greenlet
 from hearing import OnLost, Slow, hearing, until
 from refusals import refusing
 from scene import held
 
-from dev.faultproxy import after
+from dev.faultproxy import Fault, after, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
-from pynamodb_mutex._dynamodb.answers import Answer
-from pynamodb_mutex._operations.acquire import delivered
-from pynamodb_mutex._operations.attach import detach
-from pynamodb_mutex._operations.contender import Caller, Contender
-from pynamodb_mutex._operations.effects import Send, Wait
 from pynamodb_mutex._operations.events import LockEvent
-from pynamodb_mutex._operations.held import Held, HeldClaim, State
-from pynamodb_mutex._operations.release import release
+from pynamodb_mutex._operations.held import State
 from pynamodb_mutex._operations.renew import renew
-from pynamodb_mutex._operations.shared import Shared
-from pynamodb_mutex._protocol.claim import Claim, OwnClaim
-from pynamodb_mutex._runtime import notifications
-from pynamodb_mutex._runtime.notifications import RECEIVERS, deliver
+from pynamodb_mutex._runtime import notifications, run_on_thread
+from pynamodb_mutex._runtime.notifications import deliver
 from pynamodb_mutex._runtime.process import current_process, forget_everything
 
 
@@ -338,206 +329,76 @@ def test_engine_that_is_left_ends_the_emitting(table):
 
 
 # -- drawn interleavings ---------------------------------------------------------------------------
-#
-# Operations and deliveries go on one at a time, from effect to effect and from receiver to receiver; a drawn one
-# is next. So what is found can be played again.
-
-LEASE = 30.0
-LONG = 3 * LEASE
-"""A renewal during which the process pauses has still something left of it."""
-
-
-class Turns:
-    """Lets tasks run, one at a time. Stands for the monitor, too: nobody waits for it, as no turn ends inside.
-
-    Args:
-        seed: Of what is chosen.
-        stays: How likely the one that ran goes on. What goes wrong needs few changes as a rule, but at
-            the wrong moments.
-    """
-
-    def __init__(self, seed, stays):
-        self.tasks = []
-        self.inside_monitor = 0
-        self._main = getcurrent()
-        self._random = random.Random(seed)
-        self._stays = stays
-
-    def spawn(self, run):
-        """Add a task; it runs when it is its turn."""
-        self.tasks.append(greenlet(run, self._main))
-
-    def run(self):
-        """Run all to their ends; raise what one of them raises."""
-        task = None
-        while left := [task for task in self.tasks if not task.dead]:
-            if task not in left or self._random.random() > self._stays:
-                task = self._random.choice(left)
-            task.switch()
-
-    def __enter__(self):
-        self.inside_monitor += 1
-
-    def __exit__(self, *_):
-        self.inside_monitor -= 1
-
-    def turn(self):
-        """Let others run."""
-        assert not self.inside_monitor
-        self._main.switch()
-
-
-class Model(LockItem):
-    """The sender of the signals."""
-
-    class Meta:
-        table_name = "never asked"
-        region = "us-east-1"
-
-
-class Alone(Shared):
-    """The state of a process of which nothing runs but what a play runs."""
-
-    waits_for_threads = False
-
-
-class Play:
-    """One acquisition, what is done with it, and what is reported of it."""
-
-    def __init__(self, turns, receivers_do):
-        self.turns = turns
-        self.time = 1000.0
-        self.row = Claim(token="mine", version=1, expires_at=1.0, lease=LEASE)
-        self.reported = []
-        self._receivers_do = receivers_do
-        self.shared = Alone(lambda: self.time, random.uniform, lambda: "f" * 30, RECEIVERS)
-        self.shared.monitor = turns
-        self.shared.threads = SimpleNamespace(
-            put=lambda _, run: turns.spawn(run), start=lambda: None
-        )
-        self.shared.notifier = SimpleNamespace(put=self.put)
-        options = Mutex.for_key("k", model=Model, lease=LEASE, auto_renew=False)._options
-        contender = Contender(
-            self.shared, current_process().store(Model), options, Caller(1, 1, "me")
-        )
-        self.claim = HeldClaim(contender, OwnClaim("mine", LEASE), self.row, {}, self.time)
-        Held((self.claim,), is_group=False)
-        self.claim.begin()
-
-    def put(self, _, event):
-        """As the notifier, which reports renewals in its own time."""
-        assert "acquired" in self.reported
-
-    def note(self):
-        """Do nothing."""
-
-    # -- what threads do
-
-    def run(self, operation):
-        """Run an operation; before and after each request it is another's turn."""
-        resume, value = operation.send, None
-        while True:
-            self.shared.now = self.time
-            try:
-                effect = resume(value)
-            except (StopIteration, MutexNotHeldError):
-                effect = None
-            outbox, self.shared.outbox = self.shared.outbox, []
-            self.turns.turn()
-            deliver(self.shared, outbox)
-            if effect is None:
-                return
-            value = self.answer(effect) if isinstance(effect, Send) else None
-            if isinstance(effect, Wait):
-                self.time = max(self.time, min(effect.until, self.time + 1))
-            self.turns.turn()
-
-    def answer(self, send):
-        values = send.request.kwargs["ExpressionAttributeValues"]
-        numbers = [float(value["N"]) for value in values.values() if "N" in value]
-        applied = self.row.token == "mine" and self.row.expires_at is not None
-        is_renewal = "REMOVE" not in send.request.kwargs["UpdateExpression"]
-        if applied and is_renewal:
-            ends = [number for number in numbers if number > 10**9]
-            applied = max(ends) > (self.row.expires_at or 0.0)
-        if applied:
-            self.row = self.row._replace(expires_at=max(numbers) if is_renewal else None)
-        # as the row was
-        answer = Answer({}, claim=self.row, error=None if applied else Exception("refused"))
-        answer.sent = answer.received = self.time
-        return answer
-
-    def acquired(self):
-        def announcing():
-            self.claim.emit_acquired(0.0, 1)
-            yield from delivered([self.claim], release, self.claim)
-
-        self.run(announcing())
-
-    def pause(self):
-        self.time += LEASE + 1
-
-        def noting():
-            self.claim.note_end()
-            yield Wait(0.0)
-
-        self.run(noting())
-
-    def force(self):
-        self.row = Claim(token="forced-by-somebody", version=2)
-
-    def renew(self):
-        self.run(renew(self.claim.together, LONG))
-
-    def release(self):
-        with suppress(MutexNotHeldError):
-            self.run(release(self.claim))
-
-    def detach(self):
-        self.run(detach(self.claim, LONG, None))
-
-    # -- what receivers do besides
-
-    def fail(self):
-        raise LookupError("a receiver's own")
-
-    def receiver(self, name):
-        def receive(sender, **fields):
-            self.turns.turn()
-            self.reported.append("won back" if fields.get("won_back") else name)
-            self.turns.turn()
-            getattr(self, self._receivers_do)()
-
-        return receive
-
 
 RIGHT = re.compile(
     "acquired,(lost,won back,)*(?:(?P<lost>lost,)|(?P<ended>released,|handed_over,)|(?P<held>))$"
 )
+CALLS = {
+    "renew": lambda mutex: mutex.renew(90),  # of which something is left after a pause
+    "release": lambda mutex: mutex.release(),
+    "detach": lambda mutex: mutex.detach(lease=90),
+    "note": lambda mutex: None,
+    "fail": lambda mutex: {}["a receiver's own"],
+}
 
 
 @pytest.mark.parametrize("receivers_do", ["note", "fail", "renew", "release"])
-def test_signals_come_in_order_however_threads_interleave(receivers_do):
-    for seed in range(250):
-        chance = random.Random(seed)
+def test_signals_come_in_order_however_threads_interleave(
+    scene, clock, pool, monkeypatch, receivers_do
+):
+    """What threads do with one acquisition, its requests, deliveries and receivers take drawn virtual times."""
+    chance = random.Random(receivers_do)
+
+    def rest():
+        # what goes wrong needs few changes of threads as a rule, but at the wrong moments
+        time.sleep(chance.choice((0.0, chance.random())))
+
+    def meet(exchange):
+        rest()
+        reply = exchange.apply("drawn")
+        rest()
+        exchange.answer(reply)
+
+    monkeypatch.setattr(run_on_thread, "deliver", lambda *args: rest() or deliver(*args))
+    scene.proxy.always(Fault("drawn", meet))
+    here = through(scene.proxy, scene.there, read_timeout=1000)  # longer than all pauses
+    calls = CALLS | {
+        "pause": lambda mutex: clock.advance(31) or mutex.lost,
+        "force": lambda mutex: scene.there.force_release(mutex.key),
+    }
+    for round_ in range(250):
+        mutex = Mutex.for_key(f"{scene.key}-{round_}", model=here, auto_renew=False)
+        reported = []
+
+        def receive(name, sender, *, key, won_back=False, mutex=mutex, reported=reported, **_):
+            if key == mutex.key:
+                rest()
+                reported.append("won back" if won_back else name)
+                rest()
+                if name != "renewed" or won_back:  # others come in their own time
+                    calls[receivers_do](mutex)
+
+        def do(what, mutex=mutex):
+            rest()
+            with suppress(MutexNotHeldError):
+                calls[what](mutex)
+
         work = chance.choices(
             ("pause", "pause", "force", "renew", "release", "detach"), k=chance.randint(1, 5)
         )
-        turns = Turns(seed, stays=chance.choice([0.0, 0.5, 0.8, 0.9, 0.95]))
         with ExitStack() as stack:
-            play = Play(turns, receivers_do)
             for name in ("acquired", "lost", "renewed", "released", "handed_over"):
-                signal = getattr(signals, name)
-                stack.enter_context(signal.connected_to(play.receiver(name), sender=Model))
-            turns.spawn(play.acquired)
-            for what in work:
-                turns.spawn(getattr(play, what))
-            turns.run()
-        belief = play.claim.belief
-        end = "ended" if belief.state is State.RELEASED else "held"
-        end = "lost" if belief.loss is not None else end
-        reported = "".join(f"{name}," for name in play.reported)
-        found = RIGHT.match(reported)
-        assert found, (seed, work, reported)
-        assert found[end] is not None, (seed, work, reported)
-        assert play.claim.events == ()
+                receiver = partial(receive, name)
+                stack.enter_context(getattr(signals, name).connected_to(receiver, here))
+            tasks = [pool.submit(mutex.acquire)]
+            claim = until(lambda mutex=mutex: mutex._latest)
+            tasks += [pool.submit(do, what) for what in work]
+            for task in tasks:
+                task.result(60)
+            until(lambda claim=claim: not claim.delivering and not claim.events)
+        end = "ended" if claim.belief.state is State.RELEASED else "held"
+        end = "lost" if claim.belief.loss is not None else end
+        found = RIGHT.match("".join(f"{each}," for each in reported if each != "renewed"))
+        assert found, (round_, work, reported)
+        assert found[end] is not None, (round_, work, reported)
+        assert reported[0] == "acquired"

@@ -14,18 +14,8 @@ from lock_items import Elsewhere
 from row_scene import arrives_in_vain, delete, every_write, save, update
 from scene import held
 
-from dev.faultproxy import (
-    Fault,
-    Late,
-    after,
-    apply_then_500,
-    drop_answer,
-    drop_request,
-    fault_proxy,
-    late,
-    stall,
-    through,
-)
+from dev import faultproxy as net
+from dev.faultproxy import after, drop_answer, through
 from pynamodb_mutex import Mutex
 from pynamodb_mutex._operations.held import Held
 from pynamodb_mutex._operations.renew import renew_in_background
@@ -193,7 +183,7 @@ def test_no_third_renewal_is_sent_while_two_hang(table, proxy):
     """An endpoint that answers nothing would else be sent more and more of them."""
     here, goes_on = through(proxy, table, read_timeout=LONG), threading.Event()
     with Mutex.for_key("k", model=here, lease=30.0) as mutex:
-        proxy.next(stall(goes_on), stall(goes_on), op="renew")
+        proxy.next(net.stall(goes_on), net.stall(goes_on), op="renew")
         proxy.wait(2, "renew")
         mutex.renew()
         time.sleep(25)
@@ -230,7 +220,7 @@ def before_the_answer(act):
         act()
         exchange.answer(reply)
 
-    return Fault("before_the_answer", meet)
+    return net.Fault("before_the_answer", meet)
 
 
 @pytest.mark.parametrize(("meet", "applied"), [(after, False), (before_the_answer, True)])
@@ -274,7 +264,7 @@ def test_renewal_of_a_short_lease_comes_before_an_end_that_came_nearer(here, pro
 def test_renewal_that_follows_one_that_hangs_comes_nearer_with_the_end(table, proxy, dates, clock):
     here, goes_on = through(proxy, table, read_timeout=LONG), threading.Event()
     with Mutex.for_key("k", model=here, lease=1.0) as mutex:
-        proxy.next(stall(goes_on), op="renew")
+        proxy.next(net.stall(goes_on), op="renew")
         clock.advance(0.34)
         proxy.wait(1, "renew")
         begin_next_second(dates, here)
@@ -287,7 +277,7 @@ def test_renewal_that_follows_one_that_hangs_comes_nearer_with_the_end(table, pr
 
 
 def test_answer_of_another_endpoint_moves_no_renewal(engine, table, here, dates, clock):
-    with fault_proxy(engine) as proxy, Mutex.for_key("k", model=here, lease=1.0) as mutex:
+    with net.fault_proxy(engine) as proxy, Mutex.for_key("k", model=here, lease=1.0) as mutex:
         other, there = Dates(proxy, dates.now - 1), through(proxy, table)
         due = mutex._latest.together.due()
         for _ in range(3):
@@ -339,10 +329,10 @@ def ends_written(row_scene):
     ("faults", "applied"),
     [
         (lambda renew: [after(renew)], [False, True]),
-        (lambda renew: [drop_request(), after(renew)], [False, False, True]),
+        (lambda renew: [net.drop_request(), after(renew)], [False, False, True]),
         (lambda renew: [drop_answer(then=renew)], [True, False]),
-        (lambda renew: [apply_then_500(then=renew)], [True, False]),
-        (lambda renew: [late(), after(renew)], [False, True]),
+        (lambda renew: [net.apply_then_500(then=renew)], [True, False]),
+        (lambda renew: [net.late(), after(renew)], [False, True]),
     ],
 )
 def test_save_that_meets_a_renewal_is_applied_once(row_scene, faults, applied):
@@ -357,7 +347,7 @@ def test_save_that_meets_a_renewal_is_applied_once(row_scene, faults, applied):
         assert end_in_row(row_scene) == end
         assert row.is_locked
         for kept in faults:
-            if isinstance(kept, Late):
+            if isinstance(kept, net.Late):
                 arrives_in_vain(row_scene, kept)
 
 
@@ -395,14 +385,14 @@ def test_save_renews_unless_beyond_max_hold_and_update_does_not(row_scene, clock
     assert row_scene.row.balance == 3
 
 
-@pytest.mark.parametrize("fault", [drop_answer, drop_request])
+@pytest.mark.parametrize("fault", [drop_answer, net.drop_request])
 def test_save_that_is_repeated_renews_no_further_than_what_was_applied(row_scene, fault):
     row = row_scene.locked(auto_renew=False)
     row_scene.proxy.next(fault(then=lambda: time.sleep(20)), op="PutItem")
     save(row)
     # the repeat of the one that was applied was refused, so it brought nothing
     assert (row.row_lock.remaining < 10) is (fault is drop_answer)
-    assert (row.row_lock.remaining > 25) is (fault is drop_request)
+    assert (row.row_lock.remaining > 25) is (fault is net.drop_request)
 
 
 @pytest.mark.parametrize("write", [save, update])
@@ -439,7 +429,7 @@ def test_renewal_that_meets_a_write_that_unlocks_is_no_loss(row_scene, write, fi
 def test_hung_renewal_delays_no_save(row_scene):
     answered = threading.Event()
     row = row_scene.locked()
-    row_scene.proxy.next(stall(answered), op="renew")
+    row_scene.proxy.next(net.stall(answered), op="renew")
     row_scene.proxy.wait(1, "renew")
     save(row)
     assert row.row_lock._latest.together.renewals_under_way

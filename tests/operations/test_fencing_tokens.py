@@ -10,7 +10,7 @@ from pynamodb.exceptions import PutError, TransactWriteError
 from pynamodb.transactions import TransactWrite
 
 from dev.faultproxy import deny, drop_request, no_date, throttle
-from pynamodb_mutex import LockItem, Mutex, MutexError
+from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import FakeClock, expire
 
 HUGE = 2**63 - 10
@@ -47,18 +47,6 @@ def test_token_grows_by_each_end_and_by_each_acquisition_and_not_by_a_renewal(ta
     assert stored(table).version == before
     last.release()
     assert held().fencing_token > before
-
-
-# -- rows made anew --------------------------------------------------------------------------------
-
-
-def test_token_is_none_where_the_row_is_deleted_at_release(table):
-    mutex = held(delete_on_release=True)
-    with pytest.raises(MutexError, match="delete_on_release"):
-        _ = mutex.fencing_token
-    mutex.release()
-    with pytest.raises(table.DoesNotExist):
-        stored(table)
 
 
 def save_alone(row):
@@ -134,9 +122,6 @@ def test_token_grows_over_deletions_of_the_row(scene, monkeypatch):
                 scene.delete()
         monkeypatch.setattr(time, "time", lambda: NOW - 3600)
     assert tokens == sorted(set(tokens))
-
-
-# -- other rows, and an endpoint without Date ------------------------------------------------------
 
 
 def of_group(model, key):

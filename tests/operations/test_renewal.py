@@ -139,9 +139,6 @@ def test_in_the_background_many_are_renewed_by_few_requests(table, sent, clock):
     assert sorted(count for _, count in sent) == [10, 25, 25]
 
 
-# -- threads and requests --------------------------------------------------------------------------
-
-
 def renewing_threads():
     return {t for t in threading.enumerate() if t.name.startswith("pynamodb-mutex")}
 
@@ -156,13 +153,10 @@ def test_short_locks_share_one_thread_and_those_that_need_none_have_none(table):
     assert [thread.name for thread in seen] == ["pynamodb-mutex-renewer"]
 
 
-def test_200_locks_of_one_process_live_on_a_few_threads(table, monkeypatch):
+def test_200_locks_of_one_process_live_on_a_few_threads(here, proxy):
     """With 30 ms added to each request."""
-    original = BaseClient._make_api_call
-    monkeypatch.setattr(
-        BaseClient, "_make_api_call", lambda *args: time.sleep(0.03) or original(*args)
-    )
-    locks = [held(Mutex.for_key(f"lock-{i}", lease=20.0)) for i in range(200)]
+    proxy.always(net.delay(0.03))
+    locks = [held(Mutex.for_key(f"lock-{i}", model=here, lease=20.0)) for i in range(200)]
     for _ in range(21):  # longer than a lease
         time.sleep(1)
         assert 0 < len(renewing_threads()) <= RENEWAL_WORKERS + 1
@@ -228,9 +222,6 @@ def test_renewal_under_way_does_not_revive_a_released_lock(table, here, proxy, m
     assert table.get("k", consistent_read=True).expires_at is None
 
 
-# -- ends that come nearer -------------------------------------------------------------------------
-
-
 @pytest.fixture
 def dates(proxy):
     return Dates(proxy, 2_000_000_000)
@@ -281,9 +272,7 @@ def test_answer_of_another_endpoint_moves_no_renewal(engine, table, here, dates,
 
 
 @pytest.mark.parametrize("options", [{"auto_renew": False}, {"max_hold": 0.1}])
-def test_lock_that_is_not_to_be_renewed_is_not_for_an_end_that_came_nearer(
-    here, proxy, dates, clock, options
-):
+def test_lock_that_is_not_to_be_renewed_is_not_for_a_nearer_end(here, proxy, dates, clock, options):
     on_lost = OnLost()
     mutex = held(Mutex.for_key("k", model=here, lease=1.0, on_lost=on_lost, **options))
     clock.advance(0.2)
@@ -297,7 +286,9 @@ def test_lock_that_is_not_to_be_renewed_is_not_for_an_end_that_came_nearer(
 
 
 def end_of(seen, name="expires_at"):
-    """The end that an acquisition or a renewal asks for."""
+    """The end that an acquisition, a renewal or a save asks for."""
+    if seen.op == "PutItem":
+        return float(seen.body["Item"][name]["N"])
     names = {name: short for short, name in seen.body["ExpressionAttributeNames"].items()}
     placeholder = re.search(rf"{names[name]} = (:\w+)", seen.body["UpdateExpression"])[1]
     return float(seen.body["ExpressionAttributeValues"][placeholder]["N"])
@@ -309,13 +300,8 @@ def end_in_row(row_scene):
 
 def ends_written(row_scene):
     """The ends of the claim in the requests that were applied, in the engine's order; each is a later one."""
-    ends = [
-        float(seen.body["Item"]["lock_expires_at"]["N"])
-        if seen.op == "PutItem"
-        else end_of(seen, "lock_expires_at")
-        for seen in row_scene.proxy.of("acquire", "renew", "PutItem")
-        if seen.applied
-    ]
+    seen = [each for each in row_scene.proxy.of("acquire", "renew", "PutItem") if each.applied]
+    ends = [end_of(each, "lock_expires_at") for each in seen]
     assert ends == sorted(set(ends))
     return ends
 

@@ -22,7 +22,7 @@ class Idle(Dates):
         super().__init__(proxy)
         self.model, self.clock = through(proxy, scene.there), clock
         self.keys = [scene.key, f"{scene.key}-b"]
-        with self.lock(f"{scene.key}-before"):
+        with lock_of(self.model, f"{scene.key}-before"):
             pass
         proxy.log.clear()
 
@@ -31,10 +31,6 @@ class Idle(Dates):
         self.clock.advance(seconds)
         self.now += seconds * lasts
 
-    def lock(self, *keys):
-        make = partial(Mutex.for_keys, keys) if keys[1:] else partial(Mutex.for_key, *keys)
-        return make(model=self.model, auto_renew=False, timeout=0)
-
 
 @pytest.fixture
 def idle(scene, clock):
@@ -42,18 +38,17 @@ def idle(scene, clock):
         yield Idle(scene, proxy, clock)
 
 
-def lock_of(client, key, **options):
-    return Mutex.for_key(key, model=client, auto_renew=False, **options)
+def lock_of(client, *keys, **options):
+    make = partial(Mutex.for_keys, keys) if keys[1:] else partial(Mutex.for_key, *keys)
+    return make(model=client, auto_renew=False, timeout=0, **options)
 
 
 @pytest.mark.parametrize("lease", [1.0, 30.0, 600.0])
 @pytest.mark.parametrize("lasts", [0.99, 0.9999, 1.01])
 @pytest.mark.parametrize("seconds", [20.0, 3600.0, DAY])
-def test_lock_taken_after_an_idle_time_ends_in_time_and_is_held_meanwhile(
-    scene, idle, seconds, lasts, lease
-):
+def test_lock_taken_after_an_idle_time_is_held_and_ends_in_time(scene, idle, seconds, lasts, lease):
     idle.rest(seconds, lasts=lasts)
-    mutex = held(lock_of(idle.model, scene.key, lease=lease, timeout=0))
+    mutex = held(lock_of(idle.model, scene.key, lease=lease))
     assert mutex.remaining >= lease / 2
     assert scene.row.expires_at <= idle.now + lease + 1.302
     with another_process(scene, idle.now + 1.01 * lease + 2.5) as (newcomer, _):
@@ -71,7 +66,7 @@ def test_process_reads_the_rows_first_only_after_a_long_idle_time(idle, several,
     for seconds, reads in ((24 * 30.0, 0), (26 * 30.0, 1)):
         idle.rest(seconds)
         idle.proxy.log.clear()
-        with idle.lock(*idle.keys[: 1 + several]) as lock:
+        with lock_of(idle.model, *idle.keys[: 1 + several]) as lock:
             assert lock.held
         assert idle.proxy.kinds() == kinds[1 - reads :]
 
@@ -88,7 +83,7 @@ def test_process_reads_the_row_before_it_attaches_after_a_long_idle_time(scene, 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("seconds", [600.0, 7200.0, DAY])
 def test_renewal_after_a_long_idle_time_wins_the_lock_back(idle, seconds, several):
-    lock = held(idle.lock(*idle.keys[: 1 + several]))
+    lock = held(lock_of(idle.model, *idle.keys[: 1 + several]))
     idle.rest(seconds)
     assert lock.lost
     lock.renew()
@@ -98,7 +93,7 @@ def test_renewal_after_a_long_idle_time_wins_the_lock_back(idle, seconds, severa
 
 
 def test_ticket_of_a_lock_whose_clock_stood_still_is_good_for_its_lease(scene, idle):
-    mutex = held(idle.lock(scene.key))
+    mutex = held(lock_of(idle.model, scene.key))
     idle.now += 3600
     ticket = mutex.detach()
     with another_process(scene, NOW + 3600 + 25) as (newcomer, _):
@@ -106,15 +101,13 @@ def test_ticket_of_a_lock_whose_clock_stood_still_is_good_for_its_lease(scene, i
 
 
 @pytest.mark.parametrize(("rests", "is_dead"), [(30.0, False), (1.01 * 30 + 2.5, True)])
-def test_idle_newcomer_that_does_not_wait_takes_a_dead_holders_lock_only(
-    scene, idle, rests, is_dead
-):
+def test_idle_newcomer_takes_a_dead_holders_lock_only_without_a_wait(scene, idle, rests, is_dead):
     # what it knows of server time is behind by 2 % of this, and yet it reads no row first
     idle.rest(600, lasts=1.01)
     with another_process(scene, idle.now) as (newcomer, _):
         held(lock_of(newcomer, scene.key, lease=30))
     idle.rest(rests)
-    assert idle.lock(scene.key).acquire(blocking=False) is is_dead
+    assert lock_of(idle.model, scene.key).acquire(blocking=False) is is_dead
     assert idle.proxy.kinds() == ["acquire"] * (1 + is_dead)
 
 

@@ -12,8 +12,9 @@ from dates import Dates
 from driving import Driven, handle, send_renewal
 from hearing import OnLost, until
 from lock_items import Elsewhere
-from row_scene import arrives_in_vain, delete, every_write, save, update
+from row_scene import delete, every_write, save, update
 from scene import held
+from subjects import assert_changes_nothing
 
 from dev import faultproxy as net
 from dev.faultproxy import after, drop_answer, through
@@ -329,7 +330,7 @@ def test_save_that_meets_a_renewal_is_applied_once(row_scene, faults, applied):
         assert row.is_locked
         for kept in faults:
             if isinstance(kept, net.Late):
-                arrives_in_vain(row_scene, kept)
+                assert_changes_nothing(row_scene, kept)
 
 
 def test_renewal_that_meets_a_save_sent_later_is_no_loss(row_scene):

@@ -44,9 +44,12 @@ class Several(Keys):
     def renew(self):
         send_renewal(*self.holds)
 
+    def row(self, place):
+        return self.scene.there.get(self.keys[place], consistent_read=True)
+
     @property
     def rows(self):
-        return [self.there(place) for place in range(len(self.keys))]
+        return [self.row(place) for place in range(len(self.keys))]
 
     def believed(self):
         """The ends known to stand in the rows, and those by the local clock."""
@@ -80,18 +83,18 @@ def test_one_request_renews_them_all_but_those_that_were_lost(scene):
     before, (_, taken, forced, deleted, _) = several.ends, several.mutexes
     several.force(1)
     several.force(2)
-    several.there(3).delete(add_version_condition=False)
+    several.row(3).delete(add_version_condition=False)
     with Mutex.for_key(taken.key, model=scene.there) as other:
-        row = several.there(1)
+        row = several.row(1)
         several.renew()
         # a refusal without a row may also be an engine's that shows none: it is asked for by itself
         assert several.held() == [True, False, False, True, True]
         assert (taken.loss, forced.loss) == (Loss.TAKEN, Loss.FORCED)
-        assert several.there(1).expires_at == row.expires_at
+        assert several.row(1).expires_at == row.expires_at
         assert other.held
     assert several.requests() == [BATCH] * 2
-    assert several.there(0).expires_at > before[0]
-    assert several.there(4).expires_at > before[4]
+    assert several.row(0).expires_at > before[0]
+    assert several.row(4).expires_at > before[4]
     send_renewal(deleted._latest)
     assert deleted.loss is Loss.DELETED
     assert scene.there.count(deleted.key, consistent_read=True) == 0
@@ -101,7 +104,7 @@ def test_batch_asks_for_just_what_a_single_renewal_asks_for(several):
     several.renew()
     rows = several.rows
     send_renewal(several.holds[0])
-    alone = several.there(0).attribute_values
+    alone = several.row(0).attribute_values
     changed = {name for name, value in alone.items() if value != rows[0].attribute_values[name]}
     assert changed <= {"expires_at", "lease", "ttl"}
     assert {key for row in rows for key in row.attribute_values} == set(alone)
@@ -226,7 +229,7 @@ def test_locks_released_meanwhile_are_left_out(several):
     several.scene.proxy.next(after(first.release), op=BATCH)
     several.renew()
     assert (several.held(), first.lost) == ([False, True, True], False)
-    assert several.there(0).expires_at is None
+    assert several.row(0).expires_at is None
     several.renew()
     second.release()
     several.renew()
@@ -248,8 +251,7 @@ def test_two_acquisitions_of_one_lock_are_not_put_into_one_batch(several):
     """One that was broken, and does not know yet, and the next. DynamoDB takes a row once."""
     scene, broken = several.scene, several.mutexes[0]
     # by another process, which tells this one nothing
-    actions = [scene.there.expires_at.remove(), scene.there.owner.remove()]
-    scene.there._get_connection().update_item(broken.key, actions=actions)
+    replace(scene, key=broken.key).clear()
     again = several.mutex(broken.key)
     assert again.acquire(blocking=False)
     assert again.token != broken.token

@@ -6,7 +6,7 @@ import pytest
 from dates import DAY, NOW, Dates, another_process
 from scene import held
 
-from dev.faultproxy import fault_proxy, through
+from dev.faultproxy import through
 from pynamodb_mutex import Mutex
 
 
@@ -33,9 +33,8 @@ class Idle(Dates):
 
 
 @pytest.fixture
-def idle(scene, clock):
-    with fault_proxy(scene.engine) as proxy:
-        yield Idle(scene, proxy, clock)
+def idle(scene, proxy, clock):
+    return Idle(scene, proxy, clock)
 
 
 def lock_of(client, *keys, **options):

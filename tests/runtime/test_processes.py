@@ -67,8 +67,6 @@ def test_importing_loads_little_starts_nothing_opens_nothing_and_brings_every_pu
         assert f"pynamodb_mutex.{seldom}" not in own
 
 
-# -- ends of processes: docs/locks.rst has the table -----------------------------------------------
-
 # one interpreter starts; the processes that hold locks and end are forked from it, before it has used any lock
 PROGRAM = """
 import json, os, signal, sys, threading, time
@@ -96,7 +94,7 @@ exec(ending)
 """
 
 HANDLED = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))"
-ENDINGS = [  # what it does, its exit code, and whether the lock stays held
+ENDINGS = [  # what it does, its exit code, and whether the lock stays held: as the table in docs/locks.rst
     ("with mutex: raise ValueError", 1, False),
     ("with mutex: sys.exit(3)", 3, False),
     ("with mutex: os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -signal.SIGINT, False),

@@ -354,9 +354,6 @@ def test_what_nobody_may_have_released_is_a_warning(scene, logged):
     assert logged("may be held by nobody") == [("may", "WARNING", "me", None)]
 
 
-# -- several locks ---------------------------------------------------------------------------------
-
-
 def test_locks_taken_together_are_reported_one_by_one(scene, keys, heard, logged):
     with keys.group(owner="me") as group:
         group.renew()

@@ -22,10 +22,6 @@ def held(model=LockItem, **options):
     return mutex
 
 
-def stored(table):
-    return table.get("k", consistent_read=True)
-
-
 def next_token(model, key):
     lock = Mutex.for_key(key, model=model) if issubclass(model, LockItem) else model.locked(key)
     with lock:
@@ -38,13 +34,13 @@ def test_token_grows_by_each_end_and_by_each_acquisition_and_not_by_a_renewal(ta
     broken = held(Elsewhere)
     assert broken.fencing_token > dead.fencing_token
     assert table.force_release("k")
-    forced = stored(table).version
+    forced = table.get("k", consistent_read=True).version
     last = held()
     assert broken.fencing_token < forced < last.fencing_token
     last.renew()
     last.renew(60)
     before = last.fencing_token
-    assert stored(table).version == before
+    assert table.get("k", consistent_read=True).version == before
     last.release()
     assert held().fencing_token > before
 

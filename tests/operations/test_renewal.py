@@ -295,10 +295,6 @@ def end_of(seen, name="expires_at"):
     return float(seen.body["ExpressionAttributeValues"][placeholder]["N"])
 
 
-def end_in_row(row_scene):
-    return float(row_scene.claim["expires_at"]["N"])
-
-
 def ends_written(row_scene):
     """The ends of the claim in the requests that were applied, in the engine's order; each is a later one."""
     seen = [each for each in row_scene.proxy.of("acquire", "renew", "PutItem") if each.applied]
@@ -326,7 +322,7 @@ def test_save_that_meets_a_renewal_is_applied_once(row_scene, faults, applied):
         assert row_scene.applied("PutItem") == applied
         assert (row_scene.row.balance, row_scene.writes) == (1, 1)
         _, _, end = ends_written(row_scene)
-        assert end_in_row(row_scene) == end
+        assert row_scene.row.lock_expires_at == end
         assert row.is_locked
         for kept in faults:
             if isinstance(kept, net.Late):
@@ -356,10 +352,10 @@ def test_save_renews_unless_beyond_max_hold_and_update_does_not(row_scene, clock
     clock.advance(20)
     update(row)
     assert lock.remaining < 10
-    before = end_in_row(row_scene)
+    before = row_scene.row.lock_expires_at
     save(row)
     assert lock.remaining > 28
-    assert end_in_row(row_scene) > before
+    assert row_scene.row.lock_expires_at > before
     clock.advance(10)
     left = lock.remaining
     save(row)

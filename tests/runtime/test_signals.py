@@ -517,8 +517,6 @@ def test_missing_row_is_not_acquired(row_scene):
         assert heard.the("not_acquired")["error"] is raised.value
 
 
-# -- without blinker -------------------------------------------------------------------------------
-
 SCRIPT = """
 import sys
 sys.modules["blinker"] = None

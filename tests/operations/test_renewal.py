@@ -296,7 +296,7 @@ def end_of(seen, name="expires_at"):
 
 
 def ends_written(row_scene):
-    """The ends of the claim in the requests that were applied, in the engine's order; each is a later one."""
+    """The ends in the requests that were applied, each later than the one before it."""
     seen = [each for each in row_scene.proxy.of("acquire", "renew", "PutItem") if each.applied]
     ends = [end_of(each, "lock_expires_at") for each in seen]
     assert ends == sorted(set(ends))

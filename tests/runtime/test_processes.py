@@ -94,7 +94,7 @@ exec(ending)
 """
 
 HANDLED = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))"
-ENDINGS = [  # what it does, its exit code, and whether the lock stays held: as the table in docs/locks.rst
+ENDINGS = [  # what it does, its exit code, whether the lock stays held; docs/locks.rst has it
     ("with mutex: raise ValueError", 1, False),
     ("with mutex: sys.exit(3)", 3, False),
     ("with mutex: os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -signal.SIGINT, False),

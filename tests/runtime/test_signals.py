@@ -35,7 +35,7 @@ def holder(scene, heard):
 
 @pytest.fixture
 def logged(scene, caplog):
-    """The log records of a key that have a text: the first word after the key, the level, and whom they are about."""
+    """The log records of a key with a text: first word after the key, level, owner, token."""
     caplog.set_level(logging.DEBUG, "pynamodb_mutex")
 
     def logged(text="", key=scene.key):

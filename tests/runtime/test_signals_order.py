@@ -1,4 +1,4 @@
-"""How signals are delivered: in the order in which things happened, whatever threads and receivers do."""
+"""Signals come in the order in which things happened, whatever threads and receivers do."""
 
 import os
 import random
@@ -318,7 +318,7 @@ CALLS = {
 def test_signals_come_in_order_however_threads_interleave(
     scene, clock, pool, monkeypatch, receivers_do
 ):
-    """What threads do with one acquisition, its requests, deliveries and receivers take drawn virtual times."""
+    """Requests, deliveries and receivers take drawn times, in which other threads go on."""
     chance = random.Random(receivers_do)
 
     def rest():

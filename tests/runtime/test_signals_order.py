@@ -305,13 +305,6 @@ def test_engine_that_is_left_ends_the_emitting(table):
 RIGHT = re.compile(
     "acquired,(lost,won back,)*(?:(?P<lost>lost,)|(?P<ended>released,|handed_over,)|(?P<held>))$"
 )
-CALLS = {
-    "renew": lambda mutex: mutex.renew(90),  # of which something is left after a pause
-    "release": lambda mutex: mutex.release(),
-    "detach": lambda mutex: mutex.detach(lease=90),
-    "note": lambda mutex: None,
-    "fail": lambda mutex: {}["a receiver's own"],
-}
 
 
 @pytest.mark.parametrize("receivers_do", ["note", "fail", "renew", "release"])
@@ -334,9 +327,14 @@ def test_signals_come_in_order_however_threads_interleave(
     monkeypatch.setattr(run_on_thread, "deliver", lambda *args: rest() or deliver(*args))
     scene.proxy.always(Fault("drawn", meet))
     here = through(scene.proxy, scene.there, read_timeout=1000)  # longer than all pauses
-    calls = CALLS | {
+    calls = {
         "pause": lambda mutex: clock.advance(31) or mutex.lost,
         "force": lambda mutex: scene.there.force_release(mutex.key),
+        "renew": lambda mutex: mutex.renew(90),  # of which something is left after a pause
+        "release": lambda mutex: mutex.release(),
+        "detach": lambda mutex: mutex.detach(lease=90),
+        "note": lambda mutex: None,
+        "fail": lambda mutex: {}["a receiver's own"],
     }
     for round_ in range(100):
         mutex = Mutex.for_key(f"{scene.key}-{round_}", model=here, auto_renew=False)

@@ -1,21 +1,18 @@
 """I3: fencing tokens only grow, whatever ends a claim; those of new rows come from DynamoDB's time alone."""
 
 import time
-from contextlib import contextmanager
-from email.utils import formatdate
 
 import pytest
+from dates import DAY, NOW, another_process
 from lock_items import Elsewhere
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError
 from pynamodb.transactions import TransactWrite
 
-from dev.faultproxy import deny, drop_request, fault_proxy, no_date, set_date, throttle, through
-from pynamodb_mutex import LockItem, Mutex, MutexError
+from dev.faultproxy import deny, drop_request, no_date, throttle
+from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex.testing import FakeClock, expire
 
-DAY = 86_400.0
-NOW = 1_800_000_000.0
 HUGE = 2**63 - 10
 
 
@@ -23,10 +20,6 @@ def held(model=LockItem, **options):
     mutex = Mutex.for_key("k", model=model, **{"auto_renew": False, "timeout": 20, **options})
     assert mutex.acquire()
     return mutex
-
-
-def stored(table):
-    return table.get("k", consistent_read=True)
 
 
 def next_token(model, key):
@@ -41,41 +34,15 @@ def test_token_grows_by_each_end_and_by_each_acquisition_and_not_by_a_renewal(ta
     broken = held(Elsewhere)
     assert broken.fencing_token > dead.fencing_token
     assert table.force_release("k")
-    forced = stored(table).version
+    forced = table.get("k", consistent_read=True).version
     last = held()
     assert broken.fencing_token < forced < last.fencing_token
     last.renew()
     last.renew(60)
     before = last.fencing_token
-    assert stored(table).version == before
+    assert table.get("k", consistent_read=True).version == before
     last.release()
     assert held().fencing_token > before
-
-
-# -- rows made anew --------------------------------------------------------------------------------
-
-
-def test_token_is_none_where_the_row_is_deleted_at_release(table):
-    mutex = held(delete_on_release=True)
-    with pytest.raises(MutexError, match="delete_on_release"):
-        _ = mutex.fencing_token
-    mutex.release()
-    with pytest.raises(table.DoesNotExist):
-        stored(table)
-
-
-def shows(proxy, server_time):
-    """Let all answers show a server time."""
-    proxy.clear()
-    proxy.always(set_date(lambda _: formatdate(server_time, usegmt=True)))
-
-
-@contextmanager
-def another_process(scene, server_time):
-    """Make a client that has had no answer yet, to whom all answers show a server time."""
-    with fault_proxy(scene.engine) as proxy:
-        shows(proxy, server_time)
-        yield through(proxy, scene.there), proxy
 
 
 def save_alone(row):
@@ -113,25 +80,25 @@ def test_first_save_of_a_process_takes_its_token_from_server_time(row_scene, sav
 @pytest.mark.parametrize("fault", [deny, throttle, drop_request])
 def test_first_save_needs_no_more_than_an_errors_answer_to_know_the_time(row_scene, save, fault):
     key = f"{row_scene.key}-new"
-    with another_process(row_scene, NOW) as (client, proxy):
+    with another_process(row_scene, NOW) as (client, dates):
         client.Meta.max_retry_attempts = 0  # else botocore asks again
-        proxy.always(fault(), op="GetItem")
+        dates.proxy.always(fault(), op="GetItem")
         if fault is drop_request:
             with pytest.raises(PutError if save is save_alone else TransactWriteError):
                 save(client(key))
             assert row_scene.there.count(key) == 0
             return
         save(client(key))
-        assert len(proxy.of("GetItem")) == 1
+        assert len(dates.proxy.of("GetItem")) == 1
     assert NOW - 1 < next_token(row_scene.there, key) / 1000 < NOW + 1
 
 
 def test_save_after_an_idle_hour_takes_no_token_ahead_of_server_time(row_scene):
     key = f"{row_scene.key}-new"
-    with FakeClock() as clock, another_process(row_scene, NOW) as (first, proxy):
+    with FakeClock() as clock, another_process(row_scene, NOW) as (first, dates):
         first(row_scene.key).save()
         clock.advance(3600)
-        shows(proxy, NOW + 3600)
+        dates.now += 3600
         first(key).save()
         before = next_token(first, key)
         first(key).delete()
@@ -151,9 +118,6 @@ def test_token_grows_over_deletions_of_the_row(scene, monkeypatch):
                 scene.delete()
         monkeypatch.setattr(time, "time", lambda: NOW - 3600)
     assert tokens == sorted(set(tokens))
-
-
-# -- other rows, and an endpoint without Date ------------------------------------------------------
 
 
 def of_group(model, key):
@@ -184,11 +148,10 @@ def test_huge_version_of_a_row_does_not_reach_a_save_of_another_row(row_scene):
 
 def test_without_a_date_tokens_of_a_new_row_start_from_one_and_grow(scene):
     tokens = []
-    with fault_proxy(scene.engine) as proxy:
-        proxy.always(no_date())
-        client = through(proxy, scene.there)
+    with scene.fresh() as fresh:
+        fresh.proxy.always(no_date())
         for _ in range(3):
-            with Mutex.for_key(scene.key, model=client) as mutex:
+            with fresh.mutex() as mutex:
                 tokens.append(mutex.fencing_token)
                 assert scene.row.since is None
     assert tokens == [2, 3, 4]
@@ -196,8 +159,7 @@ def test_without_a_date_tokens_of_a_new_row_start_from_one_and_grow(scene):
 
 def test_without_a_date_a_save_takes_the_next_token_of_an_existing_row(row_scene):
     before = next_token(row_scene.there, row_scene.key)
-    with fault_proxy(row_scene.engine) as proxy:
-        proxy.always(no_date())
-        client = through(proxy, row_scene.there)
+    with another_process(row_scene, NOW) as (client, dates):
+        dates.proxy.always(no_date())
         client(row_scene.key).save()
         assert next_token(client, row_scene.key) == before + 2

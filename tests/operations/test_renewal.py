@@ -3,34 +3,141 @@
 import re
 import threading
 import time
-from email.utils import formatdate
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from botocore.client import BaseClient
+from dates import Dates
 from driving import Driven, handle, send_renewal
-from hearing import until
-from row_scene import arrives_in_vain, delete, every_write, save, update
+from hearing import OnLost, until
+from lock_items import Elsewhere
+from row_scene import delete, every_write, save, update
 from scene import held
+from subjects import assert_changes_nothing
 
-from dev.faultproxy import (
-    Fault,
-    Late,
-    after,
-    apply_then_500,
-    drop_answer,
-    drop_request,
-    fault_proxy,
-    late,
-    set_date,
-    stall,
-    through,
-)
+from dev import faultproxy as net
+from dev.faultproxy import after, drop_answer, through
 from pynamodb_mutex import LockItem, Mutex, signals
+from pynamodb_mutex._operations.held import Held
 from pynamodb_mutex._operations.renew import renew_in_background
+from pynamodb_mutex._operations.shared import RenewalSchedule
 from pynamodb_mutex._runtime.process import RENEWAL_WORKERS, current_process
 
 LONG = 100.0
 """Seconds for which an answer is waited for: whoever waits for less does not wait for it."""
+
+# -- the schedule, and the loop that handles it ----------------------------------------------------
+
+
+class Member:
+    def __init__(self, schedule, due):
+        self.at = due
+        schedule.add(self, due)
+
+    def due(self):
+        return self.at
+
+
+def test_earlier_time_wakes_the_loop_and_a_later_one_does_not():
+    schedule = RenewalSchedule()
+    schedule.wakes_at = 5.0
+    Member(schedule, 9.0)
+    assert not schedule.wakeup.rung
+    Member(schedule, 4.0)
+    assert schedule.wakeup.rung
+
+
+def test_member_is_put_back_unless_it_was_asked_again_or_removed_while_it_was_handled():
+    schedule = RenewalSchedule()
+    members = asked, removed, other = [Member(schedule, 1.0) for _ in range(3)]
+    assert [schedule.take_due(1.0) for _ in range(4)] == [*members, None]
+    asked.at = 2.0
+    schedule.refresh(asked)
+    schedule.remove(removed)
+    for member in members:
+        schedule.put_back(member, 9.0)
+    assert schedule.next_due() == 2.0
+    assert [schedule.take_due(9.0) for _ in range(3)] == [asked, other, None]
+
+
+def test_removed_members_do_not_pile_up():
+    schedule = RenewalSchedule()
+    members = [Member(schedule, 100.0) for _ in range(3)]
+    for _ in range(500):
+        schedule.remove(Member(schedule, 50.0))
+    assert len(schedule._heap) < 120
+    assert [schedule.take_due(100.0) for _ in range(4)] == [*members, None]
+
+
+@pytest.mark.parametrize(
+    ("key", "count"), [("stuck", range(8900, 9020)), ("failing", range(80, 100))]
+)
+def test_lock_that_is_always_due_or_cannot_be_handled_does_not_end_the_renewal_of_others(
+    table, monkeypatch, caplog, key, count
+):
+    due, handle, handled = Held.due, Held.is_to_be_renewed, []
+
+    def is_to_be_renewed(held, ahead):
+        handled.append(held.claims[0].key)
+        if handled[-1] == "failing":
+            raise LookupError("mine")
+        return handle(held, ahead)
+
+    monkeypatch.setattr(Held, "is_to_be_renewed", is_to_be_renewed)
+    monkeypatch.setattr(Held, "due", lambda held: held.claims[0].key != "stuck" and due(held))
+    held(Mutex.for_key(key))
+    with Mutex.for_key("good") as good:
+        time.sleep(10)
+        handled.clear()
+        time.sleep(90)
+        assert good.held
+    # not at once: after SHORTEST_SLEEP, or LONGEST_SLEEP if it failed
+    assert handled.count(key) in count
+    assert ("what was due could not be done" in caplog.text) is (key == "failing")
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """When each request was sent, and of how many locks it is."""
+    sent, original = [], BaseClient._make_api_call
+
+    def record(self, operation, kwargs):
+        sent.append((time.monotonic(), len(kwargs.get("Statements", [1]))))
+        return original(self, operation, kwargs)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", record)
+    return sent
+
+
+def test_locks_of_one_connection_that_are_due_soon_share_a_request(table, sent):
+    began = time.monotonic()
+    for at, key, options in (
+        (0, "first", {}),
+        (0.8, "of another connection", {"model": Elsewhere}),
+        (1.0, "second", {}),
+        (3.0, "later", {}),
+        (11.5, "patient", {"lease": 30}),
+        (15.25, "too short for a batch", {"lease": 15}),
+        (17.55, "too short to take others along", {"lease": 15}),
+    ):
+        time.sleep(began + at - time.monotonic())
+        held(Mutex.for_key(key, **{"lease": 60, **options}))
+    sent.clear()
+    time.sleep(began + 23 - time.monotonic())
+    expected = [(19.8, 2), (19.8, 1), (20.2, 1), (21.4, 1), (22.5, 1), (22.8, 1)]
+    assert [(round(at - began, 1), count) for at, count in sent] == expected
+
+
+def test_in_the_background_many_are_renewed_by_few_requests(table, sent, clock):
+    mutexes = [Mutex.for_key(f"k{i}", lease=30.0) for i in range(60)]
+    for mutex in mutexes:
+        mutex.acquire()
+        clock.advance(0.01)
+    sent.clear()
+    clock.advance(9.5)  # when the first is due
+    until(lambda: all(mutex.remaining > 25 for mutex in mutexes))
+    assert sorted(count for _, count in sent) == [10, 25, 25]
 
 
 def renewing_threads():
@@ -47,13 +154,10 @@ def test_short_locks_share_one_thread_and_those_that_need_none_have_none(table):
     assert [thread.name for thread in seen] == ["pynamodb-mutex-renewer"]
 
 
-def test_200_locks_of_one_process_live_on_a_few_threads(table, monkeypatch):
+def test_200_locks_of_one_process_live_on_a_few_threads(here, proxy):
     """With 30 ms added to each request."""
-    original = BaseClient._make_api_call
-    monkeypatch.setattr(
-        BaseClient, "_make_api_call", lambda *args: time.sleep(0.03) or original(*args)
-    )
-    locks = [held(Mutex.for_key(f"lock-{i}", lease=20.0)) for i in range(200)]
+    proxy.always(net.delay(0.03))
+    locks = [held(Mutex.for_key(f"lock-{i}", model=here, lease=20.0)) for i in range(200)]
     for _ in range(21):  # longer than a lease
         time.sleep(1)
         assert 0 < len(renewing_threads()) <= RENEWAL_WORKERS + 1
@@ -75,7 +179,7 @@ def test_no_third_renewal_is_sent_while_two_hang(table, proxy):
     """An endpoint that answers nothing would else be sent more and more of them."""
     here, goes_on = through(proxy, table, read_timeout=LONG), threading.Event()
     with Mutex.for_key("k", model=here, lease=30.0) as mutex:
-        proxy.next(stall(goes_on), stall(goes_on), op="renew")
+        proxy.next(net.stall(goes_on), net.stall(goes_on), op="renew")
         proxy.wait(2, "renew")
         mutex.renew()
         time.sleep(25)
@@ -104,105 +208,14 @@ def test_renewal_that_meets_a_later_end_leaves_it_if_it_is_its_own(table, here, 
         assert mutex.remaining < 31  # its belief is its own
 
 
-class Dates:
-    """The engine's answers with Dates that a test sets."""
-
-    def __init__(self, proxy):
-        self.now = 2_000_000_000
-        proxy.always(set_date(lambda _: formatdate(self.now, usegmt=True)))
-
-
-@pytest.fixture
-def dates(proxy):
-    return Dates(proxy)
-
-
-def test_renewal_of_a_short_lease_comes_before_an_end_that_came_nearer(here, proxy, dates, clock):
-    """The acquisition was answered at the end of a second, another request at the start of the next."""
-    on_lost = []
-    mutex = Mutex.for_key("k", model=here, lease=1.0, on_lost=on_lost.append)
-    assert mutex.acquire()
-    assert mutex.remaining > 0.9
-    dates.now += 1
-    assert not Mutex.for_key("another", model=here).locked()
-    assert 0.2 < mutex.remaining < 0.3
-    assert proxy.of("renew") == []
-    clock.advance(0.1)
-    proxy.wait(1, "renew")
-    until(lambda: mutex.remaining > 0.9)
-    assert on_lost == []
-    mutex.release()
-
-
-def test_renewal_that_follows_one_that_hangs_comes_nearer_with_the_end(table, proxy, dates, clock):
-    here, goes_on = through(proxy, table, read_timeout=LONG), threading.Event()
-    mutex = Mutex.for_key("k", model=here, lease=1.0)
-    assert mutex.acquire()
-    proxy.next(stall(goes_on), op="renew")
-    clock.advance(0.34)
-    proxy.wait(1, "renew")
-    dates.now += 1
-    assert not Mutex.for_key("another", model=here).locked()
-    # the next was planned a third of the lease after the one that hangs: too late now
-    assert mutex.remaining < 1 / 3
-    clock.advance(mutex.remaining / 2)
-    proxy.wait(2, "renew")
-    until(lambda: mutex.remaining > 0.8)
-    goes_on.set()
-    mutex.release()
-
-
-def test_answer_of_another_endpoint_moves_no_renewal(engine, table, here, dates, clock):
-    with fault_proxy(engine) as other_proxy:
-        other = Dates(other_proxy)
-        there = through(other_proxy, table)
-        mutex = Mutex.for_key("k", model=here, lease=1.0)
-        assert mutex.acquire()
-        due = mutex._latest.together.due()
-        for _ in range(3):
-            assert not Mutex.for_key("another", model=there).locked()
-            other.now += 1
-        assert mutex._latest.together.due() == due
-        mutex.release()
-
-
-@pytest.mark.parametrize("options", [{"auto_renew": False}, {"max_hold": 0.1}])
-def test_lock_that_is_not_to_be_renewed_is_not_for_an_end_that_came_nearer(
-    here, proxy, dates, clock, options
-):
-    on_lost = threading.Event()
-    mutex = Mutex.for_key("k", model=here, lease=1.0, on_lost=lambda _: on_lost.set(), **options)
-    assert mutex.acquire()
-    clock.advance(0.2)
-    handle(mutex._latest, 0.5)  # beyond max_hold nothing is planned any more
-    dates.now += 1
-    assert not Mutex.for_key("another", model=here).locked()
-    until(lambda: clock.advance(0.01) or on_lost.is_set())
-    assert proxy.of("renew") == []
-
-
-def end_of(seen, name="expires_at"):
-    """The end that an acquisition or a renewal asks for."""
-    names = {name: short for short, name in seen.body["ExpressionAttributeNames"].items()}
-    placeholder = re.search(rf"{names[name]} = (:\w+)", seen.body["UpdateExpression"])[1]
-    return float(seen.body["ExpressionAttributeValues"][placeholder]["N"])
-
-
 def before_the_answer(act):
     """Applied, and answered after something else has happened."""
-
-    def meet(exchange):
-        reply = exchange.apply("before_the_answer")
-        act()
-        exchange.answer(reply)
-
-    return Fault("before_the_answer", meet)
+    return replace(net.pass_on(), edit=lambda reply: act() or reply)
 
 
 @pytest.mark.parametrize(("meet", "applied"), [(after, False), (before_the_answer, True)])
 def test_renewal_under_way_does_not_revive_a_released_lock(table, here, proxy, meet, applied):
-    mutex = Mutex.for_key("k", model=here)
-    assert mutex.acquire()
+    mutex = held(Mutex.for_key("k", model=here))
     proxy.next(meet(mutex.release), op="renew")
     send_renewal(mutex._latest)
     assert [seen.applied for seen in proxy.of("renew")] == [applied]
@@ -210,29 +223,94 @@ def test_renewal_under_way_does_not_revive_a_released_lock(table, here, proxy, m
     assert table.get("k", consistent_read=True).expires_at is None
 
 
-def end_in_row(any_scene):
-    return float(any_scene.claim["expires_at"]["N"])
+@pytest.fixture
+def dates(proxy):
+    return Dates(proxy, 2_000_000_000)
 
 
-def ends_written(any_scene):
-    """The ends of the claim in the requests that were applied, in the engine's order."""
-    return [
-        float(seen.body["Item"]["lock_expires_at"]["N"])
-        if seen.op == "PutItem"
-        else end_of(seen, "lock_expires_at")
-        for seen in any_scene.proxy.of("acquire", "renew", "PutItem")
-        if seen.applied
-    ]
+def begin_next_second(dates, model):
+    """Let an answer show the next second, at the start of which it seems to come."""
+    dates.now += 1
+    assert not Mutex.for_key("another", model=model).locked()
+
+
+def test_renewal_of_a_short_lease_comes_before_an_end_that_came_nearer(here, proxy, dates, clock):
+    """The acquisition was answered at the end of a second, another request at the start of the next."""
+    on_lost = []
+    with Mutex.for_key("k", model=here, lease=1.0, on_lost=on_lost.append) as mutex:
+        assert mutex.remaining > 0.9
+        begin_next_second(dates, here)
+        assert 0.2 < mutex.remaining < 0.3
+        assert proxy.of("renew") == []
+        clock.advance(0.1)
+        proxy.wait(1, "renew")
+        until(lambda: mutex.remaining > 0.9)
+    assert on_lost == []
+
+
+def test_renewal_that_follows_one_that_hangs_comes_nearer_with_the_end(table, proxy, dates, clock):
+    here, goes_on = through(proxy, table, read_timeout=LONG), threading.Event()
+    with Mutex.for_key("k", model=here, lease=1.0) as mutex:
+        proxy.next(net.stall(goes_on), op="renew")
+        clock.advance(0.34)
+        proxy.wait(1, "renew")
+        begin_next_second(dates, here)
+        # the next was planned a third of the lease after the one that hangs: too late now
+        assert mutex.remaining < 1 / 3
+        clock.advance(mutex.remaining / 2)
+        proxy.wait(2, "renew")
+        until(lambda: mutex.remaining > 0.8)
+        goes_on.set()
+
+
+def test_answer_of_another_endpoint_moves_no_renewal(engine, table, here, dates, clock):
+    with net.fault_proxy(engine) as proxy, Mutex.for_key("k", model=here, lease=1.0) as mutex:
+        other, there = Dates(proxy, dates.now - 1), through(proxy, table)
+        due = mutex._latest.together.due()
+        for _ in range(3):
+            begin_next_second(other, there)
+        assert mutex._latest.together.due() == due
+
+
+@pytest.mark.parametrize("options", [{"auto_renew": False}, {"max_hold": 0.1}])
+def test_lock_that_is_not_to_be_renewed_is_not_for_a_nearer_end(here, proxy, dates, clock, options):
+    on_lost = OnLost()
+    mutex = held(Mutex.for_key("k", model=here, lease=1.0, on_lost=on_lost, **options))
+    clock.advance(0.2)
+    handle(mutex._latest, 0.5)  # beyond max_hold nothing is planned any more
+    begin_next_second(dates, here)
+    until(lambda: clock.advance(0.01) or on_lost.calls)
+    assert proxy.of("renew") == []
+
+
+# -- writes of rows --------------------------------------------------------------------------------
+
+
+def end_of(seen, name="expires_at"):
+    """The end that an acquisition, a renewal or a save asks for."""
+    if seen.op == "PutItem":
+        return float(seen.body["Item"][name]["N"])
+    names = {name: short for short, name in seen.body["ExpressionAttributeNames"].items()}
+    placeholder = re.search(rf"{names[name]} = (:\w+)", seen.body["UpdateExpression"])[1]
+    return float(seen.body["ExpressionAttributeValues"][placeholder]["N"])
+
+
+def ends_written(row_scene):
+    """The ends in the requests that were applied, each later than the one before it."""
+    seen = [each for each in row_scene.proxy.of("acquire", "renew", "PutItem") if each.applied]
+    ends = [end_of(each, "lock_expires_at") for each in seen]
+    assert ends == sorted(set(ends))
+    return ends
 
 
 @pytest.mark.parametrize(
     ("faults", "applied"),
     [
         (lambda renew: [after(renew)], [False, True]),
-        (lambda renew: [drop_request(), after(renew)], [False, False, True]),
+        (lambda renew: [net.drop_request(), after(renew)], [False, False, True]),
         (lambda renew: [drop_answer(then=renew)], [True, False]),
-        (lambda renew: [apply_then_500(then=renew)], [True, False]),
-        (lambda renew: [late(), after(renew)], [False, True]),
+        (lambda renew: [net.apply_then_500(then=renew)], [True, False]),
+        (lambda renew: [net.late(), after(renew)], [False, True]),
     ],
 )
 def test_save_that_meets_a_renewal_is_applied_once(row_scene, faults, applied):
@@ -243,14 +321,12 @@ def test_save_that_meets_a_renewal_is_applied_once(row_scene, faults, applied):
         save(row)
         assert row_scene.applied("PutItem") == applied
         assert (row_scene.row.balance, row_scene.writes) == (1, 1)
-        ends = ends_written(row_scene)
-        assert ends == sorted(set(ends))
-        assert len(ends) == 3
-        assert end_in_row(row_scene) == ends[-1]
+        _, _, end = ends_written(row_scene)
+        assert row_scene.row.lock_expires_at == end
         assert row.is_locked
         for kept in faults:
-            if isinstance(kept, Late):
-                arrives_in_vain(row_scene, kept)
+            if isinstance(kept, net.Late):
+                assert_changes_nothing(row_scene, kept)
 
 
 def test_renewal_that_meets_a_save_sent_later_is_no_loss(row_scene):
@@ -258,8 +334,7 @@ def test_renewal_that_meets_a_save_sent_later_is_no_loss(row_scene):
     row_scene.proxy.next(after(lambda: save(row)), op="renew")
     row.row_lock.renew()
     assert row_scene.row.balance == 1
-    ends = ends_written(row_scene)
-    assert ends == sorted(set(ends))
+    assert ends_written(row_scene)
     assert row.is_locked
 
 
@@ -277,10 +352,10 @@ def test_save_renews_unless_beyond_max_hold_and_update_does_not(row_scene, clock
     clock.advance(20)
     update(row)
     assert lock.remaining < 10
-    before = end_in_row(row_scene)
+    before = row_scene.row.lock_expires_at
     save(row)
     assert lock.remaining > 28
-    assert end_in_row(row_scene) > before
+    assert row_scene.row.lock_expires_at > before
     clock.advance(10)
     left = lock.remaining
     save(row)
@@ -288,16 +363,14 @@ def test_save_renews_unless_beyond_max_hold_and_update_does_not(row_scene, clock
     assert row_scene.row.balance == 3
 
 
-@pytest.mark.parametrize("fault", [drop_answer, drop_request])
+@pytest.mark.parametrize("fault", [drop_answer, net.drop_request])
 def test_save_that_is_repeated_renews_no_further_than_what_was_applied(row_scene, fault):
     row = row_scene.locked(auto_renew=False)
     row_scene.proxy.next(fault(then=lambda: time.sleep(20)), op="PutItem")
     save(row)
-    if fault is drop_answer:
-        # its repeat was refused, so it brought nothing
-        assert row.row_lock.remaining < 10
-    else:
-        assert row.row_lock.remaining > 25
+    # the repeat of the one that was applied was refused, so it brought nothing
+    assert (row.row_lock.remaining < 10) is (fault is drop_answer)
+    assert (row.row_lock.remaining > 25) is (fault is net.drop_request)
 
 
 @pytest.mark.parametrize("write", [save, update])
@@ -314,17 +387,12 @@ def test_saves_that_come_often_renew_and_updates_do_not(row_scene, write):
 def test_renewal_that_meets_a_write_that_unlocks_is_no_loss(row_scene, write, first):
     lost = []
     row = row_scene.locked(on_lost=lost.append, auto_renew=False)
-    lock, op = row.row_lock, row_scene.op(write.__name__)
-
-    def renew():
-        send_renewal(lock._latest)
-
-    def unlock():
-        write(row, **({} if write is delete else {"unlock": True}))
-
+    lock = row.row_lock
+    renew = partial(send_renewal, lock._latest)
+    unlock = partial(write, row, **({} if write is delete else {"unlock": True}))
     if first == "write":
         # applied, and its answer has not come yet
-        row_scene.proxy.next(drop_answer(then=renew), op=op)
+        row_scene.proxy.next(drop_answer(then=renew), op=row_scene.op(write.__name__))
         unlock()
     else:
         row_scene.proxy.next(after(unlock), op="renew")
@@ -339,7 +407,7 @@ def test_renewal_that_meets_a_write_that_unlocks_is_no_loss(row_scene, write, fi
 def test_hung_renewal_delays_no_save(row_scene):
     answered = threading.Event()
     row = row_scene.locked()
-    row_scene.proxy.next(stall(answered), op="renew")
+    row_scene.proxy.next(net.stall(answered), op="renew")
     row_scene.proxy.wait(1, "renew")
     save(row)
     assert row.row_lock._latest.together.renewals_under_way

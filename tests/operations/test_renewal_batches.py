@@ -10,22 +10,13 @@ from dataclasses import replace
 import pytest
 from botocore.client import BaseClient
 from driving import batch_of, send_renewal
-from hearing import until
+from group_scene import Keys
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from scene import held
 from stores import store_for
 
-from dev.faultproxy import (
-    Fault,
-    after,
-    apply_then_500,
-    deny,
-    drop_answer,
-    drop_request,
-    duplicate,
-    refuse,
-    throttle,
-    through,
-)
+from dev import faultproxy as net
+from dev.faultproxy import after, through
 from pynamodb_mutex import LockItem, Loss, Mutex
 
 BATCH = "BatchExecuteStatement"
@@ -33,17 +24,18 @@ LEASE = 120.0
 """Long enough for batches where a request may take half a minute."""
 
 
-class Several:
+class Several(Keys):
     """Some locks of the client with the bad network, which can be renewed together."""
 
     def __init__(self, scene, count=3):
-        self.scene = scene
+        super().__init__(scene)
         self.keys = [f"{scene.key}.{i}" for i in range(count)]
-        self.mutexes = [Mutex.for_key(key, model=scene.here, lease=LEASE) for key in self.keys]
-        for mutex in self.mutexes:
-            assert mutex.acquire()
+        self.mutexes = [held(self.mutex(key)) for key in self.keys]
         time.sleep(0.1)  # so that the end of a renewal is a later one
         assert len({batch_of(hold) for hold in self.holds} - {None}) == 1
+
+    def mutex(self, key):
+        return Mutex.for_key(key, model=self.scene.here, lease=LEASE)
 
     @property
     def holds(self):
@@ -55,25 +47,19 @@ class Several:
     def row(self, place):
         return self.scene.there.get(self.keys[place], consistent_read=True)
 
-    def ends(self):
-        """The ends as they stand in the rows."""
-        return [self.row(place).expires_at for place in range(len(self.keys))]
+    @property
+    def rows(self):
+        return [self.row(place) for place in range(len(self.keys))]
 
     def believed(self):
         """The ends known to stand in the rows, and those by the local clock."""
-        return [(hold.own.expires_at, hold.own.term.ends) for hold in self.holds]
-
-    def later_than(self, believed):
-        pairs = zip(self.believed(), believed, strict=True)
-        return all(new[0] > old[0] and new[1] > old[1] for new, old in pairs)
+        return [end for hold in self.holds for end in (hold.own.expires_at, hold.own.term.ends)]
 
     def held(self):
         return [mutex.held for mutex in self.mutexes]
 
-    @property
-    def batches(self):
-        """Whether more batches will be sent."""
-        return store_for(self.scene.here).batches
+    def requests(self):
+        return [kind for kind in self.scene.proxy.kinds() if kind in {BATCH, "renew"}]
 
 
 @pytest.fixture
@@ -81,22 +67,22 @@ def several(scene):
     return Several(scene)
 
 
-def requests(scene):
-    return [kind for kind in scene.proxy.kinds() if kind in {BATCH, "renew"}]
+def all_later(new, old):
+    return all(later > earlier for later, earlier in zip(new, old, strict=True))
 
 
 @pytest.mark.real
 def test_one_request_renews_them_all_but_those_that_were_lost(scene):
     several = Several(scene, 5)
-    before, believed = several.ends(), several.believed()
+    before, believed = several.ends, several.believed()
     several.renew()
-    assert requests(scene) == [BATCH]
-    assert all(new > old for new, old in zip(several.ends(), before, strict=True))
-    assert several.later_than(believed)
-    assert several.ends() == [end for end, _ in several.believed()]
-    before, (_, taken, forced, deleted, _) = several.ends(), several.mutexes
-    for mutex in (taken, forced):
-        assert scene.there.force_release(mutex.key)
+    assert several.requests() == [BATCH]
+    assert all_later(several.ends, before)
+    assert all_later(several.believed(), believed)
+    assert several.ends == several.believed()[::2]
+    before, (_, taken, forced, deleted, _) = several.ends, several.mutexes
+    several.force(1)
+    several.force(2)
     several.row(3).delete(add_version_condition=False)
     with Mutex.for_key(taken.key, model=scene.there) as other:
         row = several.row(1)
@@ -106,7 +92,7 @@ def test_one_request_renews_them_all_but_those_that_were_lost(scene):
         assert (taken.loss, forced.loss) == (Loss.TAKEN, Loss.FORCED)
         assert several.row(1).expires_at == row.expires_at
         assert other.held
-    assert requests(scene) == [BATCH] * 2
+    assert several.requests() == [BATCH] * 2
     assert several.row(0).expires_at > before[0]
     assert several.row(4).expires_at > before[4]
     send_renewal(deleted._latest)
@@ -116,7 +102,7 @@ def test_one_request_renews_them_all_but_those_that_were_lost(scene):
 
 def test_batch_asks_for_just_what_a_single_renewal_asks_for(several):
     several.renew()
-    rows = [several.row(place) for place in range(3)]
+    rows = several.rows
     send_renewal(several.holds[0])
     alone = several.row(0).attribute_values
     changed = {name for name, value in alone.items() if value != rows[0].attribute_values[name]}
@@ -128,15 +114,10 @@ def edited(change):
     """Let the engine's answer to a batch be changed: what it says of the statements."""
 
     def edit(reply):
-        body = reply.body
-        body["Responses"] = change(body["Responses"])
+        body = reply.body | {"Responses": change(reply.body["Responses"])}
         return replace(reply, content=json.dumps(body).encode())
 
-    def meet(exchange):
-        exchange.edits.append(edit)
-        exchange.answer(exchange.apply("edited"))
-
-    return Fault("edited", meet)
+    return replace(net.pass_on(), edit=edit)
 
 
 def each(change):
@@ -153,7 +134,10 @@ CUT = edited(lambda responses: responses[1:])
 @pytest.mark.parametrize(
     ("fault", "goes_on"),
     [
-        *((fault(), True) for fault in (drop_answer, apply_then_500, drop_request, throttle)),
+        (net.drop_answer(), True),
+        (net.apply_then_500(), True),
+        (net.drop_request(), True),
+        (net.throttle(), True),
         (failing("ThrottlingError"), True),
         (failing("TransactionConflict"), True),
         (failing("ConditionalCheckFailed"), True),  # by an engine that shows no row
@@ -161,9 +145,9 @@ CUT = edited(lambda responses: responses[1:])
         (each(lambda _: {"TableName": "t"}), False),  # by one that does not say what it wrote
         (each(lambda response: response | {"Item": {"expires_at": {"N": "1"}}}), False),
         (CUT, False),
-        (deny(), False),
-        (refuse("ValidationException"), False),
-        (refuse("UnknownOperationException"), False),
+        (net.deny(), False),
+        (net.refuse("ValidationException"), False),
+        (net.refuse("UnknownOperationException"), False),
         (None, False),  # an engine fails in its own way
     ],
 )
@@ -177,67 +161,66 @@ def test_batch_that_shows_nothing_is_no_loss_extends_no_belief_and_is_repeated_o
             raise NotImplementedError(operation)
         return original(client, operation, kwargs)
 
-    believed, before = several.believed(), several.ends()
+    believed, before = several.believed(), several.ends
     if fault is None:
         monkeypatch.setattr(BaseClient, "_make_api_call", unknown)
     else:
         several.scene.proxy.next(fault, op=BATCH)
     several.renew()
-    applied = several.ends()
+    applied = several.ends
     if fault is not None and fault.name in {"drop_answer", "apply_then_500"}:
-        assert all(new > old for new, old in zip(applied, before, strict=True))
+        assert all_later(applied, before)
     assert several.believed() == believed
     assert all(several.held())
-    assert several.batches is goes_on
-    assert ("cannot be renewed by batches" in caplog.text) is (fault in (CUT, None))
+    assert store_for(several.scene.here).batches is goes_on
+    logged = [r for r in caplog.records if "cannot be renewed by batches" in r.getMessage()]
+    expected = [("ERROR", several.keys[0])] if fault in (CUT, None) else []
+    assert [(record.levelname, record.lock_key) for record in logged] == expected
     for hold in several.holds:
         # as the renewal loop does after that
         assert batch_of(hold) is None
         assert hold.together.due() < hold.ends
         send_renewal(hold)
-    assert several.later_than(believed)
-    assert all(new > old for new, old in zip(several.ends(), applied, strict=True))
-    assert requests(several.scene)[-3:] == ["renew"] * 3
+    assert all_later(several.believed(), believed)
+    assert all_later(several.ends, applied)
+    assert several.requests()[-3:] == ["renew"] * 3
     assert (None not in {batch_of(hold) for hold in several.holds}) is goes_on
 
 
 def test_late_batch_moves_no_end_back_and_revives_nothing(several):
-    scene = several.scene
+    proxy = several.scene.proxy
     several.renew()
-    (batch,) = scene.proxy.of(BATCH)
+    (batch,) = proxy.of(BATCH)
     several.renew()
-    released, taken = several.mutexes[:2]
-    released.release()
-    assert scene.there.force_release(taken.key)
-    with Mutex.for_key(taken.key, model=scene.there) as other:
-        before = [several.row(place).to_simple_dict() for place in range(3)]
-        reply = scene.proxy.replay(batch)
-        codes = [each.get("Error", {}).get("Code") for each in reply.body["Responses"]]
-        assert codes == ["ConditionalCheckFailed"] * 3
-        assert [several.row(place).to_simple_dict() for place in range(3)] == before
-        assert other.held
+    several.mutexes[0].release()
+    other = several.forced_and_taken(1)
+    before = [row.to_simple_dict() for row in several.rows]
+    codes = [each.get("Error", {}).get("Code") for each in proxy.replay(batch).body["Responses"]]
+    assert codes == ["ConditionalCheckFailed"] * 3
+    assert [row.to_simple_dict() for row in several.rows] == before
+    assert other.held
 
 
 def test_batch_that_is_applied_twice_or_overtaken_is_no_loss(several):
-    several.scene.proxy.next(duplicate("second"), op=BATCH)
+    several.scene.proxy.next(net.duplicate("second"), op=BATCH)
     believed = several.believed()
     several.renew()  # the second is refused, and shows the end that was asked for
-    assert several.later_than(believed)
-    assert requests(several.scene).count("renew") == 0
+    assert all_later(several.believed(), believed)
+    assert "renew" not in several.requests()
     several.scene.proxy.next(after(several.mutexes[0].renew), op=BATCH)
     several.renew()
-    assert several.ends()[0] == several.holds[0].own.expires_at
+    assert several.ends[0] == several.holds[0].own.expires_at
     assert all(several.held())
 
 
 def test_batch_that_meets_a_later_end_of_another_hand_goes_beyond_it(several):
-    scene, key = several.scene, several.keys[0]
-    end = round(several.ends()[0] + 100, 3)
-    scene.there._get_connection().update_item(key, actions=[scene.there.expires_at.set(end)])
+    there, end = several.scene.there, round(several.ends[0] + 100, 3)
+    actions = [there.expires_at.set(end)]
+    there._get_connection().update_item(several.keys[0], actions=actions)
     several.renew()
-    assert several.ends()[0] == end
+    assert several.ends[0] == end
     send_renewal(several.holds[0])
-    assert several.ends()[0] == pytest.approx(end + 0.001, abs=0.0001)
+    assert several.ends[0] == pytest.approx(end + 0.001, abs=0.0001)
     assert several.mutexes[0].remaining < LEASE + 1
 
 
@@ -252,7 +235,7 @@ def test_locks_released_meanwhile_are_left_out(several):
     several.renew()
     third.release()
     several.renew()
-    assert requests(several.scene) == [BATCH, BATCH, "renew"]
+    assert several.requests() == [BATCH, BATCH, "renew"]
     sizes = [len(batch.body["Statements"]) for batch in several.scene.proxy.of(BATCH)]
     assert sizes == [3, 2]
 
@@ -261,24 +244,22 @@ def test_end_that_is_answered_slowly_counts_from_before_the_sending(several, clo
     sent = clock.now()
     several.scene.proxy.next(after(lambda: clock.advance(5)), op=BATCH)
     several.renew()
-    assert max(end for _, end in several.believed()) <= sent + LEASE
+    assert max(several.believed()[1::2]) <= sent + LEASE
 
 
 def test_two_acquisitions_of_one_lock_are_not_put_into_one_batch(several):
     """One that was broken, and does not know yet, and the next. DynamoDB takes a row once."""
     scene, broken = several.scene, several.mutexes[0]
-    seen = scene.there.get(broken.key, consistent_read=True).token
     # by another process, which tells this one nothing
-    actions = [scene.there.expires_at.remove(), scene.there.owner.remove()]
-    scene.there._get_connection().update_item(broken.key, actions=actions)
-    again = Mutex.for_key(broken.key, model=scene.here, lease=LEASE)
+    replace(scene, key=broken.key).clear()
+    again = several.mutex(broken.key)
     assert again.acquire(blocking=False)
-    assert again.token != seen
+    assert again.token != broken.token
     assert broken.held
     several.mutexes.append(again)
     several.renew()
     assert store_for(scene.here).batches
-    assert requests(scene) == [BATCH, "renew"]
+    assert several.requests() == [BATCH, "renew"]
     assert several.held() == [False, True, True, True]
     assert broken.loss is Loss.TAKEN
 
@@ -303,9 +284,7 @@ def test_rows_with_other_names_and_a_range_key_are_renewed_by_batches(scene):
         expires_at = NumberAttribute(null=True, attr_name="ends.at")
 
     Odd.create_table()
-    mutexes = [Mutex.for_key(f"k{i}", model=Odd) for i in range(3)]
-    for mutex in mutexes:
-        mutex.acquire()
+    mutexes = [held(Mutex.for_key(f"k{i}", model=Odd)) for i in range(3)]
     before = [item.expires_at for item in Odd.scan()]
     send_renewal(*(mutex._latest for mutex in mutexes))
     assert store_for(Odd).batches
@@ -313,21 +292,3 @@ def test_rows_with_other_names_and_a_range_key_are_renewed_by_batches(scene):
     assert [item.expires_at for item in Odd.scan()] != before
     for mutex in mutexes:
         mutex.release()
-
-
-def test_in_the_background_many_are_renewed_by_few_requests(table, monkeypatch, clock):
-    sent = []
-    original = BaseClient._make_api_call
-
-    def record(self, operation, kwargs):
-        sent.append(len(kwargs["Statements"]) if operation == BATCH else operation)
-        return original(self, operation, kwargs)
-
-    mutexes = [Mutex.for_key(f"k{i}", lease=30.0) for i in range(60)]
-    for mutex in mutexes:
-        mutex.acquire()
-        clock.advance(0.01)
-    monkeypatch.setattr(BaseClient, "_make_api_call", record)
-    clock.advance(9.5)  # when the first is due
-    until(lambda: all(mutex.remaining > 25 for mutex in mutexes))
-    assert sorted(sent) == [10, 25, 25]

@@ -8,11 +8,8 @@ from typing import Any, NamedTuple
 
 from pynamodb_mutex import signals
 from pynamodb_mutex._runtime.clock import local_clock
+from pynamodb_mutex._runtime.notifications import RECEIVERS
 
-NAMES = (
-    *("acquired", "contended", "not_acquired", "renewed", "renewal_failed"),
-    *("lost", "released", "handed_over"),
-)
 GENEROUS = 60.0
 
 
@@ -53,7 +50,7 @@ class Heard:
     def wait(self, name, count=1):
         """Wait for so many signals of a name; return the last of them."""
         with self._changed:
-            came = self._changed.wait_for(lambda: len(self.of(name)) >= count, GENEROUS)
+            came = self._changed.wait_for(lambda: self.names.count(name) >= count, GENEROUS)
         assert came, f"{name} was not told: {self.names}"
         return [event for event in self.events if event.name == name][count - 1]
 
@@ -66,9 +63,9 @@ def hearing(key):
     """Listen inside the block."""
     heard = Heard(key)
     with ExitStack() as stack:
-        for name in NAMES:
-            receiver = partial(heard.hear, name)
-            stack.enter_context(getattr(signals, name).connected_to(receiver))
+        for name in RECEIVERS:
+            signal = getattr(signals, name)
+            stack.enter_context(signal.connected_to(partial(heard.hear, name)))
         yield heard
 
 

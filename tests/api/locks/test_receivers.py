@@ -1,7 +1,10 @@
 """The ready receivers, with the real libraries, on real locks."""
 
+import importlib
 import io
 import json
+import re
+import sys
 import time
 from functools import partial
 from itertools import chain
@@ -16,7 +19,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 from pynamodb.exceptions import PynamoDBException
-from worker import forked, run_script
+from scene import held
+from worker import forked
 
 from dev.faultproxy import delay, deny
 from pynamodb_mutex import Mutex, MutexLostError
@@ -41,20 +45,17 @@ def everything_that_happens(scene):
     scene.taken(auto_renew=False)
     assert not scene.mutex().acquire(blocking=False)
     expire(scene.key, scene.there)
-    mutex = scene.mutex(owner="me")
     scene.proxy.next(delay(WAITS), op="acquire")
-    assert mutex.acquire()
+    mutex = held(scene.mutex(owner="me"))
     time.sleep(HOLDS)
     denied("renew", mutex.renew)
     scene.force()
     with pytest.raises(MutexLostError):
         mutex.release()
-    mutex = scene.mutex()
-    assert mutex.acquire()
+    mutex = held(scene.mutex())
     denied("release", mutex.release)
     expire(scene.key, scene.there)
-    mutex.acquire()
-    Mutex.attach(mutex.detach(), model=scene.here).release()
+    Mutex.attach(held(mutex).detach(), model=scene.here).release()
     denied("acquire", mutex.acquire)
     return scene.here.Meta.table_name
 
@@ -67,15 +68,16 @@ class Prometheus:
     @property
     def metrics(self):
         """Values, by name and the labels but for the table's."""
-        found = {}
-        for metric in self.registry.collect():
-            for sample in metric.samples:
-                labels = dict(sample.labels)
-                labels.pop("table")
-                if "le" not in labels and not sample.name.endswith("_created"):
-                    name = sample.name.removeprefix("pynamodb_mutex_").removesuffix("_total")
-                    found["/".join([name.replace("_seconds", ""), *labels.values()])] = sample.value
-        return found
+        samples = [sample for metric in self.registry.collect() for sample in metric.samples]
+        assert all("table" in sample.labels for sample in samples)
+        return {
+            "/".join([
+                re.sub("^pynamodb_mutex_|_seconds|_total$", "", sample.name),
+                *(label for name, label in sample.labels.items() if name != "table"),
+            ]): sample.value
+            for sample in samples
+            if "le" not in sample.labels and not sample.name.endswith("_created")
+        }  # fmt: skip
 
 
 class Telemetry:
@@ -98,34 +100,24 @@ class Telemetry:
     def metrics(self):
         """Values, or sums and counts, by name and the attributes that are ours."""
         data = self._reader.get_metrics_data()
-        scopes = (
-            [scope for each in data.resource_metrics for scope in each.scope_metrics]
-            if data
-            else []
-        )
+        scopes = [s for each in (data.resource_metrics if data else []) for s in each.scope_metrics]
+        metrics = [metric for scope in scopes for metric in scope.metrics]
         found = {}
-        for metric in [metric for scope in scopes for metric in scope.metrics]:
-            for point in metric.data.data_points:
-                ours = [v for k, v in point.attributes.items() if k.startswith("pynamo")]
-                name = metric.name.removeprefix("pynamodb_mutex.").replace(".duration", "_count")
-                count = getattr(point, "value", None) or getattr(point, "count", 0)
-                found["/".join([name, *ours])] = count
-                assert point.attributes["db.system.name"] == "aws.dynamodb"
+        for long_name, point in [(m.name, point) for m in metrics for point in m.data.data_points]:
+            assert point.attributes["db.system.name"] == "aws.dynamodb"
+            ours = [v for k, v in point.attributes.items() if k.startswith("pynamo")]
+            name = long_name.removeprefix("pynamodb_mutex.").replace(".duration", "_count")
+            count = getattr(point, "value", None) or getattr(point, "count", 0)
+            found["/".join([name, *ours])] = count
         return found
 
 
 COUNTS = {
-    "acquired": 5,  # one by the other client: it is of the same table
-    "abandoned": 2,
-    "contended": 1,
-    "not_acquired/held": 1,
-    "not_acquired/error": 1,
-    "lost/FORCED": 1,
-    "renewal_failures": 1,
-    "hold_count": 4,
-    "wait_count": 5,
+    "acquired": 5, "wait_count": 5,  # one by the other client: it is of the same table
+    "abandoned": 2, "contended": 1, "not_acquired/held": 1, "not_acquired/error": 1,
+    "lost/FORCED": 1, "renewal_failures": 1, "hold_count": 4,
     "held": 1,  # that of the other client, which never released it
-}
+}  # fmt: skip
 
 
 def test_prometheus_counts_what_happens(scene):
@@ -148,8 +140,7 @@ def test_opentelemetry_counts_what_happens(scene):
         assert telemetry.metrics == COUNTS
         until(lambda: len(telemetry.spans) == 5 + 2 + 4)
     # and that of the lock that is held still
-    assert len(telemetry.spans) == 12
-    assert telemetry.metrics["held"] == 0
+    assert (len(telemetry.spans), telemetry.metrics["held"]) == (12, 0)
     waits = [span for span in telemetry.spans if span.name == f"acquire {table}"]
     holds = [span for span in telemetry.spans if span.name == f"hold {table}"]
     assert (len(waits), len(holds)) == (7, 5)
@@ -157,11 +148,11 @@ def test_opentelemetry_counts_what_happens(scene):
     assert sorted(outcomes) == ["acquired"] * 5 + ["error", "held"]
     (failed,) = (span for span in waits if span.status.status_code is trace.StatusCode.ERROR)
     assert failed.events[0].name == "exception"
-    (lost,) = (span for span in holds if "pynamodb_mutex.loss" in span.attributes)
-    assert lost.status.status_code is trace.StatusCode.ERROR
-    assert lost.status.description == "its claim was broken by force"
-    (detached,) = (span for span in holds if "pynamodb_mutex.to" in span.attributes)
-    assert detached.attributes["pynamodb_mutex.to"] == "a ticket"
+    (lost,) = (span.status for span in holds if "pynamodb_mutex.loss" in span.attributes)
+    assert lost.status_code is trace.StatusCode.ERROR
+    assert lost.description == "its claim was broken by force"
+    to = [span.attributes.get("pynamodb_mutex.to") for span in holds]
+    assert sorted(filter(None, to)) == ["a ticket"]
 
 
 @pytest.mark.parametrize("kind", [Prometheus, Telemetry])
@@ -169,24 +160,23 @@ def test_receiver_knows_what_is_held_now(scene, kind):
     receiver = kind()
     installed = receiver.install(key_label=lambda key: key.partition("-")[0])
 
-    def held():
+    def held_now():
         return receiver.metrics.get("held/key", 0)
 
     with scene.mutex() as mutex:
         mutex.renew()
-        assert held() == 1
-    assert held() == 0
-    mutex = scene.mutex(lease=0.5, auto_renew=False)
-    mutex.acquire()
+        assert held_now() == 1
+    assert held_now() == 0
+    mutex = held(scene.mutex(lease=0.5, auto_renew=False))
     until(lambda: receiver.metrics.get("lost/key/EXPIRED") == 1)
-    until(lambda: held() == 0)
+    until(lambda: held_now() == 0)
     assert installed._held._held == {}
     # what is won back counts as held, and has no span of its own
     mutex.renew(lease=30)
-    until(lambda: held() == 1)
+    until(lambda: held_now() == 1)
     installed.uninstall()
     installed.uninstall()
-    assert held() == 0
+    assert held_now() == 0
     mutex.release()
     acquired = receiver.metrics.get("acquired/key", 0)
     with mutex:  # no receiver listens any more
@@ -221,8 +211,8 @@ def test_spans_are_children_of_what_is_current(scene):
     with telemetry.install(), tracer.start_as_current_span("request") as request, mutex:
         time.sleep(0.05)
     waiting, holding, _ = telemetry.spans
-    for span in (waiting, holding):
-        assert span.parent.span_id == request.get_span_context().span_id
+    parent = request.get_span_context().span_id
+    assert [span.parent.span_id for span in (waiting, holding)] == [parent] * 2
     assert [link.context.span_id for link in holding.links] == [waiting.context.span_id]
     assert waiting.start_time < waiting.end_time <= holding.start_time
     assert holding.end_time - holding.start_time >= 0.04e9
@@ -241,9 +231,7 @@ def test_spans_are_children_of_what_is_current(scene):
 @pytest.mark.parametrize("kind", [Prometheus, Telemetry])
 def test_lock_that_was_taken_before_is_not_counted_as_held(scene, kind):
     receiver = kind()
-    mutexes = [Mutex.for_key(f"{scene.key}.{n}", model=scene.here) for n in range(3)]
-    for mutex in mutexes:
-        mutex.acquire()
+    mutexes = [held(Mutex.for_key(f"{scene.key}.{n}", model=scene.here)) for n in range(3)]
     with receiver.install():
         mutexes[0].release()
         mutexes[1].detach()
@@ -275,10 +263,8 @@ def test_cloudwatch_gets_a_line_for_each_event(scene):
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     for line in lines:
         check_format(line, "pynamodb-mutex")
-        assert line["table"] == table
-        assert line["key"] == scene.key
-    events = sorted(line["event"] for line in lines)
-    assert events == sorted(
+        assert (line["table"], line["key"]) == (table, scene.key)
+    assert sorted(line["event"] for line in lines) == sorted(
         ["acquired"] * 5 + ["contended", "not_acquired", "not_acquired", "renewal_failed"]
         + ["lost", "released", "released", "handed_over"]
     )  # fmt: skip
@@ -287,10 +273,8 @@ def test_cloudwatch_gets_a_line_for_each_event(scene):
     assert ["table", "loss"] in lost["_aws"]["CloudWatchMetrics"][0]["Dimensions"]
     assert lost["HoldTime"] == pytest.approx(HOLDS)
     assert isinstance(lost["fencing_token"], int)
-    by = [line["abandoned_by"] for line in lines if line.get("Abandoned")]
-    assert by[0] == "other"
-    (contended,) = (line for line in lines if line["event"] == "contended")
-    assert contended["holder"] == "other"
+    assert next(line["abandoned_by"] for line in lines if line.get("Abandoned")) == "other"
+    assert [line["holder"] for line in lines if line["event"] == "contended"] == ["other"]
     assert sum("error" in line for line in lines) == 3
 
 
@@ -306,20 +290,14 @@ def test_cloudwatch_writes_to_what_is_standard_output_then(scene, capsys):
     assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == dimensions
 
 
-def test_missing_library_is_named_with_its_extra():
-    script = """
-import sys
-import pynamodb_mutex.signals
-assert not [name for name in sys.modules if name.startswith("pynamodb_mutex.receivers")]
-for receiver, library in (("prometheus", "prometheus_client"), ("opentelemetry", "opentelemetry")):
-    sys.modules[library] = None
-    try:
-        __import__(f"pynamodb_mutex.receivers.{receiver}")
-    except ImportError as error:
-        print(error)
-"""
-    missing = "pynamodb_mutex.receivers.{0} needs {1}: pip install 'pynamodb-mutex[{0}]'"
-    assert run_script(script).stdout.splitlines() == [
-        missing.format("prometheus", "prometheus_client"),
-        missing.format("opentelemetry", "opentelemetry-api"),
-    ]
+@pytest.mark.parametrize(
+    ("receiver", "missing"),
+    [("prometheus", "prometheus_client"), ("opentelemetry", "opentelemetry-api")],
+)
+def test_missing_library_is_named_with_its_extra(monkeypatch, receiver, missing):
+    name = f"pynamodb_mutex.receivers.{receiver}"
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing.removesuffix("-api"), None)
+    message = f"{name} needs {missing}: pip install 'pynamodb-mutex[{receiver}]'"
+    with pytest.raises(ImportError, match=re.escape(message) + "$"):
+        importlib.import_module(name)

@@ -62,6 +62,10 @@ def reentrant(**options):
     return mutex(reentrant=True, **options)
 
 
+def fair(**options):
+    return mutex(fair=True, **options)
+
+
 def group(*keys):
     return lambda **options: Mutex.for_keys(keys, **options)
 
@@ -91,6 +95,7 @@ PAIRS = {
     "a group with the key": (mutex, group("b", "a"), "a"),
     "a key of a group": (group("a", "b"), mutex, "a"),
     "two groups": (group("a", "b"), group("c", "b"), "b"),
+    "two that wait in line": (fair, fair, "a"),
     "any of one key": (mutex, any_of("a"), "a"),
     "the key of any": (any_of("a"), mutex, "a"),
     "any of the keys of a group": (group("a", "b"), any_of("a", "b"), None),

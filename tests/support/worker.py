@@ -3,8 +3,6 @@
 A worker's wall clock is as wrong as the test wants, from before botocore is imported.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import os
@@ -16,7 +14,6 @@ import sys
 import time
 import traceback
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 # -- in the worker's process
 
@@ -85,8 +82,8 @@ def count_up(tasks, sections):
         row.save(add_version_condition=False)
 
     async def work():
+        mutex = AsyncMutex.for_key("shared", lease=20, timeout=60, poll=(0.01, 0.1))
         for _ in range(sections):
-            mutex = AsyncMutex.for_key("shared", lease=20, timeout=60, poll=(0.01, 0.1))
             async with mutex:
                 tokens.append(mutex.fencing_token)
                 await asyncio.to_thread(count)
@@ -121,18 +118,11 @@ def _serve():
             except SyntaxError:
                 exec(code, names)
         except Exception as error:
-            loss = getattr(error, "loss", None)
-            reply = {"error": type(error).__name__, "loss": loss and loss.name}
-            reply["text"] = traceback.format_exc()
+            reply = {"error": type(error).__name__, "text": traceback.format_exc()}
         print(json.dumps(reply, default=str), flush=True)
 
 
 # -- in the test's process
-
-
-class Raised(NamedTuple):
-    name: str
-    loss: str | None
 
 
 class Worker:
@@ -143,32 +133,26 @@ class Worker:
     """
 
     def __init__(self, wall_clock=0.0):
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, str(wall_clock)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
+        command, pipe = [sys.executable, __file__, str(wall_clock)], subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0)
 
     def send(self, code):
         self._process.stdin.write(json.dumps(code).encode() + b"\n")
 
-    def _answer(self, timeout):
+    def _reply(self, timeout=60.0):
         ready, _, _ = select.select([self._process.stdout], [], [], timeout)
         assert ready, "the worker does not answer"
         return json.loads(self._process.stdout.readline())
 
-    def answer(self, timeout=60.0):
+    def answer(self, *timeout):
         """Return the value of the next piece of code that was sent."""
-        reply = self._answer(timeout)
+        reply = self._reply(*timeout)
         assert "error" not in reply, reply["text"]
         return reply["value"]
 
-    def error(self, timeout=60.0):
-        """Return what the next piece of code raised."""
-        reply = self._answer(timeout)
-        assert "error" in reply, reply
-        return Raised(reply["error"], reply["loss"])
+    def error(self):
+        """Return the name of the error that the next piece of code raised."""
+        return self._reply()["error"]
 
     def ask(self, code):
         self.send(code)

@@ -283,7 +283,7 @@ def test_ticket_for_another_place_or_with_wrong_options_is_refused_and_stays_goo
 # -- row locks -------------------------------------------------------------------------------------
 
 
-def test_row_goes_with_its_lock(model, sent):
+def test_row_goes_with_its_lock_unless_it_was_deleted_meanwhile(model, sent):
     lock = model.locked("a")
     with lock as row:
         row.update([model.balance.add(5)])
@@ -301,6 +301,14 @@ def test_row_goes_with_its_lock(model, sent):
         taken.save(unlock=True)
     assert model.get("a", consistent_read=True).balance == 6
     assert not attached.locked()
+    with lock:
+        ticket = lock.detach()
+    model._get_connection().delete_item("a")
+    # a lock in a lock table is still good
+    refused = DoesNotExist if model is Ledger else MutexLostError
+    with pytest.raises(refused) as raised, RowLock.attach(ticket, model=model):
+        pytest.fail("there is no row")
+    assert model is Ledger or raised.value.loss is Loss.DELETED
 
 
 def test_ticket_of_a_row_names_it_and_is_for_no_other_model_and_no_lock_table(accounts, table):
@@ -334,17 +342,6 @@ def test_row_keys_of_all_types(engine):
             RowLock.attach(json.dumps(fields | {"row": fields["row"] | broken}), model=Page)
     with RowLock.attach(ticket, model=Page) as page:
         assert (page.digest, page.number) == (b"\xff\x00", 7.5)
-
-
-def test_row_that_was_deleted_meanwhile(model):
-    with model.locked("a") as row:
-        ticket = row.row_lock.detach()
-    model._get_connection().delete_item("a")
-    # a lock in a lock table is still good
-    refused = DoesNotExist if model is Ledger else MutexLostError
-    with pytest.raises(refused) as raised, RowLock.attach(ticket, model=model):
-        pytest.fail("there is no row")
-    assert model is Ledger or raised.value.loss is Loss.DELETED
 
 
 # -- detach by a client with a bad network ---------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from hearing import until
 from lock_items import Elsewhere, Wire
 from pynamodb.exceptions import UpdateError
+from scene import held
 
 from dev.faultproxy import DYNAMODBS, Reply, answer_with, drop_answer, drop_request, late, stall
 from pynamodb_mutex import (
@@ -124,16 +125,6 @@ def test_waiter_that_gives_up_leaves_the_line(table, pool):
         assert (mutex.position, table.get("a").waiters, entries()) == (None, [], [])
 
 
-def test_reentrant_and_attached_locks_are_fair(table):
-    assert fair().position is None
-    with fair(reentrant=True) as mutex, mutex:
-        assert mutex.position is None
-    mutex = fair()
-    mutex.acquire()
-    with Mutex.attach(mutex.detach(), fair=True) as attached:
-        assert attached.held
-
-
 # -- the dead -----------------------------------------------------------------------------------
 
 
@@ -229,7 +220,12 @@ def test_fairness_that_is_not_offered_is_refused(accounts, ledger):
             call("a", fair=True)
 
 
-def test_lock_of_a_row_in_the_lock_table_is_fair(ledger, pool):
+def test_reentrant_and_attached_locks_and_those_of_rows_in_the_lock_table_are_fair(ledger, pool):
+    with fair(reentrant=True) as mutex, mutex:
+        assert mutex.position is fair().position is None
+    ticket = held(fair()).detach()
+    with Mutex.attach(ticket, fair=True) as attached:
+        assert attached.held
     with ledger.locked("a", fair=True):
         mutex, waits = in_line(pool, ledger.locked("a", fair=True))
         assert mutex.position == 0
@@ -280,10 +276,10 @@ def test_tasks_wait_in_order_and_leave_when_they_are_cancelled(table):
 
 
 @pytest.fixture
-def held(scene):
-    """The scene's lock is held by the other client."""
-    with scene.other():
-        yield
+def other(scene):
+    """The other client holds the scene's lock."""
+    with scene.other() as other:
+        yield other
 
 
 @pytest.mark.parametrize(
@@ -293,7 +289,9 @@ def held(scene):
         ([answer_with(Reply(200, b"{}", DYNAMODBS))], [False, True]),
     ],
 )
-def test_join_whose_answer_is_lost_or_not_dynamodbs_stands_once(scene, held, pool, faults, applied):
+def test_join_whose_answer_is_lost_or_not_dynamodbs_stands_once(
+    scene, other, pool, faults, applied
+):
     scene.proxy.next(*faults, op="join")
     mutex, waits = in_line(pool, scene.mutex(fair=True, timeout=5))
     assert (mutex.position, scene.applied("join")) == (0, applied)
@@ -320,8 +318,7 @@ def test_late_join_stands_in_line_until_it_counts_as_dead(scene):
 
 def test_release_that_is_applied_late_makes_nobody_dead(scene, pool):
     """It says that the lock has been free since it was sent; whoever has seen the lock held meanwhile knows better."""
-    holder = scene.mutex(lease=100, auto_renew=False)
-    holder.acquire()
+    holder = held(scene.mutex(lease=100, auto_renew=False))
     release = late()
     scene.proxy.next(release, op="release")
     scene.proxy.always(drop_request(), op="release")
@@ -339,14 +336,14 @@ def test_release_that_is_applied_late_makes_nobody_dead(scene, pool):
     assert time.monotonic() - since >= PATIENCE - LONGEST_POLL
 
 
-def test_leave_that_fails_is_logged(scene, held, caplog):
+def test_leave_that_fails_is_logged(scene, other, caplog):
     scene.proxy.always(drop_request(), op="leave")
     assert not scene.mutex(owner="she", timeout=1, fair=True).acquire()
     assert "'she' still stands in line" in caplog.text
     assert len(scene.row.waiters) == 1
 
 
-def test_leave_finds_its_place_though_the_line_has_moved(scene, held, pool):
+def test_leave_finds_its_place_though_the_line_has_moved(scene, other, pool):
     _, waits = in_line(pool, scene.other(timeout=5, fair=True))
     # it polls once in 2 s, and does not see that the other has left
     assert not scene.mutex(timeout=5.5, poll=(2, 2), fair=True).acquire()
@@ -355,7 +352,7 @@ def test_leave_finds_its_place_though_the_line_has_moved(scene, held, pool):
     assert scene.row.waiters == []
 
 
-def test_read_that_is_out_of_date_is_repeated(scene, held, pool):
+def test_read_that_is_out_of_date_is_repeated(scene, other, pool):
     """It shows the row from before the join."""
     item = scene.there._get_connection().get_item(scene.key)["Item"]
     before = Reply(200, json.dumps({"Item": item}).encode(), DYNAMODBS)
@@ -368,7 +365,7 @@ def test_read_that_is_out_of_date_is_repeated(scene, held, pool):
     assert not waits.result()
 
 
-def test_task_that_is_cancelled_while_its_last_poll_hangs_leaves_the_line(scene, held):
+def test_task_that_is_cancelled_while_its_last_poll_hangs_leaves_the_line(scene, other):
     """The cancellation is thrown at the request that leaves the line, before that is sent."""
 
     async def play():

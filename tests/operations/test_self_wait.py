@@ -187,23 +187,22 @@ def test_wait_in_a_forked_child_for_its_parents_lock_goes_on():
 
 
 def test_rows_that_differ_in_the_range_key_alone_are_different_locks():
-    def ranged(sort_key):
-        class Ranged(LockItem):
-            class Meta(LockItem.Meta):
-                table_name = "ranged"
+    class One(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = "ranged"
 
-            kind = UnicodeAttribute(range_key=True, default=sort_key)
+        kind = UnicodeAttribute(range_key=True, default="one")
 
-        return Ranged
+    class Other(One):
+        kind = UnicodeAttribute(range_key=True, default="other")
 
-    one, other = ranged("one"), ranged("other")
-    one.create_table()
-    for model in (one, other):
-        with Mutex.for_key("a", model=model):
-            pass
-    with Mutex.for_key("a", model=one), Mutex.for_key("a", model=other) as both:
+    One.create_table()
+    one, other = (partial(mutex, model=model) for model in (One, Other))
+    held(one()).release()
+    held(other()).release()
+    with one(), other() as both:
         with pytest.raises(MutexAlreadyHeldError):
-            Mutex.for_key("a", model=other).acquire()
+            other().acquire()
         assert both.held
 
 

@@ -1,9 +1,12 @@
-"""The order of arrival between processes: fair waiters stand in line in the row."""
+"""The order of arrival between processes: fair waiters stand in line in the row.
+
+A release that is applied late, and a task that is cancelled while its last poll hangs, are among the schedules of
+simulation/test_schedules.py.
+"""
 
 import asyncio
 import json
 import time
-from contextlib import suppress
 
 import pytest
 from hearing import until
@@ -11,7 +14,7 @@ from lock_items import Elsewhere, Wire
 from pynamodb.exceptions import UpdateError
 from scene import held
 
-from dev.faultproxy import DYNAMODBS, Reply, answer_with, drop_answer, drop_request, late, stall
+from dev.faultproxy import DYNAMODBS, Reply, after, answer_with, drop_answer, drop_request, late
 from pynamodb_mutex import (
     LockItem,
     Mutex,
@@ -20,7 +23,7 @@ from pynamodb_mutex import (
     synchronized,
 )
 from pynamodb_mutex._protocol.claim import MOST_WAITING
-from pynamodb_mutex._protocol.waiting_line import LONGEST_POLL, PATIENCE, STEP, patience
+from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP, patience
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import held_elsewhere
 
@@ -316,26 +319,6 @@ def test_late_join_stands_in_line_until_it_counts_as_dead(scene):
     assert scene.other(fair=True).acquire(timeout=PATIENCE + SLACK)
 
 
-def test_release_that_is_applied_late_makes_nobody_dead(scene, pool):
-    """It says that the lock has been free since it was sent; whoever has seen the lock held meanwhile knows better."""
-    holder = held(scene.mutex(lease=100, auto_renew=False))
-    release = late()
-    scene.proxy.next(release, op="release")
-    scene.proxy.always(drop_request(), op="release")
-    with suppress(UpdateError):
-        holder.release()
-    raw = scene.there._get_connection()
-    raw.update_item(scene.key, actions=[LockItem.waiting.set([DEAD])])
-    mutex = scene.other(fair=True, timeout=60)
-    waits = pool.submit(mutex.acquire)
-    time.sleep(30)
-    assert mutex.position == 1
-    since = time.monotonic()
-    release.apply()
-    assert waits.result()
-    assert time.monotonic() - since >= PATIENCE - LONGEST_POLL
-
-
 def test_leave_that_fails_is_logged(scene, other, caplog):
     scene.proxy.always(drop_request(), op="leave")
     assert not scene.mutex(owner="she", timeout=1, fair=True).acquire()
@@ -345,10 +328,9 @@ def test_leave_that_fails_is_logged(scene, other, caplog):
 
 def test_leave_finds_its_place_though_the_line_has_moved(scene, other, pool):
     _, waits = in_line(pool, scene.other(timeout=5, fair=True))
-    # it polls once in 2 s, and does not see that the other has left
-    assert not scene.mutex(timeout=5.5, poll=(2, 2), fair=True).acquire()
-    assert not waits.result()
-    assert scene.applied("leave")[-1]
+    scene.proxy.next(after(waits.result), op="leave")
+    assert not scene.mutex(timeout=4, fair=True).acquire()
+    assert scene.applied("leave") == [False, True]
     assert scene.row.waiters == []
 
 
@@ -363,21 +345,3 @@ def test_read_that_is_out_of_date_is_repeated(scene, other, pool):
     assert reads[:3] == [False, True, False]
     assert len(scene.proxy.of("join")) == 1
     assert not waits.result()
-
-
-def test_task_that_is_cancelled_while_its_last_poll_hangs_leaves_the_line(scene, other):
-    """The cancellation is thrown at the request that leaves the line, before that is sent."""
-
-    async def play():
-        mutex = AsyncMutex.for_key(scene.key, model=scene.here, timeout=3, fair=True)
-        task = asyncio.create_task(mutex.acquire())
-        while mutex.position is None:
-            await asyncio.sleep(0.01)
-        scene.proxy.always(stall(10.0), op="GetItem")
-        await asyncio.sleep(5)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    asyncio.run(play())
-    assert scene.row.waiters == []

@@ -127,8 +127,7 @@ def test_taker_holds_it_under_a_new_token_and_the_ticket_is_used_up(table):
     giver, ticket = detached(lease=20, owner="giver", data={"step": 1})
     taker = Mutex.attach(ticket, owner="taker", data={"step": 2})
     assert (taker.held, taker.key, taker.owner, taker.abandoned) == (True, "a", "taker", False)
-    assert taker.data == {"step": 2}
-    assert taker.fencing_token == giver.fencing_token + 1
+    assert (taker.data, taker.fencing_token) == ({"step": 2}, giver.fencing_token + 1)
     row = table.get("a")
     assert (row.token, row.version) == (taker.token, taker.fencing_token)
     assert (row.owner, row.lease, row.writes) == ("taker", 20, 0)
@@ -203,8 +202,7 @@ def test_thread_that_enters_may_enter_again(table, pool):
             assert inner.token == mutex.token
         return mutex.held
 
-    assert pool.submit(work).result(60) is False
-    assert not mutex.locked()
+    assert (pool.submit(work).result(60), mutex.locked()) == (False, False)
 
 
 @pytest.mark.real("embedded")
@@ -230,10 +228,10 @@ def test_ticket_that_is_not_good_any_more_is_refused_with_the_cause(scene, ticke
     before = scene.everything
     with pytest.raises(MutexLostError, match="ticket") as raised:
         Mutex.attach(ticket, model=scene.there)
-    assert (raised.value.loss, raised.value.key) == (loss, scene.key)
-    assert scene.everything == before
+    error = raised.value
+    assert (error.loss, error.key, scene.everything) == (loss, scene.key, before)
     if loss is Loss.EXPIRED:
-        assert raised.value.owner == "other"
+        assert error.owner == "other"
         with scene.mutex() as next_one:
             assert next_one.abandoned_by == "other"
 
@@ -299,8 +297,7 @@ def test_row_goes_with_its_lock_unless_it_was_deleted_meanwhile(model, sent):
         assert taken.balance == 5
         taken.balance += 1
         taken.save(unlock=True)
-    assert model.get("a", consistent_read=True).balance == 6
-    assert not attached.locked()
+    assert (model.get("a", consistent_read=True).balance, attached.locked()) == (6, False)
     with lock:
         ticket = lock.detach()
     model._get_connection().delete_item("a")
@@ -353,8 +350,7 @@ def test_detach_whose_answer_is_lost_is_repeated(scene, lose):
     giver = held(scene.mutex())
     scene.proxy.next(lose(), op="renew")
     ticket = giver.detach()
-    assert not giver.held
-    assert scene.applied("renew") == [True, True]
+    assert (giver.held, scene.applied("renew")) == (False, [True, True])
     assert json.loads(ticket)["expires_at"] == scene.row.expires_at
     Mutex.attach(ticket, model=scene.there).release()
 
@@ -525,8 +521,7 @@ def test_first_attach_of_a_process_refuses_an_ended_ticket_unless_it_cannot_know
     before = scene.everything
     with scene.fresh() as fresh, pytest.raises(MutexLostError) as raised:
         attach(fresh, ticket)
-    assert raised.value.loss is Loss.EXPIRED
-    assert scene.everything == before
+    assert (raised.value.loss, scene.everything) == (Loss.EXPIRED, before)
     with scene.fresh() as dateless:
         dateless.proxy.always(net.no_date())
         attach(dateless, ticket).release()
@@ -539,8 +534,7 @@ def test_attached_claim_that_ended_before_its_answer_came_is_not_believed(scene,
         with pytest.raises(MutexLostError) as raised:
             attach(fresh, ticket, auto_renew=False)
         assert fresh.applied("attach", "renew", "disown") == [True, False, True]
-    assert raised.value.loss is Loss.EXPIRED
-    assert scene.row.expires_at is None
+    assert (raised.value.loss, scene.row.expires_at) == (Loss.EXPIRED, None)
 
 
 def test_attached_claim_that_came_out_short_is_renewed_before_it_is_handed_out(

@@ -75,16 +75,14 @@ def test_waiters_acquire_the_lock_in_the_order_in_which_they_joined(table, pool)
         wait.result()
     assert [name for name, _ in order] == [*"bcdef"]
     assert sorted(order, key=lambda each: each[1]) == order
-    assert {mutex.position for mutex in mutexes} == {None}
-    assert entries() == []
+    assert ({mutex.position for mutex in mutexes}, entries()) == ({None}, [])
 
 
 def test_cycle_is_two_requests_and_that_of_the_next_in_line_of_the_process_too(table, pool, sent):
     with fair():
         mutex, waits = in_line(pool, fair())
         sent.clear()
-    assert waits.result()
-    assert sent == ["UpdateItem"] * 2
+    assert (waits.result(), sent) == (True, ["UpdateItem"] * 2)
     mutex.release()
     sent.clear()
     with fair():
@@ -100,8 +98,7 @@ def test_lock_broken_by_force_is_for_the_first_in_line_unless_another_is_not_fai
         assert Mutex.for_key("a", model=Elsewhere, auto_renew=False).acquire(timeout=0)
         assert (first.position, second.position) == (0, 1)
         assert LockItem.force_release("a")
-        assert waits.result()
-        assert second.position == 1
+        assert (waits.result(), second.position) == (True, 1)
         first.release()
         until(lambda: second.held)
 
@@ -204,8 +201,7 @@ def test_waiter_whose_row_is_deleted_takes_the_lock_as_a_newcomer(table, pool):
     with held_elsewhere("a"):
         mutex, waits = in_line(pool, fair())
         table._get_connection().delete_item("a")
-        assert waits.result()
-        assert mutex.held
+        assert (waits.result(), mutex.held) == (True, True)
 
 
 def test_fairness_that_is_not_offered_is_refused(accounts, ledger):
@@ -299,8 +295,7 @@ def test_join_whose_answer_is_lost_or_not_dynamodbs_stands_once(
     mutex, waits = in_line(pool, scene.mutex(fair=True, timeout=5))
     assert (mutex.position, scene.applied("join")) == (0, applied)
     assert len(scene.row.waiters) == 1
-    assert not waits.result()
-    assert scene.row.waiters == []
+    assert (waits.result(), scene.row.waiters) == (False, [])
 
 
 def test_late_join_stands_in_line_until_it_counts_as_dead(scene):
@@ -312,8 +307,7 @@ def test_late_join_stands_in_line_until_it_counts_as_dead(scene):
         mutex = scene.mutex(timeout=1, fair=True)
         with pytest.raises(UpdateError):
             mutex.acquire()
-        assert mutex.position is None
-        assert scene.applied("leave") == [False]
+        assert (mutex.position, scene.applied("leave")) == (None, [False])
         join.apply()
         assert len(scene.row.waiters) == 1
     assert scene.other(fair=True).acquire(timeout=PATIENCE + SLACK)
@@ -330,8 +324,7 @@ def test_leave_finds_its_place_though_the_line_has_moved(scene, other, pool):
     _, waits = in_line(pool, scene.other(timeout=5, fair=True))
     scene.proxy.next(after(waits.result), op="leave")
     assert not scene.mutex(timeout=4, fair=True).acquire()
-    assert scene.applied("leave") == [False, True]
-    assert scene.row.waiters == []
+    assert (scene.applied("leave"), scene.row.waiters) == ([False, True], [])
 
 
 def test_read_that_is_out_of_date_is_repeated(scene, other, pool):
@@ -343,5 +336,4 @@ def test_read_that_is_out_of_date_is_repeated(scene, other, pool):
     time.sleep(3)
     reads = [seen.body["ConsistentRead"] for seen in scene.proxy.of("GetItem")]
     assert reads[:3] == [False, True, False]
-    assert len(scene.proxy.of("join")) == 1
-    assert not waits.result()
+    assert (len(scene.proxy.of("join")), waits.result()) == (1, False)

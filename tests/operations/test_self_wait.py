@@ -89,13 +89,10 @@ def test_wait_for_an_own_lock_is_refused_without_a_request_or_ends_by_its_timeou
             # both are named
             assert "owner 'outer'" in str(raised.value)
             assert "owner 'inner'" in str(raised.value)
-        assert sent == []
-        assert holder.held
-        assert not waiter.held
+        assert (sent, holder.held, waiter.held) == ([], True, False)
         patient = asks(timeout=0.05)
-        assert patient.acquire() is False
-        assert patient.acquire(timeout=0.05) is False
-        assert patient.acquire(blocking=False) is False
+        for how in ({}, {"timeout": 0.05}, {"blocking": False}):
+            assert patient.acquire(**how) is False
         with pytest.raises(MutexTimeoutError):
             patient.__enter__()
     with waiter:
@@ -171,8 +168,7 @@ def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_hol
     behind = waiting(mutex())
     holder.release()
     assert QueueFor(LockItem, "a").holder.contender is turn.contender
-    assert turn.contender.stalled_holder() is None
-    assert QueueFor(LockItem, "a").ahead_of(turn) == []
+    assert (turn.contender.stalled_holder(), turn.queue.ahead_of(turn)) == (None, [])
     assert taking.wake() is None
     assert taking.result is taker._latest
     behind.interrupt()

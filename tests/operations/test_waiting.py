@@ -116,8 +116,8 @@ def test_all_in_line_are_woken_when_it_becomes_known_that_the_lock_is_held(line,
     for turn in turns:
         turn.wakeup.rung = False
     line.saw("a later one")
-    assert line.in_the_way == "a later one"
-    assert [turn.wakeup.rung for turn in turns] == [False, False]
+    rung = [turn.wakeup.rung for turn in turns]
+    assert (line.in_the_way, rung) == ("a later one", [False, False])
 
 
 def test_process_rests_for_others_and_knows_of_them_until_its_line_is_empty(line):
@@ -130,8 +130,7 @@ def test_process_rests_for_others_and_knows_of_them_until_its_line_is_empty(line
     turn.polls_at = -math.inf
     assert 10.0 + POLL[0] <= line.polls_at(turn) <= 10.0 + POLL[1]
     turn.leave()
-    assert line.in_the_way is None
-    assert line.polls_at(in_line(line)) == -math.inf
+    assert (line.in_the_way, line.polls_at(in_line(line))) == (None, -math.inf)
 
 
 def test_promise_ends_with_the_holder_who_made_it_and_no_other(line):
@@ -258,8 +257,7 @@ def test_lock_that_is_handed_over_during_a_poll_is_taken_without_another(polls, 
     assert isinstance(waits.step(), Send)
     holder.release()
     polls.clear()
-    assert waits.until_it_waits() is None
-    assert (len(polls), waiter.held) == (1, True)
+    assert (waits.until_it_waits(), len(polls), waiter.held) == (None, 1, True)
 
 
 def test_holder_that_is_lost_during_a_poll_is_followed_by_another_at_once(polls, clock):
@@ -270,8 +268,7 @@ def test_holder_that_is_lost_during_a_poll_is_followed_by_another_at_once(polls,
     LockItem.force_release("a")
     polls.clear()
     assert waits.step(answer).until < clock.now()
-    assert waits.wake() is None
-    assert len(polls) == 2
+    assert (waits.wake(), len(polls)) == (None, 2)
 
 
 def test_lock_that_is_lost_before_the_answer_to_its_acquire_is_waited_for(table, clock):
@@ -287,8 +284,7 @@ def test_lock_that_is_lost_before_the_answer_to_its_acquire_is_waited_for(table,
         assert waits.until_it_waits().until > clock.now()
         assert not late.held
     clock.advance(waits.effect.until - clock.now())
-    assert waits.wake() is None
-    assert late.held
+    assert (waits.wake(), late.held) == (None, True)
 
 
 # -- hand-over -------------------------------------------------------------------------------------
@@ -322,8 +318,7 @@ def test_eight_threads_take_turns_by_about_one_request_for_each_section(queue, p
     assert [number for _, number in sections] == [*range(8)] * 10
     assert sections == sorted(set(sections))
     assert len(sent) <= 1.15 * 80
-    assert queue.is_idle
-    assert not one.locked()
+    assert (queue.is_idle, one.locked()) == (True, False)
 
 
 def test_store_that_another_thread_has_made_meanwhile_is_everybodys(table, monkeypatch):
@@ -364,11 +359,9 @@ def test_hand_over_is_a_new_acquisition(table, queue, pool, sent):
     until(lambda: queue.turns)
     sent.clear()
     first.release()
-    assert waits.result(60) is True
-    assert sent == ["UpdateItem"]
-    assert second.held
+    assert (waits.result(60), sent) == (True, ["UpdateItem"])
+    assert (second.held, second.fencing_token) == (True, first.fencing_token + 1)
     assert second.token != first.token
-    assert second.fencing_token == first.fencing_token + 1
     assert 40 < second.remaining <= 50
     item = table.get("a")
     assert (item.owner, item.token, item.abandoned_by) == ("two", second.token, "")
@@ -396,8 +389,7 @@ def test_deadline_during_a_hand_over_waits_for_its_outcome(queue, clock, sent):
     assert sent == []
     releasing.until_it_waits()
     assert waits.effect.wakeup.rung
-    assert waits.wake() is None
-    assert (sent, waiter.held) == (["UpdateItem"], True)
+    assert (waits.wake(), sent, waiter.held) == (None, ["UpdateItem"], True)
     waiter.release()
     assert queue.is_idle
 
@@ -451,8 +443,7 @@ def test_ctrl_c_while_waiting_leaves_nothing(queue, pool):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.collect()  # what a collected object's last call raises is ignored, a Ctrl-C too
     gc.disable()
-    holder, waiter = mutex(), mutex()
-    pool.submit(holder.acquire).result(60)
+    holder, waiter = pool.submit(held, mutex()).result(60), mutex()
     pool.submit(lambda: until(lambda: queue.turns) and os.kill(os.getpid(), signal.SIGINT))
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -484,7 +475,4 @@ def test_waiter_interrupted_during_a_hand_over_releases_what_comes(queue, again)
     elif again == "never":
         with pytest.raises(KeyboardInterrupt):
             waits.wake()
-    assert not waiter.held
-    assert not waiter.locked()
-    assert queue.is_idle
-    assert scheduled() == []
+    assert (waiter.held, waiter.locked(), queue.is_idle, scheduled()) == (False, False, True, [])

@@ -56,8 +56,7 @@ def test_release_in_a_handler_inside_a_step_is_done_right_after_it(scene, releas
 
     inside_a_step(handler)
     # in the handler it is not released yet, and nothing hangs
-    assert (seen, mutex.held) == ([(True, True, False)], False)
-    assert scene.row.expires_at is None
+    assert (seen, mutex.held, scene.row.expires_at) == ([(True, True, False)], False, None)
 
 
 def test_release_in_a_handler_that_fails_is_logged(scene, caplog):
@@ -227,8 +226,7 @@ def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(row_scen
         row_scene.proxy.next(after(lambda: heard.wait("lost")), op="PutItem")
         row.save(unlock=True)
         assert heard.names == ["acquired", "lost"]
-    assert row.row_lock.loss is Loss.EXPIRED
-    assert row_scene.is_free
+    assert (row.row_lock.loss, row_scene.is_free) == (Loss.EXPIRED, True)
 
 
 # -- tasks that nobody refers to any more ----------------------------------------------------------
@@ -302,17 +300,6 @@ def test_lock_is_released_if_its_task_is_abandoned_while_receivers_run(scene, cl
     assert left_behind(scene) == []
 
 
-class Undo:
-    """Takes back what an operation returned."""
-
-    def __init__(self):
-        self.taken_back = []
-
-    def __call__(self, result):
-        self.taken_back.append(result)
-        yield Wait(0.0)
-
-
 def test_what_an_abandoned_operation_returns_in_spite_of_it_is_taken_back(scene):
     def stubborn():
         try:
@@ -321,18 +308,27 @@ def test_what_an_abandoned_operation_returns_in_spite_of_it_is_taken_back(scene)
             return "done"
         pytest.fail("it was not interrupted")
 
-    undo = Undo()
+    taken_back = []
+
+    def undo(result):
+        taken_back.append(result)
+        yield Wait(0.0)
+
     for how in (undo, None):
         abandoned(run_in_task.run(current_process(), stubborn(), how))()
         time.sleep(1)
-    assert undo.taken_back == ["done"]
+    assert taken_back == ["done"]
 
 
 @pytest.mark.parametrize("interruption", [asyncio.CancelledError, GeneratorExit])
 def test_result_of_an_operation_is_taken_back_if_its_task_is_interrupted_as_it_ends(
     scene, monkeypatch, interruption
 ):
-    undo = Undo()
+    taken_back = []
+
+    def undo(result):
+        taken_back.append(result)
+        yield Wait(0.0)
 
     async def interrupted(*_):
         if interruption is GeneratorExit:
@@ -343,7 +339,7 @@ def test_result_of_an_operation_is_taken_back_if_its_task_is_interrupted_as_it_e
     with pytest.raises(interruption):
         asyncio.run(run_in_task.run(current_process(), one_wait(), undo))
     time.sleep(1)
-    assert undo.taken_back == ["done"]
+    assert taken_back == ["done"]
 
 
 def test_operation_of_a_parents_task_is_not_ended_by_a_forked_child():

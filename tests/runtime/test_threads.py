@@ -64,8 +64,7 @@ def test_refused_threads_run_once_refusals_have_passed_and_are_logged_once(runs,
         for number in numbers:
             runs.put(number)
             assert runs.threads.refusing
-        assert len(runs.done) == numbers[0] - 1
-        assert len(runs.system.refused) == numbers[-1]
+        assert (len(runs.done), len(runs.system.refused)) == (numbers[0] - 1, numbers[-1])
         for _ in range(2):
             runs.threads.start()
             runs.wait(*range(1, numbers[-1] + 1))
@@ -218,8 +217,7 @@ def test_lock_is_renewed_and_watched_once_refusals_have_passed(subject, refusals
     subject.force()
     clock.advance(11)
     until(lambda: lock.lost and on_lost.calls)
-    assert lock.loss is Loss.FORCED
-    assert on_lost.threads == ["pynamodb-mutex-on-lost"]
+    assert (lock.loss, on_lost.threads) == (Loss.FORCED, ["pynamodb-mutex-on-lost"])
 
 
 @pytest.mark.parametrize(
@@ -334,8 +332,7 @@ def test_loss_is_noted_though_every_thread_is_refused(subject, clock, refusals, 
         assert "the system refuses" in caplog.text
         assert (on_lost.calls, set(heard.names)) == ([], {"acquired"})
         refusals.none()
-        assert lock.loss is loss
-        assert on_lost.wait()[1] is loss
+        assert (lock.loss, on_lost.wait()[1]) == (loss, loss)
         assert on_lost.threads == ["pynamodb-mutex-on-lost"]
         heard.wait("lost")
 

@@ -18,12 +18,9 @@ from contextlib import contextmanager, suppress
 # -- in the worker's process
 
 _steps = []
+step = _steps.append
+"""Steps this process's wall clock, by seconds."""
 _true_time, _true_time_ns = time.time, time.time_ns
-
-
-def step(seconds):
-    """Step this process's wall clock."""
-    _steps.append(seconds)
 
 
 def falsify_wall_clock():
@@ -139,20 +136,13 @@ class Worker:
     def send(self, code):
         self._process.stdin.write(json.dumps(code).encode() + b"\n")
 
-    def _reply(self, timeout=60.0):
+    def answer(self, timeout=60.0, *, of="value"):
+        """Return the value of the next piece of code that was sent, or the name of the error that it raised."""
         ready, _, _ = select.select([self._process.stdout], [], [], timeout)
         assert ready, "the worker does not answer"
-        return json.loads(self._process.stdout.readline())
-
-    def answer(self, *timeout):
-        """Return the value of the next piece of code that was sent."""
-        reply = self._reply(*timeout)
-        assert "error" not in reply, reply["text"]
-        return reply["value"]
-
-    def error(self):
-        """Return the name of the error that the next piece of code raised."""
-        return self._reply()["error"]
+        reply = json.loads(self._process.stdout.readline())
+        assert of in reply, reply
+        return reply[of]
 
     def ask(self, code):
         self.send(code)

@@ -278,9 +278,6 @@ def test_ticket_for_another_place_or_with_wrong_options_is_refused_and_stays_goo
     Mutex.attach(json.dumps(fields)).release()
 
 
-# -- row locks -------------------------------------------------------------------------------------
-
-
 def test_row_goes_with_its_lock_unless_it_was_deleted_meanwhile(model, sent):
     lock = model.locked("a")
     with lock as row:
@@ -499,9 +496,6 @@ def test_attach_is_not_repeated_for_longer_than_a_lease(scene):
     scene.proxy.always(throttle(), op="attach")
     with pytest.raises(UpdateError):
         attach(scene, ticket)
-
-
-# -- attach by a process that has had no answer yet ------------------------------------------------
 
 
 def test_first_attach_of_a_process_reads_first(scene, ticket):

@@ -15,13 +15,7 @@ from pynamodb.exceptions import UpdateError
 from scene import held
 
 from dev.faultproxy import DYNAMODBS, Reply, after, answer_with, drop_answer, drop_request, late
-from pynamodb_mutex import (
-    LockItem,
-    Mutex,
-    MutexTimeoutError,
-    Semaphore,
-    synchronized,
-)
+from pynamodb_mutex import LockItem, Mutex, MutexTimeoutError, Semaphore, synchronized
 from pynamodb_mutex._protocol.claim import MOST_WAITING
 from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP, patience
 from pynamodb_mutex.aio import AsyncMutex
@@ -52,9 +46,6 @@ def in_line(pool, mutex, **how):
     waits = pool.submit(mutex.acquire, **how)
     until(lambda: mutex.position is not None)
     return mutex, waits
-
-
-# -- the order ----------------------------------------------------------------------------------
 
 
 @pytest.mark.real("simulated", "embedded", "local")

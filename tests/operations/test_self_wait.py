@@ -26,10 +26,7 @@ from pynamodb_mutex._runtime.callers import acting_as, caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-
-@pytest.fixture(autouse=True)
-def tables(accounts, ledger):
-    """A fresh lock table, and two tables with a row a each."""
+pytestmark = pytest.mark.usefixtures("accounts", "ledger")
 
 
 def group(*keys):

@@ -46,7 +46,9 @@ def one_wait():
 
 
 @pytest.mark.parametrize("release", [Mutex.release, lambda mutex: mutex.__exit__(None, None, None)])
-def test_release_in_a_handler_inside_a_step_is_done_right_after_it(scene, release):
+def test_release_in_a_handler_inside_a_step_is_done_right_after_it_and_logged_if_it_fails(
+    scene, caplog, release
+):
     mutex, seen = scene.mutex(), []
     mutex.__enter__()
 
@@ -57,10 +59,7 @@ def test_release_in_a_handler_inside_a_step_is_done_right_after_it(scene, releas
     inside_a_step(handler)
     # in the handler it is not released yet, and nothing hangs
     assert (seen, mutex.held, scene.row.expires_at) == ([(True, True, False)], False, None)
-
-
-def test_release_in_a_handler_that_fails_is_logged(scene, caplog):
-    mutex = held(scene.mutex())
+    held(mutex)
     scene.force()
     inside_a_step(mutex.release)
     assert "a release by a signal handler failed" in caplog.text
@@ -98,11 +97,7 @@ def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene):
     assert fork.value(30) is True
 
 
-def run_in_loop(process, operation):
-    return asyncio.run(run_in_task.run(process, operation))
-
-
-@pytest.mark.parametrize("runs", [run, run_in_loop])
+@pytest.mark.parametrize("runs", [run, lambda *what: asyncio.run(run_in_task.run(*what))])
 @pytest.mark.parametrize("is_last", [False, True])
 def test_deferred_release_does_not_wait_for_the_operation_that_it_interrupted(runs, is_last):
     process, done = Process(), []
@@ -167,8 +162,7 @@ def test_interruption_at_any_instant_of_a_sleep_is_raised_as_it_is():
             return True
         return False
 
-    instants = list(itertools.takewhile(is_interrupted, itertools.count()))
-    assert len(instants) > 5
+    assert len(list(itertools.takewhile(is_interrupted, itertools.count()))) > 5
 
 
 def test_waiter_whose_time_is_up_while_it_is_woken_does_not_fail_who_wakes_it():
@@ -228,8 +222,6 @@ def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(row_scen
         assert heard.names == ["acquired", "lost"]
     assert (row.row_lock.loss, row_scene.is_free) == (Loss.EXPIRED, True)
 
-
-# -- tasks that nobody refers to any more ----------------------------------------------------------
 
 close_at = pytest.mark.parametrize("close_at", [inside_a_step, lambda close: close()])
 in_time = pytest.mark.timeout(30, method="thread")

@@ -3,6 +3,7 @@
 A worker's wall clock is as wrong as the test wants, from before botocore is imported.
 """
 
+import asyncio
 import datetime as dt
 import json
 import os
@@ -65,8 +66,6 @@ def compete(key, seconds, lease):
 
 def count_up(tasks, sections):
     """Let tasks count in a row that nothing guards but their lock; return their fencing tokens."""
-    import asyncio
-
     from pynamodb_mutex import LockItem
     from pynamodb_mutex.aio import AsyncMutex
 
@@ -94,8 +93,6 @@ def count_up(tasks, sections):
 
 def hold_by_a_task(key, lease):
     """Take a lock by a task, and leave it to whoever kills this process."""
-    import asyncio
-
     from pynamodb_mutex.aio import AsyncMutex
 
     return asyncio.run(AsyncMutex.for_key(key, lease=lease).acquire())

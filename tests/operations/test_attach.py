@@ -41,21 +41,14 @@ GOOD = {"format": 1, "table": "t", "key": "a", "token": "x"}
 GOOD |= {"version": 7, "expires_at": 1e9, "lease": 30}
 
 
-def detached(**options):
-    mutex = held(Mutex.for_key("a", **options))
-    return mutex, mutex.detach()
-
-
 def attached(**options):
-    return Mutex.attach(detached()[1], **options)
-
-
-# -- the giver -------------------------------------------------------------------------------------
+    return Mutex.attach(held(Mutex.for_key("a")).detach(), **options)
 
 
 def test_mutex_that_detached_does_not_hold_the_lock_and_it_stays_taken(table, sent):
     told = []
-    mutex, _ = detached(on_lost=told.append)
+    mutex = held(Mutex.for_key("a", on_lost=told.append))
+    mutex.detach()
     assert (mutex.held, mutex.lost, mutex.remaining) == (False, False, 0)
     for name in ("release", "renew", "ensure_held", "transaction", "detach"):
         with pytest.raises(MutexNotHeldError, match="detached") as raised:
@@ -124,7 +117,8 @@ def test_waiting_thread_polls_at_once_after_detach(table, sent, pool):
 
 @pytest.mark.real
 def test_taker_holds_it_under_a_new_token_and_the_ticket_is_used_up(table):
-    giver, ticket = detached(lease=20, owner="giver", data={"step": 1})
+    giver = held(Mutex.for_key("a", lease=20, owner="giver", data={"step": 1}))
+    ticket = giver.detach()
     taker = Mutex.attach(ticket, owner="taker", data={"step": 2})
     assert (taker.held, taker.key, taker.owner, taker.abandoned) == (True, "a", "taker", False)
     assert (taker.data, taker.fencing_token) == ({"step": 2}, giver.fencing_token + 1)
@@ -147,9 +141,10 @@ def test_taker_holds_it_under_a_new_token_and_the_ticket_is_used_up(table):
 
 @pytest.mark.parametrize("keeps_row", [True, False])
 def test_attached_lock_is_renewed_and_has_the_options_that_are_given(table, keeps_row):
-    giver, ticket = detached(lease=20, delete_on_release=not keeps_row, data={"step": 1})
+    options = {"lease": 20, "delete_on_release": not keeps_row, "data": {"step": 1}}
+    giver = held(Mutex.for_key("a", **options))
     # detached and attached again
-    ticket = Mutex.attach(ticket).detach()
+    ticket = Mutex.attach(giver.detach()).detach()
     taker = Mutex.attach(ticket, lease=60, delete_on_release=True)
     assert (taker.data, taker._latest.own.version) == ({"step": 1}, giver._latest.own.version + 2)
     time.sleep(100)
@@ -260,7 +255,7 @@ def test_ticket_for_another_place_or_with_wrong_options_is_refused_and_stays_goo
         class Meta:
             table_name = "other"
 
-    fields = json.loads(detached()[1])
+    fields = json.loads(held(Mutex.for_key("a")).detach())
     sent.clear()
     for error, match, changes, options in (
         (InvalidTicketError, "other", {}, {"model": Other}),
@@ -531,9 +526,7 @@ def test_attached_claim_that_ended_before_its_answer_came_is_not_believed(scene,
     assert (raised.value.loss, scene.row.expires_at) == (Loss.EXPIRED, None)
 
 
-def test_attached_claim_that_came_out_short_is_renewed_before_it_is_handed_out(
-    scene, ticket, clock
-):
+def test_attached_claim_that_came_short_is_renewed_before_it_is_handed_out(scene, ticket, clock):
     with scene.fresh() as fresh:
         fresh.proxy.next(net.after(lambda: clock.advance(20)), op="attach")
         taker = attach(fresh, ticket, auto_renew=False)

@@ -15,7 +15,7 @@ from pynamodb.exceptions import UpdateError
 from scene import held
 
 from dev.faultproxy import DYNAMODBS, Reply, after, answer_with, drop_answer, drop_request, late
-from pynamodb_mutex import LockItem, Mutex, MutexTimeoutError, Semaphore, synchronized
+from pynamodb_mutex import LockItem, Mutex, MutexTimeoutError, Semaphore
 from pynamodb_mutex._protocol.claim import MOST_WAITING
 from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP, patience
 from pynamodb_mutex.aio import AsyncMutex
@@ -173,9 +173,6 @@ def test_full_line_is_waited_for_outside(table, pool, sent):
         mutex.release()
 
 
-# -- at the edges -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["key", "keys"])
 def test_row_with_waiters_is_not_deleted_by_its_release(table, pool, kind):
     options = {"delete_on_release": True, "model": Elsewhere}
@@ -222,18 +219,6 @@ def test_reentrant_and_attached_locks_and_those_of_rows_in_the_lock_table_are_fa
     assert waits.result()
     mutex.release()
     assert Mutex.for_row(ledger, "a", fair=True).acquire(blocking=False)
-
-
-def test_decorated_function_waits_in_line(table, pool):
-    @synchronized("{key}", owner="b", fair=True)
-    def section(key):
-        return table.get(key, consistent_read=True).owner
-
-    with held_elsewhere("a"):
-        result = pool.submit(section, "a")
-        until(lambda: entries() != [])
-        assert table.get("a", consistent_read=True).waiters == ["b"]
-    assert result.result() == "b"
 
 
 def test_tasks_wait_in_order_and_leave_when_they_are_cancelled(table):

@@ -66,9 +66,6 @@ PAIRS = {
 }
 
 
-# -- refused ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("holds", "asks", "key"), PAIRS.values(), ids=PAIRS)
 def test_wait_for_an_own_lock_is_refused_without_a_request_or_ends_by_its_timeout(
     sent, holds, asks, key
@@ -166,8 +163,7 @@ def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_hol
     holder.release()
     assert QueueFor(LockItem, "a").holder.contender is turn.contender
     assert (turn.contender.stalled_holder(), turn.queue.ahead_of(turn)) == (None, [])
-    assert taking.wake() is None
-    assert taking.result is taker._latest
+    assert (taking.wake(), taking.result) == (None, taker._latest)
     behind.interrupt()
 
 

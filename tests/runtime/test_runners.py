@@ -300,27 +300,18 @@ def test_what_an_abandoned_operation_returns_in_spite_of_it_is_taken_back(scene)
             return "done"
         pytest.fail("it was not interrupted")
 
-    taken_back = []
-
-    def undo(result):
-        taken_back.append(result)
-        yield Wait(0.0)
-
+    undo = Mock(side_effect=lambda _: one_wait())
     for how in (undo, None):
         abandoned(run_in_task.run(current_process(), stubborn(), how))()
         time.sleep(1)
-    assert taken_back == ["done"]
+    undo.assert_called_once_with("done")
 
 
 @pytest.mark.parametrize("interruption", [asyncio.CancelledError, GeneratorExit])
 def test_result_of_an_operation_is_taken_back_if_its_task_is_interrupted_as_it_ends(
     scene, monkeypatch, interruption
 ):
-    taken_back = []
-
-    def undo(result):
-        taken_back.append(result)
-        yield Wait(0.0)
+    undo = Mock(side_effect=lambda _: one_wait())
 
     async def interrupted(*_):
         if interruption is GeneratorExit:
@@ -331,7 +322,7 @@ def test_result_of_an_operation_is_taken_back_if_its_task_is_interrupted_as_it_e
     with pytest.raises(interruption):
         asyncio.run(run_in_task.run(current_process(), one_wait(), undo))
     time.sleep(1)
-    assert taken_back == ["done"]
+    undo.assert_called_once_with("done")
 
 
 def test_operation_of_a_parents_task_is_not_ended_by_a_forked_child():

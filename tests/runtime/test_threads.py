@@ -5,7 +5,6 @@ import threading
 import time
 
 import pytest
-from accounts import Account, changed
 from aio_scene import async_mutex
 from hearing import OnLost, hearing, until
 from refusals import refusing
@@ -242,14 +241,6 @@ def test_whatever_is_asked_of_a_lock_tries_again(scene, clock, refusals, call):
     assert not current_process().threads.refusing
     clock.advance(11)
     scene.proxy.wait(1, "renew")
-
-
-def test_write_of_a_locked_row_tries_again(accounts, refusals):
-    refusals.all()
-    with Account.locked("a") as row:
-        refusals.none()
-        changed(row)
-        assert not current_process().threads.refusing
 
 
 def test_thread_that_schedules_renewals_tries_again_by_itself(scene, refusals):

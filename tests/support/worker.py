@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 # -- in the worker's process
 
@@ -170,12 +170,11 @@ class Worker:
 @contextmanager
 def workers(*wall_clocks):
     """Run a worker for each of the wall clocks, which are off by so many seconds."""
-    started = [Worker(offset) for offset in wall_clocks]
-    try:
-        yield started
-    finally:
+    with ExitStack() as stack:
+        started = [Worker(offset) for offset in wall_clocks]
         for worker in started:
-            worker.end()
+            stack.callback(worker.end)
+        yield started
 
 
 class Fork:

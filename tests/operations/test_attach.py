@@ -204,8 +204,7 @@ def test_thread_that_enters_may_enter_again(table, pool):
 def test_two_processes_with_wrong_clocks_pass_it_on(table):
     with workers(3600, -3600) as (giver, taker):
         giver.ask("mutex = Mutex.for_key('a', owner='giver', lease=20)")
-        giver.ask("mutex.acquire()")
-        token, ticket = giver.ask("mutex.fencing_token, mutex.detach()")
+        token, ticket = giver.ask("mutex.acquire() and (mutex.fencing_token, mutex.detach())")
         giver.end()
         taker.ask(f"mutex = Mutex.attach({ticket!r}, owner='taker')")
         assert taker.ask("mutex.held, mutex.fencing_token") == [True, token + 1]

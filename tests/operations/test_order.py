@@ -1,7 +1,6 @@
 """The order of arrival between processes: fair waiters stand in line in the row.
 
-A release that is applied late, and a task that is cancelled while its last poll hangs, are among the schedules of
-simulation/test_schedules.py.
+The schedules of a late release, and of a task cancelled while its poll hangs, are in simulation/test_schedules.py.
 """
 
 import asyncio

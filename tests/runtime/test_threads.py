@@ -14,7 +14,6 @@ from worker import run_script
 
 from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.renew import LONGEST_SLEEP
-from pynamodb_mutex._runtime import threads as _threads
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, start_renewals
 from pynamodb_mutex._runtime.threads import LINGER, REFUSALS, Threads, Workers
@@ -27,7 +26,8 @@ class Runs:
     """What ran, and on which thread, which a system may refuse; each run ends when the test says so."""
 
     def __init__(self, system):
-        self.system, self.threads, self.done, self.go = system, Threads(), [], threading.Event()
+        self.system, self.threads, self.go = system, Threads(), threading.Event()
+        self.done, self.names = [], []
         self.go.set()
 
     def put(self, number):
@@ -35,16 +35,13 @@ class Runs:
         self.threads.start()
 
     def __call__(self, number=0):
+        self.names.append(threading.current_thread().name)
         self.done.append((number, threading.current_thread()))
         assert self.go.wait(60)
 
     def wait(self, *numbers):
         until(lambda: len(self.done) >= len(numbers))
         assert sorted(number for number, _ in self.done) == sorted(numbers)
-
-    @property
-    def names(self):
-        return [thread.name for _, thread in self.done]
 
 
 @pytest.fixture
@@ -181,7 +178,7 @@ def test_calls_are_left_to_a_worker_that_runs(workers, runs):
 def test_workers_end_after_a_while_without_work_and_not_by_a_call_that_fails(
     workers, runs, monkeypatch, caplog
 ):
-    monkeypatch.setattr(_threads, "LINGER", 0.05)
+    monkeypatch.setattr("pynamodb_mutex._runtime.threads.LINGER", 0.05)
     for count in (1, 2):
         for _ in range(4):
             workers.post(lambda: 1 / 0)

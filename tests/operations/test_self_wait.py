@@ -129,9 +129,6 @@ def test_wait_behind_a_wait_of_the_same_thread_is_refused(pool):
     interrupted.interrupt()
 
 
-# -- not refused -----------------------------------------------------------------------------------
-
-
 def test_wait_for_what_was_released_or_lost_goes_on(clock):
     def ended_unnoticed(_):
         clock.advance(2)

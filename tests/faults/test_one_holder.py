@@ -86,7 +86,7 @@ def test_process_stopped_past_its_lease_knows_at_once_that_it_does_not_hold(tabl
                 holder.send(code)
             holder.go_on()
             assert holder.answer() is False
-            assert [holder.error().name for _ in range(3)] == ["MutexLostError"] * 3
+            assert [holder.answer(of="error") for _ in range(3)] == ["MutexLostError"] * 3
             assert holder.answer() is True
             assert (stored(table).data, stored(table).token) == ("mine", mine.token)
             assert mine.held

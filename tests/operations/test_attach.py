@@ -1,18 +1,25 @@
-"""Acquire here, release there: what giver and taker see when nothing fails."""
+"""Acquire here, release there: what giver and taker see, also when requests are lost, late, doubled or refused.
+
+Where requests of the detaching side meet faults it is the client with the bad network, else the attaching side is.
+"""
 
 import json
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from accounts import Account, Ledger
+from hearing import until
 from pynamodb.attributes import BinaryAttribute, NumberAttribute
-from pynamodb.exceptions import DoesNotExist
+from pynamodb.exceptions import DoesNotExist, GetError, UpdateError
 from pynamodb.models import Model
 from row_tables import created, meta
-from subjects import LOSSES
+from scene import held
+from subjects import LOSSES, assert_changes_nothing, kept_from, of
 from worker import workers
 
+from dev import faultproxy as net
+from dev.faultproxy import apply_then_500, deny, drop_answer, drop_request, throttle
 from pynamodb_mutex import (
     InvalidTicketError,
     LockItem,
@@ -26,24 +33,22 @@ from pynamodb_mutex import (
     RowLockedError,
     RowLockMixin,
 )
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex.testing import expire
 
-
-def detached(key="a", **options):
-    mutex = Mutex.for_key(key, **options)
-    assert mutex.acquire()
-    return mutex, mutex.detach()
+GOOD = {"format": 1, "table": "t", "key": "a", "token": "x"}
+GOOD |= {"version": 7, "expires_at": 1e9, "lease": 30}
 
 
 def attached(**options):
-    return Mutex.attach(detached()[1], **options)
-
-
-# -- the giver -------------------------------------------------------------------------------------
+    return Mutex.attach(held(Mutex.for_key("a")).detach(), **options)
 
 
 def test_mutex_that_detached_does_not_hold_the_lock_and_it_stays_taken(table, sent):
     told = []
-    mutex, _ = detached(on_lost=told.append)
+    mutex = held(Mutex.for_key("a", on_lost=told.append))
+    mutex.detach()
     assert (mutex.held, mutex.lost, mutex.remaining) == (False, False, 0)
     for name in ("release", "renew", "ensure_held", "transaction", "detach"):
         with pytest.raises(MutexNotHeldError, match="detached") as raised:
@@ -59,8 +64,7 @@ def test_mutex_that_detached_does_not_hold_the_lock_and_it_stays_taken(table, se
 
 @pytest.mark.parametrize("longer", [None, 3600])
 def test_ticket_is_good_for_a_whole_lease_from_the_detaching_or_longer(table, longer):
-    mutex = Mutex.for_key("Über " + "k" * 200, lease=10, auto_renew=False)
-    mutex.acquire()
+    mutex = held(Mutex.for_key("Über " + "k" * 200, lease=10, auto_renew=False))
     before = table.get(mutex.key).expires_at
     time.sleep(5)
     with pytest.raises(ValueError, match="lease"):
@@ -73,57 +77,39 @@ def test_ticket_is_good_for_a_whole_lease_from_the_detaching_or_longer(table, lo
     # it is short and plain, and says where it belongs
     assert len(ticket) < 1024
     assert ticket.isascii()
-    assert json.loads(ticket) == {
-        "format": 1,
-        "table": table.Meta.table_name,
-        "region": "us-east-1",
-        "key": mutex.key,
-        "token": mutex.token,
-        "version": mutex.fencing_token,
-        "expires_at": row.expires_at,
-        "lease": 10,
-    }
+    expected = GOOD | {"table": table.Meta.table_name, "region": "us-east-1", "key": mutex.key}
+    expected |= {"token": mutex.token, "version": mutex.fencing_token, "lease": 10}
+    assert json.loads(ticket) == expected | {"expires_at": row.expires_at}
 
 
-def test_only_the_last_level_of_a_reentrant_mutex_detaches(table):
+def test_lock_is_detached_if_it_is_held_once_and_by_itself(table, accounts):
     with Mutex.for_key("a", reentrant=True) as mutex:
         with mutex:
             with pytest.raises(MutexAlreadyHeldError, match="2 times"):
                 mutex.detach()
             assert mutex.held
         assert Mutex.attach(mutex.detach()).held
-
-
-def test_lock_that_is_not_held_or_was_taken_with_others_is_not_detached(table, accounts):
-    mutex = Mutex.for_key("a")
+    mutex = Mutex.for_key("b")
     for _ in range(2):
         with pytest.raises(MutexNotHeldError):
             mutex.detach()
-        mutex.acquire()
-        mutex.release()
-    mutex.acquire()
-    LockItem.force_release("a")
-    with pytest.raises(MutexLostError) as raised:
-        mutex.detach()
-    assert raised.value.loss is Loss.FORCED
+        held(mutex).release()
     with Account.locked_all(["a"]) as [row]:
         with pytest.raises(MutexError, match="together"):
             row.row_lock.detach()
         assert row.row_lock.held
 
 
-def test_waiting_thread_polls_at_once_after_detach(table, sent):
-    mutex, waiting = Mutex.for_key("a"), Mutex.for_key("a", poll=(30, 60))
-    mutex.acquire()
-    with ThreadPoolExecutor() as pool:
-        waits = pool.submit(waiting.acquire)
-        time.sleep(1)
-        sent.clear()
-        ticket = mutex.detach()
-        time.sleep(0.1)
-        assert sent == ["UpdateItem", "UpdateItem"]
-        Mutex.attach(ticket).release()
-        assert waits.result()
+def test_waiting_thread_polls_at_once_after_detach(table, sent, pool):
+    mutex = held(Mutex.for_key("a"))
+    waits = pool.submit(Mutex.for_key("a", poll=(30, 60)).acquire)
+    time.sleep(1)
+    sent.clear()
+    ticket = mutex.detach()
+    time.sleep(0.1)
+    assert sent == ["UpdateItem", "UpdateItem"]
+    Mutex.attach(ticket).release()
+    assert waits.result()
 
 
 # -- the taker -------------------------------------------------------------------------------------
@@ -131,34 +117,34 @@ def test_waiting_thread_polls_at_once_after_detach(table, sent):
 
 @pytest.mark.real
 def test_taker_holds_it_under_a_new_token_and_the_ticket_is_used_up(table):
-    giver, ticket = detached(lease=20, owner="giver", data={"step": 1})
+    giver = held(Mutex.for_key("a", lease=20, owner="giver", data={"step": 1}))
+    ticket = giver.detach()
     taker = Mutex.attach(ticket, owner="taker", data={"step": 2})
     assert (taker.held, taker.key, taker.owner, taker.abandoned) == (True, "a", "taker", False)
-    assert taker.data == {"step": 2}
-    assert taker.fencing_token == giver.fencing_token + 1
+    assert (taker.data, taker.fencing_token) == ({"step": 2}, giver.fencing_token + 1)
     row = table.get("a")
     assert (row.token, row.version) == (taker.token, taker.fencing_token)
     assert (row.owner, row.lease, row.writes) == ("taker", 20, 0)
     assert 15 < taker.remaining <= 20
     taker.save_data("done")
-    with pytest.raises(MutexLostError) as raised:
-        Mutex.attach(ticket)
-    assert taker.held
-    error = raised.value
-    assert (error.loss, error.key, error.owner) == (Loss.TAKEN, "a", "taker")
-    assert error.expires_at == table.get("a").expires_at
-    taker.release()
-    assert not taker.locked()
-    with pytest.raises(MutexLostError) as raised:
-        Mutex.attach(ticket)
-    assert (raised.value.loss, raised.value.owner) == (Loss.TAKEN, None)
+    for owner in ("taker", None):
+        with pytest.raises(MutexLostError) as raised:
+            Mutex.attach(ticket)
+        error = raised.value
+        assert (error.loss, error.key, error.owner) == (Loss.TAKEN, "a", owner)
+        assert error.expires_at == table.get("a").expires_at
+        if owner:
+            assert taker.held
+            taker.release()
+            assert not taker.locked()
 
 
 @pytest.mark.parametrize("keeps_row", [True, False])
 def test_attached_lock_is_renewed_and_has_the_options_that_are_given(table, keeps_row):
-    giver, ticket = detached(lease=20, delete_on_release=not keeps_row, data={"step": 1})
+    options = {"lease": 20, "delete_on_release": not keeps_row, "data": {"step": 1}}
+    giver = held(Mutex.for_key("a", **options))
     # detached and attached again
-    ticket = Mutex.attach(ticket).detach()
+    ticket = Mutex.attach(giver.detach()).detach()
     taker = Mutex.attach(ticket, lease=60, delete_on_release=True)
     assert (taker.data, taker._latest.own.version) == ({"step": 1}, giver._latest.own.version + 2)
     time.sleep(100)
@@ -175,8 +161,7 @@ def test_first_block_adopts_it_and_the_next_acquires_it_anew(table, sent):
     # the block of one that was detached ends without a request
     assert sent == ["UpdateItem"]
     with Mutex.attach(ticket) as mutex:
-        assert sent == ["UpdateItem"] * 2
-        assert mutex.fencing_token == first + 1
+        assert (sent, mutex.fencing_token) == (["UpdateItem"] * 2, first + 1)
     assert not mutex.locked()
     with mutex:
         assert mutex.fencing_token == first + 2
@@ -204,7 +189,7 @@ def test_block_adopts_neither_what_was_lost_nor_what_was_acquired_anew(table):
         pytest.fail("it is held by this thread")
 
 
-def test_thread_that_enters_may_enter_again(table):
+def test_thread_that_enters_may_enter_again(table, pool):
     mutex = attached(reentrant=True)
 
     def work():
@@ -212,18 +197,14 @@ def test_thread_that_enters_may_enter_again(table):
             assert inner.token == mutex.token
         return mutex.held
 
-    with ThreadPoolExecutor() as pool:
-        assert pool.submit(work).result(60) is False
-    assert not mutex.locked()
+    assert (pool.submit(work).result(60), mutex.locked()) == (False, False)
 
 
 @pytest.mark.real("embedded")
 def test_two_processes_with_wrong_clocks_pass_it_on(table):
     with workers(3600, -3600) as (giver, taker):
         giver.ask("mutex = Mutex.for_key('a', owner='giver', lease=20)")
-        giver.ask("mutex.acquire()")
-        token = giver.ask("mutex.fencing_token")
-        ticket = giver.ask("mutex.detach()")
+        token, ticket = giver.ask("mutex.acquire() and (mutex.fencing_token, mutex.detach())")
         giver.end()
         taker.ask(f"mutex = Mutex.attach({ticket!r}, owner='taker')")
         assert taker.ask("mutex.held, mutex.fencing_token") == [True, token + 1]
@@ -236,22 +217,19 @@ def test_two_processes_with_wrong_clocks_pass_it_on(table):
 
 
 @pytest.mark.parametrize(("lose_it", "loss"), [*LOSSES, ("expire", Loss.EXPIRED)])
-def test_ticket_that_is_not_good_any_more_is_refused_with_the_cause(scene, lose_it, loss):
-    ticket = scene.taken().detach()
+def test_ticket_that_is_not_good_any_more_is_refused_with_the_cause(scene, ticket, lose_it, loss):
     getattr(scene, lose_it)()
     before = scene.everything
     with pytest.raises(MutexLostError, match="ticket") as raised:
         Mutex.attach(ticket, model=scene.there)
-    assert (raised.value.loss, raised.value.key) == (loss, scene.key)
-    assert scene.everything == before
+    error = raised.value
+    assert (error.loss, error.key, scene.everything) == (loss, scene.key, before)
     if loss is Loss.EXPIRED:
-        assert raised.value.owner == "other"
+        assert error.owner == "other"
         with scene.mutex() as next_one:
             assert next_one.abandoned_by == "other"
 
 
-GOOD = {"format": 1, "table": "t", "key": "a", "token": "x"}
-GOOD |= {"version": 7, "expires_at": 1e9, "lease": 30}
 WRONG = [{"format": 2}, {"key": ""}, {"region": 7}, {"lease": 0.1}, {"expires_at": float("nan")}]
 WRONG += [{"version": True}, {"version": 7.5}, *({name: {}} for name in GOOD)]
 
@@ -276,39 +254,32 @@ def test_ticket_for_another_place_or_with_wrong_options_is_refused_and_stays_goo
         class Meta:
             table_name = "other"
 
-    _, ticket = detached()
-    fields = json.loads(ticket)
-    altered = fields | {"version": fields["version"] + 0.5}
+    fields = json.loads(held(Mutex.for_key("a")).detach())
     sent.clear()
-    with pytest.raises(InvalidTicketError, match="other") as raised:
-        Mutex.attach(ticket, model=Other)
-    assert raised.value.key == "a"
-    with pytest.raises(InvalidTicketError, match="eu-north-1"):
-        Mutex.attach(json.dumps(fields | {"region": "eu-north-1"}))
-    with pytest.raises(InvalidTicketError, match="an int is expected"):
-        Mutex.attach(json.dumps(altered))
-    with pytest.raises(ValueError, match="lease"):
-        Mutex.attach(ticket, lease=0.1)
-    with pytest.raises(TypeError, match="model"):
-        Mutex.attach(ticket, model=Account)
+    for error, match, changes, options in (
+        (InvalidTicketError, "other", {}, {"model": Other}),
+        (InvalidTicketError, "eu-north-1", {"region": "eu-north-1"}, {}),
+        (InvalidTicketError, "an int is expected", {"version": fields["version"] + 0.5}, {}),
+        (ValueError, "lease", {}, {"lease": 0.1}),
+        (TypeError, "model", {}, {"model": Account}),
+    ):
+        with pytest.raises(error, match=match) as raised:
+            Mutex.attach(json.dumps(fields | changes), **options)
+        assert match != "other" or raised.value.key == "a"
     assert sent == []
     # a ticket need not name a region
     del fields["region"]
     Mutex.attach(json.dumps(fields)).release()
 
 
-# -- row locks -------------------------------------------------------------------------------------
-
-
-def test_row_goes_with_its_lock(model, sent):
+def test_row_goes_with_its_lock_unless_it_was_deleted_meanwhile(model, sent):
     lock = model.locked("a")
     with lock as row:
         row.update([model.balance.add(5)])
         ticket = lock.detach()
     with pytest.raises(RowLockedError):
         row.save()
-    assert row.row_lock is lock
-    assert not row.is_locked
+    assert (row.row_lock, row.is_locked) == (lock, False)
     sent.clear()
     attached = RowLock.attach(ticket, model=model)
     assert sent == ["UpdateItem"]
@@ -317,15 +288,22 @@ def test_row_goes_with_its_lock(model, sent):
         assert taken.balance == 5
         taken.balance += 1
         taken.save(unlock=True)
-    assert model.get("a", consistent_read=True).balance == 6
-    assert not attached.locked()
+    assert (model.get("a", consistent_read=True).balance, attached.locked()) == (6, False)
+    with lock:
+        ticket = lock.detach()
+    model._get_connection().delete_item("a")
+    # a lock in a lock table is still good
+    refused = DoesNotExist if model is Ledger else MutexLostError
+    with pytest.raises(refused) as raised, RowLock.attach(ticket, model=model):
+        pytest.fail("there is no row")
+    assert model is Ledger or raised.value.loss is Loss.DELETED
 
 
 def test_ticket_of_a_row_names_it_and_is_for_no_other_model_and_no_lock_table(accounts, table):
     with Account.locked("a") as row:
         ticket = row.row_lock.detach()
-    assert json.loads(ticket)["row"] == {"name": {"S": "a"}}
-    assert json.loads(ticket)["table"] == Account.Meta.table_name
+    fields = json.loads(ticket)
+    assert (fields["row"], fields["table"]) == ({"name": {"S": "a"}}, Account.Meta.table_name)
     with pytest.raises(InvalidTicketError, match="Ledger"):
         RowLock.attach(ticket, model=Ledger)
     with pytest.raises(InvalidTicketError, match=Account.Meta.table_name):
@@ -354,12 +332,202 @@ def test_row_keys_of_all_types(engine):
         assert (page.digest, page.number) == (b"\xff\x00", 7.5)
 
 
-def test_row_that_was_deleted_meanwhile(model):
-    with model.locked("a") as row:
-        ticket = row.row_lock.detach()
-    model._get_connection().delete_item("a")
-    # a lock in a lock table is still good
-    refused = DoesNotExist if model is Ledger else MutexLostError
-    with pytest.raises(refused) as raised, RowLock.attach(ticket, model=model):
-        pytest.fail("there is no row")
-    assert model is Ledger or raised.value.loss is Loss.DELETED
+# -- detach by a client with a bad network ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("lose", [drop_answer, apply_then_500])
+def test_detach_whose_answer_is_lost_is_repeated(scene, lose):
+    # that one which is refused is a loss is in test_loss.py
+    giver = held(scene.mutex())
+    scene.proxy.next(lose(), op="renew")
+    ticket = giver.detach()
+    assert (giver.held, scene.applied("renew")) == (False, [True, True])
+    assert json.loads(ticket)["expires_at"] == scene.row.expires_at
+    Mutex.attach(ticket, model=scene.there).release()
+
+
+@pytest.mark.parametrize("fault", [drop_request, throttle])
+def test_detach_without_dynamodb_raises_while_it_is_still_held(scene, fault, monkeypatch):
+    monkeypatch.setattr("pynamodb_mutex._operations.attach.RELEASE_PATIENCE", 0.0)
+    giver = held(scene.mutex())
+    scene.proxy.always(fault(), op="renew")
+    with pytest.raises(UpdateError):
+        giver.detach()
+    assert giver.held
+    scene.proxy.clear()
+    Mutex.attach(giver.detach(), model=scene.there).release()
+
+
+def test_detach_waits_for_a_write_under_way_and_later_writes_are_not_sent(scene, pool):
+    giver, answered, meanwhile = held(scene.mutex()), threading.Event(), []
+    # applied, and answered only when the test says so
+    scene.proxy.next(net.stall(answered, apply=True), op="save_data")
+    writing = pool.submit(giver.save_data, "written")
+    scene.proxy.wait(1, "save_data")
+
+    def write():
+        meanwhile.append(pool.submit(giver.save_data, "late"))
+        time.sleep(0.3)
+
+    scene.proxy.next(net.after(write), op="renew")
+    detaching = pool.submit(giver.detach)
+    with pytest.raises(TimeoutError):
+        detaching.result(0.3)
+    assert (giver.held, scene.proxy.of("renew")) == (True, [])
+    answered.set()
+    writing.result(60)
+    assert Mutex.attach(detaching.result(60), model=scene.there).data == "written"
+    assert isinstance(meanwhile[0].exception(60), MutexNotHeldError)
+    assert scene.applied("save_data") == [True, False]
+
+
+def test_detach_of_what_another_thread_releases_meanwhile(scene, pool):
+    giver, releasing = held(scene.mutex()), []
+    acquired = giver._latest
+
+    def meanwhile():
+        releasing.append(pool.submit(run, current_process(), giver._releasing(acquired)))
+        until(lambda: acquired.is_released)
+
+    scene.proxy.next(net.after(meanwhile), op="renew")
+    with pytest.raises(MutexNotHeldError):
+        giver.detach()
+    releasing[0].result(60)
+    assert scene.row.expires_at is None
+
+
+@pytest.mark.parametrize("by", ["renew", "renew in the background", "save_data"])
+def test_late_request_of_the_detaching_side_is_not_applied_any_more(scene, clock, by):
+    op = by.split()[0]
+    with scene.fresh() as fresh:
+        giver = held(fresh.mutex(lease=30))
+        kept = kept_from(fresh.proxy, op=op)
+        if by == "save_data":
+            fresh.proxy.always(deny(), op=op)
+            with pytest.raises(UpdateError):
+                giver.save_data("late")
+        elif by != "renew":
+            clock.advance(10)
+            assert kept.caught.wait(60)
+        ticket = giver.detach()
+        if op == "renew":  # the renewal by which it is detached went further
+            assert_changes_nothing(scene, kept)
+        taker = Mutex.attach(ticket, model=scene.there)
+        assert_changes_nothing(scene, kept)
+        taker.save_data("mine")
+        assert_changes_nothing(scene, kept)
+        assert taker.held
+        taker.release()
+        assert_changes_nothing(scene, kept)
+    assert (scene.row.data, scene.row.expires_at) == ("mine", None)
+
+
+# -- attach: what it has in common with acquire is in test_lost_answers.py and test_errors.py ------
+
+
+@pytest.fixture
+def ticket(scene):
+    """Detached by the client whose network is not bad."""
+    return scene.taken().detach()
+
+
+def attach(scene, ticket, **options):
+    """Attach by the client with the bad network."""
+    return Mutex.attach(ticket, model=scene.here, **options)
+
+
+@pytest.mark.real
+def test_attach_that_is_doubled(scene, ticket):
+    scene.proxy.next(net.duplicate("second"), op="attach")
+    with attach(scene, ticket, data=[1]) as taker:
+        assert taker.data == [1]
+        taker.save_data(2)
+    assert scene.row.expires_at is None
+
+
+@of("ticket")
+@pytest.mark.parametrize(("lose_it", "loss"), LOSSES)
+def test_attach_whose_claim_is_lost_before_the_repeat(subject, lose_it, loss):
+    subject.proxy.next(drop_answer(getattr(subject, lose_it)), op="attach")
+    with pytest.raises(MutexLostError) as raised:
+        subject.held()
+    # cleared, the row has our token without a claim: somebody took it out by hand
+    assert raised.value.loss is (Loss.TAKEN if lose_it == "clear" else loss)
+
+
+@pytest.mark.parametrize(("fault", "error"), [(throttle, "Throttling"), (deny, "AccessDenied")])
+def test_attach_that_was_surely_not_applied_leaves_the_ticket_good(scene, ticket, fault, error):
+    scene.proxy.always(fault(), op="attach")
+    with pytest.raises(UpdateError, match=error):
+        attach(scene, ticket, timeout=0)
+    assert scene.proxy.of("disown") == []
+    assert fault is throttle or scene.proxy.kinds() == ["attach"]  # denied, it is not repeated
+    scene.proxy.clear()
+    attach(scene, ticket)
+
+
+def test_attach_that_arrives_after_it_was_given_up_ends_with_its_lease(scene, ticket):
+    scene.proxy.always(drop_request(), op="attach")
+    kept = kept_from(scene.proxy, op="attach")
+    with pytest.raises(UpdateError):
+        attach(scene, ticket, timeout=0)
+    assert kept.apply().status == 200  # as with acquire, one request cannot prevent this
+    expire(scene.key, scene.there)
+    assert scene.other().acquire(blocking=False)
+
+
+def test_attach_is_not_proved_by_an_answer_about_another_claim(scene, ticket):
+    with scene.fresh() as other:
+        attach(other, ticket).release()
+        stale = other.proxy.of("attach")[0].reply
+    scene.proxy.next(net.answer_with(stale), op="attach")
+    attach(scene, scene.taken().detach()).release()
+    assert scene.row.expires_at is None
+
+
+def test_attach_is_not_repeated_for_longer_than_a_lease(scene):
+    ticket = scene.taken(lease=0.5).detach()
+    scene.proxy.always(throttle(), op="attach")
+    with pytest.raises(UpdateError):
+        attach(scene, ticket)
+
+
+def test_first_attach_of_a_process_reads_first(scene, ticket):
+    with scene.fresh() as fresh:
+        fresh.proxy.always(drop_request(), op="GetItem")
+        with pytest.raises(GetError):
+            attach(fresh, ticket, timeout=0)
+        fresh.proxy.start_anew()
+        attach(fresh, ticket)  # it is still good
+        assert fresh.proxy.kinds() == ["GetItem", "attach"]
+        # an end that others can judge, should it die now
+        assert scene.row.expires_at < 2 * json.loads(ticket)["expires_at"]
+
+
+def test_first_attach_of_a_process_refuses_an_ended_ticket_unless_it_cannot_know(scene, ticket):
+    expire(scene.key, scene.there)
+    before = scene.everything
+    with scene.fresh() as fresh, pytest.raises(MutexLostError) as raised:
+        attach(fresh, ticket)
+    assert (raised.value.loss, scene.everything) == (Loss.EXPIRED, before)
+    with scene.fresh() as dateless:
+        dateless.proxy.always(net.no_date())
+        attach(dateless, ticket).release()
+
+
+def test_attached_claim_that_ended_before_its_answer_came_is_not_believed(scene, ticket, clock):
+    with scene.fresh() as fresh:
+        fresh.proxy.always(deny(), op="renew")
+        fresh.proxy.next(net.after(lambda: clock.advance(60)), op="attach")
+        with pytest.raises(MutexLostError) as raised:
+            attach(fresh, ticket, auto_renew=False)
+        assert fresh.applied("attach", "renew", "disown") == [True, False, True]
+    assert (raised.value.loss, scene.row.expires_at) == (Loss.EXPIRED, None)
+
+
+def test_attached_claim_that_came_short_is_renewed_before_it_is_handed_out(scene, ticket, clock):
+    with scene.fresh() as fresh:
+        fresh.proxy.next(net.after(lambda: clock.advance(20)), op="attach")
+        taker = attach(fresh, ticket, auto_renew=False)
+        assert fresh.applied("attach", "renew") == [True, True]
+        assert taker.remaining > 25

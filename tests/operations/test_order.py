@@ -1,26 +1,22 @@
-"""The order of arrival between processes: fair waiters stand in line in the row."""
+"""The order of arrival between processes: fair waiters stand in line in the row.
+
+The schedules of a late release, and of a task cancelled while its poll hangs, are in simulation/test_schedules.py.
+"""
 
 import asyncio
 import json
 import time
-from contextlib import contextmanager, suppress
 
 import pytest
 from hearing import until
 from lock_items import Elsewhere, Wire
 from pynamodb.exceptions import UpdateError
+from scene import held
 
-from dev.faultproxy import DYNAMODBS, Reply, answer_with, drop_answer, drop_request, late, stall
-from pynamodb_mutex import (
-    LockItem,
-    Mutex,
-    MutexAlreadyHeldError,
-    MutexTimeoutError,
-    Semaphore,
-    synchronized,
-)
+from dev.faultproxy import DYNAMODBS, Reply, after, answer_with, drop_answer, drop_request, late
+from pynamodb_mutex import LockItem, Mutex, MutexTimeoutError, Semaphore
 from pynamodb_mutex._protocol.claim import MOST_WAITING
-from pynamodb_mutex._protocol.waiting_line import LONGEST_POLL, PATIENCE, STEP, patience
+from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP, patience
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import held_elsewhere
 
@@ -44,16 +40,11 @@ def stand(*waiting):
     LockItem._get_connection().update_item("a", actions=[LockItem.waiting.set(list(waiting))])
 
 
-@contextmanager
-def waiter(name, pool, **options):
-    """Let somebody wait in line."""
-    mutex = fair(owner=name, **options)
-    waits = pool.submit(mutex.acquire)
+def in_line(pool, mutex, **how):
+    """Let a thread wait in line by a mutex; return both."""
+    waits = pool.submit(mutex.acquire, **how)
     until(lambda: mutex.position is not None)
-    yield mutex, waits
-
-
-# -- the order ----------------------------------------------------------------------------------
+    return mutex, waits
 
 
 @pytest.mark.real("simulated", "embedded", "local")
@@ -74,32 +65,32 @@ def test_waiters_acquire_the_lock_in_the_order_in_which_they_joined(table, pool)
         wait.result()
     assert [name for name, _ in order] == [*"bcdef"]
     assert sorted(order, key=lambda each: each[1]) == order
-    assert {mutex.position for mutex in mutexes} == {None}
-    assert entries() == []
+    assert ({mutex.position for mutex in mutexes}, entries()) == ({None}, [])
 
 
 def test_cycle_is_two_requests_and_that_of_the_next_in_line_of_the_process_too(table, pool, sent):
-    holder = fair()
-    holder.acquire()
-    with waiter("b", pool) as (mutex, waits):
+    with fair():
+        mutex, waits = in_line(pool, fair())
         sent.clear()
-        holder.release()
-        assert waits.result()
-        assert sent == ["UpdateItem"] * 2
-        mutex.release()
+    assert (waits.result(), sent) == (True, ["UpdateItem"] * 2)
+    mutex.release()
     sent.clear()
     with fair():
         pass
     assert sent == ["UpdateItem"] * 2
 
 
-def test_taker_that_is_not_fair_overtakes(table, pool):
-    with held_elsewhere("a"), waiter("b", pool) as (mutex, waits):
+def test_lock_broken_by_force_is_for_the_first_in_line_unless_another_is_not_fair(table, pool):
+    with held_elsewhere("a"):
+        first, waits = in_line(pool, fair())
+        second, _ = in_line(pool, fair())
         assert Mutex.for_key("a").force_release()
-        with Mutex.for_key("a", model=Elsewhere, timeout=0):
-            assert mutex.position == 0
-        assert waits.result()
-        mutex.release()
+        assert Mutex.for_key("a", model=Elsewhere, auto_renew=False).acquire(timeout=0)
+        assert (first.position, second.position) == (0, 1)
+        assert LockItem.force_release("a")
+        assert (waits.result(), second.position) == (True, 1)
+        first.release()
+        until(lambda: second.held)
 
 
 def test_whoever_does_not_wait_takes_no_lock_for_which_others_do(table):
@@ -114,7 +105,8 @@ def test_whoever_does_not_wait_takes_no_lock_for_which_others_do(table):
 
 
 def test_waiter_that_gives_up_leaves_the_line(table, pool):
-    with held_elsewhere("a"), waiter("ä" * 100, pool, timeout=3) as (mutex, waits):
+    with held_elsewhere("a"):
+        mutex, waits = in_line(pool, fair(owner="ä" * 100, timeout=3))
         [entry] = entries()
         # its label is cut at a character
         assert len(entry.encode()) in (63, 64)
@@ -123,31 +115,25 @@ def test_waiter_that_gives_up_leaves_the_line(table, pool):
         assert (mutex.position, table.get("a").waiters, entries()) == (None, [], [])
 
 
-def test_reentrant_and_attached_locks_are_fair(table):
-    assert fair().position is None
-    with fair(reentrant=True) as mutex, mutex:
-        assert mutex.position is None
-    mutex = fair()
-    mutex.acquire()
-    with Mutex.attach(mutex.detach(), fair=True) as attached:
-        assert attached.held
-
-
 # -- the dead -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("dead", "free_for", "wait"),
+    ("dead", "free_for", "dated", "wait"),
     [
-        *((1, 0, PATIENCE), (3, 0, PATIENCE + 2 * STEP)),
-        *((1, 4, PATIENCE - 4), (2, patience(2) + SLACK, 0)),
+        *((1, 0, True, PATIENCE), (3, 0, True, PATIENCE + 2 * STEP)),
+        *((1, 4, True, PATIENCE - 4), (2, patience(2) + SLACK, True, 0)),
+        # an older version has written the row: waiters go by their own clocks
+        (1, 0, False, PATIENCE),
     ],
 )
 def test_dead_waiters_are_passed_when_the_lock_was_free_for_long_enough(
-    table, dead, free_for, wait
+    table, dead, free_for, dated, wait
 ):
     with held_elsewhere("a"):
         pass
+    if not dated:
+        table._get_connection().update_item("a", actions=[table.free_since.remove()])
     stand(*[f"{n}{DEAD[1:]}" for n in range(dead)])
     time.sleep(free_for)
     since = time.monotonic()
@@ -162,21 +148,10 @@ def test_line_behind_a_dead_holder_moves_also_without_server_time(table, pool, m
         stand(DEAD)
         if not dated:
             Wire(monkeypatch).drop_dates("GetItem", "UpdateItem")
-        with waiter("b", pool) as (_, waits):
-            since = time.monotonic()
-            assert waits.result()
-            assert 10 + PATIENCE - dated < time.monotonic() - since < 10 + PATIENCE + 2 * SLACK
-
-
-def test_row_written_by_an_older_version_has_no_date(table):
-    """It does not say since when it is free: waiters go by their own clocks."""
-    with held_elsewhere("a"):
-        pass
-    LockItem._get_connection().update_item("a", actions=[LockItem.free_since.remove()])
-    stand(DEAD)
-    since = time.monotonic()
-    assert fair().acquire()
-    assert PATIENCE <= time.monotonic() - since < PATIENCE + SLACK
+        _, waits = in_line(pool, fair())
+        since = time.monotonic()
+        assert waits.result()
+        assert 10 + PATIENCE - dated < time.monotonic() - since < 10 + PATIENCE + 2 * SLACK
 
 
 def test_full_line_is_waited_for_outside(table, pool, sent):
@@ -197,38 +172,23 @@ def test_full_line_is_waited_for_outside(table, pool, sent):
         mutex.release()
 
 
-# -- at the edges -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["key", "keys"])
 def test_row_with_waiters_is_not_deleted_by_its_release(table, pool, kind):
     options = {"delete_on_release": True, "model": Elsewhere}
     holder = Mutex.for_keys(["a"], **options) if kind == "keys" else fair(**options)
-    holder.acquire()
-    with waiter("b", pool, delete_on_release=True) as (mutex, waits):
-        holder.release()
-        assert waits.result()
+    with holder:
+        mutex, waits = in_line(pool, fair(delete_on_release=True))
+    assert waits.result()
     mutex.release()
     with pytest.raises(LockItem.DoesNotExist):
         table.get("a", consistent_read=True)
 
 
 def test_waiter_whose_row_is_deleted_takes_the_lock_as_a_newcomer(table, pool):
-    with held_elsewhere("a"), waiter("b", pool) as (mutex, waits):
-        LockItem._get_connection().delete_item("a")
-        assert waits.result()
-        assert mutex.held
-        mutex.release()
-
-
-def test_first_in_line_takes_what_is_broken_by_force(table, pool):
-    with held_elsewhere("a"), waiter("b", pool) as (first, waits), waiter("c", pool) as (second, _):
-        assert LockItem.force_release("a")
-        assert waits.result()
-        assert second.position == 1
-        first.release()
-    until(lambda: second.held)
-    second.release()
+    with held_elsewhere("a"):
+        mutex, waits = in_line(pool, fair())
+        table._get_connection().delete_item("a")
+        assert (waits.result(), mutex.held) == (True, True)
 
 
 def test_fairness_that_is_not_offered_is_refused(accounts, ledger):
@@ -246,32 +206,18 @@ def test_fairness_that_is_not_offered_is_refused(accounts, ledger):
             call("a", fair=True)
 
 
-def test_lock_of_a_row_in_the_lock_table_is_fair(ledger, pool):
+def test_reentrant_and_attached_locks_and_those_of_rows_in_the_lock_table_are_fair(ledger, pool):
+    with fair(reentrant=True) as mutex, mutex:
+        assert mutex.position is fair().position is None
+    ticket = held(fair()).detach()
+    with Mutex.attach(ticket, fair=True) as attached:
+        assert attached.held
     with ledger.locked("a", fair=True):
-        mutex = ledger.locked("a", fair=True)
-        waits = pool.submit(mutex.acquire)
-        until(lambda: mutex.position == 0)
+        mutex, waits = in_line(pool, ledger.locked("a", fair=True))
+        assert mutex.position == 0
     assert waits.result()
     mutex.release()
     assert Mutex.for_row(ledger, "a", fair=True).acquire(blocking=False)
-
-
-def test_decorated_function_waits_in_line(table, pool):
-    @synchronized("{key}", owner="b", fair=True)
-    def section(key):
-        return table.get(key, consistent_read=True).owner
-
-    with held_elsewhere("a"):
-        result = pool.submit(section, "a")
-        until(lambda: entries() != [])
-        assert table.get("a", consistent_read=True).waiters == ["b"]
-    assert result.result() == "b"
-
-
-def test_wait_for_ones_own_lock_is_refused(table):
-    with fair(), pytest.raises(MutexAlreadyHeldError, match="already held by this thread"):
-        fair().acquire()
-    assert entries() == []
 
 
 def test_tasks_wait_in_order_and_leave_when_they_are_cancelled(table):
@@ -304,19 +250,27 @@ def test_tasks_wait_in_order_and_leave_when_they_are_cancelled(table):
 
 
 @pytest.fixture
-def held(scene):
-    """The scene's lock is held by the other client."""
-    with scene.other():
-        yield
+def other(scene):
+    """The other client holds the scene's lock."""
+    with scene.other() as other:
+        yield other
 
 
-def test_join_whose_answer_is_lost_stands_once(scene, held, pool):
-    scene.proxy.next(drop_answer(), drop_answer(), op="join")
-    mutex = scene.mutex(fair=True)
-    pool.submit(mutex.acquire, timeout=5)
-    until(lambda: mutex.position == 0)
-    assert scene.applied("join") == [True, False, False]
+@pytest.mark.parametrize(
+    ("faults", "applied"),
+    [
+        ([drop_answer(), drop_answer()], [True, False, False]),
+        ([answer_with(Reply(200, b"{}", DYNAMODBS))], [False, True]),
+    ],
+)
+def test_join_whose_answer_is_lost_or_not_dynamodbs_stands_once(
+    scene, other, pool, faults, applied
+):
+    scene.proxy.next(*faults, op="join")
+    mutex, waits = in_line(pool, scene.mutex(fair=True, timeout=5))
+    assert (mutex.position, scene.applied("join")) == (0, applied)
     assert len(scene.row.waiters) == 1
+    assert (waits.result(), scene.row.waiters) == (False, [])
 
 
 def test_late_join_stands_in_line_until_it_counts_as_dead(scene):
@@ -328,32 +282,10 @@ def test_late_join_stands_in_line_until_it_counts_as_dead(scene):
         mutex = scene.mutex(timeout=1, fair=True)
         with pytest.raises(UpdateError):
             mutex.acquire()
-        assert mutex.position is None
-        assert scene.applied("leave") == [False]
+        assert (mutex.position, scene.applied("leave")) == (None, [False])
         join.apply()
         assert len(scene.row.waiters) == 1
     assert scene.other(fair=True).acquire(timeout=PATIENCE + SLACK)
-
-
-def test_release_that_is_applied_late_makes_nobody_dead(scene, pool):
-    """It says that the lock has been free since it was sent; whoever has seen the lock held meanwhile knows better."""
-    holder = scene.mutex(lease=100, auto_renew=False)
-    holder.acquire()
-    release = late()
-    scene.proxy.next(release, op="release")
-    scene.proxy.always(drop_request(), op="release")
-    with suppress(UpdateError):
-        holder.release()
-    raw = scene.there._get_connection()
-    raw.update_item(scene.key, actions=[LockItem.waiting.set([DEAD])])
-    mutex = scene.other(fair=True, timeout=60)
-    waits = pool.submit(mutex.acquire)
-    time.sleep(30)
-    assert mutex.position == 1
-    since = time.monotonic()
-    release.apply()
-    assert waits.result()
-    assert time.monotonic() - since >= PATIENCE - LONGEST_POLL
 
 
 def test_next_in_line_has_its_full_time_when_the_first_gives_up(scene, pool):
@@ -373,32 +305,21 @@ def test_next_in_line_has_its_full_time_when_the_first_gives_up(scene, pool):
     assert time.monotonic() - since >= PATIENCE
 
 
-def test_leave_that_fails_is_logged(scene, held, caplog):
+def test_leave_that_fails_is_logged(scene, other, caplog):
     scene.proxy.always(drop_request(), op="leave")
     assert not scene.mutex(owner="she", timeout=1, fair=True).acquire()
     assert "'she' still stands in line" in caplog.text
     assert len(scene.row.waiters) == 1
 
 
-def test_leave_finds_its_place_though_the_line_has_moved(scene, held, pool):
-    first = scene.other(timeout=5, fair=True)
-    waits = pool.submit(first.acquire)
-    until(lambda: first.position == 0)
-    # it polls once in 2 s, and does not see that the other has left
-    assert not scene.mutex(timeout=5.5, poll=(2, 2), fair=True).acquire()
-    assert not waits.result()
-    assert scene.applied("leave")[-1]
-    assert scene.row.waiters == []
+def test_leave_finds_its_place_though_the_line_has_moved(scene, other, pool):
+    _, waits = in_line(pool, scene.other(timeout=5, fair=True))
+    scene.proxy.next(after(waits.result), op="leave")
+    assert not scene.mutex(timeout=4, fair=True).acquire()
+    assert (scene.applied("leave"), scene.row.waiters) == ([False, True], [])
 
 
-def test_answer_to_a_join_that_is_not_dynamodbs_is_no_place(scene, held):
-    scene.proxy.next(answer_with(Reply(200, b"{}", DYNAMODBS)), op="join")
-    assert not scene.mutex(timeout=5, fair=True).acquire()
-    assert len(scene.proxy.of("join")) == 2
-    assert scene.row.waiters == []
-
-
-def test_read_that_is_out_of_date_is_repeated(scene, held, pool):
+def test_read_that_is_out_of_date_is_repeated(scene, other, pool):
     """It shows the row from before the join."""
     item = scene.there._get_connection().get_item(scene.key)["Item"]
     before = Reply(200, json.dumps({"Item": item}).encode(), DYNAMODBS)
@@ -407,23 +328,4 @@ def test_read_that_is_out_of_date_is_repeated(scene, held, pool):
     time.sleep(3)
     reads = [seen.body["ConsistentRead"] for seen in scene.proxy.of("GetItem")]
     assert reads[:3] == [False, True, False]
-    assert len(scene.proxy.of("join")) == 1
-    assert not waits.result()
-
-
-def test_task_that_is_cancelled_while_its_last_poll_hangs_leaves_the_line(scene, held):
-    """The cancellation is thrown at the request that leaves the line, before that is sent."""
-
-    async def play():
-        mutex = AsyncMutex.for_key(scene.key, model=scene.here, timeout=3, fair=True)
-        task = asyncio.create_task(mutex.acquire())
-        while mutex.position is None:
-            await asyncio.sleep(0.01)
-        scene.proxy.always(stall(10.0), op="GetItem")
-        await asyncio.sleep(5)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    asyncio.run(play())
-    assert scene.row.waiters == []
+    assert (len(scene.proxy.of("join")), waits.result()) == (1, False)

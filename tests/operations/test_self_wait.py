@@ -3,11 +3,13 @@
 import asyncio
 import threading
 import time
+from functools import partial
 
 import pytest
 from accounts import Account, Elsewhere, Ledger
 from driving import acquiring, waiting
 from pynamodb.attributes import UnicodeAttribute
+from scene import held
 from stores import QueueFor
 from worker import Fork
 
@@ -24,64 +26,22 @@ from pynamodb_mutex._runtime.callers import acting_as, caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-LONG = 60.0
-
-
-@pytest.fixture(autouse=True)
-def tables(accounts, ledger):
-    """A fresh lock table, and two tables with a row a each."""
-
-
-def mutex(**options):
-    return Mutex.for_key("a", **options)
-
-
-def semaphore(permits=1, **options):
-    return Semaphore.for_key("a", permits=permits, **options)
-
-
-def queue_turns():
-    return QueueFor(LockItem, "a").turns
-
-
-@pytest.fixture
-def taken(pool):
-    """Let another thread take a lock; return how it is released."""
-
-    def take(lock):
-        assert pool.submit(lock.acquire).result(LONG)
-        return lock.release
-
-    return take
-
-
-# -- refused ---------------------------------------------------------------------------------------
-
-
-def reentrant(**options):
-    return mutex(reentrant=True, **options)
+pytestmark = pytest.mark.usefixtures("accounts", "ledger")
 
 
 def group(*keys):
-    return lambda **options: Mutex.for_keys(keys, **options)
+    return partial(Mutex.for_keys, keys)
 
 
-def any_of(*keys, **fixed):
-    return lambda **options: Mutex.any_of(keys, **fixed, **options)
+def any_of(*keys, **options):
+    return partial(Mutex.any_of, keys, **options)
 
 
-def row(model):
-    return lambda **options: model.locked("a", **options)
-
-
-def rows(**options):
-    return Account.locked_all(["a"], **options)
-
-
-def by_name(**options):
-    return Mutex.for_row(Ledger, "a", **options)
-
-
+mutex, async_mutex = partial(Mutex.for_key, "a"), partial(AsyncMutex.for_key, "a")
+fair, reentrant = partial(mutex, fair=True), partial(mutex, reentrant=True)
+semaphore = partial(Semaphore.for_key, "a", permits=1)
+row, rows = partial(Account.locked, "a"), partial(Account.locked_all, ["a"])
+by_name = partial(Mutex.for_row, Ledger, "a")
 any_again = any_of("a", reentrant=True)
 
 PAIRS = {
@@ -91,17 +51,18 @@ PAIRS = {
     "a group with the key": (mutex, group("b", "a"), "a"),
     "a key of a group": (group("a", "b"), mutex, "a"),
     "two groups": (group("a", "b"), group("c", "b"), "b"),
+    "two that wait in line": (fair, fair, "a"),
     "any of one key": (mutex, any_of("a"), "a"),
     "the key of any": (any_of("a"), mutex, "a"),
     "any of the keys of a group": (group("a", "b"), any_of("a", "b"), None),
     "a semaphore's last permit": (semaphore, semaphore, "a#permit-1"),
     "any, which only the same object enters again": (any_again, any_again, "a"),
-    "a row": (row(Account), row(Account), None),
-    "a row by another model of its table": (row(Account), row(Elsewhere), None),
-    "a row among several": (row(Account), rows, None),
-    "several rows": (rows, row(Account), None),
-    "a row in the lock table, and by its name": (row(Ledger), by_name, None),
-    "a row by its name": (by_name, row(Ledger), None),
+    "a row": (row, row, None),
+    "a row by another model of its table": (row, partial(Elsewhere.locked, "a"), None),
+    "a row among several": (row, rows, None),
+    "several rows": (rows, row, None),
+    "a row in the lock table, and by its name": (partial(Ledger.locked, "a"), by_name, None),
+    "a row by its name": (by_name, partial(Ledger.locked, "a"), None),
 }
 
 
@@ -122,13 +83,10 @@ def test_wait_for_an_own_lock_is_refused_without_a_request_or_ends_by_its_timeou
             # both are named
             assert "owner 'outer'" in str(raised.value)
             assert "owner 'inner'" in str(raised.value)
-        assert sent == []
-        assert holder.held
-        assert not waiter.held
+        assert (sent, holder.held, waiter.held) == ([], True, False)
         patient = asks(timeout=0.05)
-        assert patient.acquire() is False
-        assert patient.acquire(timeout=0.05) is False
-        assert patient.acquire(blocking=False) is False
+        for how in ({}, {"timeout": 0.05}, {"blocking": False}):
+            assert patient.acquire(**how) is False
         with pytest.raises(MutexTimeoutError):
             patient.__enter__()
     with waiter:
@@ -151,12 +109,10 @@ def test_function_that_calls_itself_under_its_lock_is_refused():
 
 
 def test_lock_that_was_attached_is_an_own_one_of_whoever_attached_or_entered_it(pool):
-    giver = mutex()
-    giver.acquire()
-    attached = Mutex.attach(giver.detach(), owner="attached")
+    attached = Mutex.attach(held(mutex()).detach(), owner="attached")
     with pytest.raises(MutexAlreadyHeldError, match="owner 'attached'"):
         mutex().acquire()
-    attached = pool.submit(Mutex.attach, attached.detach()).result(LONG)
+    attached = pool.submit(Mutex.attach, attached.detach()).result()
     driven = acquiring(mutex(), True, -1)
     assert driven.until_it_waits() is not None
     driven.interrupt()
@@ -164,16 +120,13 @@ def test_lock_that_was_attached_is_an_own_one_of_whoever_attached_or_entered_it(
         mutex().acquire()
 
 
-def test_wait_behind_a_wait_of_the_same_thread_is_refused(taken):
+def test_wait_behind_a_wait_of_the_same_thread_is_refused(pool):
     """A signal handler runs while its thread waits, and the thread waits on when it returns."""
-    taken(mutex())
+    pool.submit(held, mutex()).result()
     interrupted = waiting(mutex(owner="outer"))
     with pytest.raises(MutexAlreadyHeldError, match="'outer'"):
         mutex().acquire()
     interrupted.interrupt()
-
-
-# -- not refused -----------------------------------------------------------------------------------
 
 
 def test_wait_for_what_was_released_or_lost_goes_on(clock):
@@ -185,67 +138,57 @@ def test_wait_for_what_was_released_or_lost_goes_on(clock):
         LockItem.force_release("a")
 
     for end in (Mutex.release, Mutex.detach, forced, lambda _: expire("a"), ended_unnoticed):
-        holder = mutex(lease=1, auto_renew=False)
-        assert holder.acquire()
-        end(holder)
-        waiter = mutex()
-        assert waiter.acquire()
-        waiter.release()
+        end(held(mutex(lease=1, auto_renew=False)))
+        held(mutex()).release()
 
 
-def test_wait_for_what_another_thread_took_goes_on(taken):
+def test_wait_for_what_another_thread_took_goes_on(pool):
     """Though this one may release it, as any may; and of several keys, if it is so for one."""
-    threading.Timer(1, taken(mutex())).start()
+    threading.Timer(1, pool.submit(held, mutex()).result().release).start()
     with mutex():
-        threading.Timer(1, taken(Mutex.for_key("b"))).start()
+        threading.Timer(1, pool.submit(held, Mutex.for_key("b")).result().release).start()
         with Mutex.any_of(["a", "b"]) as waiter:
             assert waiter.key == "b"
 
 
-def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_holds(taken):
+def test_lock_that_is_handed_over_to_the_waiter_is_not_taken_for_one_that_it_holds(pool):
     """It may come at any instant, also just before the wait is checked."""
-    release, taker = taken(mutex()), mutex()
+    holder, taker = pool.submit(held, mutex()).result(), mutex()
     taking = waiting(taker, -1)
-    (turn,) = queue_turns()
+    (turn,) = QueueFor(LockItem, "a").turns
     behind = waiting(mutex())
-    release()
+    holder.release()
     assert QueueFor(LockItem, "a").holder.contender is turn.contender
-    assert turn.contender.stalled_holder() is None
-    assert QueueFor(LockItem, "a").ahead_of(turn) == []
-    assert taking.wake() is None
-    assert taking.result is taker._latest
+    assert (turn.contender.stalled_holder(), turn.queue.ahead_of(turn)) == (None, [])
+    assert (taking.wake(), taking.result) == (None, taker._latest)
     behind.interrupt()
 
 
 @pytest.mark.real("embedded")
 def test_wait_in_a_forked_child_for_its_parents_lock_goes_on():
-    def child():
-        return mutex().acquire()
-
     with mutex():
-        fork = Fork(child)
+        fork = Fork(mutex().acquire)
         time.sleep(0.2)
     assert fork.value() is True
 
 
 def test_rows_that_differ_in_the_range_key_alone_are_different_locks():
-    def ranged(sort_key):
-        class Ranged(LockItem):
-            class Meta(LockItem.Meta):
-                table_name = "ranged"
+    class One(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = "ranged"
 
-            kind = UnicodeAttribute(range_key=True, default=sort_key)
+        kind = UnicodeAttribute(range_key=True, default="one")
 
-        return Ranged
+    class Other(One):
+        kind = UnicodeAttribute(range_key=True, default="other")
 
-    one, other = ranged("one"), ranged("other")
-    one.create_table()
-    for model in (one, other):
-        with Mutex.for_key("a", model=model):
-            pass
-    with Mutex.for_key("a", model=one), Mutex.for_key("a", model=other) as both:
+    One.create_table()
+    one, other = (partial(mutex, model=model) for model in (One, Other))
+    held(one()).release()
+    held(other()).release()
+    with one(), other() as both:
         with pytest.raises(MutexAlreadyHeldError):
-            Mutex.for_key("a", model=other).acquire()
+            other().acquire()
         assert both.held
 
 
@@ -254,8 +197,8 @@ def test_rows_that_differ_in_the_range_key_alone_are_different_locks():
 
 def test_task_that_waits_for_itself_is_refused():
     async def main():
-        for holder in (AsyncMutex.for_key("a"), AsyncSemaphore.for_key("a", permits=1)):
-            permit = "a" if type(holder) is AsyncMutex else "a#permit-1"
+        semaphore = AsyncSemaphore.for_key("a", permits=1)
+        for holder, permit in ((async_mutex(), "a"), (semaphore, "a#permit-1")):
             async with holder:
                 for waiter in (
                     AsyncMutex.for_key(permit),
@@ -268,7 +211,7 @@ def test_task_that_waits_for_itself_is_refused():
                 with pytest.raises(MutexAlreadyHeldError, match="this thread or task"):
                     Mutex.for_key(permit).acquire()
         with mutex(), pytest.raises(MutexAlreadyHeldError, match="this thread or task"):
-            await AsyncMutex.for_key("a").acquire()
+            await async_mutex().acquire()
 
     asyncio.run(main())
 
@@ -278,7 +221,7 @@ ways = pytest.mark.parametrize("asks", WAYS.values(), ids=WAYS)
 
 
 @ways
-@pytest.mark.parametrize("holds", [mutex, lambda **o: AsyncMutex.for_key("a", **o)])
+@pytest.mark.parametrize("holds", [mutex, async_mutex])
 def test_wait_that_blocks_the_loop_of_the_holder_is_refused(asks, holds):
     async def hold(lock):
         taken = lock.acquire()
@@ -312,30 +255,30 @@ def test_warning_of_a_wait_that_blocks_the_loop_names_the_line_that_waits():
         asyncio.run(main())
 
 
-def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refused(taken):
+def test_wait_on_a_loops_thread_for_what_was_taken_before_the_loop_ran_is_refused(pool):
     async def main():
         mutex().acquire()
 
     with mutex(), pytest.raises(MutexAlreadyHeldError, match="AsyncMutex"):
         asyncio.run(main())
     # for another thread it waits
-    threading.Timer(1, taken(mutex())).start()
+    threading.Timer(1, pool.submit(held, mutex()).result().release).start()
     asyncio.run(main())
 
 
-def test_wait_behind_a_task_of_the_same_loop_is_refused(taken):
+def test_wait_behind_a_task_of_the_same_loop_is_refused(pool):
     """A hand-over to that task would come to one who never runs again."""
 
     async def main():
-        first = asyncio.create_task(AsyncMutex.for_key("a").acquire())
+        first = asyncio.create_task(async_mutex().acquire())
         await asyncio.sleep(0)
-        assert len(queue_turns()) == 1
+        assert len(QueueFor(LockItem, "a").turns) == 1
         with pytest.raises(MutexAlreadyHeldError, match="AsyncMutex"):
             mutex().acquire()
         first.cancel()
         await asyncio.wait({first})
 
-    taken(mutex())
+    pool.submit(held, mutex()).result()
     asyncio.run(main())
 
 

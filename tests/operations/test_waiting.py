@@ -1,30 +1,36 @@
-"""Those of this process who wait for one key: their line, when they poll, and what wakes them."""
+"""Those of this process who wait for one key: their line, when they poll, and hand-over to the next."""
 
+import gc
 import math
+import os
 import random
+import signal
 import statistics
 import time
+from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 
 import pytest
-from botocore.client import BaseClient
-from driving import acquiring, waiting
+from driving import Driven, acquiring, scheduled, waiting
+from hearing import until
 from hypothesis import given
 from hypothesis import strategies as st
-from lock_items import Elsewhere
+from lock_items import Elsewhere, Wire
 from scene import held
-from stores import QueueFor
+from stores import QueueFor, store_for
 
-from pynamodb_mutex import LockItem, Mutex
-from pynamodb_mutex._operations.effects import Send, Wakeup
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, MutexTimeoutError
+from pynamodb_mutex._dynamodb.store import Store
+from pynamodb_mutex._operations.effects import Send, Wait, Wakeup
 from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
+from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
-from pynamodb_mutex.testing import expire, held_elsewhere
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 
 POLL = (0.05, 1.0)
-
-
-# -- the schedule ----------------------------------------------------------------------------------
 
 
 @given(st.floats(0.001, 10), st.floats(1, 100), st.floats(0, 100))
@@ -52,165 +58,134 @@ def test_waits_grow_from_the_base_and_neither_pile_up_at_the_cap_nor_keep_step()
 
 
 @pytest.fixture
-def queue():
+def line():
     return LocalQueue({}, "k")
 
 
-def in_line(queue, *, polls_first=False):
-    turn = Turn(queue, "", Wakeup())
+def in_line(line, *, polls_first=False):
+    turn = Turn(line, "", Wakeup())
     turn.enter(0.0, polls_first=polls_first)
     return turn
 
 
-def next_in_line(queue, holder, now=0.0):
-    return queue.next_in_line(holder, POLL, now, random.uniform)
+def next_in_line(line, holder, now=0.0):
+    return line.next_in_line(holder, POLL, now, random.uniform)
 
 
-def test_queue_knows_its_holder_and_is_kept_while_it_is_in_use():
-    queues = {}
-    queue = LocalQueue(queues, "k")
-    assert (queue.is_idle, queues) == (True, {})
-    turn, wakeup = in_line(queue), Wakeup()
-    queue.watch(wakeup)
+def test_line_knows_its_holder_and_is_kept_while_it_is_in_use():
+    lines = {}
+    line = LocalQueue(lines, "k")
+    assert (line.is_idle, lines) == (True, {})
+    turn, wakeup = in_line(line), Wakeup()
+    line.watch(wakeup)
     turn.leave()
-    assert queues == {"k": queue}
-    queue.unwatch(wakeup)
-    assert queues == {}
-    queue.acquired_by("a")
-    assert (queue.holder, queue.is_idle, queues) == ("a", False, {"k": queue})
-    assert next_in_line(queue, "a") is None
-    queue.released_by("another")
-    assert queue.holder == "a"
-    queue.released_by("a")
-    assert (queue.is_idle, queues) == (True, {})
+    assert lines == {"k": line}
+    line.unwatch(wakeup)
+    assert lines == {}
+    line.acquired_by("a")
+    assert (line.holder, line.is_idle, lines) == ("a", False, {"k": line})
+    assert next_in_line(line, "a") is None
+    line.released_by("another")
+    assert line.holder == "a"
+    line.released_by("a")
+    assert (line.is_idle, lines) == (True, {})
 
 
-def test_first_in_line_polls_at_once_if_it_may_be_that_nobody_holds_the_lock(queue):
-    first, second = in_line(queue), in_line(queue)
+def test_first_in_line_polls_at_once_if_it_may_be_that_nobody_holds_the_lock(line):
+    first, second = in_line(line), in_line(line)
     assert (first.polls_at, second.polls_at) == (-math.inf, math.inf)
     # the one before it left without knowing
     first.leave()
-    assert second.polls_at == -math.inf
-    assert second.wakeup.rung
+    assert (second.polls_at, second.wakeup.rung) == (-math.inf, True)
     # not if it is promised the lock meanwhile, for however long
-    assert next_in_line(queue, "a") is second
+    assert next_in_line(line, "a") is second
     assert not second.is_due(2 * LONGEST_SILENCE, math.inf)
     second.leave()
-    queue.acquired_by("a")
-    assert in_line(queue).polls_at == math.inf
-    queue.turns.clear()
+    line.acquired_by("a")
+    assert in_line(line).polls_at == math.inf
+    line.turns.clear()
     # one that is noted, but does not hold it any more
-    assert in_line(queue, polls_first=True).polls_at == -math.inf
+    assert in_line(line, polls_first=True).polls_at == -math.inf
 
 
 @pytest.mark.parametrize("how", ["saw", "acquired_by"])
-def test_all_in_line_are_woken_when_it_becomes_known_that_the_lock_is_held(queue, how):
-    line = in_line(queue), in_line(queue)
-    assert not queue.known_taken
-    getattr(queue, how)("another's")
-    assert queue.known_taken
-    assert [turn.wakeup.rung for turn in line] == [True, True]
-    for turn in line:
+def test_all_in_line_are_woken_when_it_becomes_known_that_the_lock_is_held(line, how):
+    turns = in_line(line), in_line(line)
+    assert not line.known_taken
+    getattr(line, how)("another's")
+    assert (line.known_taken, [turn.wakeup.rung for turn in turns]) == (True, [True, True])
+    for turn in turns:
         turn.wakeup.rung = False
-    queue.saw("a later one")
-    assert queue.in_the_way == "a later one"
-    assert [turn.wakeup.rung for turn in line] == [False, False]
+    line.saw("a later one")
+    rung = [turn.wakeup.rung for turn in turns]
+    assert (line.in_the_way, rung) == ("a later one", [False, False])
 
 
-def test_process_rests_for_others_and_knows_of_them_until_its_line_is_empty(queue):
-    turn = in_line(queue)
-    queue.saw("another's")
+def test_process_rests_for_others_and_knows_of_them_until_its_line_is_empty(line):
+    turn = in_line(line)
+    line.saw("another's")
     for _ in range(MOST_HAND_OVERS):
-        assert next_in_line(queue, "a") is turn
+        assert next_in_line(line, "a") is turn
         turn.end_promise()
-    assert next_in_line(queue, "a", now=10.0) is None
+    assert next_in_line(line, "a", now=10.0) is None
     turn.polls_at = -math.inf
-    assert 10.0 + POLL[0] <= queue.polls_at(turn) <= 10.0 + POLL[1]
+    assert 10.0 + POLL[0] <= line.polls_at(turn) <= 10.0 + POLL[1]
     turn.leave()
-    assert queue.in_the_way is None
-    assert queue.polls_at(in_line(queue)) == -math.inf
+    assert (line.in_the_way, line.polls_at(in_line(line))) == (None, -math.inf)
 
 
-def test_promise_ends_with_the_holder_who_made_it_and_no_other(queue):
-    queue.acquired_by("a")
-    first, second = in_line(queue), in_line(queue)
-    queue.turns.reverse()
-    assert next_in_line(queue, "a") is second
-    assert next_in_line(queue, "b") is first
-    assert next_in_line(queue, "c") is None
+def test_promise_ends_with_the_holder_who_made_it_and_no_other(line):
+    line.acquired_by("a")
+    first, second = in_line(line), in_line(line)
+    line.turns.reverse()
+    assert [next_in_line(line, holder) for holder in ("a", "b", "c")] == [second, first, None]
     for holder, promised in (("c", ("a", "b")), ("a", (None, "b")), ("b", (None, None))):
-        queue.released_by(holder)
+        line.released_by(holder)
         assert (second.promised_by, first.promised_by) == promised
 
 
 # -- polls -----------------------------------------------------------------------------------------
 
 
-def mutex(**options):
-    return Mutex.for_key("a", **options)
+mutex = partial(Mutex.for_key, "a")
+
+
+@pytest.fixture
+def queue(table):
+    return QueueFor(table, "a")
 
 
 @pytest.fixture
 def polls(table, monkeypatch):
     """The instants at which requests are sent."""
-    instants = []
-    original = BaseClient._make_api_call
-
-    def send(*args):
-        instants.append(time.monotonic())
-        return original(*args)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", send)
-    return instants
+    return Wire(monkeypatch).instants
 
 
-def test_first_in_line_polls_again_and_again(polls, pool):
+def test_first_in_line_polls_again_and_again_and_once_more_at_its_deadline(polls):
     with held_elsewhere("a", lease=100):
-        waits = pool.submit(mutex(poll=(1.0, 4.0)).acquire)
-        time.sleep(60)
-    gaps = [after - before for before, after in pairwise(sorted(set(polls)))]
-    assert len(gaps) >= 12
+        began = time.monotonic()
+        assert mutex(poll=(1.0, 4.0)).acquire(timeout=60) is False
+    assert [time.monotonic() - began, polls[-1] - began] == pytest.approx([60, 60])
+    *gaps, _ = [after - before for before, after in pairwise(sorted(set(polls)))]
+    assert 12 <= len(gaps) <= 60
     assert 1.0 <= gaps[0] <= 3.1
     assert 1.0 <= min(gaps) < max(gaps) <= 4.1
     assert len(set(gaps)) > 3
-    assert waits.result()
 
 
-def test_waiter_that_wakes_early_keeps_its_plan(polls, clock):
-    with held_elsewhere("a"):
-        waits = waiting(mutex(poll=(1.0, 4.0)))
-        due = waits.effect.until
-        polls.clear()
-        for _ in range(20):
-            clock.advance((due - clock.now()) / 2)
-            assert waits.wake().until == due
-        assert polls == []
-        clock.advance(due - clock.now())
-        assert waits.wake().until >= due + 1.0
-        assert len(polls) == 1
-        waits.interrupt()
-
-
-def test_waiter_never_waits_for_an_instant_that_has_passed(table, clock):
+def test_after_some_hand_overs_another_process_gets_in_and_waiters_never_wait_for_the_past(
+    queue, clock
+):
     holder = held(mutex(auto_renew=False))
     waits = waiting(mutex(poll=(4.0, 60.0)))
     clock.advance(2 * LONGEST_SILENCE)
     # others are due a chance: it has waited for long, and is to pause
-    queue = QueueFor(table, "a")
     for _ in range(MOST_HAND_OVERS):
         next_in_line(queue, "a").end_promise()
     holder.release()
-    held(mutex(model=Elsewhere))
+    held(mutex(model=Elsewhere, timeout=0))
     assert waits.wake().until > clock.now()
     waits.interrupt()
-
-
-def test_waiter_gives_up_at_its_deadline_after_a_last_poll(polls, pool):
-    with held_elsewhere("a"):
-        began = time.monotonic()
-        assert mutex(poll=(4.0, 60.0)).acquire(timeout=10) is False
-        assert time.monotonic() - began == pytest.approx(10)
-        assert polls[-1] - began == pytest.approx(10)
 
 
 def test_waiter_polls_when_the_lease_of_the_holder_ends(polls, pool):
@@ -233,24 +208,31 @@ def test_waiter_polls_seldom_while_a_holder_of_this_process_hands_over(polls, po
     assert len(polls) == 5
 
 
-def test_waiter_that_is_not_first_does_not_poll_until_it_is(polls, clock):
+def test_waiter_keeps_its_plan_though_it_wakes_early_and_polls_only_if_it_is_first(polls, clock):
     with held_elsewhere("a"):
-        first = waiting(mutex(poll=(1.0, 2.0)))
+        first = waiting(mutex(poll=(1.0, 4.0)))
+        due = first.effect.until
         polls.clear()
+        for _ in range(20):
+            clock.advance((due - clock.now()) / 2)
+            assert first.wake().until == due
+        assert polls == []
+        clock.advance(due - clock.now())
+        assert first.wake().until >= due + 1.0
+        assert len(polls) == 1
         second, hasty = waiting(mutex(poll=(1.0, 2.0)), 60), waiting(mutex(), 3)
-        assert second.effect.until - clock.now() == pytest.approx(60)
-        assert hasty.effect.until - clock.now() == pytest.approx(3)
+        waits = [waiter.effect.until - clock.now() for waiter in (second, hasty)]
+        assert waits == pytest.approx([60, 3])
         clock.advance(3)
         first.effect.wakeup.rung = False
         # nor if it gives up before it was ever first
         assert hasty.wake() is hasty.result is None
-        assert polls == []
-        assert not first.effect.wakeup.rung
+        assert (len(polls), first.effect.wakeup.rung) == (1, False)
         first.interrupt()
         assert second.effect.wakeup.rung
         clock.advance(second.wake().until - clock.now())
         second.wake()
-        assert len(polls) == 1
+        assert len(polls) == 2
         second.interrupt()
 
 
@@ -281,9 +263,7 @@ def test_lock_that_is_handed_over_during_a_poll_is_taken_without_another(polls, 
     assert isinstance(waits.step(), Send)
     holder.release()
     polls.clear()
-    assert waits.until_it_waits() is None
-    assert len(polls) == 1
-    assert waiter.held
+    assert (waits.until_it_waits(), len(polls), waiter.held) == (None, 1, True)
 
 
 def test_holder_that_is_lost_during_a_poll_is_followed_by_another_at_once(polls, clock):
@@ -294,11 +274,10 @@ def test_holder_that_is_lost_during_a_poll_is_followed_by_another_at_once(polls,
     LockItem.force_release("a")
     polls.clear()
     assert waits.step(answer).until < clock.now()
-    assert waits.wake() is None
-    assert len(polls) == 2
+    assert (waits.wake(), len(polls)) == (None, 2)
 
 
-def test_lock_that_is_lost_before_the_answer_to_its_acquire_is_waited_for(polls, clock):
+def test_lock_that_is_lost_before_the_answer_to_its_acquire_is_waited_for(table, clock):
     with mutex():  # the server's time is known from here on
         pass
     late = mutex(auto_renew=False)
@@ -311,5 +290,153 @@ def test_lock_that_is_lost_before_the_answer_to_its_acquire_is_waited_for(polls,
         assert waits.until_it_waits().until > clock.now()
         assert not late.held
     clock.advance(waits.effect.until - clock.now())
-    assert waits.wake() is None
-    assert late.held
+    assert (waits.wake(), late.held) == (None, True)
+
+
+# -- hand-over -------------------------------------------------------------------------------------
+
+
+def test_eight_threads_take_turns_by_about_one_request_for_each_section(queue, pool, sent):
+    one = held(mutex())
+    sections = []
+
+    def work(number):
+        own = one if number % 2 else mutex()
+        for _ in range(10):
+            with own:
+                sections.append((own.fencing_token, number))
+
+    sent.clear()
+    working = [pool.submit(work, number) for number in range(8)]
+    until(lambda: len(queue.turns) == 8)
+    one.release()
+    for worker in working:
+        worker.result(100)
+    # first come, first served
+    assert [number for _, number in sections] == [*range(8)] * 10
+    assert sections == sorted(set(sections))
+    assert len(sent) <= 1.15 * 80
+    assert (queue.is_idle, one.locked()) == (True, False)
+
+
+def test_store_that_another_thread_has_made_meanwhile_is_everybodys(table, monkeypatch):
+    """Else there would be two queues."""
+    made = []
+
+    def make(*args):
+        if not made:
+            made.append(None)
+            made.append(store_for(Elsewhere))
+        return Store(*args)
+
+    monkeypatch.setattr("pynamodb_mutex._runtime.process.Store", make)
+    assert store_for(Elsewhere) is made[1]
+
+
+@pytest.mark.real
+def test_hand_over_is_a_new_acquisition(table, queue, pool, sent):
+    first, second = held(mutex(owner="one")), mutex(owner="two", lease=50)
+    waits = pool.submit(second.acquire)
+    until(lambda: queue.turns)
+    sent.clear()
+    first.release()
+    assert (waits.result(60), sent) == (True, ["UpdateItem"])
+    assert (second.held, second.fencing_token) == (True, first.fencing_token + 1)
+    assert second.token != first.token
+    assert 40 < second.remaining <= 50
+    item = table.get("a")
+    assert (item.owner, item.token, item.abandoned_by) == ("two", second.token, "")
+    assert not second.abandoned
+    with FakeClock() as clock:  # and it is renewed
+        clock.advance(20)
+        until(lambda: second.remaining > 40)
+        second.release()
+
+
+def handing_over(holder):
+    """Release a lock, as far as the request that hands it over, which is not sent yet."""
+    releasing = Driven(release(holder._latest))
+    assert isinstance(releasing.step(), Send)
+    return releasing
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_deadline_during_a_hand_over_waits_for_its_outcome(queue, clock, sent, fails):
+    holder, waiter = held(mutex()), mutex()
+    waits = waiting(waiter, 0.5)
+    releasing = handing_over(holder)
+    if fails:
+        Elsewhere.force_release("a")
+        held(mutex(model=Elsewhere))
+    sent.clear()
+    clock.advance(0.8)
+    assert waits.wake() is not None
+    assert sent == []
+    with pytest.raises(MutexLostError) if fails else nullcontext():
+        releasing.until_it_waits()
+    assert waits.effect.wakeup.rung
+    assert (waits.wake(), waiter.held) == (None, not fails)
+    if not fails:
+        assert sent == ["UpdateItem"]
+        waiter.release()
+    assert queue.is_idle
+
+
+def test_waiter_that_is_not_first_in_line_learns_the_holder_too(table, queue, pool):
+    with mutex(owner="front"):
+        waits = pool.submit(mutex().acquire, timeout=30)
+        until(lambda: queue.turns)
+        error = pool.submit(mutex(timeout=0.1).__enter__).exception(60)
+        assert isinstance(error, MutexTimeoutError)
+        assert (error.owner, error.expires_at) == ("front", table.get("a").expires_at)
+    assert waits.result(60) is True
+
+
+def test_of_two_threads_that_release_at_once_one_releases_it(table, pool, sent):
+    lock = held(mutex(auto_renew=False))
+    # one has found its acquisition, and the other comes first
+    late = lock._releasing(lock._latest)
+    sent.clear()
+    pool.submit(lock.release).result(60)
+    with pytest.raises(MutexNotHeldError, match="released"):
+        run(current_process(), late)
+    assert (sent, lock.lost) == (["UpdateItem"], False)
+    assert not lock.locked()
+
+
+@pytest.mark.real("embedded")
+def test_ctrl_c_while_waiting_leaves_nothing(queue, pool):
+    gc.collect()  # what a collected object's last call raises is ignored, a Ctrl-C too
+    gc.disable()
+    holder, waiter = pool.submit(held, mutex()).result(60), mutex()
+    pool.submit(lambda: until(lambda: queue.turns) and os.kill(os.getpid(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            waiter.acquire(timeout=30)
+    finally:
+        gc.enable()
+    assert (queue.turns, waiter.held, holder.held) == ([], False, True)
+    holder.release()
+    assert queue.is_idle
+    assert waiter.acquire(timeout=0)
+
+
+@pytest.mark.parametrize("again", ["never", "before it comes", "when it came"])
+def test_waiter_interrupted_during_a_hand_over_releases_what_comes(queue, again):
+    """Or if it is interrupted in that, too, the thread that hands over does."""
+    holder, waiter = held(mutex()), mutex()
+    waits = waiting(waiter)
+    releasing = handing_over(holder)
+    # it waits for the hand-over that is under way
+    assert isinstance(waits.step(error=KeyboardInterrupt()), Wait)
+    if again == "before it comes":
+        waits.interrupt()
+        assert queue.turns == []
+    releasing.until_it_waits()
+    if again == "when it came":
+        assert waits.effect.wakeup.rung
+        waits.interrupt()
+    elif again == "never":
+        with pytest.raises(KeyboardInterrupt):
+            waits.wake()
+    assert (waiter.held, waiter.locked(), queue.is_idle, scheduled()) == (False, False, True, [])

@@ -7,12 +7,14 @@ import signal
 import sys
 import time
 from collections import deque
-from types import SimpleNamespace
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 from aio_scene import async_mutex, left_behind, queue_of
 from driving import acquiring
 from hearing import Slow, hearing, until
+from scene import held
 from worker import Fork
 
 from dev.faultproxy import after, delay, delay_answer
@@ -39,15 +41,17 @@ def inside_a_step(act):
         signal.signal(signal.SIGUSR1, before)
 
 
-def between_steps(act):
-    act()
+def one_wait():
+    yield Wait(0.0)
+    return "done"
 
 
 @pytest.mark.parametrize("release", [Mutex.release, lambda mutex: mutex.__exit__(None, None, None)])
-def test_release_in_a_handler_inside_a_step_is_done_right_after_it(scene, release):
-    mutex = scene.mutex()
+def test_release_in_a_handler_inside_a_step_is_done_right_after_it_and_logged_if_it_fails(
+    scene, caplog, release
+):
+    mutex, seen = scene.mutex(), []
     mutex.__enter__()
-    seen = []
 
     def handler():
         release(mutex)
@@ -55,14 +59,8 @@ def test_release_in_a_handler_inside_a_step_is_done_right_after_it(scene, releas
 
     inside_a_step(handler)
     # in the handler it is not released yet, and nothing hangs
-    assert seen == [(True, True, False)]
-    assert not mutex.held
-    assert scene.row.expires_at is None
-
-
-def test_release_in_a_handler_that_fails_is_logged(scene, caplog):
-    mutex = scene.mutex()
-    assert mutex.acquire()
+    assert (seen, mutex.held, scene.row.expires_at) == ([(True, True, False)], False, None)
+    held(mutex)
     scene.force()
     inside_a_step(mutex.release)
     assert "a release by a signal handler failed" in caplog.text
@@ -70,30 +68,25 @@ def test_release_in_a_handler_that_fails_is_logged(scene, caplog):
 
 
 def test_other_calls_in_a_handler_inside_a_step_are_refused(scene):
-    mutex, task_mutex = scene.mutex(reentrant=True), async_mutex(scene, reentrant=True)
-    assert mutex.acquire()
+    mutex, task_mutex = held(scene.mutex(reentrant=True)), async_mutex(scene, reentrant=True)
+    calls = [mutex.acquire, mutex.renew, mutex.locked, mutex.force_release]
+    calls.append(lambda: asyncio.run(task_mutex.acquire()))
     before, refused = scene.everything, []
-    for call in (
-        *(mutex.acquire, mutex.renew, mutex.locked, mutex.force_release),
-        lambda: asyncio.run(task_mutex.acquire()),
-    ):
 
-        def handler(call=call):
+    def handler():
+        for call in calls:
             with pytest.raises(MutexError, match="interrupted this library"):
                 call()
             refused.append(call)
 
-        inside_a_step(handler)
-        assert refused[-1:] == [call]
-        assert scene.everything == before
-        assert mutex.held
+    inside_a_step(handler)
+    assert (refused, scene.everything, mutex.held) == (calls, before, True)
     mutex.release()
     assert left_behind(scene) == []
 
 
 def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene):
-    mutex = scene.mutex()
-    assert mutex.acquire()
+    mutex = held(scene.mutex())
 
     def child():
         with pytest.raises(MutexNotHeldError):
@@ -105,11 +98,7 @@ def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene):
     assert fork.value(30) is True
 
 
-def run_in_loop(process, operation):
-    return asyncio.run(run_in_task.run(process, operation))
-
-
-@pytest.mark.parametrize("runs", [run, run_in_loop])
+@pytest.mark.parametrize("runs", [run, lambda *what: asyncio.run(run_in_task.run(*what))])
 @pytest.mark.parametrize("is_last", [False, True])
 def test_deferred_release_does_not_wait_for_the_operation_that_it_interrupted(runs, is_last):
     process, done = Process(), []
@@ -140,11 +129,7 @@ def test_release_that_another_thread_takes_first_is_left_to_it():
 
     process = Process()
     process.deferred = TakenMeanwhile()
-
-    def waiting():
-        yield Wait(0.0)
-
-    run(process, waiting())
+    run(process, one_wait())
 
 
 def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene):
@@ -178,21 +163,20 @@ def test_interruption_at_any_instant_of_a_sleep_is_raised_as_it_is():
             return True
         return False
 
-    instants = list(itertools.takewhile(is_interrupted, itertools.count()))
-    assert len(instants) > 5
+    assert len(list(itertools.takewhile(is_interrupted, itertools.count()))) > 5
 
 
 def test_waiter_whose_time_is_up_while_it_is_woken_does_not_fail_who_wakes_it():
-    woken = []
+    asleep = Mock()
 
     class Leaves(Wakeup):
         """The waiter takes its sleeper away after it was looked at once."""
 
-        looks = iter([SimpleNamespace(wake=lambda: woken.append(True)), None])
+        looks = iter([asleep, None])
         sleeper = property(lambda self: next(self.looks), lambda *_: None)
 
     Leaves().ring()
-    assert woken
+    asleep.wake.assert_called_once()
 
 
 def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene):
@@ -216,8 +200,7 @@ def test_change_of_state_does_what_the_table_says_and_nothing_else(scene):
     # each state but the last ones has a way out
     assert {state for state, _ in TRANSITIONS} == set(State) - {State.RELEASED, State.INHERITED}
     assert State.INHERITED not in TRANSITIONS.values()
-    mutex = scene.mutex(auto_renew=False)
-    assert mutex.acquire()
+    mutex = held(scene.mutex(auto_renew=False))
     claim = mutex._latest
     for state, change in itertools.product(State, Change):
         before = claim.belief = Belief(state, Loss.EXPIRED if state is State.LOST else None)
@@ -226,9 +209,8 @@ def test_change_of_state_does_what_the_table_says_and_nothing_else(scene):
         if after is None:
             assert claim.belief is before
         else:
-            assert claim.belief.state is after
-            has_no_loss = change is Change.WON_BACK or before.loss is None
-            assert (claim.belief.loss is None) is has_no_loss
+            loss = None if change is Change.WON_BACK else before.loss
+            assert (claim.belief.state, claim.belief.loss) == (after, loss)
     claim.belief = Belief(State.HELD)
     mutex.release()
 
@@ -239,47 +221,40 @@ def test_lease_that_ends_while_a_write_unlocks_is_a_loss_and_no_release(row_scen
         row_scene.proxy.next(after(lambda: heard.wait("lost")), op="PutItem")
         row.save(unlock=True)
         assert heard.names == ["acquired", "lost"]
-    assert row.row_lock.loss is Loss.EXPIRED
-    assert row_scene.is_free
+    assert (row.row_lock.loss, row_scene.is_free) == (Loss.EXPIRED, True)
 
 
-close_at = pytest.mark.parametrize("close_at", [inside_a_step, between_steps])
-in_time = pytest.mark.timeout(30, method="thread")
-"""For what would go on for ever."""
+close_at = pytest.mark.parametrize("close_at", [inside_a_step, lambda close: close()])
+in_time = pytest.mark.timeout(30, method="thread")  # else it would go on for ever
 
 
-def abandon(coroutine):
-    """Let a task run for 0.1 s, and close its loop."""
+def abandoned(coroutine):
+    """Let a task run for 0.1 s, and close its loop; return what closes the coroutine."""
+    tasks = []
 
     async def main():
-        _tasks.append(asyncio.create_task(coroutine))
+        tasks.append(asyncio.create_task(coroutine))
         await asyncio.sleep(0.1)
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(main())
     loop.close()
-    assert not _tasks[-1].done()
 
+    def close():
+        assert not tasks[0].done()
+        coroutine.close()
 
-_tasks = []
-"""So that it is the test that closes their coroutines."""
-
-
-@pytest.fixture(autouse=True)
-def forget_tasks():
-    yield
-    _tasks.clear()
+    return close
 
 
 @in_time
 @close_at
 def test_abandoned_waiter_leaves_the_line(scene, close_at):
     queue = queue_of(scene)
-    acquiring = async_mutex(scene).acquire()
     with scene.mutex():
-        abandon(acquiring)
+        close = abandoned(async_mutex(scene).acquire())
         assert queue.turns
-        close_at(acquiring.close)
+        close_at(close)
         time.sleep(1)
         assert not queue.turns
     assert left_behind(scene) == []
@@ -297,9 +272,7 @@ async def section(scene):
 )
 def test_abandoned_acquire_or_release_leaves_nothing_held(scene, close_at, op, fault):
     scene.proxy.next(fault(0.3), op=op)
-    running = section(scene)
-    abandon(running)
-    close_at(running.close)
+    close_at(abandoned(section(scene)))
     time.sleep(5)
     assert left_behind(scene) == []
     assert scene.mutex().acquire(blocking=False)
@@ -309,25 +282,19 @@ def test_abandoned_acquire_or_release_leaves_nothing_held(scene, close_at, op, f
 @close_at
 @pytest.mark.parametrize("signal", [signals.acquired, signals.released])
 def test_lock_is_released_if_its_task_is_abandoned_while_receivers_run(scene, close_at, signal):
-    slow, running = Slow(scene.key), section(scene)
+    slow = Slow(scene.key)
     with signal.connected_to(slow):
-        abandon(running)
+        close = abandoned(section(scene))
         assert slow.come.is_set()
-        close_at(running.close)
+        close_at(close)
         slow.go.set()
         time.sleep(5)
     assert left_behind(scene) == []
 
 
-class Undo:
-    """Takes back what an operation returned."""
-
-    def __init__(self):
-        self.taken_back = []
-
-    def __call__(self, result):
-        self.taken_back.append(result)
-        yield Wait(0.0)
+def taking_back(results, result):
+    results.append(result)
+    yield Wait(0.0)
 
 
 def test_what_an_abandoned_operation_returns_in_spite_of_it_is_taken_back(scene):
@@ -338,24 +305,19 @@ def test_what_an_abandoned_operation_returns_in_spite_of_it_is_taken_back(scene)
             return "done"
         pytest.fail("it was not interrupted")
 
-    undo = Undo()
-    for how in (undo, None):
-        running = run_in_task.run(current_process(), stubborn(), how)
-        abandon(running)
-        running.close()
+    taken_back = []
+    for how in (partial(taking_back, taken_back), None):
+        abandoned(run_in_task.run(current_process(), stubborn(), how))()
         time.sleep(1)
-    assert undo.taken_back == ["done"]
+    assert taken_back == ["done"]
 
 
 @pytest.mark.parametrize("interruption", [asyncio.CancelledError, GeneratorExit])
 def test_result_of_an_operation_is_taken_back_if_its_task_is_interrupted_as_it_ends(
     scene, monkeypatch, interruption
 ):
-    undo = Undo()
-
-    def quick():
-        yield Wait(0.0)
-        return "done"
+    taken_back = []
+    undo = partial(taking_back, taken_back)
 
     async def interrupted(*_):
         if interruption is GeneratorExit:
@@ -364,23 +326,20 @@ def test_result_of_an_operation_is_taken_back_if_its_task_is_interrupted_as_it_e
 
     monkeypatch.setattr(run_in_task, "_after", interrupted)
     with pytest.raises(interruption):
-        asyncio.run(run_in_task.run(current_process(), quick(), undo))
+        asyncio.run(run_in_task.run(current_process(), one_wait(), undo))
     time.sleep(1)
-    assert undo.taken_back == ["done"]
+    assert taken_back == ["done"]
 
 
 def test_operation_of_a_parents_task_is_not_ended_by_a_forked_child():
     parent, posted = Process(), []
-
-    def waiting():
-        yield Wait(0.0)
 
     async def begin(running):
         running.send(None)
 
     for inherited in (False, True):
         parent.inherited = inherited
-        running = run_in_task.run(parent, waiting())
+        running = run_in_task.run(parent, one_wait())
         asyncio.run(begin(running))
         parent.task_workers.post = posted.append
         running.close()

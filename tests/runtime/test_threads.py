@@ -5,16 +5,15 @@ import threading
 import time
 
 import pytest
-from accounts import Account, changed
 from aio_scene import async_mutex
-from hearing import OnLost, until
+from hearing import OnLost, hearing, until
 from refusals import refusing
+from scene import held
 from subjects import MAIN
 from worker import run_script
 
 from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.renew import LONGEST_SLEEP
-from pynamodb_mutex._runtime import threads as _threads
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, start_renewals
 from pynamodb_mutex._runtime.threads import LINGER, REFUSALS, Threads, Workers
@@ -23,19 +22,12 @@ NAME = "pynamodb-mutex-test"
 HERE = threading.current_thread().name
 
 
-@pytest.fixture
-def system():
-    with refusing() as system:
-        yield system
-
-
 class Runs:
-    """What ran, and on which thread; each run ends when the test says so."""
+    """What ran, and on which thread, which a system may refuse; each run ends when the test says so."""
 
-    def __init__(self):
-        self.threads = Threads()
-        self.done = []
-        self.go = threading.Event()
+    def __init__(self, system):
+        self.system, self.threads, self.go = system, Threads(), threading.Event()
+        self.done, self.names = [], []
         self.go.set()
 
     def put(self, number):
@@ -43,6 +35,7 @@ class Runs:
         self.threads.start()
 
     def __call__(self, number=0):
+        self.names.append(threading.current_thread().name)
         self.done.append((number, threading.current_thread()))
         assert self.go.wait(60)
 
@@ -50,30 +43,24 @@ class Runs:
         until(lambda: len(self.done) >= len(numbers))
         assert sorted(number for number, _ in self.done) == sorted(numbers)
 
-    @property
-    def names(self):
-        return [thread.name for _, thread in self.done]
-
 
 @pytest.fixture
 def runs():
-    runs = Runs()
-    yield runs
-    runs.go.set()
+    with refusing() as system:
+        runs = Runs(system)
+        yield runs
+        runs.go.set()
 
 
 @pytest.mark.parametrize("error", [each("no stack") for each in REFUSALS])
-def test_refused_threads_run_once_refusals_have_passed_and_are_logged_once(
-    runs, system, caplog, error
-):
-    system.error = error
+def test_refused_threads_run_once_refusals_have_passed_and_are_logged_once(runs, caplog, error):
+    runs.system.error = error
     for numbers in ([1, 2, 3], [4, 5, 6]):
-        system.left = 3
+        runs.system.left = 3
         for number in numbers:
             runs.put(number)
             assert runs.threads.refusing
-        assert len(runs.done) == numbers[0] - 1
-        assert len(system.refused) == numbers[-1]
+        assert (len(runs.done), len(runs.system.refused)) == (numbers[0] - 1, numbers[-1])
         for _ in range(2):
             runs.threads.start()
             runs.wait(*range(1, numbers[-1] + 1))
@@ -89,17 +76,17 @@ def test_refused_threads_run_once_refusals_have_passed_and_are_logged_once(
 @pytest.mark.parametrize(
     ("error", "has_started"), [(ZeroDivisionError, False), (KeyboardInterrupt, True)]
 )
-def test_function_runs_once_though_the_start_of_its_thread_raises(runs, system, error, has_started):
+def test_function_runs_once_though_the_start_of_its_thread_raises(runs, error, has_started):
     """Ctrl-C may come when the thread runs already, and before that is noted."""
-    start = system.started
+    start = runs.system.started
 
     def interrupted(thread):
-        system.started = start
+        runs.system.started = start
         if has_started:
             start(thread)
         raise error
 
-    system.started = interrupted
+    runs.system.started = interrupted
     with pytest.raises(error):
         runs.put(1)
     if has_started:
@@ -109,16 +96,16 @@ def test_function_runs_once_though_the_start_of_its_thread_raises(runs, system, 
     runs.wait(1, 2)
 
 
-def test_starting_thread_is_not_waited_for_and_forgets_nothing(runs, system):
-    start = system.started
+def test_starting_thread_is_not_waited_for_and_forgets_nothing(runs):
+    start = runs.system.started
 
     def slow(thread):
-        system.started = start
+        runs.system.started = start
         runs.put(2)  # as another thread does meanwhile
         assert runs.done == []
         start(thread)
 
-    system.started = slow
+    runs.system.started = slow
     runs.put(1)
     runs.wait(1, 2)
 
@@ -160,26 +147,26 @@ def test_workers_are_as_few_as_needed_and_not_more_than_allowed(workers, runs):
     assert workers._running == 2
 
 
-def test_calls_are_made_here_while_every_worker_is_refused(workers, runs, system):
-    system.all()
+def test_calls_are_made_here_while_every_worker_is_refused(workers, runs):
+    runs.system.all()
     for _ in range(3):
         workers.post(runs)
     assert runs.done == []
     workers.help_out()
     assert runs.names == [HERE] * 3
     # as soon as one is given, calls are left to it
-    workers.post(system.none)
+    workers.post(runs.system.none)
     workers.post(runs)
     workers.help_out()
     until(lambda: len(runs.done) == 4)
     assert runs.names[-1] == NAME
 
 
-def test_calls_are_left_to_a_worker_that_runs(workers, runs, system):
+def test_calls_are_left_to_a_worker_that_runs(workers, runs):
     runs.go.clear()
     workers.post(runs)
     until(lambda: runs.done)
-    system.all()
+    runs.system.all()
     workers.post(runs)
     workers.help_out()
     assert len(runs.done) == 1
@@ -191,7 +178,7 @@ def test_calls_are_left_to_a_worker_that_runs(workers, runs, system):
 def test_workers_end_after_a_while_without_work_and_not_by_a_call_that_fails(
     workers, runs, monkeypatch, caplog
 ):
-    monkeypatch.setattr(_threads, "LINGER", 0.05)
+    monkeypatch.setattr("pynamodb_mutex._runtime.threads.LINGER", 0.05)
     for count in (1, 2):
         for _ in range(4):
             workers.post(lambda: 1 / 0)
@@ -226,8 +213,7 @@ def test_lock_is_renewed_and_watched_once_refusals_have_passed(subject, refusals
     subject.force()
     clock.advance(11)
     until(lambda: lock.lost and on_lost.calls)
-    assert lock.loss is Loss.FORCED
-    assert on_lost.threads == ["pynamodb-mutex-on-lost"]
+    assert (lock.loss, on_lost.threads) == (Loss.FORCED, ["pynamodb-mutex-on-lost"])
 
 
 @pytest.mark.parametrize(
@@ -244,9 +230,8 @@ def test_lock_is_renewed_and_watched_once_refusals_have_passed(subject, refusals
     ],
 )
 def test_whatever_is_asked_of_a_lock_tries_again(scene, clock, refusals, call):
-    mutex = scene.mutex(lease=30)
     refusals.left = 1
-    assert mutex.acquire()
+    mutex = held(scene.mutex(lease=30))
     # nothing but the user's own calls can do it
     assert refusals.refused == ["pynamodb-mutex-renewer"]
     call(mutex)
@@ -255,18 +240,9 @@ def test_whatever_is_asked_of_a_lock_tries_again(scene, clock, refusals, call):
     scene.proxy.wait(1, "renew")
 
 
-def test_write_of_a_locked_row_tries_again(accounts, refusals):
-    refusals.all()
-    row = Account.locked("a").__enter__()
-    refusals.none()
-    changed(row)
-    assert not current_process().threads.refusing
-
-
 def test_thread_that_schedules_renewals_tries_again_by_itself(scene, refusals):
     on_lost = OnLost()
-    mutex = scene.mutex(lease=30, on_lost=on_lost)
-    assert mutex.acquire()
+    held(scene.mutex(lease=30, on_lost=on_lost))
     refusals.all("on-lost")
     assert scene.here.force_release(scene.key)
     # nothing else is to be looked after, and yet it goes on
@@ -280,13 +256,11 @@ def test_thread_that_schedules_renewals_tries_again_by_itself(scene, refusals):
 
 
 def test_refusals_of_threads_that_schedule_do_not_spin(scene, clock, refusals):
-    mutex = scene.mutex(lease=30)
-    assert mutex.acquire()
+    mutex = held(scene.mutex(lease=30))
     refusals.all()
     clock.advance(11)
     scene.proxy.wait(1, "renew")
-    hold = mutex._latest
-    until(lambda: not hold.together.is_unanswered)
+    until(lambda: not mutex._latest.together.is_unanswered)
     seen = len(refusals.refused)
     time.sleep(5)
     assert len(refusals.refused) - seen <= 5 / RETRY + 1
@@ -327,40 +301,28 @@ def test_lock_is_renewed_though_every_worker_is_refused(subject, refusals, clock
 
 
 @of_each_request
-def test_loss_is_noted_though_every_thread_is_refused(subject, refusals, caplog):
+@pytest.mark.parametrize("loss", [Loss.FORCED, Loss.EXPIRED])
+def test_loss_is_noted_though_every_thread_is_refused(subject, clock, refusals, caplog, loss):
     on_lost = OnLost()
     refusals.all()
-    lock = subject.held(lease=30, auto_renew=False, on_lost=on_lost)
-    subject.force()
-    for call in (lock.renew, lock.ensure_held):
-        with pytest.raises(MutexLostError):
-            call()
-    assert lock.lost
-    assert not lock.held
-    assert lock.loss is Loss.FORCED
-    assert "lost" in repr(lock)
-    assert "lost by" in caplog.text
-    assert "the system refuses" in caplog.text
-    assert on_lost.calls == []
-    refusals.none()
-    assert lock.lost
-    until(lambda: on_lost.calls)
-    assert on_lost.threads == ["pynamodb-mutex-on-lost"]
-
-
-def test_lease_that_ended_is_a_loss_though_every_thread_is_refused(scene, clock, refusals, heard):
-    on_lost = OnLost()
-    mutex = scene.mutex(lease=30, on_lost=on_lost)
-    refusals.all()
-    assert mutex.acquire()
-    clock.advance(31)
-    assert not mutex.held
-    assert mutex.loss is Loss.EXPIRED
-    assert heard.names == ["acquired"]
-    refusals.none()
-    assert mutex.loss is Loss.EXPIRED
-    until(lambda: on_lost.calls)
-    assert heard.names == ["acquired", "lost"]
+    with hearing(subject.scene.key) as heard:
+        lock = subject.held(lease=30, auto_renew=loss is Loss.EXPIRED, on_lost=on_lost)
+        if loss is Loss.EXPIRED:
+            clock.advance(31)
+        else:
+            subject.force()
+            for call in (lock.renew, lock.ensure_held):
+                with pytest.raises(MutexLostError):
+                    call()
+        assert (lock.held, lock.lost, lock.loss) == (False, True, loss)
+        assert "lost" in repr(lock)
+        assert "lost by" in caplog.text or loss is Loss.EXPIRED
+        assert "the system refuses" in caplog.text
+        assert (on_lost.calls, set(heard.names)) == ([], {"acquired"})
+        refusals.none()
+        assert (lock.loss, on_lost.wait()[1]) == (loss, loss)
+        assert on_lost.threads == ["pynamodb-mutex-on-lost"]
+        heard.wait("lost")
 
 
 def test_signals_of_renewals_come_once_refusals_have_passed(scene, refusals, heard):

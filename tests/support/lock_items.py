@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from botocore.client import BaseClient
 
 from pynamodb_mutex import LockItem
@@ -16,16 +18,18 @@ class Elsewhere(LockItem):
 
 
 class Wire:
-    """The requests that go out, and what is done before one, or to its answer."""
+    """The requests that go out, by local time too, and what is done before one, or to its answer."""
 
     def __init__(self, monkeypatch):
         self.sent = []
+        self.instants = []
         self.before = {}
         self.after = {}
         original = BaseClient._make_api_call
 
         def send(client, operation, kwargs):
             self.sent.append(operation)
+            self.instants.append(time.monotonic())
             if operation in self.before:
                 self.before.pop(operation)()
             answer = original(client, operation, kwargs)

@@ -17,10 +17,8 @@ class Refusals:
     """
 
     def __init__(self, start):
-        self.left, self.only = 0, ""
+        self.left, self.only, self.refused, self.started = 0, "", [], start
         self.error = RuntimeError("can't start new thread")
-        self.refused = []
-        self.started = start
 
     def all(self, only=""):
         """Refuse all, or all of some kind, from now on."""
@@ -31,11 +29,8 @@ class Refusals:
         self.left = 0
 
     def start(self, thread):
-        if (
-            self.left > 0
-            and thread.name.startswith("pynamodb-mutex")
-            and thread.name.endswith(self.only)
-        ):
+        is_ours = thread.name.startswith("pynamodb-mutex") and thread.name.endswith(self.only)
+        if self.left > 0 and is_ours:
             self.left -= 1
             self.refused.append(thread.name)
             raise self.error

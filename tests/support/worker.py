@@ -3,8 +3,7 @@
 A worker's wall clock is as wrong as the test wants, from before botocore is imported.
 """
 
-from __future__ import annotations
-
+import asyncio
 import datetime as dt
 import json
 import os
@@ -15,18 +14,14 @@ import subprocess
 import sys
 import time
 import traceback
-from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from contextlib import ExitStack, contextmanager, suppress
 
 # -- in the worker's process
 
 _steps = []
+step = _steps.append
+"""Steps this process's wall clock, by seconds."""
 _true_time, _true_time_ns = time.time, time.time_ns
-
-
-def step(seconds):
-    """Step this process's wall clock."""
-    _steps.append(seconds)
 
 
 def falsify_wall_clock():
@@ -71,8 +66,6 @@ def compete(key, seconds, lease):
 
 def count_up(tasks, sections):
     """Let tasks count in a row that nothing guards but their lock; return their fencing tokens."""
-    import asyncio
-
     from pynamodb_mutex import LockItem
     from pynamodb_mutex.aio import AsyncMutex
 
@@ -85,8 +78,8 @@ def count_up(tasks, sections):
         row.save(add_version_condition=False)
 
     async def work():
+        mutex = AsyncMutex.for_key("shared", lease=20, timeout=60, poll=(0.01, 0.1))
         for _ in range(sections):
-            mutex = AsyncMutex.for_key("shared", lease=20, timeout=60, poll=(0.01, 0.1))
             async with mutex:
                 tokens.append(mutex.fencing_token)
                 await asyncio.to_thread(count)
@@ -100,8 +93,6 @@ def count_up(tasks, sections):
 
 def hold_by_a_task(key, lease):
     """Take a lock by a task, and leave it to whoever kills this process."""
-    import asyncio
-
     from pynamodb_mutex.aio import AsyncMutex
 
     return asyncio.run(AsyncMutex.for_key(key, lease=lease).acquire())
@@ -121,18 +112,11 @@ def _serve():
             except SyntaxError:
                 exec(code, names)
         except Exception as error:
-            loss = getattr(error, "loss", None)
-            reply = {"error": type(error).__name__, "loss": loss and loss.name}
-            reply["text"] = traceback.format_exc()
+            reply = {"error": type(error).__name__, "text": traceback.format_exc()}
         print(json.dumps(reply, default=str), flush=True)
 
 
 # -- in the test's process
-
-
-class Raised(NamedTuple):
-    name: str
-    loss: str | None
 
 
 class Worker:
@@ -143,32 +127,19 @@ class Worker:
     """
 
     def __init__(self, wall_clock=0.0):
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, str(wall_clock)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
+        command, pipe = [sys.executable, __file__, str(wall_clock)], subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0)
 
     def send(self, code):
         self._process.stdin.write(json.dumps(code).encode() + b"\n")
 
-    def _answer(self, timeout):
+    def answer(self, timeout=60.0, *, of="value"):
+        """Return the value of the next piece of code that was sent, or the name of the error that it raised."""
         ready, _, _ = select.select([self._process.stdout], [], [], timeout)
         assert ready, "the worker does not answer"
-        return json.loads(self._process.stdout.readline())
-
-    def answer(self, timeout=60.0):
-        """Return the value of the next piece of code that was sent."""
-        reply = self._answer(timeout)
-        assert "error" not in reply, reply["text"]
-        return reply["value"]
-
-    def error(self, timeout=60.0):
-        """Return what the next piece of code raised."""
-        reply = self._answer(timeout)
-        assert "error" in reply, reply
-        return Raised(reply["error"], reply["loss"])
+        reply = json.loads(self._process.stdout.readline())
+        assert of in reply, reply
+        return reply[of]
 
     def ask(self, code):
         self.send(code)
@@ -199,12 +170,11 @@ class Worker:
 @contextmanager
 def workers(*wall_clocks):
     """Run a worker for each of the wall clocks, which are off by so many seconds."""
-    started = [Worker(offset) for offset in wall_clocks]
-    try:
-        yield started
-    finally:
+    with ExitStack() as stack:
+        started = [Worker(offset) for offset in wall_clocks]
         for worker in started:
-            worker.end()
+            stack.callback(worker.end)
+        yield started
 
 
 class Fork:

@@ -140,7 +140,7 @@ def test_late_guarded_write_of_the_detaching_side_is_not_applied(scene, giver):
     assert scene.row.data == "mine"
 
 
-# -- attach: what it has in common with acquire is in test_lost_answers.py and test_errors.py ------
+# -- attach: what it has in common with acquire is in test_repeated_requests.py and test_errors.py -
 
 
 @pytest.mark.real

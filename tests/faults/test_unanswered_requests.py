@@ -142,17 +142,9 @@ TIMEOUT = Mock(side_effect=TimeoutError("timed out"))
 @pytest.mark.parametrize(
     ("place", "fails", "cause"),
     [
-        (lambda url: closed(), (), "Could not connect"),
-        (
-            lambda url: "http://unknown.invalid",
-            (socket, "getaddrinfo", UNKNOWN),
-            "Could not connect",
-        ),
-        (
-            lambda url: "http://192.0.2.1",
-            (connection, "create_connection", TIMEOUT),
-            "Connect timeout",
-        ),
+        (lambda _: closed(), (), "Could not connect"),
+        (lambda _: "http://no.invalid", (socket, "getaddrinfo", UNKNOWN), "Could not connect"),
+        (lambda _: "http://192.0.2.1", (connection, "create_connection", TIMEOUT), "Connect time"),
         (lambda url: url.replace("http:", "https:"), (), "SSL validation failed"),
         (lambda url: url, (), "the answer is not DynamoDB's"),
     ],

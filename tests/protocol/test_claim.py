@@ -363,11 +363,16 @@ def test_shorter_renewal_lets_no_watcher_take_over_before_the_holder_stops(lease
 
 
 def test_end_is_the_earlier_of_the_lease_and_of_server_time_reaching_what_the_row_says():
-    tenure = holder(10.0)
+    tenure = holder()
     assert tenure.ends(None) == tenure.ends(EXACT) == pytest.approx(9.9)
     # an answer shows that the clock missed four seconds
     assert tenure.ends(Bounds(1005.0, 1.0, 1006.0, 1.0)) < 6.5
     assert tenure.ends(Bounds(1020.0, 1.0, 1021.0, 1.0)) < 1.0
+    # without server time the row shows an end that never comes
+    tenure = holder(bounds=None)
+    assert tenure.expires_at == NO_SERVER_TIME
+    assert tenure.propose(1.0, None, 10.0)[0] == NO_SERVER_TIME + TICK
+    assert tenure.ends(None) == tenure.ends(EXACT) == pytest.approx(9.9)
 
 
 def test_lease_counts_from_before_the_first_request_was_sent():
@@ -379,13 +384,6 @@ def test_lease_counts_from_before_the_first_request_was_sent():
     assert tenure.expires_at == first
     # and each guarded write has a number of its own
     assert [tenure.next_write() for _ in range(3)] == [8, 9, 10]
-
-
-def test_row_without_server_time_shows_an_end_that_never_comes():
-    tenure = holder(10.0, bounds=None)
-    assert tenure.expires_at == NO_SERVER_TIME
-    assert tenure.propose(1.0, None, 10.0)[0] == NO_SERVER_TIME + TICK
-    assert tenure.ends(None) == tenure.ends(EXACT) == pytest.approx(9.9)
 
 
 @pytest.mark.parametrize(

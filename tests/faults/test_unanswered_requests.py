@@ -101,10 +101,8 @@ def test_table_that_cannot_be_created_is_named_with_its_place():
     host = closed()
     model = at(host)
     model.Meta.max_retry_attempts = 0
-    failure = (
-        f"^table {model.Meta.table_name} in eu-wst-1 at {host} could not be created: Could not"
-    )
-    with pytest.raises(TableError, match=failure):
+    place = f"{model.Meta.table_name} in eu-wst-1 at {host}"
+    with pytest.raises(TableError, match=f"^table {place} could not be created: Could not connect"):
         model.create_table()
 
 
@@ -135,7 +133,7 @@ def test_what_is_not_dynamodbs_is_no_answer(engine, fault, cause, more):
 
 
 UNKNOWN = Mock(side_effect=socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
-TIMEOUT = Mock(side_effect=TimeoutError("timed out"))
+LATE = Mock(side_effect=TimeoutError("timed out"))
 
 
 @pytest.mark.real("embedded")
@@ -144,7 +142,7 @@ TIMEOUT = Mock(side_effect=TimeoutError("timed out"))
     [
         (lambda _: closed(), (), "Could not connect"),
         (lambda _: "http://no.invalid", (socket, "getaddrinfo", UNKNOWN), "Could not connect"),
-        (lambda _: "http://192.0.2.1", (connection, "create_connection", TIMEOUT), "Connect time"),
+        (lambda _: "http://192.0.2.1", (connection, "create_connection", LATE), "Connect timeout"),
         (lambda url: url.replace("http:", "https:"), (), "SSL validation failed"),
         (lambda url: url, (), "the answer is not DynamoDB's"),
     ],

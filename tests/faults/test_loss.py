@@ -15,16 +15,6 @@ from subjects import DELETED, LOSSES, MAIN, OTHERS, crossed, of, table
 from dev.faultproxy import after, deny, drop_answer, page, server_error, set_date, stall, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError
 
-GENEROUS = 60.0
-LONG = 100.0
-"""Seconds for which an answer is waited for: longer than anything here waits for other reasons."""
-
-
-@pytest.fixture
-def on_lost():
-    return OnLost()
-
-
 # -- another has broken, taken or deleted it -------------------------------------------------------
 
 FOUND_BY = {
@@ -35,13 +25,12 @@ FOUND_BY = {
     "ensure_held": lambda lock: lock.ensure_held(29.9),
     "detach": lambda lock: lock.detach(),
 }
-BY_ALL = [by for by in FOUND_BY if by != "detach"]
 
 
 @table(
     "subject, found_by, lose_it, loss",
     [
-        *crossed(MAIN, [(by, *loss) for by in BY_ALL for loss in LOSSES]),
+        *crossed(MAIN, [(by, *loss) for by in list(FOUND_BY)[:-1] for loss in LOSSES]),
         *crossed(OTHERS, [(by, *LOSSES[0]) for by in ("release", "renew", "background")]),
         *[("one lock", "detach", *loss) for loss in LOSSES],
         *[(DELETED, "release", *loss) for loss in LOSSES[1:]],
@@ -54,7 +43,7 @@ def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
     with hearing(subject.scene.key) as heard:
         lock = subject.lock(on_lost=on_lost)
         lock.__enter__() if found_by == "end of the block" else held(lock)
-        locks = lock._locks if subject.is_together else [lock]
+        locks = subject.parts(lock)
         token = locks[-1].token
         getattr(subject, lose_it)()
         assert lock.held  # it cannot know
@@ -65,9 +54,8 @@ def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
         with pytest.raises(MutexLostError) as raised:
             FOUND_BY[found_by](lock)
         error = raised.value
-        assert {error.loss, lock.loss} == {loss}
-        assert (error.owner, error.key) == (taker, locks[-1].key)
-        assert (lock.held, lock.lost) == (False, True)
+        assert (error.loss, error.owner, error.key) == (loss, taker, locks[-1].key)
+        assert (lock.loss, lock.held, lock.lost) == (loss, False, True)
         if found_by in ("release", "end of the block"):
             # when it is clear, that tombstone is still its own
             assert lose_it == "clear" or subject.everything[-1] == before[-1]
@@ -80,23 +68,24 @@ def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
             with pytest.raises(MutexLostError):
                 lock.release()
             until(lambda: on_lost.calls)
-            assert [call[1] for call in on_lost.calls] == [loss]
-            assert on_lost.threads != [threading.current_thread().name]
+            ((_, reported, thread, _),) = on_lost.calls
+            assert reported is loss
+            assert thread is not threading.current_thread()
         with pytest.raises(MutexNotHeldError):
             lock.release()
         # those of several that were not lost are released
         assert not any("expires_at" in claim for claim in subject.claims[:-1])
         heard.wait("lost")
-    reports = [event for event in heard.events if event.name == "lost"]
-    assert len({event.told["key"] for event in reports}) == len(reports)
-    assert {event.told["loss"] for event in reports} == {loss}
-    assert {event.thread.name for event in reports} == {"pynamodb-mutex-lost"}
-    of_last = [event.told for event in reports if event.told["key"] == error.key]
-    assert [(told["token"], told["taker"]) for told in of_last] == [(token, taker)]
+    reports = {event.told["key"]: event for event in heard.events if event.name == "lost"}
+    assert len(reports) == heard.names.count("lost")
+    assert {event.told["loss"] for event in reports.values()} == {loss}
+    assert {event.thread.name for event in reports.values()} == {"pynamodb-mutex-lost"}
+    last = reports[error.key]
+    assert (last.told["token"], last.told["taker"]) == (token, taker)
     if not subject.is_together:
         # who releases learns it from the error
         assert len(on_lost.calls) == (found_by not in ("release", "end of the block"))
-        mine = [event.name for event in heard.events if event.sender is reports[0].sender]
+        mine = [event.name for event in heard.events if event.sender is last.sender]
         assert mine[-2:] == ["acquired", "lost"]
 
 
@@ -110,18 +99,11 @@ def test_force_in_the_same_process_is_reported_at_once(table, on_lost):
 
 
 @of("one lock")
-def test_failed_release_never_replaces_what_the_body_raised(subject):
-    def body(lose_it):
-        if lose_it is None:
-            subject.proxy.always(deny())
-        else:
-            getattr(subject, lose_it)()
-        raise ZeroDivisionError
-
-    for lose_it in (*dict(LOSSES), None):
-        with pytest.raises(ZeroDivisionError), subject.lock(auto_renew=False, lease=1):
-            body(lose_it)
-        subject.expire()
+@pytest.mark.parametrize("lose_it", [*dict(LOSSES), None])
+def test_failed_release_never_replaces_what_the_body_raised(subject, lose_it):
+    lose = getattr(subject, lose_it) if lose_it else partial(subject.proxy.always, deny())
+    with pytest.raises(ZeroDivisionError), subject.lock(auto_renew=False, lease=1):
+        raise ZeroDivisionError(lose())
 
 
 # -- force -----------------------------------------------------------------------------------------
@@ -137,10 +119,10 @@ def test_force_breaks_the_claim_that_it_saw(scene, renewed):
         scene.proxy.next(after(other.renew), op="force")
     assert scene.here.force_release(scene.key)
     assert scene.proxy.kinds()[-2:] == ["GetItem", "force"]
-    assert scene.row.expires_at is scene.row.owner is scene.row.lease is None
-    assert scene.row.token != other.token
-    assert scene.row.version == before["version"] + 1
-    assert scene.row.data == "kept"
+    row = scene.row
+    assert row.expires_at is row.owner is row.lease is None
+    assert row.token != other.token
+    assert (row.version, row.data) == (other.fencing_token + 1, "kept")
     with pytest.raises(MutexLostError) as raised:
         other.release()
     assert raised.value.loss is Loss.FORCED
@@ -221,8 +203,7 @@ def test_lease_that_ended_is_won_back_unless_the_lock_is_gone(
     for _ in range(2):
         with pytest.raises(MutexLostError) as raised:
             lock.renew()
-        assert raised.value.loss is loss
-    assert not lock.held
+        assert (raised.value.loss, lock.held) == (loss, False)
     assert not on_lost.came.acquire(timeout=0.2)  # it was reported already
 
 
@@ -246,9 +227,8 @@ def test_background_renewals_that_fail_until_the_lease_ends_are_a_loss(
     until(lambda: subject.of("renew"))
     assert lock.held
     clock.advance(20)
-    assert on_lost.wait()[1] is Loss.UNREACHABLE
-    assert (lock.held, lock.loss) == (False, Loss.UNREACHABLE)
-    assert subject.ends == ends
+    assert on_lost.wait()[1] is lock.loss is Loss.UNREACHABLE
+    assert (lock.held, subject.ends) == (False, ends)
     with pytest.raises(MutexLostError):
         lock.release()
     assert not on_lost.came.acquire(timeout=0.2)
@@ -284,7 +264,8 @@ def test_hanging_renewal_delays_neither_its_own_loss_nor_another_lock(table, pro
         return lambda body: body["Key"]["key"]["S"] == key
 
     proxy.always(stall(), op="renew", when=key_is("hangs"))
-    here, of_hanging = through(proxy, table, read_timeout=LONG), OnLost()
+    # answers are waited for longer than anything here waits for other reasons
+    here, of_hanging = through(proxy, table, read_timeout=100), OnLost()
     hangs = held(Mutex.for_key("hangs", model=here, on_lost=of_hanging))
     lives = held(Mutex.for_key("lives", model=here))
     proxy.next(stall(), op="renew", when=key_is("hangs once"))
@@ -308,11 +289,11 @@ def test_hanging_renewal_delays_neither_its_own_loss_nor_another_lock(table, pro
 def test_on_lost_that_blocks_or_raises_hurts_nothing(table, clock, on_lost, caplog):
     blocks = threading.Event()
     lives = held(Mutex.for_key("lives"))
-    for name, callback in (
-        ("blocks", lambda _: blocks.wait(GENEROUS)),
-        ("fails", lambda _: 1 / 0),
-        ("dies", on_lost),
-    ):
+    for name, callback in {
+        "blocks": lambda _: blocks.wait(60),
+        "fails": lambda _: 1 / 0,
+        "dies": on_lost,
+    }.items():
         held(Mutex.for_key(name, max_hold=0.01, on_lost=callback))
     for _ in range(2):
         clock.advance(11)

@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from driving import acquiring
-from hearing import OnLost, hearing, until
+from hearing import hearing, until
 from scene import held
 from simulated import suspended
 from worker import Fork, forked, workers
@@ -38,8 +39,7 @@ def test_processes_whose_wall_clocks_are_hours_off_are_never_two_at_a_time(table
         results = [worker.answer() for worker in crowd]
     assert all(results)
     sections = sorted(section for result in results for section in result)
-    for (_, end), (since, _) in pairwise(sections):
-        assert end < since
+    assert all(end < since for (_, end), (since, _) in pairwise(sections))
 
 
 @pytest.mark.real("embedded")
@@ -53,31 +53,27 @@ def test_wall_clock_neither_takes_nor_loses_nor_lengthens_a_lock(table):
             assert mutex.held
             assert stored(table).token == mutex.token
         # stepped by an hour, it does not lose what it holds
-        holder = ahead
-        holder.ask("m = Mutex.for_key('k', lease=60.0)")
-        holder.ask("m.acquire()")
+        assert ahead.ask("(m := Mutex.for_key('k', lease=60.0)).acquire()")
         for seconds in (HOUR, -HOUR, -HOUR, HOUR):
-            holder.ask(f"step({seconds})")
-            holder.ask("m.renew()")
-            assert holder.ask("m.held and not m.lost")
+            ahead.ask(f"step({seconds})")
+            ahead.ask("m.renew()")
+            assert ahead.ask("m.held and not m.lost")
             assert 0 < stored(table).expires_at - time.time() < 63
             assert not Mutex.for_key("k").acquire(blocking=False)
-        holder.ask("m.release()")
+        ahead.ask("m.release()")
         # stepped back, it does not hold for longer
-        holder.ask("m = Mutex.for_key('k', lease=0.5, auto_renew=False)")
-        holder.ask("m.acquire()")
-        holder.ask(f"step({-HOUR})")
-        holder.ask("time.sleep(0.5)")
-        assert not holder.ask("m.held")
+        assert ahead.ask("(m := Mutex.for_key('k', lease=0.5, auto_renew=False)).acquire()")
+        ahead.ask(f"step({-HOUR})")
+        ahead.ask("time.sleep(0.5)")
+        assert not ahead.ask("m.held")
         assert Mutex.for_key("k").acquire(timeout=20)
-        assert not holder.ask("m.acquire(blocking=False)")
+        assert not ahead.ask("m.acquire(blocking=False)")
 
 
 @pytest.mark.real("embedded")
 def test_process_stopped_past_its_lease_knows_at_once_that_it_does_not_hold(table):
     with workers(0.0) as (holder,):
-        holder.ask("m = Mutex.for_key('k', lease=0.5, data='before')")
-        holder.ask("m.acquire()")
+        assert holder.ask("(m := Mutex.for_key('k', lease=0.5, data='before')).acquire()")
         holder.stop()
         with Mutex.for_key("k", timeout=20, data="mine") as mine:
             # it finds these when it goes on, before any timer of its own
@@ -102,28 +98,25 @@ def test_process_that_was_suspended_while_another_took_the_lock_finds_that_out(t
         held(Mutex.for_key("k", lease=60, data="theirs", timeout=10))
     assert mutex.held  # it cannot know yet
     if finds == "another request":
-        assert held(Mutex.for_key("another")).held
+        held(Mutex.for_key("another"))
         assert not mutex.held
-    calls = {"save_data": lambda: mutex.save_data("stale"), "release": mutex.release}
+    calls = {"save_data": partial(mutex.save_data, "stale"), "release": mutex.release}
     with pytest.raises(MutexLostError) as caught:
         calls.get(finds, mutex.ensure_held)()
-    assert caught.value.loss is (Loss.EXPIRED if finds == "another request" else Loss.TAKEN)
-    assert caught.value.applied is False
-    assert not mutex.held
+    loss = Loss.EXPIRED if finds == "another request" else Loss.TAKEN
+    assert (caught.value.loss, caught.value.applied, mutex.held) == (loss, False, False)
     assert (stored(table).is_held, stored(table).data) == (True, "theirs")
 
 
 def test_process_that_acquires_after_a_freeze_gets_a_claim_that_is_long_enough(table):
     with Mutex.for_key("first"), suspended(7):  # its knowledge of server time is suspended with it
         pass
-    mutex = Mutex.for_key("k", lease=12.0, auto_renew=False)
-    assert mutex.acquire(blocking=False)
+    mutex = held(Mutex.for_key("k", lease=12.0, auto_renew=False, timeout=0))
     assert mutex.remaining > 6
     assert stored(table).expires_at - time.time() > 1.5
 
 
-def test_on_lost_after_a_freeze_comes_with_the_first_answer_and_not_with_the_lease(table):
-    on_lost = OnLost()
+def test_on_lost_after_a_freeze_comes_with_the_first_answer_and_not_with_the_lease(table, on_lost):
     held(Mutex.for_key("k", lease=1.0, auto_renew=False, on_lost=on_lost))
     with suspended(3.5):
         pass
@@ -159,9 +152,8 @@ def test_forked_child_holds_and_reports_nothing_and_its_parent_everything(table,
 
         def child():
             calls = [mutex.release, mutex.renew, mutex.ensure_held, mutex.transaction]
-            calls += [lambda: mutex.save_data("the child's"), several.release, several.renew]
-            calls.append(lambda: mutex.__exit__(None, None, None))
-            for call in calls:
+            calls += [partial(mutex.save_data, "the child's"), several.release, several.renew]
+            for call in [*calls, partial(mutex.__exit__, None, None, None)]:
                 with pytest.raises(MutexNotHeldError, match="parent"):
                     call()
             time.sleep(0.2)
@@ -231,13 +223,11 @@ BOUND = 1.01 * LEASE + 2.5
 @pytest.mark.real("embedded")
 def test_locks_of_a_killed_process_are_free_in_time(table):
     with workers(0.0, 0.0) as (dies, waits):
-        dies.ask("m = Mutex.for_key('k', lease=1.0, owner='the late')")
-        dies.ask("l = Mutex.for_key('l', lease=1.0, owner='the late')")
-        dies.ask("s = Mutex.for_keys(['a', 'b'], lease=1.0, owner='the late')")
-        assert dies.ask("m.acquire() and l.acquire() and s.acquire()")
+        assert dies.ask("(m := Mutex.for_key('k', lease=1.0, owner='the late')).acquire()")
+        assert dies.ask("(l := Mutex.for_key('l', lease=1.0, owner='the late')).acquire()")
+        assert dies.ask("(s := Mutex.for_keys(['a', 'b'], lease=1.0, owner='the late')).acquire()")
         before = dies.ask("s.fencing_tokens")
-        waits.ask("m = Mutex.for_key('k')")
-        waits.send("m.acquire(timeout=60)")
+        waits.send("(m := Mutex.for_key('k')).acquire(timeout=60)")
         assert not Mutex.for_keys(["b", "c"]).acquire(blocking=False)
         time.sleep(0.5)  # they are renewed meanwhile
         dies.kill()
@@ -297,8 +287,7 @@ def test_lock_of_a_holder_long_dead_is_taken_at_first_sight(
     forget_everything()
     expire("k", table)
     if knows_the_time:
-        with Mutex.for_key("another", model=here):
-            pass
+        held(Mutex.for_key("another", model=here))
     proxy.start_anew()
     proxy.next(*[drop_answer()] * answer_is_lost, op="acquire")
     mutex = Mutex.for_key("k", model=here)
@@ -313,8 +302,7 @@ def test_lock_of_a_holder_long_dead_is_taken_at_first_sight(
 
 @pytest.mark.parametrize("delete_on_release", [False, True])
 def test_unlocked_key_is_never_waited_for(table, here, proxy, delete_on_release):
-    with Mutex.for_key("k", lease=60, delete_on_release=delete_on_release):
-        pass
+    held(Mutex.for_key("k", lease=60, delete_on_release=delete_on_release)).release()
     forget_everything()
     assert Mutex.for_key("k", model=here).acquire(blocking=False)
     assert proxy.kinds() == ["GetItem", "acquire"]

@@ -1,6 +1,6 @@
 """Locks that are held together: renewals, losses and writes of several keys or rows over a bad network.
 
-What they have in common with a single lock is in test_lost_answers.py, test_late_duplicates.py, test_errors.py and
+What they have in common with a single lock is in test_repeated_requests.py, test_errors.py and
 test_loss.py.
 """
 

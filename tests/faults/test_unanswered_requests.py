@@ -11,34 +11,25 @@ from unittest.mock import Mock
 
 import pytest
 from botocore.exceptions import ClientError
-from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableError
-from pynamodb.models import Model
+from row_scene import Account
 from stores import store_for
 from urllib3.util import connection
 from worker import forked
 
 from dev import faultproxy as net
-from pynamodb_mutex import LockItem, Mutex, RowLockMixin, Semaphore
+from pynamodb_mutex import LockItem, Mutex, Semaphore
 from pynamodb_mutex._operations.attach import Ticket
 from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex.aio import AsyncMutex
 
-GIVEN_UP = pytest.approx(schedule.UNANSWERED_PATIENCE, abs=0.01)
-
 
 def at(host):
     """A lock table there, of which nothing is known yet."""
-
-    class Strange(LockItem):
-        class Meta:
-            table_name = f"locks-{uuid.uuid4().hex}"
-            region = "eu-wst-1"
-            read_timeout_seconds = 0.2
-
-    Strange.Meta.host = host
-    return Strange
+    meta = {"table_name": f"locks-{uuid.uuid4().hex}", "region": "eu-wst-1", "host": host}
+    meta["read_timeout_seconds"] = 0.2
+    return type("Strange", (LockItem,), {"Meta": type("Meta", (), meta)})
 
 
 def closed():
@@ -61,14 +52,9 @@ def seconds_until(kind, call):
 
 
 def rows_at(host):
-    class Row(RowLockMixin, Model):
-        class Meta:
-            table_name = "rows"
-            region = "eu-wst-1"
+    class Row(Account):
+        Meta = at(host).Meta
 
-        name = UnicodeAttribute(hash_key=True)
-
-    Row.Meta.host = host
     return Row
 
 
@@ -76,10 +62,6 @@ def attach(host, **options):
     model = at(host)
     ticket = Ticket(model.Meta.table_name, "eu-wst-1", "a", "token", 1, 1.0, 30.0, None)
     Mutex.attach(ticket.write(), model=model, **options)
-
-
-def acquire_in_task(host):
-    asyncio.run(AsyncMutex.for_key("a", model=at(host)).acquire())
 
 
 @pytest.mark.parametrize(
@@ -98,7 +80,7 @@ def acquire_in_task(host):
         (partial(attach, timeout=4), GetError, 4),
         (lambda host: rows_at(host).locked("a").acquire(), GetError, 10),
         (lambda host: rows_at(host).locked_all(["a", "b"]).acquire(), GetError, 10),
-        (acquire_in_task, GetError, 10),
+        (lambda host: asyncio.run(AsyncMutex.for_key("a", model=at(host)).acquire()), GetError, 10),
         (lambda host: Mutex.for_key("a", model=at(host)).locked(), GetError, 0.5),
         (lambda host: at(host).force_release("a"), GetError, 5),
         (lambda host: list(at(host).held()), ScanError, 10),
@@ -119,12 +101,9 @@ def test_table_that_cannot_be_created_is_named_with_its_place():
     host = closed()
     model = at(host)
     model.Meta.max_retry_attempts = 0
-    with pytest.raises(TableError) as raised:
+    place = f"{model.Meta.table_name} in eu-wst-1 at {host}"
+    with pytest.raises(TableError, match=f"^table {place} could not be created: Could not connect"):
         model.create_table()
-    name = model.Meta.table_name
-    assert str(raised.value).startswith(
-        f"table {name} in eu-wst-1 at {host} could not be created: Could not connect"
-    )
 
 
 # -- what counts as an answer ----------------------------------------------------------------------
@@ -153,40 +132,28 @@ def test_what_is_not_dynamodbs_is_no_answer(engine, fault, cause, more):
     assert_never_answered(error, proxy.url, cause)
 
 
-def failing(place, name, error, host):
-    """Let a function fail that is needed to connect."""
-
-    def nowhere(monkeypatch, _):
-        monkeypatch.setattr(place, name, Mock(side_effect=error))
-        return host
-
-    return nowhere
-
-
-def null(_, proxy):
-    proxy.always(net.page(200, content=b"null"))
-    return proxy.url
-
-
-UNKNOWN = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-TIMEOUT = TimeoutError("timed out")
+UNKNOWN = Mock(side_effect=socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+LATE = Mock(side_effect=TimeoutError("timed out"))
 
 
 @pytest.mark.real("embedded")
 @pytest.mark.parametrize(
-    ("nowhere", "cause"),
+    ("place", "fails", "cause"),
     [
-        (lambda *_: closed(), "Could not connect"),
-        (failing(socket, "getaddrinfo", UNKNOWN, "http://dynamodb.invalid"), "Could not connect"),
-        (failing(connection, "create_connection", TIMEOUT, "http://192.0.2.1"), "Connect timeout"),
-        (lambda _, proxy: proxy.url.replace("http:", "https:"), "SSL validation failed"),
-        (null, "the answer is not DynamoDB's"),
+        (lambda _: closed(), (), "Could not connect"),
+        (lambda _: "http://no.invalid", (socket, "getaddrinfo", UNKNOWN), "Could not connect"),
+        (lambda _: "http://192.0.2.1", (connection, "create_connection", LATE), "Connect timeout"),
+        (lambda url: url.replace("http:", "https:"), (), "SSL validation failed"),
+        (lambda url: url, (), "the answer is not DynamoDB's"),
     ],
 )
-def test_what_botocore_makes_of_no_dynamodb_is_no_answer(engine, monkeypatch, nowhere, cause):
+def test_what_botocore_makes_of_no_dynamodb_is_no_answer(engine, monkeypatch, place, fails, cause):
     monkeypatch.setattr(schedule, "UNANSWERED_PATIENCE", 0.3)
+    if fails:
+        monkeypatch.setattr(*fails)
     with net.fault_proxy(engine) as proxy:
-        host = nowhere(monkeypatch, proxy)
+        proxy.always(net.page(200, content=b"null"))
+        host = place(proxy.url)
         with pytest.raises(GetError) as raised:
             Mutex.for_key("a", model=at(host)).acquire()
     assert_never_answered(raised.value, host, cause)
@@ -220,10 +187,7 @@ def test_endpoint_that_has_answered_is_asked_until_the_timeout(scene, answer, da
 def test_answer_while_an_endpoint_is_asked_again_counts(scene):
     with scene.fresh() as first:
         began = local_clock().now()
-
-        def since():
-            return local_clock().now() - began
-
+        since = lambda: local_clock().now() - began  # noqa: E731 - it is short
         # it comes up after 8 s, refuses to work until 9 s, and is away until 40 s
         first.proxy.always(net.throttle(), when=lambda _: 8 <= since() < 9)
         first.proxy.always(net.drop_request(), when=lambda _: since() < 40)
@@ -254,19 +218,14 @@ def test_answer_of_the_service_that_gives_credentials_is_none(scene, monkeypatch
     with scene.fresh() as first:
         store = store_for(first.here)
         assert store.bounds is None
+        headers = {"x-amzn-requestid": "sts", "date": "Fri, 31 Dec 2049 00:00:00 GMT"}
         sts = {
             "Error": {"Code": "ThrottlingException", "Message": "slow down"},
-            "ResponseMetadata": {
-                "HTTPStatusCode": 400,
-                "HTTPHeaders": {"x-amzn-requestid": "sts", "date": "Fri, 31 Dec 2049 00:00:00 GMT"},
-            },
+            "ResponseMetadata": {"HTTPStatusCode": 400, "HTTPHeaders": headers},
         }
-
-        def assume_role(*_):
-            raise ClientError(sts, "AssumeRole")
-
+        assume_role = Mock(side_effect=ClientError(sts, "AssumeRole"))
         monkeypatch.setattr(store.connection.pynamodb.client, "_make_api_call", assume_role)
         took, error = seconds_until(GetError, first.mutex().acquire)
-        assert took == GIVEN_UP
+        assert took == pytest.approx(schedule.UNANSWERED_PATIENCE, abs=0.01)
         assert "AssumeRole" in str(error.__cause__.__cause__)
         assert store.bounds is None

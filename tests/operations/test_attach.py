@@ -422,7 +422,7 @@ def test_late_request_of_the_detaching_side_is_not_applied_any_more(scene, clock
     assert (scene.row.data, scene.row.expires_at) == ("mine", None)
 
 
-# -- attach: what it has in common with acquire is in test_lost_answers.py and test_errors.py ------
+# -- attach: what it has in common with acquire is in test_repeated_requests.py and test_errors.py ------
 
 
 @pytest.fixture

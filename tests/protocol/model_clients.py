@@ -77,8 +77,8 @@ class OwnClaim:
     """
 
     def __init__(self, token):
-        self.token, self.gone, self.forced_by, self.last = token, None, None, 0
-        self.unlock_in_doubt = False
+        self.token, self.gone, self.forced_by = token, None, None
+        self.last, self.unlock_in_doubt = 0, False
 
 
 class Client:
@@ -93,16 +93,14 @@ class Client:
         connection.server.bounds = SERVER_TIME
         # the model's own connection leads there, too
         connection._server_times = {connection.endpoint: connection.server}
-        self.dead = False
-        self.calls = []  # under way: renewals, and at most one other
+        self.dead, self.calls = False, []  # under way: renewals, and at most one other
         self.drop()
 
     def take(self, lock, tenure):
         self.lock, self.tenure = lock, tenure
 
     def drop(self):
-        self.lock = self.tenure = None
-        self.writes = 0
+        self.lock, self.tenure, self.writes = None, None, 0
 
     @property
     def busy(self):
@@ -135,10 +133,8 @@ class Call(greenlet):
         self.was = self.tenure.gone if self.tenure else None
         self.knew = self.lock is not None and self.lock.lost
         self.request = self.answer = self.result = self.error = self.seen = None
-        self.doubt = self.landed = self.reported_not_applied = False
-        self.number = 0
-        self.tenures = {}
-        self.done = False
+        self.doubt = self.landed = self.reported_not_applied = self.done = False
+        self.number, self.tenures = 0, {}
         self.observed = _connection._Observed()
 
     def run(self):

@@ -1,11 +1,12 @@
-"""Whose the lock is, and until when: the rules, one by one."""
+"""Server time, whose the lock is, and until when: the rules, one by one, for every history of answers."""
 
 import math
+import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from test_server_time import LATER, REQUESTS, RUNNING, World, answers, hear, seconds, segments
 
 from pynamodb_mutex._protocol.claim import (
     FORCED_MARK,
@@ -21,20 +22,203 @@ from pynamodb_mutex._protocol.claim import (
 from pynamodb_mutex._protocol.outcome import is_mine, loss_of
 from pynamodb_mutex._protocol.server_time import (
     DRIFT,
+    GRAIN,
     HEADROOM,
     HOST_SKEW,
     WATCH_GRACE,
     Bounds,
     ServerTime,
 )
+from pynamodb_mutex._runtime.clock import LocalClock
 from pynamodb_mutex._runtime.process import current_process
+
+# -- bounds of server time: also after a clock stood still -----------------------------------------
+
+EPOCH = 1_700_000_000.0
+NOISE = 1e-5  # of floats of that size
+
+
+class World:
+    """True time, the server's hosts, and a client's clock that runs unevenly or stands still.
+
+    Args:
+        segments: Seconds of true time, and of the client's time meanwhile; the last goes on.
+    """
+
+    def __init__(self, segments):
+        true, local = 0.0, 100.0
+        self._parts = []
+        for seconds, rate in segments:
+            self._parts.append((true, local, rate))
+            true, local = true + seconds, local + seconds * rate
+
+    def local(self, true):
+        start, local, rate = [part for part in self._parts if part[0] <= true][-1]
+        return local + (true - start) * rate
+
+    @property
+    def last_thaw(self):
+        """True time at which the clock last began to run again."""
+        followed = pairwise([*self._parts, (math.inf,)])
+        return max((after[0] for (_, _, rate), after in followed if not rate), default=-math.inf)
+
+    @staticmethod
+    def server(true, skew=0.0):
+        return EPOCH + true + skew
+
+
+def seconds(most, least=0):
+    return st.integers(int(least * 1000), most * 1000).map(lambda ms: ms / 1000)
+
+
+LATER = seconds(60) | seconds(7 * 86_400)  # after the last answer
+# a second of the client's lasts 0.99 to 1.01 true ones
+RUNNING = st.integers(990, 1010).map(lambda r: 1000 / r)
+REQUESTS = st.lists(
+    # sent after the one before; on its way there and back; how far that host is ahead
+    st.tuples(seconds(20), seconds(3), seconds(3), st.sampled_from([0.0, 0.05, HOST_SKEW])),
+    min_size=1,
+    max_size=12,
+)
+
+
+def segments(rate):
+    return st.lists(st.tuples(seconds(40), rate), min_size=1, max_size=6)
+
+
+def answers(requests):
+    """Return (received, sent, date) in the order in which the answers come."""
+    sent, history = 0.0, []
+    for gap, there, back, skew in requests:
+        sent += gap
+        date = math.floor(World.server(sent + there, skew))
+        history.append((sent + there + back, sent, float(date)))
+    return sorted(history)
+
+
+def hear(parts, history):
+    """Yield the world, what is known, and when it was: after each answer."""
+    world, server = World(parts), ServerTime()
+    for received, sent, date in history:
+        server.observe(date, world.local(sent), world.local(received))
+        yield world, server, received
+
+
+@given(segments(RUNNING) | segments(RUNNING | st.just(0.0)), REQUESTS, seconds(500))
+def test_true_server_time_is_within_the_bounds_for_every_history_of_answers(parts, requests, later):
+    """A clock that stood still spoils only the upper bound, and one answer repairs it."""
+    history, latest_sent = answers(requests), -1.0
+    for (world, server, received), (_, sent, _) in zip(hear(parts, history), history, strict=True):
+        latest_sent = max(latest_sent, sent)
+        for true in (received, received + later):
+            local = world.local(true)
+            assert server.bounds.lowest(local) - HOST_SKEW <= world.server(true) + NOISE
+            if latest_sent > world.last_thaw:
+                highest = server.bounds.highest(local) + HOST_SKEW
+                assert highest >= world.server(true, HOST_SKEW) - NOISE
+
+
+@given(segments(RUNNING), REQUESTS, seconds(500))
+def test_estimate_is_off_by_a_second_the_way_of_an_answer_and_drift(parts, requests, later):
+    history = answers(requests)
+    *_, (world, server, _) = hear(parts, history)
+    sent, received = max((sent, received) for received, sent, _ in history)
+    now = received + later
+    off = server.bounds.estimate(world.local(now)) - world.server(now)
+    drift = DRIFT * (world.local(now) - world.local(sent))
+    assert -GRAIN - drift - NOISE <= off <= received - sent + HOST_SKEW + drift + NOISE
+
+
+@given(segments(RUNNING), REQUESTS)
+def test_answer_that_came_at_once_leaves_less_than_two_seconds_of_doubt(parts, requests):
+    *_, (world, server, last) = hear(parts, answers(requests))
+    local = world.local(last + 1.0)
+    server.observe(float(math.floor(world.server(last + 1.0))), local, local)
+    doubt = server.bounds.highest(local) - server.bounds.lowest(local)
+    assert 0 < doubt < GRAIN + HOST_SKEW + NOISE
+
+
+@given(segments(RUNNING), REQUESTS, LATER, st.sampled_from([0.5, 2.0, 30.0, 600.0]))
+def test_new_end_is_neither_far_beyond_server_time_nor_too_early(parts, requests, later, lease):
+    history = answers(requests)
+    *_, (world, server, last) = hear(parts, history)
+    slowest = max(received - sent for received, sent, _ in history)
+    bounds, local = server.bounds, world.local(last + later)
+    ahead = bounds.nominal(local) - world.server(last + later)
+    assert ahead <= max(HEADROOM, GRAIN + slowest) + HOST_SKEW + NOISE
+    beyond_lower = bounds.nominal(local) - bounds.lowest(local)
+    assert HEADROOM - NOISE <= beyond_lower <= WATCH_GRACE + NOISE
+    if bounds.suffices(lease, local):
+        assert ahead >= HEADROOM - GRAIN - lease / 2 - slowest - NOISE
+
+
+def bounds_after(*answers):
+    """Return the bounds after answers: the date, and the local times of sending and receiving."""
+    server = ServerTime()
+    for date, sent, received in answers:
+        server.observe(date, sent, received)
+    return server.bounds
+
+
+def test_bounds_close_in_when_the_second_turns():
+    seen = [(500.0, 10.0, 10.0), (501.0, 10.02, 10.02)]  # server time is 500.99, then 501.01
+    assert bounds_after(*seen).lowest(10.02) == 501.0
+    bounds = bounds_after(*seen, (501.0, 10.98, 10.98))  # 501.97
+    assert bounds.lowest(10.98) == pytest.approx(501.96, abs=0.011)
+    assert bounds.highest(10.98) == 502.0
+
+
+def test_answer_that_was_late_or_contradicts_the_others_proves_what_it_can():
+    # the clock stands for 30 s; the second was sent after that, and the third before, its answer was late
+    bounds = bounds_after((500.0, 10.0, 10.0), (530.0, 10.2, 10.3), (500.0, 10.1, 10.4))
+    assert bounds.highest(10.4) >= 531.0
+    # the server got the third late
+    bounds = bounds_after((500.0, 10.0, 10.0), (502.0, 12.0, 12.0), (509.0, 11.9, 13.0))
+    assert bounds.lowest(13.0) == 509.0
+    # the server's clock was set back
+    set_back = bounds_after((1000.0, 10.0, 10.0), (500.0, 11.0, 11.0))
+    assert set_back == Bounds(500.0, 11.0, 501.0, 11.0)
+
+
+def test_clock_that_stood_still_is_noticed():
+    observe = ServerTime().observe
+    seen = [(500.0, 10.0, 10.0), (505.0, 11.0, 11.0), (506.0, 12.0, 12.0)]
+    assert [observe(*each) for each in seen] == [False, True, False]
+
+
+BOUNDS = st.builds(
+    lambda lower, lower_at, width, upper_at: Bounds(lower, lower_at, lower + width, upper_at),
+    *(seconds(1000), seconds(100), seconds(3), seconds(100)),
+)
+
+
+@given(BOUNDS, seconds(2000))
+def test_bounds_say_when_an_instant_is_reached_and_passed_on_each_host(bounds, instant):
+    ends, passes = bounds.reaches(instant), bounds.passes(instant)
+    assert bounds.highest(ends) <= instant + DRIFT * abs(instant - bounds.upper) + NOISE
+    if instant > bounds.upper:
+        assert bounds.highest(ends) == pytest.approx(instant)
+    if instant + HOST_SKEW > bounds.lower:
+        assert bounds.lowest(passes) == pytest.approx(instant + HOST_SKEW)
+    else:
+        assert passes <= bounds.lower_at
+    # they suffice for twenty-five leases without an answer
+    assert bounds.suffices(10.0, bounds.upper_at + 249)
+    assert not bounds.suffices(10.0, bounds.upper_at + 251)
+
+
+@pytest.mark.parametrize("counts_suspension", [True, False])
+def test_local_clock_runs_forward(monkeypatch, counts_suspension):
+    if not counts_suspension:  # as where there is no CLOCK_BOOTTIME
+        monkeypatch.setattr("pynamodb_mutex._runtime.clock._SUSPEND_AWARE", None)
+    clock = LocalClock()
+    before = clock.now()
+    time.sleep(0.01)
+    assert clock.now() - before > 0.009
+
 
 EXACT = Bounds(1000.0, 0.0, 1001.0, 0.0)  # at local time 0, server time is from 1000 to 1001
 WATCHED = 3.0 + (10 + WATCH_GRACE) * (1 + DRIFT)  # a lease of 10 s, seen at 3 s
-
-
-def forced_token(server_now, random_bits):
-    return FORCED_MARK + new_token(server_now, random_bits)
 
 
 def claim(token="a", expires_at=1010.0, lease=10.0, version=5):
@@ -124,21 +308,19 @@ def test_claim_is_free_after_its_whole_lease_unchanged():
 
 
 def test_watch_knows_whether_the_lock_changed_hands_since_it_was_seen_before():
-    watch, changed = ObservedClaim(), []
     b = claim("b", version=6)
-    for row in (claim(), claim(expires_at=1011.0), b, b, b._replace(expires_at=None)):
-        watch.see(row, 0.0)
-        changed.append(watch.changed_hands)
+    rows = [claim(), claim(expires_at=1011.0), b, b, b._replace(expires_at=None)]
+    seen = [(row, 0.0) for row in rows]
+    changed = [watching(*seen[:count]).changed_hands for count in range(1, 6)]
     assert changed == [False, False, True, False, False]
 
 
 # -- our own ---------------------------------------------------------------------------------------
 
-LEASES = st.integers(500, 60_000).map(lambda ms: ms / 1000)
-MOMENTS = st.integers(0, 30_000).map(lambda ms: ms / 1000)
+LEASES = seconds(60, least=0.5)
 
 
-@given(st.lists(st.tuples(MOMENTS, LEASES, st.sampled_from([EXACT, None])), min_size=2))
+@given(st.lists(st.tuples(seconds(30), LEASES, st.sampled_from([EXACT, None])), min_size=2))
 def test_proposed_ends_strictly_increase_by_what_a_row_can_show(requests):
     tenure = OwnClaim("mine", 10.0)
     ends = [float(f"{tenure.propose(at, bounds, lease)[0]:.3f}") for at, lease, bounds in requests]
@@ -146,7 +328,7 @@ def test_proposed_ends_strictly_increase_by_what_a_row_can_show(requests):
     assert ends[-1] == tenure.proposed
 
 
-@given(LEASES, st.lists(st.tuples(MOMENTS, LEASES), min_size=1))
+@given(LEASES, st.lists(st.tuples(seconds(30), LEASES), min_size=1))
 def test_renewal_never_shortens(lease, renewals):
     tenure, now = holder(lease), 0.0
     for later, asked in renewals:
@@ -163,7 +345,7 @@ def test_renewal_never_shortens(lease, renewals):
         assert (tenure.ends(bounds), tenure.expires_at) == after
 
 
-@given(LEASES, st.lists(st.tuples(MOMENTS, LEASES), min_size=1), st.data())
+@given(LEASES, st.lists(st.tuples(seconds(30), LEASES), min_size=1), st.data())
 def test_shorter_renewal_lets_no_watcher_take_over_before_the_holder_stops(lease, renewals, data):
     """The row shows one request's lease, the holder believes the longest whose answer came."""
     tenure, now = holder(lease, bounds=None), 0.0
@@ -181,11 +363,16 @@ def test_shorter_renewal_lets_no_watcher_take_over_before_the_holder_stops(lease
 
 
 def test_end_is_the_earlier_of_the_lease_and_of_server_time_reaching_what_the_row_says():
-    tenure = holder(10.0)
+    tenure = holder()
     assert tenure.ends(None) == tenure.ends(EXACT) == pytest.approx(9.9)
     # an answer shows that the clock missed four seconds
     assert tenure.ends(Bounds(1005.0, 1.0, 1006.0, 1.0)) < 6.5
     assert tenure.ends(Bounds(1020.0, 1.0, 1021.0, 1.0)) < 1.0
+    # without server time the row shows an end that never comes
+    tenure = holder(bounds=None)
+    assert tenure.expires_at == NO_SERVER_TIME
+    assert tenure.propose(1.0, None, 10.0)[0] == NO_SERVER_TIME + TICK
+    assert tenure.ends(None) == tenure.ends(EXACT) == pytest.approx(9.9)
 
 
 def test_lease_counts_from_before_the_first_request_was_sent():
@@ -199,20 +386,13 @@ def test_lease_counts_from_before_the_first_request_was_sent():
     assert [tenure.next_write() for _ in range(3)] == [8, 9, 10]
 
 
-def test_row_without_server_time_shows_an_end_that_never_comes():
-    tenure = holder(10.0, bounds=None)
-    assert tenure.expires_at == NO_SERVER_TIME
-    assert tenure.propose(1.0, None, 10.0)[0] == NO_SERVER_TIME + TICK
-    assert tenure.ends(None) == tenure.ends(EXACT) == pytest.approx(9.9)
-
-
 @pytest.mark.parametrize(
     ("row", "loss"),
     [
         (claim("other"), Loss.TAKEN),
         (claim("other", expires_at=None), Loss.TAKEN),
         (claim("mine", version=6), Loss.TAKEN),
-        (claim(forced_token(1.0, "0" * 30), expires_at=None, version=6), Loss.FORCED),
+        (claim(FORCED_MARK + new_token(1.0, "0" * 30), expires_at=None, version=6), Loss.FORCED),
         (claim("mine", expires_at=None), Loss.FORCED),  # by hand
         (Claim(), Loss.DELETED),
     ],
@@ -228,7 +408,8 @@ def test_tokens_differ_and_show_when_they_were_made_if_server_time_was_known():
     assert len(set(bits)) == 1000
     assert min(map(len, bits)) >= 27
     for at in (1763798400.123, None):
-        assert made_at(new_token(at, bits[0])) == made_at(forced_token(at, bits[0])) == at
+        token = new_token(at, bits[0])
+        assert made_at(token) == made_at(FORCED_MARK + token) == at
     for other in (None, "", "mine", "forced-", "ab" * 16):
         assert made_at(other) is None
 

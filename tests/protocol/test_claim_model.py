@@ -51,11 +51,8 @@ class Client:
 
     def __init__(self, rate):
         self.local, self.rate = 50.0, rate
-        self.server = ServerTime()
-        self.watch = ObservedClaim()
-        self.tenure = None
-        self.first_sent = math.inf
-        self.held = False
+        self.server, self.watch = ServerTime(), ObservedClaim()
+        self.tenure, self.first_sent, self.held = None, math.inf, False
         self.missed = 0  # times at which its clock stood still; a request knows how many
         self.astray = False  # and no answer has shown it yet
 
@@ -78,12 +75,10 @@ class LockMachine(RuleBasedStateMachine):
     def start(self, rates, phase, dates):
         self.true = phase / 10  # of the second
         self.dates = dates  # whether answers carry one
-        self.row = Claim()
-        self.row_sent = 0.0
+        self.row, self.row_sent = Claim(), 0.0
         self.clients = [Client(rate) for rate in rates]
         self.under_way, self.answers = [], []
-        self.round_trip = 0.0
-        self.proposals = 0
+        self.round_trip, self.proposals = 0.0, 0
 
     # -- the world ---------------------------------------------------------------------------------
 
@@ -157,11 +152,8 @@ class LockMachine(RuleBasedStateMachine):
             if (now < client.watch.free_at(bounds)) if seen else bounds is None:
                 self.send(client, "read")
                 return
-            client.tenure, client.first_sent = (
-                OwnClaim(new_token(0.0, f"{next(serial):030x}"), lease),
-                math.inf,
-            )
-            client.held = False
+            client.tenure = OwnClaim(new_token(0.0, f"{next(serial):030x}"), lease)
+            client.first_sent, client.held = math.inf, False
         tenure = client.tenure  # the same once more, if no answer came yet
         end, written = tenure.propose(now, bounds, tenure.lease)
         client.first_sent = min(client.first_sent, now)
@@ -178,15 +170,14 @@ class LockMachine(RuleBasedStateMachine):
         self.send(client, "renew", **values, end=end, lease=written)
 
     def be_answered(self, ways, skew):
-        if ways is None:
-            return
-        there, back = ways
-        request = self.under_way.pop()
-        self.pass_time(there)
-        answer = self.apply(request, skew)
-        self.one_holder()
-        self.pass_time(back)
-        self.receive(answer)
+        if ways is not None:
+            there, back = ways
+            request = self.under_way.pop()
+            self.pass_time(there)
+            answer = self.apply(request, skew)
+            self.one_holder()
+            self.pass_time(back)
+            self.receive(answer)
 
     @rule(i=CLIENT, ways=WAYS, skew=SKEW)
     def look(self, i, ways, skew):
@@ -212,9 +203,8 @@ class LockMachine(RuleBasedStateMachine):
                 return
             free_at = client.watch.free_at(client.server.bounds)
             if client.local < free_at < math.inf:
-                self.pass_time(
-                    (free_at - client.local) / client.rate + 1e-9, other if stands else None
-                )
+                left = (free_at - client.local) / client.rate + 1e-9
+                self.pass_time(left, other if stands else None)
             self.ask_for_it(client, lease)
             self.be_answered(ways, skew)
 
@@ -253,14 +243,10 @@ class LockMachine(RuleBasedStateMachine):
         """And goes on after that time."""
         self.pass_time(seconds, self.clients[i])
 
-    @staticmethod
-    def one_of(data, some):
-        return some[data.draw(st.integers(0, len(some) - 1))]
-
     @precondition(lambda self: self.under_way)
     @rule(data=st.data(), skew=SKEW)
     def lands(self, data, skew):
-        request = self.one_of(data, self.under_way)
+        request = data.draw(st.sampled_from(self.under_way))
         self.under_way.remove(request)
         self.answers.append(self.apply(request, skew))
 
@@ -268,7 +254,7 @@ class LockMachine(RuleBasedStateMachine):
     @rule(data=st.data(), skew=SKEW, twice=st.booleans())
     def answer_lost(self, data, skew, twice):
         """A duplicate of the request may still be under way."""
-        request = self.one_of(data, self.under_way)
+        request = data.draw(st.sampled_from(self.under_way))
         if not twice:
             self.under_way.remove(request)
         self.apply(request, skew)
@@ -276,12 +262,12 @@ class LockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.under_way)
     @rule(data=st.data())
     def request_lost(self, data):
-        self.under_way.remove(self.one_of(data, self.under_way))
+        self.under_way.remove(data.draw(st.sampled_from(self.under_way)))
 
     @precondition(lambda self: self.answers)
     @rule(data=st.data())
     def answer_arrives(self, data):
-        answer = self.one_of(data, self.answers)
+        answer = data.draw(st.sampled_from(self.answers))
         self.answers.remove(answer)
         self.receive(answer)
 
@@ -302,8 +288,7 @@ class LockMachine(RuleBasedStateMachine):
         due = self.row_sent + bound + self.proposals * TICK
         self.pass_time(max(0.0, due - trip - self.true))
         comer = Client(1.0)
-        request = Request(comer, "read", {}, comer.local, self.true, 0)
-        answer = self.apply(request, skew)
+        answer = self.apply(Request(comer, "read", {}, comer.local, self.true, 0), skew)
         self.pass_time(trip)
         comer.local += trip
         self.receive(answer)

@@ -14,7 +14,7 @@ import pytest
 from dev.faultproxy import FaultProxy, apply_then_500, drop_answer, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex.testing import Engine, expire
+from pynamodb_mutex.testing import Engine
 
 lost_in_two_ways = pytest.mark.parametrize("lose", [drop_answer, apply_then_500])
 """The answer is lost: by a reset, or because an error comes in place of it."""
@@ -34,21 +34,99 @@ class Acquiring:
     def __init__(self, mutex: Mutex) -> None:
         self.mutex = mutex
         self.acquired: bool | None = None
-        self._thread = threading.Thread(target=self._acquire, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._acquire, daemon=True)
+        self.join, self.is_alive = thread.join, thread.is_alive
+        thread.start()
 
     def _acquire(self) -> None:
         self.acquired = self.mutex.acquire(timeout=60)
 
-    def join(self, timeout: float | None = None) -> None:
-        self._thread.join(timeout)
 
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
+class Claims:
+    """What another client does to a lock, and what stands in the table.
+
+    Attributes:
+        other: Returns a lock of the other client on the last of the rows with a claim.
+        proxy: Between the client with the bad network and the engine.
+        places: The model of the other client and the key, of each row with a claim; the last one is what
+            is taken or broken.
+    """
+
+    def taken(self, **options):
+        """Take it for the other client."""
+        return held(self.other(**options))
+
+    def force(self):
+        """Break the claim, by the other client; return that it did."""
+        assert self.other().force_release()
+        return True
+
+    def forced_and_taken(self):
+        """Break the claim, and take it for the other client."""
+        self.force()
+        return self.taken()
+
+    def expire(self):
+        """Let the ends of the claims have passed long ago."""
+        for at, claim in enumerate(self.claims):
+            if "expires_at" in claim:
+                self._change(at, lambda attribute: [attribute("expires_at").set(1.0)])
+
+    def expired_and_taken(self):
+        """Let the ends have passed long ago, and take it for the other client."""
+        self.expire()
+        return self.taken()
+
+    def clear(self):
+        """Take the claim out of the row by hand, and nothing else."""
+        self._change(-1, lambda a: [a("expires_at").remove(), a("owner").remove()])
+
+    def delete(self):
+        """Delete the row."""
+        model, key = self.places[-1]
+        model._get_connection().delete_item(key)
+
+    def _change(self, at, actions):
+        model, key = self.places[at]
+        prefix = "" if "token" in model.get_attributes() else "lock_"
+        actions = actions(lambda name: getattr(model, prefix + name))
+        model._get_connection().update_item(key, actions=actions)
+
+    def applied(self, *kinds):
+        """Say which requests of these kinds were applied."""
+        return [seen.applied for seen in self.proxy.of(*kinds)]
+
+    @property
+    def everything(self):
+        """All that stands in the rows, to compare."""
+        return [
+            model._get_connection().get_item(key, consistent_read=True).get("Item", {})
+            for model, key in self.places
+        ]
+
+    @property
+    def gone(self):
+        """Whether there is no row."""
+        return not self.everything[-1]
+
+    @property
+    def claims(self):
+        """What stands in the rows under the names of a claim's attributes."""
+        return [{k.removeprefix("lock_"): v for k, v in row.items()} for row in self.everything]
+
+    @property
+    def is_free(self):
+        """Whether no row has a claim."""
+        return not any("expires_at" in claim for claim in self.claims)
+
+    @property
+    def ends(self):
+        """The ends of the claims."""
+        return [float(claim["expires_at"]["N"]) for claim in self.claims]
 
 
 @dataclass
-class Scene:
+class Scene(Claims):
     """One key.
 
     Attributes:
@@ -65,6 +143,10 @@ class Scene:
     there: type[LockItem]
     key: str = field(default_factory=lambda: f"key-{next(_serial)}")
 
+    @property
+    def places(self) -> list[tuple[type[LockItem], str]]:
+        return [(self.there, self.key)]
+
     def mutex(self, **options) -> Mutex:
         """Return a mutex of the client with the bad network."""
         return Mutex.for_key(self.key, **{"model": self.here, **options})
@@ -73,39 +155,6 @@ class Scene:
         """Return a mutex of the other client, not renewed: a test that moves the clock is about the first."""
         others = {"model": self.there, "owner": "other", "timeout": 20, "auto_renew": False}
         return self.mutex(**others | options)
-
-    def taken(self, **options) -> Mutex:
-        """Take the lock for the other client."""
-        other = self.other(**options)
-        assert other.acquire()
-        return other
-
-    def force(self) -> bool:
-        """Break the claim, by the other client."""
-        return self.there.force_release(self.key)
-
-    def forced_and_taken(self) -> Mutex:
-        """Break the claim, and take the lock for the other client."""
-        assert self.force()
-        return self.taken()
-
-    def expired_and_taken(self) -> Mutex:
-        """Let the claim's end have passed long ago, and take the lock for the other client."""
-        self.expire()
-        return self.taken()
-
-    def clear(self) -> None:
-        """Take the claim out of the row by hand, and nothing else."""
-        actions = [self.there.expires_at.remove(), self.there.owner.remove()]
-        self.there._get_connection().update_item(self.key, actions=actions)
-
-    def delete(self) -> None:
-        """Delete the row."""
-        self.row.delete(add_version_condition=False)
-
-    def expire(self) -> None:
-        """Let the claim's end have passed long ago."""
-        expire(self.key, self.there)
 
     def waiting(self, **options) -> Acquiring:
         """Let a thread of the first client's process wait for the lock."""
@@ -119,20 +168,6 @@ class Scene:
     def row(self) -> LockItem:
         """The row as it stands, read by the other client."""
         return self.there.get(self.key, consistent_read=True)
-
-    @property
-    def gone(self) -> bool:
-        """Whether there is no row."""
-        return self.there.count(self.key, consistent_read=True) == 0
-
-    @property
-    def everything(self) -> dict:
-        """All that stands in the row, to compare; nothing if there is none."""
-        return {} if self.gone else self.row.to_simple_dict()
-
-    def applied(self, *kinds: str) -> list[bool]:
-        """Say which requests of these kinds were applied."""
-        return [seen.applied for seen in self.proxy.of(*kinds)]
 
     @contextmanager
     def fresh(self, **options) -> Iterator[Scene]:

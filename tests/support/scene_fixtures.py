@@ -1,4 +1,4 @@
-"""The fixtures `pool`, `proxy`, `here`, `scene` and `keys`, with `heard` and `clock`."""
+"""The fixtures `pool`, `proxy`, `here`, `scene` and `keys`, with `heard`, `clock` and `on_lost`, and `subject` and `written`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from group_scene import Keys
-from hearing import Heard, hearing
+from hearing import Heard, OnLost, hearing
 from scene import Scene, forget_holds
+from subjects import OF_KEYS, OF_ROWS, SUBJECTS, Subject, WrittenByKey, WrittenByRow
 
 from dev.faultproxy import FaultProxy, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex
@@ -81,3 +82,27 @@ def clock(engine: Engine) -> Iterator[FakeClock]:
     """The local clock, moved by hand."""
     with FakeClock() as clock:
         yield clock
+
+
+@pytest.fixture
+def on_lost(engine: Engine) -> OnLost:
+    """A callback that notes its calls."""
+    return OnLost()
+
+
+def _scene_for(name, request):
+    fixture = "table_scene" if "table" in name else "row_scene" if "row" in name else "scene"
+    return request.getfixturevalue(fixture)
+
+
+@pytest.fixture(params=SUBJECTS)
+def subject(request, engine):
+    """A lock of each kind in turn; with `parametrize(..., indirect=True)`, of some kinds."""
+    return Subject(request.param, _scene_for(request.param, request))
+
+
+@pytest.fixture(params=[*OF_KEYS, *OF_ROWS])
+def written(request, engine):
+    """What is written under a lock, in each way in turn; or in some, as with `subject`."""
+    made = WrittenByKey if request.param in OF_KEYS else WrittenByRow
+    return made(request.param, _scene_for(request.param, request))

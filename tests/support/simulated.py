@@ -19,28 +19,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+from types import SimpleNamespace
+from typing import Any
 
 import botocore.parsers
+import pytest
 from botocore.awsrequest import HeadersDict
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from dev.faultproxy import proxy as of_proxy
 from dev.faultproxy.proxy import FaultProxy
-from dev.faultproxy.wire import Reply, kind_of
-from dev.simulation.network import Client, service_model, worlds
+from dev.faultproxy.wire import Exchange, Reply
+from dev.simulation.network import Client, _raiser, service_model, worlds
+from dev.simulation.replay import decoded
 from dev.simulation.table import Refusal
 from dev.simulation.threads import AsyncIo, Executor, acting_as, installed, of_world, threading_of
 from dev.simulation.world import Process, World
 from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex.testing import Engine
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 ROOT = Path(__file__).parents[2]
-_OURS = (ROOT / "tests", ROOT / "dev" / "faultproxy", ROOT / "pynamodb_mutex" / "testing")
+_OURS = [ROOT / part for part in ("tests", "dev/faultproxy", "pynamodb_mutex/testing")]
 _OF_TESTS = {"FakeClock", "forget_everything"}
 _serial = itertools.count(1)
 
@@ -68,36 +67,25 @@ def _stand_ins(world: World, threading: Any) -> Iterator[None]:
         "FakeClock": functools.partial(VirtualClock, world),
         "forget_everything": functools.partial(_forget_everything, world),
     }
-    names = [
-        (module, name)
-        for module in _our_modules(len(sys.modules))
-        for name in stand_ins.keys() & vars(module).keys()
-        if name not in _OF_TESTS or not module.__name__.startswith("pynamodb_mutex")
-    ]
-    before = [(module, name, getattr(module, name)) for module, name in names]
-    for module, name in names:
-        setattr(module, name, stand_ins[name])
-    try:
-        with patch.object(of_proxy, "FaultProxy", functools.partial(SimulatedProxy, world)):
-            yield
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in _our_modules(len(sys.modules)):
+            for name in stand_ins.keys() & vars(module).keys():
+                if name not in _OF_TESTS or not module.__name__.startswith("pynamodb_mutex"):
+                    patch.setattr(module, name, stand_ins[name])
+        patch.setattr(of_proxy, "FaultProxy", functools.partial(SimulatedProxy, world))
+        yield
 
 
 @functools.cache  # there are a thousand others, and thousands of tests
 def _our_modules(_: int) -> list[Any]:
     """Return the modules of the tests; another number of modules than before means that there are new ones."""
-    return [module for module in sys.modules.values() if _is_ours(module)]
-
-
-def _is_ours(module: Any) -> bool:
-    file = getattr(module, "__file__", None)
-    return (
-        isinstance(file, str)
+    return [
+        module
+        for module in sys.modules.values()
+        if isinstance(file := getattr(module, "__file__", None), str)
         and module.__name__ not in {__name__, "conftest"}
         and any(Path(file).is_relative_to(folder) for folder in _OURS)
-    )
+    ]
 
 
 class _Time:
@@ -147,7 +135,7 @@ class VirtualClock:
         assert self._world.process is not None
         return self._world.process
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -225,7 +213,7 @@ class SimulatedProxy(FaultProxy):
 
     def _met(self, exchange: _Exchange) -> None:
         try:
-            self.meet(exchange)  # type: ignore[arg-type]  # it has what faults need
+            self.meet(exchange)
         except Exception as error:
             self.errors.append(error)
             exchange.reset()
@@ -233,47 +221,29 @@ class SimulatedProxy(FaultProxy):
     def _ask(self, headers: dict[str, str], raw: bytes) -> Reply:
         operation = headers["X-Amz-Target"].rpartition(".")[2]
         network = self._world.network
-        kwargs = _with_bytes(json.loads(raw))
+        kwargs = json.loads(raw, object_hook=decoded)
         kwargs.pop("ReturnConsumedCapacity", None)
         date = formatdate(network.epoch + self._world.now, usegmt=True)
-        shared = (
-            ("Content-Type", "application/x-amz-json-1.0"),
-            ("x-amzn-RequestId", "SIMULATED"),
-            ("Date", date),
-        )
+        headers = {"Content-Type": "application/x-amz-json-1.0", "x-amzn-RequestId": "SIMULATED"}
         try:
             body, status = self._world.tables.apply(operation, kwargs), 200
         except Refusal as refusal:
-            status = 400
-            body = {
-                "__type": f"com.amazonaws.dynamodb.v20120810#{refusal.code}",
-                "message": str(refusal),
-            }
-            if refusal.item is not None:
-                body["Item"] = refusal.item
-            if refusal.reasons is not None:
-                body["CancellationReasons"] = refusal.reasons
-        return Reply(status, json.dumps(body, default=_encoded).encode(), shared)
+            kind = f"com.amazonaws.dynamodb.v20120810#{refusal.code}"
+            body, status = {"__type": kind, "message": str(refusal)}, 400
+            shown = {"Item": refusal.item, "CancellationReasons": refusal.reasons}
+            body |= {name: value for name, value in shown.items() if value is not None}
+        content = json.dumps(body, default=_encoded).encode()
+        return Reply(status, content, (*headers.items(), ("Date", date)))
 
 
-class _Exchange:
-    """One request under way, as a fault sees it."""
+class _Exchange(Exchange):
+    """One request under way, the answer to which wakes the thread that sent it."""
 
     def __init__(self, proxy: SimulatedProxy, op: str, kwargs: dict[str, Any], wake: Any) -> None:
-        self.op = op
-        self.raw = json.dumps(kwargs, default=_encoded).encode()
-        self.body = json.loads(self.raw)
-        self.kind = kind_of(op, self.body)
-        self.headers = {"X-Amz-Target": f"DynamoDB_20120810.{op}"}
-        self.proxy = proxy
-        self.edits: list[Any] = []
+        headers = {"X-Amz-Target": f"DynamoDB_20120810.{op}"}
+        handler: Any = SimpleNamespace(headers=headers, server=SimpleNamespace(proxy=proxy))
+        super().__init__(handler, op, json.dumps(kwargs, default=_encoded).encode())
         self._wake = wake
-
-    def apply(self, fault: str | None) -> Reply:
-        return self.proxy.forward(self, fault)  # type: ignore[arg-type]
-
-    def keep_from_engine(self, fault: str) -> None:
-        self.proxy.note(self, fault, None)  # type: ignore[arg-type]
 
     def answer(self, reply: Reply) -> None:
         for edit in self.edits:
@@ -281,24 +251,11 @@ class _Exchange:
         self._wake(functools.partial(_received, self.op, reply))
 
     def reset(self) -> None:
-        self._wake(self._raise_reset)
-
-    def _raise_reset(self) -> None:
-        raise ConnectionClosedError(endpoint_url=self.proxy.url)
+        self._wake(_raiser(ConnectionClosedError(endpoint_url=self.proxy.url)))
 
 
 def _encoded(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value.value
-
-
-def _with_bytes(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_with_bytes(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {"B"} and isinstance(value["B"], str):
-        return {"B": base64.b64decode(value["B"])}
-    return {name: _with_bytes(each) for name, each in value.items()}
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Locks of every kind, and writes under a lock in every way, each kind and way by the same names.
 
-The fixtures `subject` and `written` of conftest.py run one test over all of them.
+The fixtures `subject` and `written` of scene_fixtures.py run one test over all of them.
 """
 
 import asyncio
@@ -10,12 +10,10 @@ from functools import partial
 
 import pytest
 from group_scene import TRANSACT, Keys, that
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
-from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
-from row_scene import Rows
-from scene import held
+from row_scene import OldAccount, Rows
+from scene import Claims, held
 
 from dev.faultproxy import late
 from pynamodb_mutex import Loss, Mutex, Semaphore
@@ -37,9 +35,9 @@ def assert_changes_nothing(scene, kept):
     reply = kept.apply()
     # DynamoDB knows a transaction again by its token for ten minutes, and answers as it did at first
     assert reply.error in REFUSALS or (reply.status == 200 and kept.kept.op == TRANSACT)
-    transactions = [each for each in (kept.kept, *scene.proxy.of(TRANSACT)) if each.op == TRANSACT]
-    for each in transactions:
-        scene.proxy.replay(each, ClientRequestToken=str(uuid.uuid4()))
+    for each in (kept.kept, *scene.proxy.of(TRANSACT)):
+        if each.op == TRANSACT:
+            scene.proxy.replay(each, ClientRequestToken=str(uuid.uuid4()))
     assert scene.everything == before
 
 
@@ -57,12 +55,12 @@ def table(names, cases):
 
 def of(*subjects):
     """Run a test for some kinds of locks."""
-    return pytest.mark.parametrize("subject", subjects, indirect=True)
+    return table("subject", subjects)
 
 
 def by(*ways):
     """Run a test for some ways to write."""
-    return pytest.mark.parametrize("written", ways, indirect=True)
+    return table("written", ways)
 
 
 class Awaited:
@@ -108,79 +106,6 @@ class HandedOver(FromTicket):
         return waiter.acquired
 
 
-class Claims:
-    """What another client does to a lock, and what stands in the table.
-
-    Attributes:
-        other: Returns a lock of the other client on the last of the rows with a claim.
-        proxy: Between the client with the bad network and the engine.
-        places: The model of the other client and the key, of each row with a claim; the last one is what
-            is taken or broken.
-    """
-
-    def taken(self):
-        """Take it for the other client."""
-        return held(self.other())
-
-    def force(self):
-        """Break the claim, by the other client."""
-        assert self.other().force_release()
-
-    def forced_and_taken(self):
-        """Break the claim, and take it for the other client."""
-        self.force()
-        return self.taken()
-
-    def expire(self):
-        """Let the ends of the claims have passed long ago."""
-        for at, claim in enumerate(self.claims):
-            if "expires_at" in claim:
-                self._change(at, lambda attribute: [attribute("expires_at").set(1.0)])
-
-    def expired_and_taken(self):
-        """Let the ends have passed long ago, and take it for the other client."""
-        self.expire()
-        return self.taken()
-
-    def clear(self):
-        """Take the claim out of the row by hand, and nothing else."""
-        self._change(-1, lambda a: [a("expires_at").remove(), a("owner").remove()])
-
-    def delete(self):
-        """Delete the row."""
-        model, key = self.places[-1]
-        model._get_connection().delete_item(key)
-
-    def _change(self, at, actions):
-        model, key = self.places[at]
-        prefix = "" if "token" in model.get_attributes() else "lock_"
-        attribute = lambda name: getattr(model, prefix + name)  # noqa: E731 - it is short
-        model._get_connection().update_item(key, actions=actions(attribute))
-
-    @property
-    def everything(self):
-        """All that stands in the rows, to compare."""
-        return [
-            model._get_connection().get_item(key, consistent_read=True).get("Item", {})
-            for model, key in self.places
-        ]
-
-    @property
-    def claims(self):
-        """What stands in the rows under the names of a claim's attributes."""
-        return [{k.removeprefix("lock_"): v for k, v in row.items()} for row in self.everything]
-
-    @property
-    def is_free(self):
-        """Whether no row has a claim."""
-        return not any("expires_at" in claim for claim in self.claims)
-
-    @property
-    def ends(self):
-        """The ends of the claims."""
-        return [float(claim["expires_at"]["N"]) for claim in self.claims]
-
-
 # -- locks of every kind ---------------------------------------------------------------------------
 
 DELETED = "deleted at release"
@@ -203,8 +128,6 @@ LOSSES = [
 ]
 """Ways in which a lock is lost, each a method of a subject, and the cause that is reported."""
 TOGETHER = [name for name in SUBJECTS if name.startswith("several")]
-
-
 KINDS = {
     "ticket": {"acquire": "attach"},
     "handed over": {"acquire": "hand_over"},
@@ -218,52 +141,41 @@ class Subject(Claims):
 
     Attributes:
         scene: Where it is: a `Scene` or a `RowScene`.
+        lock: Returns a lock of the client with the bad network.
     """
 
     def __init__(self, name, scene):
-        self.name, self.scene, self.proxy = name, scene, scene.proxy
+        self.name, self.scene, self.proxy, key = name, scene, scene.proxy, scene.key
         self.is_together = name in TOGETHER
-        self._kinds = KINDS.get(name, {})
-        self._options = {}
-        model, keys = scene.there, [scene.key]
         if "row" in name:
             rows = Rows(scene) if self.is_together else None
-            self._rows = keys = rows.keys if rows else keys
-            self._make = rows.locks if rows else scene.lock
-            others = {"owner": "other", "timeout": 20, "auto_renew": False}
-            self.other = lambda **options: scene.there.locked(self._rows[-1], **others | options)
-            if scene.in_table:
-                model, keys = scene.locks, [scene.there.locked(key).key for key in keys]
+            self._rows = rows.keys if rows else [key]
+            self.lock = partial(rows.locks if rows else scene.lock, timeout=20)
+            other = partial(scene.there.locked, self._rows[-1])
+            self.places = [
+                (scene.locks, scene.there.locked(row).key) if scene.in_table else (scene.there, row)
+                for row in self._rows
+            ]
         else:
-            options = {"model": scene.here} | (
-                {"delete_on_release": True} if name == DELETED else {}
-            )
-            self._options = options
-            if name == "several keys":
-                keys = Keys(scene).keys
-                self._make = partial(Mutex.for_keys, keys)
-            elif name == "any of":
-                # the other one is not free
-                taken = f"{scene.key}-held"
-                held(Mutex.for_key(taken, model=model, lease=600, auto_renew=False))
-                self._make = partial(Mutex.any_of, [scene.key, taken])
-            elif name == "semaphore":
-                keys = [f"{scene.key}#permit-1"]
-                self._make = partial(Semaphore.for_key, scene.key, permits=1)
-            elif name == "task":
-                self._make = lambda **options: Awaited(AsyncMutex.for_key(scene.key, **options))
-            elif name in PASSED_ON:
-                self._make = partial(FromTicket if name == "ticket" else HandedOver, self)
-            else:
-                self._make = partial(Mutex.for_key, scene.key, fair=name == "fair lock")
-            others = {"model": model, "owner": "other", "timeout": 20, "auto_renew": False}
-            self.other = lambda **options: Mutex.for_key(keys[-1], **others | options)
-        self.places = [(model, key) for key in keys]
+            keys = {"several keys": Keys(scene).keys, "semaphore": [f"{key}#permit-1"]}
+            self.places = [(scene.there, each) for each in keys.get(name, [key])]
+            makers = {
+                "several keys": partial(Mutex.for_keys, keys["several keys"]),
+                "any of": partial(Mutex.any_of, [key, f"{key}-held"]),
+                "semaphore": partial(Semaphore.for_key, key, permits=1),
+                "task": lambda **options: Awaited(AsyncMutex.for_key(key, **options)),
+                "fair lock": partial(Mutex.for_key, key, fair=True),
+                DELETED: partial(Mutex.for_key, key, delete_on_release=True),
+                "ticket": partial(FromTicket, self),
+                "handed over": partial(HandedOver, self),
+            }
+            make = makers.get(name, partial(Mutex.for_key, key))
+            self.lock = partial(make, timeout=20, model=scene.here)
+            other = partial(Mutex.for_key, self.places[-1][1], model=scene.there)
+            if name == "any of":  # the other one is not free
+                held(Mutex.for_key(f"{key}-held", model=scene.there, lease=600, auto_renew=False))
+        self.other = partial(other, owner="other", timeout=20, auto_renew=False)
         self.proxy.start_anew()
-
-    def lock(self, **options):
-        """Return a lock of the client with the bad network."""
-        return self._make(**{"timeout": 20, **self._options, **options})
 
     def held(self, **options):
         """Acquire it by the client with the bad network."""
@@ -274,23 +186,26 @@ class Subject(Claims):
         if self.is_together:
             return {"when": that(kind)}
         key = {"S": self.places[0][1]}
-        kind = self._kinds.get(kind, kind)
+        kind = KINDS.get(self.name, {}).get(kind, kind)
         return {"op": kind, "when": lambda body: key in body.get("Key", {}).values()}
 
     def of(self, kind):
         """Return the requests of a kind."""
-        rule = self.on(kind)
-        kinds = [rule["op"]] if "op" in rule else [TRANSACT]
-        return [seen for seen in self.proxy.of(*kinds) if rule["when"](seen.body)]
+        rule = {"op": TRANSACT, **self.on(kind)}
+        return [seen for seen in self.proxy.of(rule["op"]) if rule["when"](seen.body)]
 
     def applied(self, kind):
         """Say which requests of a kind were applied."""
         return [seen.applied for seen in self.of(kind)]
 
+    def parts(self, lock):
+        """Return the locks of which a lock is made."""
+        return lock._locks if self.is_together else [lock]
+
     def owns(self, lock):
         """Whether the rows show a lock's own claims."""
         claims = [(claim["token"]["S"], "expires_at" in claim) for claim in self.claims]
-        locks = lock._locks if self.is_together else [lock]
+        locks = self.parts(lock)
         if claims != [(each.token, True) for each in locks]:
             return False
         versions = [int(claim["version"]["N"]) for claim in self.claims]
@@ -299,7 +214,7 @@ class Subject(Claims):
     def write(self, lock, what="mine"):
         """Write under it: the payloads of locks, the rows of row locks."""
         if "row" not in self.name:
-            for each in lock._locks if self.is_together else [lock]:
+            for each in self.parts(lock):
                 each.save_data(what)
         elif self.is_together:
             with lock.transaction(unlock=False) as transaction:
@@ -373,7 +288,7 @@ class Written(Claims):
 
     def applied(self):
         """Say which requests were applied."""
-        return [seen.applied for seen in self.proxy.of(self.op)]
+        return super().applied(self.op)
 
 
 def _read(model, key):
@@ -394,14 +309,10 @@ class WrittenByKey(Written):
         self.places = [(scene.there, scene.key)]
         if not self.is_data:
 
-            class Counter(Model):
+            class Counter(OldAccount):
                 class Meta:
                     table_name = f"counters-{uuid.uuid4().hex}"
                     billing_mode = "PAY_PER_REQUEST"
-
-                name = UnicodeAttribute(hash_key=True)
-                balance = NumberAttribute(default=0)
-                last = UnicodeAttribute(null=True)
 
             Counter.create_table(wait=True)
             self.use(Counter)

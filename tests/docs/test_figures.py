@@ -9,8 +9,9 @@ from pynamodb.connection import Connection
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 from row_tables import LOCKABLE, created, hashed, made
+from scene import held
 
-from pynamodb_mutex import Mutex, MutexLostError, Semaphore
+from pynamodb_mutex import LockItem, Mutex, MutexLostError
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 PUT, UPDATE, DELETE = "PutItem", "UpdateItem", "DeleteItem"
@@ -64,17 +65,19 @@ def test_requests_for_a_row(model, took, monkeypatch):
     assert took_in([UPDATE], [UPDATE])
 
 
-def test_requests_for_rows_that_are_written_in_a_transaction_of_ones_own(model, took):
+def test_requests_for_rows_and_keys_that_are_locked_together(model, took):
     model("b").save()
     time.sleep(2)
     took()
-    with (
-        model.locked_all(["a", "b"]) as rows,
-        TransactWrite(connection=Connection()) as transaction,
-    ):
+    own = TransactWrite(connection=Connection())
+    with model.locked_all(["a", "b"]) as rows, own as transaction:
         for row in rows:
             transaction.save(row)
     assert took() == [TRANSACT, BATCH, TRANSACT, TRANSACT]
+    # the other requests for several keys are counted where they are tested
+    with Mutex.for_keys(["order-7", "stock-12"]) as both, both.transaction() as transaction:
+        transaction.save(LockItem("7"))
+    assert took() == [TRANSACT] * 3
 
 
 def test_constructed_instance_stands_for_a_locked_row(engine):
@@ -116,9 +119,7 @@ def test_which_writes_of_programs_without_the_mixin_the_holder_notices(model):
         (Old("a").delete, True),
     ):
         Old("a", balance=0).save()
-        lock = model.locked("a")
-        assert lock.acquire()
-        row = lock.row
+        row = held(model.locked("a")).row
         write()
         if is_noticed and model is Account:
             with pytest.raises(MutexLostError) as caught:
@@ -129,9 +130,7 @@ def test_which_writes_of_programs_without_the_mixin_the_holder_notices(model):
 
 
 def test_holder_that_resumes_is_refused_after_a_write_without_the_expired_lock(model):
-    lock = model.locked("a", auto_renew=False)
-    assert lock.acquire()
-    row = lock.row
+    row = held(model.locked("a", auto_renew=False)).row
     expire("a", model)
     model("a").save()
     with pytest.raises(MutexLostError) as caught:
@@ -145,24 +144,3 @@ def test_lock_of_for_row_is_that_of_the_row_only_in_the_lock_table(model):
     with Mutex.for_row(model, "new") as mutex, mutex.transaction() as transaction:
         transaction.save(model("new"))
     assert model.count("new") == 1
-
-
-def test_requests_for_a_group(table, took):
-    with Mutex.for_keys(["order-7", "stock-12"]) as both:
-        assert took() == [TRANSACT]
-        both.renew()
-        assert took() == [TRANSACT]
-        with both.transaction() as transaction:
-            transaction.save(table("7"))
-        assert took() == [TRANSACT]
-        assert both.locked()
-        assert took() == [BATCH]
-    assert took() == [TRANSACT]
-
-
-def test_requests_for_a_semaphore(table, took):
-    with Semaphore.for_key("gpu", permits=2):
-        assert took() == [UPDATE]
-        with Semaphore.for_key("gpu", permits=2):
-            assert took() == [UPDATE]  # a permit that this process holds is not tried first
-    assert took() == [UPDATE, UPDATE]

@@ -85,8 +85,8 @@ class Block(NamedTuple):
 
 def blocks_of(page):
     written, blocks = page.read_text(encoding="utf-8"), []
-    for found in _NOT_RUN.finditer(written):
-        raise AssertionError(f"{page}: {found[0].strip()!r} is not run by this test")
+    not_run = _NOT_RUN.search(written)
+    assert not_run is None, f"{page}: {not_run[0]!r} is not run by this test"
     for found in _BLOCK.finditer(written):
         line = written.count("\n", 0, found.start("text")) + 1
         if found["directive"] in _CODE or found["hidden"]:
@@ -129,9 +129,8 @@ class Page:
                 try:
                     step(block)
                 except Exception as error:
-                    raise AssertionError(
-                        f"{block.where}: {type(error).__name__}: {error}"
-                    ) from error
+                    kind = type(error).__name__
+                    raise AssertionError(f"{block.where}: {kind}: {error}") from error
         finally:
             # what a broken page leaves open must not be closed in the middle of another test
             for value in self.namespace.values():
@@ -150,7 +149,7 @@ class Page:
             self.printed = ""
             return
         if "aws_cdk" in block.text:
-            self.is_printed(block, "template", "cdk")
+            self.run_template(block, "cdk")
             return
         with redirect_stdout(io.StringIO()) as output, pytest.MonkeyPatch.context() as patch:
             if self.prompt is None:
@@ -175,12 +174,9 @@ class Page:
         assert f"\n{tests} passed in " in done.stdout, done.stdout + done.stderr
 
     def process(self, command, **environment):
-        options = {
-            "cwd": self.tmp_path,
-            "env": os.environ | environment,
-            "stdin": subprocess.DEVNULL,
-        }
-        return subprocess.run(command, **options, capture_output=True, check=False, text=True)
+        options = {"cwd": self.tmp_path, "stdin": subprocess.DEVNULL, "capture_output": True}
+        env = os.environ | environment
+        return subprocess.run(command, **options, env=env, check=False, text=True)
 
     def run_output(self, block):
         # dots within a line would hide values that a reader wants to see
@@ -198,12 +194,11 @@ class Page:
         self.namespace["shown"] = json.loads(block.text)
         assert self.namespace["shown"]
 
-    def run_terraform(self, block):
-        self.is_printed(block, "template", "terraform")
+    def run_template(self, block, language="terraform"):
+        """What a command prints; the command's own tests read that."""
+        assert block.text == run_cli("template", language).stdout
 
-    def is_printed(self, block, *command):
-        """Check that a command prints it; the command's own tests read what it prints."""
-        assert block.text == run_cli(*command).stdout
+    run_terraform = run_template
 
     def run_console(self, block):
         """Our command runs; of others what they name is there."""

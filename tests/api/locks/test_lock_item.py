@@ -4,7 +4,8 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
-from functools import cache
+from functools import cache, partial
+from itertools import product
 
 import pytest
 from hearing import until
@@ -103,21 +104,19 @@ def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table):
     assert mutex.force_release() is LockItem.force_release("a") is False
     with mutex:
         pass
-    for force_release in (mutex.force_release, lambda: LockItem.force_release("a")):
-        for has_ended in (False, True):
-            with held_elsewhere("a") as item:
-                if has_ended:
-                    expire("a")
-                assert (force_release(), force_release()) == (True, False)
-                assert not mutex.locked()
-                broken = table.get("a")
-                assert (broken.data, broken.version) == ({"page": 3}, item.version + 1)
-                assert broken.expires_at is None
-                assert has_ended or broken.ttl.timestamp() > time.time() + 3600
-                with mutex:
-                    assert mutex.fencing_token == item.version + 2
-                    # the claim was given up, not abandoned
-                    assert not mutex.abandoned
+    ways = (mutex.force_release, partial(LockItem.force_release, "a"))
+    for force_release, has_ended in product(ways, (False, True)):
+        with held_elsewhere("a") as item:
+            if has_ended:
+                expire("a")
+            assert (force_release(), force_release(), mutex.locked()) == (True, False, False)
+            broken = table.get("a")
+            assert (broken.data, broken.version) == ({"page": 3}, item.version + 1)
+            assert broken.expires_at is None
+            assert has_ended or broken.ttl.timestamp() > time.time() + 3600
+            with mutex:
+                # the claim was given up, not abandoned
+                assert (mutex.fencing_token, mutex.abandoned) == (item.version + 2, False)
 
 
 def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_process(table, wire):
@@ -355,10 +354,10 @@ def test_every_attribute_may_be_stored_under_another_name(table):
     assert ttl["AttributeName"] == "until"
 
 
-@pytest.mark.parametrize("name", ["waiting", "free_since"])
-def test_names_that_belong_to_the_line_are_refused_for_another_use(name):
-    with pytest.raises(TypeError, match=f"Sub.{name} belongs to the lock"):
-        type("Sub", (LockItem,), {name: types.BooleanAttribute(null=True)})
+def test_names_that_belong_to_the_line_are_refused_for_another_use():
+    for name in ("waiting", "free_since"):
+        with pytest.raises(TypeError, match=f"Sub.{name} belongs to the lock"):
+            type("Sub", (LockItem,), {name: types.BooleanAttribute(null=True)})
 
 
 def test_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
@@ -408,8 +407,7 @@ def test_extra_attributes_come_with_the_first_claim_and_are_kept(table):
         assert not {"note", "must"} & set(raw(rich, "a"))
         assert (item.is_held, item.version) == (True, mutex.fencing_token)
         assert item.expires_at > time.time() + 5
-        changes = [rich.note.set("hi"), rich.weight.set(5)]
-        rich._get_connection().update_item("a", actions=changes)
+        rich._get_connection().update_item("a", actions=[rich.note.set("hi"), rich.weight.set(5)])
     exercise(rich)
     item = rich.get("a")
     assert (item.note, item.weight, item.made) == ("hi", 5, 42)
@@ -444,10 +442,8 @@ def test_subclasses_may_be_distinguished_by_a_discriminator(table):
 
 def test_rows_are_kept_for_the_retention_and_never_less_than_an_hour(table, monkeypatch):
     century = 100 * 365.25 * 86400
-    for retention, kept, lease in (
-        *[(86400.0, 86400, 20), (0.0, 3600, 20), (10, 3600, 20)],
-        (century, century, century),
-    ):
+    short = [(86400.0, 86400, 20), (0.0, 3600, 20), (10, 3600, 20)]
+    for retention, kept, lease in (*short, (century, century, century)):
         model = type("Kept", (LockItem,), {"retention": retention})
         with Mutex.for_key("a", model=model, lease=lease) as mutex:
             for _ in range(2):

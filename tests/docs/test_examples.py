@@ -3,7 +3,7 @@
 The demonstration also finds what is wrong with a run, and leaves no process behind.
 """
 
-import importlib.util
+import importlib
 import os
 import signal
 import subprocess
@@ -61,12 +61,9 @@ def test_every_example_is_listed():
 
 @pytest.fixture(scope="module")
 def demo():
-    spec = importlib.util.spec_from_file_location("examples_demo", DEMO)
-    module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(DEMO.parent)
-        spec.loader.exec_module(module)
-    return module
+        patch.syspath_prepend(FOLDER)
+        return importlib.import_module("demo")
 
 
 def holds(who, fence, start, end):

@@ -159,8 +159,7 @@ def test_payload_is_taken_as_it_is_when_it_is_given(table, sent):
 
 
 def test_reentrance_does_not_outlive_the_lock(table):
-    outer, inner = (Mutex.for_key("a", reentrant=True) for _ in range(2))
-    outer.acquire()
+    outer, inner = held(Mutex.for_key("a", reentrant=True)), Mutex.for_key("a", reentrant=True)
     LockItem.force_release("a")
     with inner:
         assert inner.fencing_token > outer.fencing_token
@@ -199,8 +198,7 @@ def test_thread_is_not_mistaken_for_one_that_ended(table):
 
 
 def test_each_thread_sees_its_own_acquisition_or_else_the_latest(table, pool):
-    mutex = Mutex.for_key("a", poll=QUICK)
-    mutex.acquire()
+    mutex = held(Mutex.for_key("a", poll=QUICK))
     assert pool.submit(lambda: (mutex.held, mutex.token)).result(60) == (True, mutex.token)
     mine = mutex.fencing_token
     LockItem.force_release("a")
@@ -224,8 +222,7 @@ def test_each_thread_sees_its_own_acquisition_or_else_the_latest(table, pool):
 
 
 def test_waiter_whose_row_would_be_too_large_does_not_spoil_the_holders_release(table, pool):
-    holder, waiter = Mutex.for_key("a"), Mutex.for_key("a", data="x" * 500_000, poll=QUICK)
-    holder.acquire()
+    holder, waiter = held(Mutex.for_key("a")), Mutex.for_key("a", data="x" * 500_000, poll=QUICK)
     waiting = pool.submit(waiter.acquire, timeout=20)
     until(lambda: holder._latest.contender.queue.turns)
     holder.release()

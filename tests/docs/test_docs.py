@@ -72,15 +72,11 @@ def comparable(text):
 
 
 class Block(NamedTuple):
-    page: Path
+    where: str
     line: int  # of its first line of text, from 1
     language: str
     hidden: bool
     text: str
-
-    @property
-    def where(self):
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
 def blocks_of(page):
@@ -91,7 +87,8 @@ def blocks_of(page):
         line = written.count("\n", 0, found.start("text")) + 1
         if found["directive"] in _CODE or found["hidden"]:
             text = textwrap.dedent(found["text"]).rstrip() + "\n"
-            blocks.append(Block(page, line, found["language"], bool(found["hidden"]), text))
+            where = f"{page.relative_to(ROOT)}:{line}"
+            blocks.append(Block(where, line, found["language"], bool(found["hidden"]), text))
     return blocks
 
 

@@ -45,8 +45,8 @@ def described(kind):
 
 
 def test_fields_of_rows():
-    options = {"lock_model", "lock_enforced"}
     assert described(LockItem) == set(LockItem.get_attributes())
+    options = {"lock_model", "lock_enforced"}
     assert described(RowLockMixin) == set(RowLockMixin.get_attributes()) | options
 
 
@@ -165,14 +165,9 @@ def test_sources_are_there():
     assert prose_of_page(page).split() == ["One.", "two", "Three."]
 
 
-@pytest.mark.parametrize(
-    ("is_avoided", "texts"),
-    [
-        (True, ["The holder is told.", "It gives the lock back.", "He gave it\nback."]),
-        (True, ["on what terms", "Beside the others", "an attempt that comes to nothing"]),
-        (False, ["``told``", ":doc:`cli/looking`", "`look`", "a look-up", "stole"]),
-        (False, ["It looks like a key.", "I look up."]),
-    ],
-)
-def test_word_is_found(is_avoided, texts):
-    assert [bool(avoided(text)) for text in texts] == [is_avoided] * len(texts)
+def test_word_is_found():
+    found = ["The holder is told.", "It gives the lock back.", "He gave it\nback."]
+    found += ["on what terms", "Beside the others", "an attempt that comes to nothing"]
+    others = ["``told``", ":doc:`cli/looking`", "`look`", "a look-up", "stole"]
+    others += ["It looks like a key.", "I look up."]
+    assert [text for text in found + others if avoided(text)] == found

@@ -87,11 +87,6 @@ def spiteful(scene):
     return scene
 
 
-class Odd:
-    def __repr__(self):
-        return SPITE
-
-
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
@@ -100,7 +95,7 @@ class Odd:
         (shown(None), "None"),
         (shown(b"\x00"), r"b'\x00'"),
         (shown(SPITE), r"'a\nb\x1b[31m\x85\u202e'"),
-        (shown(Odd()), r"a\nb\x1b[31m\x85\u202e"),
+        (shown(type("Odd", (), {"__repr__": lambda _: SPITE})()), r"a\nb\x1b[31m\x85\u202e"),
         (shown("k" * 78), f"'{'k' * 78}'"),
         (shown(f"{'a' * 2000}{'b' * 2000}"), f"'{'a' * 38}...{'b' * 37}'"),
         (shown_all("abc"), "'a', 'b', 'c'"),

@@ -19,11 +19,6 @@ from pynamodb_mutex._runtime.process import forget_everything
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
-@pytest.fixture
-def wire(monkeypatch):
-    return Wire(monkeypatch)
-
-
 def keys(items):
     return sorted(item.key for item in items)
 
@@ -59,7 +54,8 @@ def test_item_says_whether_it_is_held_and_until_when(table):
         assert item.expires == datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
 
 
-def test_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
+def test_process_without_any_answer_yet_asks_for_the_time_once(table, monkeypatch):
+    wire = Wire(monkeypatch)
     with held_elsewhere("a", lease=20):
         item = table.get("a")
         forget_everything()
@@ -80,23 +76,23 @@ def test_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
         assert not item.is_held
 
 
-def test_held_gives_what_is_held_now_page_by_page(table, wire):
+def test_held_gives_what_is_held_now_page_by_page(table, sent):
     held = table.held()
-    assert wire.sent == []
-    assert (list(held), wire.sent) == ([], ["Scan"])
+    assert sent == []
+    assert (list(held), sent) == ([], ["Scan"])
     with Mutex.for_key("free"):
         pass
     # each page but the last one ends after a megabyte
     for number in range(3):
         Mutex.for_key(f"large{number}", data="x" * 390_000).acquire()
-    wire.sent.clear()
+    sent.clear()
     with Mutex.for_key("a", owner="me"), held_elsewhere("b", owner="they"), held_elsewhere("c"):
         expire("c")
         items = list(table.held())
         assert keys(items) == ["a", "b", "large0", "large1", "large2"]
         assert {item.owner for item in items} >= {"me", "they"}
         assert all(isinstance(item, table) and item.is_held for item in items)
-    assert wire.sent.count("Scan") == 2
+    assert sent.count("Scan") == 2
 
 
 def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table):
@@ -119,7 +115,10 @@ def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table):
                 assert (mutex.fencing_token, mutex.abandoned) == (item.version + 2, False)
 
 
-def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_process(table, wire):
+def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_process(
+    table, monkeypatch
+):
+    wire = Wire(monkeypatch)
     old, new = Mutex.for_key("a", model=Elsewhere), Mutex.for_key("a")
     old.acquire()
 

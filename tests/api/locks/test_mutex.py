@@ -240,14 +240,6 @@ def stored(model):
     return {item.pk: item.balance for item in model.scan()}
 
 
-def saving(mutex, *rows):
-    """Return a transaction that is to save rows, before it is committed by its exit."""
-    transaction = mutex.transaction()
-    for row in rows:
-        transaction.save(row)
-    return transaction
-
-
 @pytest.mark.real("simulated", "local")
 def test_transaction_writes_rows_of_several_tables_under_the_lock(account, table):
     kept, changed, gone = (account(name, balance=1) for name in ("kept", "changed", "gone"))
@@ -274,12 +266,15 @@ def test_transaction_that_is_not_committed_writes_nothing(account):
             writing.save(account("x"))
             raise KeyError("mine")
         assert mutex.held
-        writing = saving(mutex, account("x"))
+        writing = mutex.transaction()
+        writing.save(account("x"))
     with pytest.raises(exceptions.MutexNotHeldError, match="released"):
         writing.__exit__(None, None, None)
     for model, rows in ((LockItem, ["x"]), (Elsewhere, ["x"]), (Elsewhere, [])):
         mutex.acquire()
-        writing = saving(mutex, *map(account, rows))
+        writing = mutex.transaction()
+        for row in rows:
+            writing.save(account(row))
         model.force_release("a")
         with pytest.raises(exceptions.MutexLostError) as caught:
             writing.__exit__(None, None, None)

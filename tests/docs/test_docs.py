@@ -1,10 +1,10 @@
 """What the documentation shows runs, and prints what it says.
 
 A page's Python is run from top to bottom in one namespace; that of a page FOR_A_PROMPT is pasted into one.
-``.. hidden: python`` is a comment to everyone but this file: set-up and assertions that readers need not see. ``.. code-block:: output``
-is what the snippet above it prints. A snippet with ``def test_`` is a
-test module, and pytest runs it. Other languages are parsed; what JSON says is ``shown`` to the Python
-below it. A block that nothing here understands is a failure.
+``.. hidden: python`` is a comment to everyone but this file: set-up and assertions that readers need not see.
+``.. code-block:: output`` is what the snippet above it prints. A snippet with ``def test_`` is a test module, and
+pytest runs it. Other languages are parsed; what JSON says is ``shown`` to the Python below it. A block that
+nothing here understands is a failure.
 
 An output shows real values. Those that differ from run to run (times, ports, tokens) are compared by
 their form alone, see ``comparable``; a line of three dots stands for lines left out.
@@ -13,7 +13,6 @@ their form alone, see ``comparable``; a line of three dots stands for lines left
 import ast
 import builtins
 import code
-import contextlib
 import doctest
 import io
 import json
@@ -25,13 +24,14 @@ import subprocess
 import symtable
 import sys
 import textwrap
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
 import boto3
 import pytest
 import yaml
-from snippets import read_hcl, stand_ins
+from cli import run_cli
 
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.cli._app import app
@@ -52,7 +52,10 @@ _BLOCK = re.compile(
     r"(?=(?P<text>(?: *\n|(?P=indent) +\S.*\n)*))"
 )
 _CODE = {"code-block", "code", "sourcecode"}
-_OTHER_CODE = {"literalinclude", "doctest", "testcode", "parsed-literal", "raw", "highlight"}
+_NOT_RUN = re.compile(
+    r"(?m)^ *\.\. (literalinclude|doctest|testcode|parsed-literal|raw|highlight)::"
+    r"|^ *>>>.*|^(?! *\.\. ).*:: *$"  # doctests, and literal blocks, which do not say what they are
+)
 _VARYING = {
     "<time>": r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z| UTC|[+-]\d\d:?\d\d)?|\b\d\d:\d\d:\d\d\b",
     "<id>": r"\b(?=[0-9a-f-]*\d)[0-9a-f]{8,}(-[0-9a-f]{4,})*\b",
@@ -69,25 +72,23 @@ def comparable(text):
 
 
 class Block(NamedTuple):
-    page: Path
+    where: str
     line: int  # of its first line of text, from 1
     language: str
     hidden: bool
     text: str
 
-    @property
-    def where(self):
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
 
 def blocks_of(page):
     written, blocks = page.read_text(encoding="utf-8"), []
+    not_run = _NOT_RUN.search(written)
+    assert not_run is None, f"{page}: {not_run[0]!r} is not run by this test"
     for found in _BLOCK.finditer(written):
         line = written.count("\n", 0, found.start("text")) + 1
-        assert found["directive"] not in _OTHER_CODE, f"{page}:{line}: not run by this test"
         if found["directive"] in _CODE or found["hidden"]:
             text = textwrap.dedent(found["text"]).rstrip() + "\n"
-            blocks.append(Block(page, line, found["language"], bool(found["hidden"]), text))
+            where = f"{page.relative_to(ROOT)}:{line}"
+            blocks.append(Block(where, line, found["language"], bool(found["hidden"]), text))
     return blocks
 
 
@@ -110,8 +111,7 @@ class Page:
     """One page's namespace, and what its last snippet printed. Its methods run_... take a block of a language."""
 
     def __init__(self, path, tmp_path):
-        self.path = path
-        self.tmp_path = tmp_path
+        self.path, self.tmp_path = path, tmp_path
         self.namespace = {"__name__": f"docs_{path.stem}"}
         self.prompt = Prompt(self.namespace) if path in FOR_A_PROMPT else None
         self.printed = ""
@@ -120,21 +120,19 @@ class Page:
 
     def run(self):
         try:
-            self.run_blocks()
+            for block in blocks_of(self.path):
+                step = getattr(self, f"run_{block.language}", None)
+                assert step is not None, f"{block.where}: what is {block.language!r}?"
+                try:
+                    step(block)
+                except Exception as error:
+                    kind = type(error).__name__
+                    raise AssertionError(f"{block.where}: {kind}: {error}") from error
         finally:
             # what a broken page leaves open must not be closed in the middle of another test
             for value in self.namespace.values():
-                if isinstance(value, contextlib.ExitStack):
+                if isinstance(value, ExitStack):
                     value.close()
-
-    def run_blocks(self):
-        for block in blocks_of(self.path):
-            step = getattr(self, f"run_{block.language}", None)
-            assert step is not None, f"{block.where}: what is {block.language!r}?"
-            try:
-                step(block)
-            except Exception as error:
-                raise AssertionError(f"{block.where}: {type(error).__name__}: {error}") from error
         if self.tests:
             self.run_tests()
         # counted by other means, so that a snippet cannot slip through the parser
@@ -147,11 +145,10 @@ class Page:
             self.tests.append(block)
             self.printed = ""
             return
-        output = io.StringIO()
-        modules = stand_ins() if "aws_cdk" in block.text else {}
-        with contextlib.redirect_stdout(output), pytest.MonkeyPatch.context() as patch:
-            for name, module in modules.items():
-                patch.setitem(sys.modules, name, module)
+        if "aws_cdk" in block.text:
+            self.run_template(block, "cdk")
+            return
+        with redirect_stdout(io.StringIO()) as output, pytest.MonkeyPatch.context() as patch:
             if self.prompt is None:
                 # blank lines in front: tracebacks then show the line in the page
                 source = "\n" * (block.line - 1) + block.text
@@ -174,15 +171,9 @@ class Page:
         assert f"\n{tests} passed in " in done.stdout, done.stdout + done.stderr
 
     def process(self, command, **environment):
-        return subprocess.run(
-            command,
-            cwd=self.tmp_path,
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            text=True,
-        )
+        options = {"cwd": self.tmp_path, "stdin": subprocess.DEVNULL, "capture_output": True}
+        env = os.environ | environment
+        return subprocess.run(command, **options, env=env, check=False, text=True)
 
     def run_output(self, block):
         # dots within a line would hide values that a reader wants to see
@@ -200,8 +191,11 @@ class Page:
         self.namespace["shown"] = json.loads(block.text)
         assert self.namespace["shown"]
 
-    def run_terraform(self, block):
-        assert read_hcl(block.text)
+    def run_template(self, block, language="terraform"):
+        """What a command prints; the command's own tests read that."""
+        assert block.text == run_cli("template", language).stdout
+
+    run_terraform = run_template
 
     def run_console(self, block):
         """Our command runs; of others what they name is there."""
@@ -216,11 +210,11 @@ class Page:
         for line in block.text.splitlines():
             if make := re.match(r"make (\w+)", line):
                 assert make[1] in known, line
-            else:
-                package = r"'?pynamodb-mutex(?:\[(\w+)\])?'?"
-                pip = re.fullmatch(f"pip install {package}(?: opentelemetry-sdk)?", line)
-                assert pip is not None, f"{line}: a command this test knows nothing of"
-                assert pip[1] is None or pip[1] in extras, line
+                continue
+            package = r"'?pynamodb-mutex(?:\[(\w+)\])?'?"
+            pip = re.fullmatch(f"pip install {package}(?: opentelemetry-sdk)?", line)
+            assert pip is not None, f"{line}: a command this test knows nothing of"
+            assert pip[1] in (None, *extras), line
 
     def run_py(self, block):
         """Python for other libraries, which are not installed here."""
@@ -304,14 +298,6 @@ def test_values_that_vary_are_compared_by_their_form():
     assert comparable("a deadbeef") == "a deadbeef"
 
 
-@each_page
-def test_no_code_outside_code_blocks(path):
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        assert not line.lstrip().startswith(">>>"), f"{path.name}:{number}: a doctest"
-        is_literal = line.rstrip().endswith("::") and not line.lstrip().startswith(".. ")
-        assert not is_literal, f"{path.name}:{number}: a literal block; say what it is"
-
-
 def test_readme_starts_with_short_examples():
     """The part that the documentation begins with, too: how to install it, an engine, a lock, a row lock."""
     overview = (ROOT / "README.rst").read_text("utf-8").split(".. end of the overview")[0]
@@ -339,8 +325,10 @@ def test_broken_page_is_noticed(tmp_path, monkeypatch):
         (".. code-block:: console\n\n   pynamodb-mutex --nothing\n", "No such option"),
         ("* nested\n\n  .. code-block:: python\n\n     1 / 0\n", "division by zero"),
         (".. literalinclude:: x.py\n", "not run"),
+        (">>> 1\n1\n", "not run"),
+        ("Thus::\n\n   1 / 0\n", "not run"),
         (".. code-block:: json\n\n   {'a': 1}\n", "JSONDecodeError"),
-        (".. code-block:: terraform\n\n   a = [\n", "not understood"),
+        (".. code-block:: terraform\n\n   a = [\n", "AssertionError"),
         (".. code-block:: python\n\n   def test_x(): assert 0\n", "1 failed"),
         # where the parser does not see it
         (".. code-block::  python\n\n   1 / 0\n", "assert 0 == 1"),

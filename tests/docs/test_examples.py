@@ -3,7 +3,7 @@
 The demonstration also finds what is wrong with a run, and leaves no process behind.
 """
 
-import importlib.util
+import importlib
 import os
 import signal
 import subprocess
@@ -16,27 +16,16 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8"))
-
 DEMO = FOLDER / "demo.py"
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
 
 by_processes = pytest.mark.skipif(os.name == "nt", reason="they stop and kill processes by signals")
 
 
-def environment():
-    return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-
-
 def output_of(path, folder):
     """Run a program in an empty folder, which it leaves empty, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        text=True,
-    )
+    options = {"cwd": folder, "env": ENVIRONMENT, "stdin": subprocess.DEVNULL, "text": True}
+    done = subprocess.run([sys.executable, path], **options, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     assert list(folder.iterdir()) == []
@@ -72,12 +61,9 @@ def test_every_example_is_listed():
 
 @pytest.fixture(scope="module")
 def demo():
-    spec = importlib.util.spec_from_file_location("examples_demo", DEMO)
-    module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(DEMO.parent)
-        spec.loader.exec_module(module)
-    return module
+        patch.syspath_prepend(FOLDER)
+        return importlib.import_module("demo")
 
 
 def holds(who, fence, start, end):
@@ -85,25 +71,22 @@ def holds(who, fence, start, end):
 
 
 # A run as it should be. A is killed, C takes over; B is stopped, C takes over; B's write is refused.
-FIRST, SECOND, THIRD = (
-    (0.3, "C", "writes", 6, 1),
-    (3.9, "C", "writes", 8, 2),
-    (8.3, "C", "writes", 10, 3),
-)
-START = [*holds("C", 6, 0.1, 0.3), FIRST]
+START = [*holds("C", 6, 0.1, 0.3), (0.3, "C", "writes", 6)]
 KILL = [*holds("A", 7, 1.0, 1.4), (1.2, "A", "sleeps", 7), (1.5, "A", "kills", 7)]
-TAKEOVER = [*holds("C", 8, 3.6, 3.9), SECOND]
+TAKEOVER = [*holds("C", 8, 3.6, 3.9), (3.9, "C", "writes", 8)]
 STOP = [*holds("B", 9, 5.0, 5.4), (5.5, "B", "stops", 9)]
-SECOND_TAKEOVER = [*holds("C", 10, 8.0, 8.3), THIRD]
+SECOND_TAKEOVER = [*holds("C", 10, 8.0, 8.3), (8.3, "C", "writes", 10)]
 CONTINUE = [(8.1, "B", "continues", 9)]
 REFUSAL = [(8.2, "B", "refused", 9, 0, "another holder has taken it")]
 COUNT = [(9.0, "", "counts", 0, 3)]
 RUN = (START, KILL, TAKEOVER, STOP, SECOND_TAKEOVER, CONTINUE, REFUSAL, COUNT)
 
 
-def run(*more, without=(), instead=None):
+def run(*more, without=(), written=(1, 2, 3)):
+    """Return a run without some parts, and what was written in it by the three holders."""
+    values = iter(written)
     events = [event for part in RUN if part not in without for event in part]
-    return [(instead or {}).get(event, event) for event in [*events, *more]]
+    return [(*e[:4], next(values)) if e[2] == "writes" else e for e in events] + list(more)
 
 
 NOT_KILLED = "nobody was killed while it held the lock"
@@ -124,31 +107,23 @@ JUDGED = [
     (
         run((8.4, "B", "writes", 9, 3), without=[REFUSAL]),
         [
-            NOT_REFUSED,
-            "an addition was lost: the counter was set to [1, 2, 3, 3]",
-            "a holder wrote after a later one",
-            "the counter is 3 after 4 writes",
+            *(NOT_REFUSED, "an addition was lost: the counter was set to [1, 2, 3, 3]"),
+            *("a holder wrote after a later one", "the counter is 3 after 4 writes"),
         ],
     ),
     # a holder does not see what the one before wrote
-    (
-        run(instead={THIRD: (8.3, "C", "writes", 10, 2)}),
-        ["an addition was lost: the counter was set to [1, 2, 2]"],
-    ),
+    (run(written=(1, 2, 2)), ["an addition was lost: the counter was set to [1, 2, 2]"]),
     # an addition is not in the counter, or in it twice
     (run((9.0, "", "counts", 0, 2), without=[COUNT]), ["the counter is 2 after 3 writes"]),
     (run((9.0, "", "counts", 0, 4), without=[COUNT]), ["the counter is 4 after 3 writes"]),
     # writes are in the wrong order
-    (
-        run(instead={FIRST: (0.3, "C", "writes", 6, 2), SECOND: (3.9, "C", "writes", 8, 1)}),
-        ["a holder wrote after a later one"],
-    ),
+    (run(written=(2, 1, 3)), ["a holder wrote after a later one"]),
     # nobody is killed, or one that does not hold the lock
     (run(without=[KILL]), [NOT_KILLED]),
     (run((1.5, "A", "kills", 5), without=[KILL]), [NOT_KILLED]),
     # nobody takes over from the dead
     (
-        [*START, *KILL, (9.0, "", "counts", 0, 1)],
+        run((9.0, "", "counts", 0, 1), without=RUN[2:]),
         ["nobody took the lock over from A, which was killed", NOT_STOPPED],
     ),
     # nobody is stopped, or not continued, or too early
@@ -200,16 +175,11 @@ def test_help_says_what_it_is_and_what_can_be_chosen(demo, monkeypatch, capsys):
 
 @by_processes
 def test_ctrl_c_ends_all_processes_also_one_that_is_stopped(tmp_path):
-    started = subprocess.Popen(
-        [sys.executable, DEMO, "--processes", "3", "--seconds", "1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # a group of its own, as a shell makes one
-        cwd=tmp_path,
-        env=environment(),
-    )
-    with started as parent:
+    command = [sys.executable, DEMO, "--processes", "3", "--seconds", "1"]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT}
+    # a group of its own, as a shell makes one
+    options |= {"text": True, "cwd": tmp_path, "start_new_session": True}
+    with subprocess.Popen(command, **options) as parent:
         while "is stopped" not in (line := parent.stdout.readline()):
             assert line, parent.stderr.read()
         os.killpg(parent.pid, signal.SIGINT)

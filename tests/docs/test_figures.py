@@ -9,33 +9,24 @@ from pynamodb.connection import Connection
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 from row_tables import LOCKABLE, created, hashed, made
+from scene import held
 
-from pynamodb_mutex import Mutex, MutexLostError, Semaphore
+from pynamodb_mutex import LockItem, Mutex, MutexLostError
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 PUT, UPDATE, DELETE = "PutItem", "UpdateItem", "DeleteItem"
 READ, BATCH, TRANSACT = "GetItem", "BatchGetItem", "TransactWriteItems"
 
 
-@pytest.fixture
-def took(sent):
-    """Return what was sent since this was called last."""
-
-    def took():
+def test_requests_for_a_row(model, sent, monkeypatch):
+    def took_in(the_row, the_table):
+        time.sleep(2)  # the first token that is chosen for the row is higher than those before
         found, sent[:] = sent[:], []
-        return found
+        return found == (the_row if model is Account else the_table)
 
     with held_elsewhere("warm"):
         Mutex.for_key("warm").acquire(blocking=False)
-    took()
-    return took
-
-
-def test_requests_for_a_row(model, took, monkeypatch):
-    def took_in(the_row, the_table):
-        time.sleep(2)  # the first token that is chosen for the row is higher than those before
-        return took() == (the_row if model is Account else the_table)
-
+    sent.clear()
     to_one = [model.balance.set(1)]
     model("a").save()
     assert took_in([PUT], [TRANSACT])
@@ -64,17 +55,19 @@ def test_requests_for_a_row(model, took, monkeypatch):
     assert took_in([UPDATE], [UPDATE])
 
 
-def test_requests_for_rows_that_are_written_in_a_transaction_of_ones_own(model, took):
+def test_requests_for_rows_and_keys_that_are_locked_together(model, sent):
     model("b").save()
     time.sleep(2)
-    took()
-    with (
-        model.locked_all(["a", "b"]) as rows,
-        TransactWrite(connection=Connection()) as transaction,
-    ):
+    sent.clear()
+    own = TransactWrite(connection=Connection())
+    with model.locked_all(["a", "b"]) as rows, own as transaction:
         for row in rows:
             transaction.save(row)
-    assert took() == [TRANSACT, BATCH, TRANSACT, TRANSACT]
+    assert sent == [TRANSACT, BATCH, TRANSACT, TRANSACT]
+    # the other requests for several keys are counted where they are tested
+    with Mutex.for_keys(["order-7", "stock-12"]) as both, both.transaction() as transaction:
+        transaction.save(LockItem("7"))
+    assert sent[4:] == [TRANSACT] * 3
 
 
 def test_constructed_instance_stands_for_a_locked_row(engine):
@@ -109,29 +102,21 @@ def test_which_writes_of_programs_without_the_mixin_the_holder_notices(model):
         with model.batch_write() as writes:
             writes.save(model("a"))
 
-    for write, is_noticed in (
-        (lambda: Old("a").update([Old.balance.set(100)]), False),
-        (Old("a", balance=100).save, True),
-        (batch, True),
-        (Old("a").delete, True),
-    ):
+    update = lambda: Old("a").update([Old.balance.set(100)])  # noqa: E731 - it is short
+    for write in (update, Old("a", balance=100).save, batch, Old("a").delete):
         Old("a", balance=0).save()
-        lock = model.locked("a")
-        assert lock.acquire()
-        row = lock.row
+        row = held(model.locked("a")).row
         write()
-        if is_noticed and model is Account:
-            with pytest.raises(MutexLostError) as caught:
-                row.save()
-            assert caught.value.applied is False
-        else:
+        if write is update or model is not Account:
             row.save(unlock=True)
+            continue
+        with pytest.raises(MutexLostError) as caught:
+            row.save()
+        assert caught.value.applied is False
 
 
 def test_holder_that_resumes_is_refused_after_a_write_without_the_expired_lock(model):
-    lock = model.locked("a", auto_renew=False)
-    assert lock.acquire()
-    row = lock.row
+    row = held(model.locked("a", auto_renew=False)).row
     expire("a", model)
     model("a").save()
     with pytest.raises(MutexLostError) as caught:
@@ -145,24 +130,3 @@ def test_lock_of_for_row_is_that_of_the_row_only_in_the_lock_table(model):
     with Mutex.for_row(model, "new") as mutex, mutex.transaction() as transaction:
         transaction.save(model("new"))
     assert model.count("new") == 1
-
-
-def test_requests_for_a_group(table, took):
-    with Mutex.for_keys(["order-7", "stock-12"]) as both:
-        assert took() == [TRANSACT]
-        both.renew()
-        assert took() == [TRANSACT]
-        with both.transaction() as transaction:
-            transaction.save(table("7"))
-        assert took() == [TRANSACT]
-        assert both.locked()
-        assert took() == [BATCH]
-    assert took() == [TRANSACT]
-
-
-def test_requests_for_a_semaphore(table, took):
-    with Semaphore.for_key("gpu", permits=2):
-        assert took() == [UPDATE]
-        with Semaphore.for_key("gpu", permits=2):
-            assert took() == [UPDATE]  # a permit that this process holds is not tried first
-    assert took() == [UPDATE, UPDATE]

@@ -7,8 +7,8 @@ import json
 import logging
 import pickle
 import sys
-import threading
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import pytest
 from cli import run_cli
@@ -16,9 +16,9 @@ from hearing import hearing
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
 from run_scene import run_here, until
-from stores import QueueFor
+from scene import held
 
-from dev.faultproxy import Reply, after, answer_with, drop_answer, drop_request, fault_proxy
+from dev.faultproxy import after, drop_answer, drop_request, fault_proxy, refuse
 from pynamodb_mutex import Mutex, RowLock, Semaphore, signals, synchronized
 from pynamodb_mutex._operations.held import Belief, State
 from pynamodb_mutex._protocol.messages import LONGEST, one_line, shown, shown_all, shown_owner
@@ -29,30 +29,14 @@ from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 
 SPITE = "a\nb\x1b[31m\x85\u202e"
 OWNER = f"o\r{SPITE}"
-
-
-def refusal(code="AccessDeniedException", status=400):
-    """An error that has control characters in its message."""
-    headers = (("Content-Type", "application/x-amz-json-1.0"), ("x-amzn-RequestId", "A"))
-    answer = {"__type": f"x#{code}", "message": SPITE}
-    return answer_with(Reply(status, json.dumps(answer).encode(), headers))
-
-
-def fails_with(error):
-    """Return a function that raises."""
-
-    def fails(*_, **__):
-        raise error
-
-    return fails
+DENIED = refuse("AccessDeniedException", message=SPITE)
 
 
 class Said:
     """All that log records and exceptions said."""
 
     def __init__(self, caplog):
-        self._caplog = caplog
-        self._texts = []
+        self._caplog, self._texts = caplog, []
 
     def add(self, *texts):
         self._texts.extend(texts)
@@ -77,6 +61,9 @@ class Said:
         logged = [r.getMessage() for r in list(self._caplog.records) if r.name == "pynamodb_mutex"]
         return logged + self._texts
 
+    def wait(self, phrase):
+        until(lambda: any(phrase in text for text in self.texts))
+
     def is_harmless(self, *phrases):
         """Check all texts, and that each of the phrases was said with a key or an owner."""
         texts = self.texts
@@ -100,11 +87,6 @@ def spiteful(scene):
     return scene
 
 
-class Odd:
-    def __repr__(self):
-        return SPITE
-
-
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
@@ -113,7 +95,7 @@ class Odd:
         (shown(None), "None"),
         (shown(b"\x00"), r"b'\x00'"),
         (shown(SPITE), r"'a\nb\x1b[31m\x85\u202e'"),
-        (shown(Odd()), r"a\nb\x1b[31m\x85\u202e"),
+        (shown(type("Odd", (), {"__repr__": lambda _: SPITE})()), r"a\nb\x1b[31m\x85\u202e"),
         (shown("k" * 78), f"'{'k' * 78}'"),
         (shown(f"{'a' * 2000}{'b' * 2000}"), f"'{'a' * 38}...{'b' * 37}'"),
         (shown_all("abc"), "'a', 'b', 'c'"),
@@ -138,74 +120,65 @@ def test_records_of_one_lock_are_harmless(spiteful, said):
     assert not mutex.acquire(timeout=0)
     said.refuses(TimeoutError, spiteful.mutex(timeout=0).__enter__)
     expire(spiteful.key, spiteful.there)
-    assert mutex.acquire()
-    mutex.renew()
-    spiteful.proxy.next(refusal(), op="renew")
+    held(mutex).renew()
+    spiteful.proxy.next(DENIED, op="renew")
     with pytest.raises(PynamoDBException):  # PynamoDB's own, with what DynamoDB said
         mutex.renew()
     spiteful.force()
     said.refuses(PynamoDBException, mutex.release)
-    with mutex:
-        pass
+    # handed over, but not at once
+    spiteful.proxy.next(DENIED, op="hand_over")
+    holder = held(mutex)
+    for _ in range(2):
+        waiter = spiteful.waiting(owner=OWNER)
+        holder.release()
+        waiter.join(60)
+        holder = waiter.mutex
+    holder.detach()
     said.is_harmless(
         *("is waited for by", "not acquired by", ": abandoned by", "renewed by"),
         *("renewal of", "lost by", "was lost", "released by", "acquired by"),
+        *("not handed over to", "handed over by", "the bearer of a ticket"),
         "was not free within 0 s",
     )
 
 
-def test_records_of_failing_requests_are_harmless(spiteful, said):
+def test_records_of_failing_requests_and_of_claims_too_short_or_too_long_are_harmless(
+    spiteful, said
+):
     mutex = spiteful.mutex(owner=OWNER, lease=4, timeout=0)
     spiteful.proxy.always(drop_answer(), op="acquire")
-    spiteful.proxy.always(refusal(), op="disown")
+    spiteful.proxy.always(DENIED, op="disown")
     said.refuses(PynamoDBException, mutex.acquire)
     spiteful.proxy.clear()
-    spiteful.proxy.next(refusal("InternalServerError", 500), op="acquire")
+    spiteful.proxy.next(refuse("InternalServerError", 500, message=SPITE), op="acquire")
     assert mutex.acquire(timeout=60)
     spiteful.proxy.always(drop_request(), op="release")
     said.refuses(PynamoDBException, mutex.release)
-    said.is_harmless("may be held by nobody", "not acquired by", "given up by")
-    assert any("to be retried" in text and r"\x1b" in text for text in said.texts)
-
-
-def test_records_of_claims_too_short_and_too_long_are_harmless(spiteful, said):
+    spiteful.proxy.clear()
+    spiteful.force()
     with FakeClock() as clock:
         spiteful.proxy.next(after(lambda: clock.advance(31)), op="acquire")
-        spiteful.proxy.next(refusal(), op="renew")
+        spiteful.proxy.next(DENIED, op="renew")
         assert not spiteful.mutex(owner=OWNER).acquire(blocking=False)
         spiteful.force()
         assert spiteful.mutex(owner=OWNER, max_hold=0.001).acquire()
         clock.advance(11)
-        until(lambda: any("is held for" in text for text in said.texts))
-    said.is_harmless("short claim of", "is held for more than")
-
-
-def test_records_of_a_lock_handed_over_are_harmless(spiteful, said):
-    def hand_over(holder, waiter):
-        thread = threading.Thread(target=waiter.acquire, daemon=True)
-        thread.start()
-        until(lambda: queue.turns)
-        holder.release()
-        thread.join(60)
-
-    queue = QueueFor(spiteful.here, spiteful.key)
-    one, other = spiteful.mutex(owner=OWNER), spiteful.mutex(owner=OWNER)
-    one.acquire()
-    spiteful.proxy.next(refusal(), op="hand_over")
-    hand_over(one, other)
-    hand_over(other, one)
-    one.detach()
-    said.is_harmless("not handed over to", "handed over by", "the bearer of a ticket")
+        said.wait("is held for")
+    said.is_harmless(
+        *("may be held by nobody", "not acquired by", "given up by"),
+        *("short claim of", "is held for more than"),
+    )
+    assert any("to be retried" in text and r"\x1b" in text for text in said.texts)
 
 
 def test_records_of_code_that_fails_are_harmless(spiteful, said, monkeypatch):
-    fails = fails_with(LookupError("mine"))
+    fails = Mock(side_effect=LookupError("mine"))
     with signals.acquired.connected_to(fails):
-        mutex = spiteful.mutex(owner=OWNER, on_lost=fails)
-        assert mutex.acquire()
+        mutex = held(spiteful.mutex(owner=OWNER, on_lost=fails))
     spiteful.force()
     said.refuses(PynamoDBException, mutex.renew)
-    until(lambda: any("on_lost of" in text for text in said.texts))
+    said.wait("on_lost of")
     with monkeypatch.context() as patch, hearing(spiteful.key):
         patch.setattr(signals.acquired, "receivers_for", fails)
         patch.setattr(notifications, "MOST_UNDELIVERED", 0)
@@ -221,13 +194,12 @@ def test_errors_of_keys_and_options_are_harmless(said, table):
     for key in (SPITE + "\ud800", SPITE * 1000, [SPITE]):
         said.refuses((ValueError, TypeError), Mutex.for_key, key)
     said.refuses(ValueError, Mutex.for_key, "k", owner=SPITE + "\ud800")
-    said.refuses(TypeError, Mutex.for_key, "k", owner=[SPITE])
-    said.refuses(TypeError, Mutex.for_key, "k", lease=SPITE)
-    said.refuses(TypeError, Mutex.for_key, "k", poll=SPITE)
-    said.refuses(ValueError, Mutex.for_key("k").attach, SPITE)
-    said.refuses(ValueError, Mutex.for_key("k").attach, json.dumps({"format": SPITE}))
-    said.refuses(TypeError, Mutex.for_keys, SPITE)
-    said.refuses(TypeError, Mutex.any_of, SPITE)
+    for options in ({"owner": [SPITE]}, {"lease": SPITE}, {"poll": SPITE}):
+        said.refuses(TypeError, Mutex.for_key, "k", **options)
+    for ticket in (SPITE, json.dumps({"format": SPITE})):
+        said.refuses(ValueError, Mutex.attach, ticket)
+    for make in (Mutex.for_keys, Mutex.any_of):
+        said.refuses(TypeError, make, SPITE)
     said.refuses(TypeError, Mutex.any_of([SPITE, "b"]).force_release)
     said.refuses(TypeError, Semaphore.for_key, "k", permits=SPITE)
     said.refuses(ValueError, synchronized(SPITE + "{nobody}"), lambda: None)
@@ -270,7 +242,7 @@ def test_errors_of_one_lock_are_harmless(spiteful, said, monkeypatch):
 def test_errors_of_releases_and_tickets_are_harmless(spiteful, said, table):
     mutex = spiteful.mutex(owner=OWNER)
     with said.by(LookupError), mutex:
-        spiteful.proxy.next(refusal(), op="release")
+        spiteful.proxy.next(DENIED, op="release")
         raise LookupError
     said.is_harmless(*["could not be released"] if sys.version_info >= (3, 11) else [])
     spiteful.force()
@@ -342,7 +314,7 @@ def test_errors_of_rows_are_harmless(row_scene, table_scene, said, monkeypatch):
     ticket["key"] += SPITE
     said.refuses(ValueError, RowLock.attach, json.dumps(ticket), model=model)
     with monkeypatch.context() as patch:
-        patch.setattr(UnicodeAttribute, "serialize", fails_with(ValueError(SPITE)))
+        patch.setattr(UnicodeAttribute, "serialize", Mock(side_effect=ValueError(SPITE)))
         said.refuses(ValueError, model.locked, SPITE)
     missing = [f"{row_scene.key}{name}" for name in "ab"]
     said.refuses(model.DoesNotExist, model.locked_all(missing).acquire)
@@ -375,7 +347,7 @@ def test_what_is_said_of_rows_that_are_no_locks_is_harmless(table, said, monkeyp
             said.printed(run_cli(*command, key))
         said.printed(run_here(key, "--timeout", "0", "--", "true"))
     assert list(table.held()) == []
-    monkeypatch.setattr(_listing._Watching, "rest", fails_with(KeyboardInterrupt()))
+    monkeypatch.setattr(_listing._Watching, "rest", Mock(side_effect=KeyboardInterrupt))
     for command in (["ls"], ["doctor"], ["release", "--all-abandoned", "--yes"], ["watch"]):
         said.printed(run_cli(*command))
     said.is_harmless("left out", "the row of", "invalid: the row of")
@@ -386,38 +358,31 @@ def test_what_is_said_of_rows_that_are_no_locks_is_harmless(table, said, monkeyp
 
 @pytest.mark.real("embedded")
 def test_command_line_prints_no_control_character(engine, table, said):
-    def prints(*args):
-        done = run_cli(*args)
-        said.printed(done)
-        return done
-
-    def runs(*args):
-        said.printed(run_here(*args))
-
-    runs("--verbose", "--owner", OWNER, SPITE, "--", "true")
-    runs(SPITE, "--", f"no{SPITE}")
+    run_options = ("--if-locked", "fail", "--timeout", "0.1", "--verbose")
+    for arguments in (
+        ("--verbose", "--owner", OWNER, SPITE, "--", "true"),
+        (SPITE, "--", f"no{SPITE}"),
+    ):
+        said.printed(run_here(*arguments))
     Mutex.for_key(SPITE, data={SPITE: OWNER}, owner=OWNER).acquire()
-    prints("ls")
-    prints("ls", "--json")
-    prints("show", SPITE)
-    prints("wait", SPITE, "--timeout", "0")
-    runs("--if-locked", "fail", "--timeout", "0.1", "--verbose", SPITE, "--", "true")
-    prints("doctor")
-    prints("delete-table")
-    prints("release", SPITE)
-    prints("release", SPITE, "--force", "--yes")
-    prints("release", SPITE, "--force", "--yes")
+    said.printed(run_here(*run_options, SPITE, "--", "true"))
+    broken = ["release", SPITE, "--force", "--yes"]
+    for command in (
+        *(["ls"], ["ls", "--json"], ["show", SPITE], ["wait", SPITE, "--timeout", "0"]),
+        *(["doctor"], ["delete-table"], ["release", SPITE], broken, broken),
+        *(["show", SPITE, "--tz", SPITE], ["create-table", "--tag", SPITE]),
+        *(["ls", "--endpoint-url", SPITE], ["show", SPITE * 1000]),
+    ):
+        said.printed(run_cli(*command))
     with held_elsewhere(SPITE, owner=OWNER):
         expire(SPITE)
-        prints("release", "--all-abandoned", "--yes")
-    prints("show", SPITE, "--tz", SPITE)
-    prints("create-table", "--tag", SPITE)
-    prints("ls", "--endpoint-url", SPITE)
-    prints("show", SPITE * 1000)
+        said.printed(run_cli("release", "--all-abandoned", "--yes"))
     with fault_proxy(engine) as proxy:
-        proxy.always(refusal())
-        for args in (["show", "k"], ["run", "k", "--", "true"], ["doctor"]):
-            assert prints("--endpoint-url", proxy.url, *args).exit_code != 0
+        proxy.always(DENIED)
+        for command in (["show", "k"], ["run", "k", "--", "true"], ["doctor"]):
+            done = run_cli("--endpoint-url", proxy.url, *command)
+            said.printed(done)
+            assert done.exit_code != 0
     said.is_harmless(
         *("acquired '", "released '", "not found", "is still held by", "is locked"),
         *("waiting for", "is free", "abandoned by", "  freed", "AccessDenied"),

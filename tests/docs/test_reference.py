@@ -1,10 +1,15 @@
-"""The documentation is whole: the reference has all public names, fields and arguments, links lead somewhere."""
+"""The documentation is whole, and in the words of the field.
 
+The reference has all public names, fields and arguments, and links lead somewhere. Pages, README, docstrings and the
+help of the command line avoid some words: those of the field, in the right column, say the same more plainly.
+"""
+
+import ast
 import configparser
-import importlib.util
 import inspect
 import pkgutil
 import re
+import runpy
 from importlib import import_module
 from pathlib import Path
 from typing import get_type_hints
@@ -12,23 +17,25 @@ from typing import get_type_hints
 import pytest
 
 import pynamodb_mutex
+from dev.words import prose_of_page
 from pynamodb_mutex import LockItem, RowLockMixin, exceptions, signals
+from pynamodb_mutex.cli._app import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").rglob("*.rst"))]
+README = (ROOT / "README.rst").read_text("utf-8")
+PAGES = {page: page.read_text("utf-8") for page in sorted((ROOT / "docs").rglob("*.rst"))}
 MODULES = [module.name for module in pkgutil.iter_modules(pynamodb_mutex.__path__)]
-PUBLIC = [name for name in MODULES if not name.startswith("_")]
 SIGNALS = [kind for kind in map(vars(signals).get, signals.__all__) if inspect.isclass(kind)]
 
 
-@pytest.mark.parametrize("name", ["pynamodb_mutex", *(f"pynamodb_mutex.{name}" for name in PUBLIC)])
+@pytest.mark.parametrize("name", ["", *(f".{name}" for name in MODULES if name[0] != "_")])
 def test_reference_has_every_public_name(name):
-    pages = "\n".join(PAGES)
-    directive = r"^\.\. auto(?:class|data|exception|function):: (?:\w+\.)*(\w+)"
-    whole = rf"^\.\. automodule:: {re.escape(name)}\n(?:   .+\n)*   :members:$"
-    if not re.search(whole, pages, re.MULTILINE):
-        documented = re.findall(directive, pages, re.MULTILINE)
-        assert set(getattr(import_module(name), "__all__", ())) <= set(documented)
+    pages, module = "\n".join(PAGES.values()), f"pynamodb_mutex{name}"
+    directive = r"(?m)^\.\. auto(?:class|data|exception|function):: (?:\w+\.)*(\w+)"
+    whole = rf"(?m)^\.\. automodule:: {re.escape(module)}\n(?:   .+\n)*   :members:$"
+    if not re.search(whole, pages):
+        documented = re.findall(directive, pages)
+        assert set(getattr(import_module(module), "__all__", ())) <= set(documented)
 
 
 def described(kind):
@@ -38,8 +45,8 @@ def described(kind):
 
 
 def test_fields_of_rows():
-    options = {"lock_model", "lock_enforced"}
     assert described(LockItem) == set(LockItem.get_attributes())
+    options = {"lock_model", "lock_enforced"}
     assert described(RowLockMixin) == set(RowLockMixin.get_attributes()) | options
 
 
@@ -63,10 +70,8 @@ def test_links_of_the_readme_lead_to_pages_of_the_documentation():
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg", encoding="utf-8")
     urls = dict(re.findall(r"^(\w+) = (\S+)$", settings["metadata"]["project_urls"], re.MULTILINE))
-    readme = (ROOT / "README.rst").read_text(encoding="utf-8")
-    links = re.findall(r"`[^`<]+\s<([^>]+)>`_", readme)
-    assert len(links) > 10
-    assert readme.count("://") == len(links)
+    links = re.findall(r"`[^`<]+\s<([^>]+)>`_", README)
+    assert README.count("://") == len(links) > 10
     for link in links:
         page = re.fullmatch(rf"{re.escape(urls['Documentation'])}/page/([\w/]+)\.html", link)
         assert page is not None, link
@@ -74,10 +79,95 @@ def test_links_of_the_readme_lead_to_pages_of_the_documentation():
 
 
 def test_diagrams_are_as_drawn():
-    spec = importlib.util.spec_from_file_location("diagrams", ROOT / "docs" / "diagrams.py")
-    diagrams = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(diagrams)
-    for name, drawn in diagrams.DIAGRAMS.items():
+    shown = "\n".join(PAGES.values())
+    for name, drawn in runpy.run_path(str(ROOT / "docs" / "diagrams.py"))["DIAGRAMS"].items():
         picture = ROOT / "docs" / "pictures" / f"{name}.svg"
         assert picture.read_text(encoding="utf-8") == drawn().svg(), f"{name}: draw it anew"
-        assert any(f"pictures/{name}.svg" in page for page in PAGES), f"{name} is on no page"
+        assert f"pictures/{name}.svg" in shown, f"{name} is on no page"
+
+
+# -- words ------------------------------------------------------------------------------------------
+
+INSTEAD = {
+    r"tells?|told|untold|tellers?|telling": "say, report, learn",
+    r"(?:come|comes|came|coming) to nothing": "fail",
+    r"looks?|looked|looking": "poll, read, see",
+    r"beside": "next to, in addition to",
+    r"tends?|tended|tending": "handle, renew",
+    r"heirs?": "next holder",
+    r"thaw|thaws|thawed|thawing": "resume",
+    r"(?:leave|leaves|left|leaving) behind": "leave",
+    r"terms": "options",
+    r"wanted": "requested",
+    r"(?:give|gives|gave|given|giving)(?: [\w'`]+){0,3} back": "release",
+    r"troupe": "processes",
+    r"the show|a show": "run",  # as a verb it is plain English
+    r"nemesis": "fault injection",
+    r"rages?|raging": "fault injection",
+    r"twins?": "counterpart",
+}
+"""Words to avoid, as regular expressions, with the words of the field."""
+
+EXCEPTIONS = ("look up", "looks like", "looks the same", "in terms of")
+"""Phrases that contain such a word with another meaning, and may stay."""
+
+_LITERAL = re.compile(r"``[^`]+``|(?m: <[\w/]+>$)|:\w+(?::\w+)?:`[^`]+`|<[^>\s]+>`_|`[\w.~<> ]+`")
+
+
+def docstrings(path):
+    """Return all docstrings of a module, those of variables among them."""
+    statements = (
+        n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Expr)
+    )
+    values = (each.value.value for each in statements if isinstance(each.value, ast.Constant))
+    return "\n\n".join(value for value in values if isinstance(value, str))
+
+
+def help_of(command, name):
+    """Return the help of a command, and of those below it."""
+    texts = [command.help, command.short_help, command.epilog]
+    texts += [getattr(parameter, "help", None) for parameter in command.params]
+    found = {f"help of {name}": "\n\n".join(filter(None, texts))}
+    for below, each in getattr(command, "commands", {}).items():
+        found |= help_of(each, f"{name} {below}")
+    return found
+
+
+SOURCES = {"README.rst": prose_of_page(README), **help_of(app, "pynamodb-mutex")}
+SOURCES |= {str(page.relative_to(ROOT)): prose_of_page(text) for page, text in PAGES.items()}
+for module in (ROOT / "pynamodb_mutex").rglob("*.py"):
+    SOURCES[str(module.relative_to(ROOT))] = docstrings(module)
+
+
+def avoided(text):
+    """Return the words to avoid that a text has, each with what to write instead."""
+    plain = " ".join(_LITERAL.sub("", text).split())
+    for phrase in EXCEPTIONS:
+        plain = re.sub(rf"\b{phrase}\b", "", plain, flags=re.IGNORECASE)
+    return [
+        f"{found[0]!r} in '...{plain[max(0, found.start() - 40) : found.end() + 30]}...': write {instead}"
+        for words, instead in INSTEAD.items()
+        for found in re.finditer(rf"\b(?:{words})\b(?!-)", plain, re.IGNORECASE)
+    ]
+
+
+@pytest.mark.parametrize("source", sorted(SOURCES))
+def test_words_of_the_field(source):
+    assert not avoided(SOURCES[source])
+
+
+def test_sources_are_there():
+    """An empty text would be no test."""
+    assert len(SOURCES["docs/locks.rst"].split()) > 500
+    assert "acquire" in SOURCES["pynamodb_mutex/mutex.py"]
+    assert "Run a command" in SOURCES["help of pynamodb-mutex run"]
+    page = "One.\n\n.. code-block:: python\n\n   told = 1  # two\n\nThree.\n\n.. hidden: python\n\n   told\n"
+    assert prose_of_page(page).split() == ["One.", "two", "Three."]
+
+
+def test_word_is_found():
+    found = ["The holder is told.", "It gives the lock back.", "He gave it\nback."]
+    found += ["on what terms", "Beside the others", "an attempt that comes to nothing"]
+    others = ["``told``", ":doc:`cli/looking`", "`look`", "a look-up", "stole"]
+    others += ["It looks like a key.", "I look up."]
+    assert [text for text in found + others if avoided(text)] == found

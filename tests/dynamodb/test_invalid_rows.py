@@ -295,6 +295,33 @@ def test_group_and_ticket_are_lost_when_a_row_was_overwritten(table):
     held(Mutex.for_key("free", timeout=0))
 
 
+def test_held_leaves_out_odd_rows_with_a_warning(table, caplog):
+    odd = {name: row for name, (row, _) in ALL.items() if "expires_at" in row}
+    unread = [("data", {"S": "{no"}), ("data", {"M": {}}), ("ttl", {"N": "1" + "0" * 30})]
+    odd |= {f"unread-{at}": {**CLAIM, name: value} for at, (name, value) in enumerate(unread)}
+    for key, row in {**odd, "theirs": CLAIM}.items():
+        put(row, key)
+    with Mutex.for_key("a"):
+        assert sorted(item.key for item in table.held()) == ["a", "theirs"]
+    warnings = [each for each in caplog.records if "left out of LockItem.held()" in each.message]
+    assert sorted(record.lock_key for record in warnings) == sorted(odd)
+    assert all(repr(record.lock_key) in record.message for record in warnings)
+    assert {record.levelname for record in warnings} == {"WARNING"}
+
+
+def test_item_with_times_that_are_no_dates_shows_none(table):
+    for end in (-1e15, -1.0, 253402300800.0, 4102444800e3, 1e30):
+        put({**CLAIM, "expires_at": {"N": repr(end)}})
+        item = table.get("odd")
+        assert item.expires is None
+        # also where the row is read first for server time
+        forget_everything()
+        assert item.is_held == (end > 0)
+    put({**CLAIM, "token": {"S": "f" * 12 + "7" + "0" * 20}})
+    item = table.get("odd")
+    assert (item.since, item.expires.year) == (None, 2100)
+
+
 def test_payload_that_cannot_be_read_or_saved_is_an_error_of_its_own_but_null_is_none(table):
     for written in ({"S": "{no"}, {"N": "7"}, {"M": {}}, {"NULL": True}):
         put({**TOMBSTONE, "data": written})

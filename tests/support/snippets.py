@@ -1,4 +1,4 @@
-"""Snippets of infrastructure, read as far as the command line prints them."""
+"""Templates of infrastructure, read as far as the command line prints them."""
 
 import json
 import re
@@ -32,23 +32,17 @@ def read_hcl(text: str) -> dict[str, Any]:
 
 
 def stand_ins() -> dict[str, Any]:
-    """Return modules with as much of the CDK as the snippets use: the CDK itself needs Node.js."""
+    """Return modules with as much of the CDK as the templates use: the CDK itself needs Node.js."""
 
     class Stack:
         def __init__(self, scope: Any, construct_id: str) -> None:
             self.tables: list[dict[str, Any]] = []
 
-    def attribute(*, name: str, type: str) -> tuple[str, str]:  # noqa: A002 - the CDK's
-        return name, type
-
-    def table(stack: Stack, construct_id: str, **settings: Any) -> None:
-        stack.tables.append(settings)
-
     dynamodb = SimpleNamespace(
-        Attribute=attribute,
+        Attribute=lambda *, name, type: (name, type),  # noqa: A006 - the CDK's
         AttributeType=SimpleNamespace(STRING="S", NUMBER="N", BINARY="B"),
         BillingMode=SimpleNamespace(PAY_PER_REQUEST="PAY_PER_REQUEST", PROVISIONED="PROVISIONED"),
-        Table=table,
+        Table=lambda stack, construct_id, **settings: stack.tables.append(settings),
     )
     cdk = SimpleNamespace(Stack=Stack, aws_dynamodb=dynamodb)
     return {"aws_cdk": cdk, "aws_cdk.aws_dynamodb": dynamodb}

@@ -62,16 +62,13 @@ class PlainLock(LockItem):
 def told(mutex: Mutex) -> None: ...
 
 
-def options() -> None:
+def a_lock(mutex: Mutex, lock: RowLock[Wallet]) -> None:
     assert_type(Mutex.for_key("a"), Mutex)
     Mutex.for_key("a", model=TeamLock, lease=10, timeout=2.5, auto_renew=False, max_hold=3600)
     Mutex.for_key("a", owner="me", on_lost=lambda lost: print(lost.loss), data={"page": [1, None]})
     Mutex.for_key("a", poll=(0.1, 2), reentrant=True, delete_on_release=True, fair=True)
     Mutex.for_key("a", max_hold=None, owner=None, on_lost=None, data=None, timeout=-1)
     Mutex.for_key("a", timeout=None, on_lost=told).acquire(timeout=None)
-
-
-def as_a_lock(mutex: Mutex) -> None:
     assert_type((mutex.acquire(), mutex.acquire(False)), tuple[bool, bool])
     assert_type(mutex.acquire(True, 3), bool)
     assert_type(mutex.acquire(blocking=True, timeout=0.5), bool)
@@ -84,10 +81,17 @@ def as_a_lock(mutex: Mutex) -> None:
     assert_type((mutex.force_release(), mutex.locked()), tuple[bool, bool])
     assert_type((mutex.key, mutex.owner, mutex.token), tuple[str, str, str])
     assert_type((mutex.held, mutex.lost, mutex.abandoned), tuple[bool, bool, bool])
-    assert_type((mutex.remaining, mutex.deadline), tuple[float, float])
+    assert_type((mutex.remaining, mutex.deadline, mutex.data), tuple[float, float, Any])
     assert_type((mutex.fencing_token, mutex.position), tuple[int, int | None])
     assert_type((mutex.loss, mutex.abandoned_by), tuple[Loss | None, str | None])
-    assert_type(mutex.data, Any)
+    # handed over
+    ticket = lock.detach(lease=3600)
+    assert_type((mutex.detach(), ticket), tuple[str, str])
+    with Mutex.attach(ticket, model=TeamLock, owner="me", lease=60) as attached:
+        assert_type(attached, Mutex)
+    assert_type(RowLock.attach(ticket, model=Wallet), RowLock[Wallet])
+    with RowLock.attach(ticket, model=Wallet, timeout=3) as wallet:
+        assert_type(wallet, Wallet)
 
 
 def never_swallows(account: Account) -> int:
@@ -114,33 +118,21 @@ def several_keys(mutex: Mutex) -> None:
     with group as entered:
         assert_type((group, entered), tuple[MutexGroup, MutexGroup])
     Mutex.for_keys(key for key in "ab")
-    assert_type(group.acquire(blocking=False), bool)
     group.renew(60)
     group.ensure_held(at_least=5)
     group.release()
-    assert_type((group.held, group.lost, group.locked()), tuple[bool, bool, bool])
+    assert_type((group.acquire(blocking=False), group.held), tuple[bool, bool])
+    assert_type((group.locked(), group.lost, group.loss), tuple[bool, bool, Loss | None])
     assert_type((group.remaining, group.deadline), tuple[float, float])
-    assert_type(group.loss, Loss | None)
     assert_type((group.keys, group.members), tuple[tuple[str, ...], tuple[Mutex, ...]])
     assert_type((group.fencing_tokens, group.transaction()), tuple[dict[str, int], TransactWrite])
-
-
-def handed_over(mutex: Mutex, lock: RowLock[Wallet]) -> None:
-    assert_type(mutex.detach(), str)
-    ticket = lock.detach(lease=3600)
-    with Mutex.attach(ticket, model=TeamLock, owner="me", lease=60) as attached:
-        assert_type(attached, Mutex)
-    assert_type(RowLock.attach(ticket, model=Wallet), RowLock[Wallet])
-    with RowLock.attach(ticket, model=Wallet, timeout=3) as wallet:
-        assert_type(wallet, Wallet)
 
 
 def table(lock: LockItem, team: TeamLock) -> None:
     LockItem.create_table()
     LockItem.create_table(wait=False, TableClass="STANDARD", Tags=[{"Key": "a", "Value": "b"}])
-    assert_type(LockItem.force_release("a"), bool)
     held: Iterator[LockItem] = LockItem.held()
-    assert_type(next(held), LockItem)
+    assert_type((next(held), LockItem.force_release("a")), tuple[LockItem, bool])
     assert_type((LockItem.get("a"), TeamLock.get("a")), tuple[LockItem, TeamLock])
     assert_type((lock.is_held, lock.remaining, lock.retention), tuple[bool, float, float])
     assert_type((lock.expires, lock.since), tuple[datetime | None, datetime | None])
@@ -210,8 +202,7 @@ def rows(wallets: list[Wallet]) -> None:
         wallet.delete()
         wallet.delete(Wallet.balance == 0)
         assert_type((wallet.is_locked, wallet.lock_owner), tuple[bool, str])
-        assert_type(wallet.row_lock, RowLock[Any])
-        assert_type(wallet.row_lock.fencing_token, int)
+        assert_type((wallet.row_lock, wallet.row_lock.fencing_token), tuple[RowLock[Any], int])
     with Ledger.locked("a", 7, lease=10, timeout=0, owner="me", reentrant=True) as line:
         assert_type(line, Ledger)
     assert_type((Wallet.get("a"), next(Wallet.query("a"))), tuple[Wallet, Wallet])
@@ -227,9 +218,8 @@ def rows(wallets: list[Wallet]) -> None:
     Ledger.locked_all([("a", 1), ("a", 2)], lease=10)
     Wallet.locked_all(["a", Ledger.locked("a", 1)])
     with Wallet.locked_all(wallet.name for wallet in wallets) as both:
-        assert_type((both, both[0]), tuple[LockedRows[Wallet], Wallet])
         one, other = both
-        assert_type(one, Wallet)
+        assert_type((both, both[0], one), tuple[LockedRows[Wallet], Wallet, Wallet])
         with both.transaction(unlock=True) as transaction:
             assert_type(transaction.save(one), None)
             transaction.update(other, actions=[Wallet.balance.add(1)])

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import math
 import pickle
+import re
 from functools import partial
 
 import pytest
@@ -25,15 +26,9 @@ pytestmark = pytest.mark.usefixtures("silence")
 
 def test_key_that_dynamodb_would_not_take_is_refused():
     for key, message in (
-        ("", "1 to 2048 bytes"),
-        ("k" * 2049, "2049"),
-        ("é" * 1025, "2050"),
-        ("🔒" * 513, "2052"),
-        ("a\ud800b", "UTF-8"),
-        (b"a", "not bytes"),
-        (None, "not NoneType"),
-        (7, "not int"),
-        (["a"], "not list"),
+        *(("", "1 to 2048 bytes"), ("k" * 2049, "2049"), ("é" * 1025, "2050")),
+        *(("🔒" * 513, "2052"), ("a\ud800b", "UTF-8"), (b"a", "not bytes")),
+        *((None, "not NoneType"), (7, "not int"), (["a"], "not list")),
     ):
         for call in (Mutex.for_key, LockItem.force_release):
             with pytest.raises(InvalidKeyError, match=message) as caught:
@@ -46,38 +41,36 @@ def test_key_that_dynamodb_would_not_take_is_refused():
     [(Mutex.for_keys, "1 to 100 locks can be taken at once"), (Mutex.any_of, "1 to 100 keys")],
 )
 def test_keys_that_cannot_be_locked_by_one_object_are_refused(make, allowed):
-    for wrong in ("abc", Mutex.for_key("a"), 7, None):
-        with pytest.raises(TypeError, match="several"):
-            make(wrong)
-    for count in (0, 101):
-        with pytest.raises(ValueError, match=f"{allowed}, not {count}"):
-            make([str(number) for number in range(count)])
-    assert len(make(map(str, range(100))).keys) == 100
-    assert make(["a", "b", "a"]).keys == ("a", "b")
-    for key in ("", 7, "x" * 2049):
-        with pytest.raises(InvalidKeyError):
-            make(["a", key])
+    hundred = [str(number) for number in range(100)]
+    for error, match, values in (
+        (TypeError, "several", ["abc", Mutex.for_key("a"), 7, None]),
+        (ValueError, f"{allowed}, not 0", [[]]),
+        (ValueError, f"{allowed}, not 101", [[*hundred, "a"]]),
+        (InvalidKeyError, None, [["a", ""], ["a", 7], ["a", "x" * 2049]]),
+    ):
+        for value in values:
+            with pytest.raises(error, match=match):
+                make(value)
     with pytest.raises(ValueError, match="lease"):
         make(["a"], lease=0.1)
+    assert make(iter(hundred)).keys == tuple(hundred)
+    assert make(["a", "b", "a"]).keys == ("a", "b")
 
 
 def test_semaphore_that_cannot_be_is_refused():
-    def gpu(permits, key="gpu", **options):
-        return Semaphore.for_key(key, permits=permits, **options)
-
-    for permits in (1.0, "2", None, True):
-        with pytest.raises(TypeError, match="permits must be an int"):
-            gpu(permits)
-    for permits in (0, -1, 101):
-        with pytest.raises(ValueError, match=f"1 to 100 permits, not {permits}"):
-            gpu(permits)
+    for error, match, values in (
+        (TypeError, "permits must be an int", [("a", 1.0), ("a", "2"), ("a", None), ("a", True)]),
+        *[(ValueError, f"1 to 100 permits, not {n}", [("a", n)]) for n in (0, -1, 101)],
+        # the key must leave room for the permit's name
+        (InvalidKeyError, None, [("x" * 2038, 1), ("é" * 1019, 1), ("", 1), (7, 1)]),
+    ):
+        for key, permits in values:
+            with pytest.raises(error, match=match):
+                Semaphore.for_key(key, permits=permits)
     with pytest.raises(ValueError, match="lease"):
-        gpu(1, lease=0.1)
-    # the key must leave room for the permit's name
-    assert len(gpu(100, "x" + "é" * 1018).keys[-1].encode()) == 2048
-    for key in ("x" * 2038, "é" * 1019, "", 7):
-        with pytest.raises(InvalidKeyError):
-            gpu(1, key)
+        Semaphore.for_key("a", permits=1, lease=0.1)
+    longest = Semaphore.for_key("x" + "é" * 1018, permits=100)
+    assert len(longest.keys[-1].encode()) == 2048
 
 
 def test_model_that_is_no_lock_table_is_refused():
@@ -86,14 +79,9 @@ def test_model_that_is_no_lock_table_is_refused():
         with pytest.raises(TypeError, match="model must be LockItem or a subclass"):
             Mutex.for_key("a", model=model)
 
-    class Ranged(LockItem):
-        class Meta(LockItem.Meta):
-            table_name = "ranged"
-
-        kind = UnicodeAttribute(range_key=True)
-
+    ranged = type("Ranged", (LockItem,), {"kind": UnicodeAttribute(range_key=True)})
     with pytest.raises(InvalidKeyError, match=r"Ranged\.kind .* default"):
-        Mutex.for_key("a", model=Ranged)
+        Mutex.for_key("a", model=ranged)
 
 
 @pytest.mark.parametrize(
@@ -134,24 +122,19 @@ def test_value_that_an_option_can_have_is_taken():
         assert not Mutex.for_key("a", **options).held
     assert Mutex.for_key("a", data={"NaN": "Infinity"})._options.data == '{"NaN": "Infinity"}'
     # no timeout is as if none were given
-    semaphore = partial(Semaphore.for_key, permits=2)
-    for kind, keys in (
-        *[(Mutex.for_key, "a"), (Mutex.for_keys, ["a", "b"])],
-        *[(Mutex.any_of, ["a", "b"]), (semaphore, "a")],
-    ):
-        make = partial(kind, keys)
+    one, two = partial(Mutex.for_key, "a"), ["a", "b"]
+    several, any_of = partial(Mutex.for_keys, two), partial(Mutex.any_of, two)
+    for make in (one, several, any_of, partial(Semaphore.for_key, "a", permits=2)):
         assert make(timeout=None)._options == make()._options == make(timeout=-1)._options
-    own = Mutex.for_key("a", timeout=0)._options
-    assert own.patience(blocking=True, timeout=None) == 0
-    assert own.patience(blocking=True, timeout=-1) == math.inf
+    patience = partial(one(timeout=0)._options.patience, blocking=True)
+    assert (patience(timeout=None), patience(timeout=-1)) == (0, math.inf)
 
 
 def test_retention_that_no_row_can_have_is_refused():
-    for retention in (-1, math.nan, CENTURY + 1):
-        with pytest.raises(ValueError, match="retention"):
-            type("Kept", (LockItem,), {"retention": retention})
-    with pytest.raises(TypeError, match="retention"):
-        type("Kept", (LockItem,), {"retention": "7 days"})
+    for error, values in ((ValueError, (-1, math.nan, CENTURY + 1)), (TypeError, ("7 days",))):
+        for retention in values:
+            with pytest.raises(error, match="retention"):
+                type("Kept", (LockItem,), {"retention": retention})
 
 
 def test_lock_is_not_copied_and_the_error_says_how_to_make_it():
@@ -200,18 +183,18 @@ CALLS = {
 )
 def test_what_makes_no_object_of_a_class_names_what_does(kind, instead, makers):
     name = kind.__name__
+    message = re.escape(f"{name}(...) makes no lock: call {instead}")
     for args, options in (((), {}), (("x",), {}), (("x", 3), {}), ((), {"key": "x", "lease": 3})):
-        with pytest.raises(TypeError) as raised:
+        with pytest.raises(TypeError, match=f"^{message}$"):
             kind(*args, **options)
-        assert str(raised.value) == f"{name}(...) makes no lock: call {instead}"
     # the methods that it inherits, if any
     base = "AsyncMutex" if issubclass(kind, aio.AsyncMutex) else "Mutex"
     for method in set(CALLS) - makers:
-        with pytest.raises(TypeError) as raised:
-            CALLS[method](kind)
-        assert str(raised.value) == (
+        message = (
             f"{name}.{method}() makes no {name}: call {instead} for one, or {base}.{method}(...)"
         )
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+            CALLS[method](kind)
 
 
 def test_method_makes_an_object_of_its_class():
@@ -247,11 +230,10 @@ def test_method_makes_an_object_of_its_class():
     ],
 )
 def test_unknown_option_names_the_function_that_was_called(called, call):
-    with pytest.raises(TypeError) as raised:
+    message = re.escape(f"{called}() got an unexpected keyword argument 'lese'")
+    # Python 3.13 adds to its own
+    with pytest.raises(TypeError, match=rf"^{message}(\. Did you mean 'lease'\?)?$"):
         call(lease=3, lese=3)
-    message = f"{called}() got an unexpected keyword argument 'lese'"
-    # Python 3.13 adds "Did you mean 'lease'?" to its own
-    assert str(raised.value).partition(". Did you")[0] == message
 
 
 def test_table_of_a_row_is_no_option():
@@ -277,13 +259,13 @@ BASES = {
 
 def test_all_names_are_public():
     assert set(exceptions.__all__) == {kind.__name__ for kind in BASES} | {"Loss"}
+    assert {getattr(pynamodb_mutex, kind.__name__) for kind in BASES} == set(BASES)
     assert set(exceptions.__all__) <= set(pynamodb_mutex.__all__)
 
 
 @pytest.mark.parametrize("kind", BASES)
 def test_each_has_its_bases_and_survives_pickling_and_copying_but_for_its_cause(kind):
     assert set(kind.__bases__) == BASES[kind]
-    assert getattr(pynamodb_mutex, kind.__name__) is kind
     empty = kind()
     assert (empty.key, empty.owner, empty.expires_at, empty.cause) == (None, None, None, None)
     assert str(empty) == empty.msg == "Mutex error"
@@ -292,10 +274,7 @@ def test_each_has_its_bases_and_survives_pickling_and_copying_but_for_its_cause(
     assert str(error) == error.msg == "what: é"
     assert (error.key, error.owner, error.expires_at, error.cause) == ("a", "me", 7.5, cause)
     error.extra = [1]
-    if kind is MutexLostError:
-        error.loss, error.applied = Loss.TAKEN, None
-    if kind is exceptions.InvalidRowError:
-        error.attribute = "version"
+    error.loss, error.applied, error.attribute = Loss.TAKEN, None, "version"
     pickled = [pickle.dumps(error, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
     for copied in (*map(pickle.loads, pickled), copy.copy(error)):
         assert type(copied) is kind
@@ -317,12 +296,10 @@ def test_subclass_and_cause_that_cannot_be_pickled_survive_too():
 
 
 def test_lost_error_says_how_and_whether_the_write_was_applied():
-    error = MutexLostError("what")
+    error, forced = MutexLostError("what"), MutexLostError("what", loss=Loss.FORCED, applied=None)
     assert (error.loss, error.applied) == (Loss.EXPIRED, False)
-    error = MutexLostError("what", loss=Loss.FORCED, applied=None)
-    assert (error.loss, error.applied) == (Loss.FORCED, None)
-    names = {loss.name for loss in Loss}
-    assert names == {"EXPIRED", "TAKEN", "FORCED", "DELETED", "UNREACHABLE"}
+    assert (forced.loss, forced.applied) == (Loss.FORCED, None)
+    assert {loss.name for loss in Loss} == {"EXPIRED", "TAKEN", "FORCED", "DELETED", "UNREACHABLE"}
     # each reads as the end of a sentence
     for loss in Loss:
         assert loss.value[0].islower() or loss.value.startswith("DynamoDB")

@@ -3,24 +3,20 @@
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from functools import cache, partial
+from itertools import product
 
 import pytest
 from hearing import until
 from lock_items import Elsewhere, Wire
-from pynamodb import attributes
+from pynamodb import attributes as types
 from pynamodb.settings import default_settings_dict
 from stores import QueueFor, store_for
 
-from pynamodb_mutex import LockItem, Mutex, MutexLostError
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, models
 from pynamodb_mutex._runtime.process import forget_everything
-from pynamodb_mutex.models import _default_table
 from pynamodb_mutex.testing import expire, held_elsewhere
-
-
-@pytest.fixture
-def wire(monkeypatch):
-    return Wire(monkeypatch)
 
 
 def keys(items):
@@ -33,16 +29,14 @@ def test_item_says_whether_it_is_held_and_until_when(table):
     assert (item.is_held, item.remaining, item.expires) == (False, 0.0, None)
     with Mutex.for_key("a", lease=20, owner="me", auto_renew=False) as mutex:
         item = table.get("a")
-        assert item.is_held
-        assert item.owner == "me"
+        assert (item.is_held, item.owner) == (True, "me")
         # until it may be taken over: somewhat later than its holder stops to believe
         before = item.remaining
         assert mutex.remaining <= before <= 20 + 3
         assert item.expires == datetime.fromtimestamp(item.expires_at, tz=timezone.utc)
         # by the engine's clock, which is this machine's
         assert abs(time.time() - item.since.timestamp()) < 60
-        for at in (item.expires, item.since):
-            assert at.utcoffset().total_seconds() == 0
+        assert item.expires.utcoffset() == item.since.utcoffset() == timedelta(0)
         time.sleep(10)
         assert item.remaining == pytest.approx(before - 10)
         mutex.renew()
@@ -51,8 +45,8 @@ def test_item_says_whether_it_is_held_and_until_when(table):
         time.sleep(15)
         assert not item.is_held
     item.refresh()
-    assert (item.is_held, item.remaining, item.expires, item.since) == (False, 0.0, None, None)
-    assert item.owner is None
+    assert (item.is_held, item.remaining, item.owner) == (False, 0.0, None)
+    assert item.expires is item.since is None
     with held_elsewhere("a"):
         expire("a")
         item = table.get("a")
@@ -60,7 +54,8 @@ def test_item_says_whether_it_is_held_and_until_when(table):
         assert item.expires == datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
 
 
-def test_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
+def test_process_without_any_answer_yet_asks_for_the_time_once(table, monkeypatch):
+    wire = Wire(monkeypatch)
     with held_elsewhere("a", lease=20):
         item = table.get("a")
         forget_everything()
@@ -70,9 +65,8 @@ def test_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
         assert wire.sent == ["GetItem"]
         forget_everything()
         assert keys(table.held()) == ["a"]
-        forget_everything()
         # without server time the lease is what is known
-        wire.after["GetItem"] = lambda answer: answer["ResponseMetadata"]["HTTPHeaders"].pop("date")
+        wire.drop_dates("GetItem")
         assert item.remaining == pytest.approx(20, abs=0.1)
         assert item.is_held
         wire.after.clear()
@@ -82,24 +76,23 @@ def test_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
         assert not item.is_held
 
 
-def test_held_gives_what_is_held_now_page_by_page(table, wire):
+def test_held_gives_what_is_held_now_page_by_page(table, sent):
     held = table.held()
-    assert wire.sent == []
-    assert list(held) == []
-    assert wire.sent == ["Scan"]
+    assert sent == []
+    assert (list(held), sent) == ([], ["Scan"])
     with Mutex.for_key("free"):
         pass
     # each page but the last one ends after a megabyte
     for number in range(3):
         Mutex.for_key(f"large{number}", data="x" * 390_000).acquire()
-    wire.sent.clear()
+    sent.clear()
     with Mutex.for_key("a", owner="me"), held_elsewhere("b", owner="they"), held_elsewhere("c"):
         expire("c")
         items = list(table.held())
         assert keys(items) == ["a", "b", "large0", "large1", "large2"]
         assert {item.owner for item in items} >= {"me", "they"}
         assert all(isinstance(item, table) and item.is_held for item in items)
-    assert wire.sent.count("Scan") == 2
+    assert sent.count("Scan") == 2
 
 
 def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table):
@@ -107,24 +100,25 @@ def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table):
     assert mutex.force_release() is LockItem.force_release("a") is False
     with mutex:
         pass
-    for force_release in (mutex.force_release, lambda: LockItem.force_release("a")):
-        for has_ended in (False, True):
-            with held_elsewhere("a") as item:
-                if has_ended:
-                    expire("a")
-                assert (force_release(), force_release()) == (True, False)
-                assert not mutex.locked()
-                broken = table.get("a")
-                assert (broken.data, broken.version) == ({"page": 3}, item.version + 1)
-                assert broken.expires_at is None
-                assert has_ended or broken.ttl.timestamp() > time.time() + 3600
-                with mutex:
-                    assert mutex.fencing_token == item.version + 2
-                    # the claim was given up, not abandoned
-                    assert not mutex.abandoned
+    ways = (mutex.force_release, partial(LockItem.force_release, "a"))
+    for force_release, has_ended in product(ways, (False, True)):
+        with held_elsewhere("a") as item:
+            if has_ended:
+                expire("a")
+            assert (force_release(), force_release(), mutex.locked()) == (True, False, False)
+            broken = table.get("a")
+            assert (broken.data, broken.version) == ({"page": 3}, item.version + 1)
+            assert broken.expires_at is None
+            assert has_ended or broken.ttl.timestamp() > time.time() + 3600
+            with mutex:
+                # the claim was given up, not abandoned
+                assert (mutex.fencing_token, mutex.abandoned) == (item.version + 2, False)
 
 
-def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_process(table, wire):
+def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_process(
+    table, monkeypatch
+):
+    wire = Wire(monkeypatch)
     old, new = Mutex.for_key("a", model=Elsewhere), Mutex.for_key("a")
     old.acquire()
 
@@ -133,64 +127,14 @@ def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_pro
         new.acquire(blocking=False)
 
     wire.before["UpdateItem"] = taken_over
-    assert table.force_release("a") is False
-    assert new.held
+    assert (table.force_release("a"), new.held) == (False, True)
     new.release()
     with pytest.raises(MutexLostError):
         old.release()
     old.acquire()
-
-    def taken_after_it(_answer):
-        wire.after.clear()
-        new.acquire(blocking=False)
-
-    wire.after["UpdateItem"] = taken_after_it
-    assert table.force_release("a") is True
-    assert new.held
-
-
-FAR = {"N": "4102444800"}  # the year 2100
-CLAIM = {"token": {"S": "theirs"}, "version": {"N": "7"}, "expires_at": FAR, "lease": {"N": "30"}}
-ODD = {
-    "session": {"user": {"S": "Ann"}, "expires_at": FAR},
-    "end": {**CLAIM, "expires_at": {"S": "soon"}},
-    "fraction": {**CLAIM, "version": {"N": "7.5"}},
-    "data": {**CLAIM, "data": {"S": "{no"}},
-    "map": {**CLAIM, "data": {"M": {}}},
-    "ttl": {**CLAIM, "ttl": {"N": "1" + "0" * 30}},
-}
-
-
-def put(table, key, its_own):
-    client = table._get_connection().connection.client
-    client.put_item(TableName=table.Meta.table_name, Item={"key": {"S": key}, **its_own})
-
-
-def test_held_leaves_out_odd_rows_with_a_warning(table, caplog):
-    for key, its_own in ODD.items():
-        put(table, key, its_own)
-    put(table, "theirs", CLAIM)
-    with Mutex.for_key("a"):
-        assert keys(table.held()) == ["a", "theirs"]
-    warnings = [each for each in caplog.records if "left out of LockItem.held()" in each.message]
-    assert sorted(record.lock_key for record in warnings) == sorted(ODD)
-    for record in warnings:
-        assert record.levelname == "WARNING"
-        assert repr(record.lock_key) in record.message
-
-
-def test_item_with_times_that_are_no_dates_shows_none(table):
-    for end in (-1e15, -1.0, 253402300800.0, 4102444800e3, 1e30):
-        put(table, "a", {**CLAIM, "expires_at": {"N": repr(end)}})
-        item = table.get("a")
-        assert item.expires is None
-        # also where the row is read first for server time
-        forget_everything()
-        assert item.is_held == (end > 0)
-    put(table, "a", {**CLAIM, "token": {"S": "f" * 12 + "7" + "0" * 20}})
-    item = table.get("a")
-    assert item.since is None
-    assert item.expires.year == 2100
+    # taken when the claim has just been broken
+    wire.after["UpdateItem"] = lambda _: wire.after.clear() or new.acquire(blocking=False)
+    assert (table.force_release("a"), new.held) == (True, True)
 
 
 # -- subclasses -------------------------------------------------------------------------------------
@@ -216,19 +160,18 @@ def raw(model, *key):
 def exercise(model):
     """Go through all that the protocol does to a row."""
     first, second = (Mutex.for_key("a", model=model, data={"n": 1}) for _ in range(2))
-    with first:
+    with first, ThreadPoolExecutor() as pool:
         first.renew()
         first.save_data({"n": 2})
         with first.transaction():
             pass
-        assert [item.key for item in model.held()] == ["a"]
+        assert keys(model.held()) == ["a"]
         assert second.acquire(blocking=False) is False
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(second.acquire, timeout=20)
-            queue = QueueFor(model, "a")
-            until(lambda: queue.turns)
-            first.release()
-            assert waiting.result(60)
+        waiting = pool.submit(second.acquire, timeout=20)
+        queue = QueueFor(model, "a")
+        until(lambda: queue.turns)
+        first.release()
+        assert waiting.result(60)
     assert second.fencing_token == first.fencing_token + 1
     assert model.force_release("a")
     with pytest.raises(MutexLostError):
@@ -240,25 +183,23 @@ def exercise(model):
     assert not next_holder.locked()
     with Mutex.for_key("gone", model=model, delete_on_release=True):
         pass
-    assert [item.key for item in model.scan()] == ["a"]
+    assert keys(model.scan()) == ["a"]
 
 
 def test_another_table_is_another_lock_and_the_same_one_is_not(table, monkeypatch):
-    model = subclass()
+    model, same = subclass(), type("Same", (LockItem,), {})
     with Mutex.for_key("a", model=model) as mutex:
         assert Mutex.for_key("a").acquire(blocking=False)
-        assert [item.key for item in model.held()] == ["a"]
+        assert keys(model.held()) == ["a"]
         assert model.Meta.table_name in repr(mutex)
     table.force_release("a")
     # a table name that changes is followed
     monkeypatch.setattr(model.Meta, "table_name", table.Meta.table_name)
     with mutex:
         assert table.get("a").token == mutex.token
-
-    same = type("Same", (LockItem,), {})
     with Mutex.for_key("a", model=same):
         assert not Mutex.for_key("a").acquire(blocking=False)
-        assert [item.key for item in table.held()] == ["a"]
+        assert keys(table.held()) == ["a"]
     assert same._get_connection() is not table._get_connection()
 
 
@@ -267,6 +208,10 @@ def test_connections(table, engine, monkeypatch):
     unnamed = derived(LockItem, meta={"read_timeout_seconds": 7.0})
     underived = derived(LockItem, meta={"table_name": f"locks-{uuid.uuid4().hex}"})
 
+    def own(model):
+        """Return the connection that the locks of a model have to themselves."""
+        return store_for(model).connection.table
+
     def config(connection):
         return connection.connection.client.meta.config
 
@@ -274,8 +219,7 @@ def test_connections(table, engine, monkeypatch):
         return config(connection).connect_timeout, config(connection).read_timeout
 
     underived.create_table()
-    own = store_for(underived).connection.table
-    for connection in (underived._get_connection(), own):
+    for connection in (underived._get_connection(), own(underived)):
         assert timeouts(connection) == (1.0, LockItem.Meta.read_timeout_seconds)
         assert config(connection).max_pool_connections == 50
     with Mutex.for_key("a", model=underived):
@@ -284,11 +228,11 @@ def test_connections(table, engine, monkeypatch):
     # without a table name it is the default table
     with Mutex.for_key("a", model=unnamed) as mutex:
         assert table.get("a").token == mutex.token
-    assert timeouts(store_for(unnamed).connection.table) == (1.0, 7.0)
+    assert timeouts(own(unnamed)) == (1.0, 7.0)
 
     abroad = subclass(meta={"region": "eu-central-1"})
     exercise(abroad)
-    for connection in (abroad._get_connection(), store_for(abroad).connection.table):
+    for connection in (abroad._get_connection(), own(abroad)):
         assert connection.connection.client.meta.region_name == "eu-central-1"
 
     # botocore retries nothing of its own, whatever it is configured to
@@ -297,32 +241,27 @@ def test_connections(table, engine, monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "5")
     monkeypatch.setenv("AWS_RETRY_MODE", "standard")
     forget_everything()
-
-    assert config(store_for(table).connection.table).retries["total_max_attempts"] == 1
+    assert config(own(table)).retries["total_max_attempts"] == 1
     assert config(table._get_connection()).retries["total_max_attempts"] > 1
 
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:9")
     exercise(subclass(meta={"host": engine.endpoint_url}))
 
 
-@pytest.fixture
-def unread(monkeypatch):
-    """As after the import: nobody has asked for the default table's name yet."""
-    _default_table.cache_clear()
+def test_default_table_is_named_by_the_environment_at_first_use(monkeypatch):
+    # as after the import: nobody has asked for the name yet
+    unread = cache(models._default_table.__wrapped__)
+    monkeypatch.setattr(models, "_default_table", unread)
     monkeypatch.delenv("PYNAMODB_MUTEX_TABLE", raising=False)
-    yield
-    _default_table.cache_clear()
-
-
-def test_default_table_is_named_by_the_environment_at_first_use(unread, monkeypatch):
+    assert LockItem.Meta.table_name == "pynamodb-mutex"
+    unread.cache_clear()
     mine = derived(LockItem, LockItem.Meta, meta={"table_name": "mine"})
     plain = derived(LockItem, meta={"read_timeout_seconds": 7.0})
     deeper = derived(plain, plain.Meta, meta={"connect_timeout_seconds": 3.0})
     other = derived(LockItem, LockItem.Meta, meta={"read_timeout_seconds": 7.0})
-    inheriting = [LockItem, type("Sub", (LockItem,), {}), other, plain, deeper]
     mutex = Mutex.for_key("a")
     monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", "first")
-    for model in inheriting:
+    for model in (LockItem, type("Sub", (LockItem,), {}), other, plain, deeper):
         assert model.Meta.table_name == model._get_connection().table_name == "first"
     assert "in first" in repr(mutex)
     monkeypatch.setenv("PYNAMODB_MUTEX_TABLE", "second")
@@ -334,14 +273,9 @@ def test_default_table_is_named_by_the_environment_at_first_use(unread, monkeypa
     assert plain.Meta.table_name == "first"
 
 
-def test_default_table_has_a_name_without_the_environment(unread):
-    assert LockItem.Meta.table_name == "pynamodb-mutex"
-
-
 def test_subclass_of_a_subclass(table):
-    team = subclass(retention=86400.0, team=attributes.UnicodeAttribute(default="core"))
-
-    shift = attributes.UnicodeAttribute(default="night")
+    core, shift = (types.UnicodeAttribute(default=name) for name in ("core", "night"))
+    team = subclass(retention=86400.0, team=core)
     night = derived(team, team.Meta, meta={"region": "eu-west-1"}, shift=shift)
     assert night.Meta.table_name == team.Meta.table_name
     assert night._get_connection() is not team._get_connection()
@@ -357,11 +291,10 @@ def test_every_attribute_may_be_stored_under_another_name(table):
     theirs = LockItem.get_attributes()
     stored_as = {"token": "t", "owner": "o", "lease": "l", "expires_at": "e", "writes": "w"}
     stored_as |= {"abandoned_by": "a", "ttl": "until", "data": "d", "free_since": "f"}
-    line = attributes.ListAttribute(of=attributes.UnicodeAttribute, null=True, attr_name="line")
     renamed = subclass(
-        key=attributes.UnicodeAttribute(hash_key=True, attr_name="pk"),
-        version=attributes.VersionAttribute(attr_name="v"),
-        waiting=line,
+        key=types.UnicodeAttribute(hash_key=True, attr_name="pk"),
+        version=types.VersionAttribute(attr_name="v"),
+        waiting=types.ListAttribute(of=types.UnicodeAttribute, null=True, attr_name="line"),
         **{name: type(theirs[name])(null=True, attr_name=to) for name, to in stored_as.items()},
     )
     exercise(renamed)
@@ -379,16 +312,16 @@ def test_every_attribute_may_be_stored_under_another_name(table):
     assert ttl["AttributeName"] == "until"
 
 
-@pytest.mark.parametrize("name", ["waiting", "free_since"])
-def test_names_that_belong_to_the_line_are_refused_for_another_use(name):
-    with pytest.raises(TypeError, match=f"Sub.{name} belongs to the lock"):
-        type("Sub", (LockItem,), {name: attributes.BooleanAttribute(null=True)})
+def test_names_that_belong_to_the_line_are_refused_for_another_use():
+    for name in ("waiting", "free_since"):
+        with pytest.raises(TypeError, match=f"Sub.{name} belongs to the lock"):
+            type("Sub", (LockItem,), {name: types.BooleanAttribute(null=True)})
 
 
 def test_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
     single = subclass(
-        key=attributes.UnicodeAttribute(hash_key=True, attr_name="pk"),
-        kind=attributes.UnicodeAttribute(range_key=True, attr_name="sk", default="LOCK#1"),
+        key=types.UnicodeAttribute(hash_key=True, attr_name="pk"),
+        kind=types.UnicodeAttribute(range_key=True, attr_name="sk", default="LOCK#1"),
     )
     other = {"pk": {"S": "a"}, "sk": {"S": "ORDER#1"}, "expires_at": {"N": "4102444800"}}
     client = single._get_connection().connection.client
@@ -397,33 +330,32 @@ def test_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
         assert raw(single, "a", "LOCK#1")["token"] == {"S": mutex.token}
         assert [(item.key, item.kind) for item in single.held()] == [("a", "LOCK#1")]
         assert single.get("a", "LOCK#1").is_held
-    assert not caplog.records
-    assert single.force_release("a") is False
+    assert (single.force_release("a"), caplog.records) == (False, [])
     assert raw(single, "a", "ORDER#1") == other
     # a number, stored as 1000
-    numbered = subclass(part=attributes.NumberAttribute(range_key=True, default=1e3))
+    numbered = subclass(part=types.NumberAttribute(range_key=True, default=1e3))
     exercise(numbered)
     with Mutex.for_key("a", model=numbered):
-        assert [item.key for item in numbered.held()] == ["a"]
+        assert keys(numbered.held()) == ["a"]
 
 
 def test_extra_attributes_come_with_the_first_claim_and_are_kept(table):
-    class Where(attributes.MapAttribute):
-        zone = attributes.UnicodeAttribute()
+    class Where(types.MapAttribute):
+        zone = types.UnicodeAttribute()
 
     # none is taken for one of the protocol's own values
     names = ["end", "seed", "now_low", "mine", "seen", "seen_until", "known", "next", "value"]
     rich = subclass(
-        team=attributes.UnicodeAttribute(default="core", attr_name="tm"),
-        weight=attributes.NumberAttribute(default=0),
-        urgent=attributes.BooleanAttribute(default=False),
-        made=attributes.NumberAttribute(default=lambda: 41 + 1),
-        tags=attributes.ListAttribute(default=list),
-        names=attributes.UnicodeSetAttribute(default=lambda: {"x", "y"}),
+        team=types.UnicodeAttribute(default="core", attr_name="tm"),
+        weight=types.NumberAttribute(default=0),
+        urgent=types.BooleanAttribute(default=False),
+        made=types.NumberAttribute(default=lambda: 41 + 1),
+        tags=types.ListAttribute(default=list),
+        names=types.UnicodeSetAttribute(default=lambda: {"x", "y"}),
         where=Where(default=lambda: Where(zone="a")),
-        note=attributes.UnicodeAttribute(null=True),
-        must=attributes.UnicodeAttribute(),
-        **{name: attributes.UnicodeAttribute(default="mine") for name in names},
+        note=types.UnicodeAttribute(null=True),
+        must=types.UnicodeAttribute(),
+        **{name: types.UnicodeAttribute(default="mine") for name in names},
     )
     with Mutex.for_key("a", model=rich, lease=20) as mutex:
         item = rich.get("a")
@@ -434,15 +366,14 @@ def test_extra_attributes_come_with_the_first_claim_and_are_kept(table):
         assert not {"note", "must"} & set(raw(rich, "a"))
         assert (item.is_held, item.version) == (True, mutex.fencing_token)
         assert item.expires_at > time.time() + 5
-        changes = [rich.note.set("hi"), rich.weight.set(5)]
-        rich._get_connection().update_item("a", actions=changes)
+        rich._get_connection().update_item("a", actions=[rich.note.set("hi"), rich.weight.set(5)])
     exercise(rich)
     item = rich.get("a")
     assert (item.note, item.weight, item.made) == ("hi", 5, 42)
 
 
 def test_payload_may_be_a_map(table):
-    mapped = subclass(data=attributes.MapAttribute(null=True))
+    mapped = subclass(data=types.MapAttribute(null=True))
     with Mutex.for_key("a", model=mapped, data={"page": 1, "of": "x"}) as mutex:
         assert raw(mapped, "a")["data"] == {"M": {"page": {"N": "1"}, "of": {"S": "x"}}}
         assert mutex.data == {"page": 1, "of": "x"}
@@ -453,10 +384,10 @@ def test_payload_may_be_a_map(table):
 
 
 def test_subclasses_may_be_distinguished_by_a_discriminator(table):
-    kind = subclass(kind=attributes.DiscriminatorAttribute())
+    kind = subclass(kind=types.DiscriminatorAttribute())
 
     class Job(kind, discriminator="job"):
-        attempts = attributes.NumberAttribute(default=0)
+        attempts = types.NumberAttribute(default=0)
 
     class Door(kind, discriminator="door"):
         pass
@@ -464,16 +395,14 @@ def test_subclasses_may_be_distinguished_by_a_discriminator(table):
     with Mutex.for_key("j", model=Job), Mutex.for_key("d", model=Door):
         assert raw(kind, "j")["kind"] == {"S": "job"}
         assert {type(item) for item in kind.held()} == {Job, Door}
-        assert isinstance(kind.get("j"), Job)
-        assert kind.get("j").attempts == 0
+        item = kind.get("j")
+        assert (type(item), item.attempts) == (Job, 0)
 
 
 def test_rows_are_kept_for_the_retention_and_never_less_than_an_hour(table, monkeypatch):
     century = 100 * 365.25 * 86400
-    for retention, kept, lease in (
-        *[(86400.0, 86400, 20), (0.0, 3600, 20), (10, 3600, 20)],
-        (century, century, century),
-    ):
+    short = [(86400.0, 86400, 20), (0.0, 3600, 20), (10, 3600, 20)]
+    for retention, kept, lease in (*short, (century, century, century)):
         model = type("Kept", (LockItem,), {"retention": retention})
         with Mutex.for_key("a", model=model, lease=lease) as mutex:
             for _ in range(2):

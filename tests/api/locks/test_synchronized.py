@@ -18,7 +18,7 @@ def keys_of(table):
     return sorted(item.key for item in table.held())
 
 
-def _plain(order_id):
+def plain(order_id):
     pass
 
 
@@ -28,31 +28,24 @@ ORDER = SimpleNamespace(id=7, items=["x", "y"])
 @pytest.mark.parametrize(
     ("template", "function", "call", "key"),
     [
-        ("order-{order_id}", _plain, ((7,), {}), "order-7"),
-        ("order-{order_id}", _plain, ((), {"order_id": 7}), "order-7"),
+        ("order-{order_id}", plain, ((7,), {}), "order-7"),
+        ("order-{order_id}", plain, ((), {"order_id": 7}), "order-7"),
         ("order-{order_id}", lambda *, order_id: None, ((), {"order_id": 7}), "order-7"),
         ("order-{order_id}", lambda order_id, /: None, ((7,), {}), "order-7"),
         ("order-{order_id}", lambda order_id=7: None, ((), {}), "order-7"),
-        ("{order_id.id}-{order_id.items[1]}", _plain, ((ORDER,), {}), "7-y"),
-        ("{order_id:%Y-%m-%d}", _plain, ((dt.date(2026, 1, 2),), {}), "2026-01-02"),
-        ("{order_id!r:>5}", _plain, (("a",), {}), "  'a'"),
-        ("{order_id[0]:{order_id[1]}}", _plain, (((7, "03"),), {}), "007"),
+        ("{order_id.id}-{order_id.items[1]}", plain, ((ORDER,), {}), "7-y"),
+        ("{order_id:%Y-%m-%d}", plain, ((dt.date(2026, 1, 2),), {}), "2026-01-02"),
+        ("{order_id!r:>5}", plain, (("a",), {}), "  'a'"),
+        ("{order_id[0]:{order_id[1]}}", plain, (((7, "03"),), {}), "007"),
         ("{self.id}/{order_id}", lambda self, order_id: None, ((ORDER, 8), {}), "7/8"),
         ("{args[0]}-{kwargs[order]}", lambda *args, **kwargs: None, ((1,), {"order": 2}), "1-2"),
-        ("{{nightly}}", _plain, ((7,), {}), "{nightly}"),
+        ("{{nightly}}", plain, ((7,), {}), "{nightly}"),
     ],
 )
 def test_key_is_made_from_the_arguments(table, template, function, call, key):
     args, kwargs = call
-    seen = []
-
-    @functools.wraps(function)  # keeps the signature
-    def work(*_, **__):
-        seen.extend(keys_of(table))
-        return "result"
-
-    assert synchronized(template)(work)(*args, **kwargs) == "result"
-    assert seen == [key]
+    work = functools.wraps(function)(lambda *_, **__: keys_of(table))  # keeps the signature
+    assert synchronized(template)(work)(*args, **kwargs) == [key]
     assert keys_of(table) == []
 
 
@@ -64,63 +57,54 @@ def test_template_or_option_that_cannot_work_is_refused_when_decorating():
     ):
         decorate = synchronized(template)
         with pytest.raises(ValueError, match="no parameter 'id'" if "{id}" in template else None):
-            decorate(_plain)
-    for template in (_plain, None, 7):
+            decorate(plain)
+    for template in (plain, None, 7):
         with pytest.raises(TypeError, match="template"):
             synchronized(template)
-    for options, error in (
-        ({"lease": 0.1}, ValueError),
-        ({"lease": "30"}, TypeError),
-        ({"leese": 30}, TypeError),
-        ({"model": _plain}, TypeError),
-        ({"on_locked": "wait a moment"}, ValueError),
+    for error, wrong in (
+        (ValueError, [{"lease": 0.1}, {"on_locked": "wait a moment"}]),
+        (TypeError, [{"lease": "30"}, {"leese": 30}, {"model": plain}]),
     ):
-        with pytest.raises(error):
-            synchronized("a", **options)
+        for options in wrong:
+            with pytest.raises(error):
+                synchronized("a", **options)
 
 
 def test_arguments_that_make_no_key_or_no_call(silence):
-    work = synchronized("{order_id}")(_plain)
-    with pytest.raises(InvalidKeyError):
-        work("")
-    with pytest.raises(AttributeError):
-        synchronized("{order_id.id}")(_plain)(7)
-    with pytest.raises(TypeError, match="order_id"):
-        work()
-
-
-def _generator(order_id):
-    yield
-
-
-async def _async_generator(order_id):
-    yield
-
-
-async def _coroutine(order_id):
-    pass
-
-
-class _GeneratorCallable:
-    __call__ = _generator
-
-
-class _AsyncCallable:
-    __call__ = _coroutine
+    for error, template, arguments in (
+        (InvalidKeyError, "{order_id}", [""]),
+        (AttributeError, "{order_id.id}", [7]),
+        (TypeError, "{order_id}", []),
+    ):
+        with pytest.raises(error, match="order_id" if not arguments else None):
+            synchronized(template)(plain)(*arguments)
 
 
 def test_function_that_would_run_without_its_lock_is_refused():
+    def generator():
+        yield
+
+    async def async_generator():
+        yield
+
+    async def coroutine():
+        pass
+
+    def forms(function):
+        """Return a function, a partial one, and an object that is called like it."""
+        called = type("Called", (), {"__call__": function})()
+        return function, functools.partial(function), called
+
     of_threads = [Mutex.for_key("a"), Mutex.for_keys(["a", "b"])]
     for decorate in (synchronized("a"), *of_threads):
-        generators = [_generator, _async_generator, functools.partial(_generator)]
-        for function in (*generators, _GeneratorCallable()):
+        for function in (*forms(generator), async_generator):
             with pytest.raises(TypeError, match="inside the generator"):
                 decorate(function)
         for kind in (classmethod, staticmethod):
             with pytest.raises(TypeError, match=f"@{kind.__name__} above"):
-                decorate(kind(_plain))
+                decorate(kind(plain))
     for decorate in of_threads:
-        for function in (_coroutine, functools.partial(_coroutine), _AsyncCallable()):
+        for function in forms(coroutine):
             with pytest.raises(TypeError, match=r"async|event loop"):
                 decorate(function)
 
@@ -162,21 +146,18 @@ def test_methods_of_all_kinds_are_locked_and_look_like_themselves(table):
 def decorate(request):
     """Decorate a function, or the coroutine function that does the same; return what calls it."""
 
-    def decorate(*args, **options):
-        def make(work):
-            if request.param == "function":
-                return synchronized(*args, **options)(work)
+    def decorate(work, *args, **options):
+        if request.param == "function":
+            return synchronized(*args, **options)(work)
 
-            @functools.wraps(work)
-            async def coroutine(*args, **kwargs):
-                await asyncio.sleep(0)
-                return work(*args, **kwargs)
+        @functools.wraps(work)
+        async def coroutine(*args, **kwargs):
+            await asyncio.sleep(0)
+            return work(*args, **kwargs)
 
-            decorated = synchronized(*args, **options)(coroutine)
-            assert inspect.iscoroutinefunction(decorated)
-            return lambda *args, **kwargs: asyncio.run(decorated(*args, **kwargs))
-
-        return make
+        decorated = synchronized(*args, **options)(coroutine)
+        assert inspect.iscoroutinefunction(decorated)
+        return lambda *args, **kwargs: asyncio.run(decorated(*args, **kwargs))
 
     return decorate
 
@@ -185,39 +166,39 @@ def test_call_takes_the_lock_of_its_key_with_the_options_given(table, decorate):
     class TeamLock(LockItem):
         team = UnicodeAttribute(default="core")
 
-    @decorate("order-{order_id}", timeout=0, model=TeamLock, owner="me", data=[1])
     def work(order_id):
         item = TeamLock.get(f"order-{order_id}")
         return keys_of(table), (item.owner, item.data, item.team)
 
+    options = {"timeout": 0, "model": TeamLock, "owner": "me", "data": [1]}
+    call = decorate(work, "order-{order_id}", **options)
     with held_elsewhere("order-7"):
-        assert work(8) == (["order-7", "order-8"], ("me", [1], "core"))
+        assert call(8) == (["order-7", "order-8"], ("me", [1], "core"))
         with pytest.raises(exceptions.MutexTimeoutError) as raised:
-            work(7)
+            call(7)
     assert raised.value.owner == "elsewhere"
-    assert work(order_id=7)[0] == ["order-7"]
+    assert call(order_id=7)[0] == ["order-7"]
     assert keys_of(table) == []
 
 
 def test_exception_of_the_call_is_raised_and_a_loss_reported(table, decorate):
-    @decorate("a", on_locked="skip")
     def work(error):
         if error is not None:
             raise error
         table.force_release("a")
 
+    call = decorate(work, "a", on_locked="skip")
     with pytest.raises(exceptions.MutexTimeoutError, match="own"):
-        work(exceptions.MutexTimeoutError("of the body's own"))
+        call(exceptions.MutexTimeoutError("of the body's own"))
     assert keys_of(table) == []
     with pytest.raises(exceptions.MutexLostError):
-        work(None)
+        call(None)
 
 
 def test_call_is_skipped_while_another_holds_the_lock(table, decorate):
-    for options, waits in (({}, 0), ({"timeout": None}, 0), ({"timeout": 20}, 20)):
-        job = decorate("job-{day}", on_locked="skip", poll=(0.02, 0.05), **options)(
-            lambda day: f"done on {day}"
-        )
+    options = {"on_locked": "skip", "poll": (0.02, 0.05)}
+    for timeout, waits in (({}, 0), ({"timeout": None}, 0), ({"timeout": 20}, 20)):
+        job = decorate(lambda day: f"done on {day}", "job-{day}", **options, **timeout)
         began = time.monotonic()
         with held_elsewhere("job-monday"):
             assert job("monday") is None

@@ -11,11 +11,10 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from cli import run_cli
-from hearing import hearing
+from cli import run_cli, run_here
+from hearing import hearing, until
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
-from run_scene import run_here, until
 from stores import QueueFor
 
 from dev.faultproxy import Reply, after, answer_with, drop_answer, drop_request, fault_proxy

@@ -6,7 +6,7 @@ import uuid
 from contextlib import ExitStack
 
 import pytest
-from cli import COMMAND
+from cli import COMMAND, plain
 from lock_items import Wire
 
 
@@ -36,18 +36,29 @@ def wire(monkeypatch):
 
 @pytest.fixture
 def spawn():
-    """Starts a command on a terminal of its own."""
+    """Starts a command on a terminal of its own; its `end` is the exit code, and what was shown until then."""
     if sys.platform == "win32":
         pytest.skip("Windows has no pseudo-terminals")
     pexpect = pytest.importorskip("pexpect")
+
+    class Terminal(pexpect.spawn):
+        def end(self):
+            sent = self.read()
+            self.close()
+            return self.exitstatus, plain(sent)
+
     with ExitStack() as started:
 
         def start(*arguments):
-            command = [*COMMAND[1:], *map(str, arguments)]
             unset = ("COLUMNS", "LINES", "NO_COLOR")
             env = {name: value for name, value in os.environ.items() if name not in unset}
-            more = {"env": env | {"TERM": "xterm-256color"}, "encoding": "utf-8"}
-            process = pexpect.spawn(COMMAND[0], command, timeout=60, dimensions=(24, 100), **more)
+            process = Terminal(
+                *(COMMAND[0], [*COMMAND[1:], *map(str, arguments)]),
+                env=env | {"TERM": "xterm-256color"},
+                timeout=60,
+                dimensions=(24, 100),
+                encoding="utf-8",
+            )
             started.callback(process.close, force=True)
             return process
 

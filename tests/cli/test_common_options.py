@@ -10,21 +10,48 @@ import uuid
 from datetime import datetime, timezone
 from decimal import Decimal
 
-import cli_scene
 import pytest
-from cli import COMMAND
-from cli_scene import cli, end_of, json_of
+from cli import COMMAND, cli, json_of
 from lock_items import Elsewhere
-from pynamodb.attributes import MapAttribute
+from pynamodb.attributes import BinaryAttribute, MapAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
 from pynamodb.signals import pre_dynamodb_send
 
-from pynamodb_mutex import LockItem, Mutex
+from pynamodb_mutex import LockItem, Mutex, RowLockMixin
 from pynamodb_mutex.cli import INTERRUPTED, _output, main
 from pynamodb_mutex.cli._app import app
 from pynamodb_mutex.cli._place import Place
 from pynamodb_mutex.testing import expire, held_elsewhere
 
-SHOP, ORDER, BLOB = (("--model", f"cli_scene:{name}") for name in ("ShopLock", "Order", "Blob"))
+
+class ShopLock(LockItem):
+    """Other stored names, a range key, another kind of payload."""
+
+    Meta = type("Meta", (), {"table_name": "shop"})
+    key = UnicodeAttribute(hash_key=True, attr_name="pk")
+    kind = UnicodeAttribute(range_key=True, attr_name="sk", default="LOCK")
+    owner = UnicodeAttribute(null=True, attr_name="who")
+    expires_at = NumberAttribute(null=True, attr_name="until")
+    data = MapAttribute(null=True, attr_name="payload")
+
+
+class Order(RowLockMixin, Model):
+    Meta = type("Meta", (), {"table_name": "orders", "billing_mode": "PAY_PER_REQUEST"})
+    customer = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+
+
+class Blob(RowLockMixin, Model):
+    Meta = type("Meta", (), {"table_name": "blobs", "billing_mode": "PAY_PER_REQUEST"})
+    digest = BinaryAttribute(hash_key=True, legacy_encoding=False)
+
+
+class Kept(RowLockMixin, Model):
+    lock_model = LockItem
+    name = UnicodeAttribute(hash_key=True)
+
+
+SHOP, ORDER, BLOB = (("--model", f"{__name__}:{name}") for name in ("ShopLock", "Order", "Blob"))
 
 
 def failure(*args, **more):
@@ -43,12 +70,12 @@ def failure(*args, **more):
         (("--endpoint-url", "http://", "ls"), "is not a URL such as http://localhost:8000"),
         (("--table", " ", "ls"), "is empty"),
         (("ls", "--region", ""), "is empty"),
-        (("--model", "cli_scene", "ls"), "such as shop.locks:ShopLock"),
+        (("--model", __name__, "ls"), "such as shop.locks:ShopLock"),
         (("--model", ":x", "ls"), "such as shop.locks:ShopLock"),
-        (("--model", "cli_scene:Nothing", "ls"), "AttributeError"),
+        (("--model", f"{__name__}:Nothing", "ls"), "AttributeError"),
         (("--model", "no_such_module:X", "ls"), "ModuleNotFoundError"),
         (("--model", "os:path", "ls"), "neither a LockItem nor a model with row locks"),
-        (("--model", "cli_scene:Kept", "ls"), "keeps its locks in LockItem"),
+        (("--model", f"{__name__}:Kept", "ls"), "keeps its locks in LockItem"),
         ((*ORDER, "create-table"), "is a model of rows"),
         ((*ORDER, "show", "a"), "Order has a range key"),
         ((*ORDER, "watch", "a"), "Order has a range key"),
@@ -121,7 +148,7 @@ def test_amazons_own_endpoint_is_not_spelt_out(monkeypatch):
 
 
 def test_model_with_other_names_a_range_key_and_other_data(made):
-    model = made(cli_scene.ShopLock)
+    model = made(ShopLock)
     with held_elsewhere("a", owner="me", model=model):
         model("stray", kind="ORDER", owner="they", token="t", expires_at=1.0).save()
         model("other", kind="ORDER").save()
@@ -137,7 +164,7 @@ def test_model_with_other_names_a_range_key_and_other_data(made):
 
 
 def test_model_of_rows_with_a_range_key(made, table):
-    model = made(cli_scene.Order)
+    model = made(Order)
     model("alice", 7).save()
     model("bob", 1).save()
     with held_elsewhere(("alice", 7), owner="me", model=model), held_elsewhere("a"):
@@ -163,7 +190,7 @@ def test_model_of_rows_with_a_range_key(made, table):
 
 
 def test_model_of_rows_with_binary_keys(made):
-    model = made(cli_scene.Blob)
+    model = made(Blob)
     model(b"\xff\x00").save()
     model(b"\x01").save()
     text = base64.b64encode(b"\xff\x00").decode()
@@ -364,7 +391,7 @@ def test_live_view_until_ctrl_c(table, spawn):
         mutex.release()
         child.expect("deploy  freed")
         child.sendintr()
-        code, shown = end_of(child)
+        code, shown = child.end()
         assert (code, "Traceback" in shown) == (0, False)
 
 
@@ -381,5 +408,5 @@ def test_ctrl_c_at_the_question_breaks_nothing(table, spawn):
             child.sendintr()
             if child.expect(["interrupted", pexpect.TIMEOUT], timeout=5) == 0:
                 break
-        assert end_of(child)[0] == 130
+        assert child.end()[0] == 130
         assert LockItem.get("a").token == item.token

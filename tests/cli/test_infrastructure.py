@@ -11,7 +11,7 @@ import boto3
 import pytest
 import yaml
 from botocore.client import BaseClient
-from cli_scene import cli, json_of, refuse_request
+from cli import cli, json_of, refuse_request
 from driving import batch_of, send_renewal
 from plain_tables import create_plain_table
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 
 import pytest
-from cli_scene import BROKEN, change, cli, entry, json_of, on_terminal, plain, put, stored
+from cli import BROKEN, change, cli, entry, json_of, on_terminal, plain, put, stored
 from lock_items import Elsewhere
 
 from pynamodb_mutex import LockItem, Mutex

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from cli_scene import BROKEN, cli, put, refuse_request, stored, while_it_asks
+from cli import BROKEN, cli, put, refuse_request, stored
 from lock_items import Elsewhere
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
@@ -13,12 +13,16 @@ from pynamodb_mutex.cli import _claims
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 
-def result_of(done):
-    return json.loads(done.stdout[done.stdout.index("{") :])
+def released(*args, **more):
+    """Release; return what is said, and the document that is printed."""
+    done = cli("release", *args, "--json", **more)
+    return done.stderr, json.loads(done.stdout[done.stdout.index("{") :])
 
 
-def keys(locks):
-    return sorted(lock["key"] for lock in locks)
+def released_all(**more):
+    """Release all abandoned locks; return what is said, and the keys of those that were freed and were not."""
+    said, result = released("--all-abandoned", **more)
+    return said, *(sorted(lock["key"] for lock in result[name]) for name in ("freed", "skipped"))
 
 
 @pytest.fixture
@@ -35,92 +39,87 @@ def abandoned(table):
 
 
 def test_without_force_or_confirmation_nothing_is_done(table, abandoned):
+    # --force and --yes do not come from the environment
+    env = {"PYNAMODB_MUTEX_RELEASE_YES": "1", "PYNAMODB_MUTEX_RELEASE_FORCE": "1"}
+    abandoned("b")
     with held_elsewhere("a", owner="worker-7"):
-        held = stored("a")
-        # --force and --yes do not come from the environment
-        env = {"PYNAMODB_MUTEX_RELEASE_YES": "1", "PYNAMODB_MUTEX_RELEASE_FORCE": "1"}
+        rows = stored("a"), stored("b")
         error = cli("release", "a", env=env, code=1).stderr
         assert "owner:          worker-7" in error
         assert "only the holder releases a lock" in error
-        abandoned("b")
-        polls = "the next process that polls acquires this lock"
-        assert polls in cli("release", "b", code=1).stderr
+        error = cli("release", "b", code=1).stderr
+        assert "the next process that polls acquires this lock" in error
         for args in (("a", "--force"), ("--all-abandoned",)):
-            error = cli("release", *args, env=env, code=1).stderr
-            assert "nothing was done: there is no terminal to ask on; see --yes" in error
-        for args in (("a", "--force"), ("--all-abandoned",)):
-            for typed in ("n\n", "\n"):
-                error = cli("release", *args, typed=typed, code=1).stderr
-                assert "nothing was done: not confirmed" in error
-        assert stored("a") == held
-        assert LockItem.get("b").expires_at is not None
+            for typed, why in (
+                (None, "there is no terminal to ask on; see --yes"),
+                ("n\n", "not confirmed"),
+                ("\n", "not confirmed"),
+            ):
+                error = cli("release", *args, env=env, typed=typed, code=1).stderr
+                assert f"nothing was done: {why}" in error
+        assert (stored("a"), stored("b")) == rows
 
 
 def test_a_confirmed_claim_is_broken(table):
     mutex = Mutex.for_key("a", owner="me", data=1)
     mutex.acquire()
-    done = cli("release", "a", "--force", "--json", typed="y\n")
-    assert f"fencing token:  {mutex.fencing_token}" in done.stderr
-    assert f"Break this claim in table {table.Meta.table_name} in us-east-1 at http" in done.output
-    assert done.stderr.endswith("'a' is free\n")
-    result = result_of(done)
-    assert (result["freed"], result["now"], result["lock"]["owner"]) == (True, None, "me")
-    assert result["lock"]["fencing_token"] == mutex.fencing_token
-    assert (mutex.held, mutex.loss) == (False, Loss.FORCED)
+    token = mutex.fencing_token
+    said, result = released("a", "--force", typed="y\n")
+    assert f"fencing token:  {token}" in said
+    assert f"Break this claim in table {table.Meta.table_name} in us-east-1 at http" in said
+    assert said.endswith("'a' is free\n")
+    lock = result["lock"]
+    assert (result["freed"], result["now"], lock["owner"]) == (True, None, "me")
+    assert (lock["fencing_token"], mutex.held, mutex.loss) == (token, False, Loss.FORCED)
     item = LockItem.get("a")
-    assert (item.expires_at, item.version, item.data) == (None, mutex.fencing_token + 1, 1)
-    done = cli("release", "a", "--force", "--yes", "--json")
-    assert (result_of(done)["freed"], result_of(done)["lock"]["state"]) == (False, "free")
-    assert done.stderr == "'a' is free: nothing to release\n"
+    assert (item.expires_at, item.version, item.data) == (None, token + 1, 1)
+    said, result = released("a", "--force", "--yes")
+    assert (result["freed"], result["lock"]["state"]) == (False, "free")
+    assert said == "'a' is free: nothing to release\n"
     cli("release", "never")
 
 
-def test_a_lock_that_changes_hands_during_the_question_is_not_broken(table):
-    first = Mutex.for_key("a", owner="first", model=Elsewhere)
-    second = Mutex.for_key("a", owner="second")
-    first.acquire()
-    args = ("release", "a", "--force")
-    done = while_it_asks(lambda: (first.release(), second.acquire()), *args, code=1)
-    holder = "nothing was broken: that claim has ended meanwhile, and 'a' is now held by 'second'"
-    assert holder in done.stderr
-    assert str(second.fencing_token) in done.stderr
-    second.renew()
-    second.release()
-
-
-def test_a_claim_that_is_renewed_or_released_during_the_question(table, wire):
+def test_a_claim_that_changes_during_the_question(table, wire):
     def lose(_answer):
         wire.after.clear()
         raise ConnectionResetError
 
-    mutex = Mutex.for_key("a", model=Elsewhere)
-    mutex.acquire()
-    # a lost answer to the force is no change of hands
-    meanwhile = partial(wire.after.update, UpdateItem=lose)
-    while_it_asks(lambda: (mutex.renew(), meanwhile()), "release", "a", "--force")
+    first = Mutex.for_key("a", owner="first", model=Elsewhere)
+    second = Mutex.for_key("a", owner="second")
+    first.acquire()
+    force = partial(cli, "release", "a", "--force")
+    # another holder's is not broken
+    said = force(meanwhile=lambda: (first.release(), second.acquire()), code=1).stderr
+    holder = "nothing was broken: that claim has ended meanwhile, and 'a' is now held by 'second'"
+    assert f"{holder}, fencing token {second.fencing_token}" in said
+    second.renew()
+    second.release()
+    # one that was renewed is; a lost answer to the force is no change of hands
+    first.acquire()
+    force(meanwhile=lambda: (first.renew(), wire.after.update(UpdateItem=lose)))
     assert wire.sent[-2:] == ["UpdateItem"] * 2
     with pytest.raises(MutexLostError, match="force"):
-        mutex.renew()
-    mutex.acquire()
-    done = while_it_asks(mutex.release, "release", "a", "--force", "--json")
-    assert "'a' is free: that claim has ended meanwhile" in done.stderr
-    assert LockItem.get("a").version == mutex.fencing_token
+        first.renew()
+    # and one that was released is left alone
+    first.acquire()
+    said, _ = released("a", "--force", meanwhile=first.release)
+    assert "'a' is free: that claim has ended meanwhile" in said
+    assert LockItem.get("a").version == first.fencing_token
 
 
 def test_a_broken_row_is_repaired_and_one_of_another_program_is_not(table):
     row = put("a", **BROKEN)
     error = cli("release", "a", code=1).stderr
-    assert "state:          invalid" in error
-    assert "'expires_at' is not a number of seconds" in error
-    assert "--force repairs it" in error
+    for part in ("state:          invalid", "is not a number of seconds", "--force repairs it"):
+        assert part in error
     assert stored("a") == row
     later = BROKEN | {"version": {"N": "8"}}
-    done = while_it_asks(lambda: put("a", **later), "release", "a", "--force", code=1)
+    done = cli("release", "a", "--force", meanwhile=lambda: put("a", **later), code=1)
     assert "nothing was broken: the row has changed meanwhile: the row of 'a'" in done.stderr
     assert stored("a") == {"key": {"S": "a"}, **later}
-    done = cli("release", "a", "--force", "--json", typed="y\n")
-    assert "Repair this row in table" in done.output
-    assert (result_of(done)["freed"], result_of(done)["lock"]["state"]) == (True, "invalid")
+    said, result = released("a", "--force", typed="y\n")
+    assert "Repair this row in table" in said
+    assert (result["freed"], result["lock"]["state"]) == (True, "invalid")
     with Mutex.for_key("a", timeout=0) as mutex:
         assert mutex.fencing_token == 10
     # one that does not belong to a lock is never changed
@@ -137,18 +136,17 @@ def test_all_abandoned_frees_abandoned_locks_only(table, abandoned):
     broken = put("broken", **BROKEN)
     abandoned("a", "b")
     with held_elsewhere("c") as held:
-        done = cli("release", "--all-abandoned", "--json", typed="y\n")
-        assert keys(result_of(done)["freed"]) == ["a", "b"]
-        assert "'a'  abandoned by 'owner of a'\n" in done.stderr
-        assert "Free these 2 in table " in done.output
-        assert done.stderr.count("  freed\n") == 2
-        assert done.stderr.count("left out: the row of ") == 2
+        said, *keys = released_all(typed="y\n")
+        assert keys == [["a", "b"], []]
+        assert "'a'  abandoned by 'owner of a'\n" in said
+        assert "Free these 2 in table " in said
+        assert (said.count("  freed\n"), said.count("left out: the row of ")) == (2, 2)
         assert LockItem.get("c").expires_at == held.expires_at
         assert LockItem.get("a").expires_at is None
     assert (stored("foreign"), stored("broken")) == (foreign, broken)
-    done = cli("release", "--all-abandoned", "--json", "--yes")
-    assert result_of(done) == {"freed": [], "skipped": []}
-    assert "no lock is abandoned in table" in done.stderr
+    said, result = released("--all-abandoned", "--yes")
+    assert result == {"freed": [], "skipped": []}
+    assert "no lock is abandoned in table" in said
 
 
 def test_all_abandoned_skips_locks_that_change_during_the_question(table, abandoned):
@@ -164,11 +162,10 @@ def test_all_abandoned_skips_locks_that_change_during_the_question(table, abando
     late.acquire()
     expire("late")
     abandoned("taken", "dead", "freed", "overwritten")
-    done = while_it_asks(meanwhile, "release", "--all-abandoned", "--json")
-    assert keys(result_of(done)["freed"]) == ["dead", "freed"]
-    assert keys(result_of(done)["skipped"]) == ["late", "overwritten", "taken"]
-    assert "'taken'  skipped: renewed or acquired meanwhile\n" in done.stderr
-    assert "'overwritten'  skipped: the row of 'overwritten' in table" in done.stderr
+    said, freed, skipped = released_all(meanwhile=meanwhile)
+    assert (freed, skipped) == (["dead", "freed"], ["late", "overwritten", "taken"])
+    assert "'taken'  skipped: renewed or acquired meanwhile\n" in said
+    assert "'overwritten'  skipped: the row of 'overwritten' in table" in said
     assert stored("overwritten") == {"key": {"S": "overwritten"}, **BROKEN}
     late.renew()
     taker.renew()
@@ -179,23 +176,22 @@ def test_all_abandoned_continues_after_a_refused_write(abandoned, wire):
     abandoned("a", "b", "c")
     denied = partial(refuse_request, "UpdateItem", "AccessDeniedException", "not this key")
     wire.before["UpdateItem"] = lambda: wire.before.update(UpdateItem=denied)  # the second one
-    done = cli("release", "--all-abandoned", "--yes", "--json", code=1)
-    freed, (skipped,) = (keys(result_of(done)[which]) for which in ("freed", "skipped"))
+    said, freed, (skipped,) = released_all(typed="y\n", code=1)
     assert sorted([*freed, skipped]) == ["a", "b", "c"]
-    assert f"'{skipped}'  skipped: UpdateItem failed: " in done.stderr
-    assert done.stderr.endswith("DynamoDB refused to free 1 of 3\n")
+    assert f"'{skipped}'  skipped: UpdateItem failed: " in said
+    assert said.endswith("DynamoDB refused to free 1 of 3\n")
 
 
-@pytest.mark.parametrize("patience", [5.0, 0.0])
-def test_all_abandoned_retries_a_throttled_write(abandoned, monkeypatch, wire, patience):
+@pytest.mark.parametrize(("patience", "freed"), [(5.0, ["a"]), (0.0, [])])
+def test_all_abandoned_retries_a_throttled_write(abandoned, monkeypatch, wire, patience, freed):
     monkeypatch.setattr(_claims, "PATIENCE", patience)
     monkeypatch.setattr(_claims, "_PAUSE", 0.0)
     abandoned("a")
     throttled = partial(refuse_request, "UpdateItem", "ThrottlingException", "slow down")
     wire.before["UpdateItem"] = throttled  # once
-    done = cli("release", "--all-abandoned", "--yes", "--json", code=0 if patience else 1)
-    assert keys(result_of(done)["freed"]) == (["a"] if patience else [])
-    assert ("slow down" in done.stderr) == (not patience)
+    said, *keys = released_all(typed="y\n", code=0 if patience else 1)
+    assert keys == [freed, []]
+    assert ("slow down" in said) == (not patience)
 
 
 def test_all_abandoned_reports_what_was_done_before_ctrl_c(abandoned, wire):
@@ -205,7 +201,6 @@ def test_all_abandoned_reports_what_was_done_before_ctrl_c(abandoned, wire):
 
     abandoned("a", "b")
     wire.after["UpdateItem"] = lambda _answer: wire.after.update(UpdateItem=interrupt)
-    done = cli("release", "--all-abandoned", "--yes", "--json", code=130)
-    (freed,) = result_of(done)["freed"]
-    assert LockItem.get(freed["key"]).expires_at is None
-    assert done.stderr.endswith("interrupted\n")
+    said, (freed,), _ = released_all(typed="y\n", code=130)
+    assert LockItem.get(freed).expires_at is None
+    assert said.endswith("interrupted\n")

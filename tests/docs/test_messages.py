@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from unittest.mock import Mock
 
 import pytest
-from cli import run_cli
-from hearing import hearing
+from cli import run_cli, run_here
+from hearing import hearing, until
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
-from run_scene import run_here, until
 from scene import held
 
 from dev.faultproxy import after, drop_answer, drop_request, fault_proxy, refuse

@@ -12,8 +12,9 @@ from unittest.mock import Mock
 
 import boto3
 import pytest
+from hearing import until
 from plain_tables import create_plain_table
-from run_scene import is_there, until
+from worker import is_there
 
 from pynamodb_mutex.testing import (
     Engine,

@@ -30,18 +30,10 @@ def test_other():
 SAME, OTHER = "tests/test_rows.py::test_same", "tests/test_rows.py::test_other"
 
 
-@pytest.fixture
-def page(tmp_path, monkeypatch):
-    """A page in place of that of the documentation, which names one test."""
-    page = tmp_path / "page.rst"
-    page.write_text(f"One differs:\n\n- ``{OTHER}``\n")
-    monkeypatch.setattr(command, "PAGE", page)
-    return page
-
-
-def test_mixin_is_on_every_model_of_the_tests(tmp_path, page, monkeypatch, capsys):
-    """One of the two tests notices the mixin."""
-    repository = tmp_path / "repository"
+def test_mixin_is_on_every_model_and_only_documented_tests_may_differ(
+    tmp_path, monkeypatch, capsys
+):
+    repository, page = tmp_path / "repository", tmp_path / "page.rst"
     (repository / "tests").mkdir(parents=True)
     (repository / "tests" / "__init__.py").touch()
     (repository / "tests" / "test_rows.py").write_text(TESTS)
@@ -55,15 +47,15 @@ def test_mixin_is_on_every_model_of_the_tests(tmp_path, page, monkeypatch, capsy
         subprocess.run(["git", *arguments], cwd=repository, check=True)
     no_engine = Engine("none", "http://127.0.0.1:9")
     monkeypatch.setattr(command, "dynamodb_local", lambda: nullcontext(no_engine))
+    monkeypatch.setattr(command, "PAGE", page)
+    page.write_text(f"One differs:\n\n- ``{OTHER}``\n")
+    # one of the two tests notices the mixin
     folder = str(tmp_path / "kept")
     assert command.main(["--repository", str(repository), "--folder", folder]) == 0
     printed = capsys.readouterr().out
     assert "1 differ" in printed
     assert f"{OTHER}: passed -> failed\n" in printed
-
-
-def test_other_differences_than_the_documented_fail(page, monkeypatch, capsys):
-    monkeypatch.setattr(command, "fetched", lambda *_: page.parent)
+    monkeypatch.setattr(command, "fetched", lambda *_: tmp_path)
     for documented in ("", f"``{SAME}``"):
         runs = iter([{SAME: "passed", OTHER: "passed"}, {SAME: "passed", OTHER: "failed"}])
         monkeypatch.setattr(command, "outcomes", lambda *_, runs=runs: next(runs))

@@ -9,8 +9,9 @@ import pytest
 from botocore.client import BaseClient
 from driving import Driven, handle, send_renewal
 from hearing import until
-from row_scene import arrives_in_vain, delete, every_write, save, update
+from row_scene import delete, every_write, save, update
 from scene import held
+from subjects import assert_changes_nothing
 
 from dev.faultproxy import (
     Fault,
@@ -250,7 +251,7 @@ def test_save_that_meets_a_renewal_is_applied_once(row_scene, faults, applied):
         assert row.is_locked
         for kept in faults:
             if isinstance(kept, Late):
-                arrives_in_vain(row_scene, kept)
+                assert_changes_nothing(row_scene, kept)
 
 
 def test_renewal_that_meets_a_save_sent_later_is_no_loss(row_scene):

@@ -1,4 +1,4 @@
-"""Rows of a user, to be locked: with the claim in the row, and in the lock table; and the requests that are sent.
+"""Rows of a user, to be locked: with the claim in the row, and in the lock table.
 
 The fixtures give them fresh tables, in which there is the row a.
 """

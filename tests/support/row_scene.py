@@ -1,4 +1,4 @@
-"""Two clients of one row, one of which has a bad network: the fixtures `row_scene`, `table_scene`, `any_scene`, `rows`."""
+"""Two clients of one row, one of which has a bad network; and fixtures that make them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row locks as their users see them: `locked`, the row it gives, and its lock; and those of several rows."""
+"""Row locks as their users see them: `locked`, the row it gives, its lock; and several rows."""
 
 import copy
 import pickle
@@ -145,7 +145,7 @@ def test_missing_row_is_not_made(model):
     for enter in (RowLock.__enter__, RowLock.acquire)[: 2 if model is Account else 1]:
         with pytest.raises(model.DoesNotExist, match="missing"):
             enter(lock)
-        assert not lock.locked()
+        assert (lock.held, lock.locked()) == (False, False)
         assert stored(model("missing")) == {}
     model("missing").save()
     assert lock.acquire(timeout=0)

@@ -374,7 +374,7 @@ def test_answer_that_a_test_of_a_user_made_up_is_one(no_region):
     assert row.note == "made up"
 
 
-# -- what may be a key, and what it is called ---------------------------------------------------------
+# -- what may be a key, and what it is called --------------------------------------------------
 
 
 def model_of(*kinds):

@@ -6,7 +6,7 @@ And nobody believes to hold a lock from when a write that unlocks may be applied
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 
 import pytest
 from driving import handle, send_renewal
@@ -24,9 +24,6 @@ from scene import held
 from subjects import LOSSES, OF_KEYS, OF_ROWS, REFUSALS, assert_changes_nothing, by, crossed, table
 
 from dev import faultproxy as net
-from dev.chaos.checker import check
-from dev.chaos.history import read
-from dev.chaos.run import Options, Run
 from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request, late, throttle
 from pynamodb_mutex import (
     Loss,
@@ -579,21 +576,3 @@ def test_transaction_of_a_row_lock_guards_other_rows_and_refuses_another_instanc
         with pytest.raises(MutexLostError):
             write("delete", with_other=with_other)
     assert shown() == (1, scene.in_table)
-
-
-# -- under load ------------------------------------------------------------------------------------
-
-
-@pytest.mark.real("local")
-@pytest.mark.unmeasured
-@pytest.mark.timeout(600)
-def test_rows_hold_exactly_what_processes_were_answered_though_some_are_stopped_and_killed(
-    engine, tmp_path
-):
-    """A short run of `make trial`, which reads, changes and writes back rows over bad networks."""
-    run = Run(Options(seed=1, seconds=10.0, faults=1 / 8), tmp_path)
-    with closing(run.record):
-        run._in(engine)
-    report = check(read(tmp_path), {"lease": run.options.lease})
-    assert report.checked["P2"] > 100
-    assert {"P1", "P2", "P3", "P7"}.isdisjoint(report.found()), "\n".join(report.lines())

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 # Fixtures that several folders need; those of one folder are in its conftest.py.
-pytest_plugins = ["accounts_fixtures", "row_scene_fixtures", "scene_fixtures"]
+pytest_plugins = ["accounts", "row_scene", "scene_fixtures"]
 
 # A suite started in the background of a shell ignores Ctrl-C, under nohup a hangup, and so would all
 # that it starts.

@@ -1,7 +1,8 @@
 """Connections of row locks: the retries and timeouts of a model's Meta, and transactions by a connection of the caller."""
 
-import types
 from contextlib import contextmanager
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import botocore.endpoint
 import pytest
@@ -13,14 +14,14 @@ from pynamodb.transactions import TransactWrite
 from row_scene import TRANSACT, delete, every_write, save, update
 from row_tables import LOCKABLE, created, hashed, made
 
-from dev import faultproxy
+from dev import faultproxy as net
 from pynamodb_mutex import MutexError, MutexLostError, RowLockedError
-from pynamodb_mutex._dynamodb import connection as _store
+from pynamodb_mutex._dynamodb import connection
 from pynamodb_mutex.testing import use
 
 ERRORS = {save: PutError, update: UpdateError, delete: DeleteError}
 FAR = "eu-west-1"
-CONFLICT = faultproxy.refuse(
+CONFLICT = net.refuse(
     "TransactionCanceledException",
     CancellationReasons=[{"Code": "TransactionConflict"}, {"Code": "None"}],
 )
@@ -29,18 +30,17 @@ CONFLICT = faultproxy.refuse(
 @pytest.fixture(autouse=True)
 def no_backoff(monkeypatch):
     """Let botocore repeat at once."""
-    unhurried = types.SimpleNamespace(sleep=lambda _: None)
-    monkeypatch.setattr(botocore.endpoint, "time", unhurried)
+    monkeypatch.setattr(botocore.endpoint, "time", SimpleNamespace(sleep=lambda _: None))
 
 
 @contextmanager
 def new_process(scene, retries=3):
     """Make a client of a scene's row that has had no answer yet, whose Meta says how often to repeat."""
-    with faultproxy.fault_proxy(scene.engine) as proxy:
-        client = faultproxy.through(proxy, scene.there, read_timeout=30)
+    with net.fault_proxy(scene.engine) as proxy:
+        client = net.through(proxy, scene.there, read_timeout=30)
         client.Meta.max_retry_attempts = retries
         if scene.in_table:
-            client.lock_model = faultproxy.through(proxy, scene.locks)
+            client.lock_model = net.through(proxy, scene.locks)
         yield client, proxy
 
 
@@ -49,9 +49,9 @@ def error_of(scene, write):
     return TransactWriteError if scene.in_table else ERRORS[write]
 
 
-def attempts(scene, proxy, write):
+def attempts(proxy, op):
     """Say of each attempt at a write whether it was applied."""
-    return [seen.applied for seen in proxy.of(scene.op(write.__name__))]
+    return [seen.applied for seen in proxy.of(op)]
 
 
 def by_caller(host, retries=0, **options):
@@ -65,9 +65,7 @@ def send(transaction):
         pass
 
 
-@pytest.mark.parametrize(
-    "fault", [faultproxy.throttle, faultproxy.server_error, faultproxy.drop_request]
-)
+@pytest.mark.parametrize("fault", [net.throttle, net.server_error, net.drop_request])
 @every_write
 def test_write_is_repeated_as_often_as_meta_says(any_scene, write, fault):
     op, error = any_scene.op(write.__name__), error_of(any_scene, write)
@@ -78,11 +76,11 @@ def test_write_is_repeated_as_often_as_meta_says(any_scene, write, fault):
             with pytest.raises(error) as raised:
                 write(client(any_scene.key))
             assert type(raised.value) is error
-            assert attempts(any_scene, proxy, write) == [False] * (retries + 1)
+            assert attempts(proxy, op) == [False] * (retries + 1)
         with new_process(any_scene, retries) as (client, proxy):
-            proxy.next(*[fault() for _ in range(retries)], op=op)
+            proxy.next(*[fault()] * retries, op=op)
             write(client(any_scene.key))
-            assert attempts(any_scene, proxy, write) == [False] * retries + [True]
+            assert attempts(proxy, op) == [False] * retries + [True]
         assert any_scene.gone if write is delete else any_scene.row.last == "mine"
 
 
@@ -98,7 +96,7 @@ def test_transaction_is_repeated_as_often_as_its_connection_says(row_scene):
                 transaction.update(client(f"{row_scene.key}-2"), [client.balance.add(1)])
 
         for retries in (0, 2):
-            faults = [faultproxy.throttle() for _ in range(retries)]
+            faults = [net.throttle() for _ in range(retries)]
             # and if it meets a lock on its way, whatever that says
             for met in (faults, [CONFLICT, CONFLICT]):
                 transact(retries, *met)
@@ -107,7 +105,7 @@ def test_transaction_is_repeated_as_often_as_its_connection_says(row_scene):
                 # by its token DynamoDB knows it again
                 assert all(seen.body == sent[0].body for seen in sent)
             with pytest.raises(TransactWriteError):
-                transact(retries, *faults, faultproxy.throttle())
+                transact(retries, *faults, net.throttle())
             assert not any(seen.applied for seen in proxy.of(TRANSACT))
 
 
@@ -125,48 +123,47 @@ def test_unreachable_endpoint_is_the_error_of_the_write(any_scene):
         send(transaction)
 
 
-@pytest.mark.parametrize("fault", [faultproxy.refuse("TransactionConflictException"), CONFLICT])
+@pytest.mark.parametrize("fault", [net.refuse("TransactionConflictException"), CONFLICT])
 @every_write
 def test_write_that_meets_a_lock_on_its_way_is_repeated_whatever_meta_says(any_scene, write, fault):
+    op = any_scene.op(write.__name__)
     with new_process(any_scene, retries=0) as (client, proxy):
-        proxy.next(fault, fault, op=any_scene.op(write.__name__))
+        proxy.next(fault, fault, op=op)
         write(client(any_scene.key))
-        assert attempts(any_scene, proxy, write) == [False, False, True]
+        assert attempts(proxy, op) == [False, False, True]
 
 
 def test_first_save_of_a_process_has_metas_patience_for_its_read_too(row_scene):
     with new_process(row_scene, retries=4) as (client, proxy):
-        proxy.next(*[faultproxy.drop_request() for _ in range(4)], op="GetItem")
-        proxy.next(*[faultproxy.throttle() for _ in range(4)], op="PutItem")
+        proxy.next(*[net.drop_request()] * 4, op="GetItem")
+        proxy.next(*[net.throttle()] * 4, op="PutItem")
         save(client(row_scene.key))
-        assert [seen.applied for seen in proxy.of("GetItem")] == [False] * 4 + [True]
-        assert attempts(row_scene, proxy, save) == [False] * 4 + [True]
+        for op in ("GetItem", "PutItem"):
+            assert attempts(proxy, op) == [False] * 4 + [True]
 
 
 @every_write
 def test_page_in_place_of_an_answer_is_no_answer(any_scene, write):
     with new_process(any_scene) as (client, proxy):
-        proxy.next(faultproxy.page(200), op=any_scene.op(write.__name__))
+        proxy.next(net.page(200), op=any_scene.op(write.__name__))
         with pytest.raises(error_of(any_scene, write), match="not DynamoDB's"):
             write(client(any_scene.key))
     assert any_scene.row.last is None
 
 
-@contextmanager
 def reads_for(seconds):
     """Set the timeout of reads, within that of the scene: undone after the scene has ended, it would put the scene's back."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_store, "READ_TIMEOUT", seconds)
-        yield
+    return patch.object(connection, "READ_TIMEOUT", seconds)
 
 
 @every_write
 def test_late_answer_is_waited_for_as_long_as_meta_says(any_scene, write):
+    op = any_scene.op(write.__name__)
     with reads_for(0.2), new_process(any_scene) as (client, proxy):
-        proxy.next(faultproxy.delay_answer(1.0), op="GetItem")
-        proxy.next(faultproxy.delay_answer(1.0), op=any_scene.op(write.__name__))
+        for each in ("GetItem", op):
+            proxy.next(net.delay_answer(1.0), op=each)
         write(client(any_scene.key))
-        assert attempts(any_scene, proxy, write) == [True]
+        assert attempts(proxy, op) == [True]
 
 
 def test_guarded_write_has_the_patience_of_its_lock(row_scene):
@@ -175,12 +172,10 @@ def test_guarded_write_has_the_patience_of_its_lock(row_scene):
         new_process(row_scene, retries=0) as (client, proxy),
         client.locked(row_scene.key) as row,
     ):
-        proxy.next(
-            faultproxy.throttle(), faultproxy.throttle(), faultproxy.delay_answer(5.0), op="PutItem"
-        )
+        proxy.next(net.throttle(), net.throttle(), net.delay_answer(5.0), op="PutItem")
         save(row)
         # it did not wait for the late one, and knew its own result again
-        assert attempts(row_scene, proxy, save)[:4] == [False, False, True, False]
+        assert attempts(proxy, "PutItem")[:4] == [False, False, True, False]
     assert row_scene.row.balance == 1
 
 
@@ -192,7 +187,7 @@ def test_request_of_who_listens_to_pynamodbs_signals_is_distinguished(row_scene)
         def write_another(_, **__):
             pre_dynamodb_send.disconnect(write_another)
             row_scene.taken()
-            proxy.next(faultproxy.drop_answer(), op="PutItem")
+            proxy.next(net.drop_answer(), op="PutItem")
             client(other).save()
 
         pre_dynamodb_send.connect(write_another)
@@ -203,10 +198,7 @@ def test_request_of_who_listens_to_pynamodbs_signals_is_distinguished(row_scene)
 
 def test_write_goes_by_the_models_own_connection(row_scene):
     senders = []
-
-    def note(sender, **_):
-        senders.append(sender)
-
+    note = lambda sender, **_: senders.append(sender)  # noqa: E731 - it is short
     with new_process(row_scene) as (client, _), pre_dynamodb_send.connected_to(note):
         for write in ERRORS:
             write(client(row_scene.key))

@@ -1,36 +1,42 @@
-"""Two clients of one row, one of which has a bad network. The fixtures are in row_scene_fixtures.py."""
+"""Two clients of one row, one of which has a bad network; and fixtures that make them."""
 
 from __future__ import annotations
 
+import itertools
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
+from row_tables import meta
+from scene import forget_holds, held
 
-from dev.faultproxy import FaultProxy, Late, Reply
+from dev.faultproxy import FaultProxy, fault_proxy, through
 from pynamodb_mutex import LockItem, RowLock, RowLockMixin
+from pynamodb_mutex._dynamodb import connection as _connection
 from pynamodb_mutex.groups import RowLocks
 from pynamodb_mutex.testing import Engine, expire
 
 TRANSACT = "TransactWriteItems"
+OPS = {"save": "PutItem", "update": "update", "delete": "DeleteItem"}
 
-
-class Account(RowLockMixin, Model):
-    """What the clients derive from."""
-
-    name = UnicodeAttribute(hash_key=True)
-    balance = NumberAttribute(default=0)
-    last = UnicodeAttribute(null=True)
+_serial = itertools.count(1)
 
 
 class OldAccount(Model):
-    """The same as a program has it that knows nothing of row locks."""
+    """A row as a program has it that knows nothing of row locks."""
 
     name = UnicodeAttribute(hash_key=True)
     balance = NumberAttribute(default=0)
     last = UnicodeAttribute(null=True)
+
+
+class Account(RowLockMixin, OldAccount):
+    """What the clients derive from."""
 
 
 @dataclass
@@ -57,13 +63,11 @@ class RowScene:
 
     def lock(self, **options: Any) -> RowLock[Account]:
         """Return a lock of the client with the bad network."""
-        return self.here.locked(self.key, **options)
+        return self.here.locked(self.key, **{"timeout": 20, **options})
 
     def locked(self, **options: Any) -> Account:
         """Take the lock for the client with the bad network; return the row."""
-        lock = self.lock(**options)
-        assert lock.acquire(timeout=20)
-        return lock.row
+        return held(self.lock(**options)).row
 
     def other(self, **options: Any) -> RowLock[Account]:
         """Return a lock of the other client."""
@@ -71,9 +75,7 @@ class RowScene:
 
     def taken(self, **options: Any) -> RowLock[Account]:
         """Take the lock for the other client."""
-        other = self.other(**options)
-        assert other.acquire()
-        return other
+        return held(self.other(**options))
 
     def force(self) -> bool:
         """Break the claim, by the other client."""
@@ -162,33 +164,30 @@ class Rows:
         self.keys = [f"{scene.key}-{name}" for name in "abc"]
         for key in self.keys:
             scene.old(key).save()
+        scene.proxy.start_anew()
 
     def locks(self, **options: Any) -> RowLocks[Account]:
         """The locks of all, by the client with the bad network."""
         return self.scene.here.locked_all(self.keys, **{"timeout": 20, **options})
 
-    def taken(self, place: int) -> Any:
+    def taken(self, place: int, **options: Any) -> RowLock[Account]:
         """Take one for the other client."""
-        other = self.scene.there.locked(self.keys[place], owner="other", timeout=20)
-        assert other.acquire()
-        return other
+        others = {"owner": "other", "timeout": 20}
+        return held(self.scene.there.locked(self.keys[place], **others | options))
 
     def force(self, place: int) -> None:
         """Break one."""
         assert self.scene.there.locked(self.keys[place]).force_release()
 
-    def forced_and_taken(self, place: int) -> Any:
+    def forced_and_taken(self, place: int) -> RowLock[Account]:
         """Break one, and take it for the other client."""
         self.force(place)
         return self.taken(place)
 
-    def stored(self) -> list[Account]:
-        """The rows as they stand."""
-        return [self.scene.there.get(key, consistent_read=True) for key in self.keys]
-
     @property
     def balances(self) -> list[int]:
-        return [row.balance for row in self.stored()]
+        """What stands in the rows."""
+        return [self.scene.there.get(key, consistent_read=True).balance for key in self.keys]
 
     def free(self) -> list[bool]:
         """Say which are free."""
@@ -210,9 +209,6 @@ def add_unread(rows: Rows, locked: Any, **options: bool) -> None:
             transaction.update(model(key), [model.balance.add(1)])
 
 
-OPS = {"save": "PutItem", "update": "update", "delete": "DeleteItem"}
-
-
 def save(row: Account, last: str = "mine", **options: Any) -> Any:
     """Add 1 to the balance as it was read, and save the row."""
     row.balance, row.last = row.balance + 1, last
@@ -225,7 +221,7 @@ def update(row: Account, last: str = "mine", **options: Any) -> Any:
     return row.update(actions, **options)
 
 
-def delete(row: Account, last: str = "", **options: Any) -> Any:
+def delete(row: Account, **options: Any) -> Any:
     """Delete the row."""
     return row.delete(**options)
 
@@ -234,17 +230,67 @@ every_write = pytest.mark.parametrize("write", [save, update, delete])
 save_or_update = pytest.mark.parametrize("write", [save, update])
 
 
-def assert_refused(reply: Reply) -> None:
-    """See that an answer is that of a condition that did not hold."""
-    assert reply.error in {"ConditionalCheckFailedException", "TransactionCanceledException"}
+@contextmanager
+def _scene(engine: Engine, *, in_table: bool) -> Iterator[RowScene]:
+    accounts = meta()
+
+    class Locks(LockItem):
+        class Meta:
+            table_name = f"locks-{uuid.uuid4().hex}"
+
+    class There(Account):
+        Meta = accounts
+        lock_model = Locks if in_table else None
+
+    class Old(OldAccount):
+        class Meta:
+            table_name = accounts.table_name
+
+    There.create_table(wait=True)
+    if in_table:
+        Locks.create_table()
+    with fault_proxy(engine) as proxy, pytest.MonkeyPatch.context() as patch:
+        # patient, for things may happen while it waits for an answer
+        patch.setattr(_connection, "READ_TIMEOUT", 30.0)
+        here = through(proxy, There, read_timeout=30)
+        if in_table:
+            here.lock_model = through(proxy, Locks, read_timeout=30)
+        Old("warm").save()
+        for client in (here, There):
+            with client.locked("warm") as row:
+                row.save()
+            row.save()
+        scene = RowScene(engine, proxy, here, There, Old, in_table, f"row-{next(_serial)}")
+        Old(scene.key).save()
+        proxy.start_anew()
+        yield scene
+        clients = (here, There)
+        forget_holds(*clients, *(c.lock_model for c in clients if c.lock_model is not None))
+        proxy.clear()
 
 
-def arrives_in_vain(scene: RowScene, kept: Late) -> None:
-    """Let a kept request reach the engine, and see that it changes nothing."""
-    before = scene.everything
-    reply = kept.apply()
-    # an engine that remembers a transaction says that it was applied before
-    assert reply.status == 200 or reply.error is not None
-    if scene.op("save") != TRANSACT:
-        assert_refused(reply)
-    assert scene.everything == before
+@pytest.fixture
+def row_scene(engine: Engine) -> Iterator[RowScene]:
+    """A row with its lock in it."""
+    with _scene(engine, in_table=False) as scene:
+        yield scene
+
+
+@pytest.fixture
+def table_scene(engine: Engine) -> Iterator[RowScene]:
+    """A row with its lock in a lock table."""
+    with _scene(engine, in_table=True) as scene:
+        yield scene
+
+
+@pytest.fixture(params=["row", "table"])
+def any_scene(request: pytest.FixtureRequest, engine: Engine) -> Iterator[RowScene]:
+    """A row with its lock in it, or in a lock table."""
+    with _scene(engine, in_table=request.param == "table") as scene:
+        yield scene
+
+
+@pytest.fixture
+def rows(any_scene: RowScene) -> Rows:
+    """Three rows, each with its lock in it or in a lock table."""
+    return Rows(any_scene)

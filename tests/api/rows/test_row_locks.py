@@ -1,4 +1,4 @@
-"""Row locks as their users see them: `locked`, the row it gives, and its lock."""
+"""Row locks as their users see them: `locked`, the row it gives, its lock; and several rows."""
 
 import copy
 import pickle
@@ -7,12 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from accounts import Account, Elsewhere, Ledger, balance, changed
+from group_scene import that
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
+from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
-from row_tables import stored
+from row_scene import TRANSACT, add_to_all, add_unread, save, update
+from row_tables import LOCKABLE, created, keyed, made, stored
+from scene import held
 from worker import Fork
 
+from dev.faultproxy import Fault, deny, drop_answer, no_date, server_error, through
 from pynamodb_mutex import (
     Loss,
     MutexAlreadyHeldError,
@@ -24,7 +30,7 @@ from pynamodb_mutex import (
     RowLockMixin,
 )
 from pynamodb_mutex._runtime.process import forget_everything
-from pynamodb_mutex.testing import expire
+from pynamodb_mutex.testing import FakeClock, expire
 
 
 def assert_refused(writes, error, match=None, **shown):
@@ -44,10 +50,6 @@ def update_and_unlock(row):
     row.update(actions=[type(row).balance.set(row.balance)], unlock=True)
 
 
-def release_by_hand(row):
-    row.row_lock.release()
-
-
 def single_writes(row):
     return [row.save, row.delete, lambda: changed(row)]
 
@@ -65,14 +67,13 @@ def batch(what, row):
 
 def every_way_to_write(row):
     """Return what a program may do with an instance, each as a call."""
+    actions = [type(row).balance.add(1)]
+    parts = [("save",), ("update", actions), ("delete",)]
     return [
         *single_writes(row),
         lambda: save_and_unlock(row),
-        lambda: transact("save", row),
-        lambda: transact("update", row, [type(row).balance.add(1)]),
-        lambda: transact("delete", row),
-        lambda: batch("save", row),
-        lambda: batch("delete", row),
+        *[lambda what=what, args=args: transact(what, row, *args) for what, *args in parts],
+        *[lambda what=what: batch(what, row) for what in ("save", "delete")],
     ]
 
 
@@ -80,11 +81,11 @@ def every_way_to_write(row):
 
 
 @pytest.mark.real
-def test_row_is_written_under_its_lock(model):
-    with model.locked("a") as row:
+def test_row_is_written_under_its_lock_and_never_again_once_that_is_lost(model):
+    lock = model.locked("a")
+    with pytest.raises(MutexLostError), lock as row:  # noqa: PT012 - the block is what is left
         assert type(row) is model
-        assert (row.name, row.balance) == ("a", 0)
-        assert row.row_lock.held
+        assert (row.name, row.balance, row.row_lock.held) == ("a", 0, True)
         row.balance += 1
         row.save()
         row.update(actions=[model.balance.add(2)])
@@ -93,15 +94,21 @@ def test_row_is_written_under_its_lock(model):
         row.refresh(consistent_read=True)
         assert row.balance == 3
         row.save()
-    assert not model.locked("a").locked()
-    with pytest.raises(MutexLostError), model.locked("a") as row:
-        assert model.locked("a").force_release()
+        if model is Account:
+            assert Elsewhere.locked("a").force_release()
+        else:
+            Ledger.lock_model(lock.key).delete(add_version_condition=False)
+        assert row.is_locked  # the release finds it
+    assert lock.loss is (Loss.FORCED if model is Account else Loss.DELETED)
     with model.locked("a") as next_holder:
         next_holder.balance = 4
         next_holder.save(unlock=True)
-    with pytest.raises(MutexLostError):
-        row.save()
+    assert not lock.locked()
+    row.balance = 7
+    writes = [*single_writes(row), lambda: save_and_unlock(row)]
+    assert_refused(writes, MutexLostError, loss=lock.loss, applied=False)
     assert balance(model) == 4
+    assert not row.is_locked
 
 
 def test_lock_and_row_cost_few_requests(model, sent):
@@ -132,20 +139,16 @@ def test_lock_and_row_cost_few_requests(model, sent):
         assert sent == ["GetItem", "UpdateItem", *read]
 
 
-@pytest.mark.parametrize("enter", [RowLock.__enter__, RowLock.acquire])
-def test_missing_row_is_not_made(accounts, ledger, enter):
-    lock = Account.locked("missing")
-    with pytest.raises(Account.DoesNotExist, match="missing"):
-        enter(lock)
-    assert not lock.held
-    assert stored(Account("missing")) == {}
-    Account("missing").save()
+def test_missing_row_is_not_made(model):
+    lock = model.locked("missing")
+    # only reading shows that a row is missing whose lock is in a lock table
+    for enter in (RowLock.__enter__, RowLock.acquire)[: 2 if model is Account else 1]:
+        with pytest.raises(model.DoesNotExist, match="missing"):
+            enter(lock)
+        assert (lock.held, lock.locked()) == (False, False)
+        assert stored(model("missing")) == {}
+    model("missing").save()
     assert lock.acquire(timeout=0)
-    lock = Ledger.locked("missing")
-    with pytest.raises(Ledger.DoesNotExist, match="missing"), lock:
-        pass
-    assert not lock.locked()
-    assert stored(Ledger("missing")) == {}
 
 
 # -- the row and its lock -----------------------------------------------------------------------
@@ -165,8 +168,7 @@ def test_lock_shows_the_claim_in_the_row(accounts):
         with pytest.raises(MutexError, match="write to the row"):
             lock.save_data(1)
     token = lock.fencing_token
-    dead = Elsewhere.locked("a", owner="dead", auto_renew=False)
-    assert dead.acquire()
+    dead = held(Elsewhere.locked("a", owner="dead", auto_renew=False))
     expire("a", Account)
     with lock:
         assert (lock.abandoned, lock.abandoned_by) == (True, "dead")
@@ -233,7 +235,9 @@ def test_row_is_not_locked_any_more_when_its_lock_was_released(model):
                 assert row.is_locked
 
 
-@pytest.mark.parametrize("release", [save_and_unlock, update_and_unlock, release_by_hand])
+@pytest.mark.parametrize(
+    "release", [save_and_unlock, update_and_unlock, lambda row: row.row_lock.release()]
+)
 def test_row_released_inside_its_block_is_not_written_there(model, release):
     with model.locked("a") as row:
         row.balance = 5
@@ -248,9 +252,7 @@ def test_row_released_inside_its_block_is_not_written_there(model, release):
     # afterwards it is an ordinary instance again, whose last write wins
     row.save()
     assert balance(model) == 5
-    lock = model.locked("a")
-    assert lock.acquire()
-    row = lock.row
+    row = held(model.locked("a")).row
     release(row)
     # where there is no block it is one at once
     row.balance = 3
@@ -297,28 +299,8 @@ def test_reentrant_lock_gives_the_same_row_until_each_block_has_ended(model):
     outer.save()
 
 
-def test_lost_row_is_never_saved_again(model):
-    lock = model.locked("a")
-    with pytest.raises(MutexLostError), lock as row:  # noqa: PT012 - the block is what is left
-        if model is Account:
-            assert Elsewhere.locked("a").force_release()
-        else:
-            Ledger.lock_model(lock.key).delete(add_version_condition=False)
-        assert row.is_locked  # the release finds it
-    assert lock.loss is (Loss.FORCED if model is Account else Loss.DELETED)
-    with model.locked("a") as next_holder:
-        next_holder.balance = 1
-        next_holder.save()
-    row.balance = 7
-    writes = [*single_writes(row), lambda: save_and_unlock(row)]
-    assert_refused(writes, MutexLostError, loss=lock.loss, applied=False)
-    assert balance(model) == 1
-    assert not row.is_locked
-
-
 def test_row_whose_lease_ended_is_not_saved(accounts):
-    lock = Account.locked("a", auto_renew=False)
-    assert lock.acquire()
+    lock = held(Account.locked("a", auto_renew=False))
     row = lock.row
     time.sleep(31)
     with pytest.raises(MutexLostError) as caught:
@@ -411,3 +393,193 @@ def test_each_thread_gets_the_row_as_the_one_before_left_it(model):
         list(pool.map(add, range(10)))
     assert balance(model) == 10
     assert tokens == sorted(set(tokens))
+
+
+# -- several rows -------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_rows_are_locked_read_written_and_unlocked_in_one_request_each(rows):
+    with rows.locks() as locked:
+        add_unread(rows, locked)
+    assert rows.scene.proxy.kinds() == [TRANSACT, TRANSACT]
+    with rows.locks() as locked:
+        assert [row.name for row in locked] == rows.keys
+        assert len(locked) == 3
+        add_to_all(locked)
+    assert rows.scene.proxy.kinds()[2:] == [TRANSACT, "BatchGetItem", TRANSACT]
+    with rows.locks():
+        assert not any(rows.free())
+    assert rows.scene.proxy.kinds()[5:] == [TRANSACT, TRANSACT]
+    assert rows.balances == [2, 2, 2]
+    assert all(rows.free())
+
+
+def test_transaction_that_does_not_unlock_is_followed_by_others(rows):
+    with rows.locks() as locked:
+        add_to_all(locked, unlock=False)
+        assert not any(rows.free())
+        update(locked[0])
+        add_to_all(locked)
+        assert all(rows.free())
+    assert rows.balances == [3, 2, 2]
+
+
+def test_rows_of_the_transaction_may_be_saved_updated_and_deleted(rows):
+    plain = rows.scene.old(f"{rows.scene.key}-plain")
+    locks = rows.locks()
+    with locks as locked:
+        first, second, third = locked
+        with locks.transaction() as transaction:
+            first.balance = 10
+            transaction.save(first)
+            transaction.update(second, [type(second).balance.add(5)])
+            transaction.delete(third)
+            # and those of models without locks
+            transaction.save(plain)
+        assert not locks.held
+        assert not locks.lost
+    found = list(rows.scene.there.batch_get(rows.keys, consistent_read=True))
+    assert sorted(row.balance for row in found) == [5, 10]
+    assert type(plain).count(plain.name) == 1
+
+
+def test_missing_row_locks_nothing(rows):
+    scene = rows.scene
+    scene.old(rows.keys[1]).delete()
+    locks = rows.locks()
+    missing = pytest.raises(scene.here.DoesNotExist)
+    with missing, locks as locked:
+        # only reading shows that a row is missing whose lock is in a lock table
+        assert scene.in_table
+        with pytest.raises(scene.here.DoesNotExist):
+            print(locked[0])
+        assert locks.held
+        locked[1].refresh()
+    assert rows.free() == [True] * 3
+    assert scene.there.count(rows.keys[1]) == 0
+    assert not locks.held
+
+
+def test_dead_holder_of_one_is_taken_over(rows):
+    other = rows.taken(1, lease=0.5, auto_renew=False)
+    with rows.locks() as locked:
+        add_to_all(locked)
+    with pytest.raises(MutexLostError):
+        update(other.row)
+    assert rows.balances == [1, 1, 1]
+
+
+def test_call_that_cannot_work_is_refused(rows):
+    here, (first, second, _) = rows.scene.here, rows.keys
+    for error, message, calls in (
+        (ValueError, "once at a time", ([first, second, first], [first, here.locked(first)])),
+        # one key would be several: its letters
+        (TypeError, r"locked_all takes several keys, .* not ", (first, b"a", 7, None)),
+        (ValueError, "1 to 100", ([], [str(n) for n in range(101)])),
+    ):
+        for wrong in calls:
+            with pytest.raises(error, match=message):
+                here.locked_all(wrong)
+    assert rows.scene.proxy.kinds() == []
+
+
+@pytest.mark.real("simulated", "local")
+def test_rows_of_several_models_are_locked_and_written_together(rows):
+    here, key = rows.scene.here, rows.keys[0]
+    attributes = keyed(UnicodeAttribute, NumberAttribute)() | {"total": NumberAttribute(default=0)}
+    books = through(rows.scene.proxy, created(made(attributes, LOCKABLE)))
+    books("books", 2024).save()
+    both = [key, books.locked("books", 2024)]
+    with books.locked("books", 2024):
+        assert here.locked_all(both).acquire(blocking=False) is False
+    assert rows.free() == [True] * 3
+    with here.locked_all(both) as locked:
+        account, page = locked
+        assert (type(account), type(page)) == (here, books)
+        assert books.locked("books", 2024).acquire(blocking=False) is False
+        with locked.transaction() as transaction:
+            transaction.update(account, [here.balance.add(-3)])
+            transaction.update(page, [books.total.add(3)])
+    assert rows.balances == [-3, 0, 0]
+    assert books.get("books", 2024, consistent_read=True).total == 3
+    assert rows.free()[0]
+    with books.locked_all([("books", 2024)], timeout=0):
+        pass
+
+
+def test_locks_taken_in_opposite_orders_neither_block_nor_lose_an_update(rows):
+    here, there, times = rows.scene.here, rows.scene.there, 6
+    first, second, third = rows.keys
+
+    def work(model, *keys):
+        for n in range(times):
+            with model.locked_all(keys, timeout=60, poll=(0.01, 0.1)) as locked:
+                if n % 2:
+                    add_to_all(locked)
+                else:
+                    for row in locked:
+                        save(row, unlock=n == 2)
+
+    working = [(here, first, second), (there, second, first), (there, third, second, first)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda arguments: work(*arguments), working))
+    assert rows.balances == [3 * times, 3 * times, times]
+    assert all(rows.free())
+
+
+def test_locking_that_fails_is_disowned_unless_it_was_surely_not_applied(rows):
+    proxy, locks = rows.scene.proxy, rows.locks()
+    proxy.next(deny(), op=TRANSACT)
+    with pytest.raises(TransactWriteError):
+        locks.acquire()
+    assert proxy.kinds() == [TRANSACT]
+    # it is not held either if it cannot be disowned
+    proxy.always(drop_answer(), op=TRANSACT)
+    proxy.always(server_error(), op="disown")
+    with pytest.raises(TransactWriteError):
+        locks.acquire(timeout=1)
+    assert not locks.held
+    assert len(proxy.of("disown")) == 3
+
+
+def test_without_a_date_a_dead_holder_is_watched_for_its_lease(rows):
+    dead = rows.taken(1, lease=0.5, auto_renew=False)
+    rows.scene.proxy.always(no_date())
+    # what it knew of server time goes with its stores
+    forget_everything()
+    locks = rows.locks(poll=(0.1, 0.2))
+    assert locks.acquire(timeout=30)
+    assert locks._current("the second").claims[1].own.version > dead.fencing_token
+    locks.release()
+
+
+@pytest.mark.usefixtures("engine")  # before the clock, which stands still in its world
+def test_client_whose_clock_stood_still_gets_claims_that_are_long_enough(fake_clock, accounts):
+    accounts("b").save()
+    with accounts.locked("a"):
+        pass
+    # the clock stands, its knowledge of server time with it: the claims come out short
+    time.sleep(12)
+    fake_clock.advance(0.001)
+    locks = accounts.locked_all(["a", "b"], lease=20)
+    assert locks.acquire(blocking=False)
+    assert locks.remaining > 10
+    locks.release()
+
+
+def test_claims_that_came_too_late_are_not_held(rows):
+    with FakeClock() as clock:
+
+        def answer_late(exchange):
+            reply = exchange.apply("late answer")
+            clock.advance(3)
+            exchange.answer(reply)
+
+        locks = rows.locks(lease=2)
+        rows.scene.proxy.next(Fault("late answer", answer_late), op=TRANSACT)
+        rows.scene.proxy.always(deny(), when=that("renew"))
+        assert not locks.acquire(blocking=False)
+        assert not locks.held
+    rows.scene.proxy.wait(3, "disown")
+    assert all(rows.free())

@@ -12,19 +12,10 @@ from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite
 from row_scene import TRANSACT, delete, every_write, save, save_or_update, update
-from scene import lost_in_two_ways
+from scene import held, lost_in_two_ways
 
-from dev.faultproxy import (
-    Fault,
-    after,
-    deny,
-    drop_answer,
-    drop_request,
-    fault_proxy,
-    refuse,
-    throttle,
-    through,
-)
+from dev import faultproxy as net
+from dev.faultproxy import after, deny, drop_answer, drop_request
 from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError, RowLockedError
 
 
@@ -42,29 +33,26 @@ def transact(row, *writes):
 
 
 def in_transaction(row, write):
+    arguments = []
     if write is save:
         row.balance, row.last = row.balance + 1, "mine"
-        transact(row, lambda t: t.save(row))
     elif write is update:
-        actions = [type(row).balance.add(1), type(row).last.set("mine")]
-        transact(row, lambda t: t.update(row, actions))
-    else:
-        transact(row, lambda t: t.delete(row))
+        arguments = [[type(row).balance.add(1), type(row).last.set("mine")]]
+    transact(row, lambda t: getattr(t, write.__name__)(row, *arguments))
 
 
 def alone(row, write):
     write(row)
 
 
-def assert_locked(any_scene, write):
+def assert_locked(any_scene, write, *args):
     """See that a write is refused because another holds the row, and that nothing changes."""
-    before = any_scene.everything
-    with pytest.raises(RowLockedError) as raised:
-        write()
+    before, ends = any_scene.everything, float(any_scene.claim["expires_at"]["N"])
+    key = any_scene.lock().key
+    with pytest.raises(RowLockedError, match=f"{key}.*held by 'other' until") as raised:
+        write(*args)
     error = raised.value
-    key, ends = any_scene.lock().key, float(any_scene.claim["expires_at"]["N"])
     assert (error.applied, error.owner, error.key, error.expires_at) == (False, "other", key, ends)
-    assert all(part in str(error) for part in (key, "held by 'other' until"))
     assert any_scene.everything == before
 
 
@@ -78,17 +66,15 @@ def test_write_is_refused_while_another_holds_the_row(any_scene):
         any_scene.old(key).save()
         other = any_scene.taken()
         for row in (here(key), any_scene.row):
-            assert_locked(any_scene, lambda row=row, way=way, write=write: way(row, write))
+            assert_locked(any_scene, way, row, write)
         update(other.row, "other", unlock=True)
         way(any_scene.row, write)
         assert any_scene.gone if write is delete else any_scene.row.balance == 2
     # one locked row refuses a whole transaction
     any_scene.old(key).save()
     any_scene.taken()
-    free, held = here(f"{key}-free", balance=5), here(key)
-    assert_locked(
-        any_scene, lambda: transact(free, lambda t: t.save(free), lambda t: t.delete(held))
-    )
+    free, taken = here(f"{key}-free", balance=5), here(key)
+    assert_locked(any_scene, transact, free, lambda t: t.save(free), lambda t: t.delete(taken))
     assert here.count(free.name) == 0
 
 
@@ -104,11 +90,7 @@ def test_write_that_cannot_be_is_not_sent(any_scene):
 
 
 def throttled(then):
-    def take_and_refuse(exchange):
-        then()
-        throttle().meet(exchange)
-
-    return Fault("throttle", take_and_refuse)
+    return net.Fault("throttle", lambda exchange: (then(), net.throttle().meet(exchange)))
 
 
 @every_write
@@ -140,8 +122,7 @@ def test_refused_after_a_lost_answer(row_scene, write, lose):
 @every_write
 @pytest.mark.parametrize("late", [save, update, delete])
 def test_dead_holder_stops_nobody_and_is_stopped_itself(any_scene, way, write, late):
-    dead = any_scene.other(auto_renew=False)
-    assert dead.acquire()
+    dead = any_scene.taken(auto_renew=False)
     any_scene.expire()
     way(any_scene.here(any_scene.key), write)
     before = any_scene.everything
@@ -157,8 +138,7 @@ def test_dead_holder_stops_nobody_and_is_stopped_itself(any_scene, way, write, l
 
 
 def test_claim_that_ends_just_now_is_waited_for_no_longer_than_server_time_needs(row_scene):
-    dead = row_scene.other(auto_renew=False, lease=0.5)
-    assert dead.acquire()
+    row_scene.taken(auto_renew=False, lease=0.5)
     began = time.monotonic()
     while row_scene.row.last is None:
         time.sleep(0.02)
@@ -182,7 +162,6 @@ def advisory(any_scene):
 @every_write
 def test_lock_that_is_not_enforced_stops_no_write(any_scene, advisory, write):
     other = any_scene.taken()
-    version = other.fencing_token
     write(advisory(any_scene.key))
     assert any_scene.gone if write is delete else any_scene.row.balance == 1
     if not any_scene.in_table and write is not update:
@@ -190,9 +169,9 @@ def test_lock_that_is_not_enforced_stops_no_write(any_scene, advisory, write):
         with pytest.raises(MutexLostError) as raised:
             save(other.row, "late")
         assert raised.value.applied is False
-        assert write is delete or any_scene.version > version
+        assert write is delete or any_scene.version > other.fencing_token
         return
-    assert any_scene.version >= version
+    assert any_scene.version >= other.fencing_token
     if write is update:
         # it leaves the claim alone
         update(other.row, "other")
@@ -202,9 +181,7 @@ def test_lock_that_is_not_enforced_stops_no_write(any_scene, advisory, write):
 
 @every_write
 def test_guarded_writes_need_the_claim_also_if_it_is_not_enforced(any_scene, advisory, write):
-    lock = advisory.locked(any_scene.key)
-    assert lock.acquire()
-    row = lock.row
+    row = held(advisory.locked(any_scene.key)).row
     any_scene.forced_and_taken()
     with pytest.raises(MutexLostError):
         write(row)
@@ -293,34 +270,27 @@ def test_token_grows_over_old_code_that_writes_over_a_locked_row(row_scene):
     assert row_scene.taken().fencing_token > row.row_lock.fencing_token
 
 
-def do_something(scene, chance):
-    """Do what may happen to a row, but for its deletion; return what it was."""
-    model = chance.choice([scene.here, scene.there])
-    (what,) = chance.choices(["lock", "force", alone, in_transaction], weights=[8, 1, 2, 2])
-    writes = chance.choices([save, update], k=chance.randrange(3))
-    if what == "force":
-        model.locked(scene.key).force_release()
-        return what
-    if not scene.is_free:
-        scene.expire()
-    if what == "lock":
-        lock = model.locked(scene.key, timeout=20, auto_renew=False, poll=(0.01, 0.02))
-        assert lock.acquire()
-        for number, write in enumerate(writes, 1):
-            write(lock.row, unlock=number == len(writes) and chance.random() < 0.5)
-    else:
-        for write in writes:
-            what(model(scene.key), write)
-    return what, writes
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_tokens_never_fall(row_scene, seed):
-    chance = random.Random(seed)
-    seen, history = 0, []
+    """Whatever happens to the row, but for its deletion."""
+    chance, seen, history, key = random.Random(seed), 0, [], row_scene.key
     for _ in range(25):
         holder = row_scene.claim.get("token")
-        history.append(do_something(row_scene, chance))
+        model = chance.choice([row_scene.here, row_scene.there])
+        (what,) = chance.choices(["lock", "force", alone, in_transaction], weights=[8, 1, 2, 2])
+        writes = chance.choices([save, update], k=chance.randrange(3))
+        history.append((what, writes))
+        if what == "force":
+            model.locked(key).force_release()
+        elif not row_scene.is_free:
+            row_scene.expire()
+        if what == "lock":
+            row = held(model.locked(key, timeout=20, auto_renew=False, poll=(0.01, 0.02))).row
+            for number, write in enumerate(writes, 1):
+                write(row, unlock=number == len(writes) and chance.random() < 0.5)
+        elif what != "force":
+            for write in writes:
+                what(model(key), write)
         claim = row_scene.claim
         version = int(claim.get("version", {"N": "0"})["N"])
         assert version >= seen, history
@@ -371,8 +341,8 @@ def test_save_that_another_outran_in_the_same_place_is_not_its_own(row_scene):
 def test_client_that_knows_no_server_time_yet_learns_that_a_claim_is_dead(row_scene):
     row_scene.taken(auto_renew=False)
     row_scene.expire()
-    with fault_proxy(row_scene.engine) as proxy:
-        fresh = through(proxy, row_scene.there)
+    with net.fault_proxy(row_scene.engine) as proxy:
+        fresh = net.through(proxy, row_scene.there)
         row = fresh(row_scene.key)
         # a save would read the row first
         transact(row, lambda t: t.update(row, [fresh.balance.set(7)]))
@@ -384,7 +354,7 @@ def test_client_that_knows_no_server_time_yet_learns_that_a_claim_is_dead(row_sc
 
 def test_conflict_next_to_a_refusal_shows_nothing_yet(row_scene):
     reasons = [{"Code": "ConditionalCheckFailed"}, {"Code": "TransactionConflict"}]
-    fault = refuse("TransactionCanceledException", CancellationReasons=reasons)
+    fault = net.refuse("TransactionCanceledException", CancellationReasons=reasons)
     with row_scene.lock() as row:
         row_scene.proxy.next(fault, op=TRANSACT)
         with row.row_lock.transaction() as transaction:

@@ -160,7 +160,7 @@ def test_records_of_failing_requests_and_of_claims_too_short_or_too_long_are_har
         spiteful.proxy.next(after(lambda: clock.advance(31)), op="acquire")
         spiteful.proxy.next(DENIED, op="renew")
         assert not spiteful.mutex(owner=OWNER).acquire(blocking=False)
-        spiteful.force()
+        spiteful.there.force_release(spiteful.key)
         assert spiteful.mutex(owner=OWNER, max_hold=0.001).acquire()
         clock.advance(11)
         said.wait("is held for")

@@ -26,9 +26,15 @@ pytestmark = pytest.mark.usefixtures("silence")
 
 def test_key_that_dynamodb_would_not_take_is_refused():
     for key, message in (
-        *(("", "1 to 2048 bytes"), ("k" * 2049, "2049"), ("é" * 1025, "2050")),
-        *(("🔒" * 513, "2052"), ("a\ud800b", "UTF-8"), (b"a", "not bytes")),
-        *((None, "not NoneType"), (7, "not int"), (["a"], "not list")),
+        ("", "1 to 2048 bytes"),
+        ("k" * 2049, "2049"),
+        ("é" * 1025, "2050"),
+        ("🔒" * 513, "2052"),
+        ("a\ud800b", "UTF-8"),
+        (b"a", "not bytes"),
+        (None, "not NoneType"),
+        (7, "not int"),
+        (["a"], "not list"),
     ):
         for call in (Mutex.for_key, LockItem.force_release):
             with pytest.raises(InvalidKeyError, match=message) as caught:

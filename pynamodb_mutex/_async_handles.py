@@ -13,7 +13,8 @@ from pynamodb_mutex._handles import Handle, ThreadHandle, note_not_released
 from pynamodb_mutex._operations.options import made
 from pynamodb_mutex._runtime.callers import caller, take_last, this_caller
 from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_in_task import run
+from pynamodb_mutex._runtime.run_in_task import leave_to_worker, run
+from pynamodb_mutex._runtime.run_on_thread import run as run_on_thread
 from pynamodb_mutex.exceptions import MutexLostError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         """Release the lock: see `~pynamodb_mutex.Mutex.release`. If it is cancelled, the lock is released first."""
         if self._holders:
             take_last(self._holders).end()
-        await self._run(self._lock._releasing(self._lock._current("release")))
+        await self._end(self._lock._releasing(self._lock._current("release")))
 
     async def renew(self, lease: float | None = None) -> None:
         """Renew now: see `~pynamodb_mutex.Mutex.renew`."""
@@ -130,6 +131,21 @@ class AsyncHandle(Handle[Any], Generic[L]):
         self._loop = asyncio.get_running_loop()
         return await run(current_process(), operation, undo)
 
+    async def _end(self, operation: Operation[None]) -> None:
+        """Run a release; without an event loop on a worker, and soon.
+
+        A second Ctrl-C, while the first one cancels the tasks, ends the loop. Python then closes the coroutines of tasks
+        that hold locks: ``async with`` and ``finally`` are left, and can wait for nothing. The lock would be renewed for as
+        long as the process lives.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            process = current_process()
+            leave_to_worker(process, functools.partial(run_on_thread, process, operation))
+        else:
+            await self._run(operation)
+
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -148,7 +164,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         held = self._lock._leave_block()
         if held is not None:
             try:
-                await self._run(self._lock._releasing(held))
+                await self._end(self._lock._releasing(held))
             except Exception as failure:
                 if left_by is None:
                     raise

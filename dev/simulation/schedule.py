@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dev.simulation.table import Tables
-    from pynamodb_mutex._operations.held import HeldClaim
 
 QUIET = 900.0
 """Seconds after the last fault within which everybody must have got on, and nothing be left."""
@@ -210,7 +209,6 @@ class Schedule:
         self._numbers = itertools.count(1)
         self._names = itertools.count()
         self._tickets: list[str] = []
-        self._never_released: set[HeldClaim] = set()
         self._reported: dict[str, bool | None] = {}
         size = self.size = Size.at_random(random.Random(seed)) if size is None else size
         self._keys = [f"k{number}" for number in range(size.keys)]
@@ -336,14 +334,8 @@ class Schedule:
                 "queues": [
                     (key, queue.holder, queue.turns, queue.watchers)
                     for (_, key), queue in process.queues.items()
-                    if queue.turns or queue.watchers or queue.holder not in self._never_released
                 ],
-                "holders": [
-                    claim
-                    for claims in process._holders.values()
-                    for claim in claims
-                    if claim not in self._never_released
-                ],
+                "holders": [claim for claims in process._holders.values() for claim in claims],
                 "renewals": [] if process.schedule.is_empty else [process.schedule._due],
             }
             for what, kept in left.items():
@@ -409,17 +401,12 @@ class Client:
                 mutex = AsyncMutex.for_key(self._key(), model=Lock, **options)
                 if not await mutex.acquire():
                     continue
-                claim = mutex._lock._latest
                 try:
                     await asyncio.sleep(self._rng.random() * 3)
                     if self._rng.random() < 0.5:
                         number = self._number()
                         with self._reporting(number):
                             await mutex.save_data(number)
-                except GeneratorExit:
-                    # A second Ctrl-C, while the first one ended the event loop: what follows does not run.
-                    self._schedule._never_released.add(claim)
-                    raise
                 finally:
                     await mutex.release()
 

@@ -146,7 +146,7 @@ async def _result(
         cancelled = await _after(process, events) or cancelled
     except GeneratorExit:
         if undo is not None:
-            _leave_to_worker(process, partial(run_on_thread, process, undo(result)))
+            leave_to_worker(process, partial(run_on_thread, process, undo(result)))
         raise
     if cancelled is None:
         return result
@@ -193,12 +193,12 @@ def _abandon(
             run_on_thread(process, undo(result))
 
     if under_way is None:
-        _leave_to_worker(process, end)
+        leave_to_worker(process, end)
     else:
-        under_way.add_done_callback(lambda _: _leave_to_worker(process, end))
+        under_way.add_done_callback(lambda _: leave_to_worker(process, end))
 
 
-def _leave_to_worker(process: Process, call: Callable[[], object]) -> None:
+def leave_to_worker(process: Process, call: Callable[[], object]) -> None:
     """Let a worker make a call for an abandoned task, unless it was one of the parent's, which goes on there."""
     if not process.inherited:
         process.task_workers.post(call)

@@ -58,6 +58,8 @@ FOUND = {
          denied=0.004502464790316282, nonsense=0.026298656080307327, partial=0.011232054700073175)),
     "task whose loop is ended before it can release":
         (50012782, size("row", 1, 5, sections=3, seconds=20.0)),
+    "task whose loop is ended while it holds a lock that is renewed":
+        (700001810, size("rows", 2, 3, sections=5, keys=2, seconds=20.0)),
     "line whose row was deleted while somebody stood in it":
         (5239, size("fair", 8, 3, sections=5,
          lost_request=0.03678608075209139, duplicated=0.009853870511889068,

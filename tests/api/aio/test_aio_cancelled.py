@@ -218,6 +218,37 @@ async def test_claim_that_cannot_be_released_does_not_hide_the_cancellation(scen
     assert left_behind(scene) == []
 
 
+@pytest.mark.parametrize("left_by", ["async with", "finally"])
+def test_lock_of_a_task_whose_loop_was_closed_is_released(table, left_by):
+    """As after a second Ctrl-C: Python closes the coroutine, which can wait for nothing any more."""
+    mutex = AsyncMutex.for_key("a")
+
+    async def hold():
+        if left_by == "async with":
+            async with mutex:
+                await asyncio.sleep(math.inf)
+        await mutex.acquire()
+        try:
+            await asyncio.sleep(math.inf)
+        finally:
+            await mutex.release()
+
+    async def until_held():
+        while not mutex.held:
+            await asyncio.sleep(0.01)
+
+    loop = asyncio.new_event_loop()
+    holding = hold()
+    loop.create_task(holding)
+    loop.run_until_complete(until_held())
+    loop.close()
+    holding.close()
+    time.sleep(1)  # a worker releases it
+    assert not mutex.held
+    assert not table.get("a").is_held
+    assert current_process().schedule.is_empty
+
+
 def test_sleeper_of_a_closed_loop_is_woken_in_vain():
     async def main():
         return TaskSleeper()

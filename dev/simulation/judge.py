@@ -191,14 +191,17 @@ class Judge:
     ) -> None:
         """Check the order of arrival: that of the joins, as DynamoDB applied them."""
         before, after = _line_of(old), _line_of(new)
+        exchange = self._world.network.applying
+        assert exchange is not None
         if len(set(after)) < len(after):
             self.fail(f"order: a waiter stands twice in line for {place}: {after}")
         for entry in after:
             if entry not in before:
                 self._waiters.setdefault(entry, process)
                 self._joined[entry] = self._world.now
-        exchange = self._world.network.applying
-        assert exchange is not None
+                if self._interrupted.get(process, -math.inf) >= exchange.sent:
+                    # Ctrl-C while the join was under way: the request that leaves the line may have come before it
+                    self._doubtful.add(entry)
         late = self._world.now - exchange.sent
         is_acquired = new.get("token") != old.get("token") and "expires_at" in new
         is_fair = "waiting" in repr(exchange.kwargs.get("ExpressionAttributeNames", {}))

@@ -188,11 +188,14 @@ class WaitingLine:
         known = self._claim
         if known is not None and _dated(claim) != _dated(known):
             self._changed_after = self._looked_at
+        # Whoever has not seen the row for long does not know who stood first meanwhile: A stands first, leaves, and joins
+        # again behind B, which takes the lock. Then A stands first again, and has not been passed over.
+        has_seen_all = received - self._looked_at < PATIENCE
         self._looked_at = received
         if known is None or claim.token != known.token or claim.expires_at is None:
             self._holder_since = received
         first = claim.waiting[0] if claim.waiting else None
-        if first is None or first != self._first:
+        if first is None or first != self._first or not has_seen_all:
             self._first, self._first_since, self._first_token = first, received, claim.token
         elif claim.token is not None and claim.token.startswith(FORCED_MARK):
             self._first_token = claim.token  # nobody has taken the lock

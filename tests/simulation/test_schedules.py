@@ -81,6 +81,12 @@ FOUND = {
     "waiter that holds one key until another is handed over to it, and no renewal loop runs":
         (500011867, size("any", 1, 2, threads=3, sections=2, keys=2, seconds=200.0, lost_request=0.08596373945012187,
          lost_answer=0.015369118166959718, late=0.18944478950229893, failed_after=0.19743118212855418)),
+    "waiter that did not see who stood first for long":
+        (500029201, size("semaphore several row fair rows one attached none", 5, sections=2,
+         lost_request=0.1690647775639891, lost_answer=0.13788681240303255, late=0.17958494551800352, duplicated=0.07935440410509903, failed_before=0.09114626722780927, throttled=0.09552031920377109, denied=0.006500947441466512, nonsense=0.1691565402483024, undated=0.059792576401592815, partial=0.13425875279536767)),
+    "waiter that was interrupted while its join was under way":
+        (600020871, size("rows attached order any several row none fair in_child one semaphore", 8, 5, sections=6, seconds=200.0,
+         duplicated=0.033461063622827386, failed_after=0.017359688168366395, throttled=0.009820878439856918)),
     "waiter behind a dead one, with a request that hangs":
         (1001248, size("fair", 8, 1, threads=2, sections=4, keys=4, rows=2, seconds=200.0,
          lost_answer=0.15651273120098017, late=0.15532755085063094, failed_before=0.03596537437936516,

@@ -239,10 +239,11 @@ def test_lock_of_a_task_whose_loop_was_closed_is_released(table, left_by):
 
     loop = asyncio.new_event_loop()
     holding = hold()
-    loop.create_task(holding)
+    task = loop.create_task(holding)
     loop.run_until_complete(until_held())
     loop.close()
     holding.close()
+    assert not task.done()
     time.sleep(1)  # a worker releases it
     assert not mutex.held
     assert not table.get("a").is_held

@@ -126,7 +126,8 @@ def test_region_and_credentials_that_come_later_are_used(bare, embedded_engine):
     bare.setenv("AWS_ACCESS_KEY_ID", "now")
     bare.setenv("AWS_SECRET_ACCESS_KEY", "there")
     model.create_table()
-    assert mutex.acquire()
+    with mutex:
+        assert mutex.held
 
 
 @pytest.fixture

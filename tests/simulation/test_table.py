@@ -26,7 +26,7 @@ ITEM = {
 }
 VALUES = {
     "n": n("1.50"), "text1": s("1"), "text1_5": s("1.5"), "text2": s("2"),
-    "empty": s(""), "nan": n("x"), "true": {"BOOL": True}, "list": {"L": []}, "map": {"M": {"xx": n("3.0")}},
+    "empty": s(""), "true": {"BOOL": True}, "list": {"L": []}, "map": {"M": {"xx": n("3.0")}},
     "by": {"B": b"by"}, "te_b": {"B": b"te"}, "c_b": {"B": b"c"}, "ns": {"NS": ["2.0", "1"]},
     "mm": {"M": {"ll": {"L": [s("in")]}, "xx": n("1.00")}}, "large": s("x" * LARGEST),
     **{f"set_{text}": {"SS": [*text]} for text in ("x", "yx", "zx", "zyo")},

@@ -36,7 +36,9 @@ def faults(seed):
         net.server_error(),
         net.throttle(),
     ]
-    several += [net.duplicate(), net.duplicate("second"), later, later, later, net.delay(LEASE / 2)]
+    # Not the answer to the second of two copies: another may lock the row between an unlocking write and its copy, and the
+    # refusal of the copy then looks like that of a write which came too late.
+    several += [net.duplicate(), later, later, later, net.delay(LEASE / 2)]
 
     def meet(exchange):
         fault = chance.choice(several) if chance.random() < 1 / 8 else net.pass_on()

@@ -13,7 +13,16 @@ from lock_items import Elsewhere, Wire
 from pynamodb.exceptions import UpdateError
 from scene import held
 
-from dev.faultproxy import DYNAMODBS, Reply, after, answer_with, drop_answer, drop_request, late
+from dev.faultproxy import (
+    DYNAMODBS,
+    Reply,
+    after,
+    answer_with,
+    drop_answer,
+    drop_request,
+    late,
+    stall,
+)
 from pynamodb_mutex import LockItem, Mutex, MutexTimeoutError, Semaphore
 from pynamodb_mutex._protocol.claim import MOST_WAITING
 from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP, patience
@@ -329,3 +338,21 @@ def test_read_that_is_out_of_date_is_repeated(scene, other, pool):
     reads = [seen.body["ConsistentRead"] for seen in scene.proxy.of("GetItem")]
     assert reads[:3] == [False, True, False]
     assert (len(scene.proxy.of("join")), waits.result()) == (1, False)
+
+
+def test_task_that_is_cancelled_while_its_last_poll_hangs_leaves_the_line(scene, other):
+    """The cancellation is thrown at the request that leaves the line, before that is sent."""
+
+    async def play():
+        mutex = AsyncMutex.for_key(scene.key, model=scene.here, timeout=3, fair=True)
+        task = asyncio.create_task(mutex.acquire())
+        while mutex.position is None:
+            await asyncio.sleep(0.01)
+        scene.proxy.always(stall(10.0), op="GetItem")
+        await asyncio.sleep(5)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(play())
+    assert scene.row.waiters == []

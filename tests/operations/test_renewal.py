@@ -1,5 +1,6 @@
 """Renewal: many locks on few threads, none that outlives its lock, and renewals next to guarded writes."""
 
+import asyncio
 import re
 import threading
 import time
@@ -23,6 +24,7 @@ from pynamodb_mutex._operations.held import Held
 from pynamodb_mutex._operations.renew import renew_in_background
 from pynamodb_mutex._operations.shared import RenewalSchedule
 from pynamodb_mutex._runtime.process import RENEWAL_WORKERS, current_process
+from pynamodb_mutex.aio import AsyncMutex
 
 LONG = 100.0
 """Seconds for which an answer is waited for: whoever waits for less does not wait for it."""
@@ -415,8 +417,17 @@ def test_hung_renewal_delays_no_save(row_scene):
     assert row_scene.row.balance == 1
 
 
-def test_lock_is_renewed_while_the_receiver_of_its_acquisition_is_slow(table):
+@pytest.mark.parametrize("is_async", [False, True])
+def test_lock_is_renewed_while_the_receiver_of_its_acquisition_is_slow(table, is_async):
     """Also if it is the first of the process, and the renewal loop does not run yet."""
-    slow = signals.acquired.connected_to(lambda *_, **__: time.sleep(10), LockItem)
-    with slow, Mutex.for_key("a", lease=3) as mutex:
-        assert mutex.held
+
+    async def hold():
+        async with AsyncMutex.for_key("a", lease=3) as mutex:
+            assert mutex.held
+
+    with signals.acquired.connected_to(lambda *_, **__: time.sleep(10), LockItem):
+        if is_async:
+            asyncio.run(hold())
+            return
+        with Mutex.for_key("a", lease=3) as mutex:
+            assert mutex.held

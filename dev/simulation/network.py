@@ -253,13 +253,14 @@ class Network:
         there, back = self._takes(), self._takes()
         if exchange.thread.process in self.partitioned:
             fault = exchange.fault = Fault("lost_request")
+        # made now: whoever is interrupted, and sends something else, must not get this answer for that
+        wake, apply = exchange.thread.waker(), partial(self._apply, exchange)
         if fault is None:
-            world.deliver(there, partial(self._apply_and_answer, exchange, back))
+            world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
             return
         if world.judge is not None:
             world.judge.failed(exchange)
         world.note(str(exchange.thread), f"  {fault.kind}")
-        wake, apply = exchange.thread.waker(), partial(self._apply, exchange)
         seconds = fault.seconds
         hangs = rng.choice((0.05, 0.5, exchange.client.hangs_for)) if seconds is None else seconds
         kind = fault.kind
@@ -273,7 +274,7 @@ class Network:
             world.after(hangs, partial(wake, _timed_out(connected=True)))
             world.deliver(hangs + rng.random() * 20 if seconds is None else seconds, apply)
         elif kind == "duplicated":
-            world.deliver(there, partial(self._apply_and_answer, exchange, back))
+            world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
             world.deliver(there + (rng.random() * 10 if seconds is None else seconds), apply)
         elif kind in _FAILURES:
             code, status = _FAILURES[kind]
@@ -285,7 +286,7 @@ class Network:
                 world.deliver(there, apply)
             world.after(there + back, partial(wake, _page))
         else:
-            world.deliver(there, partial(self._apply_and_answer, exchange, back))
+            world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
 
     def _takes(self) -> float:
         """Return for how long a request, or an answer, is under way."""
@@ -357,8 +358,7 @@ class Network:
             return {"Responses": [next(answers) if is_done else busy for is_done in chosen]}
         return apply(operation, kwargs, as_of)
 
-    def _apply_and_answer(self, exchange: Exchange, back: float) -> None:
-        wake = exchange.thread.waker()
+    def _apply_and_answer(self, exchange: Exchange, back: float, wake: Callable[..., None]) -> None:
         outcome = self._apply(exchange)
         fault = exchange.fault
         if fault is not None and fault.kind == "undated":

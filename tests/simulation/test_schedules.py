@@ -84,6 +84,10 @@ FOUND = {
     "waiter that did not see who stood first for long":
         (500029201, size("semaphore several row fair rows one attached none", 5, sections=2,
          lost_request=0.1690647775639891, lost_answer=0.13788681240303255, late=0.17958494551800352, duplicated=0.07935440410509903, failed_before=0.09114626722780927, throttled=0.09552031920377109, denied=0.006500947441466512, nonsense=0.1691565402483024, undated=0.059792576401592815, partial=0.13425875279536767)),
+    "answer to a request that was interrupted, taken for that to the next one":
+        (930004689, size("one fair", 8, 3, threads=3, seconds=200.0,
+         lost_answer=0.012377729303464825, duplicated=0.031041705955944434, failed_before=0.00681378386003938,
+         throttled=0.0034910921737648206, undated=0.023955266524538662, partial=0.013249786135069852)),
     "waiter that was interrupted while its join was under way":
         (600020871, size("rows attached order any several row none fair in_child one semaphore", 8, 5, sections=6, seconds=200.0,
          duplicated=0.033461063622827386, failed_after=0.017359688168366395, throttled=0.009820878439856918)),

@@ -90,11 +90,9 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
         try:
             effect, sent = process.step(resume, value, request, sent, events)
             resume, request = operation.send, None
-            if process.schedule.is_wanted:
-                start_renewals(process)
             if process.deferred:
                 _posted(process, partial(run_deferred, process))
-            if events:
+            if events or process.schedule.is_wanted:
                 taken, events = events, []
                 cancelled = await _delivered(process, taken) or cancelled
             if cancelled is not None and undo is not None:
@@ -236,10 +234,12 @@ async def _wait(effect: Wait) -> None:
 
 
 async def _delivered(process: Process, events: list[Event]) -> asyncio.CancelledError | None:
-    """Deliver events; return what cancelled the task meanwhile.
+    """Start the renewal loop if it is needed, and deliver events; return what cancelled the task meanwhile.
 
     On a thread if there are receivers, for they may be slow. The rest are records for the log.
     """
+    if process.schedule.is_wanted:
+        start_renewals(process)
     if not any(isinstance(event, LockEvent) and process.receivers[event.name] for event in events):
         deliver(process, events)
         return None
@@ -254,9 +254,7 @@ def _deliver_as(process: Process, events: list[Event], who: Any) -> None:
 
 async def _after(process: Process, events: list[Event]) -> asyncio.CancelledError | None:
     """Do what is to be done when an operation has ended."""
-    if process.schedule.is_wanted:
-        start_renewals(process)
-    cancelled = await _delivered(process, events) if events else None
+    cancelled = await _delivered(process, events)
     if process.threads.refusing:
         process.threads.start()
     if process.deferred:

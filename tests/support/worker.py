@@ -221,14 +221,14 @@ def run_script(script, *arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
 
 
-if __name__ == "__main__":
-    falsify_wall_clock()
-    step(float(sys.argv[1]))
-    _serve()
-
-
 def is_there(pid):
     """Whether a process is there, and not merely not waited for."""
     asked = ["ps", "-o", "state=", "-p", str(pid)]
     state = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
     return state.strip()[:1] not in {"", "Z"}
+
+
+if __name__ == "__main__":
+    falsify_wall_clock()
+    step(float(sys.argv[1]))
+    _serve()

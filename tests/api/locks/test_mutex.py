@@ -10,6 +10,7 @@ import pytest
 from hearing import until
 from lock_items import Elsewhere
 from pynamodb.attributes import NumberAttribute, VersionAttribute
+from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite
 from row_tables import PLAIN, created, hashed, made
 from scene import held
@@ -41,6 +42,8 @@ def test_life_of_a_lock(table, sent):
         error = refused.value
         assert (error.key, error.owner, error.expires_at) == ("a", "first", item.expires_at)
         assert item.expires.isoformat(timespec="milliseconds") in str(error)
+    first.renew(lease=100)
+    assert table.get("a").expires_at > item.expires_at + 60
     first.save_data({"page": 1})
     sent.clear()
     assert (first.locked(), sent) == (True, ["GetItem"])
@@ -58,8 +61,13 @@ def test_life_of_a_lock(table, sent):
         with pytest.raises(exceptions.MutexLostError, match="save_data"):
             dead.save_data("late")
     assert next_holder.abandoned
-    with first:
+    with pytest.raises(exceptions.MutexLostError) as caught, first:  # noqa: PT012 - the block is what is left
         assert (first.abandoned, first.abandoned_by, first.data) == (False, None, [1])
+        assert LockItem.force_release("a")
+    assert caught.value.loss is Loss.FORCED
+    with Mutex.for_key("a", delete_on_release=True):
+        pass
+    assert list(table.scan()) == []
 
 
 @pytest.mark.real("simulated", "local")
@@ -240,21 +248,42 @@ def stored(model):
     return {item.pk: item.balance for item in model.scan()}
 
 
+def saving(mutex, *rows):
+    """Return a transaction that is to save rows, before it is committed by its exit."""
+    transaction = mutex.transaction()
+    for row in rows:
+        transaction.save(row)
+    return transaction
+
+
 @pytest.mark.real("simulated", "local")
 def test_transaction_writes_rows_of_several_tables_under_the_lock(account, table):
     kept, changed, gone = (account(name, balance=1) for name in ("kept", "changed", "gone"))
     for row in (kept, changed, gone):
         row.save()
-    with Mutex.for_key("a") as mutex, mutex.transaction() as transaction:
-        assert isinstance(transaction, TransactWrite)
-        transaction.save(account("new", balance=7))
-        transaction.update(changed, actions=[account.balance.add(4)])
-        transaction.delete(gone)
-        transaction.condition_check(account, "kept", condition=account.balance == 1)
-        transaction.update(table("b"), actions=[table.data.set([1])])
-    assert stored(account) == {"kept": 1, "changed": 5, "new": 7}
-    assert account.get("changed").version == changed.version == 2
-    assert table.get("b").data == [1]
+    with Mutex.for_key("a") as mutex:
+        with mutex.transaction() as transaction:
+            assert isinstance(transaction, TransactWrite)
+            transaction.save(account("new", balance=7))
+            transaction.update(changed, actions=[account.balance.add(4)])
+            transaction.delete(gone)
+            transaction.condition_check(account, "kept", condition=account.balance == 1)
+            transaction.update(table("b"), actions=[table.data.set([1])])
+        assert stored(account) == {"kept": 1, "changed": 5, "new": 7}
+        assert account.get("changed").version == changed.version == 2
+        assert table.get("b").data == [1]
+        refused = saving(mutex, account("y", balance=9))
+        refused.condition_check(account, "kept", condition=account.balance > 100)
+        # DynamoDB takes no two operations on one item
+        twice = mutex.transaction()
+        twice.update(table("a"), actions=[table.data.set([1])], add_version_condition=False)
+        for transaction in (twice, refused):
+            with pytest.raises(TransactWriteError) as caught:
+                transaction.__exit__(None, None, None)
+        assert caught.value.cause_response_code == "TransactionCanceledException"
+        assert mutex.held
+        saving(mutex, account("after")).__exit__(None, None, None)
+        assert set(stored(account)) == {"kept", "changed", "new", "after"}
 
 
 def test_transaction_that_is_not_committed_writes_nothing(account):
@@ -266,15 +295,12 @@ def test_transaction_that_is_not_committed_writes_nothing(account):
             writing.save(account("x"))
             raise KeyError("mine")
         assert mutex.held
-        writing = mutex.transaction()
-        writing.save(account("x"))
+        writing = saving(mutex, account("x"))
     with pytest.raises(exceptions.MutexNotHeldError, match="released"):
         writing.__exit__(None, None, None)
     for model, rows in ((LockItem, ["x"]), (Elsewhere, ["x"]), (Elsewhere, [])):
         mutex.acquire()
-        writing = mutex.transaction()
-        for row in rows:
-            writing.save(account(row))
+        writing = saving(mutex, *map(account, rows))
         model.force_release("a")
         with pytest.raises(exceptions.MutexLostError) as caught:
             writing.__exit__(None, None, None)

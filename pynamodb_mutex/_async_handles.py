@@ -13,8 +13,7 @@ from pynamodb_mutex._handles import Handle, ThreadHandle, note_not_released
 from pynamodb_mutex._operations.options import made
 from pynamodb_mutex._runtime.callers import caller, take_last, this_caller
 from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_in_task import leave_to_worker, run
-from pynamodb_mutex._runtime.run_on_thread import run as run_on_thread
+from pynamodb_mutex._runtime.run_in_task import run, run_on_worker
 from pynamodb_mutex.exceptions import MutexLostError
 
 if TYPE_CHECKING:
@@ -132,17 +131,16 @@ class AsyncHandle(Handle[Any], Generic[L]):
         return await run(current_process(), operation, undo)
 
     async def _end(self, operation: Operation[None]) -> None:
-        """Run a release; without an event loop on a worker, and soon.
+        """Run a release: for this task or, if no event loop runs, on a worker.
 
-        A second Ctrl-C, while the first one cancels the tasks, ends the loop. Python then closes the coroutines of tasks
-        that hold locks: ``async with`` and ``finally`` are left, and can wait for nothing. The lock would be renewed for as
-        long as the process lives.
+        A second Ctrl-C ends the loop while the first one still cancels the tasks. Python then closes the coroutines of
+        tasks that hold locks: they leave ``async with`` and ``finally``, but cannot await the release there. Without a
+        worker the lock would be renewed for as long as the process lives.
         """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            process = current_process()
-            leave_to_worker(process, functools.partial(run_on_thread, process, operation))
+            run_on_worker(current_process(), operation)
         else:
             await self._run(operation)
 

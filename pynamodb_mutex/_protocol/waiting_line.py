@@ -107,7 +107,7 @@ def patience(place: int) -> float:
 
 
 def _dated(claim: Claim) -> tuple[object, ...]:
-    """Return what every write that dates since when the lock is free changes."""
+    """Return the values of a row of which at least one changes when somebody writes since when the lock is free."""
     return claim.token, claim.expires_at, claim.free_since
 
 

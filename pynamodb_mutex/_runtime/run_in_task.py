@@ -144,7 +144,7 @@ async def _result(
         cancelled = await _after(process, events) or cancelled
     except GeneratorExit:
         if undo is not None:
-            leave_to_worker(process, partial(run_on_thread, process, undo(result)))
+            run_on_worker(process, undo(result))
         raise
     if cancelled is None:
         return result
@@ -191,12 +191,17 @@ def _abandon(
             run_on_thread(process, undo(result))
 
     if under_way is None:
-        leave_to_worker(process, end)
+        _leave_to_worker(process, end)
     else:
-        under_way.add_done_callback(lambda _: leave_to_worker(process, end))
+        under_way.add_done_callback(lambda _: _leave_to_worker(process, end))
 
 
-def leave_to_worker(process: Process, call: Callable[[], object]) -> None:
+def run_on_worker(process: Process, operation: Operation[Any]) -> None:
+    """Let a worker run an operation for an abandoned task."""
+    _leave_to_worker(process, partial(run_on_thread, process, operation))
+
+
+def _leave_to_worker(process: Process, call: Callable[[], object]) -> None:
     """Let a worker make a call for an abandoned task, unless it was one of the parent's, which goes on there."""
     if not process.inherited:
         process.task_workers.post(call)

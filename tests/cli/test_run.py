@@ -74,7 +74,7 @@ def text_in(path):
 def watched():
     """Wait until the command has written its process id, and the watchdog knows of it; return it."""
     pid = int(text_in(PID))
-    time.sleep(1.0)  # that is told right after the command was started
+    time.sleep(1.0)  # the watchdog gets the process id right after the command has started
     return pid
 
 

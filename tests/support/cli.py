@@ -94,7 +94,7 @@ def change(key, **values):
 
 
 def entry(owner, began=None):
-    """Return what stands in a row for one who waits in line."""
+    """Return an entry of the waiting line, as a row stores it."""
     return new_entry(began, "0123456789abcdef", owner)
 
 

@@ -47,6 +47,8 @@ sys.addaudithook(audit)
 import pynamodb_mutex
 loaded = sorted(set(sys.modules) - before)
 missing = [name for name in pynamodb_mutex.__all__ if not hasattr(pynamodb_mutex, name)]
+import pynamodb_mutex.signals
+assert not [name for name in sys.modules if name.startswith("pynamodb_mutex.receivers")]
 print(json.dumps([loaded, threading.active_count(), opened, missing]))
 """
 

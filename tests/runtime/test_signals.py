@@ -10,7 +10,7 @@ import pytest
 from aio_scene import async_mutex
 from driving import send_renewal
 from hearing import Event, hearing, until
-from pynamodb.exceptions import PynamoDBException, UpdateError
+from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
 from row_scene import add_to_all, save, save_or_update
 from scene import held
 from stores import QueueFor
@@ -156,6 +156,11 @@ def test_acquired_after_a_dead_holder_names_it(scene, heard, logged, holder):
     abandoned = [("acquired", "WARNING", "me", mutex.fencing_token)]
     assert logged("acquired by 'me': abandoned by 'other'") == abandoned
     assert mutex.fencing_token > holder.fencing_token
+    scene.force()
+    with pytest.raises(MutexLostError):
+        mutex.release()
+    lost = [("lost", "WARNING", "me", mutex.fencing_token)]
+    assert logged("lost by 'me': its claim was broken by force") == lost
 
 
 def test_without_a_tombstone_there_is_no_fencing_token(scene, heard):
@@ -473,7 +478,8 @@ def test_write_that_unlocks_releases(any_scene, of_row, write, faults):
 
 def test_unlock_of_unknown_outcome_is_reported_by_the_release_after_it(any_scene, of_row):
     any_scene.proxy.next(drop_answer(), deny(), op=any_scene.op("save"))
-    with pytest.raises(PynamoDBException), any_scene.lock() as row:
+    error = TransactWriteError if any_scene.in_table else PutError
+    with pytest.raises(error), any_scene.lock() as row:
         save(row, unlock=True)
     assert of_row.names == ["acquired", "released"]
     assert of_row.the("released")["error"] is None

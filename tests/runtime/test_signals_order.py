@@ -336,7 +336,7 @@ def test_signals_come_in_order_however_threads_interleave(
         "note": lambda mutex: None,
         "fail": lambda mutex: {}["a receiver's own"],
     }
-    for round_ in range(100):
+    for round_ in range(250):
         mutex = Mutex.for_key(f"{scene.key}-{round_}", model=here, auto_renew=False)
         reported = []
 

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from accounts import Account, changed
 from aio_scene import async_mutex
 from hearing import OnLost, hearing, until
 from refusals import refusing
@@ -240,6 +241,14 @@ def test_whatever_is_asked_of_a_lock_tries_again(scene, clock, refusals, call):
     scene.proxy.wait(1, "renew")
 
 
+def test_write_of_a_locked_row_tries_again(accounts, refusals):
+    refusals.all()
+    row = Account.locked("a").__enter__()
+    refusals.none()
+    changed(row)
+    assert not current_process().threads.refusing
+
+
 def test_thread_that_schedules_renewals_tries_again_by_itself(scene, refusals):
     on_lost = OnLost()
     held(scene.mutex(lease=30, on_lost=on_lost))
@@ -323,6 +332,8 @@ def test_loss_is_noted_though_every_thread_is_refused(subject, clock, refusals, 
         assert (lock.loss, on_lost.wait()[1]) == (loss, loss)
         assert on_lost.threads == ["pynamodb-mutex-on-lost"]
         heard.wait("lost")
+        if loss is Loss.EXPIRED and len(heard.of("acquired")) == 1:
+            assert heard.names == ["acquired", "lost"]
 
 
 def test_signals_of_renewals_come_once_refusals_have_passed(scene, refusals, heard):

@@ -299,5 +299,5 @@ def test_missing_library_is_named_with_its_extra(monkeypatch, receiver, missing)
     monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing.removesuffix("-api"), None)
     message = f"{name} needs {missing}: pip install 'pynamodb-mutex[{receiver}]'"
-    with pytest.raises(ImportError, match=re.escape(message) + "$"):
+    with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
         importlib.import_module(name)

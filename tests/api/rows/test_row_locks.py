@@ -109,6 +109,9 @@ def test_row_is_written_under_its_lock_and_never_again_once_that_is_lost(model):
     assert_refused(writes, MutexLostError, loss=lock.loss, applied=False)
     assert balance(model) == 4
     assert not row.is_locked
+    with model.locked("a"):
+        pass
+    assert not model.locked("a").locked()
 
 
 def test_lock_and_row_cost_few_requests(model, sent):

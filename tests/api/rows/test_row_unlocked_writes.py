@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import re
 import time
 from contextlib import suppress
 from itertools import product
@@ -49,7 +50,7 @@ def assert_locked(any_scene, write, *args):
     """See that a write is refused because another holds the row, and that nothing changes."""
     before, ends = any_scene.everything, float(any_scene.claim["expires_at"]["N"])
     key = any_scene.lock().key
-    with pytest.raises(RowLockedError, match=f"{key}.*held by 'other' until") as raised:
+    with pytest.raises(RowLockedError, match=f"{re.escape(key)}.*held by 'other' until") as raised:
         write(*args)
     error = raised.value
     assert (error.applied, error.owner, error.key, error.expires_at) == (False, "other", key, ends)

@@ -6,7 +6,6 @@ And answers that hang, that come without a Date, or that are not DynamoDB's, nev
 import time
 from functools import partial
 from itertools import product
-from operator import gt
 from unittest.mock import Mock
 
 import pytest
@@ -82,7 +81,7 @@ def test_failure_that_passes_is_repeated(subject, kind, fault):
     assert subject.owns(lock)
     ends = subject.ends
     lock.renew()
-    assert all(map(gt, subject.ends, ends))
+    assert all(later > end for later, end in zip(subject.ends, ends, strict=True))
     if subject.name == "one lock":
         lock.save_data("mine")
         assert subject.scene.row.data == "mine"

@@ -89,6 +89,17 @@ def test_transaction_has_the_guard_in_the_same_request(written):
     assert written.proxy.kinds() == ["acquire", TRANSACT, TRANSACT, "release"]
 
 
+@by(
+    "data", "row alone save", "row alone update"
+)  # DynamoDB itself recognizes the copy of a transaction
+def test_refusal_of_the_copy_of_a_write_shows_that_it_was_applied(written):
+    written.acquire()
+    written.proxy.next(net.duplicate("second"), op=written.op)
+    written.write("first")
+    assert written.shown == (1, "first", 1)
+    assert written.applied() == [True, False]
+
+
 @not_deleting
 @pytest.mark.parametrize(("lose", "times"), [(drop_answer, 1), (apply_then_500, 3)])
 def test_write_whose_answer_is_lost_is_applied_once(written, lose, times):

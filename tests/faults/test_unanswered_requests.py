@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import uuid
 from contextlib import suppress
@@ -101,7 +102,7 @@ def test_table_that_cannot_be_created_is_named_with_its_place():
     host = closed()
     model = at(host)
     model.Meta.max_retry_attempts = 0
-    place = f"{model.Meta.table_name} in eu-wst-1 at {host}"
+    place = re.escape(f"{model.Meta.table_name} in eu-wst-1 at {host}")
     with pytest.raises(TableError, match=f"^table {place} could not be created: Could not connect"):
         model.create_table()
 

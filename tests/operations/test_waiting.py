@@ -266,6 +266,23 @@ def test_lock_that_is_handed_over_during_a_poll_is_taken_without_another(polls, 
     assert (waits.until_it_waits(), len(polls), waiter.held) == (None, 1, True)
 
 
+def test_after_some_hand_overs_the_lock_is_released_for_another_process(table, pool):
+    order = []
+
+    def wait(model, poll):
+        with mutex(model=model, poll=poll):
+            order.append(model)
+
+    with mutex():
+        waits = [pool.submit(wait, LockItem, (0.5, 1.0)) for _ in range(36)]
+        waits.append(pool.submit(wait, Elsewhere, (0.02, 0.05)))
+        time.sleep(1)
+    for each in waits:
+        each.result(60)
+    # handed over to so many, then released for real; the second time at the latest
+    assert order.index(Elsewhere) in (MOST_HAND_OVERS, 2 * MOST_HAND_OVERS + 1)
+
+
 def test_holder_that_is_lost_during_a_poll_is_followed_by_another_at_once(polls, clock):
     held(mutex(auto_renew=False))
     waits = waiting(mutex(poll=(1.0, 2.0)))
@@ -298,13 +315,16 @@ def test_lock_that_is_lost_before_the_answer_to_its_acquire_is_waited_for(table,
 
 def test_eight_threads_take_turns_by_about_one_request_for_each_section(queue, pool, sent):
     one = held(mutex())
-    sections = []
+    inside, sections = [], []
 
     def work(number):
         own = one if number % 2 else mutex()
         for _ in range(10):
             with own:
+                inside.append(number)
+                assert inside == [number]
                 sections.append((own.fencing_token, number))
+                inside.pop()
 
     sent.clear()
     working = [pool.submit(work, number) for number in range(8)]

@@ -110,7 +110,8 @@ def test_a_claim_that_changes_during_the_question(table, wire):
 def test_a_broken_row_is_repaired_and_one_of_another_program_is_not(table):
     row = put("a", **BROKEN)
     error = cli("release", "a", code=1).stderr
-    for part in ("state:          invalid", "is not a number of seconds", "--force repairs it"):
+    fault = "'expires_at' is not a number of seconds"
+    for part in ("state:          invalid", fault, "--force repairs it"):
         assert part in error
     assert stored("a") == row
     later = BROKEN | {"version": {"N": "8"}}

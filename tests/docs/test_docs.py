@@ -328,7 +328,7 @@ def test_broken_page_is_noticed(tmp_path, monkeypatch):
         (">>> 1\n1\n", "not run"),
         ("Thus::\n\n   1 / 0\n", "not run"),
         (".. code-block:: json\n\n   {'a': 1}\n", "JSONDecodeError"),
-        (".. code-block:: terraform\n\n   a = [\n", "AssertionError"),
+        (".. code-block:: terraform\n\n   a = [\n", "assert 'a = ["),
         (".. code-block:: python\n\n   def test_x(): assert 0\n", "1 failed"),
         # where the parser does not see it
         (".. code-block::  python\n\n   1 / 0\n", "assert 0 == 1"),

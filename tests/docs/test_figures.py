@@ -11,7 +11,7 @@ from pynamodb.transactions import TransactWrite
 from row_tables import LOCKABLE, created, hashed, made
 from scene import held
 
-from pynamodb_mutex import LockItem, Mutex, MutexLostError
+from pynamodb_mutex import LockItem, Mutex, MutexLostError, Semaphore
 from pynamodb_mutex.testing import expire, held_elsewhere
 
 PUT, UPDATE, DELETE = "PutItem", "UpdateItem", "DeleteItem"
@@ -68,6 +68,10 @@ def test_requests_for_rows_and_keys_that_are_locked_together(model, sent):
     with Mutex.for_keys(["order-7", "stock-12"]) as both, both.transaction() as transaction:
         transaction.save(LockItem("7"))
     assert sent[4:] == [TRANSACT] * 3
+    sent.clear()
+    with Semaphore.for_key("gpu", permits=2), Semaphore.for_key("gpu", permits=2):
+        assert sent == [UPDATE] * 2  # a permit that this process holds is not tried first
+    assert sent == [UPDATE] * 4
 
 
 def test_constructed_instance_stands_for_a_locked_row(engine):

@@ -156,6 +156,7 @@ def test_records_of_failing_requests_and_of_claims_too_short_or_too_long_are_har
     said.refuses(PynamoDBException, mutex.release)
     spiteful.proxy.clear()
     spiteful.force()
+    said.is_harmless("may be held by nobody", "not acquired by", "given up by")
     with FakeClock() as clock:
         spiteful.proxy.next(after(lambda: clock.advance(31)), op="acquire")
         spiteful.proxy.next(DENIED, op="renew")
@@ -164,10 +165,7 @@ def test_records_of_failing_requests_and_of_claims_too_short_or_too_long_are_har
         assert spiteful.mutex(owner=OWNER, max_hold=0.001).acquire()
         clock.advance(11)
         said.wait("is held for")
-    said.is_harmless(
-        *("may be held by nobody", "not acquired by", "given up by"),
-        *("short claim of", "is held for more than"),
-    )
+    said.is_harmless("short claim of", "is held for more than")
     assert any("to be retried" in text and r"\x1b" in text for text in said.texts)
 
 

@@ -116,10 +116,11 @@ def test_queries_of_indexes(store):
 
 
 def test_filters_come_after_the_limit(store):
-    filtering = {"FilterExpression": "vv <= :3", "Select": "COUNT"}
+    filtering = {"FilterExpression": "vv <= :3"}
     page = query(store, "kk = :one", **filtering, Limit=3)
     assert (page["Count"], page["ScannedCount"]) == (2, 3)
-    assert query(store, "kk = :one", **filtering) == {"Count": 3, "ScannedCount": 4}
+    counted = query(store, "kk = :one", **filtering, Select="COUNT")
+    assert counted == {"Count": 3, "ScannedCount": 4}
 
 
 NO_QUERIES = [

@@ -37,6 +37,7 @@ def test_every_answer_has_a_date(client):
         client.get_item(TableName="missing", Key={"k": s("a")})
     for response in (answer, caught.value.response):
         assert response["ResponseMetadata"]["HTTPHeaders"]["date"].endswith(" GMT")
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
 
 
 def test_a_conditional_write_has_one_winner(client):
@@ -143,6 +144,7 @@ def test_transactions_are_applied_once_for_each_token(store):
     update["ConditionExpression"] = "attribute_exists(there)"
     refused = ("TransactionCanceledException", ["ConditionalCheckFailed"])
     assert add(1, 0) == (refused, "0")
+    assert add(2, 0) == (refused, "0")  # nor for another request
     store("PutItem", Item={**KEY, "there": n(1)})
     assert add(1, 0) == ({}, "1")
     # what is reported is no part of the request

@@ -316,6 +316,7 @@ def test_renewal_counts_from_now_and_never_shortens(subject, sent):
         assert len(sent) == 7
 
 
+@pytest.mark.real("simulated", "embedded")
 def test_waiter_is_interrupted_when_the_engine_is_left(subject, pool):
     with subject.held_elsewhere():
         waiting = pool.submit(subject.make(poll=(0.1, 0.1)).acquire)

@@ -257,7 +257,7 @@ class AcquisitionOfSeveral:
         if blocking:
             self._check_wait()
         # Older waiters of this process come first. A release wakes one of them, and an attempt that begins at that
-        # moment could be faster than the woken thread, again and again. So this one waits first, as if it had tried once.
+        # moment could be faster than the woken thread, again and again. So this one waits first, as after a try.
         others_wait = blocking and any(
             member.contender.key_queue.watchers for member in self._members
         )

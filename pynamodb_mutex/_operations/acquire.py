@@ -133,7 +133,7 @@ class Acquisition:
         queue, now = self.contender.queue, self.shared.now
         local = queue.holder
         turn: Turn[HeldClaim, Contender] = Turn(queue, self.contender, Wakeup())
-        # A holder in this process hands the lock over. Until then a request would only show what is known.
+        # A holder in this process hands the lock over. Until then a poll would show nothing new, as a rule.
         turn.enter(now, polls_first=local is None or not local.held_at(now))
         claim: HeldClaim | None = None
         granted: HeldClaim | None = None
@@ -243,9 +243,9 @@ class Acquisition:
         if not contender.store.connection.is_open:
             yield Open(contender.store)
         seen = self.observed.claim is not None
-        # Until an answer has shown server time, a claim can have no end in it, and others could judge the claim only by
-        # watching it. After a long idle time the end is counted from bounds that have fallen behind, and may have
-        # passed when the claim is made. So a read comes first: its answer sets the bounds.
+        # Until an answer has shown server time, a claim's end cannot be given in it, and others could judge the claim
+        # only by watching it. After a long idle time the end is counted from bounds that have fallen behind, and may
+        # have passed when the claim is made. So a read comes first: its answer sets the bounds.
         learns_time = not seen and not contender.store.knows_time(
             contender.options.lease, shared.now
         )
@@ -412,8 +412,8 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
 def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:
     """Leave the local queue; return the lock if it was handed over.
 
-    If a hand-over to it is under way, this waits for the outcome. If that wait is interrupted, the turn leaves all
-    the same. Either the hand-over ends later: the thread that hands over finds the turn gone, and releases the lock.
+    If a hand-over to this turn is under way, this waits for the outcome. If that wait is interrupted, the turn leaves
+    all the same. Either the hand-over ends later: the thread that hands over finds the turn gone, and releases the lock.
     Or it has just ended: then nobody else would release the lock, so this does.
     """
     try:

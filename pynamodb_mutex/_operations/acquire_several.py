@@ -1,8 +1,8 @@
 """Acquire several locks at once, all or none of them, by one transaction; or one of several, whichever is free first.
 
 With all or none, nobody holds some locks while it waits for others: so there is no deadlock, in whatever order the
-keys are given. Once acquired, each lock is a claim like any other. `held.Held` renews and loses them together, and
-`release.release_several` releases them. One of several is acquired as in `acquire`, with a poll for all of them.
+keys are given. Once acquired, each lock is a claim like any other: `held.Held` keeps them together, `renew` renews
+and `release` releases them. One of several is acquired as in `acquire`, with a poll for all of them.
 """
 
 from __future__ import annotations

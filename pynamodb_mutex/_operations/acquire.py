@@ -413,8 +413,8 @@ def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]
     """Leave the local queue; return the lock if it was handed over.
 
     If a hand-over to this turn is under way, this waits for the outcome. If that wait is interrupted, the turn leaves
-    all the same. Either the hand-over ends later: the thread that hands over finds the turn gone, and releases the lock.
-    Or it has just ended: then nobody else would release the lock, so this does.
+    all the same. Either the hand-over ends later: then the thread that hands over finds the turn gone, and releases
+    the lock. Or it has just ended: then nobody else would release the lock, so this does.
     """
     try:
         # Also after the deadline: the write that hands over may have been applied, and the claim is ours then.

@@ -375,7 +375,10 @@ class AsyncRowLocks(AsyncHandle[RowLocks[M]], HandleOfSeveral, Generic[M]):
         return rows
 
     def transaction(self, *, unlock: bool = True) -> AsyncTransaction:
-        """Return a TransactWrite for ``async with``, under all the locks: see `~pynamodb_mutex.groups.RowLocks.transaction`."""
+        """Return a TransactWrite for ``async with``, guarded by all the locks.
+
+        See `~pynamodb_mutex.groups.RowLocks.transaction`.
+        """
         return AsyncTransaction(self._lock.transaction(unlock=unlock))
 
 

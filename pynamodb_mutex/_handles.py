@@ -425,6 +425,8 @@ class ThreadHandle(Handle[H]):
         held = self._leave_block()
         if held is None:
             return
+        # Deferred if this runs inside a step of the library: in the middle of one, the garbage collector may close a
+        # generator that is suspended in this block.
         try:
             run(current_process(), self._releasing(held), may_be_deferred=True)
         except Exception as failure:

@@ -90,6 +90,7 @@ class RowLock(Mutex, Generic[M]):
         """Make the instance that represents the row under an acquisition, from the row as it was read."""
         row: Any = self._model.from_raw_data(item)
         row._row_lock, row._row_claim = self, claim
+        # last: another thread that finds the instance here must find it under its lock
         claim.row = row
 
     @classmethod
@@ -209,6 +210,7 @@ class RowLocks(LockGroup, Generic[M]):
             MutexError: If one of them has ``delete_on_release``, because nothing can be guarded then.
         """
         held = self._current("transaction")
+        # without the locks that a write of a single row has released already
         return _RowsTransactWrite(self._rows_of(held), held.unreleased, unlock=unlock)
 
     def _another(self) -> RowLocks[M]:
@@ -262,6 +264,7 @@ class LockedRows(Sequence[M]):
     def bind(self, row: Any) -> None:
         """Put an instance that the caller constructed under the lock of the row that has its key."""
         for member, claim in self._pairs():
+            # an instance that is under an acquisition stays under it
             of_one_table = member._model.Meta.table_name == type(row).Meta.table_name
             if of_one_table and same(member._raw_key, key_of(row)) and row._row_claim is None:
                 row._row_lock, row._row_claim = member, claim

@@ -393,8 +393,9 @@ def locked(
     """Return the lock of a row, not yet held: `~pynamodb_mutex.RowLockMixin.locked` for tasks. Sends no request.
 
     The row's ``save``, ``update`` and ``delete`` block the event loop: run them by ``await asyncio.to_thread(...)``.
-    After the release, also that by a cancelled task, they are writes without the lock, which are refused only while
-    another holds the row.
+
+    Not guaranteed: that a thread which runs on after the task was cancelled writes nothing. A write that begins after
+    the release is one without the lock: it is refused while another holds the row, and not after that.
 
     Args:
         model: The row's model.

@@ -398,6 +398,7 @@ class RowLockMixin(Model):
                 raise MutexNotHeldError(msg, key=name_of(self))
             if claim.store.layout.must_exist:
                 return [GuardedRow(write, claim, unlock=unlock)]
+            # the write comes first: in a caller's transaction it takes the caller's place, and the guard one at the end
             return [
                 PlainRow(write, process.store(type(self))),
                 GuardOnly(claim, unlock=unlock),

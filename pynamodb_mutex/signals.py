@@ -205,7 +205,7 @@ class HandedOver(_OfAHold):
 
 
 acquired: NamedSignal = notifications.on_acquired
-"""A lock was acquired: by a request, by a hand-over from another thread or task, or by ``attach``. See `Acquired`."""
+"""A lock was acquired, by a request, by a hand-over from another thread or task, or by ``attach``. See `Acquired`."""
 
 contended: NamedSignal = notifications.on_contended
 """``acquire`` found the lock held by another. Emitted once per call. See `Contended`."""

@@ -1,4 +1,9 @@
-"""A distributed mutex on DynamoDB for PynamoDB users."""
+"""A distributed mutex on DynamoDB for PynamoDB users.
+
+This package exports what most programs need. Further public modules: `pynamodb_mutex.aio`, the locks for asyncio;
+`pynamodb_mutex.groups`, the locks on several keys; `pynamodb_mutex.signals`, events of locks;
+`pynamodb_mutex.testing`, tables for tests of your own.
+"""
 
 import logging
 from typing import TYPE_CHECKING, Any
@@ -44,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load names that few programs need when they are first used: an import of the package stays fast."""
+    """Import a name that few programs need when it is first used, so that importing the package stays fast."""
     if name == "synchronized":
         from pynamodb_mutex._synchronized import synchronized  # noqa: PLC0415 - as the docstring says
 

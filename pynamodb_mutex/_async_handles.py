@@ -1,4 +1,10 @@
-"""Base classes of the locks for tasks: each runs the operations of a lock for threads with the runner for tasks."""
+"""Base classes of the locks for asyncio tasks.
+
+Such a lock contains a lock for threads, and runs that lock's operations with the runner for tasks
+(`pynamodb_mutex._runtime.run_in_task`): there is one protocol, not two. What is written here is what only tasks need:
+taking back what a cancelled call had begun, cancelling the task that lost its lock, and releasing the lock of a task
+whose coroutine is closed. The public classes are in `pynamodb_mutex.aio`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
     class AsyncOptions(CommonOptions, total=False):
-        """The options of `AsyncMutex.for_key`, but for the lock table and ``cancel_on_loss``."""
+        """The options of `AsyncMutex.for_key`, except the lock table and ``cancel_on_loss``."""
 
         on_lost: Callable[[Any], object] | None
 
@@ -42,12 +48,14 @@ R = TypeVar("R")
 
 
 class AsyncHandle(Handle[Any], Generic[L]):
-    """A lock for threads, run by tasks, and the tasks that hold it."""
+    """A lock for tasks: the lock for threads whose operations it runs, and the tasks that hold it."""
 
     def __init__(self, make: Callable[..., L], on_lost: Any, *, cancel_on_loss: bool) -> None:
+        # makes the lock for threads, also for further handles: see `__call__`
         self._make = make
         self._on_lost = on_lost
         self._cancel_on_loss = cancel_on_loss
+        # by number of the task; several if the lock is reentrant, innermost last
         self._holders: dict[int, list[_HoldingTask]] = {}
         is_notified = cancel_on_loss or on_lost is not None
         self._lock = make(on_lost=self._notify if is_notified else None)
@@ -67,6 +75,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
 
     def _notify(self, _: L) -> None:
         """Report a loss to the tasks that hold the lock; called on a thread of its own."""
+        # copies, for tasks acquire and release meanwhile, on their event loop's thread
         for several in list(self._holders.values()):
             for holder in list(several):
                 holder.check_soon()
@@ -74,16 +83,18 @@ class AsyncHandle(Handle[Any], Generic[L]):
             return
         result = self._on_lost(self)
         if inspect.iscoroutine(result):
-            # waited for here, so that an error in it is logged like one in a function
+            # awaited, so that its exception is logged like that of a function
             asyncio.run_coroutine_threadsafe(result, self._loop).result()
 
     # -- calls --------------------------------------------------------------------------------------
 
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If it is cancelled, nothing is held."""
+        """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If the task is cancelled, it holds nothing."""
         lock, who = self._lock, caller()
         attempt = lock._attempt(who, lock._options.patience(blocking, timeout), blocks=False)
         operation = lock._acquiring(attempt, who.number)
+        # The task is cancelled while the acquiring write is under way; the answer says that it was applied. The
+        # caller gets CancelledError and will never release, so the runner does.
         held = await self._run(
             operation, lambda held: _nothing() if held is None else lock._releasing(held)
         )
@@ -93,8 +104,10 @@ class AsyncHandle(Handle[Any], Generic[L]):
         return True
 
     async def release(self) -> None:
-        """Release the lock: see `~pynamodb_mutex.Mutex.release`. If it is cancelled, the lock is released first."""
+        """Release the lock: see `~pynamodb_mutex.Mutex.release`. If the task is cancelled, it is released first."""
         if self._holders:
+            # First: the lease ends and `_notify` schedules `_check` on the loop; the task calls this before it runs.
+            # It would then run while the request below is awaited, and cancel a task that has left the lock.
             take_last(self._holders).end()
         await self._end(self._lock._releasing(self._lock._current("release")))
 
@@ -112,7 +125,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         return await self._run(asking)
 
     async def _enter(self) -> Any:
-        """Acquire the lock for a block; return the acquisition."""
+        """Acquire the lock for an ``async with`` block; return the acquisition."""
         lock, who = self._lock, caller()
         attempt = lock._attempt(who, lock._options.patience(True, None), blocks=False)
         held = await self._run(lock._entering(attempt, who.number), self._leaving)
@@ -120,18 +133,19 @@ class AsyncHandle(Handle[Any], Generic[L]):
         return held
 
     def _leaving(self, _: Any) -> Operation[None]:
-        """Leave a block that a cancelled task has entered."""
+        """Return the operation that leaves the block which a cancelled task has just entered."""
         held = self._lock._leave_block()
         return _nothing() if held is None else self._lock._releasing(held)
 
     async def _run(
         self, operation: Operation[R], undo: Callable[[R], Operation[Any]] | None = None
     ) -> R:
+        # for ``on_lost``, which is called on a thread without a loop
         self._loop = asyncio.get_running_loop()
         return await run(current_process(), operation, undo)
 
     async def _end(self, operation: Operation[None]) -> None:
-        """Run a release: for this task or, if no event loop runs, on a worker.
+        """Run a release: for this task or, if no event loop is running, on a worker thread.
 
         A second Ctrl-C ends the loop while the first one still cancels the tasks. Python then closes the coroutines of
         tasks that hold locks: they leave ``async with`` and ``finally``, but cannot await the release there. Without a
@@ -156,7 +170,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
             MutexLostError: If the lock was lost meanwhile, and the body did not raise or was cancelled for
                 that loss.
         """
-        # none if the body released the lock
+        # There is none if the body released the lock. It is ended before the release is awaited, as in `release`.
         holder = take_last(self._holders) if self._holders else None
         left_by = error if holder is None else holder.leave(error)
         held = self._lock._leave_block()
@@ -169,13 +183,16 @@ class AsyncHandle(Handle[Any], Generic[L]):
                 note_not_released(left_by, failure)
         loss = None if holder is None else holder.cancelled_for
         if loss is not None and left_by is None and error is not None:
-            # a renewal won the lock back after the task had been cancelled; the body was interrupted even so
+            # A renewal won the lock back after the loss had cancelled the task, so that the release succeeded. The body
+            # was interrupted nevertheless, and its CancelledError, which is ours, must not look like success.
             raise MutexLostError(f"{self._lock!r} had been lost: {loss.value}", loss=loss)
 
     def _begin(self, held: HeldClaim | Held) -> None:
+        """Record that this task holds the lock, so that a loss can cancel it."""
         holder = _HoldingTask(held, cancel_on_loss=self._cancel_on_loss)
         self._holders.setdefault(this_caller(), []).append(holder)
-        # it may have been lost, and reported, before
+        # The lease may end while the acquiring call still delivers ``acquired`` to a slow receiver. `_notify` finds no
+        # holder then, and a loss is reported once: without this check the task would never be cancelled.
         holder.check_soon()
 
     def __call__(
@@ -184,7 +201,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         """Decorate a coroutine function: each call acquires the lock by an object of its own.
 
         Raises:
-            TypeError: For anything but a coroutine function.
+            TypeError: For anything other than a coroutine function.
         """
         if not inspect.iscoroutinefunction(function):
             msg = f"{function!r} is no coroutine function: an async lock cannot be taken in it"
@@ -203,20 +220,20 @@ class AsyncHandle(Handle[Any], Generic[L]):
 def _nothing() -> Operation[None]:
     """Return an operation that does nothing."""
     return
-    yield
+    yield  # makes this a generator
 
 
 class _HoldingTask:
     """A task that holds a lock, and is cancelled if the lock is lost.
 
     Attributes:
-        cancelled_for: The loss for which the task was cancelled.
+        cancelled_for: The loss for which this object cancelled the task; None if it has not.
     """
 
     def __init__(self, held: HeldClaim | Held, *, cancel_on_loss: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._held = held
-        # there is always one where something is awaited
+        # never None: it is a task that awaited the acquisition
         self._task: Any = asyncio.current_task()
         self._cancels_on_loss = cancel_on_loss
         self.cancelled_for: Loss | None = None
@@ -224,17 +241,20 @@ class _HoldingTask:
         self._ended = False
 
     def _cancels(self) -> int:
-        # Python 3.10 does not count cancellations: after one of ours, each is taken for ours
+        """Return how many cancellations of the task are requested; 0 on Python 3.10, which does not count them.
+
+        There, after this object has cancelled the task, `leave` takes each CancelledError for this object's own.
+        """
         count: int = getattr(self._task, "cancelling", int)()
         return count
 
     def check_soon(self) -> None:
-        """Cancel the task if it has lost the lock; called on any thread."""
-        with suppress(RuntimeError):  # its loop is closed, and the task ended
+        """Let the loop cancel the task if it has lost the lock; called on any thread."""
+        with suppress(RuntimeError):  # the loop is closed, so the task has ended
             self._loop.call_soon_threadsafe(self._check)
 
     def _check(self) -> None:
-        # on the loop, so that the task stands at an await, and is cancelled there
+        # Runs on the loop, so the task is at an await, where it can be cancelled; `Task.cancel` is not thread-safe.
         if self._ended or self.cancelled_for is not None or not self._cancels_on_loss:
             return
         self.cancelled_for = self._held.loss
@@ -248,11 +268,13 @@ class _HoldingTask:
     def leave(self, error: BaseException | None) -> BaseException | None:
         """Note that the task leaves the block; return the error with which it leaves.
 
-        None if that error is a cancellation by this object alone.
+        None if that error is a cancellation that only this object requested.
         """
         self.end()
         if self.cancelled_for is None:
             return error
+        # As `asyncio.timeout` does it: take back our own request. If another remains that was made since the block
+        # began, such as that of a timeout around it, the CancelledError is also its, and must not be replaced.
         getattr(self._task, "uncancel", int)()
         ours = self._cancels() <= self._other_cancels
         return None if ours and isinstance(error, asyncio.CancelledError) else error
@@ -275,7 +297,10 @@ class AsyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Send the transaction; raises what `~pynamodb_mutex.Mutex.transaction` says. It is sent even if the task is cancelled now."""
+        """Send the transaction, unless the body raised; it is sent even if the task is cancelled meanwhile.
+
+        Raises what leaving the block of `~pynamodb_mutex.Mutex.transaction` raises.
+        """
         if kind is None:
             await run(current_process(), self._transaction.committing())
             self._transaction.committed()

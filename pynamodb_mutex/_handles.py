@@ -1,4 +1,9 @@
-"""Base classes of all locks as users see them: on one key or several, for threads or for tasks.
+"""Handles: base classes of all locks as users see them, on one key or several, for threads or for tasks.
+
+A handle offers properties and calls, and remembers which thread or task has which acquisition. It decides nothing
+about the lock: each call makes an operation of `pynamodb_mutex._operations` and lets a runner of
+`pynamodb_mutex._runtime` execute it. The handles for tasks are in `_async_handles`; the public classes are in `mutex`,
+`groups`, `rows` and `aio`.
 
 Threads and tasks may share a handle. Each sees its own acquisition; one without an acquisition sees the
 latest. So a holder that has lost the lock does not see `held` as True because another thread acquired the
@@ -46,22 +51,22 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
     class Attempt(Protocol):
-        """An attempt to acquire a lock."""
+        """An attempt to acquire one lock or several."""
 
         def run(self, note: Callable[[Any], object]) -> Operation[Any]: ...
 
 
 R = TypeVar("R")
 H = TypeVar("H", bound="HeldClaim | Held")
-"""What the handle's acquisitions are."""
+"""Type of a handle's acquisitions: one claim, or several claims that are held together."""
 
 
 class Handle(Made, Generic[H]):
-    """A lock as its users see it: the state that needs no request."""
+    """A lock as users see it: the properties that are answered without a request."""
 
     @abstractmethod
     def _mine(self) -> H | None:
-        """Return the acquisition of this thread or task, or else the latest."""
+        """Return the acquisition of this thread or task; if it has none, the latest; None before the first."""
 
     @property
     def held(self) -> bool:
@@ -71,7 +76,7 @@ class Handle(Made, Generic[H]):
 
     @property
     def remaining(self) -> float:
-        """Seconds until the lease ends, by the local clock; of several locks, the first lease. 0 if not held."""
+        """Seconds until the lease ends, by the local clock; of several locks, the first lease to end. 0 if not held."""
         held = self._mine()
         return 0.0 if held is None else held.remaining
 
@@ -105,7 +110,7 @@ class Handle(Made, Generic[H]):
 
     @abstractmethod
     def _not_held_error(self, what: str) -> MutexNotHeldError:
-        """Return the error for a call that needs an acquisition."""
+        """Return the error for a call that needs an acquisition; ``what`` names the call."""
 
     def _state(self) -> str:
         """Describe the state of the lock, for people."""
@@ -128,18 +133,18 @@ class Handle(Made, Generic[H]):
 
 
 class HandleOfOne(Handle["HeldClaim"]):
-    """A lock on one key."""
+    """A lock on one key, as users see it."""
 
     _options: LockOptions
 
     @property
     def key(self) -> str:
-        """The key."""
+        """The lock's key."""
         return self._options.key
 
     @property
     def token(self) -> str:
-        """Random id of the last acquisition.
+        """Random id of this acquisition; no other acquisition has the same.
 
         Raises:
             MutexNotHeldError: If it was never acquired.
@@ -148,7 +153,11 @@ class HandleOfOne(Handle["HeldClaim"]):
 
     @property
     def fencing_token(self) -> int:
-        """Number of the last acquisition; greater than that of any acquisition before it on this key.
+        """Number of this acquisition, greater than that of any acquisition before it on this key.
+
+        A resource outside DynamoDB that refuses a number below the highest it has seen is safe from a holder that
+        writes after its lease has ended. It must have seen a holder's number before that holder reads from it. (M.
+        Kleppmann, "How to do distributed locking", 2016.)
 
         Raises:
             MutexNotHeldError: If it was never acquired.
@@ -167,7 +176,7 @@ class HandleOfOne(Handle["HeldClaim"]):
 
     @property
     def owner(self) -> str:
-        """The label with which this handle holds the lock, or would."""
+        """Label of this acquisition; before the first, the label that it would have. The protocol never compares it."""
         claim = self._mine()
         return self._options.owner or caller().label if claim is None else claim.contender.owner
 
@@ -184,7 +193,7 @@ class HandleOfOne(Handle["HeldClaim"]):
 
     @property
     def data(self) -> Any:
-        """The payload in the row, as of the acquisition or the last `save_data`.
+        """The payload in the row, as of the acquisition or the last `save_data`; None if there is none.
 
         Raises:
             InvalidRowError: If what another program wrote there is not JSON.
@@ -208,7 +217,7 @@ class HandleOfOne(Handle["HeldClaim"]):
 
 
 class HandleOfSeveral(Handle["Held"]):
-    """A lock on several keys, or rows."""
+    """Locks on several keys or rows that are held together, as users see them."""
 
     @property
     @abstractmethod
@@ -221,26 +230,41 @@ class HandleOfSeveral(Handle["Held"]):
 
 
 class ThreadHandle(Handle[H]):
-    """A lock for threads: its calls, and the operations behind them, which tasks run as well."""
+    """A lock for threads: its blocking calls, and the operations behind them.
+
+    The methods that return an `Operation` do the work. The public calls run them on the caller's thread;
+    `~pynamodb_mutex._async_handles.AsyncHandle` runs the same ones for tasks.
+    """
 
     _options: LockOptions
 
     def __init__(self, options: LockOptions) -> None:
         self._options = options
+        # by number of the thread or task: the acquisition that it has, until that is released
         self._holds: dict[int, H] = {}
+        # stays after the release, so that `lost` and `token` can still be asked for
         self._latest: H | None = None
+        # by number of the thread or task: the acquisitions with which its ``with`` blocks began, innermost last
         self._entered: dict[int, list[H]] = {}
 
     def _mine(self) -> H | None:
-        # The one exception to "no property starts a thread": while no thread of ours lives, and the system
-        # refuses one, the user's are all there is.
+        # The one exception to the rule that no property starts a thread. The system has refused one, and there
+        # may be no other thread of ours that would ask again: a holder that only asks for `held` in a loop would
+        # wait in vain for its renewals and for ``on_lost``. `start` waits for nothing and raises nothing.
         threads = current_process().threads
         if threads.refusing:
             threads.start()
         return self._holds.get(this_caller()) or self._latest
 
     def _current(self, what: str) -> H:
-        """Return the acquisition that a call needs."""
+        """Return the acquisition that a call needs.
+
+        Args:
+            what: The call, for the message of the error.
+
+        Raises:
+            MutexNotHeldError: If there was none yet.
+        """
         held = self._mine()
         if held is None:
             raise self._not_held_error(what)
@@ -250,14 +274,20 @@ class ThreadHandle(Handle[H]):
 
     @abstractmethod
     def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Any:
-        """Return an attempt to acquire the lock."""
+        """Return an attempt to acquire the lock.
+
+        Args:
+            who: The thread or task that calls.
+            patience: Seconds to wait for the lock; 0 to try once, infinity to wait for ever.
+            blocks: Whether waiting blocks the caller's thread.
+        """
 
     @abstractmethod
     def _reentered(self, attempt: Any, me: int) -> H | None:
-        """Enter the acquisition that this thread or task has already, if it has one.
+        """Enter the acquisition of this thread or task once more; return None if it has none.
 
         Raises:
-            MutexAlreadyHeldError: If it may not.
+            MutexAlreadyHeldError: If it has one and may not enter it again.
         """
 
     @abstractmethod
@@ -265,20 +295,21 @@ class ThreadHandle(Handle[H]):
         """Return the error for a lock that was not free in time."""
 
     def _note(self, me: int, held: H) -> None:
-        """Note that a thread or task holds the lock."""
+        """Record the acquisition that a thread or task has from now on."""
         self._holds[me] = self._latest = held
 
     def _acquiring(self, attempt: Attempt, me: int) -> Operation[H | None]:
-        """Acquire the lock; None if it was not free in time."""
+        """Acquire the lock; return None if it was not free in time."""
         held = self._reentered(attempt, me)
         if held is None:
+            # recorded by the attempt, before it emits ``acquired``: a receiver may ask this handle
             acquired: H | None = yield from attempt.run(functools.partial(self._note, me))
             return acquired
         self._note(me, held)
         return held
 
     def _entering(self, attempt: Attempt, me: int) -> Operation[H]:
-        """Acquire the lock for a ``with`` block."""
+        """Acquire the lock for a ``with`` block; return the acquisition."""
         held = yield from self._acquiring(attempt, me)
         if held is None:
             raise self._timeout_error(attempt)
@@ -292,25 +323,26 @@ class ThreadHandle(Handle[H]):
     @staticmethod
     @abstractmethod
     def _blocks_of(held: H) -> Held:
-        """Return what counts the blocks."""
+        """Return the object that counts the ``with`` blocks of an acquisition."""
 
     @abstractmethod
     def _releasing(self, held: H) -> Operation[None]:
-        """Release the lock."""
+        """Release an acquisition."""
 
     @abstractmethod
     def _renewing(self, lease: float | None) -> Operation[None]:
-        """Renew it."""
+        """Renew the lock, for ``lease`` seconds or, if None, for each lock's own lease."""
 
     @abstractmethod
     def _ensuring(self, at_least: float) -> Operation[None]:
-        """Raise unless it is held, and renew it if less is left."""
+        """Raise unless the lock is held; renew it first if less than ``at_least`` seconds of its lease are left."""
 
     def _leave_block(self) -> H | None:
-        """Leave a ``with`` block; return what is to be released."""
+        """Leave a ``with`` block; return the acquisition to release, or None if it was released already."""
         entered = take_last(self._entered)
         self._blocks_of(entered).blocks -= 1
-        # the body may have released it, or lost it, and acquired it again
+        # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
+        # the block, so the present acquisition ends here, not the one with which the block began.
         held = self._holds.get(this_caller(), entered)
         return None if held.is_released else held
 
@@ -377,7 +409,7 @@ class ThreadHandle(Handle[H]):
 
     @abstractmethod
     def __enter__(self) -> Any:
-        """Acquire the lock; of several, all."""
+        """Acquire the lock; of several locks, all."""
 
     def __exit__(
         self,
@@ -393,6 +425,8 @@ class ThreadHandle(Handle[H]):
         held = self._leave_block()
         if held is None:
             return
+        # Deferred if this runs inside a step of the library: in the middle of one, the garbage collector may close a
+        # generator that is suspended in this block.
         try:
             run(current_process(), self._releasing(held), may_be_deferred=True)
         except Exception as failure:
@@ -414,7 +448,7 @@ class ThreadHandle(Handle[H]):
 
 
 def note_not_released(error: BaseException, failure: Exception) -> None:
-    """Add to the exception of a block that its lock could not be released."""
+    """Add a note to the exception of a block: its lock could not be released either."""
     add_note(error, f"and the lock could not be released: {one_line(failure)}")
 
 
@@ -424,7 +458,15 @@ def note_not_released(error: BaseException, failure: Exception) -> None:
 def locked_calls(
     function: Callable[P, R], lock: Callable[[], AbstractContextManager[Any]]
 ) -> Callable[P, R]:
-    """Return a function that calls another under a lock, one for each call."""
+    """Wrap a function so that each call runs under a lock.
+
+    Args:
+        function: The function to wrap.
+        lock: Makes the handle for one call.
+
+    Raises:
+        TypeError: For a generator or a coroutine function.
+    """
     check_function(function)
     if is_async(function):
         msg = "an async function cannot run under a Mutex: it would block the event loop"
@@ -439,10 +481,11 @@ def locked_calls(
 
 
 def check_function(function: Callable[..., object]) -> None:
-    """Refuse what would not run under the lock, though it is called under it.
+    """Refuse a function whose body would not run while the lock is held.
 
     Raises:
-        TypeError: If it is a generator, or what classmethod or staticmethod return.
+        TypeError: If it is a generator function, of which a call runs nothing; or what classmethod or staticmethod
+            return.
     """
     if isinstance(function, (classmethod, staticmethod)):
         kind = type(function).__name__
@@ -457,19 +500,19 @@ def check_function(function: Callable[..., object]) -> None:
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Say whether calling it gives something to be awaited."""
+    """Return whether a function is a coroutine function, whose result must be awaited."""
     return _is(function, inspect.iscoroutinefunction)
 
 
 def _is(function: Callable[..., object], kind: Callable[[object], bool]) -> bool:
-    """Ask also of an object with ``__call__``."""
+    """Return whether a function, or the ``__call__`` of an object, is of a kind."""
     return kind(function) or kind(type(function).__call__)
 
 
 # -- several together ------------------------------------------------------------------------------
 
 MOST = 100
-"""Operations that DynamoDB takes in one transaction."""
+"""Largest number of writes in one transaction of DynamoDB."""
 
 
 class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
@@ -486,7 +529,7 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
             raise ValueError(msg)
         metas = [lock._options.model.Meta for lock in locks]
         for what in ("region", "host"):
-            # where a table names none, the environment does
+            # a table whose Meta names none is where the environment says, which is not known here
             named = {getattr(meta, what): meta.table_name for meta in metas if getattr(meta, what)}
             if len(named) > 1:
                 places = ", ".join(f"{table} in {place}" for place, table in named.items())
@@ -537,17 +580,24 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
 
     def _note(self, me: int, held: Held) -> None:
         super()._note(me, held)
+        # so that each member shows its own claim: its fencing token, data and previous holder
         for lock, claim in zip(self._locks, self._in_order(held), strict=True):
             lock._note(me, claim)
 
     def _in_order(self, held: Held) -> list[HeldClaim]:
-        """Return the acquisitions in the order of the locks: another object may have made them."""
+        """Return the claims in the order of this object's locks.
+
+        With reentrant locks, another object with the keys in another order may have acquired them.
+        """
         found = {(claim.options.model, claim.key): claim for claim in held.claims}
         return [found[lock._options.model, lock._options.key] for lock in self._locks]
 
     def _reentered(self, attempt: AcquisitionOfSeveral, me: int) -> Held | None:
         holders = [contender.key_queue.holder for contender in attempt.contenders]
         own = [claim for claim in holders if claim is not None and claim.reenters(me)]
+        # Only all the claims of one acquisition can be entered again, and only without others: they are renewed,
+        # lost and released as one. If this thread held "a" alone, and "b" were acquired now for "a" and "b", the
+        # group would be two acquisitions, of which one can be lost while the other stands.
         if own and all(contender.options.reentrant for contender in attempt.contenders):
             held: Held = own[0].together
             if held.is_group and set(held.claims) == set(holders):
@@ -570,6 +620,7 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
 
     def _current(self, what: str) -> Held:
         held = super()._current(what)
+        # the latest acquisition is remembered after its release, for `lost` and `loss`
         if held.is_released:
             raise self._not_held_error(what)
         return held
@@ -578,6 +629,8 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
         try:
             yield from release_several(held)
         finally:
+            # Also if the request failed: the release ended the belief before it was sent. Not if a reentrant group
+            # was left by one level. Any thread may release, so all who have this acquisition are looked for.
             if held.is_released:
                 callers = [who for who, other in self._holds.items() if other is held]
                 for who in callers:

@@ -1,4 +1,9 @@
-"""Row locks, one or several, as users see them."""
+"""Row locks as users see them: `RowLock` for one row, `RowLocks` for several, and the rows that they return.
+
+`RowLockMixin` in `rows` makes them, and guards the rows' own ``save``, ``update`` and ``delete``. The lock is in the
+row itself or, if the model has a ``lock_model``, in a row of the lock table (`options_of_row`). In the first case the
+request that acquires one lock also reads the row; otherwise the rows are read by a request of their own.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +71,7 @@ class RowLock(Mutex, Generic[M]):
         return self._row_of(self._current("row"))
 
     def _row_of(self, claim: HeldClaim) -> M:
+        """Return the instance that represents the row under an acquisition, made at the first call."""
         if claim.row is None:
             self.bind(claim, self._item_of(claim) or run(current_process(), self._reading()))
         row: M = claim.row
@@ -73,13 +79,18 @@ class RowLock(Mutex, Generic[M]):
 
     @staticmethod
     def _item_of(claim: HeldClaim) -> RawItem | None:
-        """Return the row if the acquiring request has read it, because the lock is in it."""
+        """Return the row as the acquiring request read it.
+
+        None if that did not read it: the lock is in the lock table, or was acquired by a transaction, which returns no
+        rows.
+        """
         return claim.item if claim.store.layout.must_exist and claim.item else None
 
     def bind(self, claim: HeldClaim, item: RawItem) -> None:
-        """Make the instance that represents the row while it is locked."""
+        """Make the instance that represents the row under an acquisition, from the row as it was read."""
         row: Any = self._model.from_raw_data(item)
         row._row_lock, row._row_claim = self, claim
+        # last: another thread that finds the instance here must find it under its lock
         claim.row = row
 
     @classmethod
@@ -118,8 +129,10 @@ class RowLock(Mutex, Generic[M]):
         return made(RowLock, options_of_row(model, raw_key, own), model, raw_key)
 
     def _reading(self) -> Operation[RawItem]:
-        """Read the row, whose lock is in the lock table."""
+        """Read the row."""
         process = current_process()
+        # Consistent: A writes the row and releases, B acquires, and an eventually consistent read could show B the row
+        # from before A's write. B would compute from it, and A's write would be lost.
         read = process.store(self._model).read(self._raw_key, consistent=True)
         answer = yield from retrying(process, lambda: read, 0.0)
         if not answer.item:
@@ -134,6 +147,7 @@ class RowLock(Mutex, Generic[M]):
             pynamodb.exceptions.DoesNotExist: If the row is missing; nothing is created.
         """
         claim = self._enter()
+        # Python calls no __exit__ for a block that was not entered: what fails from here on must release the lock
         try:
             return self._row_of(claim)
         except BaseException as error:
@@ -174,7 +188,7 @@ class RowLocks(LockGroup, Generic[M]):
         super().__init__(locks)
 
     def __enter__(self) -> LockedRows[M]:
-        """Acquire the locks and return the rows, which are read when the first is accessed.
+        """Acquire the locks and return the rows, which are read when the first one is accessed.
 
         Raises:
             MutexTimeoutError: If they were not all free within the timeout.
@@ -196,12 +210,15 @@ class RowLocks(LockGroup, Generic[M]):
             MutexError: If one of them has ``delete_on_release``, because nothing can be guarded then.
         """
         held = self._current("transaction")
+        # without the locks that a write of a single row has released already
         return _RowsTransactWrite(self._rows_of(held), held.unreleased, unlock=unlock)
 
     def _another(self) -> RowLocks[M]:
         return made(type(self), [lock._another() for lock in self._locks])
 
     def _rows_of(self, held: Held) -> LockedRows[M]:
+        """Return the rows under an acquisition, in the order of this object's keys."""
+        # By object: with reentrant locks, another object with the keys in another order may have acquired them.
         if held.rows is None:
             held.rows = {}
         rows: LockedRows[M] | None = held.rows.get(self)
@@ -221,7 +238,10 @@ class LockedRows(Sequence[M]):
         self._claims = claims
 
     def transaction(self, *, unlock: bool = True) -> TransactWrite:
-        """Return a TransactWrite under all the locks: see `RowLocks.transaction <pynamodb_mutex.groups.RowLocks.transaction>`."""
+        """Return a TransactWrite that is applied only while all the locks are held.
+
+        See `RowLocks.transaction <pynamodb_mutex.groups.RowLocks.transaction>`.
+        """
         return self._locks.transaction(unlock=unlock)
 
     def __len__(self) -> int:
@@ -242,8 +262,9 @@ class LockedRows(Sequence[M]):
         return self.bound(items)[place]
 
     def bind(self, row: Any) -> None:
-        """Let an instance that the caller constructed represent the locked row of its key."""
+        """Put an instance that the caller constructed under the lock of the row that has its key."""
         for member, claim in self._pairs():
+            # an instance that is under an acquisition stays under it
             of_one_table = member._model.Meta.table_name == type(row).Meta.table_name
             if of_one_table and same(member._raw_key, key_of(row)) and row._row_claim is None:
                 row._row_lock, row._row_claim = member, claim
@@ -252,7 +273,7 @@ class LockedRows(Sequence[M]):
         return zip(self._members, self._claims, strict=True)
 
     def reading(self) -> Operation[dict[HeldClaim, RawItem]]:
-        """Read all unread rows by one request."""
+        """Read all rows that were not read yet, by one consistent request; return them by claim."""
         unread = [(member, claim) for member, claim in self._pairs() if claim.row is None]
         if not unread:
             return {}
@@ -263,15 +284,25 @@ class LockedRows(Sequence[M]):
         return {claim: item for (_, claim), item in zip(unread, items, strict=True) if item}
 
     def bound(self, items: dict[HeldClaim, RawItem]) -> list[M]:
-        """Return all the rows, including those that were just read."""
+        """Return all the rows, in the order of the keys.
+
+        Args:
+            items: The rows that `reading` has read.
+
+        Raises:
+            pynamodb.exceptions.DoesNotExist: If one is missing.
+        """
         for member, claim in self._pairs():
+            # Another thread may have read the row meanwhile. Both get the same instance: with one each, a version
+            # attribute that one write increments would be out of date in the other.
             if claim in items and claim.row is None:
                 member.bind(claim, items[claim])
+        # a missing row is read once more, by itself, for the error
         return [member._row_of(claim) for member, claim in self._pairs()]
 
 
 class _RowsTransactWrite(GuardedTransactWrite):
-    """A transaction under row locks; it binds the instances that are written in it to their locks."""
+    """A transaction under row locks, which puts the instances that are written in it under their rows' locks."""
 
     def __init__(self, rows: LockedRows[Any], claims: Sequence[HeldClaim], *, unlock: bool) -> None:
         super().__init__(claims, unlock=unlock)
@@ -312,7 +343,12 @@ class _RowsTransactWrite(GuardedTransactWrite):
 
 
 def options_of_row(model: type[Model], raw_key: RawItem, options: Options) -> LockOptions:
-    """Return the options of a row's lock: in the row itself, or in the lock table."""
+    """Return the options of a row's lock, which is in the row itself or, with a ``lock_model``, in the lock table.
+
+    Raises:
+        TypeError: For an option of a wrong type, or one that needs a ``lock_model``.
+        ValueError: For a value that `Mutex.for_key` would refuse.
+    """
     name = row_name(model, raw_key)
     lock_model = model.lock_model  # type: ignore[attr-defined]  # it is a RowLockMixin
     if lock_model is not None:
@@ -321,5 +357,6 @@ def options_of_row(model: type[Model], raw_key: RawItem, options: Options) -> Lo
         if options.get(option):
             msg = f"{option} needs a lock_model: the lock of {name} stands in the row itself"
             raise TypeError(msg)
+    # a mutex is made only to check the options, so any key serves; key, row and model are the user's row
     checked = Mutex.for_key(name[:64], **options)._options
     return checked._replace(key=name, row=raw_key, model=model)

@@ -1,4 +1,8 @@
-"""The decorator that makes a lock's key from the call's arguments."""
+"""The decorator ``synchronized``, which makes a lock's key from the arguments of each call.
+
+Each call makes a `~pynamodb_mutex.Mutex` for its key or, for a coroutine function, an
+`~pynamodb_mutex.aio.AsyncMutex`. For a fixed key no such decorator is needed: a mutex is itself a decorator.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +33,12 @@ R = TypeVar("R")
 if TYPE_CHECKING:
 
     class Waiting(Protocol):
-        """Decorates a function whose calls wait for the lock."""
+        """Type of the decorator with ``on_locked="wait"``: a call waits for the lock."""
 
         def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
 
     class Skipping(Protocol):
-        """Decorates a function whose calls are skipped while another holds the lock."""
+        """Type of the decorator with ``on_locked="skip"``: a call returns None while another holds the lock."""
 
         @overload
         def __call__(
@@ -126,6 +130,8 @@ def _locked(
     def locked(*args: Any, **kwargs: Any) -> Any:
         mutex = Mutex.for_key(key_of(*args, **kwargs), model=model, **options)
         with ExitStack() as stack:
+            # Only the acquisition is inside the `try`. A MutexTimeoutError that the function raises, for another lock,
+            # must not look as if the call had been skipped.
             try:
                 stack.enter_context(mutex)
             except MutexTimeoutError:
@@ -151,6 +157,7 @@ def _locked_async(
     async def locked(*args: Any, **kwargs: Any) -> Any:
         mutex = AsyncMutex.for_key(key_of(*args, **kwargs), model=model, **options)
         async with AsyncExitStack() as stack:
+            # as in `_locked`: only the acquisition is inside
             try:
                 await stack.enter_async_context(mutex)
             except MutexTimeoutError:
@@ -169,7 +176,7 @@ class _Key:
         self._template = template
         self._signature = inspect.signature(function)
         try:
-            # a dry run: str.format knows its own rules best
+            # A dry run, for only str.format knows all its rules. It raises ValueError itself for a malformed template.
             template.format_map({name: _Anything() for name in self._signature.parameters})
         except KeyError as error:
             msg = f"{shown(template)}: the function has no parameter {error}"
@@ -182,7 +189,7 @@ class _Key:
 
 
 class _Anything:
-    """An argument that has every attribute and item, and takes every format."""
+    """Stands in for each argument in the dry run: has every attribute and item, and accepts every format."""
 
     def __getattribute__(self, name: str) -> _Anything:
         return self

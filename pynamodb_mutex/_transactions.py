@@ -1,4 +1,10 @@
-"""PynamoDB's TransactWrite, guarded by locks."""
+"""PynamoDB's TransactWrite, guarded by locks.
+
+`GuardedTransactWrite` is what the ``transaction()`` of a lock returns. The import of this module also replaces the
+commit of every other TransactWrite of the process, so that a locked row is guarded there as well:
+`~pynamodb_mutex._dynamodb.pynamodb_private.replace_commit` says why there is no other way. What is sent, and what a
+refusal means, is decided in `pynamodb_mutex._operations.transaction`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _commit(transaction: TransactWrite) -> Any:
-    """Commit a `TransactWrite`; guarded, if it writes rows of a `RowLockMixin` model."""
+    """Commit a `TransactWrite`: by the protocol if it writes rows of a `RowLockMixin` model, else as PynamoDB does."""
     send_through_own_connection(transaction)
     process = current_process()
     operation = commit(process, transaction)
@@ -45,6 +51,10 @@ class GuardedTransactWrite(TransactWrite):
     def __init__(self, claims: Sequence[HeldClaim], *, unlock: bool = False) -> None:
         """Check the locks, and begin the transaction.
 
+        Args:
+            claims: The claims that guard it, at least one.
+            unlock: Whether the transaction also releases their locks.
+
         Raises:
             MutexNotHeldError: If one of the locks is not held here; MutexLostError if it is lost.
             MutexError: If one of them has ``delete_on_release``.
@@ -60,19 +70,23 @@ class GuardedTransactWrite(TransactWrite):
         return answer
 
     def committed(self) -> None:
-        """Do what PynamoDB does after a commit."""
+        """Update the version attributes of the written instances, as PynamoDB does after a commit."""
         update_local_versions(self)
 
     def committing(self) -> Operation[dict[str, Any]]:
-        """Return the operation that commits it."""
-        # a guard makes it ours to commit: never None
+        """Return the operation that commits the transaction, and returns DynamoDB's answer."""
+        # never None: a transaction with a guard in it is not left to PynamoDB
         committing: Any = commit(current_process(), self, self._claims, unlock=self._unlock)
         operation: Operation[dict[str, Any]] = committing
         return operation
 
 
 def _checking(claims: Sequence[HeldClaim]) -> Operation[None]:
-    """Raise unless claims can guard a write."""
+    """Raise unless the claims can guard a write.
+
+    An operation, so that it runs inside the monitor: the check may find that a lease has ended, and then changes the
+    claim's state.
+    """
     for claim in claims:
         claim.check_guardable("transaction")
     return

@@ -1,7 +1,9 @@
 """The library's locks for asyncio.
 
-Each object here runs the operations of one of the other locks for a task. Requests are sent on at most 16
-threads; waiting uses none. Works under any asyncio event loop, such as uvloop.
+Each object here contains one of the locks for threads, and runs its operations for a task. Requests are sent on at
+most 16 threads; waiting uses none. Works under any asyncio event loop, such as uvloop.
+
+The docstrings say only what differs for tasks. Cancellation is handled in `_async_handles`.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
     _makers = frozenset({"for_key", "for_row", "for_keys", "any_of", "attach"})
 
     _inside: ClassVar[type[Mutex]] = Mutex
+    """Class of the lock for threads that this contains."""
 
     def __init__(self, make: Callable[..., Any], on_lost: Any, *, cancel_on_loss: bool) -> None:
         """Use `for_key`."""
@@ -146,13 +149,13 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
 
     @property
     def position(self) -> int | None:
-        """Where the latest call of ``acquire`` stands in line: see `pynamodb_mutex.Mutex.position`."""
+        """Number of waiters in line before the latest call of ``acquire``: see `pynamodb_mutex.Mutex.position`."""
         position: int | None = self._lock.position
         return position
 
     @property
     def key(self) -> str:
-        """The key; with `any_of`, the key that it got."""
+        """The lock's key; with `any_of`, that of this acquisition, and before the first a description of all keys."""
         key: str = self._lock.key
         return key
 
@@ -178,6 +181,8 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         mutex = cls._made(make, cancel_on_loss, options)
         lock, who = mutex._lock, caller()
         attachment = lock._attachment(read, who, blocks=False)
+        # If the task is cancelled after the write was applied, the lock is released: the ticket is used up, so nobody
+        # else could release it.
         claim: HeldClaim = await mutex._run(
             lock._attaching(attachment, who.number), lock._releasing
         )
@@ -196,14 +201,15 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
 
     async def _enter(self) -> Any:
         if self._lock._attached is not None:
-            # the block counts as a holder of its own
+            # The block uses the acquisition of `attach`, and records this task as its holder. The record that `attach`
+            # made must go: nobody would end it, and a loss after the block would cancel the task.
             take_last(self._holders).end()
         return await super()._enter()
 
     async def detach(self, lease: float | None = None) -> str:
         """End the acquisition here, and return a ticket for it: see `~pynamodb_mutex.Mutex.detach`.
 
-        If the task is cancelled before this returns, the lock is released.
+        If the task is cancelled before this returns, the lock is released, for nobody has the ticket.
         """
         ticket: str = await self._run(self._lock._detaching(lease), self._taking_back)
         if self._holders:
@@ -211,7 +217,10 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         return ticket
 
     def _taking_back(self, ticket: str) -> Operation[None]:
-        """Attach what was just detached, and release it."""
+        """Release the lock that a ticket, which the caller will never get, keeps locked.
+
+        The claim is nobody's in this process any more: only attaching makes it one that can be released.
+        """
         read = parse_ticket(ticket)
         model = getattr(self._lock, "_model", self._options.model)
         lock: Any = self._inside._for_ticket(read, model)
@@ -224,7 +233,7 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         await self._run(self._lock._saving_data(data))
 
     async def force_release(self) -> bool:
-        """Break the claim that is on this key now: see `~pynamodb_mutex.Mutex.force_release`."""
+        """Break the claim that is on this key now, and no later one: see `~pynamodb_mutex.Mutex.force_release`."""
         broken: bool = await self._run(self._lock._forcing())
         return broken
 
@@ -255,7 +264,7 @@ class AsyncSemaphore(AsyncMutex):
 
     @property
     def permit(self) -> int | None:
-        """Number of the permit of the last acquisition, from 1; None before the first."""
+        """Number of the permit that this acquisition got, from 1; None before the first."""
         permit: int | None = self._lock.permit
         return permit
 
@@ -289,6 +298,7 @@ class AsyncRowLock(AsyncMutex, Generic[M]):
             pynamodb.exceptions.DoesNotExist: If the row is missing; nothing is created.
         """
         claim = await self._enter()
+        # __aexit__ does not run for a block that was not entered: what fails from here on must release the lock
         try:
             lock = self._lock
             if claim.row is None:
@@ -357,7 +367,7 @@ class AsyncRowLocks(AsyncHandle[RowLocks[M]], HandleOfSeveral, Generic[M]):
         held = await self._enter()
         try:
             rows = self._lock._rows_of(held)
-            # read here: access to a row, in the block, must not block the event loop
+            # Read now, though a `RowLocks` reads at the first access: that would block the event loop in the block.
             rows.bound(await self._run(rows.reading()))
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
@@ -365,7 +375,10 @@ class AsyncRowLocks(AsyncHandle[RowLocks[M]], HandleOfSeveral, Generic[M]):
         return rows
 
     def transaction(self, *, unlock: bool = True) -> AsyncTransaction:
-        """Return a TransactWrite for ``async with``, under all the locks: see `~pynamodb_mutex.groups.RowLocks.transaction`."""
+        """Return a TransactWrite for ``async with``, guarded by all the locks.
+
+        See `~pynamodb_mutex.groups.RowLocks.transaction`.
+        """
         return AsyncTransaction(self._lock.transaction(unlock=unlock))
 
 
@@ -379,8 +392,10 @@ def locked(
 ) -> AsyncRowLock[M]:
     """Return the lock of a row, not yet held: `~pynamodb_mutex.RowLockMixin.locked` for tasks. Sends no request.
 
-    The row's ``save``, ``update`` and ``delete`` block: await them by ``asyncio.to_thread``. They are
-    refused once the lock is released, also after the task was cancelled.
+    The row's ``save``, ``update`` and ``delete`` block the event loop: run them by ``await asyncio.to_thread(...)``.
+
+    Not guaranteed: that a thread which runs on after the task was cancelled writes nothing. A write that begins after
+    the release is one without the lock: it is refused while another holds the row, and not after that.
 
     Args:
         model: The row's model.
@@ -409,7 +424,7 @@ def locked_all(
 ) -> AsyncRowLocks[M]:
     """Return the locks of several rows: `~pynamodb_mutex.RowLockMixin.locked_all` for tasks, see `locked`.
 
-    ``async with`` also reads the rows, by one more request.
+    Sends no request. ``async with`` acquires the locks, and reads the rows by one more request.
     """
     check_options("locked_all", options)
     rows: Any = model  # a RowLockMixin

@@ -1,4 +1,7 @@
-"""The library's exceptions. Failures of DynamoDB raise PynamoDB's own exceptions."""
+"""The library's exceptions, all below `MutexError`, and the words for a lock's holder in their messages.
+
+Failures of DynamoDB itself, such as a missing table or a denied request, raise PynamoDB's own exceptions.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ __all__ = [
 
 
 def _rebuild(kind: type[MutexError], args: tuple[Any, ...], state: dict[str, Any]) -> MutexError:
+    """Make an exception again from its pickle, without ``__init__``, whose arguments differ from class to class."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
@@ -60,7 +64,8 @@ class MutexError(PynamoDBException):
         self.expires_at = expires_at
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # the default would call __init__ with the message alone; a cause may hold a socket
+        # The default would call __init__ with the message alone. The cause is left out: it may refer to a socket, which
+        # cannot be pickled.
         return _rebuild, (type(self), self.args, {**self.__dict__, "cause": None})
 
 
@@ -71,12 +76,12 @@ def describe_holder(owner: str | None, expires_at: float | None) -> str:
     try:
         end = datetime.fromtimestamp(expires_at, tz=timezone.utc).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
-        end = f"{expires_at} s"  # a row that another program wrote
+        end = f"{expires_at} s"  # another program wrote the row, and this is no date
     return f"held by {shown_owner(owner)} until {end} (DynamoDB's time) unless renewed"
 
 
 def add_note(error: BaseException, text: str) -> None:
-    """Add a note to an exception, where Python has them (3.11)."""
+    """Add a note to an exception; without effect before Python 3.11, which has no notes."""
     getattr(error, "add_note", str)(text)
 
 
@@ -93,7 +98,8 @@ class MutexLostError(MutexNotHeldError):
 
     Attributes:
         loss (Loss): The cause.
-        applied (bool | None): For a guarded write: False if it was not applied, None if that is unknown.
+        applied (bool | None): For a guarded write: False if it was not applied, None if that is unknown. False for all
+            other calls.
     """
 
     def __init__(
@@ -142,7 +148,7 @@ class RowLockedError(MutexError):
 
 
 class InvalidKeyError(MutexError, ValueError):
-    """A key that DynamoDB would not accept."""
+    """The key is one that DynamoDB would not accept."""
 
 
 class InvalidRowError(MutexError):
@@ -170,4 +176,4 @@ class InvalidRowError(MutexError):
 
 
 class InvalidTicketError(MutexError, ValueError):
-    """The ticket is not a ticket, or one for another table or region."""
+    """The text is not a ticket, or is a ticket for another table, region or model."""

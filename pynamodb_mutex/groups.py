@@ -1,6 +1,8 @@
-"""Several locks at once: all or none, or the first that is free.
+"""Locks on several keys: all of them or none, or whichever is free first; and `Semaphore`.
 
-Made by `Mutex.for_keys`, `RowLockMixin.locked_all`, `Mutex.any_of` and `Semaphore.for_key`.
+`Mutex.for_keys` makes a `MutexGroup`, `RowLockMixin.locked_all` a `RowLocks`, `Mutex.any_of` an `AnyOf`. All but
+`Semaphore` are defined elsewhere, in `mutex` and `_row_locks`, and only exported here. How they are acquired is in
+`pynamodb_mutex._operations.acquire_several`.
 """
 
 from __future__ import annotations
@@ -23,17 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["AnyOf", "LockedRows", "MutexGroup", "RowLocks", "Semaphore"]
 
 _PERMIT = "#permit-"
+"""What stands in a permit's key between the semaphore's key and the permit's number."""
 
 
 class Semaphore(AnyOf):
     """Limits the number of concurrent holders, across processes.
 
     Use it like `threading.Semaphore`, as a context manager, or as a decorator. Each permit is a lock of
-    its own with its own lease, so the permit of a dead holder is free again. One object holds one permit
+    its own with its own lease, so the permit of a dead holder becomes free again. One object holds one permit
     per thread or task; for another permit in the same thread use another object.
 
-    Not guaranteed: an order between permits. Fencing tokens grow per permit, so a resource must compare
-    them per value of `permit`.
+    Not guaranteed: which permit a holder gets; an order between processes. Fencing tokens grow per permit, so a
+    resource must compare them per value of `permit`.
     """
 
     _made_by = "{}.for_key(...)"
@@ -69,7 +72,7 @@ class Semaphore(AnyOf):
         if not 1 <= permits <= MOST_KEYS:
             msg = f"a semaphore has 1 to {MOST_KEYS} permits, not {permits}"
             raise ValueError(msg)
-        # whatever the number is now: it may be raised later
+        # room for the longest number, so that the key stays valid when the number of permits is raised
         longest = LONGEST_KEY - len(f"{_PERMIT}{MOST_KEYS}")
         if len(check_key(key).encode()) > longest:
             msg = f"a semaphore's key takes 1 to {longest} bytes of UTF-8, this one {len(key.encode())}"
@@ -80,6 +83,6 @@ class Semaphore(AnyOf):
 
     @property
     def permit(self) -> int | None:
-        """Number of the permit of the last acquisition, from 1; None before the first."""
+        """Number of the permit that this acquisition got, from 1; None before the first."""
         claim = self._mine()
         return None if claim is None else int(claim.key.rpartition(_PERMIT)[2])

@@ -1,4 +1,9 @@
-"""The lock table: LockItem, the row of one lock."""
+"""The lock table: LockItem, the row of one lock.
+
+The model names the stored attributes, creates the table, and answers questions about a row as it was read. It does
+not acquire, renew or release: see `pynamodb_mutex.Mutex`. The conditional requests that do are built from the model's
+attributes in `pynamodb_mutex._dynamodb`.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +44,11 @@ _TIGHT = {
     "read_timeout_seconds": READ_TIMEOUT,
     "max_pool_connections": 50,
 }
+"""Meta of a lock table, by default. With PynamoDB's own timeouts one request that hangs could outlast a lease."""
 
 
 class _DefaultName:
-    """The name of `LockItem`'s table, unless one is assigned.
+    """Descriptor: the name of `LockItem`'s table, until another is assigned to the Meta.
 
     The environment is read at first use: pytest imports the package before a conftest.py can set the variable.
     It is read once: with a name that changes later, one part of a program would lock in one table and the
@@ -83,10 +89,11 @@ class LockItem(Model):
         abandoned_by (str | None): Label of the previous holder if it never released the lock, or empty.
         ttl (datetime.datetime | None): When DynamoDB may delete the row, at least `retention` after the claim. Not the
             end of the claim.
-        data (Any): The payload; the next holder can read it.
-        waiting (list[str] | None): Those who wait in line, first come first: see `waiters`.
+        data (Any): The payload, any JSON value; it stays when the lock is released, and the next holder can read it.
+        waiting (list[str] | None): Entries of those who wait in line, first come first: see `waiters`.
         free_since (float | None): When the last claim was ended, or the first in line last gave up, in seconds of
-            DynamoDB's time since the epoch, or up to two seconds after that. While there is a claim it is from before.
+            DynamoDB's time since the epoch, at most two seconds late. It does not say when the present claim began or
+            ends.
     """
 
     class Meta(metaclass=_DefaultMeta):
@@ -97,8 +104,8 @@ class LockItem(Model):
         max_pool_connections = _TIGHT["max_pool_connections"]
 
     retention: ClassVar[float] = 7 * 86400.0
-    """Seconds a row stays after its claim ended or was released (default 7 days). A row that is created after
-    that starts its fencing tokens from DynamoDB's time in milliseconds."""
+    """Seconds for which a row stays after its claim ended or was released; 7 days by default, at least an hour. A row
+    that is created after that starts its fencing tokens from DynamoDB's time in milliseconds."""
 
     key = UnicodeAttribute(hash_key=True)
     version = VersionAttribute()
@@ -120,11 +127,12 @@ class LockItem(Model):
             TypeError: If its retention is not a number; if it has another use for ``waiting`` or ``free_since``.
             ValueError: If its retention is negative, infinite, NaN or over 100 years.
         """
-        # PynamoDB compares only the table's name, and would use the parent's connection
+        # PynamoDB would use the parent's connection where the tables have the same name, even in different regions
         forget_connection(cls)
         check_retention(cls.retention)
         for name, kind in (("waiting", ListAttribute), ("free_since", NumberAttribute)):
-            # names that were free for attributes of one's own before there was a line
+            # Before there were fair locks, a subclass could have an attribute of its own under these names. It would
+            # silently become the lock's.
             if not isinstance(cls.__dict__.get(name, kind()), kind):
                 msg = (
                     f"{cls.__name__}.{name} belongs to the lock: use another name for an attribute of your "
@@ -138,7 +146,7 @@ class LockItem(Model):
                 if not hasattr(meta, name):
                     setattr(meta, name, value)
             if not issubclass(meta, LockItem.Meta) and not hasattr(meta, "table_name"):
-                # inherited, not copied: the environment must not be read before the name is used
+                # inherit the name, do not copy it: a copy would read the environment now, before it may be set
                 named: Any = type("Meta", (meta, LockItem.Meta), {})
                 cls.Meta = named  # type: ignore[misc]  # mypy takes it for a fixed type
         super().__init_subclass__(**kwargs)
@@ -171,6 +179,8 @@ class LockItem(Model):
     def held(cls) -> Iterator[LockItem]:
         """Iterate over the items that are held now, in no particular order. Reads the whole table.
 
+        Not guaranteed: that all items are from one instant. A page is read when the iteration reaches it.
+
         Rows that are not a lock's, or that this model cannot read, such as one whose ``data`` is not JSON, are
         skipped with a warning in the log.
 
@@ -184,7 +194,7 @@ class LockItem(Model):
             try:
                 claim.check()
                 item = cls.from_raw_data(raw)
-            except Exception as error:  # noqa: BLE001 - what an attribute makes of another's value
+            except Exception as error:  # noqa: BLE001 - an attribute may raise anything for a foreign value
                 key = layout.key(raw)
                 _log.warning(
                     "%s left out of %s.held(): %s",
@@ -197,7 +207,7 @@ class LockItem(Model):
 
     @classmethod
     def _scanned(cls) -> Iterator[dict[str, dict[str, Any]]]:
-        """Read all rows that have a claim, running or expired."""
+        """Read all rows that carry a claim, running or expired, page by page."""
         process = current_process()
         store = process.store(cls)
         start = None
@@ -212,8 +222,8 @@ class LockItem(Model):
     def force_release(cls, key: str) -> bool:
         """Break the claim that is in the row now, and no later one.
 
-        From now on DynamoDB refuses the holder's guarded writes, and the next fencing token is higher than
-        its own. Not guaranteed: that the holder stops. It learns of the loss from its next request.
+        From then on DynamoDB refuses the holder's guarded writes, and the next fencing token is higher than the
+        holder's. Not guaranteed: that the holder stops. It learns of the loss from its next request.
 
         A row with impossible lock attributes, which no mutex acquires, is repaired if it has not changed
         since it was read: the lock is then free, and its fencing token is above the old one, if that was a
@@ -223,13 +233,14 @@ class LockItem(Model):
             key: The lock's key.
 
         Returns:
-            Whether a claim was broken, or a row repaired; False if there was nothing to break, or the lock
-            changed hands meanwhile: before the request was applied, or after it if its answer was lost.
+            Whether a claim was broken, or a row repaired. False if there was nothing to break; or if the lock changed
+            hands meanwhile, which may also have been after the claim was broken, by a request whose answer was lost.
 
         Raises:
             InvalidKeyError: For a key that no lock can have.
             InvalidRowError: If the row under the key is not a lock's.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached; GetError if that
+                happens to the read before it.
         """
         process = current_process()
         row = key_of(cls, check_key(key))
@@ -245,7 +256,10 @@ class LockItem(Model):
         """Seconds until this item's claim may be taken over unless it is renewed; 0 without a claim.
 
         Sends a read if this process has had no answer from DynamoDB yet, or none for 25 leases, because it
-        does not know DynamoDB's time then.
+        does not know DynamoDB's time then. The whole lease if DynamoDB's answers have no ``Date``.
+
+        Raises:
+            pynamodb.exceptions.GetError: If DynamoDB's time is not known and that read fails.
         """
         if self.expires_at is None:
             return 0.0
@@ -256,14 +270,16 @@ class LockItem(Model):
             run(process, learn_time(process, store, key_of(type(self), self.key)))
         bounds, now = store.bounds, process.read_clock()
         if bounds is None:
+            # no end can be compared with a time: a waiter would watch the claim for a whole lease from now on
             return float(self.lease or 0.0)
         return max(0.0, bounds.passes(self.expires_at) - now)
 
     @property
     def since(self) -> datetime | None:
-        """When the holder acquired the lock, in DynamoDB's time (UTC), to a second or two.
+        """When the holder acquired the lock, in DynamoDB's time (UTC), to a second or two. For people only.
 
-        None if there is no claim, or its token was not made by this library. For people only.
+        None if there is no claim, if its token was not made by this library, or if the holder did not know DynamoDB's
+        time.
         """
         made = made_at(self.token)
         if self.expires_at is None or made is None:
@@ -274,7 +290,8 @@ class LockItem(Model):
     def waiters(self) -> list[str]:
         """Owner labels of those who wait for the lock with ``fair=True``, first come first.
 
-        A label is cut off where an entry takes more than 64 bytes. One that died stands here until others pass it.
+        Long labels are cut off, for an entry of the line takes at most 64 bytes. A waiter that died is listed until
+        others pass it.
         """
         from pynamodb_mutex._protocol.waiting_line import label_of  # noqa: PLC0415 - seldom needed
 

@@ -1,4 +1,9 @@
-"""Mutex: a lock on one key, on the first free one of several keys, or on several keys together."""
+"""Mutex: a lock on one key, on the first free one of several keys (`AnyOf`), or on several keys together.
+
+These classes check what the caller asks for and remember who has which acquisition. How a lock is acquired, renewed
+and released is in the modules of `pynamodb_mutex._operations` that have these names; properties and calls that all
+locks share are in `_handles`. `pynamodb_mutex.groups` exports the locks on several keys, and adds `Semaphore`.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +58,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.shared import Shared
 
     class Options(CommonOptions, total=False):
-        """The options of `Mutex.for_key`, but for the lock table."""
+        """The options of `Mutex.for_key`, except the lock table."""
 
         on_lost: Callable[[Mutex], object] | None
 
@@ -72,19 +77,20 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     _makers = frozenset({"for_key", "for_row", "for_keys", "any_of", "attach"})
 
     _raw_key: RawItem | None = None
-    """Key of the user's row, if this is the lock of a row."""
+    """Primary key of the user's row, if this is the lock of a row; `detach` puts it into the ticket."""
 
     def __init__(self, options: LockOptions) -> None:
         """Use `for_key`."""
         super().__init__(options)
+        # what `attach` acquired, until the first ``with`` uses it
         self._attached: HeldClaim | None = None
         self._in_line: FairAcquisition | None = None
 
     @property
     def position(self) -> int | None:
-        """How many stand in line before the latest call of `acquire`, as far as is known; None if none waits.
+        """Number of waiters in line before the latest call of `acquire`, as the last answer showed it.
 
-        Sends no request. Always None without ``fair=True``.
+        None if that call is not in line. Always None without ``fair=True``. Sends no request.
         """
         return None if self._in_line is None else self._in_line.position
 
@@ -111,11 +117,12 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         Args:
             key: 1 to 2048 bytes of UTF-8.
             model: The lock table.
-            lease: Seconds until the lock expires unless it is renewed, from 0.5 to 100 years. The lock of
+            lease: Seconds until the lock expires unless it is renewed, at least 0.5 and at most 100 years. The lock of
                 a dead holder is free after about this time.
             timeout: Seconds to wait for the lock; -1, or None, waits for ever.
-            auto_renew: Renew the lock in the background, every third of the lease.
-            max_hold: Seconds after which the background renewals end, for a holder that hangs.
+            auto_renew: Renew the lock in the background, each time a third of the lease has passed.
+            max_hold: Seconds after which it is no longer renewed in the background, in case the holder hangs; None for
+                no limit.
             owner: A label for people; by default host, process and thread. The protocol never compares it.
             on_lost: Called with the mutex, on a thread of its own, when the lock is lost.
             data: JSON payload, written into the row with the claim; None leaves the stored one.
@@ -124,8 +131,8 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             delete_on_release: Delete the row at release. Fencing tokens could then fall, and a late copy
                 of a guarded write could be applied again: `fencing_token`, `transaction` and
                 `save_data` raise MutexError.
-            fair: Acquire the lock in the order of arrival, among all that set this, in whichever process: see
-                `position`. Not guaranteed: an order against those that do not set it.
+            fair: Acquire the lock in the order of arrival, among all waiters that set this, in whichever process: see
+                `position`. Not guaranteed: an order relative to waiters that do not set it.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.
@@ -168,8 +175,8 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     ) -> Mutex:
         """Return a mutex in the lock table that is named after a row. Sends no request.
 
-        The row need not exist. For a model with the same ``lock_model`` this is the lock that
-        `RowLockMixin.locked` acquires; for any other model it is a different lock.
+        The row need not exist. If the model has this ``lock_model``, it is the same lock as that of
+        `RowLockMixin.locked`; for any other model it is a different lock.
 
         Args:
             model: The row's model; any PynamoDB model.
@@ -196,7 +203,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         """Return the locks of several keys, to be acquired together: all or none. Sends no request.
 
         Args:
-            keys: 1 to 100; a repeated key counts once. A Mutex among them, such as one in another lock
+            keys: 1 to 100 keys; a repeated key counts once. A Mutex among them, such as one in another lock
                 table of the region, keeps its own options.
             model: The lock table of the keys that are strings.
             **options: Those of `for_key`. ``timeout`` and ``poll`` are the group's. ``on_lost`` is called
@@ -217,9 +224,9 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     ) -> Mutex:
         """Continue to hold a lock that another process detached. The mutex is held when this returns.
 
-        One conditional write gives the lock a new token and fencing token, so DynamoDB refuses everything
-        that the previous holder still sends. The first ``with`` uses this acquisition and releases it at
-        its end.
+        One conditional write gives the lock a new token and a new fencing token, so that DynamoDB refuses each guarded
+        write, renewal and release that the previous holder still sends. The first ``with`` uses this acquisition and
+        releases it at its end.
 
         Not guaranteed: that the previous holder's work outside DynamoDB has ended. Compare fencing tokens.
 
@@ -227,7 +234,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             ticket: What `detach` returned. It is good once.
             model: The lock table.
             **options: Those of `for_key`, for this holder. The default lease is that of the detached mutex.
-                ``timeout`` is for how long failures are retried, one lease at most.
+                ``timeout`` limits how long failed requests are retried, to one lease at most.
 
         Raises:
             InvalidTicketError: If it is not a ticket, or one for another table or region.
@@ -259,7 +266,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         """Return a mutex on whichever of several keys is free first, not yet held. Sends no request.
 
         Args:
-            keys: 1 to 100; a repeated key counts once.
+            keys: 1 to 100 keys; a repeated key counts once.
             model: The lock table.
             **options: Those of `for_key`. With ``reentrant``, only this object can acquire its key again.
 
@@ -284,8 +291,8 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         Raises:
             MutexAlreadyHeldError: If this thread or task holds the lock by this mutex, which is not
                 reentrant. Without a timeout, also if the wait would never end: because the thread holds
-                the lock by another mutex, or would block the event loop of a task that holds it or waits
-                before it. (With a timeout the latter emits a RuntimeWarning.)
+                the lock by another mutex, or because it would block the event loop of a task that holds the
+                lock or is before it in line. (With a timeout, the latter emits a RuntimeWarning.)
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
             pynamodb.exceptions.TableDoesNotExist: If the table is missing; names table and region.
@@ -316,12 +323,15 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     def _reentered(self, attempt: Acquisition, me: int) -> HeldClaim | None:
         mine = self._holds.get(me)
         if self._options.reentrant:
+            # the acquisition may have been made by another mutex of this process, on the same key
             local = attempt.contender.key_queue.holder
             if local is not None and local.reenters(me):
                 mine = local
         now = attempt.shared.now
         if mine is None or not mine.stands_at(now):
             return None
+        # It stands, but is not held, while a write with ``unlock=True`` is under way or after that write's answer was
+        # lost: the lock may be released at any moment, so nothing can begin under it.
         if not (self._options.reentrant and mine.held_at(now)):
             msg = (
                 f"{shown(self._options.key)} is already held by this thread or task, by this mutex"
@@ -338,6 +348,8 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         try:
             yield from release(held)
         finally:
+            # Held still if one level of a reentrant acquisition was left. In all other cases it has ended here, also if
+            # the request failed. Any thread may release, so all who have this acquisition are looked for.
             if not held.held_at(held.shared.now):
                 for who, other in list(self._holds.items()):
                     if other is held:
@@ -353,11 +365,13 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         return ensure_held(self._current("ensure_held"), at_least)
 
     def _entering(self, attempt: Any, me: int) -> Operation[HeldClaim]:
+        # taken out in one step: of two threads that enter, one gets it, and the other acquires the lock for itself
         attached, self._attached = self._attached, None
         if attached is None or attached.is_released or attached is not self._latest:
             return (yield from super()._entering(attempt, me))
-        # after attach: use that acquisition
         attached.check("with")
+        # The block may run on another thread than `attach` did. That thread is the holder from now on: it is the one
+        # that may enter again, and whose wait for this lock would never end.
         self._holds[me] = attached
         attached.contender.caller = attempt.contender.caller
         return self._begin_block(attached, me)
@@ -378,7 +392,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         return Attachment(self._contender(who, blocks=blocks), ticket)
 
     def _attaching(self, attachment: Attachment, me: int) -> Operation[HeldClaim]:
-        """Acquire what a ticket names; the next ``with`` block uses that acquisition."""
+        """Acquire the lock that a ticket names; the next ``with`` block uses that acquisition."""
 
         def note(claim: HeldClaim) -> None:
             self._attached = claim
@@ -389,11 +403,10 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     def detach(self, lease: float | None = None) -> str:
         """End the acquisition here; return a ticket with which another process continues to hold the lock.
 
-        Until `attach` nobody holds the lock, and nobody else can acquire it. Nobody renews it, so it expires with
-        the ticket.
-        Waits for a guarded write that is being sent.
+        Until `attach`, nobody holds the lock and nobody else can acquire it. It is renewed once more, to the time for
+        which the ticket is good, and then expires with the ticket. Waits for a guarded write that is being sent.
 
-        Not guaranteed: that anybody attaches. If the ticket gets lost, the key stays locked until it
+        Not guaranteed: that anybody attaches. If the ticket gets lost, the key stays locked until the ticket
         expires. Anyone who has the ticket and may write to the table can use it.
 
         Args:
@@ -405,8 +418,8 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         Raises:
             MutexLostError: If the lock is lost.
             MutexNotHeldError: If it is not held here, or a write of unknown outcome may have released it.
-            MutexAlreadyHeldError: If a reentrant mutex was acquired several times.
-            MutexError: If it was acquired together with others.
+            MutexAlreadyHeldError: If this thread or task has acquired a reentrant lock more than once.
+            MutexError: If it was acquired together with other locks.
             pynamodb.exceptions.UpdateError: If DynamoDB cannot be reached within 5 s. The lock is held
                 as before.
         """
@@ -423,7 +436,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         """Write the payload into the row by a guarded write: only if the lock is still held in DynamoDB.
 
         Args:
-            data: JSON; None removes the payload.
+            data: The payload, any JSON value; None removes the stored one.
 
         Raises:
             MutexLostError: If the lock is lost; ``applied`` says whether the payload was written.
@@ -431,8 +444,8 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             MutexError: With ``delete_on_release``, because nothing can be guarded then.
             TypeError: If the payload is not JSON.
             ValueError: For NaN or infinity in it.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request, or cannot be reached: then
-                the outcome is unknown.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it cannot be reached: then it is
+                unknown whether the payload was written.
         """
         run(current_process(), self._saving_data(data))
 
@@ -476,7 +489,8 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
 
         Raises:
             InvalidRowError: If the row under the key is not a lock's.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses or cannot be reached.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request or cannot be reached; GetError if that
+                happens to the read before it.
         """
         return run(current_process(), self._forcing())
 
@@ -488,11 +502,11 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         return made(Mutex, self._options)
 
     def locked(self) -> bool:
-        """Whether anyone holds the lock, by one consistent read.
+        """Return whether anyone holds the lock, by one consistent read.
 
         Raises:
             InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
-            pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
+            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
         """
         return run(current_process(), self._asking())
 
@@ -529,10 +543,10 @@ def _is_held(shared: Shared, store: Store, options: LockOptions) -> Operation[bo
 # -- one of several --------------------------------------------------------------------------------
 
 MOST_KEYS = 100
-"""Rows that DynamoDB reads in one request."""
+"""Largest number of keys: as many rows as DynamoDB reads by one request."""
 
 _MOST_SHOWN = 3
-"""Keys that a message spells out."""
+"""Largest number of keys that the description of an `AnyOf` spells out."""
 
 
 class AnyOf(Mutex):
@@ -541,8 +555,8 @@ class AnyOf(Mutex):
     Once acquired, it is a mutex on the key that it got. Threads and tasks of one process that wait for
     the same set of keys get a key in the order of their calls.
 
-    Not guaranteed: an order between processes, or between different sets of keys. Fencing tokens
-    compare only within one key.
+    Not guaranteed: an order between processes, or between different sets of keys. Fencing tokens can be
+    compared only within one key.
     """
 
     _made_by = "Mutex.any_of([...])"
@@ -555,7 +569,7 @@ class AnyOf(Mutex):
 
     @classmethod
     def of(cls, keys: Iterable[str], model: type[LockItem], options: Options) -> AnyOf:
-        """See `Mutex.any_of`."""
+        """Return a mutex on whichever of several keys is free first: see `Mutex.any_of`."""
         check_several("any_of", keys)
         unique = list(dict.fromkeys(check_key(key) for key in keys))
         if not 1 <= len(unique) <= MOST_KEYS:
@@ -574,15 +588,15 @@ class AnyOf(Mutex):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The alternatives, each once."""
+        """The keys, in the order in which they were given, each once."""
         return tuple(each.key for each in self._alternatives)
 
     def locked(self) -> bool:
-        """Whether all the keys are held, by any holders; one consistent BatchGetItem.
+        """Return whether all the keys are held, by whichever holders, by one consistent BatchGetItem.
 
         Raises:
             InvalidRowError: If one of the rows is not a lock's, or has impossible attributes.
-            pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
+            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
         """
         return super().locked()
 
@@ -636,7 +650,19 @@ class AnyOf(Mutex):
 def options_of_any(
     keys: Sequence[str], name: str, model: type[LockItem], options: Options
 ) -> tuple[LockOptions, list[LockOptions]]:
-    """Return the common options of several keys, under a name for people, and the options of each key."""
+    """Return the options that several keys have in common, with ``name`` as their key, and the options of each key.
+
+    Args:
+        keys: The keys.
+        name: What messages call all of them together.
+        model: The lock table.
+        options: Those that the caller gave.
+
+    Raises:
+        InvalidKeyError: For a key that DynamoDB would not accept.
+        TypeError: For an option of a wrong type, or ``fair``.
+        ValueError: For a value that `Mutex.for_key` would refuse.
+    """
     common = Mutex.for_key(keys[0], model=model, **options)._options
     common.check_unfair("of several keys each has a line of its own")
     each = [common._replace(key=key, row=key_of(common.model, key)) for key in keys]
@@ -648,7 +674,13 @@ def _are_held(
     locks: Sequence[tuple[Store, LockOptions]],
     judge: Callable[[Iterable[bool]], bool],
 ) -> Operation[bool]:
-    """Read the rows of several locks; say whether any, or all, are held."""
+    """Return whether several locks are held, by one consistent read of their rows.
+
+    Args:
+        shared: What the locks of the process share.
+        locks: The store and the options of each lock.
+        judge: Makes one truth value out of those of the locks: ``any`` or ``all``.
+    """
     from pynamodb_mutex._operations.acquire_several import read_rows  # noqa: PLC0415 - as above
 
     first = locks[0][0]
@@ -666,17 +698,17 @@ class MutexGroup(LockGroup):
 
     Use it like a ``Mutex``, as a context manager or as a decorator. Acquiring, renewing and releasing
     take one request each, so no order of keys is needed, and there is no deadlock. Losing one lock is
-    losing all: ``on_lost`` is called once. The other claims remain until ``release``, or expire.
+    losing all: ``on_lost`` is called once. The claims on the other keys remain until ``release``, or until they expire.
 
-    Not guaranteed: that a group of many keys is not overtaken again and again by waiters for fewer of
-    them; and what ``Mutex`` does not guarantee.
+    Not guaranteed: that waiters for fewer of the keys do not overtake a group again and again; and what ``Mutex``
+    does not guarantee.
     """
 
     _made_by = "Mutex.for_keys([...])"
 
     @classmethod
     def _of(cls, keys: Iterable[str | Mutex], options: dict[str, Any]) -> MutexGroup:
-        """See `Mutex.for_keys`."""
+        """Return the locks of several keys, to be acquired together: see `Mutex.for_keys`."""
         check_several("for_keys", keys)
         members: dict[str, Mutex] = {}
         for key in keys:
@@ -684,11 +716,12 @@ class MutexGroup(LockGroup):
             mutex._options.check_unfair(
                 "several are acquired at once, whoever waits for one of them"
             )
+            # by the row: the same key in two tables is two locks, but by two models of one table it is one lock
             name = row_name(mutex._options.model, mutex._options.row)
             if members.setdefault(name, mutex)._options != mutex._options:
                 msg = f"{shown(mutex.key)} comes twice, with different options: one lock has but one set"
                 raise ValueError(msg)
-        # of any key: it is the timeout and the poll that count
+        # the group's own options: only timeout and poll are used, so any key serves
         return made(MutexGroup, list(members.values()), Mutex.for_key("keys", **options)._options)
 
     @property
@@ -703,7 +736,7 @@ class MutexGroup(LockGroup):
 
     @property
     def fencing_tokens(self) -> dict[str, int]:
-        """The fencing tokens of the last acquisition, by key; each is greater than any before it on its key.
+        """The fencing tokens of this acquisition, by key; each is greater than any before it on its key.
 
         Raises:
             MutexNotHeldError: If the locks were never acquired.
@@ -717,11 +750,11 @@ class MutexGroup(LockGroup):
         return tokens
 
     def locked(self) -> bool:
-        """Whether anyone holds any of the locks, by one consistent BatchGetItem.
+        """Return whether anyone holds any of the locks, by one consistent BatchGetItem.
 
         Raises:
             InvalidRowError: If one of the rows is not a lock's, or has impossible attributes.
-            pynamodb.exceptions.GetError: If DynamoDB refuses or cannot be reached.
+            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
         """
         return run(current_process(), self._asking())
 

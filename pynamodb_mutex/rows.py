@@ -1,4 +1,10 @@
-"""Row locks: locks on single rows of any PynamoDB model, with writes that need the lock."""
+"""Row locks: locks on single rows of any PynamoDB model, with writes that need the lock.
+
+`RowLockMixin` gives a model the lock's attributes and the methods that make locks, and replaces the methods that write
+a row. The locks themselves are in `_row_locks`. Which conditions a write gets is in
+`pynamodb_mutex._operations.row_write`; how a write is sent, and what a refusal means, in `guarded_write` and
+`transaction` next to it.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +58,7 @@ V = TypeVar("V")
 __all__ = ["RowLock", "RowLockMixin"]
 
 _RESERVED = ("locked", "locked_all", "row_lock", "is_locked", "lock_model", "lock_enforced")
+"""Names of the mixin that no attribute of a model may have."""
 
 
 class RowLockMixin(Model):
@@ -60,22 +67,22 @@ class RowLockMixin(Model):
     A row gets the lock's attributes when it is first locked; no migration is needed. Only the protocol
     writes them: what you assign to them on an instance is ignored.
 
-    Not guaranteed: anything against writes that do not check the lock, which are those of `batch_write` and
+    Not guaranteed: protection from writes that do not check the lock, which are those of `batch_write` and
     of programs without the mixin.
 
     Attributes:
         lock_model: Lock table that keeps the locks, so that the rows carry no attribute of a lock; None
             (the default) keeps them in the rows. With a lock table each write of a row is a transaction, at
             twice the price.
-        lock_enforced: Refuse `save`, `update` and `delete` without the lock while another process holds the
+        lock_enforced: Refuse `save`, `update` and `delete` without the lock while another holder has the
             row (default True). If False, the lock is advisory; a `save` or `delete` without it then ends
             the holder's claim, unless there is a ``lock_model``.
-        lock_version: The fencing token, as read with the row. This and the next six mean nothing with a
-            ``lock_model``.
+        lock_version: The fencing token, as read with the row. This and the next six attributes mean nothing
+            with a ``lock_model``.
         lock_token: Random id of the last acquisition.
         lock_owner: Label of the holder; None when free.
         lock_lease: Seconds until the claim expires unless renewed; None when free.
-        lock_expires_at: End of the claim in seconds of server time; None when free.
+        lock_expires_at: End of the claim, in seconds of DynamoDB's time since the epoch; None when free.
         lock_writes: Number of the last guarded write under the claim.
         lock_abandoned_by: Label of the previous holder if it never released the lock, or empty.
     """
@@ -93,17 +100,20 @@ class RowLockMixin(Model):
     lock_abandoned_by = UnicodeAttribute(null=True)
 
     _row_lock: RowLock[Any] | None = None
+    """The lock under which this instance is, or was; None if it was read or made without one."""
+
     _row_claim: HeldClaim | None = None
+    """The acquisition under which it is, or was. No later one guards its writes: others may have written in between."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse attributes that conflict with those of the lock.
+        """Refuse a model whose attributes conflict with the lock's, or whose ``lock_model`` is not a lock table.
 
         Raises:
-            TypeError: If there is one.
+            TypeError: If it is such a model.
         """
         super().__init_subclass__(**kwargs)
         if "Meta" in vars(cls):
-            # PynamoDB compares only the table's name, and would use the parent's connection
+            # PynamoDB would use the parent's connection where the tables have the same name, even in different regions
             forget_connection(cls)
         for base in cls.__mro__:
             for name in _RESERVED:
@@ -129,13 +139,18 @@ class RowLockMixin(Model):
 
     @classmethod
     def _check_redefined(cls, name: str, ours: Attribute[Any]) -> None:
-        """Refuse an attribute of the model that has the name of one of the lock's attributes.
+        """Refuse a model's own attribute that has the name of one of the lock's attributes.
 
-        With another stored name, it redefines the lock's attribute. With the same stored name, it would
-        become the lock's silently: its values would be read as a claim, and never be written.
+        With another stored name it is allowed: so a model chooses the name under which the lock's attribute is
+        stored. With the same stored name it would silently become the lock's: its values would be read as a claim,
+        and never be written.
+
+        Args:
+            name: Name of an attribute of the lock.
+            ours: The mixin's attribute of that name.
 
         Raises:
-            TypeError: If there is one.
+            TypeError: If the model has such an attribute, or one of another type.
         """
         used: Any = getattr(cls, name)
         own = [base for base in cls.__mro__ if base is not RowLockMixin and name in vars(base)]
@@ -203,7 +218,7 @@ class RowLockMixin(Model):
 
     @property
     def row_lock(self) -> RowLock[Any]:
-        """The lock under which this instance was read.
+        """The lock that this instance is or was under.
 
         Raises:
             MutexNotHeldError: If it was read without a lock.
@@ -217,7 +232,8 @@ class RowLockMixin(Model):
     def is_locked(self) -> bool:
         """Whether this instance is under its lock now or, without a lock, shows a running claim. Sends no request."""
         claim = self._row_claim
-        # a claim that this instance still shows may have been released by it
+        # The second case: released here, but the instance still shows the claim as it was read, whose end may lie
+        # ahead. After a `refresh` it may show another holder's claim, which is judged below.
         if claim is not None and (not claim.is_released or self.lock_token == claim.own.token):
             return claim.held
         if type(self).lock_model is not None or self.lock_expires_at is None:
@@ -240,7 +256,7 @@ class RowLockMixin(Model):
         Under the lock it also renews the lease.
 
         Args:
-            condition: A condition of yours, in addition.
+            condition: A condition that must hold in addition.
             add_version_condition: As in PynamoDB.
             unlock: Release the lock in the same request.
 
@@ -273,7 +289,7 @@ class RowLockMixin(Model):
 
         Args:
             actions: Update actions of PynamoDB.
-            condition: A condition of yours, in addition.
+            condition: A condition that must hold in addition.
             add_version_condition: As in PynamoDB.
             unlock: Release the lock in the same request.
 
@@ -301,7 +317,7 @@ class RowLockMixin(Model):
         lease still runs, it counts as deleted by this call.
 
         Args:
-            condition: A condition of yours, in addition.
+            condition: A condition that must hold in addition.
             add_version_condition: As in PynamoDB.
 
         Raises:
@@ -327,7 +343,13 @@ class RowLockMixin(Model):
         )
 
     def _row_write(self, write: RowWrite, what: str, *, unlock: bool = False) -> dict[str, Any]:
-        """Write, and return what PynamoDB's method would return."""
+        """Send a write, and return what PynamoDB's method would return.
+
+        Args:
+            write: The write.
+            what: The call, for messages.
+            unlock: Whether it also releases the lock.
+        """
         members = self._row_members(write, what, unlock=unlock)
         process = current_process()
         row: RawItem = {}
@@ -342,7 +364,7 @@ class RowLockMixin(Model):
         return data | {ATTRIBUTES: row} if write.kind == TRANSACT_UPDATE else data
 
     def _reading_again(self, store: Store, what: str) -> Operation[RawItem]:
-        """Read what a transaction wrote: its answer does not include it."""
+        """Read the row that a transaction has updated, whose answer does not show it."""
         read = store.read(key_of(self), consistent=True)
         try:
             answer = yield from retrying(current_process(), lambda: read, 0.0)
@@ -352,17 +374,31 @@ class RowLockMixin(Model):
         return answer.item
 
     def _row_members(self, write: RowWrite, what: str, *, unlock: bool = False) -> list[Any]:
-        """Return a write and its guard: parts of one request, or members of one transaction."""
+        """Return a write and what protects it: one member if both are in the same row, else those of a transaction.
+
+        Args:
+            write: The write.
+            what: The call, for messages.
+            unlock: Whether the write also releases the lock.
+
+        Raises:
+            MutexLostError: If the row's lock was lost.
+            MutexNotHeldError: If it was released inside its block; with ``unlock``, without the lock; or if the
+                instance has another key than the row that is locked.
+        """
         claim, lock_model = self._row_claim, type(self).lock_model
         process = current_process()
         if claim is not None:
             run(process, _checking(claim, what))
         if claim is not None and not claim.is_released:
+            # The caller may have changed the instance's key, to copy the row. With a lock_model the guard would hold,
+            # and the write would go to a row that is not locked.
             if not same(key_of(self), self.row_lock._raw_key):
                 msg = f"{what}: {shown(name_of(self))} is not the row that is locked, {shown(self.row_lock.key)}"
                 raise MutexNotHeldError(msg, key=name_of(self))
             if claim.store.layout.must_exist:
                 return [GuardedRow(write, claim, unlock=unlock)]
+            # the write comes first: in a caller's transaction it takes the caller's place, and the guard one at the end
             return [
                 PlainRow(write, process.store(type(self))),
                 GuardOnly(claim, unlock=unlock),
@@ -370,7 +406,8 @@ class RowLockMixin(Model):
         if unlock:
             msg = f"{what}(unlock=True): {shown(name_of(self))} is not locked here"
             raise MutexNotHeldError(msg, key=name_of(self))
-        # with the timeouts and retries of the model's Meta: without the lock there is no lease to keep
+        # Through the model's own connection, with the timeouts and retries of its Meta: the short ones of this library
+        # serve to keep a lease, and without the lock there is none.
         connection = connection_of(type(self)).connection
         store, enforced = process.store(type(self)).through(connection), type(self).lock_enforced
         if lock_model is None:
@@ -387,7 +424,7 @@ class RowLockMixin(Model):
         condition: Condition | None = None,
         return_values_on_condition_failure: str | None = None,
     ) -> dict[str, Any]:
-        """Return the row's part in a `TransactWrite`."""
+        """Return the save of this row in a `TransactWrite`, with its guard; PynamoDB calls this."""
         write = RowWrite(self, TRANSACT_PUT, condition)
         members = self._row_members(write, "transaction")
         return ProtectedItem(members, return_values_on_condition_failure)
@@ -400,7 +437,7 @@ class RowLockMixin(Model):
         *,
         add_version_condition: bool = True,
     ) -> dict[str, Any]:
-        """Return the row's part in a `TransactWrite`."""
+        """Return the update of this row in a `TransactWrite`, with its guard; PynamoDB calls this."""
         write = self._row_update(actions, condition, add_version_condition=add_version_condition)
         members = self._row_members(write, "transaction")
         return ProtectedItem(members, return_values_on_condition_failure)
@@ -412,7 +449,7 @@ class RowLockMixin(Model):
         *,
         add_version_condition: bool = True,
     ) -> dict[str, Any]:
-        """Return the row's part in a `TransactWrite`."""
+        """Return the deletion of this row in a `TransactWrite`, with its guard; PynamoDB calls this."""
         version = add_version_condition
         write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
         members = self._row_members(write, "transaction")
@@ -422,17 +459,17 @@ class RowLockMixin(Model):
     def batch_write(cls, auto_commit: bool = True) -> BatchWrite[Self]:
         """Return PynamoDB's batch; its `save` and `delete` raise MutexError for an instance under its lock.
 
-        Not guaranteed: that others' locks are respected. A batch cannot carry conditions, so it overwrites
-        rows that other processes hold, and fencing tokens of these rows may fall.
+        Not guaranteed: that the locks of other holders are respected. A batch cannot carry conditions, so it
+        overwrites rows that others hold, and the fencing tokens of these rows may fall.
         """
         return _Batch(cls, auto_commit=auto_commit)
 
-    # -- what an instance shows of itself -------------------------------------------------------
+    # -- the row without its lock, as other code sees it ----------------------------------------
 
     def serialize(
         self, null_check: bool = True, *, with_lock: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """Serialise the row for botocore, by stored names of the attributes.
+        """Serialise the row for botocore, by stored names of the attributes; without the lock's by default.
 
         Args:
             null_check: Raise if a required attribute is missing.
@@ -462,7 +499,7 @@ class RowLockMixin(Model):
 
     @classmethod
     def _without_lock(cls, by_stored_name: dict[str, V]) -> dict[str, V]:
-        """Return the row's own attributes."""
+        """Return the row's own attributes, of values by stored name."""
         ours = RowLockMixin.get_attributes()
         # With a lock_model the mixin's attributes have no meaning, and a model may have its own of the
         # same names. Without one each attribute of such a name is the lock's, however it is stored.
@@ -474,7 +511,7 @@ class RowLockMixin(Model):
         return {name: value for name, value in by_stored_name.items() if name in own}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy or a pickle: without the lock."""
+        """Return the state of a copy or a pickle: without the lock, for only the instance itself is under it."""
         state = dict(self.__dict__)
         state.pop("_row_lock", None)
         state.pop("_row_claim", None)
@@ -482,6 +519,8 @@ class RowLockMixin(Model):
 
 
 class _Batch(BatchWrite[M]):
+    """PynamoDB's batch, which refuses instances under their lock."""
+
     def save(self, put_item: M) -> None:
         _refuse_in_batch(put_item)
         super().save(put_item)
@@ -496,6 +535,7 @@ def _refuse_in_batch(row: RowLockMixin) -> None:
     if claim is None:
         return
     _refuse_if_released_inside(claim, "batch_write")
+    # also if the lock was lost: others may have written since what this instance shows was read
     if not (claim.is_released and claim.loss is None):
         msg = f"{shown(name_of(row))} is locked: a batch cannot be guarded, use save, update or delete"
         raise MutexError(msg, key=name_of(row))
@@ -504,9 +544,12 @@ def _refuse_in_batch(row: RowLockMixin) -> None:
 def _checking(claim: HeldClaim, what: str) -> Operation[None]:
     """Raise if the row's lock was lost, or was released while its block continues.
 
+    An operation, so that it runs inside the monitor: it may find that the lease has ended, and then changes the
+    claim's state.
+
     Raises:
         MutexLostError: If it was lost.
-        MutexNotHeldError: If it was released.
+        MutexNotHeldError: If it was released inside its block.
     """
     claim.note_end()
     if claim.belief.loss is not None:
@@ -520,7 +563,7 @@ def _refuse_if_released_inside(claim: HeldClaim, what: str) -> None:
     """Raise if a lock was released while its block continues.
 
     The instance was read under the lock. An unguarded write of it would silently overwrite what the next
-    holder has written since. After the block the instance is an ordinary one.
+    holder has written since. After the block, a write of it is a write without the lock.
 
     Raises:
         MutexNotHeldError: If it was.

@@ -14,8 +14,9 @@ reported one by one. Acquiring a reentrant lock again is not an acquisition.
 coroutine function as a receiver is refused in the same way.
 
 **Threads.** The library holds no internal lock while a receiver runs: a receiver may query mutexes and
-acquire other locks. ``renewed`` and ``renewal_failed`` are emitted on one thread of the library, in order, with
-at most 1000 of them queued. Each ``lost`` is emitted on a thread of its own. The others, and a ``renewed`` with
+acquire other locks. ``renewed`` and ``renewal_failed`` are emitted on one thread of the library, in order; at
+most 1000 of them wait for a slow receiver, and further ones are dropped with a warning in the log. Each ``lost`` is
+emitted on a thread of its own. The others, and a ``renewed`` with
 ``won_back``, are emitted on the thread that calls the lock, which waits for the receivers; for an asyncio task,
 on a worker thread in the task's context. If another thread is still emitting an earlier event of the same
 acquisition, that thread emits this one too, and no thread waits: a receiver that is slow, or that calls the
@@ -62,6 +63,8 @@ __all__ = [
 
 
 class _OfAHold(TypedDict):
+    """Arguments that all signals of an acquisition have: see `Acquired`."""
+
     key: str
     owner: str
     token: str
@@ -77,7 +80,7 @@ class Acquired(_OfAHold):
         token: Random id of the acquisition.
         fencing_token: Its fencing token; None with ``delete_on_release``.
         waited: Seconds since the call of ``acquire``.
-        attempts: Requests sent for it: polls and conditional writes, including retries. 0 if another thread
+        attempts: Number of requests sent for it: polls and conditional writes, including retries. 0 if another thread
             handed the lock over before this one sent a request. The requests of a group count for each of
             its locks.
         abandoned: Whether the previous holder never released the lock.
@@ -161,8 +164,8 @@ class Lost(_OfAHold):
     """Arguments of `lost`, in addition to the first four of `Acquired`.
 
     Attributes:
-        loss: The cause.
-        taker: Label of the holder that acquired the lock since, if known.
+        loss: Why the lock was lost.
+        taker: Label of the holder that has acquired the lock since; None if unknown.
         held_for: Seconds from the acquisition until this process noticed the loss.
     """
 
@@ -176,8 +179,8 @@ class Released(_OfAHold):
 
     Attributes:
         held_for: Seconds since the acquisition.
-        error: None, or why DynamoDB did not confirm the release: the lock then expires with its lease at the
-            latest.
+        error: The exception because of which DynamoDB did not confirm the release: the lock then expires with its
+            lease at the latest. None if DynamoDB confirmed it.
     """
 
     held_for: float
@@ -202,7 +205,7 @@ class HandedOver(_OfAHold):
 
 
 acquired: NamedSignal = notifications.on_acquired
-"""A lock was acquired, by a request of its own, by a hand-over from another thread, or by ``attach``. See `Acquired`."""
+"""A lock was acquired, by a request, by a hand-over from another thread or task, or by ``attach``. See `Acquired`."""
 
 contended: NamedSignal = notifications.on_contended
 """``acquire`` found the lock held by another. Emitted once per call. See `Contended`."""

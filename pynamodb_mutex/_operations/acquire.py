@@ -1,4 +1,10 @@
-"""Acquire one lock: poll, write, wait in line."""
+"""Acquire one lock: write, wait in the local queue, poll, write again.
+
+Only an acquiring write decides who holds the lock; a read only tells whether such a write is worth sending. This
+module has the order of requests and waits, and what happens to a claim that nobody will use. What a row's claim
+means is in `claim`, the order of this process's waiters in `local_queue`, and the times are in `schedule`.
+`acquire_several` and `acquire_fairly` build on this module.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +46,10 @@ class Acquisition:
     """An attempt to acquire one lock, until a deadline.
 
     Attributes:
-        contender: Who asks for it.
-        observed: The claim that is in the way, as it was seen.
-        requests: How many were sent for it; shared with a larger attempt, if this is part of one.
+        contender: The contender that asks for the lock.
+        shared: State that the locks of the process share.
+        observed: The claim in the way, as this attempt has seen it.
+        requests: Count of the requests that were sent; shared with a larger attempt, if this is part of one.
     """
 
     def __init__(
@@ -51,9 +58,9 @@ class Acquisition:
         """Make an attempt.
 
         Args:
-            contender: Who asks for the lock.
-            patience: Seconds for which to wait; 0 for not at all.
-            requests: Of a larger attempt.
+            contender: The contender that asks for the lock.
+            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
+            requests: Count of requests of a larger attempt, of which this is a part.
         """
         self.contender = contender
         self.shared = contender.shared
@@ -62,16 +69,17 @@ class Acquisition:
         self._patience = patience
         self._deadline = math.inf
         self._since = math.inf
+        # whether another was faster, at least once: a read had shown a free lock, and the write was refused
         self._outrun = False
         self._contended = False
 
-    # -- the whole of it ----------------------------------------------------------------------------
+    # -- the attempt as a whole ---------------------------------------------------------------------
 
     def run(self, note: Callable[[HeldClaim], object]) -> Operation[HeldClaim | None]:
-        """Acquire the lock, and report it; None if it was not free in time.
+        """Acquire the lock and emit the outcome; return None if the lock was not free in time.
 
         Args:
-            note: Called with it before it is reported: receivers may ask the lock.
+            note: Called with the claim before ``acquired`` is emitted, because receivers may query the lock.
         """
         self.begin()
         try:
@@ -87,12 +95,12 @@ class Acquisition:
         return claim
 
     def begin(self) -> None:
-        """Count the patience from now."""
+        """Start to count the patience."""
         self._since = self.shared.now
         self._deadline = self._since + self._patience
 
     def announce(self, claim: HeldClaim) -> Operation[None]:
-        """Report that the lock was acquired, before anything else is reported of it."""
+        """Emit ``acquired`` before any other event of this acquisition."""
         claim.emit_acquired(self._since, self.requests.count)
         yield from delivered([claim], release, claim)
 
@@ -102,12 +110,12 @@ class Acquisition:
 
     @property
     def blocker(self) -> Acquisition:
-        """Of the locks that would do, the attempt at the one that is free first."""
+        """The attempt at the lock that will be free first; this one, unless several keys would do."""
         return self
 
     @property
     def holder(self) -> Claim | None:
-        """The claim that was in the way last, as far as it was seen."""
+        """The claim that was in the way last; None if none was seen."""
         return claim_in_the_way(self.observed, self.contender)
 
     def _once(self) -> Operation[HeldClaim | None]:
@@ -117,15 +125,15 @@ class Acquisition:
         return claim
 
     def _in_line(self) -> Operation[HeldClaim | None]:
-        """Wait in line for the lock.
+        """Wait for the lock in the local queue; return None if it was not free in time.
 
-        It stands in line before anything is sent. Who asked first and queued after the answer would
-        come behind those who asked later and were answered sooner.
+        The turn is in the queue before anything is sent. Otherwise a thread that asked first, but queued only after
+        its answer, would come after threads that asked later and were answered sooner.
         """
         queue, now = self.contender.queue, self.shared.now
         local = queue.holder
         turn: Turn[HeldClaim, Contender] = Turn(queue, self.contender, Wakeup())
-        # a holder in this process hands over: no request is needed before it does
+        # A holder in this process hands the lock over. Until then a poll would show nothing new, as a rule.
         turn.enter(now, polls_first=local is None or not local.held_at(now))
         claim: HeldClaim | None = None
         granted: HeldClaim | None = None
@@ -135,12 +143,16 @@ class Acquisition:
             if granted is None:
                 return claim
             if claim is None:
-                # whoever handed it over left this to us
+                # The thread that hands a lock over does not renew a claim that came out too short, which would delay
+                # its release. So we do. Whether it can be renewed or not, the claim is returned: it is HELD already,
+                # and a loss is reported as for any held lock.
                 yield from self._is_usable(granted)
                 return granted
-            # Of several keys: one was handed over while our poll acquired another.
+            # Several keys would do: another one was handed over while our poll acquired this one.
             yield from _release_unwanted(granted)
         except BaseException:
+            # The interruption may have come at any effect above: before there was a claim, during a hand-over, or while
+            # a claim that is not needed was being released. So each claim is released, unless it was.
             granted = granted or (yield from _leave_line(turn))
             for unwanted in (claim, granted):
                 if unwanted is not None and not unwanted.is_released:
@@ -149,7 +161,7 @@ class Acquisition:
         return claim
 
     def _wait(self, turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:
-        """Wait until the lock is acquired; None if it is handed over, or the deadline came first."""
+        """Poll and wait until the lock is acquired; return None if it was handed over, or at the deadline."""
         shared, poll, queue = self.shared, self.contender.options.poll, turn.queue
         self._check_wait(turn)
         while True:
@@ -161,6 +173,7 @@ class Acquisition:
                     return claim
                 if self.holder is not None:
                     queue.saw(self.holder)
+                # Handed over while the poll was under way: what the poll showed is out of date.
                 if turn.granted is not None:
                     continue
             if shared.now >= self._deadline:
@@ -171,18 +184,20 @@ class Acquisition:
             yield Wait(until, turn.wakeup)
 
     def _report_wait(self, turn: Turn[HeldClaim, Contender]) -> None:
-        """Report, once it is known, that the lock is held; refuse to wait for what can never come."""
+        """Emit ``contended`` once it is known that the lock is held; refuse a wait that cannot end."""
         if self._deadline == math.inf:
-            # what was under way when it came may have acquired the lock meanwhile
+            # Again in each round: when this wait began, a task of the event loop that it blocks may have had its
+            # acquire under way, and now it holds the lock. With a deadline, the one warning at the start has to do.
             self._check_wait(turn)
         if not self._contended and turn.queue.known_taken:
             self._emit_contended()
 
     def _check_wait(self, turn: Turn[HeldClaim, Contender]) -> None:
-        """Refuse a wait for what only the waiting thread, or task, could do.
+        """Refuse a wait that keeps the holder, or a waiter ahead in the queue, from ever going on.
 
         Raises:
-            MutexAlreadyHeldError: If the wait would never end. One that ends by its deadline causes a warning.
+            MutexAlreadyHeldError: If the wait would never end. For one that ends by its deadline there is at most a
+                warning: see `refuse_wait`.
         """
         contender = self.contender
         stalled = self._stalled_holder()
@@ -193,7 +208,7 @@ class Acquisition:
             refuse_wait(contender, stalled, self._deadline)
 
     def _stalled_holder(self) -> Contender | None:
-        """Return who holds the lock, if a wait for it keeps that one from releasing it."""
+        """Return the local holder of the lock, if this wait keeps it from releasing the lock."""
         return self.contender.stalled_holder()
 
     def _emit_contended(self) -> None:
@@ -202,37 +217,48 @@ class Acquisition:
         self.shared.emit(contended(blocker.contender, blocker.holder))
 
     def _frees_at(self, queue: Queue) -> float:
-        """Return the local time from which the lock is free, as far as is known."""
+        """Return the local time from which the lock is free unless it is renewed, as far as is known."""
         local = queue.holder
         return min(math.inf if local is None else local.ends, self.free_at)
 
     @property
     def free_at(self) -> float:
-        """Local time from which the claim in the way, if it stays as it is, may be taken over."""
+        """Local time from which the claim in the way may be taken over, if it stays as it is.
+
+        Infinity if no row was seen, minus infinity if there was no claim in it.
+        """
         return self.observed.free_at(self.contender.store.bounds)
 
     # -- one try ------------------------------------------------------------------------------------
 
     def poll(self) -> Operation[HeldClaim | None]:
-        """Acquire the lock if it is free, as far as is known; usually by one request."""
+        """Try once: acquire the lock if it may be free, usually by one request; return None if another holds it.
+
+        The first poll is the acquiring write itself, unless this process holds the lock: one request if the lock is
+        free, and a refusal shows the holder. Later polls read the row, for half a read unit in place of a write unit,
+        and write only if the read shows that the lock may be free.
+        """
         self.check_process()
         contender, shared = self.contender, self.shared
         if not contender.store.connection.is_open:
             yield Open(contender.store)
         seen = self.observed.claim is not None
-        # At first contact, and after an idle time: a claim would have no end by which others can judge it,
-        # or one that has passed already.
+        # Until an answer has shown server time, a claim's end cannot be given in it, and others could judge the claim
+        # only by watching it. After a long idle time the end is counted from bounds that have fallen behind, and may
+        # have passed when the claim is made. So a read comes first: its answer sets the bounds.
         learns_time = not seen and not contender.store.knows_time(
             contender.options.lease, shared.now
         )
         local = contender.key_queue.holder
         held_here = local is not None and local.held_at(shared.now)
         waits = not seen or shared.now < self.free_at
-        # free for moments only: taken again before a write could follow the read that saw it
+        # Other processes hold the lock for short times, and one of them acquires it between our read and our write,
+        # each time: a slower process would wait for ever. So it sends writes only, as long as the lock changes hands.
         fleeting = self._outrun and self.observed.changed_hands and not held_here
         reads = learns_time or ((seen or held_here) and waits and not fleeting)
         if reads:
-            # the first is consistent, for nobody shall wait for an unlocked key
+            # A read in place of the first write is consistent. A stale one could show a lock that was released already,
+            # and the caller would wait for a free key. Later reads may be stale: the next poll corrects them.
             answer = yield from self._read(consistent=learns_time)
             if learns_time:
                 self._see(answer)
@@ -243,14 +269,15 @@ class Acquisition:
         known = self.observed.claim
         claim = yield from self.take()
         if claim is None and self.observed.claim is not known and shared.now >= self.free_at:
-            # Refused by bounds that were wide after an idle time, while the answer shows that the claim
-            # had ended: who does not wait would go away, and the lock be free for no newcomer.
+            # The write compared the claim's end with a lower bound of server time that had fallen behind in an idle
+            # time, and was refused. The Date of the refusal shows that the claim had ended. Without a second write, a
+            # caller that does not wait would not get a lock that is free.
             claim = yield from self.take()
         self._outrun = self._outrun or (reads and claim is None)
         return claim
 
     def check_process(self) -> None:
-        """Raise if the process was forked meanwhile: the lock would be the parent's."""
+        """Raise if the process was forked during a wait and this is the child: the lock would be the parent's."""
         if self.shared.inherited:
             raise MutexError(
                 "the process was forked, or its engine left, while it waited for a lock"
@@ -269,7 +296,7 @@ class Acquisition:
         )
 
     def take(self) -> Operation[HeldClaim | None]:
-        """Send the acquiring write; None if another holds the lock."""
+        """Send the acquiring write; return None if another holds the lock."""
         contender, shared, store = self.contender, self.shared, self.contender.store
         lease = contender.options.lease
         own = OwnClaim(shared.new_token(store), lease)
@@ -281,7 +308,8 @@ class Acquisition:
 
         def accept(answer: Answer) -> Failure | None:
             if answer.applied and answer.claim.token != own.token:
-                # it was asked for the row as it is after the update
+                # The write asks for the row as it is afterwards, with our token in it. An answer without it is not
+                # DynamoDB's but, for example, that of a proxy on the way, and shows nothing.
                 return store.connection.not_dynamodbs("UpdateItem")
             return None
 
@@ -291,13 +319,13 @@ class Acquisition:
                 shared, build, self._deadline, about=contender, attempts=attempts, accept=accept
             )
             if answer.claim.token == own.token:
-                # such as a fraction, which the write added one to: released below
+                # Refuses, for example, a version with a fraction, to which the write added 1. The claim is ended below.
                 answer.claim.check()
             if not shows_acquisition(own, answer.claim):
                 # Nothing to disown: an earlier attempt whose answer was lost has not been applied, or its claim
                 # has ended since. One that is still on its way may be applied later. A request that is sent
                 # now could not prevent that, since it would arrive first; the claim that the late attempt
-                # then makes ends with its lease.
+                # then makes ends with its lease. Noted before `_see`, which may raise.
                 attempts.first_sent = math.inf
                 self._see(answer)
                 return None
@@ -331,10 +359,11 @@ class Acquisition:
         return contender.store.acquire(contender.options.row, own, values, now=now, watched=watched)
 
     def _see(self, answer: Answer) -> None:
-        """Note a row that is not ours.
+        """Note what an answer shows of a row that does not carry our claim.
 
         Raises:
-            DoesNotExist: If there is no row, and there must be one.
+            DoesNotExist: If the row to lock does not exist, and the protocol must not create it.
+            InvalidRowError: If the row is not a lock's.
         """
         contender = self.contender
         if contender.store.layout.must_exist and not answer.item:
@@ -342,12 +371,16 @@ class Acquisition:
         self.observed.see(answer.claim, answer.received)
 
     def _is_usable(self, claim: HeldClaim) -> Operation[bool]:
-        """Renew a claim that came out too short: this process's clock may have stood still."""
+        """Renew the claim if little is left of it; return whether it may be used.
+
+        Its answer may have been slow. Or the local clock stood still, and the answer has shown how late it is.
+        """
         shared = self.shared
         if claim.ends - shared.now < TOO_SHORT * claim.options.lease:
             try:
                 yield from renew(claim.together)
             except PynamoDBException as error:
+                # It may still be ours, for what is left. If it was lost instead, that is seen below.
                 text = "short claim of %s not renewed: %s"
                 values = (shown(claim.key), one_line(error))
                 shared.emit(Log("warning", text, values, claim.log_fields))
@@ -361,7 +394,11 @@ class Acquisition:
 
 
 def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
-    """Try to end a claim that nobody will believe in, whether or not it was, or will be, made."""
+    """Try to end a claim of ours that nobody will use, and that may or may not have been made; sent only once.
+
+    If the claim is in the row, this leaves a tombstone with our token, by which later copies of the acquire are
+    refused. If the acquire is applied after this request, its claim stays until its lease ends.
+    """
     shared, store = contender.shared, contender.store
     values = store.ending(shared.now, own.proposed) | {"mine": own.token}
     request = store.update(store.requests.disown, contender.options.row, values)
@@ -373,12 +410,14 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
 
 
 def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:
-    """Leave the line; wait for a hand-over that is under way, and return the lock if it was handed over.
+    """Leave the local queue; return the lock if it was handed over.
 
-    Interrupted in that, too, it leaves all the same: then whoever hands the lock over finds it gone, or the
-    lock was just handed over, and nobody else would release it.
+    If a hand-over to this turn is under way, this waits for the outcome. If that wait is interrupted, the turn leaves
+    all the same. Either the hand-over ends later: then the thread that hands over finds the turn gone, and releases
+    the lock. Or it has just ended: then nobody else would release the lock, so this does.
     """
     try:
+        # Also after the deadline: the write that hands over may have been applied, and the claim is ours then.
         while turn.promised_by is not None:
             yield Wait(wakeup=turn.wakeup)
     except BaseException:
@@ -390,12 +429,15 @@ def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]
 
 
 def _release_unwanted(claim: HeldClaim) -> Operation[None]:
-    with suppress(PynamoDBException):  # it is reported, and expires with its lease
+    with suppress(PynamoDBException):  # it is reported, and the claim expires
         yield from release(claim)
 
 
 def claim_in_the_way(observed: ObservedClaim, contender: Contender) -> Claim | None:
-    """Return the claim that was seen last on a key, or that of a holder in this process."""
+    """Return the claim that keeps a contender from its lock, as far as is known; None if none is known.
+
+    What this attempt has seen itself comes first, then a holder in this process, then what others in its queue saw.
+    """
     if observed.claim is not None:
         return observed.claim
     queue = contender.key_queue
@@ -405,12 +447,20 @@ def claim_in_the_way(observed: ObservedClaim, contender: Contender) -> Claim | N
 def delivered(
     claims: list[HeldClaim], undo: Callable[[H], Operation[None]], held: H
 ) -> Operation[None]:
-    """Go on when an acquisition was reported to the receivers; undo it if one of them was interrupted.
+    """Wait until receivers have been notified of an acquisition; undo it if one of them was interrupted.
 
-    Nobody would know otherwise that it is to be released.
+    Ctrl-C in a receiver is raised by ``acquire``, so its caller cannot know that it holds the lock, and would never
+    release it.
+
+    Args:
+        claims: The claims that were acquired, with ``acquired`` among their events.
+        undo: Releases them.
+        held: What ``undo`` is called with.
     """
     is_received = False
     for claim in claims:
+        # With events to deliver, this thread goes on until none are left, and then resets the flag. Without, nobody
+        # would reset it, and events for receivers that connect later would be stuck in the queue.
         claim.delivering = bool(claim.events)
         is_received = is_received or claim.delivering
     if not is_received:
@@ -418,6 +468,6 @@ def delivered(
     try:
         yield Deliver()
     except BaseException:
-        with suppress(PynamoDBException):  # it expires with its lease
+        with suppress(PynamoDBException):  # the claim then expires with its lease
             yield from undo(held)
         raise

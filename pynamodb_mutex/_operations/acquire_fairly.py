@@ -1,7 +1,9 @@
-"""Acquire one lock in the order of arrival, by standing in line in its row.
+"""Acquire one lock in the order of arrival, by waiting in a line that is kept in its row.
 
-The rules are those of `pynamodb_mutex._protocol.waiting_line`; here they are put into requests. Each fair waiter stands in
-the line of the row, also if others of its process do: there is no hand-over within the process.
+When to join, to poll, to take the lock and to pass dead waiters is decided in `pynamodb_mutex._protocol.waiting_line`;
+this module sends the requests. Each fair waiter stands in the line of the row, even if others of its process do:
+there is no hand-over within the process. Nothing here is needed for safety, because each acquiring write keeps the
+conditions that it has in `acquire`. What goes wrong in the line costs the order, or time.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ class FairAcquisition(Acquisition):
         """Make an attempt.
 
         Args:
-            contender: Who asks for the lock.
-            patience: Seconds for which to wait; 0 for not at all.
+            contender: The contender that asks for the lock.
+            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
         """
         super().__init__(contender, patience)
         self._line = WaitingLine(contender.options.poll)
@@ -47,26 +49,28 @@ class FairAcquisition(Acquisition):
 
     @property
     def position(self) -> int | None:
-        """How many stand in line before this one, as far as is known; None if it does not stand there."""
+        """Number of waiters ahead of this one in the line, as far as is known; None if it does not stand there."""
         return self._line.place
 
     def _once(self) -> Operation[HeldClaim | None]:
         return (yield from self._in_line())
 
     def _in_line(self) -> Operation[HeldClaim | None]:
-        """Wait in line for the lock. Whoever leaves without it leaves no entry, if DynamoDB can be reached."""
+        """Wait for the lock in the line of its row; leave no entry in the row, if DynamoDB can be reached."""
         wakeup = Wakeup()
         self.contender.key_queue.watch(wakeup)
         try:
             claim = yield from self._wait_for_turn(wakeup)
         finally:
             self.contender.key_queue.unwatch(wakeup)
-            # also after an interruption: until then all behind it would wait for its turn
+            # Also after an interruption: otherwise the waiters behind the entry would wait for its turn, until it
+            # counts as dead. After the lock was acquired, this sends nothing.
             try:
                 yield from self._leave()
             except BaseException:
-                # An interruption came after the wait was over. It is thrown at the next effect, which is the one
-                # that leaves the line: that would not be sent.
+                # A task is cancelled while it awaits the answer to its last poll, and the deadline has come when the
+                # answer arrives. The cancellation is thrown at the next effect, which is the request that leaves the
+                # line, before that is sent. So it is yielded once more.
                 yield from self._leave()
                 raise
         return claim
@@ -78,7 +82,7 @@ class FairAcquisition(Acquisition):
         is_woken = False
         while True:
             before = self.observed.claim
-            # released in this process: no read is needed to know that it is free
+            # A holder of this process has released the lock: no read is needed to know that it is free.
             take = Take(0) if is_woken else self._next_take()
             if take is not None:
                 self._take = take
@@ -91,7 +95,7 @@ class FairAcquisition(Acquisition):
             if not self._contended:
                 self._emit_contended()
             is_woken = False
-            # an answer that showed something new may show that it is this one's turn
+            # A refusal shows the row. If it shows anything new, it may be this waiter's turn, also at the deadline.
             is_new = self.observed.claim != before
             if shared.now >= self._deadline and not (is_new and self._next_take()):
                 return None
@@ -101,25 +105,28 @@ class FairAcquisition(Acquisition):
                 is_woken = yield from self._wait_and_poll(wakeup)
 
     def _next_take(self) -> Take | None:
+        """Return how to take the lock now; None if that would be refused, or it is another's turn."""
         bounds, now = self.contender.store.bounds, self.shared.now
         if self.observed.claim is None:
-            return Take()
+            return Take()  # nothing is known of the row yet: take it if nobody holds it or waits
         return self._line.take(now, bounds, self.free_at)
 
     def _wait_and_poll(self, wakeup: Wakeup) -> Operation[bool]:
-        """Wait until the next poll is due, and read the row, unless a write is due whatever the row shows.
+        """Wait until the next poll is due, and read the row, unless a write is due without a read.
 
         Returns:
-            Whether the wait of the first in line was ended by a release in this process.
+            Whether this waiter stands first, and a release in this process ended the wait. There was no read then.
         """
         shared, line, bounds = self.shared, self._line, self.contender.store.bounds
         until = min(line.polls_at(shared.now, bounds, self.free_at), self._deadline)
         while shared.now < until:
             yield Wait(until, wakeup)
             self.check_process()
+            # a wake-up is of no use to a waiter that does not stand first: it waits on
             if line.place == 0 and shared.now < until:
                 return True
         if self._next_take() is None:
+            # After a read that showed less than was known before, the next one is consistent.
             is_current = line.doubts
             answer = yield from self._read(consistent=is_current)
             answer.claim.check()
@@ -128,25 +135,32 @@ class FairAcquisition(Acquisition):
         return False
 
     def _begin_to_see(self) -> Operation[None]:
-        """Learn server time at first contact: a claim would have no end by which others can judge it."""
+        """Learn server time if it is not known well enough, and make the entry for the line.
+
+        Without server time a claim would have no end by which others can judge it: see `Acquisition.poll`.
+        """
         self.check_process()
         contender = self.contender
         if not contender.store.connection.is_open:
             yield Open(contender.store)
         if not contender.store.knows_time(contender.options.lease, self.shared.now):
-            # consistent, for nobody shall wait for an unlocked key
+            # Consistent: a stale read could show a lock that was released already, and the caller would wait for a free
+            # key.
             self._see((yield from self._read(consistent=True)))
-        # Not before server time is known, which it shows to people. The same one until the call ends, also if it
-        # joins again: so that it stands in the row once at most.
+        # Made only now, because it shows people the server time. It stays the same until the call ends: a join is
+        # refused while its entry is in the row, so a join that is sent again, or applied late, never makes two.
         began = contender.store.server_now(self.shared.now)
         self._line.entry = new_entry(began, self.shared.random_bits(), contender.owner)
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
+        """Return the acquiring write, with the conditions of `Acquisition` and those of the take."""
         take, line, observed = self._take, self._line, self.observed
         watched = observed.claim
         values["entry"] = line.entry
         if watched is not None:
             values["seen"] = watched.token
+            # It passes a line of dead waiters without standing in it: the last entry must be the one that was seen, and
+            # nobody may stand behind that. A waiter that has joined since then is not passed.
             if take.place is None and watched.waiting:
                 values["entry"] = watched.waiting[-1]
             if now < observed.matures():
@@ -161,6 +175,7 @@ class FairAcquisition(Acquisition):
         self._line.see(answer.claim, answer.received, is_current=True)
 
     def _check_self_wait(self) -> None:
+        """Refuse a wait that keeps the holder from ever releasing the lock: see `Acquisition`."""
         stalled = self._stalled_holder() if self._patience > 0 else None
         if stalled is not None:
             refuse_wait(self.contender, stalled, self._deadline)
@@ -168,7 +183,11 @@ class FairAcquisition(Acquisition):
     # -- joining and leaving ------------------------------------------------------------------------
 
     def _join(self) -> Operation[None]:
-        """Stand in line, at its end. The answer shows where: also if it was refused, for an earlier attempt was applied."""
+        """Join the end of the line; the answer shows this waiter's place, or that it does not stand there.
+
+        The join is refused if the lock has changed hands since it was seen, or the line is full, or the entry is in the
+        line already, because an earlier attempt was applied.
+        """
         contender, line, seen = self.contender, self._line, self.observed.claim
         entry, store = line.entry, contender.store
         token = None if seen is None else seen.token
@@ -178,7 +197,7 @@ class FairAcquisition(Acquisition):
                 return store.connection.not_dynamodbs("UpdateItem")
             return None
 
-        line.may_stand = True
+        line.may_stand = True  # before the effect: an interruption during it must know that there may be an entry
         answer = yield from retrying(
             self.shared,
             lambda: store.join(contender.options.row, entry, token),
@@ -190,14 +209,16 @@ class FairAcquisition(Acquisition):
         self._see(answer)
 
     def _leave(self) -> Operation[None]:
-        """Leave the line, if this may stand in it: done when the answer to a write shows that it does not.
+        """Leave the line if this waiter may stand in it, until the answer to a write shows that it does not.
 
-        A read may show the row as it was before the join.
+        A read is no proof of that: it may show the row as it was before the join.
         """
         contender, line, shared = self.contender, self._line, self.shared
         until = shared.now + RELEASE_PATIENCE
 
         def build() -> Request:
+            # The write requires the entry to be at this place. If the place is unknown, or the line has moved, the
+            # refusal shows the row, and the next round has the right place.
             place = line.size if line.place is None else line.place
             return contender.store.leave(contender.options.row, line.entry, place, shared.now)
 

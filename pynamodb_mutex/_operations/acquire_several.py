@@ -1,7 +1,8 @@
-"""Acquire one of several locks, or several at once: all or none of them, by one transaction.
+"""Acquire several locks at once, all or none of them, by one transaction; or one of several, whichever is free first.
 
-No order of keys and no deadlock, for nobody holds some while waiting for others. Each lock is a claim
-like any other from then on.
+With all or none, nobody holds some locks while it waits for others: so there is no deadlock, in whatever order the
+keys are given. Once acquired, each lock is a claim like any other: `held.Held` keeps them together, `renew` renews
+and `release` releases them. One of several is acquired as in `acquire`, with a poll for all of them.
 """
 
 from __future__ import annotations
@@ -53,10 +54,19 @@ def read_rows(
     about: Named | None = None,
     attempts: Attempts | None = None,
 ) -> Operation[list[RawItem]]:
-    """Read up to 100 rows by model and key, by one request as a rule; an empty one does not exist.
+    """Read up to 100 rows, usually by one request; return them in the same order, {} for a row that does not exist.
+
+    Args:
+        shared: State that the locks of the process share.
+        store: Store by whose connection the request is sent.
+        rows: Model and primary key of each row.
+        until: Local time until which a failure is retried.
+        consistent: Whether to read consistently, for twice the read units.
+        about: What log records are about.
+        attempts: Count of the requests that are sent, continued.
 
     Raises:
-        PynamoDBException: If it cannot be done until then.
+        PynamoDBException: If the rows cannot be read until then.
     """
     keys: dict[str, list[RawItem]] = {}
     models = {}
@@ -66,7 +76,8 @@ def read_rows(
     missing: dict[str, Any] = {
         table: {"Keys": several, "ConsistentRead": consistent} for table, several in keys.items()
     }
-    # by name, for a number may come back in another notation
+    # DynamoDB returns the rows in any order, and a number in a key perhaps in another notation than it was sent in,
+    # such as 1 for 1.0. `row_name` is the same for both.
     by_name = {}
     while missing:
         request = store.read_all(missing)
@@ -81,12 +92,16 @@ def read_rows(
             for item in items:
                 found = {name: item[name] for name in keys[table][0]}
                 by_name[row_name(models[table], found)] = item
+        # DynamoDB may answer for some of the keys only, for example if it throttles.
         missing = answer.data.get("UnprocessedKeys") or {}
     return [by_name.get(row_name(model, key), {}) for model, key in rows]
 
 
+# -- all or none -----------------------------------------------------------------------------------
+
+
 class _Member:
-    """One of the locks, and what is known of its row."""
+    """One of the locks to acquire together, and what is known of its row."""
 
     def __init__(self, contender: Contender) -> None:
         self.contender = contender
@@ -95,16 +110,20 @@ class _Member:
         self.observed = ObservedClaim()
 
     def start_anew(self) -> None:
-        """Begin another try, whose outcome is not to be confused with that of the last one."""
+        """Make a new claim, with a new token, for another transaction.
+
+        The last transaction was refused. With the same token, a late copy of it, with earlier ends, could
+        pass for this one.
+        """
         store, seen = self.store, self.observed.claim or Claim()
-        # not before what is known of the row and of server time was read
+        # Not in `__init__`: the version depends on server time and on the row, which are read after that.
         self.own = OwnClaim(self.shared.new_token(store), self.contender.options.lease)
         self.own.version = max(store.next_version(self.shared.now), seen.version + 1)
         self._first_end = 0.0
 
     @property
     def free_at(self) -> float:
-        """Local time from which the row may be acquired, as far as is known."""
+        """Local time from which the lock may be acquired, as far as is known; minus infinity if no row was seen."""
         if self.observed.claim is None:
             return -math.inf
         return self.observed.free_at(self.store.bounds)
@@ -112,7 +131,8 @@ class _Member:
     def update(self) -> dict[str, Any]:
         """Return the update that acquires the row, for an attempt that is about to be sent.
 
-        A transaction does not show what it wrote: the fencing token is chosen beforehand.
+        The answer to a transaction does not show what it wrote. So the fencing token is not counted up in the row, as
+        for a single lock, but chosen beforehand, and the update requires that the one in the row is lower.
         """
         now, store, options = self.shared.now, self.store, self.contender.options
         end, lease = self.own.propose(now, store.bounds, options.lease)
@@ -131,13 +151,17 @@ class _Member:
         return template.fill(options.row, values)
 
     def see(self, claim: Claim, received: float) -> bool:
-        """Note another's row; return whether it has changed hands since it was seen before."""
+        """Note the row as an answer showed it; return whether the lock has changed hands since it was seen before."""
         before = self.observed.claim
         self.observed.see(claim, received)
         return before is not None and before.token != claim.token
 
     def held(self, sent: float) -> HeldClaim:
-        """Return the acquisition, whichever of the attempts since ``sent`` made it."""
+        """Return the confirmed acquisition, by whichever of the attempts it was made.
+
+        Args:
+            sent: Local time before the first attempt that may have made it was sent.
+        """
         contender, own = self.contender, self.own
         # The first attempt may have been applied and its answer lost. The retry, which proposes a later end,
         # is then refused, and the row keeps the first end. A transaction that is applied does not show which
@@ -156,7 +180,8 @@ class AcquisitionOfSeveral:
     """An attempt to acquire several locks, until a deadline.
 
     Attributes:
-        contenders: Who asks for each of the locks.
+        shared: State that the locks of the process share.
+        contenders: The contenders, one for each of the locks.
     """
 
     def __init__(
@@ -165,8 +190,8 @@ class AcquisitionOfSeveral:
         """Make an attempt.
 
         Args:
-            contenders: Who asks for each of the locks.
-            patience: Seconds for which to wait; 0 for not at all.
+            contenders: The contenders, one for each of the locks.
+            patience: Seconds to wait; 0 for a single try, infinity to wait for ever.
             poll: Shortest and longest wait between two polls, in seconds.
         """
         self.shared = contenders[0].shared
@@ -183,15 +208,15 @@ class AcquisitionOfSeveral:
 
     @property
     def in_the_way(self) -> tuple[str, Claim]:
-        """Key and claim of a lock that was not free."""
+        """Key and claim of the lock that will be free last: it keeps this attempt from success."""
         blocked = max(self._members, key=lambda member: member.free_at)
         return blocked.contender.key, blocked.observed.claim or Claim()
 
     def run(self, note: Callable[[Held], object]) -> Operation[Held | None]:
-        """Acquire all the locks, and report it; None if they were not free in time.
+        """Acquire all the locks and emit the outcome; return None if they were not all free in time.
 
         Args:
-            note: Called with them before they are reported: receivers may ask the locks.
+            note: Called with them before ``acquired`` is emitted, because receivers may query the locks.
         """
         self._since = self.shared.now
         self._deadline = self._since + self._patience
@@ -208,7 +233,7 @@ class AcquisitionOfSeveral:
         return held
 
     def _announce(self, held: Held) -> Operation[None]:
-        """Report that the locks were acquired, before anything else is reported of them."""
+        """Emit ``acquired`` for each lock, before any other event of these acquisitions."""
         for claim in held.claims:
             claim.emit_acquired(self._since, self._requests.count)
         yield from delivered(list(held.claims), release_several, held)
@@ -219,7 +244,7 @@ class AcquisitionOfSeveral:
             self.shared.emit(not_acquired(member.contender, waited, self._requests.count, error))
 
     def _emit_contended(self) -> None:
-        """Report each lock that is held, once: when it is first known of any."""
+        """Emit ``contended`` for each lock that is known to be held; called until that is known of one."""
         now = self.shared.now
         for member in self._members:
             claim = claim_in_the_way(member.observed, member.contender)
@@ -231,7 +256,8 @@ class AcquisitionOfSeveral:
         blocking = self._patience > 0
         if blocking:
             self._check_wait()
-        # those of this process that have waited for longer come first
+        # Older waiters of this process come first. A release wakes one of them, and an attempt that begins at that
+        # moment could be faster than the woken thread, again and again. So this one waits first, as after a try.
         others_wait = blocking and any(
             member.contender.key_queue.watchers for member in self._members
         )
@@ -253,10 +279,11 @@ class AcquisitionOfSeveral:
 
     def _poll_until_deadline(self, wakeup: Wakeup, *, others_wait: bool) -> Operation[Held | None]:
         shared = self.shared
+        # If others come first there has been no try yet: so there is one in any case, even at the deadline.
         while others_wait or shared.now < self._deadline:
             others_wait = False
             if self._deadline == math.inf:
-                self._check_wait()
+                self._check_wait()  # again in each round: see `Acquisition._report_wait`
             self._waited = next_wait(self._waited, self._poll, shared.uniform)
             free_at = max(member.free_at for member in self._members)
             end = math.inf
@@ -271,7 +298,7 @@ class AcquisitionOfSeveral:
         return None
 
     def _check_wait(self) -> None:
-        """Refuse a wait for what only the waiting thread, or task, could do: see `Acquisition`."""
+        """Refuse a wait that keeps a holder of one of the locks from ever releasing it: see `Acquisition`."""
         for member in self._members:
             stalled = member.contender.stalled_holder()
             if stalled is not None:
@@ -280,12 +307,15 @@ class AcquisitionOfSeveral:
     # -- one try ------------------------------------------------------------------------------------
 
     def _try(self) -> Operation[Held | None]:
-        """Acquire the locks if they are free, as far as is known."""
+        """Try once: acquire the locks if they seem free; return None if another holds one of them."""
         is_free = yield from self._seems_free()
         return (yield from self._take()) if is_free else None
 
     def _seems_free(self) -> Operation[bool]:
-        """Read what was in the way: half a read unit, where a transaction costs two writes each."""
+        """Return whether the locks may all be free; read those whose claims were in the way.
+
+        A read costs half a read unit for each of them, a transaction two write units for each lock even if refused.
+        """
         shared = self.shared
         if shared.inherited:
             raise MutexError(
@@ -294,7 +324,7 @@ class AcquisitionOfSeveral:
         for member in self._members:
             if not member.store.connection.is_open:
                 yield Open(member.store)
-        # see `Acquisition.poll`
+        # At first contact, or after an idle time, all rows are read, and consistently: see `Acquisition.poll`.
         learns_time = self._members[0].observed.claim is None and not all(
             member.store.knows_time(member.contender.options.lease, shared.now)
             for member in self._members
@@ -314,11 +344,14 @@ class AcquisitionOfSeveral:
         return not self._is_blocked(dict(zip(members, rows, strict=True)), shared.now)
 
     def _take(self) -> Operation[Held | None]:
-        """Send the transaction; None if another holds one of the locks."""
+        """Send the transaction; return None if another holds one of the locks."""
         attempts = Attempts()
         before: dict[int, RawItem] = {}
 
         def build() -> Request:
+            # Each attempt has a ClientRequestToken of its own: it proposes other ends than the one before, and DynamoDB
+            # refuses a token that comes again with another content. So a retry is not recognised by that token, but
+            # by ours in the rows.
             items = [{TRANSACT_UPDATE: member.update()} for member in self._members]
             return self._store.transact(
                 items, {CLIENT_REQUEST_TOKEN: self.shared.new_request_token()}
@@ -336,14 +369,17 @@ class AcquisitionOfSeveral:
                     attempts=attempts,
                 )
                 if answer.applied or self._is_ours(answer):
+                    # The lease counts from the first attempt that may have been applied: see `Acquisition.take`.
                     return (yield from self._begin(min(attempts.first_sent, answer.sent)))
+                # None of the attempts has been applied, and a late one cannot be prevented: see `Acquisition.take`.
                 attempts.first_sent = math.inf
                 refused = {self._members[place]: item for place, item in answer.refused.items()}
                 if self._is_blocked(refused, answer.received) or answer.refused == before:
                     return None
-                # It was refused for a fencing token, or an end, that is known now. If the same rows refuse it
-                # again, whatever the reason is, the next poll sends it again: this loop checks neither the
-                # timeout nor blocking=False.
+                # No row shows a running claim: it was refused for a fencing token that is not lower than ours, or for
+                # an end that we did not know to have passed. Both are known now, so the next transaction may be
+                # applied. If the same rows refuse it again, whatever the reason, it is left to the next poll: this
+                # loop checks neither the timeout nor blocking=False.
                 before = dict(answer.refused)
         except BaseException:
             if attempts.maybe_applied:
@@ -353,14 +389,19 @@ class AcquisitionOfSeveral:
             self._requests.count += attempts.count
 
     def _is_ours(self, answer: Answer) -> bool:
-        """Say whether a row that refused shows that an earlier attempt was applied, and so as a whole."""
+        """Return whether a refusal shows that an earlier attempt was applied: one row of ours proves it for all."""
         return any(
             is_mine(self._members[place].own, self._members[place].store.layout.claim(item))
             for place, item in answer.refused.items()
         )
 
     def _is_blocked(self, rows: dict[_Member, RawItem], received: float) -> bool:
-        """Note rows that may be another's; say whether one is held."""
+        """Note rows that an answer showed; return whether another holds one of them.
+
+        Args:
+            rows: The rows, by lock; {} for one that does not exist.
+            received: Local time at which the answer was received.
+        """
         blocked = changed = False
         for member, item in rows.items():
             contender = member.contender
@@ -369,7 +410,7 @@ class AcquisitionOfSeveral:
             changed |= member.see(member.store.layout.claim(item), received)
             blocked |= received < member.free_at
         if changed:
-            # it is held for short times: to poll seldom would be to find it held by the next one
+            # It is held for short times: a waiter that polls seldom would find it held by the next holder each time.
             self._waited = 0.0
         return blocked
 
@@ -378,8 +419,8 @@ class AcquisitionOfSeveral:
         held = Held(claims, is_group=True)
         now = self.shared.now
         if any(claim.ends - now < TOO_SHORT * claim.lease for claim in claims):
-            # this process's clock may have stood still
-            # it is reported; they are given up below, or are held for what is left
+            # Little is left: the answer was slow, or the local clock stood still. If the renewal fails, that is
+            # reported; the claims are then held for what is left, or given up below.
             with suppress(PynamoDBException):
                 yield from renew(held)
         if not held.stands_at(self.shared.now):
@@ -401,10 +442,10 @@ class AcquisitionOfSeveral:
 
 
 class ContenderForAny(Contender):
-    """Who asks for any of several locks.
+    """A contender for any of several locks.
 
     Attributes:
-        each: The same, asking for each single key.
+        each: By key, a contender of the same caller for that key.
     """
 
     __slots__ = ("each",)
@@ -432,7 +473,7 @@ class ContenderForAny(Contender):
         }
 
     def at(self, key: str) -> Contender:
-        """Return who asks for the key that a local holder hands over."""
+        """Return the contender for the key that a local holder hands over."""
         return self.each[key]
 
 
@@ -449,26 +490,29 @@ class AcquisitionOfAny(Acquisition):
         self._polled = False
 
     def begin(self) -> None:
-        """Count the patience from now."""
+        """Start to count the patience, also in the attempts at the single locks."""
         super().begin()
         for attempt in self._attempts:
             attempt.begin()
 
     @property
     def blocker(self) -> Acquisition:
-        """The attempt at the lock whose claim ends first, as far as they were seen."""
+        """The attempt at the lock whose claim ends first, as far as the claims were seen."""
         return min(self._attempts, key=lambda attempt: attempt.free_at)
 
     @property
     def holder(self) -> Claim | None:
-        """The claim on that lock."""
+        """The claim on the lock that will be free first; None if none was seen."""
         return self.blocker.holder
 
     def _frees_at(self, queue: Queue) -> float:  # noqa: ARG002 - nobody holds all of them
         return min(attempt.free_at for attempt in self._attempts)
 
     def _stalled_holder(self) -> Contender | None:
-        """Return one of the holders, if a wait keeps all of them from releasing the locks."""
+        """Return one of the local holders, if this wait keeps all of them from releasing the locks.
+
+        If one lock has no such holder, it may become free, and the wait can end.
+        """
         stalled = None
         for contender in self.contender.each.values():
             stalled = contender.stalled_holder()
@@ -477,12 +521,19 @@ class AcquisitionOfAny(Acquisition):
         return stalled
 
     def poll(self) -> Operation[HeldClaim | None]:
-        """Acquire one that is free, as far as is known; usually by one request."""
-        # at random, or all that come at once would try the same
+        """Try once: acquire one of the locks that may be free, usually by one request.
+
+        The first poll begins with one of the locks, as `Acquisition.poll` does. If that is held, one request reads the
+        rows of the others, and each lock that seems free is tried. Later polls read all rows.
+
+        Returns:
+            The claim; None if others hold all of the locks.
+        """
+        # At random: otherwise callers that come at the same time all try the same lock first, and all but one fail.
         attempts = self._shuffled()
-        # unless somebody in line has seen that all are held
+        # Not if somebody in this queue has seen that all are held: that write would probably be refused.
         if not self._polled and self.contender.queue.in_the_way is None:
-            attempts.sort(key=self._is_held_here)
+            attempts.sort(key=self._is_held_here)  # first those that this process does not hold
             first = attempts.pop(0)
             claim = yield from first.poll()
             if claim is not None or not attempts:
@@ -495,7 +546,8 @@ class AcquisitionOfAny(Acquisition):
             self.contender.store,
             [(each.contender.model, each.contender.options.row) for each in attempts],
             self._deadline,
-            # the first is consistent, for nobody shall wait for an unlocked key
+            # The first read is consistent. A stale one could show a lock that was released already, and the caller
+            # would wait for a free key.
             consistent=not self._polled,
             about=self.contender,
             attempts=self.requests,

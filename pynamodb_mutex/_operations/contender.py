@@ -1,4 +1,9 @@
-"""Who asks for a lock: with which options, from which thread or task, and where the lock's row is."""
+"""Contenders: who asks for a lock, with which options, from which thread or task, and where the lock's row is.
+
+A contender belongs to one call of ``acquire``, and stays with the acquisition that comes of it. This module also
+recognises waits that could never end, because the waiting thread or task is the one that would have to release the
+lock. How a lock is acquired is in `acquire`; the queue of a process's contenders is in `local_queue`.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +33,9 @@ class Caller:
     """A thread or task that calls a lock.
 
     Attributes:
-        number: That no other thread or task of this process ever had.
-        thread: The number of the thread: of a task, that of its event loop.
-        label: What people call it: host, process, and the name of the thread or task.
+        number: Number that no other thread or task of this process ever had.
+        thread: Number of the thread; for a task, of the thread that runs its event loop.
+        label: Label for people: host, process, and name of the thread or task.
     """
 
     __slots__ = ("label", "number", "thread")
@@ -42,14 +47,16 @@ class Caller:
 
 
 class Contender:
-    """Who asks for one lock, and holds it after that.
+    """Whoever asks for one lock, and then holds it.
 
     Attributes:
-        shared: What the locks of its process share.
-        caller: The thread or task that asks, and then holds it.
-        blocks: Whether nothing else runs on the caller's thread while it waits.
-        on_lost: To be called when the lock is lost.
-        owner: A label for people.
+        shared: State that the locks of the process share.
+        store: Store in which the lock's row is.
+        options: Options of the lock.
+        caller: The thread or task that asks for the lock, and then holds it.
+        blocks: Whether nothing else runs on the caller's thread while it waits. False only for tasks that await.
+        on_lost: Called when the lock is lost; None for nothing.
+        owner: Label for people.
     """
 
     __slots__ = (
@@ -78,13 +85,13 @@ class Contender:
         """Make a contender.
 
         Args:
-            shared: What the locks of the process share.
-            store: In which the row is.
-            options: Of the lock.
-            caller: Who asks.
-            blocks: Whether the wait blocks the caller's thread.
-            on_lost: To be called when the lock is lost.
-            waits_for: The keys any of which would do, if there are several.
+            shared: State that the locks of the process share.
+            store: Store in which the lock's row is.
+            options: Options of the lock.
+            caller: The thread or task that asks for the lock.
+            blocks: Whether a wait blocks the caller's thread.
+            on_lost: Called when the lock is lost; None for nothing.
+            waits_for: The keys any of which would do; None if it is one key.
         """
         self.shared = shared
         self.store = store
@@ -94,7 +101,8 @@ class Contender:
         self.on_lost = on_lost
         self.owner = options.owner or caller.label
         self._waits_for = waits_for
-        # now, and not while a request is built: the defaults of a subclass's attributes are user code
+        # Now, and not while a request is built: the defaults of a subclass's attributes may be the user's functions,
+        # and a request is built inside the monitor.
         self._initial = store.layout.initial_values(options.key)
 
     @property
@@ -109,37 +117,37 @@ class Contender:
 
     @property
     def queue(self) -> Queue:
-        """The queue of those who would take what is released here."""
+        """The local queue in which this contender waits, and whose next waiter gets the lock at its release."""
         if self._waits_for is None:
             return self.shared.queue(self.store, self.options.key)
         return self.shared.queue(self.store, self._waits_for, QueueForAny)
 
     @property
     def key_queue(self) -> Queue:
-        """The queue of those who want this very key. The same, unless another key would do as well."""
+        """The local queue of the lock's own key; the same as `queue`, unless other keys would do as well."""
         return self.shared.queue(self.store, self.options.key)
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """What a record in the log says of the lock."""
+        """Fields of log records about this contender and its lock."""
         return {"lock_key": self.key, "lock_owner": self.owner, "fencing_token": None}
 
     def at(self, key: str) -> Contender:  # noqa: ARG002 - there is but one
-        """Return who asks for the key that a local holder hands over."""
+        """Return the contender for the key that a local holder hands over; this one, unless several keys would do."""
         return self
 
     def stalls(self, other: Contender) -> bool:
-        """Say whether a wait of this one keeps whoever made another acquisition from going on.
+        """Return whether a wait of this contender keeps another contender from going on.
 
-        The thread, or task, that waits can do nothing else. A thread blocks all that would run on it
-        besides: when it runs an event loop, all its tasks.
+        It does if both are the same thread or task, which can do nothing else while it waits. And if it blocks its
+        thread, it does so for everything that would run there: where that thread runs an event loop, for all tasks.
         """
         if other.caller.number == self.caller.number:
             return True
         return self.blocks and other.caller.thread == self.caller.thread
 
     def stalled_holder(self) -> Contender | None:
-        """Return who holds the row here, if a wait for it keeps that one from releasing it."""
+        """Return the local holder of the row, if a wait of this contender keeps it from releasing the lock."""
         for claim in self.shared.holders(self.store, self.options.key):
             other: Contender = claim.contender
             if other is not self and claim.held and self._is_row(other.model, other.options.row):
@@ -147,13 +155,20 @@ class Contender:
         return None
 
     def _is_row(self, model: type[Model], row: RawItem) -> bool:
+        """Return whether a row is this lock's row: models of one table may have the same key, but other range keys."""
         own = self.options
         return model is own.model or row_name(model, row) == row_name(own.model, own.row)
 
     def values(self, lease: float, end: float) -> dict[str, Any]:
-        """Serialise what a row carries under this contender's claim."""
+        """Return the serialised values of a claim of this contender, except token and version.
+
+        Args:
+            lease: Seconds that the row says the claim lives without being renewed.
+            end: End of the claim in server time.
+        """
         values = {
             "owner": self.owner,
+            # rounded up: see `HeldClaim.propose_renewal`
             "lease": seconds(lease + 0.0005),
             "end": seconds(end),
             "ttl": self.store.ttl(end),
@@ -167,17 +182,17 @@ class Contender:
 class QueueForAny(LocalQueue[Any, Contender]):
     """Local waiters for one set of keys. Several of the keys can be held at once, so `holder` stays None.
 
-    Who holds a key is noted in the queue of that key, for those who want no other.
+    The holder of a key is noted in the queue of that key, where those who want no other key wait.
     """
 
     __slots__ = ()
 
     def acquired_by(self, claim: Any) -> None:
-        """Note that somebody of this process holds one of the keys now."""
+        """Note that this process holds one of the keys now, by a claim."""
         claim.contender.key_queue.acquired_by(claim)
 
     def forget(self, claim: Any) -> bool:
-        """Forget a holder; return whether its key is now held by nobody here."""
+        """Forget a holder, and wake the waiters of its key; return whether this process now holds that key no more."""
         queue = claim.contender.key_queue
         was_the_holder: bool = queue.holder is claim
         queue.released_by(claim)
@@ -188,18 +203,19 @@ class QueueForAny(LocalQueue[Any, Contender]):
 
 
 def refuse_wait(contender: Contender, stalled: Contender, deadline: float) -> None:
-    """Refuse a wait that keeps the holder, or one before it in line, from ever going on.
+    """Refuse a wait during which the holder, or a waiter ahead in the queue, cannot go on; or warn of it.
 
-    A thread, or task, that waits for its own lock until a deadline is left alone: it gets the same as if
-    another held it. One that blocks an event loop is warned, for it stops all the others' work as well.
+    With a deadline the wait goes on. For a thread or task that waits for its own lock nothing is reported: its wait
+    ends as if another held the lock. A thread that blocks an event loop gets a RuntimeWarning, because it stops the
+    work of all tasks of that loop.
 
     Args:
-        contender: Who waits.
-        stalled: Who cannot go on meanwhile.
-        deadline: Local time at which the wait ends.
+        contender: The contender that waits.
+        stalled: The contender that cannot go on meanwhile.
+        deadline: Local time at which the wait ends; infinity for never.
 
     Raises:
-        MutexAlreadyHeldError: If it never does.
+        MutexAlreadyHeldError: If the wait would never end.
     """
     key = shown(stalled.key)
     holder, waiter = shown_owner(stalled.owner), shown_owner(contender.owner)
@@ -229,7 +245,7 @@ def _kind(contender: Contender) -> str:
 
 
 def _users_level() -> int:
-    """Return the ``stacklevel`` by which whoever calls this names the nearest line that is not ours."""
+    """Return the ``stacklevel`` with which the caller's warning names the nearest line outside this library."""
     level, frame = 1, sys._getframe(1).f_back
     while frame is not None and frame.f_globals["__name__"].startswith("pynamodb_mutex."):
         level, frame = level + 1, frame.f_back

@@ -1,8 +1,12 @@
 """What is held: the states of a claim, what changes them, and 1 to 100 claims that are held together.
 
-Everything that says how a held lock fares, to users and to operations, is computed here from three values:
-the state, the term of the claim, and the bounds of server time. Each is immutable and replaced as a whole, so
-`HeldClaim.held` and its like are read without the monitor.
+This module decides, for users and for operations, whether a lock is held, for how much longer, and why it was
+lost. It computes that from three values: the state (`Belief`), the term of the claim (`Term`), and the bounds of
+server time (`Bounds`). Each is immutable and replaced as a whole, so `HeldClaim.held` and the other queries are
+correct without the process's monitor.
+
+It sends nothing. The requests that begin, prolong and end a claim are in `acquire`, `renew`, `release` and
+`guarded_write`; the renewal loop is in `renew`.
 """
 
 from __future__ import annotations
@@ -38,7 +42,11 @@ if TYPE_CHECKING:
 
 
 class State(enum.Enum):
-    """The state of a claim of ours. That its lease has ended is not one of them: the clock says so."""
+    """The state of a claim of ours.
+
+    The end of the lease is not a state, because nothing happens at that instant: the clock is compared with it at
+    each query. Once an operation notices it, the state becomes LOST.
+    """
 
     CONFIRMED = "confirmed by DynamoDB, and not handed out yet: nobody believes in it"
     HELD = "held"
@@ -66,40 +74,46 @@ class Change(enum.Enum):
 TRANSITIONS: dict[tuple[State, Change], State] = {
     (State.CONFIRMED, Change.BEGIN): State.HELD,
     (State.CONFIRMED, Change.RELEASE): State.RELEASED,
-    # A loss of what nobody was given is not reported. See `HeldClaim.note_end` for the end of its lease.
+    # No caller has this claim yet, so the loss is not reported (see `HeldClaim._note_loss`). Only a row that is not
+    # ours causes it here, never the end of the lease (see `HeldClaim.note_end`).
     (State.CONFIRMED, Change.LOSS): State.LOST,
     (State.HELD, Change.RELEASE): State.RELEASED,
     (State.IN_DOUBT, Change.RELEASE): State.RELEASED,
-    # of claims that were lost together: others of them may still stand in their rows
+    # One of several claims is lost, and with it all are LOST. The claims of the others may still be in their rows, and
+    # nobody else can take those locks until they are released there or expire.
     (State.LOST, Change.RELEASE): State.RELEASED,
-    # There is no belief from when such a write is sent: as soon as it is applied, another may take the lock.
+    # The belief ends when the write is sent, not when it is answered. The write is applied, another process acquires
+    # the lock, and only then our answer arrives: until then two would believe.
     (State.HELD, Change.UNLOCKING): State.ENDING,
     (State.IN_DOUBT, Change.UNLOCKING): State.ENDING,
     (State.ENDING, Change.UNLOCKED): State.RELEASED,
+    # The lease ended while the write was under way: the loss is noted, and then the write turns out to be applied.
     (State.LOST, Change.UNLOCKED): State.RELEASED,
     (State.ENDING, Change.NOT_UNLOCKED): State.HELD,
     (State.ENDING, Change.UNANSWERED): State.IN_DOUBT,
+    # Each guarded write requires the number of the one before it. The unanswered write says "known 4, next 5"; a later
+    # one is applied as "known 4, next 6". From then on no copy of the unanswered one can be applied.
     (State.IN_DOUBT, Change.WRITTEN): State.HELD,
     (State.HELD, Change.LOSS): State.LOST,
     (State.ENDING, Change.LOSS): State.LOST,
     (State.IN_DOUBT, Change.LOSS): State.LOST,
-    # the cause may be known better now
+    # A row may show a better cause than the clock did: EXPIRED first, then TAKEN.
     (State.LOST, Change.LOSS): State.LOST,
     (State.LOST, Change.WON_BACK): State.HELD,
 }
-"""What is not in it changes nothing: a loss that is seen after the release, for one."""
+"""The next state, by state and change. A pair that is missing changes nothing, such as a loss after the release."""
 
 STANDING = frozenset({State.CONFIRMED, State.HELD, State.ENDING, State.IN_DOUBT})
-"""The states in which the row carries our claim, as far as is known."""
+"""The states in which our claim may be in its row, as far as is known."""
 
 
 class Belief:
-    """The state of a claim, and what goes with it.
+    """The state of a claim, with the cause of a loss. Immutable: replaced as a whole.
 
     Attributes:
-        state: The state.
-        loss: Why it was lost, also if it was released after that.
-        taker: The claim that was seen in its place.
+        state: State of the claim.
+        loss: Why the lock was lost, kept if it is released after that; None if it was not lost.
+        taker: Claim that was seen in the row in place of ours; None if none was.
     """
 
     __slots__ = ("loss", "state", "taker")
@@ -114,25 +128,25 @@ class Belief:
 
 
 class HeldClaim:
-    """One acquisition that DynamoDB has confirmed.
+    """One acquisition that DynamoDB has confirmed, from then until it is released or lost.
 
     Attributes:
-        contender: Who made it.
-        shared: What the locks of its process share.
-        options: Of the lock.
-        store: Where its row is.
-        own: The claim.
-        together: What is held, renewed and lost together with it; at least itself.
-        belief: Its state.
-        since: Local time from which it was held.
-        abandoned_by: Owner label of the holder from which it was taken over, or empty.
-        item: The row, as far as this holder knows.
-        depth: How often it was entered, if it is reentrant.
-        row: The user's instance that stands for the row.
-        is_writing: Whether a guarded write is under way: one at a time for each claim.
+        contender: The contender that made the acquisition.
+        shared: State that the locks of the process share.
+        options: Options of the lock.
+        store: Store in which the lock's row is.
+        own: Our claim: token, version, end and term.
+        together: The claims that are held, renewed and lost together with this one, including this one.
+        belief: State of the claim, replaced as a whole.
+        since: Local time at which the acquisition was confirmed; ``held_for`` and ``max_hold`` count from it.
+        abandoned_by: Owner label of the holder whose expired claim was taken over; empty if there was none.
+        item: The raw row, as far as this holder knows.
+        depth: Number of times the lock was entered and not left again; above 1 only for reentrant locks.
+        row: The user's model instance for a locked row; None as long as there is none.
+        is_writing: Whether a guarded write is under way. There is one at a time for each claim.
         writers: Wake-ups of the guarded writes that wait for their turn.
-        events: What happened to it and is not delivered yet.
-        delivering: Whether a thread is at it: at first that of the acquisition.
+        events: Events that are not delivered yet, oldest first.
+        delivering: Whether a thread is delivering its events; initially the acquiring thread.
     """
 
     __slots__ = (
@@ -174,6 +188,8 @@ class HeldClaim:
         self.is_writing = False
         self.writers: tuple[Wakeup, ...] = ()
         self.events: tuple[LockEvent, ...] = ()
+        # True before there is any event: the renewal loop, or a release in another thread, may emit one before the
+        # acquiring thread has emitted ``acquired``. It must be queued, not delivered.
         self.delivering = True
 
     @property
@@ -183,7 +199,7 @@ class HeldClaim:
 
     @property
     def lease(self) -> float:
-        """Seconds."""
+        """The lock's lease in seconds, as its options say. A renewal may have asked for another one."""
         return self.options.lease
 
     @property
@@ -200,99 +216,105 @@ class HeldClaim:
 
     @property
     def fencing_token(self) -> int | None:
-        """The version, unless the row is deleted at release: then it may fall."""
+        """The claim's version; None with ``delete_on_release``, because the next row's version may be lower."""
         return None if self.options.delete_on_release else self.own.version
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """What a record in the log says of the lock."""
+        """Fields of log records about this acquisition."""
         return self.contender.log_fields | {"fencing_token": self.fencing_token}
 
     @property
     def data(self) -> Any:
-        """The payload in the row, as far as this holder knows."""
+        """The caller's payload in the row, as far as this holder knows."""
         return self.store.layout.data(self.item)
 
-    # -- how it fares: no question changes anything -------------------------------------------------
+    # -- queries: none of them changes state --------------------------------------------------------
 
     @property
     def state(self) -> State:
-        """Its state. In a forked child all claims are its parent's."""
+        """State of the claim. In a forked child each claim of the parent is INHERITED."""
         return State.INHERITED if self.shared.inherited else self.belief.state
 
     @property
     def ends(self) -> float:
-        """Local time at which this holder stops believing."""
+        """Local time at which the lease ends for this holder: from then on it must not believe."""
         return self.own.ends(self.store.connection.server.bounds)
 
     def stands_at(self, now: float) -> bool:
-        """Say whether the claim is not known to have ended, though a write may have released it."""
+        """Return whether the claim may still be in its row at a local time.
+
+        It has not ended as far as is known, though a write whose answer is missing may have released it.
+        """
         is_standing = self.belief.state in STANDING and not self.shared.inherited
         return is_standing and self.ends > now
 
     def held_at(self, now: float) -> bool:
-        """Say whether this holder may believe at a local time."""
+        """Return whether this holder may believe that it holds the lock at a local time."""
         is_held = self.belief.state is State.HELD and not self.shared.inherited
         return is_held and self.ends > now
 
     @property
     def held(self) -> bool:
-        """Whether this holder may believe now."""
+        """Whether this holder may believe now that it holds the lock."""
         return self.held_at(self.shared.read_clock())
 
     @property
     def remaining(self) -> float:
-        """Seconds for which this holder may still believe, by the local clock."""
+        """Seconds for which this holder may still believe, by the local clock; 0 if it may not."""
         if self.belief.state is not State.HELD or self.shared.inherited:
             return 0.0
         return max(0.0, self.ends - self.shared.read_clock())
 
     @property
     def is_over(self) -> bool:
-        """Whether it was lost, released or inherited."""
+        """Whether the claim was lost, released or inherited. A lease that ended counts once it has been noted."""
         return self.belief.state not in STANDING or self.shared.inherited
 
     @property
     def is_released(self) -> bool:
-        """Whether it was released, handed over or detached."""
+        """Whether the claim was released, handed over or detached."""
         return self.belief.state is State.RELEASED
 
     @property
     def is_released_inside(self) -> bool:
-        """Whether it was released, and a ``with`` block that began with it goes on."""
+        """Whether the claim was released while a ``with`` block that began with it continues."""
         return self.is_released and self.together.blocks > 0
 
     @property
     def loss(self) -> Loss | None:
-        """Why it was lost; None if it was not."""
+        """Why the lock was lost; None if it was not. Includes a lease that ended and was not noted yet."""
         return self._loss_at(self.shared.read_clock())
 
     def _loss_at(self, now: float) -> Loss | None:
-        belief = self.belief
+        belief = self.belief  # read once: another thread may replace it
         if belief.loss is not None or self.is_over or self.ends > now:
             return belief.loss
         return Loss.UNREACHABLE if self.together.is_unanswered else Loss.EXPIRED
 
     @property
     def why(self) -> str:
-        """Why it was lost, in words."""
+        """Why the lock was lost, as text for messages."""
         return self.explain(self.loss or Loss.EXPIRED)
 
     def explain(self, loss: Loss) -> str:
-        """Say a loss in words."""
+        """Return the text for a loss of this claim."""
         max_hold = self.together.ended_by_max_hold
         if loss is Loss.EXPIRED and max_hold is not None:
             return f"its lease ended, for it was held for longer than max_hold, {max_hold:g} s"
         return loss.value
 
     def reenters(self, caller: int) -> bool:
-        """Say whether a thread or task that asks again may enter on this acquisition."""
+        """Return whether a thread or task that already holds the lock by this acquisition may enter it once more."""
         return self.options.reentrant and self.contender.caller.number == caller and self.held
 
     # -- errors -------------------------------------------------------------------------------------
 
     def check(self, what: str) -> None:
-        """Raise unless this is held.
+        """Raise if the claim was lost, released or inherited. A write that may have released it does not count.
+
+        Args:
+            what: Name of the call, for the message.
 
         Raises:
             MutexNotHeldError: If it is not held here; MutexLostError if it was lost.
@@ -307,12 +329,12 @@ class HeldClaim:
             raise self.lost_error(what)
 
     def check_guardable(self, what: str) -> None:
-        """Raise unless this is held, and its claim can guard a write.
+        """Raise if `check` would, or if the claim cannot guard a write.
 
-        With ``delete_on_release`` it cannot. Both the claim and the number of the last guarded write go
-        with the row at release: a late copy of the acquire, which finds no row, makes the same claim again
-        (same token, same version, no write counted yet), and then a late copy of the guarded write finds
-        all that it asks for, and is applied a second time.
+        With ``delete_on_release`` it cannot, because the release deletes the claim and the number of the last guarded
+        write together with the row. A late copy of the acquire then finds no row and makes the same claim again (same
+        token, same version, no write counted yet), and a late copy of the guarded write finds every condition
+        satisfied and is applied a second time.
 
         Raises:
             MutexNotHeldError: If it is not held here; MutexLostError if it was lost.
@@ -328,7 +350,10 @@ class HeldClaim:
             raise MutexError(msg, key=self.key)
 
     def check_renewable(self) -> None:
-        """Raise if no renewal can win the claim back."""
+        """Raise if a renewal is pointless: the lock was released, inherited, or lost to somebody else.
+
+        A lock whose lease merely ended may be renewed: unless another took it meanwhile, that wins it back.
+        """
         if self.is_released or self.shared.inherited:
             self.check("renew")
         loss = self.belief.loss
@@ -336,12 +361,17 @@ class HeldClaim:
             raise self.lost_error("renew")
 
     def not_held_error(self, what: str) -> MutexNotHeldError:
-        """Return the error for a call after the release."""
+        """Return the error for a call after the release or the detach."""
         msg = f"{what}: {shown(self.key)} is not held: it was released or detached"
         return MutexNotHeldError(msg, key=self.key)
 
     def lost_error(self, what: str, *, applied: bool | None = False) -> MutexLostError:
-        """Return the error that says that the lock was lost, with its cause."""
+        """Return the error that says that the lock was lost, and why.
+
+        Args:
+            what: Name of the call, for the message.
+            applied: Whether the call's guarded write was applied; None if that is unknown.
+        """
         taker = self.belief.taker
         return MutexLostError(
             f"{what}: {shown(self.key)} was lost: {self.why}",
@@ -355,20 +385,25 @@ class HeldClaim:
     # -- changes: inside the monitor ----------------------------------------------------------------
 
     def change(self, change: Change) -> bool:
-        """Change the state as the table says; return whether it did. Not for a loss: see `lose`."""
+        """Change the state as the table says; return whether it changed. Not for a loss: see `lose`."""
         after = TRANSITIONS.get((self.belief.state, change))
         if after is None:
             return False
         loss = None if change is Change.WON_BACK else self.belief.loss
-        # last, and in one statement: whatever interrupts this thread sees the old state or the new one
+        # Last, and in one statement: Ctrl-C, or a signal handler or other thread that reads `held` without the monitor,
+        # comes before it or after it, and meets the old state or the new one, never half of each.
         self.belief = Belief(after, loss, self.belief.taker)
         return True
 
     def emit(self, name: str, **fields: Any) -> None:
-        """Let an event of this acquisition be delivered, behind those before it.
+        """Queue an event of this acquisition for delivery, after its earlier events; ``acquired`` comes first.
 
-        But the acquisition itself comes first: a lock that was handed over may be lost before its holder, who
-        waited for it, goes on.
+        A lock that was handed over may be lost before the thread that waited for it runs again and emits ``acquired``:
+        then ``lost`` is in the queue already.
+
+        Args:
+            name: Name of the signal.
+            fields: What the signal carries in addition to key, owner and tokens.
         """
         event = LockEvent(name, self.contender, self, fields)
         if self.shared.receivers[name]:
@@ -377,11 +412,11 @@ class HeldClaim:
         self.shared.outbox.append(event)
 
     def emit_acquired(self, since: float, attempts: int) -> None:
-        """Let it be reported, before anything else is.
+        """Emit ``acquired`` before any other event of this acquisition.
 
         Args:
-            since: Local time at which it was asked for.
-            attempts: Requests that were sent for it.
+            since: Local time at which the caller asked for the lock.
+            attempts: Number of requests that were sent for it.
         """
         self.emit(
             "acquired",
@@ -394,14 +429,18 @@ class HeldClaim:
         )
 
     def emit_renewed(self, *, won_back: bool = False) -> None:
-        """Let a renewal be reported."""
+        """Emit ``renewed``.
+
+        Args:
+            won_back: Whether the lease had ended, and the renewal won the lock back.
+        """
         self.emit("renewed", expires_at=self.own.expires_at, won_back=won_back)
 
     def emit_handed_over(self, successor: HeldClaim | None) -> None:
-        """Let a hand-over be reported.
+        """Emit ``handed_over``.
 
         Args:
-            successor: The next holder; None if that is whoever has the ticket.
+            successor: The next holder; None after a detach, when it is whoever attaches by the ticket.
         """
         self.emit(
             "handed_over",
@@ -412,45 +451,50 @@ class HeldClaim:
         )
 
     def begin(self) -> None:
-        """Begin to hold it, or hold it again: let others in this process know."""
+        """Note that the lock is held from now on, or again, and register the holder in this process."""
         self.change(Change.BEGIN)
         self.contender.queue.acquired_by(self)
         self.note_holder()
 
     def note_holder(self) -> None:
-        """Let other models of the table find it."""
+        """Register the holder where lookups by other models of the same table find it."""
         self.shared.note_holder(self.store, self.options.key, self)
 
     def leave_queue(self) -> None:
-        """Let others in this process know that it is not held any more."""
+        """Remove the holder from the records of this process, and wake the next local waiter."""
         self.shared.forget_holder(self.store, self.key, self)
         self.contender.queue.released_by(self)
 
     def forget(self) -> None:
-        """End the belief in a claim that is not handed out, without a request."""
+        """Drop a claim that no caller has been given, without a request."""
         self.change(Change.RELEASE)
         self.together.stop()
         self.leave_queue()
 
     def note_end(self) -> None:
-        """Note the loss if the lease has ended.
+        """Note the loss if the lease has ended; not while the claim is only CONFIRMED.
 
-        Not before it is handed out. The answer to the acquiring write may come after the end of the lease;
-        a renewal then shows whether the lock is still ours, and nobody has lost anything.
+        The answer to an acquiring write may be so late that the lease has ended. Before the lock is given to the
+        caller, a renewal finds out whether it is still ours; until then nobody has lost anything.
         """
         loss = self._loss_at(self.shared.now)
         if loss is not None and self.belief.state in STANDING - {State.CONFIRMED}:
             self.lose(loss)
 
     def lose(self, loss: Loss, taker: Claim | None = None) -> None:
-        """Note a loss, also for what is held together; call each ``on_lost`` once."""
+        """Note a loss, for all claims that are held together; emit ``lost`` for each, and call each ``on_lost`` once.
+
+        Args:
+            loss: Why the lock was lost.
+            taker: Claim that the row shows in place of ours; None if no row was seen.
+        """
         self._lose(loss, taker, at_release=False)
 
     def lost_at_release(self, claim: Claim) -> MutexLostError:
-        """Return the error for a release that found another claim than ours.
+        """Note that the lock had been lost before its release, which found another claim; return the error.
 
-        What is held together is lost as it would have been a moment before the release. Who releases
-        learns it from the error: ``on_lost`` is called only if there is more to lose.
+        The claims that are held together with it are lost, too, as they would have been just before the release. If
+        there are none, ``on_lost`` is not called: the caller of the release learns of the loss from the error.
         """
         self._lose(loss_of(self.own, claim), claim, at_release=True)
         return self.lost_error("release")
@@ -472,7 +516,10 @@ class HeldClaim:
                 self.shared.emit(CallOnLost(claim, call))
 
     def _note_loss(self, loss: Loss, taker: Claim | None, *, at_release: bool = False) -> bool:
-        """Note a loss, if it came before a release; return whether it is news."""
+        """Note the loss of this claim alone, and emit ``lost`` once; return whether it was emitted.
+
+        A loss that is seen after the release is none, except by that release itself: ``at_release``.
+        """
         before = self.belief
         after = TRANSITIONS.get((before.state, Change.LOSS))
         if after is None and not at_release:
@@ -486,48 +533,53 @@ class HeldClaim:
 
     @property
     def held_for(self) -> float:
-        """Seconds for which it was held."""
+        """Seconds for which the lock has been held, as of this step."""
         return max(0.0, self.shared.now - self.since)
 
     # -- renewal ------------------------------------------------------------------------------------
 
     def is_over_max_hold(self, now: float) -> bool:
-        """Say whether it has been held for longer than is allowed."""
+        """Return whether the lock has been held for ``max_hold`` or longer."""
         max_hold = self.options.max_hold
         return max_hold is not None and now - self.since >= max_hold
 
     def propose_renewal(self, lease: float | None = None) -> Proposal:
-        """Return what a request that is about to be sent may renew the claim to.
+        """Return the end that a request which is about to be sent proposes for the claim.
 
         Args:
-            lease: Seconds; by default those of the mutex or, beyond ``max_hold``, just what is left.
+            lease: Seconds. None for the lease of the mutex or, once ``max_hold`` has passed, for what is left.
         """
         now, store = self.shared.now, self.store
         if lease is None:
+            # A guarded put writes the whole row, and the claim with it, also after ``max_hold``: then it must not
+            # extend the lease. With 0, `OwnClaim.propose` grants what earlier requests have asked for, and no more.
             lease = 0.0 if self.is_over_max_hold(now) else self.lease
         end, granted = self.own.propose(now, store.bounds, lease)
         values = store.mine(self.own) | {
             "end": seconds(end),
+            # Half a millisecond more, so that it is never rounded down: a waiter without server time waits as long as
+            # the row says, and that must not be less than this holder believes.
             "lease": seconds(granted + 0.0005),
             "ttl": store.ttl(end),
+            # not for a renewal: for a guarded put, which writes the whole row
             "owner": self.contender.owner,
             "abandoned_by": self.abandoned_by,
         }
         return Proposal(end, granted, now, values)
 
     def extend(self, proposal: Proposal) -> None:
-        """Note that a renewal was applied."""
+        """Extend the belief: a request with this proposal was applied."""
         self.own.renewed(proposal.end, proposal.lease, proposal.sent, self.store.bounds)
 
 
 class Proposal:
-    """What a request that renews a claim proposes.
+    """The values that a request proposes for a renewal of a claim.
 
     Attributes:
-        end: The new end.
-        lease: The lease written with it.
-        sent: Local time before it is sent.
-        values: All of it, serialised, with what makes the claim ours.
+        end: New end of the claim, in server time.
+        lease: Lease that is written with it, in seconds.
+        sent: Local time before the request is sent.
+        values: Values of the request, serialised, including those that identify our claim.
     """
 
     __slots__ = ("end", "lease", "sent", "values")
@@ -545,22 +597,22 @@ class Proposal:
 class Held:
     """1 to 100 claims that were acquired by one request: held, renewed and lost together.
 
-    What one of them knows of a loss or asks of a renewal is for all that are not released. When one is
-    lost, the claims of the others are left as they are, to be released or to expire: whoever works under
-    them may not know yet, and nobody else should begin.
+    A loss of one is a loss of all that are not released, and a renewal renews all of those. When one is lost, the
+    rows of the others are not touched: their claims are released by the holder, or expire. Whoever works under them
+    may not know of the loss yet, and nobody else should begin meanwhile.
 
     Attributes:
-        claims: All of them.
-        shared: What the locks of the process share.
-        is_group: Whether they are acquired, renewed and released by transactions, even if it is but one.
-        rows: What stands for the rows under the locks, for each object that entered.
-        blocks: How many ``with`` blocks that began with it have not ended.
-        plan: When to renew next.
+        claims: All of the claims, including those that were released.
+        shared: State that the locks of the process share.
+        is_group: Whether the claims are acquired, renewed and released by transactions, even if there is only one.
+        rows: The user's rows under the locks, by the lock object that entered; None if there are none.
+        blocks: Number of ``with`` blocks that began with these claims and have not ended.
+        plan: Plan for the next renewal.
         is_queued: Whether a renewal waits for a thread.
-        renewals_under_way: How many are.
+        renewals_under_way: Number of renewals under way.
         is_unreachable: Whether the last renewal had no answer.
-        is_alone: Whether the next renewal is sent by itself, for the last one failed.
-        ended_by_max_hold: The ``max_hold`` that ended its renewals, in seconds; None if none did.
+        is_alone: Whether the next renewal is sent by itself, not in a batch, because the last one failed.
+        ended_by_max_hold: The ``max_hold`` that ended the renewals, in seconds; None if none did.
     """
 
     __slots__ = (
@@ -594,7 +646,10 @@ class Held:
 
     @property
     def unreleased(self) -> Sequence[HeldClaim]:
-        """Those that are not released, first the one whose loss was seen."""
+        """Claims that are not released; first those in whose rows another claim was seen.
+
+        In that order an error names the key that was lost in the store, not one that was lost with it.
+        """
         if not self.is_group:
             return () if self.claims[0].belief.state is State.RELEASED else self.claims
         claims = [claim for claim in self.claims if not claim.is_released]
@@ -602,38 +657,38 @@ class Held:
 
     @property
     def is_released(self) -> bool:
-        """Whether all were released."""
+        """Whether all of the claims were released."""
         return not self.unreleased
 
     @property
     def ends(self) -> float:
-        """Local time at which the first of the leases ends."""
+        """Local time at which the first of the leases ends. Released claims count only if all are released."""
         if not self.is_group:
             return self.claims[0].ends
         return min(claim.ends for claim in self.unreleased or self.claims)
 
     def held_at(self, now: float) -> bool:
-        """Say whether the holder may believe in all of them at a local time."""
+        """Return whether the holder may believe at a local time that it holds all of the locks."""
         return all(claim.held_at(now) for claim in self.claims)
 
     @property
     def held(self) -> bool:
-        """Whether the holder may believe in all of them now."""
+        """Whether the holder may believe now that it holds all of the locks."""
         return self.held_at(self.shared.read_clock())
 
     @property
     def remaining(self) -> float:
-        """Seconds for which the holder may still believe in all of them."""
+        """Seconds for which the holder may still believe that it holds all of the locks; 0 if it may not."""
         return min(claim.remaining for claim in self.claims)
 
     def stands_at(self, now: float) -> bool:
-        """Say whether no claim is known to have ended, though a write may have released it."""
+        """Return whether all unreleased claims may still be in their rows: see `HeldClaim.stands_at`."""
         claims = self.unreleased
         return bool(claims) and all(claim.stands_at(now) for claim in claims)
 
     @property
     def is_over(self) -> bool:
-        """Whether one was lost, or all were released, or it is another process's."""
+        """Whether one of the locks was lost, all were released, or they are held by the parent of this fork."""
         if not self.is_group:
             return self.claims[0].is_over
         claims = self.unreleased
@@ -641,31 +696,33 @@ class Held:
 
     @property
     def loss(self) -> Loss | None:
-        """Why they were lost; None if they were not."""
+        """Why the locks were lost; None if they were not."""
         return next((loss for claim in self.claims if (loss := claim.loss) is not None), None)
 
     @property
     def why(self) -> str:
-        """Why they were lost, in words."""
+        """Why the locks were lost, as text for messages; empty if they were not."""
         return next((claim.why for claim in self.claims if claim.loss is not None), "")
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether the last renewals had no answer."""
+        """Whether a renewal is unanswered: the last one had no answer, or one is under way."""
         return self.is_unreachable or self.renewals_under_way > 0
 
     @property
     def lease(self) -> float:
-        """The shortest of the leases, in seconds."""
+        """Shortest lease of the unreleased claims, in seconds; infinity if there are none."""
         return min((claim.lease for claim in self.unreleased), default=math.inf)
 
     # -- schedule: inside the monitor ---------------------------------------------------------------
 
     def start(self, sent: float) -> None:
-        """Schedule its renewals, and the end of its lease if that is to be reported in time.
+        """Schedule the renewals and, if somebody wants to be notified of a loss in time, the end of the lease.
+
+        Otherwise nothing is scheduled: the renewal loop need not run, and the next call notes the end.
 
         Args:
-            sent: Local time before the request that acquired or renewed it was sent.
+            sent: Local time before the request that acquired or renewed the claims was sent.
         """
         shared, ends = self.shared, self.ends
         self.plan_renewal(sent, ends)
@@ -676,32 +733,45 @@ class Held:
                 return
 
     def stop(self) -> None:
-        """Do not schedule it any more, if it is over."""
+        """Remove the claims from the schedule if they are over: lost, or all released."""
         if self.is_over:
             self.shared.schedule.remove(self)
 
     def plan_renewal(self, sent: float, ends: float) -> None:
-        """Plan the renewal of claims that were acquired or renewed at ``sent``, and end at ``ends``."""
+        """Plan the next renewal, unless a claim is not to be renewed in the background.
+
+        Args:
+            sent: Local time before the request that acquired or renewed the claims was sent.
+            ends: Local time at which the first lease ends.
+        """
         for claim in self.unreleased:
             if not claim.options.auto_renew:
                 return
         self.plan = plan_renewal(sent, ends)
 
     def due(self) -> float:
-        """Return the local time at which something is to be done; infinity for never again."""
+        """Return the local time of the next renewal or, if that comes first, of the end of the lease.
+
+        Infinity if there is nothing left to do.
+        """
         if self.is_over:
             return math.inf
+        # Not `plan.at`: an answer about another row may have shown since that server time is further on than was known.
         ends = self.ends
         return min(ends, self.plan.due(ends))
 
     def early(self) -> float:
-        """Return the seconds by which it may be renewed before it is due, if that saves a request."""
+        """Return by how many seconds a renewal may precede its due time, in order to share a request with others."""
         return EARLY * self.lease
 
     def is_to_be_renewed(self, ahead: float) -> bool:
-        """Note the end of the lease; say whether to send a renewal that is due so many seconds ahead.
+        """Note the end of the lease if it has come; return whether the caller is to start a renewal now.
 
-        The next renewal is planned in any case.
+        The renewal after it is planned now, not when the answer arrives: this one may hang, and the next one must be
+        due in time all the same.
+
+        Args:
+            ahead: Seconds by which the renewal may precede its due time.
         """
         shared = self.shared
         now = shared.now
@@ -718,22 +788,25 @@ class Held:
                 self.plan, self.ended_by_max_hold = NEVER, max_hold
                 return False
         self.plan = plan_after_sending(now, self.ends, self.lease)
+        # If all workers hang, each due time would queue another renewal without the first condition. Without the
+        # second, an endpoint that does not answer would get another request in each third of a lease, and each would
+        # occupy a worker.
         if self.is_queued or self.renewals_under_way >= MOST_RENEWALS_UNDER_WAY:
             return False
         self.is_queued = True
         return True
 
     def plan_after_failure(self) -> None:
-        """Plan the renewal after one that failed: soon, and by itself."""
+        """Plan the renewal after one that failed: soon, and by a request of its own."""
         shared = self.shared
         self.is_unreachable = self.is_alone = True
         self.plan = plan_after_failure(shared.now, self.ends, self.lease, shared.uniform)
 
     def emit_renewed(self, claims: Sequence[HeldClaim]) -> None:
-        """Emit `Renewed`, except for claims that had been lost when the answer arrived."""
+        """Emit ``renewed``, except for claims that had been lost when the answer arrived."""
         for claim in claims:
-            # The answer comes so late that this lease has ended, too, and before the renewal loop noted that:
-            # the loss is what there is to report.
+            # A renewal is sent at 10 s for 30 s, and its answer arrives at 45 s: the lease that it granted has ended
+            # as well, and the renewal loop may not have noted that yet. Then the loss is reported, not the renewal.
             claim.note_end()
             if not claim.is_over:
                 claim.emit_renewed()

@@ -1,7 +1,11 @@
-"""The queue of this process's waiters for one key, and the one that holds it.
+"""The local queue: the waiters of this process for one key, and the one that holds it.
 
-Threads and tasks that want the same key queue up here, first come first served, and only the first of
-them polls. A release hands the lock over to the next in line, in one request instead of three.
+Threads and tasks that wait for the same key queue up here, first come first served, and only the first of them polls.
+A release hands the lock over to the next in line, in one request instead of three. After a number of hand-overs in
+a row, the lock is released instead, so that other processes get a chance.
+
+The queue sends nothing and does not wait: `acquire` waits on a `Turn`, `release` hands over. Fair locks wait in a line
+in the row instead, which knows the order of all processes: see `acquire_fairly`.
 """
 
 from __future__ import annotations
@@ -28,11 +32,12 @@ class LocalQueue(Generic[H, C]):
 
     Attributes:
         turns: Places in line, first come first served.
-        watchers: Wake-ups of those who wait for this key and others together, first come first served.
-        holder: Who holds the key, if it is somebody of this process.
-        in_the_way: The claim of another process that somebody in line saw last; None if nobody in line
-            has seen one.
-        rests_until: Local time before which nobody in line polls, for others are due a chance.
+        watchers: Wake-ups of waiters that are not in line but want to be woken at a release, first come first served:
+            those that wait for this key together with others, and fair waiters.
+        holder: The claim by which this process holds the key; None if it does not.
+        in_the_way: The claim of another process that a waiter in line has seen last; None if none has been seen since
+            the line was empty.
+        rests_until: Local time before which nobody in line polls, so that other processes get a chance.
     """
 
     __slots__ = (
@@ -50,12 +55,12 @@ class LocalQueue(Generic[H, C]):
         """Make a queue.
 
         Args:
-            queues: Where it is kept while somebody waits in it, or holds the key: who only asks leaves nothing.
-            place: Under which it is kept there.
+            queues: Mapping in which the queue is kept while somebody waits in it or holds the key, and no longer.
+            place: Key of the queue in that mapping.
         """
         self._queues = queues
         self._place = place
-        # lists, for there is a queue for each lock that is held, and an empty deque takes 0.7 KB
+        # Lists, because there is a queue for each lock that is held, and an empty deque takes 0.7 KB.
         self.turns: list[Turn[H, C]] = []
         self.watchers: list[Wakeup] = []
         self.holder: H | None = None
@@ -69,39 +74,41 @@ class LocalQueue(Generic[H, C]):
         return self.holder is None and not self.turns and not self.watchers
 
     def _check_idle(self) -> None:
-        """Be forgotten if it is idle."""
+        """Remove the queue from the mapping if it is idle."""
         if self.is_idle:
             self._queues.pop(self._place, None)
 
     @property
     def known_taken(self) -> bool:
-        """Whether those in line know that the lock is held: by this process, or as an answer showed."""
+        """Whether it is known that the lock is held: by this process, or by another, as an answer has shown."""
         return self.holder is not None or self.in_the_way is not None
 
     def acquired_by(self, claim: H) -> None:
-        """Note that somebody of this process holds the key now."""
+        """Note that this process holds the key now, by a claim."""
         if not self.known_taken:
             self._wake_all()
         self.holder = claim
         self._queues[self._place] = self
 
     def saw(self, claim: Claim) -> None:
-        """Note a claim of another process that somebody in line saw."""
+        """Note a claim of another process that a waiter in line has seen."""
         if not self.known_taken:
             self._wake_all()
         self.in_the_way = claim
 
     def _wake_all(self) -> None:
-        """Let all in line report what they wait for, now that it is known."""
+        """Wake all waiters in line, so that each emits ``contended`` now that the holder is known."""
         for turn in self.turns:
             turn.wakeup.ring()
 
     def released_by(self, claim: H) -> None:
-        """Note that a holder does not hold the key any more; the first in line polls at once."""
+        """Note that a claim holds the key no longer; wake the first in line, to poll at once, and the first watcher."""
         for turn in self.turns:
-            # an exception came before the hand-over began
+            # A release that has promised its lock to a turn was interrupted before its hand-over began. As long as the
+            # promise stands, that turn neither polls nor leaves.
             if turn.promised_by is claim:
                 turn.end_promise()
+        # After a hand-over the successor is the holder already: nobody is to be woken for a lock that is not free.
         if self.forget(claim):
             if self.turns:
                 self.turns[0].polls_at = -math.inf
@@ -111,7 +118,7 @@ class LocalQueue(Generic[H, C]):
             self._check_idle()
 
     def forget(self, claim: H) -> bool:
-        """Forget a holder; return whether the key is now held by nobody here."""
+        """Forget a holder; return whether it was the holder, so that this process now holds the key no more."""
         if self.holder is not claim:
             return False
         self.holder = None
@@ -120,15 +127,22 @@ class LocalQueue(Generic[H, C]):
     def next_in_line(
         self, holder: H, poll: tuple[float, float], now: float, uniform: Uniform
     ) -> Turn[H, C] | None:
-        """Return whom to hand the lock over to: None if nobody waits, or others are due a chance.
+        """Return the turn to hand the lock over to; None if nobody waits, or other processes are to get a chance.
 
-        The turn that is returned stays in line until `Turn.grant` or `Turn.end_promise`.
+        The turn is promised the lock until `Turn.grant`, which also takes it out of the line, or `Turn.end_promise`.
+
+        Args:
+            holder: The claim that is being released.
+            poll: Shortest and longest wait between two polls, in seconds.
+            now: Local time.
+            uniform: Source of randomness.
         """
+        # Another hand-over may be under way, to the first in line: for several keys there are several holders.
         turn = next((turn for turn in self.turns if turn.promised_by is None), None)
         if turn is None or self._hand_overs >= MOST_HAND_OVERS:
             if turn is not None:
-                # The first in line would poll at the instant of the release, a round trip before any other
-                # process can see it, and get the lock each time. So it waits for one poll.
+                # The first in line would poll at the instant of the release, a round trip before any other process can
+                # see it, and get the lock each time. So it waits for one poll interval.
                 self.rests_until = now + next_wait(0.0, poll, uniform)
             self._hand_overs = 0
             return None
@@ -137,17 +151,17 @@ class LocalQueue(Generic[H, C]):
         return turn
 
     def leads(self, turn: Turn[H, C]) -> bool:
-        """Say whether a turn is the one that polls."""
+        """Return whether a turn is the one that polls: the first in line, unless it is promised the lock."""
         return bool(self.turns) and self.turns[0] is turn and turn.promised_by is None
 
     def ahead_of(self, turn: Turn[H, C]) -> list[C]:
-        """Return those who stand in line before a turn."""
+        """Return the contenders ahead of a turn in line; none if it has left the line."""
         if turn not in self.turns or self.turns[0] is turn:
             return []
         return [other.contender for other in self.turns[: self.turns.index(turn)]]
 
     def polls_at(self, turn: Turn[H, C]) -> float:
-        """Return the local time from which a turn should poll."""
+        """Return the local time at which a turn is to poll; infinity if it is not the one that polls."""
         return max(self.rests_until, turn.polls_at) if self.leads(turn) else math.inf
 
     def remove(self, turn: Turn[H, C]) -> None:
@@ -155,26 +169,27 @@ class LocalQueue(Generic[H, C]):
         was_first = self.turns[0] is turn
         self.turns.remove(turn)
         if not self.turns:
-            # who comes now finds out for itself, and does not pause for anybody
+            # Whoever comes next finds out for itself who holds the lock, and does not pause for other processes.
             self.in_the_way, self.rests_until = None, -math.inf
             self._check_idle()
         elif was_first:
-            # It starts a wait of its own, unless nobody knows whether there is anything to wait for: the
-            # one before it may have left by an error, or have acquired one of several permits.
+            # If the lock is known to be held, the next one starts with a wait. Otherwise it polls at once, because the
+            # lock may be free: the one before it may have left by an error, or have acquired one of several keys.
             self.turns[0].polls_at = math.inf if self.known_taken else -math.inf
             self.turns[0].wakeup.ring()
 
     def watch(self, wakeup: Wakeup) -> None:
-        """Let a wake-up ring when this process releases the key and nobody in line is next."""
+        """Add a wake-up that rings when this process releases the key without a hand-over, after those added before."""
         self.watchers.append(wakeup)
         self._queues[self._place] = self
 
     def unwatch(self, wakeup: Wakeup) -> None:
-        """Let it ring no more."""
+        """Remove a wake-up."""
         was_first = self.watchers[0] is wakeup
         self.watchers.remove(wakeup)
         if was_first and self.watchers and self.holder is None:
-            # who leaves may have been woken, and has left the lock to the next
+            # The one that leaves may have been woken by a release, and then have given up. There will be no second
+            # release to wake the next one.
             self.watchers[0].ring()
         self._check_idle()
 
@@ -183,12 +198,13 @@ class Turn(Generic[H, C]):
     """A place in line.
 
     Attributes:
-        contender: Who waits.
-        wakeup: Ends its waits.
-        promised_by: The holder that is just handing the lock over to it.
-        granted: The lock, once it was handed over.
-        polls_at: Local time at which it polls; infinity if that is not planned.
-        asks_at: Local time at which it asks though it is not first, for the first one has had no answer.
+        queue: The queue.
+        contender: The contender that waits.
+        wakeup: Wake-up that ends its waits.
+        promised_by: The claim that is being handed over to it; None if none is.
+        granted: The new claim, once the lock was handed over; None before that.
+        polls_at: Local time of its next poll, if it is first in line by then; infinity if none is planned.
+        asks_at: Local time at which it polls though it is not first in line, because the first has had no answer.
     """
 
     __slots__ = (
@@ -213,11 +229,11 @@ class Turn(Generic[H, C]):
         self._waited = 0.0
 
     def enter(self, now: float, *, polls_first: bool) -> None:
-        """Stand in line.
+        """Join the end of the line.
 
         Args:
             now: Local time.
-            polls_first: Whether to poll at once if nobody is before it, though a local holder is known.
+            polls_first: Whether to poll at once, if nobody is ahead, though a local holder is known.
         """
         queue = self.queue
         if not queue.turns and (polls_first or queue.holder is None):
@@ -227,15 +243,19 @@ class Turn(Generic[H, C]):
         queue._queues[queue._place] = queue
 
     def leave(self) -> H | None:
-        """Leave the line, if it still stands there; return the lock if it was handed over."""
+        """Leave the line, if this turn is still there; return the new claim if the lock was handed over, once."""
         if self in self.queue.turns:
             self.queue.remove(self)
         granted, self.granted = self.granted, None
         return granted
 
     def grant(self, claim: H) -> bool:
-        """Hand the lock over; return whether the waiter is still there."""
+        """Give the turn the claim that a hand-over has made; return whether its waiter is still there.
+
+        If it is not, because it was interrupted, nobody has the claim: the caller must release it.
+        """
         self.promised_by = None
+        # In any case: the process holds the key now, and `released_by` must find the holder if it is released at once.
         self.queue.acquired_by(claim)
         self.wakeup.ring()
         if self not in self.queue.turns:
@@ -245,32 +265,33 @@ class Turn(Generic[H, C]):
         return True
 
     def end_promise(self) -> None:
-        """Take back the promise of a hand-over that failed."""
+        """Withdraw the promise after a hand-over that failed, and wake the waiter."""
         self.promised_by = None
         self.wakeup.ring()
 
     def is_due(self, now: float, deadline: float) -> bool:
-        """Say whether to poll now. If so, the next poll is not planned yet."""
+        """Return whether to poll now. If so, the plan is cleared, and `waits_until` makes the next one."""
         if now < self._due(deadline):
             return False
         self.polls_at = self.asks_at = math.inf
         return True
 
     def _due(self, deadline: float) -> float:
-        """Return the local time at which to poll, as far as it is planned.
+        """Return the local time of the next poll, as far as it is planned.
 
-        The one place for it. Were it later here than where the wait ends, a waiter would wake, find
-        nothing to do, and wait for the same past instant again and again.
+        `is_due` and `waits_until` both ask here. If a wait ended before the time at which the poll is due, the waiter
+        would wake, find nothing to do, and wait for the same past instant, again and again.
         """
         due = min(self.queue.polls_at(self), self._asks_in_silence(deadline))
-        # the first in line makes a last poll, for what a local holder cannot know: that it was broken
+        # The first in line polls once more at its deadline: the claim of a local holder may have been broken by force,
+        # which this process may not know yet.
         return min(due, deadline) if self.queue.leads(self) else due
 
     def _asks_in_silence(self, deadline: float) -> float:
-        """Return when to poll though it is not this turn that leads.
+        """Return when to poll although this turn is not first in line; infinity if the lock is known to be held.
 
-        The first in line may have no answer, for its request hangs, or DynamoDB cannot be reached. The
-        others would then learn neither that the lock is free nor, at their deadlines, that it is held.
+        The first in line may have no answer, because its request hangs or DynamoDB cannot be reached. The others would
+        then learn neither that the lock is free nor, at their deadlines, that it is held.
         """
         if self.queue.known_taken or self.promised_by is not None:
             return math.inf
@@ -284,21 +305,22 @@ class Turn(Generic[H, C]):
         end: float,
         uniform: Uniform,
     ) -> float:
-        """Return the local time until which there is nothing to do, as far as is known.
+        """Return the local time until which there is nothing to do, as far as is known; plan a poll if none is planned.
 
         Args:
             now: Local time.
             poll: Shortest and longest wait between two polls, in seconds.
             deadline: Local time at which to give up.
-            end: When to poll for the end of the present holder's claim.
-            uniform: Randomness.
+            end: Local time of a poll for the end of the present holder's claim.
+            uniform: Source of randomness.
         """
         queue = self.queue
-        # A plan stays until it is due. A wait may return an instant early: who then planned anew,
-        # from that instant, would be early again, and with a clock that always is would never poll.
+        # A plan stays until it is due. A wait may end early: by a wake-up, or by a clock that lets it return an instant
+        # before its time. A waiter that planned anew from each such instant would put off its poll again and again.
         if self.polls_at == math.inf:
             self._waited = next_wait(self._waited, poll, uniform)
-            # a holder in this process hands over: polling only serves to see a forced release
+            # A holder in this process hands the lock over: a poll can only show that its claim was broken by force. So
+            # the longest wait will do.
             wait = self._waited if queue.holder is None else poll[1]
             self.polls_at = min(now + wait, end)
         return min(self._due(deadline), deadline)

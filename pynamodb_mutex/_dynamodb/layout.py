@@ -179,7 +179,7 @@ class Layout:
             ]
 
     def claim(self, raw: RawItem | None) -> Claim:
-        """Return the claim in a row. An absent row carries none; the claim of one that cannot be a lock's has a fault."""
+        """Return the claim in a row: none if the row is absent, one with a fault if it cannot be a lock's."""
         if not raw:
             return Claim()
         read = self._read(raw)

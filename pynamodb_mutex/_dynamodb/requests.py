@@ -189,6 +189,7 @@ class Requests:
         fresh = layout.token.does_not_exist() | (layout.token != slot("S", "token"))
         condition = takeable & fresh & layout.is_a_locks()
         if exactly:
+            # The row may have changed since the fencing token was chosen.
             condition &= layout.version_below()
             version: Any = slot("N", "new_version")
         else:

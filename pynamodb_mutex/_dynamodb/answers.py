@@ -1,4 +1,4 @@
-"""What came of a request: an `Answer` of DynamoDB, or a `Failure` to get one that shows the outcome.
+"""What came of a request: an `Answer`, which shows whether it was applied or refused, or a `Failure`.
 
 Decides whether a failure may pass if the request is retried, and whether the request may have been applied. Nothing
 here sends anything: see `connection`. What the row in an answer says about our own attempt is decided in
@@ -61,7 +61,7 @@ class Reply:
     """What came of a request, as far as this process can see.
 
     Attributes:
-        sent: Local time before the request was sent; 0 until `Store.learn` fills it in, if the connection did not.
+        sent: Local time before the request was sent. If the connection leaves it at 0, `Store.learn` fills it in.
         received: Local time after the answer was received; 0 until `Store.learn` fills it in.
         date: The ``Date`` header of DynamoDB's answer; None if it has none, or if something else answered.
         is_dynamodbs: Whether DynamoDB answered, if only by an error.
@@ -127,7 +127,7 @@ class Answer(Reply):
 
 @final
 class Failure(Reply):
-    """The lack of an answer that shows what became of a request.
+    """The failure of a request: an error other than a condition that did not hold, or no answer at all.
 
     Attributes:
         error: The exception to raise if the request is not retried.
@@ -201,7 +201,7 @@ def missing_tables(request: dict[str, Any], code: str | None, error: Exception) 
     Args:
         request: The parameters that were sent.
         code: The error's code; None if it has none.
-        error: PynamoDB's exception.
+        error: The exception that PynamoDB's connection raised.
 
     Returns:
         The tables, each once; none if the error is about something else.

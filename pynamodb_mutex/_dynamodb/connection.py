@@ -224,7 +224,8 @@ class Connection:
         except (BotoCoreError, ClientError, *UNWRAPPED) as error:
             return self._refused_or_failed(operation, kwargs, error)
         if self.retries and is_made_up(data):
-            # A caller's tests may replace the connection that writes without a lock go by.
+            # A caller's tests may replace the connection by which writes without a lock are sent. Whatever they return
+            # counts as an answer.
             return Answer(data or {})
         answer = Answer(data)
         return answer if answer.is_dynamodbs else self.not_dynamodbs(operation)

@@ -1,6 +1,6 @@
 """Keys: checks what a caller names a lock, and returns the primary key of the lock's row.
 
-Rows of users' tables are locks, too: `row_key` serialises their keys, and `row_name` gives each such row a name.
+Rows of users' tables can be locked, too: `row_key` serialises their keys, and `row_name` gives each such row a name.
 Attributes other than keys are the concern of `layout`.
 """
 
@@ -121,7 +121,7 @@ def row_name(model: type[Model], raw_key: RawItem) -> str:
     parts = [model.Meta.table_name, *(_text(kind, value) for kind, value in _pairs(raw_key))]
     name = "/".join(quote(part, safe=" :@+=,;!*'()[]") for part in parts)
     if len(name.encode()) > LONGEST_KEY:
-        # No name that is short enough has two slashes in a row: slashes within its parts are quoted.
+        # Two adjacent slashes, which no shorter name has: slashes within its parts are quoted.
         return f"{parts[0]}//sha256:{hashlib.sha256(name.encode()).hexdigest()}"
     return name
 

@@ -54,6 +54,7 @@ class Template:
         self._fixed = kwargs
         self._constants: RawItem = {}
         self._slots: list[tuple[str, str, str]] = []
+        # What is no slot is a constant of the expression, such as the 1 that is added to the version.
         for placeholder, ((kind, value),) in ((p, v.items()) for p, v in values.items()):
             if isinstance(value, str) and value.startswith(SLOT):
                 self._slots.append((placeholder, kind, value[len(SLOT) :]))
@@ -103,6 +104,7 @@ class Statement:
     def fill(self, key: RawItem, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the statement for one key, with its serialised values."""
         filled = [{kind: values[name]} for kind, name in self._order]
+        # In the text, the key stands between the changes and the condition.
         filled[self._changes : self._changes] = [key[name] for name in self._key]
         return {
             "Statement": self._text,
@@ -243,7 +245,7 @@ class Requests:
         )
 
     def leave(self, place: int) -> Template:
-        """Leave the line, from the place where our entry was seen last."""
+        """Leave the line, from the place where our entry was seen last. Refused if another entry stands there."""
         if place not in self._leaves:
             layout = self._layout
             actions = [Path(layout.waiting)[place].remove()]
@@ -348,7 +350,7 @@ class Requests:
 
     @Once
     def force(self) -> Template:
-        """Break the claim that was seen, and no later one."""
+        """Break the claim that was seen, even if it has been renewed since, but no later holder's."""
         layout = self._layout
         condition = (layout.token == slot("S", "seen")) & layout.has_claim
         actions = [
@@ -409,7 +411,7 @@ class Requests:
 
     @Once
     def end_dead(self) -> Template:
-        """End the claim that was seen, only if its end has certainly passed."""
+        """End the claim that was seen, if its end has certainly passed: it may have been renewed since."""
         layout = self._layout
         seen = layout.token == slot("S", "mine")
         return self._template(layout.ending(), seen & (layout.expires_at < slot("N", "now_low")))

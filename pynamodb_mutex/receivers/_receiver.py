@@ -104,7 +104,7 @@ class Held(Generic[T]):
         self._held[token] = what
 
     def pop(self, token: str) -> T | None:
-        """Remove a lock whose end was reported, and return its value; None if it was acquired before `install`."""
+        """Remove a lock whose end was reported, and return its value; None for one acquired before ``install``."""
         self._forget_parents()
         return self._held.pop(token, None)
 

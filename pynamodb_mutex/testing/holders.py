@@ -33,7 +33,7 @@ M = TypeVar("M", bound=Model)
 def expire(key: Any, model: type[Model] = LockItem) -> None:
     """Move the end of a key's claim into the past, as if its holder had died long ago.
 
-    A holder in this process continues, as one does after a pause: it notices the loss at its next request, or at the
+    A holder in this process continues, as after a pause: it notices the loss at its next request, or at the
     end of its lease. Waiters in this process no longer wait for it.
 
     Args:

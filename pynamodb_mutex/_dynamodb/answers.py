@@ -246,6 +246,7 @@ def may_pass(error: Exception) -> tuple[bool, bool]:
             return bool(reasons) and all(r.get("Code") in TRANSIENT_REASONS for r in reasons), False
         if code in _NOT_APPLIED:
             return True, False
+        # A server error may come after the write.
         return status >= 500 or code == _UNDER_WAY, True  # noqa: PLR2004 - the server's own
     if isinstance(error, exceptions.SSLError):
         # To botocore this is a ConnectionError, of which all others mean that there was no connection. But TLS can

@@ -171,6 +171,7 @@ class Layout:
         self.initial: list[tuple[str, Attribute[Any]]] = []
         if not prefix:
             protocol = {*CLAIM, *LINE, "ttl", "data", hash_key_name(model), range_key_name(model)}
+            # PynamoDB fills in the defaults, also those that are callables, when it makes an instance.
             blank = model("-")
             self.initial = [
                 (name, attribute)

@@ -41,7 +41,7 @@ def range_key_name(model: type[Model]) -> str | None:
 
 
 def schema_of(model: type[Model]) -> Any:
-    """Return keys and indexes of a model's table. PynamoDB's own ``create_table`` takes few of CreateTable's options."""
+    """Return keys and indexes of a model's table. PynamoDB's ``create_table`` takes few of CreateTable's options."""
     return model._get_schema()
 
 

@@ -197,7 +197,8 @@ class Requests:
         else:
             version = (Path(layout.version) | slot("N", "seed")) + Value({"N": "1"})
         actions: list[Action] = [
-            # Before the owner is set: DynamoDB reads the row as it was, but another engine may go action by action.
+            # An owner that is still in the row is that of a holder that never released. Copied before the new owner is
+            # set: DynamoDB reads the row as it was, but another engine may go action by action.
             layout.abandoned_by.set(Path(layout.owner) | Value({"S": ""})),
             *layout.claiming(data=data),
             SetAction(Path(layout.version), version),
@@ -333,6 +334,8 @@ class Requests:
     def release(self) -> Template:
         """End our claim and leave the tombstone. Refused if the claim has ended before."""
         layout = self._layout
+        # With `has_claim`, a retry is refused if an earlier attempt was applied. Otherwise it would be applied again,
+        # and the lock would seem to be free for less time than it is.
         return self._template(layout.ending(), layout.mine() & layout.has_claim)
 
     @Once

@@ -53,6 +53,7 @@ class Request:
         """Send the request, once, and return what came of it. The only I/O of the protocol."""
         store = self.store
         reply = store.connection.send(self.operation, self.kwargs)
+        # A transaction that was refused shows several rows, perhaps of other models. The operation reads those.
         if type(reply) is Answer and not reply.refused:
             data = reply.data
             reply.item = reply.item or data.get("Attributes") or data.get("Item") or {}

@@ -215,7 +215,7 @@ class OpenTelemetryReceiver(Receiver):
         return self._tracer.start_span(name, attributes=attributes, **options)
 
     def _waited(self, sender: type[Model], event: Any, more: Mapping[str, Any]) -> Span:
-        """Return the span of an acquisition that ends now. No signal reports its beginning, so it is made at the end."""
+        """Return the span of an acquisition that ends now. No signal reports its start, so it is made at the end."""
         more = {**more, "attempts": event["attempts"]}
         start = time.time_ns() - int(event["waited"] * 1e9)
         return self._span("acquire", sender, event, more, start_time=start)

@@ -1,1 +1,1 @@
-"""Everything that knows how DynamoDB, botocore and PynamoDB work: rows, requests, answers, connections."""
+"""Everything that depends on DynamoDB, botocore or PynamoDB's connections: rows, requests, answers, connections."""

@@ -1,4 +1,9 @@
-"""Answers of DynamoDB, and failures to get one: what they mean. Nothing here sends anything."""
+"""What came of a request: an `Answer`, which shows whether it was applied or refused, or a `Failure`.
+
+Decides whether a failure may pass if the request is retried, and whether the request may have been applied. Nothing
+here sends anything: see `connection`. What the row in an answer says about our own attempt is decided in
+`pynamodb_mutex._protocol.outcome`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 NO_CLAIM = Claim()
 
 UNWRAPPED = (parsers.ResponseParserError, OSError, UnicodeDecodeError)
-"""botocore wraps most of what its HTTP library and its parser raise, not all."""
+"""Exceptions that botocore lets through: it wraps most, but not all, of what its HTTP library and parser raise."""
 
 _CANCELLED = "TransactionCanceledException"
 _NO_TABLE = "ResourceNotFoundException"
@@ -32,7 +37,9 @@ _CONFLICTS = frozenset({
     "TransactionConflictException",
     "ReplicatedWriteConflictException",
 })  # fmt: skip
+# An earlier attempt with the same ClientRequestToken is still being executed, and may yet be applied.
 _UNDER_WAY = "TransactionInProgressException"
+# With these codes DynamoDB refuses a request before it writes anything, and may accept it later.
 _NOT_APPLIED = frozenset({
     "ProvisionedThroughputExceededException",
     "ThrottlingException",
@@ -41,6 +48,7 @@ _NOT_APPLIED = frozenset({
     "ReplicatedWriteConflictException",
     "LimitExceededException",
 })  # fmt: skip
+# Of a cancelled transaction. "None" stands for an item that was not to blame.
 TRANSIENT_REASONS = frozenset({
     "None",
     "TransactionConflict",
@@ -50,22 +58,23 @@ TRANSIENT_REASONS = frozenset({
 
 
 class Reply:
-    """What became of a request, as it was seen here.
+    """What came of a request, as far as this process can see.
 
     Attributes:
-        sent: Local time before the request was sent.
-        received: Local time after the answer was received.
-        date: The ``Date`` header of DynamoDB's answer; None if it has none, or is another's.
+        sent: Local time before the request was sent. If the connection leaves it at 0, `Store.learn` fills it in.
+        received: Local time after the answer was received; 0 until `Store.learn` fills it in.
+        date: The ``Date`` header of DynamoDB's answer; None if it has none, or if something else answered.
         is_dynamodbs: Whether DynamoDB answered, if only by an error.
-        maybe_applied: Whether the request may have been applied though its answer does not show it.
+        maybe_applied: Whether the request may have been applied although the answer does not show it.
     """
 
     __slots__ = ("date", "is_dynamodbs", "maybe_applied", "received", "sent")
 
     def __init__(self, response: Any, *, maybe_applied: bool = False) -> None:
         headers: dict[str, str] = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        # Not from a proxy or portal on the way: botocore takes any body of status 200 for an answer, a page of
-        # HTML for an empty one.
+        # A proxy or a portal on the way may have answered. botocore takes any body of status 200 for an answer, and a
+        # page of HTML for an empty one: a conditional write would count as applied. And the `Date` would be that of
+        # another clock, and spoil the bounds of server time.
         self.is_dynamodbs = "x-amzn-requestid" in headers or headers.get(
             "content-type", ""
         ).startswith("application/x-amz-json")
@@ -76,15 +85,16 @@ class Reply:
 
 @final
 class Answer(Reply):
-    """DynamoDB's answer to a request: its conditions held, or did not.
+    """DynamoDB's answer to a request: it was applied, or refused because a condition did not hold.
 
     Attributes:
-        applied: Whether the conditions held.
-        claim: What the row shows: after an applied acquisition, else before. Of a request for one row.
-        item: The raw row.
-        data: All of the answer, if the request was applied.
-        error: What PynamoDB would raise for a condition that did not hold.
-        refused: Of a transaction: by its place in it, what each row shows whose condition did not hold.
+        applied: Whether the request was applied: all its conditions held.
+        claim: The claim in ``item``; `NO_CLAIM` if the answer shows no row. For requests that concern one row.
+        item: The raw row, if the answer shows it: as it was read, as an applied write left it, or as it was when it
+            refused a write.
+        data: The whole answer to an applied request; empty if it was refused.
+        error: The exception that PynamoDB would raise for the refusal; None if the request was applied.
+        refused: The raw rows whose conditions refused a transaction, by their places in it.
     """
 
     __slots__ = ("applied", "claim", "data", "error", "item", "refused")
@@ -109,7 +119,7 @@ class Answer(Reply):
 
     @property
     def refusal(self) -> PynamoDBException:
-        """The error of an answer that is known to be a refusal."""
+        """The error of a refusal. Ask only an answer that was not applied: another has none."""
         error: Any = self.error
         refusal: PynamoDBException = error
         return refusal
@@ -117,12 +127,12 @@ class Answer(Reply):
 
 @final
 class Failure(Reply):
-    """A request that has no answer which shows its outcome.
+    """The failure of a request: an error other than a condition that did not hold, or no answer at all.
 
     Attributes:
-        error: What to raise if it is not retried.
-        transient: Whether it may pass.
-        answered: Whether DynamoDB has ever answered there: else there may be nothing.
+        error: The exception to raise if the request is not retried.
+        transient: Whether a retry may succeed.
+        answered: Whether DynamoDB has ever answered at this endpoint. If not, the region or the host may be mistyped.
     """
 
     __slots__ = ("answered", "error", "transient")
@@ -143,27 +153,27 @@ class Failure(Reply):
 
 
 def is_made_up(response: Any) -> bool:
-    """Say whether an answer is none of botocore's, but what a test put in place of one."""
+    """Return whether an answer was made up, as by a test that replaces PynamoDB's connection, and not botocore's."""
     return not response or "ResponseMetadata" not in response
 
 
 def came_from_the_body(error: Exception) -> bool:
-    """Say whether botocore fell over JSON that has not the shape of an answer, such as a list.
+    """Return whether botocore raised an error because the body is JSON without the shape of an answer, such as a list.
 
-    Its parser takes the shape for granted, and its endpoint that the parser returned something.
+    Its parser takes the shape for granted, and its endpoint takes for granted that the parser returned something.
     """
     modules = [frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)]
     return parsers.__name__ in modules or modules[-1] == endpoint.__name__
 
 
 def instant_of(date: str) -> float:
-    """Return the seconds since the epoch that a ``Date`` header shows.
+    """Return the instant that a ``Date`` header shows, in seconds since the epoch.
 
     Raises:
-        ValueError: If it cannot be read.
+        ValueError: If the header cannot be read.
     """
     at = parsedate_to_datetime(date)
-    # naive for the zone -0000, and without one: timestamp() would take it for local time
+    # With the zone -0000, or without a zone, the result is naive, and timestamp() would take it for local time.
     return at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp()
 
 
@@ -180,22 +190,25 @@ _REMEDIES: dict[type[Exception], str] = {
 
 
 def explained(error: Exception) -> str:
-    """Return what a failure says and, where a request could not be sent, what to set."""
+    """Return the message of an error, with advice on what to set if region or credentials are missing."""
     remedy = _REMEDIES.get(type(error))
     return str(error) if remedy is None else f"{str(error).rstrip('.')}. {remedy}"
 
 
 def missing_tables(request: dict[str, Any], code: str | None, error: Exception) -> list[str]:
-    """Return the tables of which one is not there, if a failure says so; DynamoDB seldom says which.
+    """Return the tables of which at least one is missing, if an error says so. DynamoDB seldom says which one.
 
     Args:
-        request: What was sent.
-        code: Of the failure.
-        error: PynamoDB's for it.
+        request: The parameters that were sent.
+        code: The error's code; None if it has none.
+        error: The exception that PynamoDB's connection raised.
+
+    Returns:
+        The tables, each once; none if the error is about something else.
     """
     tables = _tables_of(request)
     if code == _CANCELLED:
-        # not DynamoDB's way to say it, but that of some engines
+        # Some engines, though not DynamoDB, report a missing table as the reason of a cancellation.
         reasons: list[Any] = getattr(error, "cancellation_reasons", [])
         named = zip(tables, reasons, strict=False)
         tables = [table for table, reason in named if reason and reason.code == _NO_TABLE]
@@ -205,7 +218,7 @@ def missing_tables(request: dict[str, Any], code: str | None, error: Exception) 
 
 
 def _tables_of(request: dict[str, Any]) -> list[str]:
-    """Return the tables that a request names; in a transaction one for each of its parts."""
+    """Return the tables that a request names; for a transaction one for each of its items, in their order."""
     if "TransactItems" in request:
         return [part["TableName"] for item in request["TransactItems"] for part in item.values()]
     if "RequestItems" in request:
@@ -214,14 +227,17 @@ def _tables_of(request: dict[str, Any]) -> list[str]:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Say whether a failure is that of a request which met another one at the same row."""
+    """Return whether a request failed because another one was using the same row."""
     return (
         isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") in _CONFLICTS
     )
 
 
 def may_pass(error: Exception) -> tuple[bool, bool]:
-    """Say whether a failure may pass, and whether the request may have been applied."""
+    """Return whether a retry may succeed, and whether the failed request may have been applied.
+
+    The second value counts only if the first is true: it is also true for a definite refusal.
+    """
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -230,9 +246,12 @@ def may_pass(error: Exception) -> tuple[bool, bool]:
             return bool(reasons) and all(r.get("Code") in TRANSIENT_REASONS for r in reasons), False
         if code in _NOT_APPLIED:
             return True, False
+        # A server error may come after the write.
         return status >= 500 or code == _UNDER_WAY, True  # noqa: PLR2004 - the server's own
     if isinstance(error, exceptions.SSLError):
-        return True, True  # a ConnectionError to botocore, yet it may come with the answer
+        # To botocore this is a ConnectionError, of which all others mean that there was no connection. But TLS can
+        # also break while the answer is read, and then the request may have been applied.
+        return True, True
     if isinstance(error, exceptions.ConnectionError):
         return True, False
     return isinstance(error, (HTTPClientError, *UNWRAPPED)), True

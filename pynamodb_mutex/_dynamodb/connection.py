@@ -1,8 +1,8 @@
-"""Sending requests through PynamoDB's connection, each once, and saying what came of it.
+"""Sends requests through PynamoDB's connections, each once, and returns what came of it as a value.
 
-botocore's own retries are off: the library retries, so that it knows which attempt an answer
-belongs to and which ones may have been applied. Only a caller's connection, by which writes without a lock
-are sent, retries as the caller has set it up.
+botocore's own retries are off: the library retries, in `pynamodb_mutex._operations.retry`, so that it knows which
+attempt an answer belongs to and which attempts may have been applied. The exception is `CallersConnection`, by which
+writes without a lock are sent: it retries as the caller has set it up. What an error means is decided in `answers`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 CONNECT_TIMEOUT = 1.0
-"""Seconds. One hung request must not eat a lease; PynamoDB's own defaults add up to minutes."""
+"""Seconds. One hung request must not use up a lease; PynamoDB's own defaults add up to minutes."""
 
 READ_TIMEOUT = 2.0
-"""Seconds."""
+"""Seconds. See `CONNECT_TIMEOUT`."""
 
 _REFUSED = "ConditionalCheckFailedException"
 _ERRORS: dict[str, type[PynamoDBException]] = {
@@ -74,15 +74,15 @@ _Credentials = tuple[str | None, str | None, str | None]
 
 
 class Connection:
-    """A way to one table, and to the others in its region and account.
+    """A connection to one table, through which the other tables of its region and account can be reached, too.
 
     Attributes:
-        retries: Whether the connection itself retries what failed, as a caller has set it up.
-        hangs_for: Seconds after which a request that is not answered fails, at most.
-        is_open: Whether the client was made, and so the endpoint is known.
-        server: What is known of the time of the endpoint: nothing, as long as it is not open.
-        region: Known once it is open, as is the endpoint.
-        endpoint: The URL that requests are sent to.
+        retries: Whether botocore retries failed requests by itself, as a caller has set it up.
+        hangs_for: Seconds after which a request without an answer fails, at most.
+        is_open: Whether the client has been made, so that region and endpoint are known.
+        server: What is known of the endpoint's time; nothing as long as the connection is not open.
+        region: Region that requests are sent to; None as long as the connection is not open.
+        endpoint: URL that requests are sent to; empty as long as the connection is not open.
     """
 
     retries = False
@@ -96,9 +96,9 @@ class Connection:
         """Make a connection, which is opened by its first request.
 
         Args:
-            model: Of the rows.
-            server_times: What is known of the time of each endpoint.
-            now: Reads the local clock.
+            model: Model of the rows.
+            server_times: What is known of each endpoint's time, by URL. Connections to one endpoint share it.
+            now: Function that returns the local time.
         """
         self._now = now
         meta: Any = model.Meta
@@ -127,16 +127,16 @@ class Connection:
         self.server = ServerTime()
         self.region: str | None = None
         self.endpoint = ""
-        # PynamoDB's client is made at first use, in a tenth of a second, and not by two threads
+        # PynamoDB makes its client at first use, which takes about 0.1 s; two threads at once would make two.
         self._opening = threading.Lock()
 
     def _tight(self, seconds: float, most: float) -> float:
-        """Bound a timeout in a user's table; that of the lock table is the caller's own choice."""
+        """Cap a timeout of a user's model, which was not chosen for locks. That of a lock table was, and stays."""
         prefix: str = getattr(self._model, "_claim_prefix", "")
         return min(seconds, most) if prefix else seconds
 
     def _connected(self, credentials: _Credentials) -> TableConnection:
-        """Return a connection that signs with these credentials."""
+        """Return a connection of PynamoDB's that signs with these credentials."""
         key_id, secret, token = credentials
         table = self._make(
             aws_access_key_id=key_id, aws_secret_access_key=secret, aws_session_token=token
@@ -145,16 +145,16 @@ class Connection:
         return table
 
     def open(self) -> None:
-        """Make the client, if there is none yet and there can be one."""
-        with suppress(BotoCoreError, ValueError):  # the request that follows says so
+        """Make the client, if there is none yet. If it cannot be made, the request that follows fails and says so."""
+        with suppress(BotoCoreError, ValueError):
             self._open()
 
     def _open(self) -> None:
         """Make the client, if there is none yet.
 
         Raises:
-            BotoCoreError: If there can be none, as without a region.
-            ValueError: If what should be its endpoint is no URL.
+            BotoCoreError: If it cannot be made, as without a region.
+            ValueError: If the endpoint is not a URL.
         """
         if not self.is_open:
             with self._opening:
@@ -163,41 +163,43 @@ class Connection:
                 self.region = client.meta.region_name
                 self.endpoint = client.meta.endpoint_url
                 self.server = self._server_times.setdefault(self.endpoint, ServerTime())
+                # Last: other threads read it without the lock, and then use the attributes that are set above.
                 self.is_open = True
 
     def _observe_attempts(self, client: Any) -> None:
-        """Observe the attempts of a client that retries."""
+        """Do nothing: this client makes one attempt. See `CallersConnection`."""
 
     def reaches_the_same_as(self, other: Connection) -> bool:
-        """Say whether requests go to the same database as another connection's.
+        """Return whether this connection and another reach the same database: region, endpoint and account.
 
         Raises:
-            TransactWriteError: If this one's cannot be sent at all.
+            TransactWriteError: If nothing can be sent by this connection.
         """
         try:
             self._open()
         except (BotoCoreError, ValueError) as error:
             raise _failed("TransactWriteItems", error) from error
         other.open()
-        # accounts differ if credentials do; those of the environment are the same for all
+        # Other credentials may belong to another account. Without any of its own (None), each connection uses those of
+        # the environment.
         own, others = access_key_of(self.pynamodb), _credentials_of(other._model)[0]
         return (self.region, self.endpoint, own) == (other.region, other.endpoint, others)
 
     def shares_table_with(self, other: Connection) -> bool:
-        """Whether both are known to reach one table. Makes no client to find out."""
+        """Return whether both connections are known to reach one table. Makes no client to find out."""
         same_endpoint = self.is_open and self.server is other.server
         return same_endpoint and self.table_name == other.table_name
 
     @property
     def where(self) -> str:
-        """Region and endpoint, for messages. It is open."""
+        """Region and endpoint, for messages. The connection must be open."""
         return f"{self.region} at {self.endpoint}"
 
     # -- sending ------------------------------------------------------------------------------------
 
     def send(self, operation: str, kwargs: dict[str, Any]) -> Answer | Failure:
-        """Send one request of any kind; return what came of it. Raises nothing of DynamoDB's."""
-        # PynamoDB would ask for it, only to log it
+        """Send one request of any kind, once, and return its outcome. DynamoDB's errors are returned, not raised."""
+        # Otherwise PynamoDB would request the consumed capacity, only to log it.
         kwargs.setdefault("ReturnConsumedCapacity", "NONE")
         was_open = self.is_open
         try:
@@ -207,7 +209,8 @@ class Connection:
             return Failure({}, _failed(operation, error))
         sent = 0.0 if was_open else self._now()
         reply = self._exchange(operation, kwargs)
-        # To make the client took a tenth of a second, by which server time would seem to be less well known.
+        # Counted from after the client was made. That took about 0.1 s, during which no request was under way: counted
+        # from before, the bounds of server time that this answer gives would be wider by as much.
         reply.sent = sent
         return reply
 
@@ -221,6 +224,8 @@ class Connection:
         except (BotoCoreError, ClientError, *UNWRAPPED) as error:
             return self._refused_or_failed(operation, kwargs, error)
         if self.retries and is_made_up(data):
+            # A caller's tests may replace the connection by which writes without a lock are sent. Whatever they return
+            # counts as an answer.
             return Answer(data or {})
         answer = Answer(data)
         return answer if answer.is_dynamodbs else self.not_dynamodbs(operation)
@@ -234,20 +239,20 @@ class Connection:
         )
 
     def _prepare(self) -> None:
-        """Make the client, if there is none yet; sign with what the model's Meta names now.
+        """Make the client, if there is none yet, and sign with the credentials that the model's Meta names now.
 
-        Temporary credentials are replaced in time. It stays the same connection: a holder
-        keeps its lock under the new credentials, and a waiter keeps its place in the queue.
+        A program replaces temporary credentials there before they expire. This object stays the same: a holder keeps
+        its lock under the new credentials, and a waiter keeps its place in the queue.
 
         Raises:
-            BotoCoreError: If there can be no client, as without a region.
-            ValueError: If what should be its endpoint is no URL.
+            BotoCoreError: If the client cannot be made, as without a region.
+            ValueError: If the endpoint is not a URL.
         """
         with self._opening:
             credentials = _credentials_of(self._model)
             if credentials != self._credentials:  # else another thread has done it meanwhile
                 table = self._connected(credentials)
-                _ = table.connection.client  # made here, and not by two threads
+                _ = table.connection.client  # under the lock: two threads would make two
                 self.table, self._credentials = table, credentials
                 self.pynamodb = table.connection
         self._open()
@@ -258,7 +263,8 @@ class Connection:
         raised: Any = error.__cause__ if isinstance(error, VerboseClientError) else error
         response: Any = getattr(raised, "response", None) or {}
         if getattr(raised, "operation_name", operation) != operation:
-            # another service's, which was asked for credentials
+            # The error is that of another service, such as STS, which botocore asked for credentials. Its code and its
+            # `Date` are not DynamoDB's.
             response = {}
         code = response.get("Error", {}).get("Code")
         if code == _REFUSED:
@@ -285,7 +291,7 @@ class Connection:
         return Failure(response, failed)
 
     def not_dynamodbs(self, operation: str, cause: Exception | None = None) -> Failure:
-        """Return the failure of a request that something else than DynamoDB answered."""
+        """Return the failure of a request that was answered by something other than DynamoDB."""
         return self._transient(
             operation, "the answer is not DynamoDB's", cause, {}, maybe_applied=True
         )
@@ -300,7 +306,7 @@ class Connection:
         maybe_applied: bool,
         conflict: bool = False,
     ) -> Failure:
-        """Return a failure that may pass, unless it was retried often enough."""
+        """Return the failure of a request that may succeed if it is retried, unless botocore has retried it already."""
         answered = self.server.answered
         if not answered:
             why = (
@@ -311,24 +317,25 @@ class Connection:
         return Failure(
             response,
             error,
-            # A caller's connection has retried as often as the caller chose; but botocore retries nothing for
-            # a conflict, and whoever locks the same rows causes conflicts.
+            # A caller's connection has retried as often as the caller chose. But botocore does not retry conflicts, and
+            # the library's own requests cause them: a write without the lock meets another's acquisition of the row.
             transient=conflict or not self.retries,
             maybe_applied=maybe_applied,
             answered=answered,
         )
 
     def _missing(self, tables: Sequence[str], error: Exception) -> TableDoesNotExist:
-        """Return the error for a table that does not exist, one of those given.
+        """Return the error for a missing table, which is at least one of those given.
 
-        It asks about the place before it advises to create the table: often that exists in another region.
+        Its message questions region and profile before it advises to create the table: often the table exists in
+        another region.
         """
         if len(tables) > 1:
-            # DynamoDB does not say which one it was, so each is asked for
+            # DynamoDB does not say which one is missing, so each is read.
             tables = [table for table in tables if self._is_missing(table)] or tables
         own = self.table_name
         call = f"{self._model.__name__}.create_table()" if [*tables] == [own] else "create_table()"
-        # PynamoDB puts it between backticks
+        # PynamoDB puts the text between backticks, which are closed and opened again here.
         missing = TableDoesNotExist(
             f"{'` or `'.join(tables)}` in {self.where}: wrong region or profile? "
             f"If not, create it with `{call}"
@@ -337,17 +344,17 @@ class Connection:
         return missing
 
     def _is_missing(self, table: str) -> bool:
-        """Whether a table does not exist, as far as a read can show: the role may not be allowed to."""
-        # a key that fits no table: DynamoDB compares keys only where there is a table to compare with
+        """Return whether a table is missing, as far as a read can show: the role may not be allowed to read it."""
+        # This key fits no table. DynamoDB notices that only if the table exists.
         key = {"-": {"S": "-"}}
         reply = self.send("GetItem", {"TableName": table, "Key": key})
         return isinstance(reply.error, TableDoesNotExist)
 
 
 class CallersConnection(Connection):
-    """A connection of a caller's, with the caller's retries and timeouts.
+    """A caller's own connection, with the caller's retries and timeouts, for writes without a lock.
 
-    For writes without a lock. A lock's own requests are not sent by it, for one that hangs must not eat a lease.
+    A lock's own requests are not sent by it: one that hangs for long would use up a lease.
     """
 
     retries = True
@@ -365,8 +372,9 @@ class CallersConnection(Connection):
         self._opening = own._opening
 
     def send(self, operation: str, kwargs: dict[str, Any]) -> Answer | Failure:
-        """Send one request, by as many attempts as botocore makes; the reply is that to the last of them."""
-        self.open()  # a test's stand-in for a connection needs no client
+        """Send one request, in as many attempts as botocore makes; the reply is that to the last of them."""
+        # Without raising: where a test replaces the connection's methods, no client is needed.
+        self.open()
         with _ObservedAttempts(self._now) as attempts:
             reply = self._exchange(operation, kwargs)
         reply.sent = attempts.sent
@@ -376,19 +384,20 @@ class CallersConnection(Connection):
     def _observe_attempts(self, client: Any) -> None:
         service = client.meta.service_model.service_id.hyphenize()
         events = client.meta.events
-        # doing so again, as another model of the connection may, changes nothing
+        # Several models may share the client. With a unique_id, registering again changes nothing.
         events.register(f"before-send.{service}", _note_sending, unique_id="pynamodb_mutex sends")
         events.register(f"needs-retry.{service}", _note_failure, unique_id="pynamodb_mutex fails")
 
 
 class _ObservedAttempts:
-    """Attempts that botocore makes by itself, on the thread that sends the request.
+    """Observes the attempts that botocore makes by itself at one request, on the thread that sends it.
 
-    Whether one before the last may have been applied is to be seen only in the events of the client.
+    The reply is that to the last attempt. Whether an earlier one may have been applied can be seen only in the events
+    of the client.
 
     Attributes:
         maybe_applied: Whether an attempt that failed may have been applied.
-        sent: Local time before the last attempt was sent.
+        sent: Local time before the last attempt was sent; 0 if none was.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -397,7 +406,8 @@ class _ObservedAttempts:
         self.sent = 0.0
 
     def __enter__(self) -> Self:
-        # whoever receives PynamoDB's signals may send requests of its own in between
+        # Receivers of PynamoDB's signals run inside our request, and may send another one. If an attempt at that one
+        # fails, it must not count as an attempt at ours.
         self._before, _observed.attempts = _observed.attempts, self
         return self
 
@@ -413,7 +423,7 @@ _observed = _Observed()
 
 
 def _note_sending(**_: Any) -> None:
-    """Note that an attempt is sent."""
+    """Note when an attempt is sent. botocore calls this before each one."""
     if _observed.attempts is not None:
         _observed.attempts.sent = _observed.attempts.now()
 
@@ -421,10 +431,11 @@ def _note_sending(**_: Any) -> None:
 def _note_failure(
     operation: Any = None, response: Any = None, caught_exception: Any = None, **_: Any
 ) -> None:
-    """Note that an attempt failed, as botocore is about to decide whether to retry."""
+    """Note whether a failed attempt may have been applied. botocore calls this after each attempt."""
     error = caught_exception
     if response is not None and response[1].get("Error"):
         error = ClientError(response[1], operation.name)
+    # A definite refusal gives (False, True): the second value counts only if the first is true.
     if _observed.attempts is not None and error is not None and may_pass(error) == (True, True):
         _observed.attempts.maybe_applied = True
 
@@ -433,7 +444,7 @@ def _note_failure(
 
 
 def _credentials_of(model: type[Model]) -> _Credentials:
-    """Return the credentials that a model names, if it does."""
+    """Return access key, secret key and session token that a model's Meta names, or None for each."""
     meta = model.Meta
     return meta.aws_access_key_id, meta.aws_secret_access_key, meta.aws_session_token
 
@@ -441,16 +452,18 @@ def _credentials_of(model: type[Model]) -> _Credentials:
 def _failed(operation: str, error: Exception) -> PynamoDBException:
     """Return PynamoDB's error for a request that failed."""
     failed = _ERRORS[operation](f"{operation} failed: {explained(error)}", error)
-    # it may be returned as a value, and raised where the cause is not being handled any more
+    # Set by hand: the error is returned as a value, and raised where its cause is no longer being handled.
     failed.__cause__ = error
     return failed
 
 
 def _cancelled(error: TransactWriteError, response: Any) -> Answer | Failure:
-    """Return what came of a transaction that was not applied."""
+    """Return the refusal, or the failure, of a transaction that was cancelled."""
     codes = [reason.code if reason else "None" for reason in error.cancellation_reasons]
     if any(code in TRANSIENT_REASONS and code != "None" for code in codes):
-        # it may be the guard that was not evaluated, and an own earlier attempt that refuses
+        # The first attempt is applied and its answer is lost. At the retry the guard's row is in conflict with another
+        # request and is not evaluated, and a condition on another row is refused by what the first attempt wrote. As a
+        # refusal this would be reported as "not applied". Sent again, it shows the guard's row.
         return Failure(response, error, transient=True)
     refused = {
         place: (reason.raw_item if reason else None) or {}

@@ -1,4 +1,8 @@
-"""Creates the lock table. Safe to repeat."""
+"""Creates the table of a lock model, and enables its TTL. Safe to repeat, also by several processes at once.
+
+Sends by the model's own connection, with the retries of its Meta: no lock depends on these requests. It is also where
+the keys of two tables are compared.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _LONGEST_WAIT = 300.0
 _USABLE = ("ACTIVE", "UPDATING")
 
 _SETTINGS = {
-    # PynamoDB's names, as one may expect them here, and boto3's
+    # PynamoDB's names of options, which callers may try here, and boto3's names, which are accepted
     "billing_mode": "BillingMode",
     "read_capacity_units": "ProvisionedThroughput",
     "write_capacity_units": "ProvisionedThroughput",
@@ -38,10 +42,17 @@ _INDEXES = {
 
 
 def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
-    """Create a model's table if there is none, and enable its TTL if it is not.
+    """Create a model's table unless it exists, and enable its TTL unless it is enabled.
 
     Returns:
-        Whether this made it; a repeat of a request whose answer was lost finds it there.
+        Whether this call created the table. False also if the answer that says so was lost: botocore repeats the
+        request, and finds the table there.
+
+    Raises:
+        TypeError: For an option that CreateTable does not have.
+        ValueError: For a value that CreateTable would not accept.
+        pynamodb.exceptions.TableError: If DynamoDB refuses or cannot be reached, or an existing table has other keys
+            or another TTL attribute.
     """
     name: str = model.Meta.table_name
     try:
@@ -54,7 +65,7 @@ def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
         try:
             client.create_table(**request)
         except ClientError as error:
-            # in use: it exists, or somebody else is just creating it
+            # In use means that the table exists, or that another process is just creating it.
             if not is_code(error, "ResourceInUseException"):
                 raise
             created = False
@@ -76,10 +87,10 @@ def _failed(table: str, error: Exception) -> TableError:
 
 
 def keys_of(table: dict[str, Any]) -> str:
-    """Return names and types of a table's keys, in words; those of equal keys are equal.
+    """Return names and types of a table's keys, in words. The words are equal if, and only if, the keys are.
 
     Args:
-        table: As CreateTable is asked for it, or DescribeTable returns it.
+        table: The table as CreateTable's parameters or DescribeTable's answer describe it.
     """
     definitions = table["AttributeDefinitions"]
     kinds = {each["AttributeName"]: each["AttributeType"] for each in definitions}
@@ -92,7 +103,7 @@ def keys_of(table: dict[str, Any]) -> str:
 
 
 def keys_needed(model: type[Model]) -> str:
-    """Return the same of the table that a model needs."""
+    """Return names and types of the keys that a model's table needs, in the words of `keys_of`."""
     schema = schema_of(model)
     return keys_of(
         {
@@ -145,7 +156,7 @@ def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[s
             "WriteCapacityUnits": meta.write_capacity_units,
         }
     request |= options
-    # PynamoDB's client does not validate parameters, and would drop a misspelt one
+    # PynamoDB's client does not validate parameters, and would drop a misspelt one.
     report = ParamValidator().validate(request, shape)
     if report.has_errors():
         msg = f"create_table: {report.generate_report()}"
@@ -154,13 +165,13 @@ def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[s
 
 
 def _described(client: Any, name: str, *, wait: bool) -> dict[str, Any]:
-    """Return the table's description, once it is active if that is waited for."""
+    """Return the table's description; with ``wait``, once the table is active."""
     pause, waited = _SHORTEST_POLL, 0.0
     while True:
         try:
             table: dict[str, Any] = client.describe_table(TableName=name)["Table"]
         except ClientError as error:
-            # DescribeTable is eventually consistent
+            # DescribeTable is eventually consistent: it may not find a table that was created just now.
             if not is_code(error, "ResourceNotFoundException") or waited > _LONGEST_WAIT:
                 raise
         else:
@@ -175,12 +186,16 @@ def _described(client: Any, name: str, *, wait: bool) -> dict[str, Any]:
 
 
 def is_code(error: ClientError, code: str) -> bool:
-    """Recognise an error by its code: two threads may each get error classes of their own from botocore."""
+    """Return whether an error has this code. Its class is no sign: botocore may give two threads different classes."""
     return error.response["Error"]["Code"] == code
 
 
 def _enable_ttl(client: Any, name: str, attribute: str) -> None:
-    """Enable TTL: DynamoDB refuses to enable what is enabled already."""
+    """Enable TTL unless it is enabled: DynamoDB refuses to enable it twice.
+
+    Raises:
+        TableError: If it is enabled on another attribute.
+    """
     found = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
     if found["TimeToLiveStatus"] in ("ENABLED", "ENABLING"):
         if found["AttributeName"] != attribute:
@@ -193,6 +208,6 @@ def _enable_ttl(client: Any, name: str, attribute: str) -> None:
             TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute},
         )
     except ClientError as error:
-        # enabled by somebody else meanwhile
+        # Another process has enabled it between the two requests.
         if "already enabled" not in str(error):
             raise

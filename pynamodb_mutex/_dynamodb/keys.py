@@ -1,4 +1,8 @@
-"""Keys: what a caller may name a lock, and how the row of that lock is addressed."""
+"""Keys: checks what a caller names a lock, and returns the primary key of the lock's row.
+
+Rows of users' tables can be locked, too: `row_key` serialises their keys, and `row_name` gives each such row a name.
+Attributes other than keys are the concern of `layout`.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +20,17 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
 LONGEST_KEY = 2048
-"""Bytes of UTF-8 that DynamoDB takes in a hash key."""
+"""Bytes that DynamoDB accepts in a hash key, at most; of a string in UTF-8."""
 
 LONGEST_RANGE_KEY = 1024
-"""Bytes that DynamoDB takes in a range key."""
+"""Bytes that DynamoDB accepts in a range key, at most."""
 
 RawItem = dict[str, dict[str, Any]]
-"""Attribute values by stored name, as botocore has them."""
+"""Attribute values by stored name, as botocore sends and returns them: ``{"key": {"S": "invoice-42"}}``."""
 
 
 def check_key(key: object) -> str:
-    """Return the key, if a lock can have it.
+    """Return the key if a lock can have it.
 
     Raises:
         InvalidKeyError: If it is not a string, is empty, has lone surrogates, or is too long.
@@ -73,7 +77,7 @@ def row_key(model: type[Model], hash_key: object, range_key: object = None) -> R
     """Return the primary key of a row in a user's table.
 
     Raises:
-        InvalidKeyError: If the model cannot have such a key.
+        InvalidKeyError: If rows of the model cannot have such a key.
     """
     raw: RawItem = {}
     range_name = range_key_name(model)
@@ -99,6 +103,7 @@ def row_key(model: type[Model], hash_key: object, range_key: object = None) -> R
 
 
 def _size(kind: str, serialized: object) -> int:
+    """Return the bytes of a serialised key; raise TypeError for a value that no key can have."""
     if kind == "S" and isinstance(serialized, str):
         return len(serialized.encode())
     if kind == "N" and isinstance(serialized, str) and Decimal(serialized).is_finite():
@@ -109,14 +114,14 @@ def _size(kind: str, serialized: object) -> int:
 
 
 def row_name(model: type[Model], raw_key: RawItem) -> str:
-    """Return the name of a user's row: the key of the lock that stands for it, and what messages call it.
+    """Return the name of a user's row: the key of its lock in a lock table, and its name in messages.
 
-    Different rows have different names, and one row has one however its number is written.
+    Different rows have different names, and a row has the same name however a number in its key is written.
     """
     parts = [model.Meta.table_name, *(_text(kind, value) for kind, value in _pairs(raw_key))]
     name = "/".join(quote(part, safe=" :@+=,;!*'()[]") for part in parts)
     if len(name.encode()) > LONGEST_KEY:
-        # two slashes, for the name of a short key never has them
+        # Two adjacent slashes, which no shorter name has: slashes within its parts are quoted.
         return f"{parts[0]}//sha256:{hashlib.sha256(name.encode()).hexdigest()}"
     return name
 
@@ -128,7 +133,8 @@ def _pairs(raw_key: RawItem) -> list[tuple[str, Any]]:
 def _text(kind: str, value: Any) -> str:
     if kind == "N":
         number = Decimal(value)
-        # a negative zero is the same row, and the usual 28 digits are fewer than a key may have
+        # Zero has one name, because a negative zero is the same row. The default context would round to 28 digits,
+        # fewer than a key may have, and give two rows one name.
         return str(Context(prec=LONGEST_KEY).normalize(number)) if number else "0"
     if kind == "B":
         return base64.urlsafe_b64encode(value).decode()

@@ -1,6 +1,7 @@
-"""The layout of a row: where a claim is in it, how it is read, and the expressions about it.
+"""The layout of a row: reads the claim in it, and builds the expressions and attributes that concern the claim.
 
-No stored attribute name is spelled here: all come from the model.
+No stored attribute name is spelled here: all come from the model's attributes. `requests` puts the expressions
+together; what a claim means is decided in `pynamodb_mutex._protocol.claim`.
 """
 
 from __future__ import annotations
@@ -28,24 +29,25 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.keys import RawItem
 
     Given = Callable[[str, str], Value]
-    """Gives the operand for a value by its type and name: a slot, or what is to stand there."""
+    """Returns the operand for a value, by the value's type and name: a slot, or the value itself."""
 
 OWN = "own:"
-"""How the slot of a subclass's own attribute begins, which may have the name of one of ours."""
+"""Prefix of the slot of a subclass's own attribute, whose name may be that of a slot of ours, such as ``end``."""
 
 CLAIM = ("token", "version", "owner", "lease", "expires_at", "writes", "abandoned_by")
 """The attributes of a claim, without the prefix that they have in a user's row."""
 
 LINE = ("free_since", "waiting")
-"""The attributes of those who wait in line, in the lock table alone."""
+"""The attributes of the line of fair waiters. Only rows of a lock table have them."""
 
 SLOT = "$"
-"""How a string begins that stands for a value to be filled in."""
+"""First character of a string that stands for a value to be filled in."""
 
 _JAVA_MARK = "recordVersionNumber"
-"""In the rows of the DynamoDB Lock Client for Java and its relatives, which take no notice of our claims."""
+"""An attribute in the rows of the DynamoDB Lock Client for Java and its relatives, which ignore our claims."""
 
 
+# What an error says of a row that cannot be read, and what it advises.
 _BROKEN = ("cannot be right", "Find out what wrote it; force_release() puts it right")
 _FOREIGN = ("is not a lock's", "Give locks a table, or keys, of their own")
 _DATA = ("has a payload that cannot be read", "Find out what wrote it; save_data() writes over it")
@@ -57,12 +59,12 @@ def slot(kind: str, name: str) -> Value:
 
 
 def given(values: Mapping[str, Any]) -> Given:
-    """Return what gives these values as operands, for expressions that are built but once."""
+    """Return a function that gives these values as operands, for expressions that are used for one request only."""
     return lambda kind, name: Value({kind: values[name]})
 
 
 def seconds(value: float) -> str:
-    """Serialise an instant or a duration, to the millisecond."""
+    """Serialise an instant or a duration in seconds, rounded to the millisecond."""
     return f"{value:.3f}"
 
 
@@ -74,7 +76,7 @@ def _text(value: dict[str, Any]) -> str:
 
 
 def _count(value: dict[str, Any]) -> int:
-    # Decimal, not float: a fencing token must come out exact
+    # Decimal, not float, which rounds whole numbers above 2**53: a fencing token must be exact.
     number = Decimal(value["N"]) if "N" in value else Decimal(-1)
     if not (0 <= number <= HIGHEST_VERSION and number % 1 == 0):
         raise ValueError(f"is not a whole number from 0 to {HIGHEST_VERSION}")
@@ -85,7 +87,7 @@ def _seconds(value: dict[str, Any]) -> float:
     number = float(value["N"]) if "N" in value else -1.0
     if number >= YEAR_10000:
         raise ValueError("is not in seconds: it is after the year 9999")
-    if not number >= 0:
+    if not number >= 0:  # true for NaN as well
         raise ValueError("is not a number of seconds")
     return number
 
@@ -110,7 +112,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def serialize_data(model: type[Model], data: Any) -> str | None:
-    """Serialise a caller's payload as a model has it; None stays None.
+    """Serialise a caller's payload by the model's attribute; None stays None.
 
     Raises:
         TypeError: If it is not JSON.
@@ -119,7 +121,8 @@ def serialize_data(model: type[Model], data: Any) -> str | None:
     attribute = model.get_attributes()["data"]
     serialized: str | None = None if data is None else attribute.serialize(data)
     if isinstance(serialized, str) and ("NaN" in serialized or "Infinity" in serialized):
-        # Python would read back what it writes here, and no other program
+        # Python writes these as numbers and reads them back, but they are not JSON. They may also stand in a string, so
+        # only parsing shows whether there is such a number.
         json.loads(serialized, parse_constant=_no_json)
     return serialized
 
@@ -130,14 +133,15 @@ def _no_json(name: str) -> None:
 
 
 class Layout:
-    """Where a claim is in the rows of one model.
+    """Where the claim is in the rows of one model, a lock table or a user's table.
 
-    Rows of the lock table carry nothing else, and are made by their first claim. In a user's table
-    the claim's attributes have a prefix, and a row must exist to be locked.
+    A row of a lock table exists for its lock alone, and is created by its first acquisition. In a user's table the
+    attributes of the claim have a prefix, and a row must exist to be locked.
 
     Attributes:
-        must_exist: Whether a row must exist to be locked: in a user's table.
-        initial: Attributes of a subclass that have a default: written with a row's first claim.
+        must_exist: Whether a row must exist to be locked: true for a user's table.
+        initial: A subclass's own attributes that have a default, each with its name. They are written with a row's
+            first claim.
     """
 
     def __init__(self, model: type[Model]) -> None:
@@ -155,7 +159,7 @@ class Layout:
             self.writes,
             self.abandoned_by,
         ) = (attributes[prefix + name] for name in CLAIM)
-        # a user's row may have attributes of these names, which are the user's
+        # In a user's row, attributes of these names are the user's own.
         self.ttl_attribute: Any = None if prefix else attributes["ttl"]
         self.data_attribute: Any = None if prefix else attributes["data"]
         self.free_since: Any = None if prefix else attributes["free_since"]
@@ -167,6 +171,7 @@ class Layout:
         self.initial: list[tuple[str, Attribute[Any]]] = []
         if not prefix:
             protocol = {*CLAIM, *LINE, "ttl", "data", hash_key_name(model), range_key_name(model)}
+            # PynamoDB fills in the defaults, also those that are callables, when it makes an instance.
             blank = model("-")
             self.initial = [
                 (name, attribute)
@@ -175,7 +180,7 @@ class Layout:
             ]
 
     def claim(self, raw: RawItem | None) -> Claim:
-        """Read the claim in a row; an absent row carries none."""
+        """Return the claim in a row: none if the row is absent, one with a fault if it cannot be a lock's."""
         if not raw:
             return Claim()
         read = self._read(raw)
@@ -186,10 +191,11 @@ class Layout:
         return Claim(token=token, fault=self._invalid(raw, *read, kind))
 
     def _read(self, raw: RawItem) -> Claim | tuple[str, str]:
-        """Read the claim in a row; return the attribute for which it cannot be a lock's, and why, if it cannot.
+        """Return the claim in a row; if the row cannot be a lock's, the attribute that shows it, and why.
 
-        The one place that decides that. What this takes for a lock's, and for free, the acquiring write must
-        take (see `is_a_locks`), or a waiter would send it again and again.
+        The one place that decides this. A row that is read here as a lock that is free must also satisfy the condition
+        of the acquiring write (see `is_a_locks`). Otherwise a waiter would send that write again and again: each time
+        it is refused, and the row in the refusal says that the lock is free.
         """
         values: dict[str, Any] = {}
         for name, stored, read in self._readers:
@@ -200,7 +206,8 @@ class Layout:
                     return stored, str(error)
         if not self.must_exist and _JAVA_MARK in raw:
             return _JAVA_MARK, "is another lock library's"
-        # what was ever locked keeps both; a user's row begins without
+        # A row that was ever locked keeps token and version. One in a lock table that lacks them is another
+        # application's; a user's row lacks them until it is first locked, but not while it carries a claim.
         if not self.must_exist or "expires_at" in values:
             for attribute in (self.token, self.version):
                 if attribute.attr_name not in raw:
@@ -208,16 +215,16 @@ class Layout:
         return Claim(**values)
 
     def fault(self, raw: RawItem) -> str | None:
-        """Say why a row cannot be a lock's, in words that are the same for all such rows."""
+        """Return why a row cannot be a lock's; None if it can. Rows with the same fault have the same text."""
         read = self._read(raw)
         return None if isinstance(read, Claim) else f"{read[0]!r} {read[1]}"
 
     def was_a_locks(self, raw: RawItem) -> bool:
-        """Say whether a row is a lock's, though its attributes may not be right: only then force may change it.
+        """Return whether a row is a lock's, even if its attributes are invalid. Force may change only such a row.
 
-        In a user's row they have names of their own. In the lock table a row that lacks a token or a version
-        is taken for another application's if it has more than a lock has: force would make DynamoDB delete
-        it, by its TTL.
+        In a user's row the attributes of the claim have names that nothing else uses. In a lock table a row that lacks
+        a token or a version counts as another application's if it has attributes that a lock does not have: force
+        would give it a TTL, and DynamoDB would delete it.
         """
         if self.must_exist:
             return True
@@ -228,25 +235,25 @@ class Layout:
         return ((token and version) or lost) and _JAVA_MARK not in raw
 
     def version_above(self, raw: RawItem) -> int | None:
-        """Return a fencing token above that in a row whose attributes may not be right; None if it has none."""
+        """Return a fencing token above that in a row, whose attributes may be invalid; None if it has no usable one."""
         number = Decimal(raw.get(self.version.attr_name, {}).get("N", "-1"))
         return int(number) + 1 if 0 <= number < HIGHEST_VERSION else None
 
     def key(self, raw: RawItem) -> str:
         """Return the key of a row's lock, for messages."""
         if not self.must_exist:
-            # an answer that is made up, as for a test, may show a part of a row
+            # A made-up answer, such as a test's, may show only a part of the row.
             return str(*raw.get(self._hash_key.attr_name, {"S": "?"}).values())
         names = filter(None, (hash_key_name(self.model), range_key_name(self.model)))
         stored = [self.model.get_attributes()[name].attr_name for name in names]
         return row_name(self.model, {name: raw[name] for name in stored})
 
     def is_the_models(self, raw: RawItem) -> bool:
-        """Say whether a row stands where this model has its locks: under other range keys stand other rows."""
+        """Return whether a row is one of this model's locks. Rows under other range keys belong to other models."""
         if self.must_exist or range_key_name(self.model) is None:
             return True
         place = key_of(self.model, self.key(raw))
-        # by name, for a number may stand there spelt otherwise
+        # Compared by name, because a number may be stored in another notation.
         found = {name: raw[name] for name in place}
         return row_name(self.model, found) == row_name(self.model, place)
 
@@ -262,15 +269,15 @@ class Layout:
         return InvalidRowError(msg, attribute=attribute, key=key)
 
     def end(self, raw: RawItem) -> float | None:
-        """Read the end of a claim in a part of a row."""
+        """Return the end of the claim, in server time, in a row or a part of one; None if it shows no end."""
         value = raw.get(self.expires_at.attr_name, {}).get("N")
         return None if value is None else float(value)
 
     def data(self, raw: RawItem | None) -> Any:
-        """Read the caller's payload in a row.
+        """Return the caller's payload in a row; None if there is none, or the row is a user's.
 
         Raises:
-            InvalidRowError: If it is none.
+            InvalidRowError: If the payload cannot be read.
         """
         typed = (
             None if self.data_attribute is None else (raw or {}).get(self.data_attribute.attr_name)
@@ -284,7 +291,7 @@ class Layout:
             raise self._invalid(raw or {}, self.data_attribute.attr_name, why, _DATA) from error
 
     def ttl(self, raw: RawItem | None) -> float | None:
-        """Read when DynamoDB may delete a row of the lock table."""
+        """Return when DynamoDB may delete a row, in seconds since the epoch; None for never, as for a user's row."""
         value = (
             None
             if self.ttl_attribute is None
@@ -302,52 +309,60 @@ class Layout:
         return serialize_data(self.model, data)
 
     def with_data(self, raw: RawItem, serialized: str | None) -> RawItem:
-        """Return a row with another serialised payload in it; with None without any."""
+        """Return a copy of a row with another serialised payload, or without one if it is None."""
         name = self.data_attribute.attr_name
         if serialized is None:
             return {other: value for other, value in raw.items() if other != name}
         return {**raw, name: {self.data_attribute.attr_type: serialized}}
 
     def initial_values(self, key: str) -> dict[str, Any]:
-        """Serialise the defaults of a subclass's own attributes for a new row."""
+        """Return the serialised defaults of a subclass's own attributes for a new row, by the names of their slots."""
         if not self.initial:
             return {}
         values = self.model(key).attribute_values
         return {OWN + name: attribute.serialize(values[name]) for name, attribute in self.initial}
 
-    # -- parts of expressions -------------------------------------------------------------------
+    # -- conditions and actions -----------------------------------------------------------------
 
     def mine(self, value: Given = slot) -> Condition:
-        """Token and version are those of one acquisition."""
+        """Return the condition that token and version are those of our acquisition."""
+        # The token alone would not do. A's acquiring request is applied (version 5), and a copy of it is delayed. A's
+        # lease expires, B acquires (6) and releases; the copy arrives and writes A's token again, with version 7. A
+        # late write of A's must not pass under that claim, which was made after B's.
         mine: Condition = (self.token == value("S", "mine")) & (
             self.version == value("N", "version")
         )
         return mine
 
     def guarding(self, value: Given = slot) -> Condition:
-        """The claim is ours, and the last guarded write under it was the one we know."""
+        """Return the condition that the claim is ours, and that its last guarded write is the one that we know of."""
+        # Without `has_claim`, a write that is delayed until after our release would be applied: the tombstone keeps
+        # token and version. Without `known`, a late copy of our first write would undo our second.
         last: Condition = self.writes == value("N", "known")
         guarding: Condition = self.mine(value) & self.has_claim & last
         return guarding
 
     def counted(self, value: Given = slot) -> Action:
-        """Count a guarded write."""
+        """Return the action that counts a guarded write."""
         return self.writes.set(value("N", "next"))
 
     def ends_before(self, value: Given = slot) -> Condition:
-        """The claim's end is before the new one: it only ever moves later."""
+        """Return the condition that the claim ends before the new end: an end is only ever moved later."""
+        # Renewal 1 (new end 100) is delayed; renewal 2 (new end 110) is applied, and its holder believes until 110. If
+        # renewal 1 then arrived and moved the end back to 100, another could acquire the lock in between. The
+        # comparison also fails for a row without an end: a late renewal revives no claim that was released.
         before: Condition = self.expires_at < value("N", "end")
         return before
 
     def not_held(self, value: Given = slot) -> Condition:
-        """There is no claim, or its end has surely passed."""
+        """Return the condition that there is no claim, or that its end has certainly passed."""
         free: Condition = self.expires_at.does_not_exist() | (
             self.expires_at < value("N", "now_low")
         )
         return free
 
     def long_free(self, value: Given = slot) -> Condition:
-        """The lock has surely been free since before a time: released then, or its claim expired then.
+        """Return the condition that the lock has certainly been free since before a given time, by release or expiry.
 
         ``free_since`` is read only where there is no claim: under one it still says when the claim before it ended.
         """
@@ -356,30 +371,33 @@ class Layout:
         return free
 
     def nobody_waits(self, place: int = 0) -> Condition:
-        """Nobody stands in line at a place, nor behind it.
+        """Return the condition that nobody stands in line at a place, nor behind it.
 
-        Not by ``size``, which is refused, or 0, for a list that does not exist: engines differ.
+        Not by ``size``: for a list that does not exist, some engines refuse it and some return 0.
         """
         nobody: Condition = Path(self.waiting)[place].does_not_exist()
         return nobody
 
     def stands_at(self, place: int, value: Given = slot) -> Condition:
-        """An entry stands in line at a place."""
+        """Return the condition that an entry stands in line at a place."""
         stands: Condition = Path(self.waiting)[place] == value("S", "entry")
         return stands
 
     def version_below(self, value: Given = slot) -> Condition:
-        """The fencing token is lower than the one to be written, or absent."""
+        """Return the condition that the fencing token is lower than the one to be written, or absent."""
         below: Condition = self.version.does_not_exist() | (
             self.version < value("N", "new_version")
         )
         return below
 
     def is_a_locks(self) -> Condition:
-        """The row is absent, or has what the acquiring write computes with: see `claim`.
+        """Return the condition that the acquiring write can compute with what is in the row: see `_read`.
 
-        What else may be wrong in a row that is free is overwritten.
+        A row of a lock table may be absent, a user's row may not. Whatever else is invalid in a row that is free, the
+        acquiring write overwrites.
         """
+        # The write adds one to the version. A fraction, and the highest version, pass this condition: the acquisition
+        # finds in the answer a version that no lock can have, and gives up.
         fit: Condition = self.version.between(0, HIGHEST_VERSION)
         if self.must_exist:
             fit = self._hash_key.exists() & (self.version.does_not_exist() | fit)
@@ -387,26 +405,30 @@ class Layout:
             fit = Path(self.token).is_type("S") & fit
             fit = self._hash_key.does_not_exist() | fit
             fit &= Path([_JAVA_MARK]).does_not_exist()
-        # it becomes `abandoned_by`
+        # The write copies the owner to `abandoned_by`, which is a string.
         fit &= self.owner.does_not_exist() | Path(self.owner).is_type("S")
         return fit
 
     @property
     def has_claim(self) -> Condition:
-        """Whether a row carries a claim, dead or alive."""
+        """The condition that the row carries a claim, running or expired."""
         return self.expires_at.exists()
 
     def ending(self, value: Given = slot) -> list[Action]:
-        """End a claim and keep the tombstone."""
+        """Return the actions that end a claim and leave the tombstone."""
+        # Token and version stay. By the token, a late copy of the acquiring write is refused; from the version, the
+        # next fencing token is counted.
         actions = [self.expires_at.remove(), self.owner.remove(), self.lease.remove()]
         if self.free_since is not None:
             actions.append(self.free_since.set(value("N", "free_since")))
         return [*actions, *self.dated(value)]
 
     def dated(self, value: Given = slot) -> list[Action]:
+        """Return the action that sets the row's TTL; none for a user's row."""
         return [] if self.ttl_attribute is None else [self.ttl_attribute.set(value("N", "ttl"))]
 
     def claiming(self, *, data: bool) -> list[Action]:
+        """Return the actions that write a new claim, all but its version and ``abandoned_by``."""
         actions: list[Action] = [
             self.token.set(slot("S", "token")),
             self.owner.set(slot("S", "owner")),
@@ -419,14 +441,14 @@ class Layout:
             actions.append(self.data_attribute.set(slot(self.data_attribute.attr_type, "data")))
         return actions
 
-    # -- whole rows -----------------------------------------------------------------------------
+    # -- attributes of whole rows ---------------------------------------------------------------
 
     def tombstone(self, version: int) -> RawItem:
-        """Return what a row that nobody ever claimed carries: a fencing token to count from."""
+        """Return what a put without the lock writes of a claim: only the fencing token that the next one is above."""
         return {self.version.attr_name: {"N": str(version)}}
 
     def carried(self, values: Mapping[str, Any], *, ended: bool) -> RawItem:
-        """Return the claim, or the tombstone it leaves, as a whole row carries it."""
+        """Return what a guarded put writes of the claim, or of its tombstone: it replaces the whole row."""
         raw: RawItem = {
             self.token.attr_name: {"S": values["mine"]},
             self.version.attr_name: {"N": values["version"]},

@@ -1,7 +1,7 @@
-"""The private names of PynamoDB that this library uses, each behind a function, with its reason.
+"""The private names of PynamoDB that this library uses, each behind a function that says what for.
 
-PynamoDB may change them in any release. There is a test for each, so that a change is found there, and
-mended here.
+PynamoDB may change them in any release. There is a test for each, in ``tests/dynamodb/test_pynamodb_private.py``: a
+change shows there, and is adapted to here alone.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ if TYPE_CHECKING:
 
 
 def hash_key_name(model: type[Model]) -> str:
-    """Return the name of a model's hash key: of the attribute, not as it is stored.
+    """Return the name of a model's hash key: that of the Python attribute, not the stored one.
 
-    The public way, to search all attributes for the one with ``is_hash_key``, costs more than a lock has.
+    The public way is to search all attributes for the one with ``is_hash_key``: too slow for what every lock does.
     """
     return model._hash_keyname or ""
 
 
 def range_key_name(model: type[Model]) -> str | None:
-    """Return the name of a model's range key, if it has one: see `hash_key_name`."""
+    """Return the name of a model's range key, as `hash_key_name` does; None if it has none."""
     return model._range_keyname
 
 
 def schema_of(model: type[Model]) -> Any:
-    """Return what CreateTable would be asked for. PynamoDB's ``create_table`` takes no other options."""
+    """Return keys and indexes of a model's table. PynamoDB's ``create_table`` takes few of CreateTable's options."""
     return model._get_schema()
 
 
 def connection_of(model: type[Model]) -> TableConnection:
-    """Return a model's own connection: as its Meta has it, retries and timeouts included."""
+    """Return a model's own connection, with the retries and timeouts of its Meta."""
     return model._get_connection()
 
 
 def forget_connection(model: type[Model]) -> None:
-    """Let a model make its connection anew.
+    """Make a model build a new connection at its next request.
 
-    For a subclass, because PynamoDB compares only the table's name and would use its parent's connection; and
-    in a forked child, where parent and child would read each other's answers from one socket.
+    Needed for a subclass, because PynamoDB compares only the table's name and would use the parent's connection; and
+    in a forked child, because parent and child would read each other's answers from one socket.
     """
     model._connection = None
 
@@ -63,15 +63,16 @@ def forget_connection(model: type[Model]) -> None:
 
 
 def without_retry_modes(connection: TableConnection) -> None:
-    """Let a connection not take botocore's own retry modes from PynamoDB's settings.
+    """Make a connection ignore the retry mode in PynamoDB's settings, so that ``max_retry_attempts`` counts.
 
-    The library retries: it must know which attempt an answer belongs to.
+    It is 0 for the connections of locks: the library retries by itself, because it must know which attempt an answer
+    belongs to.
     """
     connection.connection._retry_configuration = "LEGACY"
 
 
 def access_key_of(connection: Connection) -> str | None:
-    """Return the access key that a connection was given, if it was."""
+    """Return the access key that a connection was given; None if it uses that of the environment."""
     return connection._aws_access_key_id
 
 
@@ -81,12 +82,12 @@ def access_key_of(connection: Connection) -> str | None:
 def version_condition(
     row: Model, attributes: dict[str, Any] | None, actions: list[Action] | None
 ) -> Condition | None:
-    """Return the condition of a row's VersionAttribute, if it has one, and write its next value.
+    """Return the condition of a row's VersionAttribute, and add its next value to the write; None if it has none.
 
     Args:
         row: The instance.
-        attributes: What a put carries; the next version is put there.
-        actions: What an update does; the action that sets the next version is added.
+        attributes: The attributes of a put, to which the next version is added; None for other writes.
+        actions: The actions of an update, to which the one that sets the next version is added; None for others.
     """
     return row._handle_version_attribute(attributes=attributes, actions=actions)
 
@@ -110,7 +111,7 @@ def request_token_of(transaction: TransactWrite) -> str | None:
 
 
 def items_of(transaction: TransactWrite) -> list[tuple[str, dict[str, Any]]]:
-    """Return what a transaction was given, each with its kind, in the order in which it is sent."""
+    """Return the items of a transaction, each with its kind, in the order in which they are sent."""
     kinds = {
         TRANSACT_CONDITION_CHECK: transaction._condition_check_items,
         TRANSACT_DELETE: transaction._delete_items,
@@ -121,7 +122,7 @@ def items_of(transaction: TransactWrite) -> list[tuple[str, dict[str, Any]]]:
 
 
 def options_of(transaction: TransactWrite) -> dict[str, str]:
-    """Return what the caller requests in the answer to a transaction."""
+    """Return the parameters by which a transaction requests capacity and metrics in its answer."""
     connection = transaction._connection
     options: dict[str, str] = {}
     if transaction._return_consumed_capacity is not None:
@@ -132,7 +133,7 @@ def options_of(transaction: TransactWrite) -> dict[str, str]:
 
 
 def update_local_versions(transaction: TransactWrite) -> None:
-    """Do what PynamoDB does with the instances of an applied transaction."""
+    """Update the version attributes of the instances in an applied transaction, as PynamoDB does."""
     row: Model
     for row in transaction._models_for_version_attribute_update:
         row.update_local_version_attribute()  # type: ignore[no-untyped-call]  # PynamoDB's
@@ -141,13 +142,13 @@ def update_local_versions(transaction: TransactWrite) -> None:
 def replace_commit(
     transactions: type[TransactWrite], commit: Callable[[TransactWrite], Any]
 ) -> Callable[[TransactWrite], Any]:
-    """Replace how each transaction of the process is committed; return how it was.
+    """Replace the method that commits every transaction of this process, and return the previous one.
 
-    There is no way around it. A row only sees that it is put into a transaction, as an instance
-    whose ``get_save_kwargs_from_instance`` is called; but the protocol must hear how the transaction ended: which
-    guard refused it, and that it was applied although its answer was lost. A subclass of TransactWrite would
-    leave every transaction unguarded whose author does not know of it, and what rows put into the
-    transaction are plain dicts, which hear of nothing.
+    There is no other way. A row notices only that it is put into a transaction, because its
+    ``get_save_kwargs_from_instance`` is called. But the protocol must learn how the transaction ended: which guard
+    refused it, or that it was applied although its answer was lost. A subclass of TransactWrite would leave every
+    transaction unguarded whose author does not know of it; and what rows put into a transaction are plain dicts, which
+    learn nothing of its outcome.
     """
     before: Callable[[TransactWrite], Any] = transactions._commit
     transactions._commit = commit  # type: ignore[method-assign, assignment]  # on purpose

@@ -1,7 +1,8 @@
-"""The conditional requests of the protocol, prebuilt from the layout of a row.
+"""The conditional requests of the protocol, prebuilt as templates from the layout of a row.
 
-PynamoDB builds an expression in about 50 µs; a lock sends the same few again and again. Each is
-built once with slots for the values, and filled in for each attempt.
+PynamoDB takes about 50 µs to build an expression, and locks send the same few requests again and again. So each is
+built once, with slots for its values, and filled in for each attempt. Conditions come from `layout`; `store` supplies
+values and makes the request that is sent; what a refusal means is decided in `pynamodb_mutex._protocol.outcome`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ T = TypeVar("T")
 
 
 class Template:
-    """A request with slots for its key and values."""
+    """A request with slots for its key and values. A refusal of it shows the row, and so who holds the lock."""
 
     def __init__(self, connection: TableConnection, **parts: Any) -> None:
         kwargs = connection.get_operation_kwargs(
@@ -53,6 +54,7 @@ class Template:
         self._fixed = kwargs
         self._constants: RawItem = {}
         self._slots: list[tuple[str, str, str]] = []
+        # What is no slot is a constant of the expression, such as the 1 that is added to the version.
         for placeholder, ((kind, value),) in ((p, v.items()) for p, v in values.items()):
             if isinstance(value, str) and value.startswith(SLOT):
                 self._slots.append((placeholder, kind, value[len(SLOT) :]))
@@ -69,10 +71,10 @@ class Template:
 
 
 class Statement:
-    """An update in PartiQL, as it stands in a batch: the same change, on the same condition.
+    """An update as a PartiQL statement of a batch: the same change as a template's, on the same condition.
 
     Args:
-        update: Sets attributes to values, on comparisons that are all joined by AND.
+        update: The template. It may only set attributes to values, on comparisons that are all joined by AND.
         key: Stored names of the attributes of the primary key.
     """
 
@@ -80,6 +82,7 @@ class Statement:
         fixed = update._fixed
         names: dict[str, str] = fixed[EXPRESSION_ATTRIBUTE_NAMES]
         slots = {placeholder: (kind, name) for placeholder, kind, name in update._slots}
+        # The values in the order of their question marks: those of the changes, then those of the condition.
         order: list[tuple[str, str]] = []
 
         def spelled(placeholder: re.Match[str]) -> str:
@@ -88,6 +91,7 @@ class Statement:
             order.append(slots[placeholder[0]])
             return "?"
 
+        # "SET #0 = :0, #1 = :1" becomes "SET a = ? SET b = ?": PartiQL repeats the SET.
         changes = re.sub(r"[#:]\w+", spelled, fixed[UPDATE_EXPRESSION].replace(", ", " SET "))
         self._changes = len(order)
         condition = re.sub(r"[#:]\w+", spelled, re.sub("[()]", "", fixed[CONDITION_EXPRESSION]))
@@ -100,6 +104,7 @@ class Statement:
     def fill(self, key: RawItem, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the statement for one key, with its serialised values."""
         filled = [{kind: values[name]} for kind, name in self._order]
+        # In the text, the key stands between the changes and the condition.
         filled[self._changes : self._changes] = [key[name] for name in self._key]
         return {
             "Statement": self._text,
@@ -115,8 +120,8 @@ def _quoted(name: str) -> str:
 class Once(Generic[T]):
     """A property that is computed at its first use.
 
-    Not `functools.cached_property`: before Python 3.12 that takes a lock, and a child that is forked
-    while another thread holds it waits for ever.
+    Not `functools.cached_property`: before Python 3.12 that takes a lock, and a child that is forked while another
+    thread holds it would wait for ever. Two threads may compute this one twice, which does no harm.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
@@ -124,6 +129,7 @@ class Once(Generic[T]):
         self.__doc__ = compute.__doc__
 
     def __get__(self, instance: Any, owner: type) -> T:
+        # From now on Python finds the value there and does not come here: this class has no `__set__`.
         value = instance.__dict__[self._compute.__name__] = self._compute(instance)
         return value
 
@@ -132,12 +138,16 @@ class Once(Generic[T]):
 
 
 class Requests:
-    """The requests that change the claims in the rows of one model."""
+    """The templates of the requests that change claims, for the rows of one model.
+
+    With ``data``, a template also writes the caller's payload. With ``watched``, it also accepts a claim that was
+    watched for its whole lease and is therefore dead, whatever server time says.
+    """
 
     def __init__(self, layout: Layout, connection: TableConnection) -> None:
         self._layout = layout
         self._connection = connection
-        # a place is part of the text: these are built when they are needed first
+        # A place in line is part of an expression's text, so these are built one by one, when first needed.
         self._acquires_in_line: dict[tuple[Take, bool, bool], Template] = {}
         self._leaves: dict[int, Template] = {}
 
@@ -145,7 +155,7 @@ class Requests:
         return Template(self._connection, actions=actions, condition=condition, **parts)
 
     def acquire(self, *, watched: bool, data: bool) -> Template:
-        """Take a row that is free, whose claim ended, or whose watched claim is dead."""
+        """Acquire a row that is free, whose claim has expired, or whose watched claim is dead."""
         return self._acquires[watched, data]
 
     @Once
@@ -157,7 +167,8 @@ class Requests:
         }
 
     def acquire_in_line(self, take: Take, *, watched: bool, data: bool) -> Template:
-        """Take a row on a condition about those who wait in line, and remove whom the take passes from it."""
+        """Acquire a row on a condition about the waiters in line, and remove those from it that the take names."""
+        # How many seconds a take waits for is a value to be filled in. Only whether there are any is part of the text.
         take = take._replace(past=float(take.past > 0))
         if (take, watched, data) not in self._acquires_in_line:
             template = self._acquire(watched=watched, data=data, take=take)
@@ -170,18 +181,24 @@ class Requests:
         layout = self._layout
         takeable = layout.long_free() if take is not None and take.past else layout.not_held()
         if watched:
+            # With the end that was seen: the holder may renew just before this write arrives.
             takeable |= (layout.token == slot("S", "seen")) & (
                 layout.expires_at == slot("N", "seen_until")
             )
+        # Refused by our own token, in two cases. The first attempt was applied and its answer lost: the retry is
+        # refused, and the row in the refusal shows that the lock is ours. Or a late copy arrives after our release, and
+        # finds the token in the tombstone: applied, it would make a claim of which nobody knows.
         fresh = layout.token.does_not_exist() | (layout.token != slot("S", "token"))
         condition = takeable & fresh & layout.is_a_locks()
         if exactly:
+            # The row may have changed since the fencing token was chosen.
             condition &= layout.version_below()
             version: Any = slot("N", "new_version")
         else:
             version = (Path(layout.version) | slot("N", "seed")) + Value({"N": "1"})
         actions: list[Action] = [
-            # before the owner is set: an engine may evaluate in order
+            # An owner that is still in the row is that of a holder that never released. Copied before the new owner is
+            # set: DynamoDB reads the row as it was, but another engine may go action by action.
             layout.abandoned_by.set(Path(layout.owner) | Value({"S": ""})),
             *layout.claiming(data=data),
             SetAction(Path(layout.version), version),
@@ -197,9 +214,11 @@ class Requests:
         return self._template(actions, condition, return_values="ALL_NEW")
 
     def _passing(self, take: Take) -> tuple[Condition, list[Action]]:
-        """Return the condition of a take on the line, and what it removes from it."""
+        """Return the condition of a take about the line, and the actions that remove entries from it."""
         layout, place = self._layout, take.place
         if place is None:
+            # The whole line is removed, so it must still be the one that was judged: its last entry stands at its
+            # place, and nobody has joined behind it.
             nobody_behind = layout.nobody_waits(take.size)
             if not take.size:
                 return nobody_behind, []
@@ -207,15 +226,15 @@ class Requests:
         stands = layout.stands_at(place)
         if take.unchanged:
             stands &= layout.token == slot("S", "seen")
-        # places count as they were before the update
+        # All places in one update count as they were before it: to remove 0 and 1 removes the first two.
         removed = range(place + 1) if take.ahead else [place]
         return stands, [Path(layout.waiting)[each].remove() for each in removed]
 
     @Once
     def join(self) -> Template:
-        """Stand in line, at its end, once: only while the lock is as it was seen.
+        """Join the line at its end, once, and only while the row has the token that was seen.
 
-        So that a late one stands in the row only if the same holder still has the lock.
+        So a copy that arrives late, when its waiter may be gone, is refused if the lock has changed hands since.
         """
         layout = self._layout
         stands = Path(layout.waiting).contains(slot("S", "entry"))
@@ -227,13 +246,14 @@ class Requests:
         )
 
     def leave(self, place: int) -> Template:
-        """Leave the line, from a place."""
+        """Leave the line, from the place where our entry was seen last. Refused if another entry stands there."""
         if place not in self._leaves:
             layout = self._layout
             actions = [Path(layout.waiting)[place].remove()]
             if place == 0:
-                # Whoever stands first now has its full patience, if the lock is free. Else one first waiter after the other
-                # may hang and give up, and the next is passed before it had time for a request that hangs.
+                # If the lock is free, it counts as free only from now on, so that the others have their full patience
+                # with whoever stands first next. Otherwise, when one first waiter after the other hangs and gives up,
+                # the next one would be passed before it had time for a request that hangs.
                 actions.append(layout.free_since.set(slot("N", "free_since")))
             self._leaves[place] = self._template(actions, layout.stands_at(place))
         return self._leaves[place]
@@ -247,33 +267,35 @@ class Requests:
         }
 
     def acquire_exactly(self, *, watched: bool, data: bool) -> Template:
-        """Take a row under a fencing token that is chosen beforehand.
+        """Acquire a row with a fencing token that was chosen beforehand.
 
-        For transactions, whose answer does not show which one it became.
+        For transactions: their answers do not show which token was written.
         """
         return self._exact_acquires[watched, data]
 
     def hand_over(self, *, data: bool) -> Template:
-        """Give our claim to another acquisition, in place of release, poll and acquire."""
+        """Hand our claim over to another acquisition of this process, in place of release, poll and acquire."""
         return self._hand_overs[data]
 
     @Once
     def _hand_overs(self) -> dict[bool, Template]:
         layout = self._layout
-        # without "exists" a late one would revive what was released
+        # The tombstone keeps token and version. A copy of this write that arrives after a release must not revive the
+        # claim for a waiter that does not know of it.
         return self._passed_on(layout.mine() & layout.has_claim)
 
     def attach(self, *, data: bool) -> Template:
-        """Take over the claim that a ticket names, unless its end has surely passed."""
+        """Take over the claim that a ticket names, unless its end has certainly passed."""
         return self._attaches[data]
 
     @Once
     def _attaches(self) -> dict[bool, Template]:
         layout = self._layout
-        # nor does it exist where it has no end
+        # The comparison also fails for a row without an end: a lock that was released cannot be attached.
         return self._passed_on(layout.mine() & (layout.expires_at >= slot("N", "now_low")))
 
     def _passed_on(self, condition: Condition) -> dict[bool, Template]:
+        """Return the updates that replace one claim by another, without and with a payload."""
         layout = self._layout
         one_more = Path(layout.version) + Value({"N": "1"})
         return {
@@ -291,7 +313,7 @@ class Requests:
 
     @Once
     def renew(self) -> Template:
-        """Move the end of our claim, only ever later."""
+        """Move the end of our claim to a later time, never to an earlier one."""
         layout = self._layout
         actions = [
             layout.expires_at.set(slot("N", "end")),
@@ -302,7 +324,7 @@ class Requests:
 
     @Once
     def renew_in_batch(self) -> Statement:
-        """The same, as one of several in a request."""
+        """Renew in the same way, as one of several statements of a request."""
         layout = self._layout
         key = (hash_key_name(layout.model), range_key_name(layout.model))
         attributes = layout.model.get_attributes()
@@ -310,26 +332,28 @@ class Requests:
 
     @Once
     def release(self) -> Template:
-        """End our claim, and keep the tombstone. Refused if it has ended: nothing need be returned."""
+        """End our claim and leave the tombstone. Refused if the claim has ended before."""
         layout = self._layout
+        # With `has_claim`, a retry is refused if an earlier attempt was applied. Otherwise it would be applied again,
+        # and the lock would seem to be free for less time than it is.
         return self._template(layout.ending(), layout.mine() & layout.has_claim)
 
     @Once
     def delete(self) -> Template:
-        """End our claim and the row with it. Refused if it has ended, or somebody waits in line."""
+        """Delete the row with our claim. Refused if the claim has ended before, or somebody waits in line."""
         layout = self._layout
         condition = layout.mine() & layout.has_claim & layout.nobody_waits()
         return Template(self._connection, condition=condition)
 
     @Once
     def disown(self) -> Template:
-        """End the claim of an acquisition whose outcome, and so its version, is unknown."""
+        """End the claim of an acquisition by its token alone: its outcome, and so its version, is unknown."""
         layout = self._layout
         return self._template(layout.ending(), layout.token == slot("S", "mine"))
 
     @Once
     def force(self) -> Template:
-        """Break the claim that was seen, and no later one."""
+        """Break the claim that was seen, even if it has been renewed since, but no later holder's."""
         layout = self._layout
         condition = (layout.token == slot("S", "seen")) & layout.has_claim
         actions = [
@@ -340,10 +364,10 @@ class Requests:
         return self._template(actions, condition)
 
     def put_right(self, seen: RawItem) -> tuple[Template, dict[str, Any]]:
-        """Make a tombstone of a row whose attributes cannot be right, if they still are as they were seen.
+        """Turn a row whose lock attributes are invalid into a tombstone, if they are still as they were seen.
 
         Returns:
-            The request, and the values in it that were seen.
+            The template, and the values that were seen, for its condition.
         """
         layout = self._layout
         attributes = layout.model.get_attributes()
@@ -355,7 +379,7 @@ class Requests:
             path = Path(attribute)
             same: Condition = path.does_not_exist()
             for kind, value in seen.get(attribute.attr_name, {}).items():
-                # slots, for what is seen is not ours to read
+                # As slots: a value that was seen may itself begin like a slot.
                 values[f"seen {name}"] = value
                 same = path == slot(kind, f"seen {name}")
             condition = same if condition is None else condition & same
@@ -372,32 +396,32 @@ class Requests:
 
     @Once
     def guard(self) -> Template:
-        """Count a guarded write: only under our claim, and only after the one before it."""
+        """Count a guarded write, only under our claim and only if the previous one is the last that was applied."""
         layout = self._layout
         return self._template([layout.counted()], layout.guarding())
 
     @Once
     def guard_and_end(self) -> Template:
-        """Count a guarded write that is the last one under our claim."""
+        """Count a guarded write in the same way, and end our claim."""
         layout = self._layout
         return self._template([layout.counted(), *layout.ending()], layout.guarding())
 
     @Once
     def free(self) -> Template:
-        """Check that there is no claim, dead or alive."""
+        """Check that the row carries no claim, running or expired."""
         layout = self._layout
         return Template(self._connection, condition=layout.expires_at.does_not_exist())
 
     @Once
     def end_dead(self) -> Template:
-        """End a claim that was seen, and whose end has passed."""
+        """End the claim that was seen, if its end has certainly passed: it may have been renewed since."""
         layout = self._layout
         seen = layout.token == slot("S", "mine")
         return self._template(layout.ending(), seen & (layout.expires_at < slot("N", "now_low")))
 
     @Once
     def save_data(self) -> Template:
-        """Write the caller's payload, guarded."""
+        """Write the caller's payload, as a guarded write."""
         layout = self._layout
         return self._template(
             [
@@ -409,6 +433,6 @@ class Requests:
 
     @Once
     def clear_data(self) -> Template:
-        """Take the caller's payload out, guarded."""
+        """Remove the caller's payload, as a guarded write."""
         layout = self._layout
         return self._template([layout.counted(), layout.data_attribute.remove()], layout.guarding())

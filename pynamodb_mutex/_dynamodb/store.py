@@ -1,4 +1,8 @@
-"""The rows of one model, as one process reaches them: its layout, its requests, its connection."""
+"""The rows of one model as one process reaches them: their layout, their requests and the connection to them.
+
+A `Store` supplies the values of a request, such as bounds of server time, and learns server time from each reply. It
+decides nothing: operations yield its requests to a runner, which sends them, and judge the answers.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +30,16 @@ if TYPE_CHECKING:
     from pynamodb_mutex._protocol.waiting_line import Take
 
 SHORTEST_RETENTION = 3600.0
-"""Seconds from the end of a claim to its row's TTL, at least: never near a live claim."""
+"""Seconds from the end of a claim to its row's TTL, at least, so that DynamoDB deletes no row near a live claim."""
 
 
 class Request:
-    """A request that is about to be sent.
+    """A request that can be sent.
 
     Attributes:
-        store: By which it is sent.
-        operation: DynamoDB's name.
-        kwargs: As botocore's client takes them.
+        store: Store by whose connection it is sent.
+        operation: DynamoDB's name of the operation.
+        kwargs: Parameters, as botocore's client takes them.
     """
 
     __slots__ = ("kwargs", "operation", "store")
@@ -46,9 +50,10 @@ class Request:
         self.kwargs = kwargs
 
     def send(self) -> Answer | Failure:
-        """Send it, once. The only I/O of the protocol."""
+        """Send the request, once, and return what came of it. The only I/O of the protocol."""
         store = self.store
         reply = store.connection.send(self.operation, self.kwargs)
+        # A transaction that was refused shows several rows, perhaps of other models. The operation reads those.
         if type(reply) is Answer and not reply.refused:
             data = reply.data
             reply.item = reply.item or data.get("Attributes") or data.get("Item") or {}
@@ -58,10 +63,10 @@ class Request:
 
 
 class Store:
-    """The rows of one model.
+    """The rows of one model, as this process reaches them.
 
     Attributes:
-        batches: Whether to send batches: until one turns out not to be understood, or not allowed.
+        batches: Whether renewals may be sent in batches: true until one turns out not to be understood, or not allowed.
     """
 
     def __init__(
@@ -82,14 +87,15 @@ class Store:
 
     @staticmethod
     def address_of(model: type[Model]) -> tuple[str, str | None, str | None]:
-        """Return what makes a connection another one when it changes."""
+        """Return table name, region and host in a model's Meta. If one changes, the model needs a new store."""
         meta = model.Meta
         return meta.table_name, meta.region, meta.host
 
     def through(self, pynamodb: PynamoDBConnection) -> Store:
-        """Return the same rows as they are reached by a caller's connection."""
+        """Return a store of the same rows that sends by a caller's connection."""
         through = self._through
         if through is None or through.connection.pynamodb is not pynamodb:
+            # Shallow, so that both stores number versions in one sequence.
             through = copy.copy(self)
             through.connection = CallersConnection(pynamodb, self.connection)
             self._through = through
@@ -103,15 +109,15 @@ class Store:
         return self.connection.server.bounds
 
     def learn(self, reply: Reply, sent: float, received: float) -> bool:
-        """Note that DynamoDB answered, if it did, and learn server time from the reply's Date header.
+        """Note that DynamoDB answered, if it did, and learn server time from the reply's ``Date``.
 
         Args:
             reply: The reply.
-            sent: Local time before the request was sent, unless the reply says so itself.
+            sent: Local time before the request was sent; not used if the reply has one of its own.
             received: Local time after the reply was received.
 
         Returns:
-            Whether ends of leases have come nearer.
+            Whether ends of leases have moved nearer, so that what was planned for them must be planned anew.
         """
         reply.sent, reply.received = reply.sent or sent, received
         if not reply.is_dynamodbs:
@@ -120,6 +126,7 @@ class Store:
         server.answered = True
         if reply.date is None:
             return False
+        # Many replies in a row have the same Date, which counts whole seconds: it is parsed once.
         text, instant = self._date
         if reply.date != text:
             try:
@@ -130,71 +137,76 @@ class Store:
         return server.observe(instant, reply.sent, received)
 
     def knows_time(self, lease: float, now: float) -> bool:
-        """Say whether server time is known well enough to propose the end of a lease."""
+        """Return whether server time is known well enough to propose an end for a lease of so many seconds."""
         bounds = self.connection.server.bounds
         return bounds is not None and bounds.suffices(lease, now)
 
     def server_now(self, now: float) -> float | None:
-        """Return server time as the latest answer showed it; None if no answer did."""
+        """Return an estimate of server time, by the latest answer with a ``Date``; None if there was none."""
         bounds = self.connection.server.bounds
         return None if bounds is None else bounds.estimate(now)
 
     # -- values -------------------------------------------------------------------------------------
 
     def next_version(self, now: float) -> int:
-        """Return a number from which a row without fencing tokens counts them; higher at each call.
+        """Return a number from which a row without a fencing token counts; higher at each call.
 
-        Server time in milliseconds, so that it is above the tokens of a row of the same key that was
-        deleted. Another row's version has no part in it: a single huge one would spread to every row
-        made from then on, in other processes too, until there is no higher number. Nor has a wall clock:
-        where no answer has a ``Date``, the number starts from 1.
+        It is server time in milliseconds, so that it is above the fencing tokens of an earlier row of the same key that
+        was deleted. It does not depend on the versions of other rows: a single huge one would spread to every row that
+        is created from then on, by other processes too, until no number is higher. Nor does it depend on a wall clock:
+        where no answer has a ``Date``, the numbers start from 1.
         """
         return self._numbers.next(int((self.server_now(now) or 0.0) * 1000))
 
     def now_low(self, now: float) -> str:
-        """Serialise the end before which a claim has surely expired."""
+        """Serialise a server time that has certainly passed: a claim that ends before it has expired."""
         return self._low(now)
 
     def _low(self, now: float, ago: float = 0.0) -> str:
-        """Serialise a server time that was surely passed so many seconds ago."""
+        """Serialise a server time that had certainly passed ``ago`` seconds before now; 0 if server time is unknown."""
         bounds = self.connection.server.bounds
+        # HOST_SKEW, because the ends in rows may count by the time of other hosts of DynamoDB's. TICK, because
+        # serialising may round up.
         return seconds(0.0 if bounds is None else bounds.lowest(now) - HOST_SKEW - TICK - ago)
 
     @staticmethod
     def seen(watched: Claim) -> dict[str, Any]:
-        """Serialise what makes a claim that was watched still the same."""
+        """Serialise what shows that a claim that was watched has not changed: its token and its end."""
         return {"seen": watched.token, "seen_until": seconds(watched.expires_at or 0.0)}
 
     @staticmethod
     def mine(own: OwnClaim) -> dict[str, Any]:
-        """Serialise what makes a claim ours: token and version."""
+        """Serialise what identifies our claim: token and version."""
         return {"mine": own.token, "version": str(own.version)}
 
     def ending(self, now: float, end: float | None = None) -> dict[str, str]:
-        """Serialise what a row says whose claim is ended now.
+        """Serialise what a row says once its claim is ended now: its TTL, and since when the lock is free.
 
         Args:
             now: Local time.
-            end: At which the claim would have ended, if the row is kept for as long after that.
+            end: Server time from which the row is kept for its retention, such as the end that the claim had; None for
+                now.
         """
+        # The upper bound of server time: if the lock seemed free for longer than it is, fair waiters would pass the one
+        # that stands first too soon.
         ended = self._highest(now)
         return {"ttl": self.ttl(ended if end is None else end), "free_since": seconds(ended)}
 
     def _highest(self, now: float) -> float:
-        """Return what server time is at most."""
+        """Return the upper bound of server time; NO_SERVER_TIME if there is none."""
         return NO_SERVER_TIME if self.bounds is None else self.bounds.highest(now)
 
     def ttl(self, end: float) -> str:
-        """Return when DynamoDB may delete a row whose claim ends or ended at ``end``."""
-        # in a user's row nothing expires, and an attribute of that name is the user's
+        """Serialise when DynamoDB may delete a row whose claim ends or ended at ``end``, in server time."""
+        # A user's rows do not expire, and an attribute `retention` of the user's model has another meaning.
         retention = 0.0 if self.layout.must_exist else getattr(self.model, "retention", 0.0)
-        # PynamoDB could not read a row whose TTL is no date
+        # PynamoDB could not read a row whose TTL is beyond the year 9999.
         return str(int(min(end + max(retention, SHORTEST_RETENTION), YEAR_10000 - 2)) + 1)
 
     # -- requests -----------------------------------------------------------------------------------
 
     def read(self, key: RawItem, *, consistent: bool) -> Request:
-        """Read a row."""
+        """Return the request that reads a row."""
         kwargs = {
             "TableName": self.connection.table_name,
             "Key": key,
@@ -203,11 +215,11 @@ class Store:
         return Request(self, "GetItem", kwargs)
 
     def read_all(self, keys: Mapping[str, Any]) -> Request:
-        """Read up to 100 rows of one or more tables, given as BatchGetItem takes them."""
+        """Return the request that reads up to 100 rows of one or more tables, by keys as BatchGetItem takes them."""
         return Request(self, "BatchGetItem", {"RequestItems": keys})
 
     def update(self, template: Template, key: RawItem, values: Mapping[str, Any]) -> Request:
-        """Send one of the prebuilt updates."""
+        """Return the request that a template makes with these values."""
         return Request(self, "UpdateItem", template.fill(key, values))
 
     def acquire(
@@ -220,15 +232,16 @@ class Store:
         watched: Claim | None,
         take: Take | None = None,
     ) -> Request:
-        """Acquire a row.
+        """Return the request that acquires a row.
 
         Args:
-            key: Of the row.
-            own: The claim to be made.
-            values: What it carries.
+            key: Primary key of the row.
+            own: The claim that the request makes.
+            values: Serialised attributes of the claim, by the names of their slots.
             now: Local time.
-            watched: A claim that is dead because it stayed unchanged for its whole lease.
-            take: On which condition about those who wait in line; ``values`` then has what that compares.
+            watched: A claim that is dead because it stayed unchanged for its whole lease; None if there is none.
+            take: Condition about the line of fair waiters; None for none. With it, ``values`` contains ``entry``, and
+                ``seen`` if the take compares it.
         """
         values = {
             **values,
@@ -245,31 +258,31 @@ class Store:
         return self.update(self.requests.acquire_in_line(take, **found), key, values)
 
     def join(self, key: RawItem, entry: str, seen: str | None) -> Request:
-        """Stand in line for a lock whose row was seen with a token."""
+        """Return the request that joins the line, if the row still has the token ``seen``."""
         values = {"entry": entry, "entries": [{"S": entry}], "seen": seen}
         return self.update(self.requests.join, key, values)
 
     def leave(self, key: RawItem, entry: str, place: int, now: float) -> Request:
-        """Leave the line, from a place."""
+        """Return the request by which an entry leaves the line, from a place."""
         values = {"entry": entry, "free_since": seconds(self._highest(now))}
         return self.update(self.requests.leave(place), key, values)
 
     def release(self, key: RawItem, own: OwnClaim, now: float, *, delete: bool) -> Request:
-        """End our claim, and keep the tombstone or delete the row."""
+        """Return the request that ends our claim, and leaves the tombstone or deletes the row."""
         if delete:
             return Request(self, "DeleteItem", self.requests.delete.fill(key, self.mine(own)))
         values = self.mine(own) | self.ending(now)
         return self.update(self.requests.release, key, values)
 
     def force(self, key: RawItem, seen: Claim, token: str, now: float) -> Request:
-        """Break the claim that was seen, and write a token that no holder has."""
+        """Return the request that breaks the claim that was seen, and writes a token that no holder has."""
         values = self.ending(now, seen.expires_at) | {"seen": seen.token, "token": token}
         return self.update(self.requests.force, key, values)
 
     def put_right(self, key: RawItem, seen: RawItem, token: str, now: float) -> Request:
-        """Break the claim in a row whose lock attributes cannot be right, if they still are as they were seen.
+        """Return the request that makes a row with invalid lock attributes a free lock, if they are still as seen.
 
-        The fencing token grows where there was one to count from.
+        The fencing token grows if there was one to count from; otherwise it starts anew.
         """
         version = self.layout.version_above(seen) or self.next_version(now)
         template, values = self.requests.put_right(seen)
@@ -277,23 +290,23 @@ class Store:
         return self.update(template, key, values)
 
     def transact(self, items: list[dict[str, Any]], options: Mapping[str, str]) -> Request:
-        """Send several writes that are applied all or none."""
+        """Return the request that makes several writes, all or none of them."""
         for item in items:
             for kwargs in item.values():
-                # what single writes may ask for
+                # Templates ask for it as single writes. An item of a transaction has no such parameter.
                 kwargs.pop("ReturnValues", None)
         return Request(self, "TransactWriteItems", {"TransactItems": items, **options})
 
     def execute(self, statements: list[dict[str, Any]]) -> Request:
-        """Send up to 25 statements, each with an outcome of its own."""
+        """Return the request that executes up to 25 statements, each with an outcome of its own."""
         return Request(self, "BatchExecuteStatement", {"Statements": statements})
 
     def scan(self, start: RawItem | None = None, limit: int | None = None) -> Request:
-        """Read the rows that carry a claim, dead or alive, from one page of the table.
+        """Return the request that reads the rows with a claim, running or expired, from one page of the table.
 
         Args:
-            start: The end of the page before; None for the first.
-            limit: Rows to read, whatever they carry.
+            start: The ``LastEvaluatedKey`` of the previous page; None for the first page.
+            limit: Number of rows to read at most, with or without a claim; None for as many as a page has.
         """
         names: dict[str, str] = {}
         kwargs: dict[str, Any] = {
@@ -310,12 +323,12 @@ class Store:
 
 
 class _Numbers:
-    """Numbers that only grow, for all by which one process reaches the same rows."""
+    """A sequence of numbers that only grow, shared by all stores by which a process reaches the same rows."""
 
     def __init__(self) -> None:
         self._last = 0
 
     def next(self, least: int) -> int:
-        """Return the next one."""
+        """Return a number above all that were returned before, and not below ``least``."""
         self._last = max(self._last + 1, least)
         return self._last

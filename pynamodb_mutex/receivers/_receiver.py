@@ -1,4 +1,7 @@
-"""Base classes of the receivers."""
+"""What the receivers share: connecting to the signals, and a record of the locks that are held.
+
+Each receiver is a module of its own next to this one. The signals and what they carry are in `pynamodb_mutex.signals`.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,14 @@ _NAMES = (
 
 
 def missing(module: str, what: str, extra: str) -> ImportError:
-    """Return the error for a library that is not installed."""
+    """Return the error that names a library that is not installed, and the extra that installs it."""
     return ImportError(f"{module} needs {what}: pip install 'pynamodb-mutex[{extra}]'")
 
 
 class Receiver:
-    """Receives the signals until it is uninstalled.
+    """Receives signals until it is uninstalled. As a context manager it is uninstalled at the end of the block.
 
-    As a context manager it is uninstalled at the end of the block. A subclass receives the signals for which it
-    has a method of the same name.
+    A subclass receives the signals for which it has a method of the same name.
     """
 
     def __init__(self, key_label: Callable[[str], str] | None) -> None:
@@ -50,18 +52,19 @@ class Receiver:
         for name in _NAMES:
             method = getattr(self, name, None)
             if method is not None:
+                # Not weakly: many callers do not keep the receiver that `install` returns.
                 getattr(signals, name).connect(method, weak=False)
         return self
 
     def uninstall(self) -> None:
-        """Stop receiving signals. Counts remain. May be called again."""
+        """Stop receiving signals. What was counted remains. Safe to call again."""
         for name in _NAMES:
             method = getattr(self, name, None)
             if method is not None:
                 getattr(signals, name).disconnect(method)
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return the receiver."""
         return self
 
     def __exit__(
@@ -70,11 +73,11 @@ class Receiver:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Uninstall it."""
+        """Uninstall the receiver."""
         self.uninstall()
 
     def _labels(self, sender: type[Model], key: str) -> tuple[str, ...]:
-        """Return the table and the caller's label of the key, never the key itself."""
+        """Return the table and, if there is a ``key_label``, the label that it gives the key; never the key itself."""
         table: Any = sender.Meta
         if self._key_label is None:
             return (table.table_name,)
@@ -82,12 +85,12 @@ class Receiver:
 
 
 class Held(Generic[T]):
-    """Values for locks that are held, by token, each until the lock's end is reported.
+    """A value for each lock that is held, by the lock's token, until the lock's end is reported.
 
     Uses no `threading.Lock`, which a fork could leave locked in the child: each step is one dict operation.
 
     Args:
-        forget: Called in a forked child for each lock that is its parent's.
+        forget: Called in a forked child with the value of each lock of the parent, which the child does not hold.
     """
 
     def __init__(self, forget: Callable[[T], None]) -> None:
@@ -96,17 +99,17 @@ class Held(Generic[T]):
         self._forget = forget
 
     def add(self, token: str, what: T) -> None:
-        """Add a lock that is held from now on."""
+        """Add the value of a lock that is held from now on."""
         self._forget_parents()
         self._held[token] = what
 
     def pop(self, token: str) -> T | None:
-        """Remove a lock whose end was reported; None if it is not there."""
+        """Remove a lock whose end was reported, and return its value; None for one acquired before ``install``."""
         self._forget_parents()
         return self._held.pop(token, None)
 
     def clear(self) -> list[T]:
-        """Remove all, and return their values."""
+        """Remove all locks, and return their values."""
         held, self._held = self._held, {}
         return list(held.values())
 

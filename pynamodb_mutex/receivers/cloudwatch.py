@@ -75,7 +75,7 @@ class CloudWatchReceiver(Receiver):
         self._stream = stream
 
     def acquired(self, sender: type[Model], **event: Unpack[signals.Acquired]) -> None:
-        """Receive a signal."""
+        """Write the line for a lock that was acquired."""
         more: dict[str, Any] = (
             {} if not event["abandoned"] else {"abandoned_by": event["abandoned_by"]}
         )
@@ -88,7 +88,7 @@ class CloudWatchReceiver(Receiver):
         self._write(sender, "acquired", event, metrics, more)
 
     def contended(self, sender: type[Model], **event: Unpack[signals.Contended]) -> None:
-        """Receive a signal."""
+        """Write the line for an acquisition that found the lock held."""
         more = {
             "holder": event["holder"],
             "holder_fencing_token": event["holder_fencing_token"],
@@ -96,28 +96,28 @@ class CloudWatchReceiver(Receiver):
         self._write(sender, "contended", event, {"Contended": 1}, more)
 
     def not_acquired(self, sender: type[Model], **event: Unpack[signals.NotAcquired]) -> None:
-        """Receive a signal."""
+        """Write the line for an acquisition that failed."""
         metrics = {"NotAcquired": 1, "WaitTime": event["waited"]}
         self._write(sender, "not_acquired", event, metrics, _error(event["error"]))
 
     def renewal_failed(self, sender: type[Model], **event: Unpack[signals.RenewalFailed]) -> None:
-        """Receive a signal."""
+        """Write the line for a renewal that failed."""
         more = _error(event["error"])
         self._write(sender, "renewal_failed", event, {"RenewalFailed": 1}, more)
 
     def lost(self, sender: type[Model], **event: Unpack[signals.Lost]) -> None:
-        """Receive a signal."""
+        """Write the line for a lock that was lost."""
         metrics = {"Lost": 1, "HoldTime": event["held_for"]}
         more = {"loss": event["loss"].name, "taker": event["taker"]}
         self._write(sender, "lost", event, metrics, more)
 
     def released(self, sender: type[Model], **event: Unpack[signals.Released]) -> None:
-        """Receive a signal."""
+        """Write the line for a lock that was released."""
         metrics = {"Released": 1, "HoldTime": event["held_for"]}
         self._write(sender, "released", event, metrics, _error(event["error"]))
 
     def handed_over(self, sender: type[Model], **event: Unpack[signals.HandedOver]) -> None:
-        """Receive a signal."""
+        """Write the line for a lock that was handed over."""
         metrics = {"HandedOver": 1, "HoldTime": event["held_for"]}
         self._write(sender, "handed_over", event, metrics, {"to": event["to"]})
 
@@ -149,7 +149,7 @@ class CloudWatchReceiver(Receiver):
         directive = {"Namespace": self._namespace, "Dimensions": dimensions, "Metrics": described}
         metadata = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [directive]}
         stream = self._stream or sys.stdout
-        # one call: other threads write to the stream as well
+        # In one call, because other threads write to the stream as well.
         stream.write(json.dumps({"_aws": metadata, **line}) + "\n")
         stream.flush()
 

@@ -117,7 +117,7 @@ class OpenTelemetryReceiver(Receiver):
         self._now_held = meter.create_up_down_counter(
             f"{_OURS}.held", "{lock}", "Locks held by this process"
         )
-        # in a forked child: only the parent ends the spans of its locks
+        # A forked child only takes the locks of its parent out of the count. Their spans are for the parent to end.
         self._held: Held[_Holding] = Held(self._uncount)
 
     def uninstall(self) -> None:
@@ -129,7 +129,7 @@ class OpenTelemetryReceiver(Receiver):
                 holding.span.end()
 
     def acquired(self, sender: type[Model], **event: Unpack[signals.Acquired]) -> None:
-        """Receive a signal."""
+        """Count a lock that was acquired, end the span of the acquisition, and start that of the hold."""
         attributes = self._attributes(sender, event["key"])
         self._acquired.add(1, attributes)
         self._waits.record(event["waited"], attributes)
@@ -149,11 +149,11 @@ class OpenTelemetryReceiver(Receiver):
         self._held.add(event["token"], _Holding(attributes, holding))
 
     def contended(self, sender: type[Model], **event: Unpack[signals.Contended]) -> None:
-        """Receive a signal."""
+        """Count an acquisition that found the lock held."""
         self._contended.add(1, self._attributes(sender, event["key"]))
 
     def not_acquired(self, sender: type[Model], **event: Unpack[signals.NotAcquired]) -> None:
-        """Receive a signal."""
+        """Count an acquisition that failed, and end its span."""
         error = event["error"]
         outcome = "held" if error is None else "error"
         attributes = self._attributes(sender, event["key"])
@@ -163,18 +163,19 @@ class OpenTelemetryReceiver(Receiver):
         waiting.end()
 
     def renewed(self, sender: type[Model], **event: Unpack[signals.Renewed]) -> None:
-        """Receive a signal."""
+        """Count a lock as held again if this renewal won it back."""
         if event["won_back"]:
+            # The lock was reported as lost, and counted as such: its span has ended, and it is held again without one.
             attributes = self._attributes(sender, event["key"])
             self._now_held.add(1, attributes)
             self._held.add(event["token"], _Holding(attributes, None))
 
     def renewal_failed(self, sender: type[Model], **event: Unpack[signals.RenewalFailed]) -> None:
-        """Receive a signal."""
+        """Count a renewal that failed."""
         self._failures.add(1, self._attributes(sender, event["key"]))
 
     def lost(self, sender: type[Model], **event: Unpack[signals.Lost]) -> None:
-        """Receive a signal."""
+        """Count a lock that was lost, and end its span with an error."""
         loss = {f"{_OURS}.loss": event["loss"].name}
         self._lost.add(1, {**self._attributes(sender, event["key"]), **loss})
         span = self._ended(sender, event)
@@ -184,14 +185,14 @@ class OpenTelemetryReceiver(Receiver):
             span.end()
 
     def released(self, sender: type[Model], **event: Unpack[signals.Released]) -> None:
-        """Receive a signal."""
+        """Record for how long a lock was held that was released, and end its span."""
         span = self._ended(sender, event)
         if span is not None:
             _blame(span, event["error"])
             span.end()
 
     def handed_over(self, sender: type[Model], **event: Unpack[signals.HandedOver]) -> None:
-        """Receive a signal."""
+        """Record for how long a lock was held that was handed over, and end its span."""
         span = self._ended(sender, event)
         if span is not None:
             span.set_attribute(f"{_OURS}.to", event["to"] or "a ticket")
@@ -214,13 +215,13 @@ class OpenTelemetryReceiver(Receiver):
         return self._tracer.start_span(name, attributes=attributes, **options)
 
     def _waited(self, sender: type[Model], event: Any, more: Mapping[str, Any]) -> Span:
-        """Return the span of the waiting that ends now."""
+        """Return the span of an acquisition that ends now. No signal reports its start, so it is made at the end."""
         more = {**more, "attempts": event["attempts"]}
         start = time.time_ns() - int(event["waited"] * 1e9)
         return self._span("acquire", sender, event, more, start_time=start)
 
     def _ended(self, sender: type[Model], event: Any) -> Span | None:
-        """Count what ended; return its span, if it has one."""
+        """Record that a lock is no longer held; return its span, None if it has none."""
         self._holds.record(event["held_for"], self._attributes(sender, event["key"]))
         holding = self._held.pop(event["token"])
         if holding is None:

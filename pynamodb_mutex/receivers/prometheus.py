@@ -101,18 +101,19 @@ class PrometheusReceiver(Receiver):
         return metric
 
     def uninstall(self) -> None:
-        """Stop receiving signals, and remove the metrics from the registry. May be called again."""
+        """Stop receiving signals, and remove the metrics from the registry. Safe to call again."""
         super().uninstall()
         while self._metrics:
             self._registry.unregister(self._metrics.pop())
 
     def _forget(self, labels: tuple[str, ...]) -> None:
-        # with several processes, prometheus_client itself begins at 0 in each
+        # A forked child inherits the parent's gauge. In its mode for several processes, prometheus_client starts the
+        # child's gauge at 0 by itself.
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             self._gauge.labels(*labels).dec()
 
     def acquired(self, sender: type[Model], **event: Unpack[signals.Acquired]) -> None:
-        """Receive a signal."""
+        """Count a lock that was acquired, and how long that took."""
         labels = self._labels(sender, event["key"])
         self._held.add(event["token"], labels)
         self._gauge.labels(*labels).inc()
@@ -122,37 +123,38 @@ class PrometheusReceiver(Receiver):
             self._abandoned.labels(*labels).inc()
 
     def contended(self, sender: type[Model], **event: Unpack[signals.Contended]) -> None:
-        """Receive a signal."""
+        """Count an acquisition that found the lock held."""
         self._contended.labels(*self._labels(sender, event["key"])).inc()
 
     def not_acquired(self, sender: type[Model], **event: Unpack[signals.NotAcquired]) -> None:
-        """Receive a signal."""
+        """Count an acquisition that failed."""
         reason = "held" if event["error"] is None else "error"
         self._not_acquired.labels(*self._labels(sender, event["key"]), reason).inc()
 
     def renewed(self, sender: type[Model], **event: Unpack[signals.Renewed]) -> None:
-        """Receive a signal."""
+        """Count a lock as held again if this renewal won it back."""
         if event["won_back"]:
+            # The lock was reported as lost, and the gauge lowered.
             labels = self._labels(sender, event["key"])
             self._held.add(event["token"], labels)
             self._gauge.labels(*labels).inc()
 
     def renewal_failed(self, sender: type[Model], **event: Unpack[signals.RenewalFailed]) -> None:
-        """Receive a signal."""
+        """Count a renewal that failed."""
         self._failures.labels(*self._labels(sender, event["key"])).inc()
 
     def lost(self, sender: type[Model], **event: Unpack[signals.Lost]) -> None:
-        """Receive a signal."""
+        """Count a lock that was lost, and for how long it was held."""
         labels = self._labels(sender, event["key"])
         self._lost.labels(*labels, event["loss"].name).inc()
         self._ended(labels, event["token"], event["held_for"])
 
     def released(self, sender: type[Model], **event: Unpack[signals.Released]) -> None:
-        """Receive a signal."""
+        """Count for how long a lock was held that was released."""
         self._ended(self._labels(sender, event["key"]), event["token"], event["held_for"])
 
     def handed_over(self, sender: type[Model], **event: Unpack[signals.HandedOver]) -> None:
-        """Receive a signal."""
+        """Count for how long a lock was held that was handed over."""
         self._ended(self._labels(sender, event["key"]), event["token"], event["held_for"])
 
     def _ended(self, labels: tuple[str, ...], token: str, held_for: float) -> None:

@@ -4,9 +4,8 @@ Started by :func:`pynamodb_mutex.testing.engines.embedded_dynamodb` as
 ``python -m pynamodb_mutex.testing.embedded_server [PORT]``. Prints its URL on stdout once it
 listens, and ends by itself when its parent does or closes its standard input.
 
-moto checks a condition and writes the item without a lock around the two, so concurrent
-requests can both win a conditional write. Here one thread serves all requests, which makes
-each of them atomic.
+moto checks a condition and then writes the item without a lock around both, so two concurrent conditional
+writes can both be applied. Here one thread serves all requests, which makes each of them atomic.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ _DYNAMODB = "com.amazonaws.dynamodb.v20120810"
 _TARGET = "HTTP_X_AMZ_TARGET"
 _TOKEN_SECONDS = 600.0  # how long DynamoDB remembers a ClientRequestToken
 _MAX_CONNECTIONS = 1000  # at waitress' own limit, 100, the next client gets no answer
-_IDLE_SECONDS = 24 * 3600  # no test is to meet a connection that closed while idle
+_IDLE_SECONDS = 24 * 3600  # no client of a test is to find its connection closed while idle
 
 
 class DynamoDBRules:
-    """WSGI middleware: what DynamoDB does and moto 5.2 does not.
+    """WSGI middleware that adds to moto 5.2 what DynamoDB does and moto does not.
 
-    A ``ClientRequestToken`` makes TransactWriteItems idempotent, UpdateTimeToLive refuses what
-    changes nothing, and the UPDATE statements of a BatchExecuteStatement obey their conditions.
-    Meant for a server with a single thread: it has no lock.
+    A ``ClientRequestToken`` makes TransactWriteItems idempotent, UpdateTimeToLive refuses a request that
+    changes nothing, and the UPDATE statements of a BatchExecuteStatement obey their conditions. For a server with a
+    single thread only: it has no lock.
 
     Args:
         app: moto's application.
@@ -77,7 +76,7 @@ class DynamoDBRules:
         token = request.get("ClientRequestToken")
         if not isinstance(token, str):
             return self._forward(environ)
-        # As in DynamoDB Local, only these count: what the caller requests in return may differ.
+        # As in DynamoDB Local, only the items are compared: the options of the answer may differ.
         items = request.get("TransactItems")
         key = (_caller(environ), token)
         self._forget_old_answers()
@@ -86,7 +85,8 @@ class DynamoDBRules:
             return answer if before == items else _mismatch(token)
         answer = self._forward(environ)
         if answer.status_code == HTTPStatus.OK:  # a cancelled transaction may be sent again
-            answer.headers.pop("Date", None)  # waitress adds the present one at each repeat
+            # Clients learn server time from the Date. Without one here, waitress adds the current one to each answer.
+            answer.headers.pop("Date", None)
             self._answers[key] = (self._clock(), items, answer)
         return answer
 
@@ -116,7 +116,7 @@ class DynamoDBRules:
         answer = self._forward(environ)
         if answer.status_code == HTTPStatus.OK:
             return answer
-        # moto spells it ResourceNotFound, which no client takes for a missing table.
+        # moto calls the error ResourceNotFound, which clients do not recognise as that of a missing table.
         return _error(f"{_DYNAMODB}#ResourceNotFoundException", "Requested resource not found")
 
     def _batch_execute(self, environ: WSGIEnvironment) -> Response:
@@ -136,18 +136,18 @@ class DynamoDBRules:
 
 
 def _read_json(environ: WSGIEnvironment) -> dict[str, Any]:
-    """Read the request's body and leave it to be read again."""
+    """Return the request's body, and leave it to be read again; an empty dict if it is no JSON object."""
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)
     try:
         content = json.loads(body)
     except ValueError:
-        return {}  # moto answers with the right error
+        return {}  # moto gets the same body, and answers with the right error
     return content if isinstance(content, dict) else {}
 
 
 def _instead(environ: WSGIEnvironment, operation: str, content: dict[str, Any]) -> WSGIEnvironment:
-    """Return another request of the same caller."""
+    """Return a request of the same caller for another operation."""
     body = json.dumps(content).encode()
     return {
         **environ,
@@ -158,7 +158,7 @@ def _instead(environ: WSGIEnvironment, operation: str, content: dict[str, Any]) 
 
 
 def _caller(environ: WSGIEnvironment) -> str:
-    """Return who signed the request, and for which region: a token is theirs alone."""
+    """Return who signed the request, and for which region. A ClientRequestToken counts within these only."""
     signed = re.search(r"Credential=([^/]*)/[^/]*/([^/]*)/", environ.get("HTTP_AUTHORIZATION", ""))
     return "/".join(signed.groups()) if signed else ""
 
@@ -183,7 +183,7 @@ def _answer(content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Resp
 
 
 def _false_between_types(comparison: type[Any]) -> None:
-    """Make a comparison of values of different types false, as DynamoDB does: moto fails."""
+    """Make a comparison of values of different types false, as it is for DynamoDB. moto raises an error."""
     plain = comparison.expr
 
     def expr(self: Any, item: Any) -> bool:
@@ -203,7 +203,7 @@ def main(port: int = 0) -> None:
         port: The port on 127.0.0.1; 0 for one that is free.
     """
     when_parent_ends(lambda: os._exit(0))
-    # It warns whenever two requests meet, which is what one thread is for.
+    # waitress warns whenever a request has to wait for another one. With one thread that is intended.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     for sign in ("<", "<=", ">", ">="):
         _false_between_types(comparisons.COMPARATOR_CLASS[sign])

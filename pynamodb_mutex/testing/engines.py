@@ -1,8 +1,9 @@
 """DynamoDB on this machine, for tests and examples.
 
-Two engines, each in a process of its own that never outlives the one that started it:
+Starts one of two engines, each in a process of its own that never outlives the one that started it:
 :func:`embedded_dynamodb`, moto's DynamoDB, needs only Python packages and starts in a second;
-:func:`dynamodb_local` is Amazon's own DynamoDB Local and needs Java.
+:func:`dynamodb_local`, Amazon's own DynamoDB Local, needs Java. :func:`use` directs the process to one.
+What the embedded engine adds to moto is in `embedded_server`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pynamodb_mutex.testing import supervisor
 from pynamodb_mutex.testing.supervisor import answers
 
 LOCAL_VARIABLE = "PYNAMODB_MUTEX_DYNAMODB_LOCAL"
-"""Names a running DynamoDB Local by its URL, or a directory that holds its jars."""
+"""Environment variable with the URL of a running DynamoDB Local, or the path of a directory with its jars."""
 
 _LOCAL_MAIN = "software.amazon.dynamodb.services.local.main.ServerRunner"
 _FETCH_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -47,7 +48,7 @@ _URL = ("http://", "https://")
 
 
 class Artifact(NamedTuple):
-    """What Maven fetches; the title is for people, and names the folder that keeps it."""
+    """A Maven artifact. The title is for messages, and for the name of the folder where its jars are kept."""
 
     title: str
     group: str
@@ -59,7 +60,7 @@ _LOCAL = Artifact("DynamoDB Local", "software.amazon.dynamodb", "DynamoDBLocal",
 
 
 class EngineError(RuntimeError):
-    """An engine cannot be started; the message says what to do, or shows its output."""
+    """An engine cannot be started. The message says what to do, or shows the engine's output."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ class Engine:
     """A DynamoDB that listens on this machine.
 
     Attributes:
-        name: "embedded", "local", or "external" for one that was running before.
-        endpoint_url: Where it answers.
-        pid: Its process id; None if it was not started here.
+        name: "embedded", "local", or "external" for one that was already running.
+        endpoint_url: The URL at which it answers.
+        pid: Its process id; None if it was already running.
     """
 
     name: str
@@ -139,8 +140,8 @@ def why_no_dynamodb_local() -> str | None:
     """Return what is missing for :func:`dynamodb_local`.
 
     Returns:
-        None if it can be used, though Maven may still fail to fetch it; else one sentence,
-        fit for skipping a test.
+        None if it can be used, though Maven may still fail to fetch it; otherwise a sentence that can serve as the
+        reason for skipping a test.
     """
     setting = os.environ.get(LOCAL_VARIABLE, "")
     if setting.startswith(_URL):
@@ -165,11 +166,11 @@ def environment(engine: Engine) -> dict[str, str]:
         engine: The engine to reach.
 
     Returns:
-        All of ``os.environ`` but its AWS settings, with the engine's instead. Fit for the
+        All of ``os.environ`` except its AWS settings, which are replaced by the engine's. Can be the
         ``env`` of a subprocess.
     """
-    # botocore takes settings from many AWS_ variables and from two files; whatever is left
-    # (a profile, a session token, a switch that ignores endpoints) could lead past the engine.
+    # botocore reads settings from many AWS_ variables and from two files. Any that is left, such as a profile, a
+    # session token or a switch that ignores endpoints, could lead requests past the engine.
     env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     env.update(
         AWS_ENDPOINT_URL=engine.endpoint_url,
@@ -182,8 +183,7 @@ def environment(engine: Engine) -> dict[str, str]:
         AWS_CONFIG_FILE=os.devnull,
         AWS_SHARED_CREDENTIALS_FILE=os.devnull,
     )
-    # botocore would send even local requests through a proxy. Where both spellings are set,
-    # the small one counts.
+    # botocore would send even local requests through a proxy. If both spellings are set, the one in lower case counts.
     direct = urlsplit(engine.endpoint_url).hostname or ""
     for name in ("NO_PROXY", "no_proxy"):
         listed = os.environ.get(name, direct).split(",")
@@ -205,7 +205,7 @@ def use(engine: Engine) -> Iterator[Engine]:
         The same engine.
     """
     inside, before = environment(engine), dict(os.environ)
-    # What else is set inside the block stays after it.
+    # Only these are restored: other variables that are set inside the block keep their values after it.
     changed = {name for name, _ in inside.items() ^ before.items()}
     _set_environment(changed, inside)
     forget_everything()
@@ -228,14 +228,22 @@ def _set_environment(names: set[str], values: dict[str, str]) -> None:
 def run_server(
     command: Sequence[str], env: dict[str, str] | None = None, folder: str | None = None
 ) -> Iterator[tuple[Popen[bytes], str]]:
-    """Run a server in a child process, which prints a line once it is ready.
+    """Run a server in a child process, and stop it at the end of the block.
+
+    Args:
+        command: Program and arguments. The server prints a line once it is ready.
+        env: Environment of the server; by default that of this process.
+        folder: Working directory of the server; by default that of this process.
 
     Yields:
-        The process, and that line.
+        The process, and the line that it printed.
+
+    Raises:
+        EngineError: If the server does not start.
     """
     starter = os.getpid()
     with tempfile.TemporaryFile() as log:
-        # A session of its own: Ctrl-C is for us, who still need the engine to clean up.
+        # In a session of its own, so that Ctrl-C does not end it: this process still needs the engine to clean up.
         process = Popen(
             command,
             stdin=PIPE,
@@ -248,12 +256,17 @@ def run_server(
         try:
             yield process, _first_line(process, log)
         finally:
-            # In a forked child that unwinds our stack, the engine is still its parent's.
+            # A forked child that unwinds this stack must not stop the engine, which its parent still uses.
             if os.getpid() == starter:
                 _stop(process)
 
 
 def _first_line(process: Popen[bytes], log: IO[bytes]) -> str:
+    """Return the line that a server prints once it is ready.
+
+    Raises:
+        EngineError: If it ends before that, or is not ready within `_START_SECONDS`. The message has its output.
+    """
     output = cast("IO[bytes]", process.stdout)
     alarm = threading.Timer(_START_SECONDS, process.terminate)
     alarm.start()
@@ -279,6 +292,7 @@ def _stop(process: Popen[bytes]) -> None:
 
 
 def _enter_local(stack: ExitStack, jars: Path, port: int, tries: int = 3) -> Engine:
+    """Start DynamoDB Local on a port; if any will do and another process takes it first, try the next one."""
     try:
         with _reserved(port) as reserved:
             return stack.enter_context(_local(jars, reserved))
@@ -290,7 +304,7 @@ def _enter_local(stack: ExitStack, jars: Path, port: int, tries: int = 3) -> Eng
 
 @contextmanager
 def _reserved(port: int) -> Iterator[int]:
-    """Keep a port from being given to others before Java listens on it."""
+    """Yield a port that is given to no other process before Java listens on it."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -298,6 +312,8 @@ def _reserved(port: int) -> Iterator[int]:
         except OSError as error:
             raise EngineError(f"port {port} cannot be used: {error}") from error
         reserved: int = holder.getsockname()[1]
+        # On Linux the port stays bound here: Java may bind it as well, because both sides set SO_REUSEADDR and only
+        # Java listens, and whoever asks the system for a free port gets another one.
         if sys.platform != "linux":  # pragma: no cover; a bound port might keep Java off there
             holder.close()
         yield reserved
@@ -306,14 +322,14 @@ def _reserved(port: int) -> Iterator[int]:
 @contextmanager
 def _local(jars: Path, port: int) -> Iterator[Engine]:
     folders = [str(jars), str(jars / "DynamoDBLocal_lib")]  # the latter in Amazon's archive
-    # compiled soon rather than well: tests do not last long enough for more, which takes twice the time
+    # Only the quick compiler: tests end before the better one pays off, and take twice as long with it.
     java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     java += [f"-Djava.library.path={os.pathsep.join(folders)}"]
     java += ["-cp", os.pathsep.join(f"{folder}{os.sep}*" for folder in folders), _LOCAL_MAIN]
     java += ["-inMemory", "-sharedDb", "-disableTelemetry", "-port", str(port)]
     url = f"http://127.0.0.1:{port}"
-    # Isolated, since the supervisor needs the standard library alone, and by path, since the
-    # package's directory must not be searched for modules of the standard library's names.
+    # Isolated (-I), because the supervisor needs only the standard library; and by its path, because this package's
+    # directory must not be searched: a module there may have the name of one of the standard library.
     with run_server([sys.executable, "-I", supervisor.__file__, url, *java]) as (_, pid):
         yield Engine("local", url, int(pid))
 
@@ -330,19 +346,23 @@ def _java_version() -> int:
 
 
 def jar_cache(artifact: Artifact = _LOCAL) -> Path:
-    """Return the folder where an artifact's jars are, or are to be."""
+    """Return the folder in which an artifact's jars are kept, whether or not they have been fetched."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = f"{artifact.title} {artifact.version}".lower().replace(" ", "-")
     return Path(base, "pynamodb-mutex", folder)
 
 
 def fetched_jars(artifact: Artifact = _LOCAL) -> Path:
-    """Return the folder with an artifact's jars, which Maven fetches if need be."""
+    """Return the folder with an artifact's jars, after Maven has fetched them if they are not there.
+
+    Raises:
+        EngineError: If Maven cannot fetch them.
+    """
     cache = jar_cache(artifact)
     if cache.is_dir():
         return cache
     cache.parent.mkdir(parents=True, exist_ok=True)
-    # Next to the cache and then renamed: no process ever sees half of it.
+    # They are fetched next to the cache, and then moved: no process ever sees only a part of them.
     with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache.parent) as scratch:
         pom, jars = Path(scratch, "pom.xml"), Path(scratch, "jars")
         pom.write_text(_POM.format(artifact))

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 
 class FakeClock(clock.LocalClock):
-    """A local clock that moves only by `advance`; a context manager.
+    """A context manager: inside its block the local clock of all locks in the process moves only by `advance`.
 
-    All locks of the process use it inside the block. Waiting threads wake when it has been moved far
-    enough. The engine's own time continues: `advance` simulates a process that was suspended or slow, and
-    not advancing simulates one whose clock stood still.
+    Waiting threads wake when it has been moved far enough. The engine's own time continues: `advance` simulates a
+    process that was suspended or slow, and not advancing simulates one whose clock stood still.
     """
 
     def __init__(self) -> None:
@@ -32,6 +31,7 @@ class FakeClock(clock.LocalClock):
         return self
 
     def __exit__(self, *_: object) -> None:
+        # In this order: threads that are still waiting are woken, and must then read the real clock.
         clock.replace_local_clock(self._before)
         self.advance(math.inf)
 
@@ -49,11 +49,14 @@ class FakeClock(clock.LocalClock):
                 lock.release()
 
     def acquire(self, lock: threading.Lock, until: float) -> None:
-        """Acquire a lock, or wait for it until the clock is moved far enough."""
+        """Acquire a lock, or wait for it until a time of this clock.
+
+        `advance` ends a wait by releasing the lock, as whoever wakes the thread sooner does.
+        """
         entry = (until, lock)
         with self._moved:
-            # Until a time, not for a number of seconds: a thread that reads how many are left, and for which
-            # the clock is moved before it waits here, would sleep for as much longer.
+            # `until` is a time, and not a number of seconds: a thread computes how many are left, the clock is moved,
+            # and only then does the thread begin to wait. By a number of seconds it would wait too long.
             is_over = self._now >= until
             if not is_over:
                 self._waiting.append(entry)

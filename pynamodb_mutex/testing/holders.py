@@ -72,7 +72,7 @@ def held_elsewhere(
     lease: float = 30.0,
     model: type[Model] = LockItem,
 ) -> AbstractContextManager[Model]:
-    """Let another process seem to hold a key, or a row, for the length of a block. Breaks any claim first.
+    """Hold a key, or a row, for the length of a block as if another process did. Breaks any other claim first.
 
     Args:
         key: The lock's key; of a row, its hash key, or a tuple of hash and range key.
@@ -89,7 +89,8 @@ def held_elsewhere(
 @contextmanager
 def _held(lock: Any, model: type[M]) -> Iterator[M]:
     lock.force_release()
-    # a connection and a local queue of its own, as another process has them
+    # With connections, local queues and holders of its own, as another process has them: to the rest of this process
+    # the lock is held elsewhere, and is not handed over locally.
     elsewhere = Process()
     store = elsewhere.store(lock._options.model)
     acquisition = Acquisition(Contender(elsewhere, store, lock._options, caller()), 0.0)
@@ -99,7 +100,7 @@ def _held(lock: Any, model: type[M]) -> Iterator[M]:
         msg = f"{shown(lock.key)} was taken before it could be held elsewhere"
         raise MutexTimeoutError(msg, key=lock.key)
     try:
-        # the claim of a row may be in a lock table: then the row itself must be read
+        # The claim of a row may be in a lock table. Then its answer does not show the row, which must be read.
         stands_in_row = lock._options.model is model
         item = claim.item if stands_in_row else run(current_process(), lock._reading())
         yield model.from_raw_data(item)
@@ -109,7 +110,7 @@ def _held(lock: Any, model: type[M]) -> Iterator[M]:
 
 
 def _lock_of(key: Any, model: type[Model], **options: Any) -> Mutex:
-    """Return the lock of a key, or of a row's key."""
+    """Return a mutex for a key of a lock table, or a row lock for the key of a row."""
     if issubclass(model, LockItem):
         return Mutex.for_key(key, model=model, **options)
     if not hasattr(model, "locked"):

@@ -1,7 +1,7 @@
-"""PartiQL's UPDATE in a BatchExecuteStatement: each statement is an UpdateItem of moto's.
+"""PartiQL for the embedded DynamoDB: runs each UPDATE of a BatchExecuteStatement as an UpdateItem of moto's.
 
-Statements are read and answers put together here. Whether a condition holds, and what is
-written then, is left to moto.
+Statements are parsed here, and answers put together. Whether a condition holds, and what is written then, is left to
+moto. Updates are understood that set attributes to values, on comparisons joined by AND; others are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Send = Callable[[str, dict[str, Any]], Response]  # to moto: an operation and it
 
 _MOST_STATEMENTS = 25
 _FLAGS = re.ASCII | re.IGNORECASE | re.VERBOSE
-# More words than DynamoDB requires in quotes, so that nothing passes here alone.
+# moto lists more words than DynamoDB requires in quotes: no statement passes here that DynamoDB would refuse for them.
 _RESERVED = "|".join(ReservedKeywords.get_reserved_keywords())
 _NAME = rf'(?: "(?:[^"]|"")+" | (?!(?:{_RESERVED})(?![\w$])) [a-z_$][\w$]*(?![\w$]) )'
 _SET = rf"({_NAME}) \s* = \s* \?"
@@ -37,11 +37,11 @@ _BEGINS_SELECT = re.compile(r"\s* SELECT\b", _FLAGS)
 
 
 class RefusedError(Exception):
-    """DynamoDB refuses the request as a whole; the message is its own."""
+    """Raised for a request that DynamoDB refuses as a whole. The message is DynamoDB's."""
 
 
 class _Update(NamedTuple):
-    """An UPDATE as moto knows it."""
+    """An UPDATE statement, translated for moto."""
 
     request: dict[str, Any]  # for UpdateItem
     reported: list[str] | None  # the attributes that RETURNING names; None for all
@@ -52,10 +52,10 @@ class _Update(NamedTuple):
 
 
 def run_batch(statements: list[dict[str, Any]], send: Send) -> list[dict[str, Any]] | None:
-    """Answer each statement of a request; None without an UPDATE, which is left to moto.
+    """Run the statements of a batch, and return an answer to each; None if it has no UPDATE and is left to moto.
 
     Raises:
-        RefusedError: They do not go together. Nothing is written.
+        RefusedError: If the statements cannot be in one batch. Nothing is written.
     """
     texts = [statement.get("Statement") or "" for statement in statements]
     if not texts or "" in texts:
@@ -69,7 +69,7 @@ def run_batch(statements: list[dict[str, Any]], send: Send) -> list[dict[str, An
     describe = functools.cache(lambda table: send("DescribeTable", {"TableName": table}))
     updates = [_translate(statement, describe) for statement in statements]
     rows = [update.row for update in updates if isinstance(update, _Update)]
-    if len(set(rows)) < len(rows):  # DynamoDB Local says so only when it has written them
+    if len(set(rows)) < len(rows):  # DynamoDB Local says so only after it has written them
         raise RefusedError("Provided list of item keys contains duplicates")
     return [_run(update, send) if isinstance(update, _Update) else update for update in updates]
 
@@ -77,7 +77,7 @@ def run_batch(statements: list[dict[str, Any]], send: Send) -> list[dict[str, An
 def _translate(
     statement: dict[str, Any], describe: Callable[[str], Response]
 ) -> _Update | dict[str, Any]:
-    """Return the update, or the answer to a statement that cannot be run."""
+    """Return the update that a statement describes; for one that cannot be run, the answer to it."""
     found = _UPDATE.fullmatch(statement["Statement"])
     if found is None:
         return _error(f"The embedded engine cannot read this, or not here: {statement}")
@@ -85,7 +85,7 @@ def _translate(
     sets = [_name(name) for name in re.findall(_SET, found["sets"], _FLAGS)]
     tests = [(_name(name), sign) for name, sign in re.findall(_TEST, found["tests"], _FLAGS)]
     parameters = statement.get("Parameters", [])
-    if len(parameters) < len(sets) + len(tests):  # DynamoDB Local takes more
+    if len(parameters) < len(sets) + len(tests):  # DynamoDB Local accepts more
         return _error("Number of parameters in request and statement don't match.")
     answer = describe(table)
     if answer.status_code != HTTPStatus.OK:
@@ -111,7 +111,7 @@ def _translate(
         "ConditionExpression": " AND ".join(conditions),
         "ExpressionAttributeNames": names,
         "ExpressionAttributeValues": values,
-        # never UPDATED_NEW: moto leaves out what had that value before
+        # Never UPDATED_NEW, from which moto leaves out attributes that had the same value before.
         "ReturnValues": f"ALL_{found['when'].upper()}" if found["when"] else "NONE",
         "ReturnValuesOnConditionCheckFailure": statement.get("ReturnValuesOnConditionCheckFailure"),
     }

@@ -1,6 +1,6 @@
 """Ends a server when the process that started it ends, however that happens.
 
-A server of ours calls `when_parent_ends` itself. Another one runs under this module as a program,
+The embedded server calls `when_parent_ends` itself. DynamoDB Local runs under this module as a program,
 ``python -I supervisor.py URL COMMAND...``, which needs nothing but the standard library.
 """
 
@@ -20,17 +20,17 @@ from urllib.parse import urlsplit
 def when_parent_ends(action: Callable[[], object]) -> None:
     """Call an action, on a thread, once the parent process has ended or closed our stdin.
 
-    Either sign alone would not do: stdin stays open as long as a forked sibling holds its
-    other end, and Windows does not give orphans a new parent.
+    Neither sign alone would do: stdin stays open as long as a forked child of the parent holds its other end, and on
+    Windows orphans do not get a new parent.
 
     Args:
-        action: Called once or twice.
+        action: The action. It is called once for each of the two signs that is seen, so perhaps twice.
     """
     parent = os.getppid()
 
     def watch_stdin() -> None:
         with suppress(OSError):
-            os.read(0, 1)  # nobody writes to it, so this returns at its end
+            os.read(0, 1)  # returns when stdin is closed, because nobody writes to it
         action()
 
     def watch_parent() -> None:
@@ -43,7 +43,7 @@ def when_parent_ends(action: Callable[[], object]) -> None:
 
 
 def answers(url: str) -> bool:
-    """Say whether a server answers at a URL."""
+    """Return whether a server answers at a URL, whatever the answer is."""
     import http.client  # noqa: PLC0415 - slow to import, and most processes never need it
 
     parts = urlsplit(url)
@@ -52,7 +52,7 @@ def answers(url: str) -> bool:
     connection = connect(parts.hostname or "", parts.port, timeout=5)
     try:
         connection.request("GET", "/")
-        connection.getresponse()  # DynamoDB refuses a bare GET: that too is an answer
+        connection.getresponse()  # DynamoDB refuses a bare GET, which is an answer, too
     except (OSError, http.client.HTTPException):
         return False
     finally:
@@ -61,10 +61,15 @@ def answers(url: str) -> bool:
 
 
 def supervise(url: str, *command: str) -> None:
-    """Run a server that would not notice our parent's end, and end it then.
+    """Run a server that does not notice by itself when our parent ends, and kill it then.
 
     Prints the server's process id once it answers.
+
+    Args:
+        url: URL at which the server will answer.
+        *command: Program and arguments of the server.
     """
+    # By an exception, so that the server is killed in `finally`: as a child it would outlive us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     over = threading.Event()
     when_parent_ends(over.set)
@@ -77,7 +82,7 @@ def supervise(url: str, *command: str) -> None:
         while server.poll() is None and not over.wait(0.5):
             pass
     finally:
-        server.kill()  # all it has is in memory
+        server.kill()  # nothing is lost: all its data is in memory
         server.wait()
 
 

@@ -1,8 +1,8 @@
 """Claims: what a row says about its lock, when another's claim may be taken over, and how long we may believe in ours.
 
 There are three views of a claim: `Claim` is the row as an answer showed it, `ObservedClaim` is the claim of another
-holder over several answers, `OwnClaim` is ours. All is decided from local times, bounds of server time and rows that are
-handed in. What an answer says about one of our requests is in `outcome`; the state of a held lock (held, lost,
+holder over several answers, `OwnClaim` is ours. All is decided from local times, bounds of server time and rows that
+are handed in. What an answer says about one of our requests is in `outcome`; the state of a held lock (held, lost,
 released) is in `pynamodb_mutex._operations.held`.
 """
 

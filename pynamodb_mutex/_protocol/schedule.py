@@ -153,7 +153,7 @@ NEVER = RenewalPlan(-math.inf, -math.inf, math.inf)
 
 
 def plan_renewal(sent: float, end: float) -> RenewalPlan:
-    """Plan the renewal of a lease acquired or renewed at ``sent``: after a third of what it came out as, perhaps short."""
+    """Plan the renewal of a lease acquired or renewed at ``sent``, after a third of it, however short it came out."""
     return RenewalPlan(sent, end, _third_of_the_way(sent, end))
 
 
@@ -163,7 +163,7 @@ def plan_after_sending(now: float, end: float, lease: float) -> RenewalPlan:
 
 
 def plan_after_failure(now: float, end: float, lease: float, uniform: Uniform) -> RenewalPlan:
-    """Plan the renewal after one that failed: after a random pause of up to a tenth of the lease, or 1 s if that is less."""
+    """Plan the renewal after one that failed: after a random pause, at most a tenth of the lease, and at most 1 s."""
     pause = min(1.0, lease / 10)
     return RenewalPlan(now, end, now + uniform(pause / 2, pause))
 

@@ -170,11 +170,11 @@ def deliver(process: State, events: Sequence[Event]) -> None:
 def _report(process: State, claim: HeldClaim, *, is_loss: bool) -> None:
     """Deliver the events of an acquisition on this thread, unless another thread is delivering them.
 
-    The signals of one acquisition are sent one after the other, in the order in which things happened: events are queued
-    where the state changes, inside the monitor, and delivered by whichever thread gets here first. That one goes on
-    until the queue is empty. If each thread delivered its own events, the one that noted a loss could be delayed, and
-    the win-back after it be reported first. A receiver that is slow, or that calls the lock, delays the later events
-    of the same acquisition and nothing else.
+    The signals of one acquisition are sent one after the other, in the order in which things happened. Events are
+    queued where the state changes, inside the monitor, and delivered by whichever thread gets here first. That one goes
+    on until the queue is empty. If each thread delivered its own events, the one that noted a loss could be delayed,
+    and the win-back after it be reported first. A receiver that is slow, or that calls the lock, delays the later
+    events of the same acquisition and nothing else.
 
     Args:
         process: State of the process.
@@ -230,8 +230,8 @@ def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) 
             else:
                 _send(process, event, BaseException if aside else Exception)
         except BaseException:
-            # A receiver was interrupted, as by Ctrl-C. The later events are delivered all the same: `delivering` is still
-            # set, so that no other thread would ever deliver them.
+            # A receiver was interrupted, as by Ctrl-C. The later events are delivered all the same: `delivering` is
+            # still set, so that no other thread would ever deliver them.
             _deliver_in_order(process, claim)
             raise
 

@@ -32,6 +32,7 @@ def is_mine(own: OwnClaim, claim: Claim) -> bool:
 
 def loss_of(own: OwnClaim, claim: Claim) -> Loss:
     """Return how our claim was lost, from a row that no longer carries it."""
+    # no row, or one that is no lock's any more
     if claim.token is None or claim.fault is not None:
         return Loss.DELETED
     # our token and version without a claim: somebody removed the claim by hand

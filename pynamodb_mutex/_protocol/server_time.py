@@ -144,7 +144,7 @@ class ServerTime:
 
         Returns:
             Whether the upper bound rose, so that leases end earlier than was known: the local clock stood still, or the
-            answer before was given late within the second of its ``Date`` and this one early within its own.
+            earlier answer was given late within the second of its ``Date`` and this one early within its own.
         """
         # The server read its clock between `sent` and `received`. So at `sent` it was not yet at date + GRAIN, which
         # gives the upper bound, and at `received` it was at date or past it, which gives the lower one.

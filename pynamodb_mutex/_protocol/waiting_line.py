@@ -248,7 +248,7 @@ class WaitingLine:
         if place is None or not is_free:
             return None
         # The same by watching alone, for where server time is not known or the row does not date the release. The lock
-        # must be as it was seen: taken and released meanwhile, it has not been free for that long.
+        # must be as it was seen: if it was taken and released meanwhile, it has not been free for that long.
         if now >= self._watched_at(place, free_at):
             return Take(place, ahead=True, unchanged=True)
         # A dead waiter stands first, and takers without ``fair=True`` never leave the lock free for long: without this
@@ -270,8 +270,8 @@ class WaitingLine:
             return math.inf
         # The dates in the row are from when a request was sent. A release that DynamoDB applies 10 s after that says
         # that the lock has been free for 10 s, and so does a late leave; a late acquire may say that its claim expired
-        # long ago. A waiter that saw the row before the change knows better: those ahead have let no time pass before
-        # that poll in which they could have taken the lock.
+        # long ago. A waiter that saw the row before the change knows better: the lock became free after that poll, so
+        # those ahead have had no more time than since then.
         not_before = self._changed_after + patience(ahead)
         # One tick because the condition of the write leaves one (`Store.now_low`), and one because it requires a time
         # after this one, in whole milliseconds: a write that is sent earlier would be refused.

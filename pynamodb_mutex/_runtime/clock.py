@@ -1,6 +1,6 @@
 """The local clock: the one source of local time, which tests and the simulation replace.
 
-Only differences between its readings mean anything. Nothing in the library reads a wall clock: server time is in
+Only differences between its readings mean anything. No decision of the protocol reads a wall clock: server time is in
 `pynamodb_mutex._protocol.server_time`.
 """
 

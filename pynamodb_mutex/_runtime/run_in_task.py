@@ -214,6 +214,7 @@ def _abandon(
             result = run_on_thread(process, operation, interruption=asyncio.CancelledError())
         except asyncio.CancelledError:
             return
+        # it has ended with a result in spite of the cancellation
         if undo is not None:
             run_on_thread(process, undo(result))
 

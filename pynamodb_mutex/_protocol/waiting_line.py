@@ -270,8 +270,8 @@ class WaitingLine:
             return math.inf
         # The dates in the row are from when a request was sent. A release that DynamoDB applies 10 s after that says
         # that the lock has been free for 10 s, and so does a late leave; a late acquire may say that its claim expired
-        # long ago. A waiter that saw the row before the change knows better: the lock became free after that poll, so
-        # those ahead have had no more time than since then.
+        # long ago. A waiter that saw the row before the change knows better: the lock became free, or the first in line
+        # left, after that poll, so those ahead have had no more time than since then.
         not_before = self._changed_after + patience(ahead)
         # One tick because the condition of the write leaves one (`Store.now_low`), and one because it requires a time
         # after this one, in whole milliseconds: a write that is sent earlier would be refused.

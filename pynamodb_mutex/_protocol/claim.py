@@ -1,7 +1,9 @@
-"""Claims: what a row says about its lock, who may take it over, and when our own claim ends.
+"""Claims: what a row says about its lock, when another's claim may be taken over, and how long we may believe in ours.
 
-Everything here is decided from values that are handed in: local times, bounds of server time, and rows
-as an answer showed them.
+There are three views of a claim: `Claim` is the row as an answer showed it, `ObservedClaim` is the claim of another
+holder over several answers, `OwnClaim` is ours. All is decided from local times, bounds of server time and rows that
+are handed in. What an answer says about one of our requests is in `outcome`; the state of a held lock (held, lost,
+released) is in `pynamodb_mutex._operations.held`.
 """
 
 from __future__ import annotations
@@ -14,29 +16,30 @@ from typing import NamedTuple
 from pynamodb_mutex._protocol.server_time import DRIFT, WATCH_GRACE, Bounds
 
 SHORTEST_LEASE = 0.5
-"""Seconds. Below it, server time known by whole seconds and a network's delays eat the lease."""
+"""Shortest lease, in seconds. Server time is known to a second only, and requests take time: they eat a shorter one."""
 
 NO_SERVER_TIME = 253370764800.0
-"""An end for holders that never saw a ``Date``: 9999-01-01. Others then judge by watching alone."""
+"""End, in server time, for a holder that has seen no ``Date`` yet: 9999-01-01. Others then judge by watching alone."""
 
 TOO_SHORT = 0.5
-"""Share of the lease below which what is left of a fresh claim is renewed before it is handed out."""
+"""Share of the lease. If less is left of a claim just acquired or renewed, it is renewed at once, before it is used."""
 
 TICK = 0.001
-"""Seconds by which a later end must at least differ. Stored ends are whole milliseconds."""
+"""Smallest difference between two ends, in seconds. Stored ends are whole milliseconds."""
 
 HIGHEST_VERSION = 2**63 - 1
-"""Whoever compares fencing tokens may keep them in 64 bits."""
+"""Highest fencing token: whoever compares fencing tokens may keep them in signed 64-bit integers."""
 
 MOST_WAITING = 100
-"""Who wait in line in a row. A write is paid for by the size of its row: 100 entries are 3 to 7 units."""
+"""Most entries in a row's line. A write is billed by the size of its row: with 100 entries it takes 3 to 7 units."""
 
 YEAR_10000 = 253402300800.0
-"""The first second that no date can show. An end beyond it was never meant to be in seconds."""
+"""First second, in server time, that no date can represent. A later end was never meant to be in seconds."""
 
 FORCED_MARK = "forced-"
-"""How the token begins that replaces that of a claim that was broken by force."""
+"""Prefix of the token that a forced release writes in place of the holder's."""
 
+# a token made by `new_token`, or the same with FORCED_MARK; the group is the time of its making, in milliseconds
 _MADE = f"(?:{FORCED_MARK})?([0-9a-f]{{12}})7[0-9a-f]{{19,}}$"
 
 
@@ -51,7 +54,7 @@ class Loss(enum.Enum):
 
     @property
     def can_be_won_back(self) -> bool:
-        """Whether a renewal may win the lock back: no row has shown that it is another's."""
+        """Whether a renewal may win the lock back: only the clock has shown the loss, no row."""
         return self in (Loss.EXPIRED, Loss.UNREACHABLE)
 
 
@@ -62,17 +65,16 @@ def new_token(server_now: float | None, random_bits: str) -> str:
     random bits.
 
     Args:
-        server_now: Server time, as far as it is known.
-        random_bits: At least 80 of them, in hexadecimal digits.
+        server_now: Server time, in seconds; None if it is not known.
+        random_bits: At least 80 random bits, as hexadecimal digits.
     """
     return f"{int((server_now or 0.0) * 1000):012x}7{random_bits}"
 
 
 def made_at(token: str | None) -> float | None:
-    """Return the server time at which a token was made.
+    """Return the server time at which a token was made, in seconds.
 
-    None for one that is not `new_token`'s, or was made before server time was known. For people: nothing
-    is decided by it.
+    None if `new_token` did not make it, or server time was not known then. For people: nothing is decided by it.
     """
     made = re.match(_MADE, token or "")
     at = int(made[1], 16) / 1000 if made else 0.0
@@ -80,21 +82,21 @@ def made_at(token: str | None) -> float | None:
 
 
 class Claim(NamedTuple):
-    """What a row says about its lock.
+    """What a row says about its lock. Without arguments: what a row that does not exist says.
 
     Attributes:
-        token: Of the last acquisition; None where there never was one.
-        version: The fencing token.
-        expires_at: End of the claim in server time; None in a tombstone.
-        lease: Seconds the claim lives without being renewed.
-        owner: A label for people.
-        writes: Number of the last guarded write.
-        abandoned_by: Label of the holder that this one took the lock from, or empty.
-        free_since: Server time at which the last claim was ended, or the first in line last gave up, or a second or two
-            after that; None if that never happened.
-        waiting: The entries of those who wait in line, first come first: see `waiting_line`.
-        fault: Why the row cannot be a lock's. It then shows no claim but, if it can be read, the token: to a
-            holder it was overwritten, and nobody else may judge by it.
+        token: Token of the last acquisition; None if there never was one.
+        version: Fencing token.
+        expires_at: End of the claim, in server time; None if there is no claim, as in a tombstone.
+        lease: Seconds for which the claim lives without being renewed.
+        owner: Label of the holder, for people; None if there is none.
+        writes: Number of the last guarded write under this claim.
+        abandoned_by: Label of the dead holder from which this one took the lock over, or empty.
+        free_since: Upper bound of the server time at which the last claim was ended, or the first in line last gave
+            up: usually a second or two late. None if neither ever happened. Says nothing while there is a claim.
+        waiting: Entries of the waiters in line, first come first; see `waiting_line`.
+        fault: Why the row cannot be a lock's; None if it can. Such a row shows no claim, only its token if that can
+            be read. To its holder the row was overwritten; nobody else may judge by it.
     """
 
     token: str | None = None
@@ -111,29 +113,32 @@ class Claim(NamedTuple):
     def check(self) -> None:
         """Raise unless the row may be a lock's.
 
-        Whoever decides by another's claim calls this first: a row that cannot be read would else pass for
-        one that is free, and be written again and again by conditions that never hold.
+        Whoever decides by another's claim calls this first. A row that cannot be read shows no claim: a waiter would
+        take the lock for free, and send an acquiring write again and again whose condition never holds.
+
+        Raises:
+            InvalidRowError: If it cannot be a lock's.
         """
         if self.fault is not None:
             raise self.fault
 
     def is_held(self, received: float, bounds: Bounds | None) -> bool:
-        """Say whether the claim was running when it was received, as far as server time is known."""
+        """Return whether the claim was running when the row was received, as far as server time is known."""
         self.check()
         ends = self.expires_at
         return ends is not None and (bounds is None or received < bounds.passes(ends))
 
 
 class ObservedClaim:
-    """A claim of another holder, under observation.
+    """The claim in a row, as one waiter observes it over several answers.
 
-    A claim is dead when server time is surely past its end, or when it stayed unchanged for its
-    whole lease, and WATCH_GRACE, on the local clock. Each rule is safe alone; the second needs no
+    A claim is dead when server time is surely past its end, or when it has stayed unchanged for its
+    whole lease and WATCH_GRACE on the local clock. Each rule is safe alone; the second needs no
     server time.
 
     Attributes:
-        claim: As it was seen last; None if it never was.
-        changed_hands: Whether another acquisition held it when it was seen the time before.
+        claim: The claim as it was seen last; None if no row was seen yet.
+        changed_hands: Whether the row that was seen last has another token than the one before it.
     """
 
     def __init__(self) -> None:
@@ -142,38 +147,53 @@ class ObservedClaim:
         self._since = 0.0
 
     def see(self, claim: Claim, received: float) -> None:
-        """Note the row as shown by an answer that was received at local time ``received``."""
+        """Note the row as shown by an answer that was received at local time ``received``.
+
+        Raises:
+            InvalidRowError: If it cannot be a lock's.
+        """
         claim.check()
         seen = self.claim
         if seen is None or (claim.token, claim.expires_at) != (seen.token, seen.expires_at):
+            # Both are compared, because a renewal keeps the token and moves the end. By the token alone, a holder that
+            # renews would be taken for dead one lease after it was first seen.
+            # The watch counts from when the answer was received. A read is sent at 0 s and delayed; the holder renews
+            # at 5 s; the read is served at 6 s and shows the renewed claim. Counted from 0 s, the watch would be over
+            # up to 5 s before the holder's lease.
             self._since = received
         self.changed_hands = seen is not None and claim.token != seen.token
         self.claim = claim
 
     def matures(self) -> float:
-        """Return the local time from which the unchanged claim is dead."""
+        """Return the local time from which the unchanged claim is dead by watching alone; infinity for never."""
         if self.claim is None or self.claim.expires_at is None or not self.claim.lease:
+            # without a lease in the row, nobody knows how long to watch
             return math.inf
+        # (1 + DRIFT) because this clock may run fast; the holder stops at (1 - DRIFT), for its clock may run slow
         return self._since + (self.claim.lease + WATCH_GRACE) * (1 + DRIFT)
 
     def free_at(self, bounds: Bounds | None) -> float:
-        """Return the local time from which the claim, if it stays as it is, may be taken over."""
+        """Return the local time from which the lock may be taken, if its row stays as it is.
+
+        Infinity if no row was seen yet, or nothing shows when the claim is dead; minus infinity if there is no claim.
+        """
         if self.claim is None:
             return math.inf
         if self.claim.expires_at is None:
             return -math.inf
         if bounds is None:
             return self.matures()
+        # The condition of the acquiring write leaves the same tick (`Store.now_low`): before that it would be refused.
         return min(self.matures(), bounds.passes(self.claim.expires_at + TICK))
 
 
 class Term:
-    """For how long a holder may believe in its claim. Replaced as a whole, so that it is read without a lock.
+    """How long a holder may believe in its claim. Replaced as a whole, so that it can be read without the monitor.
 
     Attributes:
         ends: Local time at which the lease ends, counted from before the request that began it was sent.
-        limit: Server time at which the belief ends at the latest: that in the row, or that from which a
-            watcher may take the claim over.
+        limit: Server time at which the belief ends at the latest: the end that is in the row or, if that is earlier,
+            the time from which a watcher may take the claim over.
     """
 
     __slots__ = ("ends", "limit")
@@ -184,19 +204,20 @@ class Term:
 
 
 NO_TERM = Term()
+"""The term of a claim that no answer has confirmed: nobody may believe in it."""
 
 
 class OwnClaim:
-    """Our own claim, from the request that made it to its end.
+    """Our own claim, from the first request that asks for it to its end.
 
     Attributes:
-        token: Ours alone.
-        lease: Seconds.
-        version: The fencing token, once it is known.
-        expires_at: The latest end known to be in the row, in server time.
-        proposed: The highest end ever proposed for it.
-        writes: Number of the last guarded write known to be applied.
-        term: For how long its holder may believe in it.
+        token: Token of this acquisition alone.
+        lease: Lease of the lock, in seconds.
+        version: Fencing token; 0 until an answer has shown it.
+        expires_at: Latest end that is known to have been in the row, in server time; 0 until an answer has shown one.
+        proposed: Highest end that was ever proposed for it or seen in the row.
+        writes: Number of the last guarded write that is known to be applied.
+        term: How long its holder may believe in it.
     """
 
     __slots__ = (
@@ -220,56 +241,64 @@ class OwnClaim:
         self.writes = 0
         self.term = NO_TERM
         self._writes_proposed = 0
+        # local time until which a request sent so far may let this holder believe, whatever became of it
         self._reach = -math.inf
 
     def propose(self, now: float, bounds: Bounds | None, lease: float) -> tuple[float, float]:
-        """Return what a request that is about to be sent asks for.
+        """Return the end and the lease that a request which is about to be sent proposes.
 
         Args:
             now: Local time.
-            bounds: Of server time, if there was an answer yet.
-            lease: Seconds, from now on.
+            bounds: Bounds of server time; None if no answer had a ``Date`` yet.
+            lease: Seconds for which to hold the lock from now on.
 
         Returns:
-            The end, later than any proposed before, and the lease to write with it: not shorter than
-            what an earlier request, perhaps still on its way, would let this holder believe, for a
-            watcher waits just as long as the row says.
+            The end, later than any proposed before, and the lease to write with it. The lease may be longer than asked
+            for: never shorter than the time for which an earlier request, perhaps still on its way, would let this
+            holder believe, because a watcher waits just as long as the row says.
         """
         # Renewal 1, for 60 s, is applied and answered: this holder believes for most of a minute. Renewal 2, for
-        # 2 s, is applied and its answer is slow. With a lease of 2 s in the row, a watcher that has no server
-        # time would take the lock over when the row has not changed for that long.
+        # 2 s, is applied and its answer is slow. With a lease of 2 s in the row, a watcher that knows no server
+        # time would take the lock over once it has seen the row unchanged for little more than that.
         lease = max(lease, (self._reach - now) / (1 - DRIFT))
         self._reach = max(self._reach, now + lease * (1 - DRIFT))
         end = NO_SERVER_TIME if bounds is None else bounds.nominal(now) + lease
-        # ceil, not round: an end must not come out a fraction below the sum
+        # Rounded up: the end must not come out a fraction below the sum.
+        # And later than any before, even if the lease is shorter now. A renewal that left the end as it was would
+        # extend the holder's lease on its local clock, but a watcher would see an unchanged claim, count from before
+        # the renewal, and take the lock over while the holder still believes.
         self.proposed = max(math.ceil(end * 1000) / 1000, next_end(self.proposed))
         return self.proposed, lease
 
     def acquired(self, claim: Claim, sent: float, bounds: Bounds | None) -> None:
-        """Note that the row shows our acquisition.
+        """Note that a row shows our acquisition.
 
         Args:
-            claim: The row with our token.
-            sent: Local time before the first request that may have put it there.
-            bounds: Of server time, after the answer.
+            claim: What the row with our token says.
+            sent: Local time before the first request that may have put it there was sent.
+            bounds: Bounds of server time after the answer; None if no answer had a ``Date`` yet.
         """
         self.version = claim.version
         self.writes = self._writes_proposed = claim.writes
         self.renewed(claim.expires_at or 0.0, self.lease, sent, bounds)
 
     def renewed(self, end: float, lease: float, sent: float, bounds: Bounds | None) -> None:
-        """Note that a renewal was applied: only that extends the belief.
+        """Note that a renewal was applied. Nothing else extends the belief: not a renewal sent, nor a later end seen.
 
         Args:
-            end: The end that it wrote.
-            lease: The lease that it wrote.
+            end: End that it wrote, in server time.
+            lease: Lease that it wrote, in seconds.
             sent: Local time before it was sent.
-            bounds: Of server time, after the answer.
+            bounds: Bounds of server time after the answer; None if no answer had a ``Date`` yet.
         """
+        # Answers may overtake each other: renewal 1 is applied, renewal 2 is applied and answered, then the answer to
+        # renewal 1 arrives. It must shorten nothing: hence the maximum, and the comparison of the ends.
         ends, limit = max(self.term.ends, sent + lease * (1 - DRIFT)), self.term.limit
         if end > self.expires_at:
             self.expires_at = end
-            # a watcher may take it over from then on, should the end be further off
+            # A watcher may have seen the row as early as the request was sent, and may take the lock over by its own
+            # clock once it has watched for the lease and WATCH_GRACE. That comes before an end that is further off,
+            # such as NO_SERVER_TIME, or one proposed as later than an end that was far ahead already.
             watched = math.inf if bounds is None else bounds.lowest(sent) + lease + WATCH_GRACE
             limit = min(end, watched)
         self.term = Term(ends, limit)
@@ -277,22 +306,28 @@ class OwnClaim:
     def ends(self, bounds: Bounds | None) -> float:
         """Return the local time at which the holder must stop believing.
 
-        The earlier of lease after send, and the moment at which the upper bound of server time
-        reaches the end that is in the row, or that at which a watcher may take it over.
+        The earlier of two: the lease after the send on the local clock, and the moment at which the upper bound of
+        server time reaches the limit.
         """
+        # The second one ends the belief of a holder whose clock stood still: it acquires with a lease of 10 s, the
+        # machine is suspended for an hour, and by its clock 1 s has passed. The answer to the next request, about
+        # whatever row, raises the upper bound by an hour, and so beyond the limit.
         term = self.term
         return term.ends if bounds is None else min(term.ends, bounds.reaches(term.limit))
 
     def saw(self, end: float | None) -> None:
-        """Note an end that is in the row, so that the next one proposed is later."""
+        """Note an end that a row showed, so that the next one proposed is later. It does not extend the belief."""
         self.proposed = max(self.proposed, end or 0.0)
 
     def next_write(self) -> int:
         """Return a number for a guarded write that was never proposed before."""
+        # Not `writes + 1`: write 1 (known 0, next 1) is delayed, and its caller gets an error. Were write 2 (known 0,
+        # next 1) as well, and write 1 arrived first, write 2 would be refused, see its own number in the row, and
+        # be reported as applied.
         self._writes_proposed += 1
         return self._writes_proposed
 
 
 def next_end(end: float) -> float:
-    """Return the next end that counts as later."""
+    """Return the earliest end that counts as later than another one; both in server time."""
     return round(end + TICK, 3)

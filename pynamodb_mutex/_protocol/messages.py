@@ -1,4 +1,8 @@
-"""Text from rows and callers, as messages and log records show it."""
+"""How messages, log records and the command line show text from rows and callers: harmless, short, on one line.
+
+Keys, owners and answers come from outside. A newline in one could forge a line of a log, an escape code could reach a
+terminal, and a key may have 2048 bytes.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 LONGEST = 80
-"""Characters of what is shown of one key, owner or other text from outside."""
+"""Most characters shown of one key, owner or other text from outside."""
 
 MOST = 3
-"""Of several keys, how many are shown."""
+"""Most values shown of several."""
 
 _CUT = "..."
 _END = (LONGEST - len(_CUT)) // 2
@@ -19,28 +23,28 @@ _BEGIN = LONGEST - len(_CUT) - _END
 
 
 def shown(value: object) -> str:
-    """Return a key, an owner, or anything else that a row or a caller gave, for a message.
+    """Return a key, an owner, or anything else that a row or a caller gave, as a message shows it.
 
-    As `repr` has it, so that a newline forges no line of a log, and no escape code reaches a terminal.
-    Shortened to `LONGEST` characters, without its middle: keys often differ at the end alone.
+    In the form of `repr`, so that a newline forges no line of a log and no escape code reaches a terminal.
+    Shortened to `LONGEST` characters by leaving out the middle, because keys often differ only at the end.
     """
     text = escaped(repr(value))
     return text if len(text) <= LONGEST else f"{text[:_BEGIN]}{_CUT}{text[-_END:]}"
 
 
 def shown_owner(owner: str | None) -> str:
-    """Return the label of a holder, who may have none."""
+    """Return the label of a holder, as a message shows it; None or empty if the holder has no label."""
     return shown(owner) if owner else "an unnamed owner"
 
 
 def shown_all(values: Collection[object]) -> str:
-    """Return several of them: the first few, and how many there are."""
+    """Return several values, as a message shows them: the first few, and how many there are in all."""
     first = ", ".join(shown(value) for value, _ in zip(values, range(MOST), strict=False))
     return first if len(values) <= MOST else f"{first}, ... ({len(values)} in all)"
 
 
 def escaped(text: str) -> str:
-    """Return a text that does nothing to a terminal: control characters, and the like, spelt out."""
+    """Return a text with control characters and the like spelt out, so that it does nothing to a terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -49,8 +53,8 @@ def escaped(text: str) -> str:
 
 
 def one_line(said: object) -> str:
-    """Return what an exception or an answer says, for a line of a log or a terminal.
+    """Return the text of an exception or an answer, for one line of a log or a terminal.
 
-    What botocore and PynamoDB raise quotes whatever is at the other end of a connection.
+    What botocore and PynamoDB raise quotes whatever is at the other end of the connection.
     """
     return escaped(" ".join(str(said).split()))

@@ -1,8 +1,9 @@
-"""Server time without trust in wall clocks: bounds of it, over local time.
+"""Server time without trust in wall clocks: a lower and an upper bound of it at each local time.
 
-The method is the intersection of intervals known from
-Marzullo's algorithm (K. Marzullo, 1984), reduced to one source, DynamoDB's ``Date`` header:
-server time at some instant between sending and receiving was within [Date, Date + 1).
+`ServerTime` learns the bounds of one endpoint's time from its answers; `Bounds` computes with them. The method is the
+intersection of intervals known from Marzullo's algorithm (K. Marzullo, 1984), reduced to one source, DynamoDB's
+``Date`` header: server time at some instant between sending and receiving was within [Date, Date + 1).
+Ends of claims are in server time. What a holder and a waiter conclude from them and the bounds is in `claim`.
 """
 
 from __future__ import annotations
@@ -10,41 +11,42 @@ from __future__ import annotations
 from typing import NamedTuple
 
 GRAIN = 1.0
-"""Seconds: ``Date`` counts whole ones."""
+"""Resolution of ``Date``, in seconds."""
 
 DRIFT = 0.01
-"""How far the rate of a local clock may be off."""
+"""Greatest error of the rate of a local clock, as a share of it."""
 
 HOST_SKEW = 0.1
-"""Seconds by which DynamoDB's own hosts may disagree."""
+"""Greatest difference between the clocks of DynamoDB's own hosts, in seconds."""
 
 HEADROOM = 1.3
-"""Seconds a proposed end lies beyond the lower bound of server time, at least.
+"""Seconds beyond the lower bound of server time from which a new end is counted, at least: see `Bounds.nominal`.
 
 With exactly GRAIN, the next answer may show the upper bound almost a grain higher and cut the
-holder's lease by as much. The 0.3 s above it make leases of a second dependable, and together
-with a taker's GRAIN + HOST_SKEW they stay below the 2.5 s within which a dead holder's lock is free.
+holder's lease by as much. The 0.3 s more make leases of a second dependable. Together with the GRAIN + HOST_SKEW by
+which a taker may know less, HEADROOM stays below the 2.5 s after the lease within which a dead holder's lock is free.
 """
 
 WATCH_GRACE = GRAIN + HEADROOM
-"""Seconds that who watches an unchanged claim waits beyond its lease.
+"""Seconds beyond the lease for which an unchanged claim must be watched before it is dead by watching alone.
 
-So that its end in server time has passed by then too. Otherwise a holder whose clock stood still
-could learn server time from an answer about another row and, with that end still ahead, go on
-believing in a claim that a watcher has taken.
+They are what it takes until the claim's end in server time has passed, too. Otherwise: the holder's clock stands still,
+a watcher takes the claim over, the holder learns server time from an answer about another row and, since that end is
+still ahead, goes on believing.
 """
 
 _NOTABLE = 0.01
+"""Smallest rise of the upper bound, in seconds, for which what was planned is planned anew."""
 
 
 class Bounds(NamedTuple):
-    """Server time between two lines over local time.
+    """A lower and an upper bound of server time, each known at one local time and carried on by the local clock.
 
     Attributes:
-        lower: Server time was at least this ...
-        lower_at: ... at this local time.
-        upper: Server time was below this ...
-        upper_at: ... at this local time.
+        lower: Server time that was reached or passed at ``lower_at``.
+        lower_at: Local time at which an answer was received.
+        upper: Server time that was not reached yet at ``upper_at``.
+        upper_at: Local time at which a request was sent.
     """
 
     lower: float
@@ -65,41 +67,52 @@ class Bounds(NamedTuple):
     def estimate(self, now: float) -> float:
         """Return server time as the latest answer showed it, carried on by the local clock.
 
-        At most a second behind, or the answer's way there and back ahead, and as far off as the local
-        clock has drifted since: not widened for that, or processes that were idle for different times
-        would disagree by more than their clocks do. No end and no takeover is decided by it.
+        It may be a second behind, or ahead by the time that the answer's round trip took, and besides off by what the
+        local clock has drifted since. It is not widened for that drift: processes that were idle for different times
+        would then disagree by more than their clocks do. No end and no takeover is decided by it.
         """
         return self.upper - GRAIN + now - self.upper_at
 
     def nominal(self, now: float) -> float:
-        """Return what a new end is counted from: late enough for its holder, and never too late.
+        """Return the server time from which a new end is counted: late enough for its holder, and never too late.
 
-        Whoever comes after the holder's death waits for that end, so this is no more than HEADROOM beyond
-        server time, or GRAIN and the way of the latest answer there and back, if that was longer. Both
-        bounds are therefore carried on as slowly as server time may run: by the local clock's own rate,
-        a process that was idle for a day, or has renewed for days, would be beyond it by all that its
-        clock has gained. An end that turns out too early costs its holder time, never safety: see `suffices`.
-        However slow the answers were, it is never more than WATCH_GRACE beyond the lower bound.
+        Whoever comes after the holder's death waits for that end. So the result is at most HEADROOM beyond server time
+        or, if the round trip of the latest answer was slow, GRAIN and that round trip. For this, both bounds are
+        carried on as slowly as server time may run. By the local clock's own rate, a process that was idle for a day,
+        or has renewed for days, would be beyond server time by all that its clock has gained.
+        An end that turns out too early costs its holder time, never safety: see `suffices`. However slow the answers
+        were, the result is at most WATCH_GRACE beyond the lower bound: a watcher relies on that.
         """
         lowest, elapsed = self.lowest(now), now - self.upper_at
         upper = self.upper + elapsed - DRIFT * abs(elapsed)
         return min(max(upper, lowest + HEADROOM), lowest + WATCH_GRACE)
 
     def suffices(self, lease: float, now: float) -> bool:
-        """Say whether an end counted from `nominal` leaves its holder about half of a lease, or more.
+        """Return whether an end counted from `nominal` leaves its holder about half of a lease, or more.
 
-        Not after a time without an answer in which local clock and server time may have come apart by
-        more: each of the two by DRIFT.
+        It does not after a time without an answer in which local clock and server time may have drifted apart by more
+        than half of the lease. If not, whoever wants to acquire reads the row first.
+
+        Args:
+            lease: Seconds.
+            now: Local time.
         """
+        # twice, for `nominal` counts 1 - DRIFT for each second, while server time may have run at 1 + DRIFT
         return 2 * DRIFT * (now - self.upper_at) <= lease / 2
 
     def reaches(self, instant: float) -> float:
-        """Return the local time until which server time is surely before ``instant``."""
+        """Return the local time until which server time is surely before ``instant``.
+
+        If the upper bound was past the instant from the start, some local time before that.
+        """
         ahead = instant - self.upper
         return self.upper_at + (ahead / (1 + DRIFT) if ahead > 0 else ahead)
 
     def passes(self, instant: float) -> float:
-        """Return the local time from which server time, on each of its hosts, is past ``instant``."""
+        """Return the local time from which server time is surely past ``instant`` on each of DynamoDB's hosts.
+
+        If the lower bound was past it from the start, some local time before that.
+        """
         ahead = instant + HOST_SKEW - self.lower
         return self.lower_at + (ahead / (1 - DRIFT) if ahead > 0 else ahead)
 
@@ -108,9 +121,9 @@ class ServerTime:
     """What this process knows of one endpoint's time.
 
     Attributes:
-        bounds: Of its time; None as long as no answer had a ``Date``.
-        answered: Whether DynamoDB has answered there at all, if only by an error. Until it has, it may be
-            that there is nothing, for the region or the host is mistyped.
+        bounds: Bounds of its time, replaced as a whole; None as long as no answer had a ``Date``.
+        answered: Whether DynamoDB has ever answered this process there, if only by an error. Until it has, the region
+            or the host may be mistyped.
     """
 
     def __init__(self) -> None:
@@ -120,32 +133,35 @@ class ServerTime:
     def observe(self, date: float, sent: float, received: float) -> bool:
         """Learn from an answer.
 
-        The lower bound is the best of all answers: it stays true whatever the local clock missed.
-        The upper bound is that of the answer whose request was sent last, alone: a clock that stood
-        still makes every older one too low, and an answer already on its way then proves nothing.
+        The lower bound is the best of all answers: it stays true whatever time the local clock missed.
+        The upper bound comes from one answer alone, the one whose request was sent last. A local clock that stood
+        still makes every older upper bound too low, and an answer that was on its way meanwhile proves nothing.
 
         Args:
             date: The answer's ``Date``, in seconds since the epoch.
             sent: Local time before its request was sent.
-            received: Local time after it was received.
+            received: Local time after the answer was received.
 
         Returns:
-            Whether the upper bound rose, so that ends of leases have come nearer: because the local
-            clock stood still, or because the last answer came late within its second.
+            Whether the upper bound rose, so that leases end earlier than was known: the local clock stood still, or the
+            earlier answer was given late within the second of its ``Date`` and this one early within its own.
         """
+        # The server read its clock between `sent` and `received`. So at `sent` it was not yet at date + GRAIN, which
+        # gives the upper bound, and at `received` it was at date or past it, which gives the lower one.
         old = self.bounds
         if old is None:
             self.bounds = Bounds(date, received, date + GRAIN, sent)
             return False
         if old.lowest(sent) >= date + GRAIN or old.lowest(received) < date:
-            # contradicted (drop what was believed), or improved
+            # Contradicted: by the old bound, server time was past this answer's second before its request was sent, so
+            # the old one is wrong (the server's clock was set back). Or improved: the old one is true, this is closer.
             lower, lower_at = date, received
         else:
             lower, lower_at = old.lower, old.lower_at
         # The machine is suspended while an answer is on its way, and its local clock stands still meanwhile. After it
         # has resumed it sends a request whose answer shows the true time; then the old answer is read, with
         # a `Date` from before the suspension. As an upper bound that would let a holder believe again in a
-        # claim that others have taken. So the answer to the latest request alone counts.
+        # claim that others have taken. So only the answer to the request that was sent last counts.
         if sent < old.upper_at:
             self.bounds = Bounds(lower, lower_at, old.upper, old.upper_at)
             return False

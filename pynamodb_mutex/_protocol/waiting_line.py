@@ -1,10 +1,11 @@
-"""The line in a lock's row: the rules by which fair waiters join it, poll, take the lock, and pass dead waiters.
+"""The waiting line in a lock's row (``fair=True``): when a fair waiter polls, takes the lock, and passes dead waiters.
 
 A fair waiter joins the end of a list in the row by one write, and takes the lock when it stands first; the write
 that takes the lock removes it from the list. Nothing here is needed for safety: each such write has the
-conditions of every acquiring write, and more. What a fault can bring about is a wrong order, or a delay.
+conditions of every acquiring write, and more. The worst that a fault can cause is a wrong order, or a delay.
 
-Waiters judge each other by these constants: they belong to the protocol, and are no options.
+Waiters judge each other by these constants: they belong to the protocol, and are no options. The requests are sent by
+`pynamodb_mutex._operations.acquire_fairly`; docs/concepts/order.rst explains the rules to users.
 """
 
 from __future__ import annotations
@@ -21,45 +22,45 @@ if TYPE_CHECKING:
     from pynamodb_mutex._protocol.server_time import Bounds
 
 PATIENCE = 6.0
-"""Seconds for which the lock is free before the one who stands first counts as dead: it polls at least every 2 s,
-one request may hang for 3 s, and a poll may have to be repeated after an answer that was out of date."""
+"""Seconds for which the lock must have been free before the first in line counts as dead: a waiter polls at least every
+2 s, one request may hang for 3 s, and a poll may have to be repeated after an answer that was out of date."""
 
 STEP = 2.0
-"""Seconds more for each further one. Whoever stands behind several dead ones lets those before it go first."""
+"""Seconds more for each further waiter ahead, so that those behind several dead ones still go in their order."""
 
 LONGEST_POLL = 2.0
-"""Seconds between two polls of whoever does not stand first, at most; PATIENCE counts on it."""
+"""Longest wait between two polls of a waiter that does not stand first, in seconds. PATIENCE relies on it."""
 
 HEAD_POLL = 0.2
-"""Seconds between two polls of the one who stands first, at most: nobody else would notice the release."""
+"""Longest wait between two polls of the first in line, in seconds: nobody else may take the lock that is released."""
 
 _SHARE = 0.1
-"""Of the time for which the present holder has been seen, from one poll of the first in line to the next: a
+"""Wait between two polls of the first in line, as a share of the time for which the present holder has been seen: a
 section that has lasted long will most likely last for a while yet."""
 
 _MEMORY = 10.0
-"""Seconds for which a waiter remembers at which places it stood."""
+"""Seconds for which a waiter remembers the places it stood at, to know how fast the line moves."""
 
 _ONE_CYCLE = 0.02
-"""Seconds that a hand-over takes at least."""
+"""Shortest time that the lock takes to get from one waiter to the next, in seconds."""
 
 _ID = 16
-"""Characters of an entry that no other waiter has."""
+"""Characters at the beginning of an entry that no other waiter's entry has."""
 
 _LONGEST_ENTRY = 64
-"""Bytes of an entry."""
+"""Most bytes of an entry."""
 
 
 # -- entries ---------------------------------------------------------------------------------------
 
 
 def new_entry(server_now: float | None, random_bits: str, owner: str) -> str:
-    """Return what stands in the row for one call of ``acquire``: when it began, random bits, a bar, and a label.
+    """Return the entry that stands in the row for one call of ``acquire``: when it began, random bits, a bar, a label.
 
     Args:
-        server_now: Server time, as far as it is known.
-        random_bits: At least 32 of them, in hexadecimal digits.
-        owner: A label for people. What is too long is cut off.
+        server_now: Server time, in seconds; None if it is not known.
+        random_bits: At least 32 random bits, as hexadecimal digits.
+        owner: Label for people. What is too long is cut off, at a character.
     """
     began = f"{int(server_now or 0.0):08x}"[:8]
     mark = began + random_bits[-(_ID - len(began)) :] + "|"
@@ -67,12 +68,12 @@ def new_entry(server_now: float | None, random_bits: str, owner: str) -> str:
 
 
 def label_of(entry: str) -> str:
-    """Return the label of an entry, for people."""
+    """Return the owner label in an entry, for people; the whole entry if it has none."""
     return entry.partition("|")[2] or entry
 
 
 def began_at(entry: str) -> float | None:
-    """Return the server time at which a waiter began to wait; None if the entry does not say. For people."""
+    """Return the server time at which the waiter began to wait; None if its entry does not say. For people."""
     try:
         began = float(int(entry[:8], 16))
     except ValueError:
@@ -84,14 +85,16 @@ def began_at(entry: str) -> float | None:
 
 
 class Take(NamedTuple):
-    """On which condition a fair waiter takes the lock, in addition to those of any acquiring write; and whom that removes.
+    """What the write by which a fair waiter takes the lock requires of the line, and which entries it removes.
+
+    The conditions of any acquiring write come in addition.
 
     Attributes:
-        place: At which it must stand; None if it does not stand in line.
-        size: How many must stand in line, if it does not.
-        ahead: Whether those ahead of it are removed: they count as dead. It is removed in any case.
+        place: Place at which the waiter must stand; None if it does not stand in line.
+        size: Number of waiters that must stand in line if this one does not; all of them are removed, as dead.
+        ahead: Whether the entries ahead of the waiter's are removed, as dead. Its own is removed in any case.
         past: Seconds for which the lock must have been free, by server time; 0 if it need only be free.
-        unchanged: Whether the lock must not have changed hands since it was seen.
+        unchanged: Whether the lock must not have changed hands since the row was seen.
     """
 
     place: int | None = None
@@ -102,12 +105,12 @@ class Take(NamedTuple):
 
 
 def patience(place: int) -> float:
-    """Return the seconds for which the lock is free before whoever stands at a place passes all ahead of it."""
+    """Return the seconds for which the lock must be free before the waiter at a place may pass all ahead of it."""
     return PATIENCE + (place - 1) * STEP
 
 
 def _dated(claim: Claim) -> tuple[object, ...]:
-    """Return the values of a row of which at least one changes when somebody writes since when the lock is free."""
+    """Return values of a row of which one at least changes with each write that changes since when the lock is free."""
     return claim.token, claim.expires_at, claim.free_since
 
 
@@ -121,11 +124,11 @@ class WaitingLine:
         poll: Shortest and longest wait between two polls, in seconds.
 
     Attributes:
-        entry: What stands in the row for it; empty until that is known.
-        place: Where it stands, 0 for first; None if it does not.
-        may_stand: Whether it may stand in the row: the answer to a write has not shown that it does not.
-        doubts: Whether the last read showed less than was known before: the next one must be consistent.
-        polled_at: Local time at which the row was seen last.
+        entry: Entry of this waiter; empty until server time, which is part of it, was asked for.
+        place: Number of waiters ahead of it, 0 for the first; None if it does not stand in line.
+        may_stand: Whether its entry may be in the row: no answer to a write, nor a consistent read, shows it is not.
+        doubts: Whether the last read showed an older row than was known already: the next one must be consistent.
+        polled_at: Local time at which the last answer that showed the row was received.
     """
 
     def __init__(self, poll: tuple[float, float]) -> None:
@@ -136,17 +139,22 @@ class WaitingLine:
         self.polled_at = -math.inf
         self._claim: Claim | None = None
         self._poll = poll
+        # local times at which it was seen to stand in line, and the places, for the last _MEMORY seconds
         self._places: deque[tuple[float, int]] = deque()
+        # local time from which the present holder has been seen
         self._holder_since = math.inf
+        # the entry that stands first, the local time from which it has been seen there, and the token in the row then
         self._first: str | None = None
         self._first_since = math.inf
         self._first_token: str | None = None
+        # local time from which the lock has been seen free with the same token in the row; infinity while it is held
         self._free_from = math.inf
+        # local time of the last poll that could be believed, and of the last one before the dates in the row changed
         self._looked_at = self._changed_after = -math.inf
 
     @property
     def size(self) -> int:
-        """How many stand in line, as far as is known."""
+        """Number of waiters in line, as far as is known."""
         return 0 if self._claim is None else len(self._claim.waiting)
 
     def see(self, claim: Claim, received: float, *, is_current: bool) -> bool:
@@ -154,14 +162,17 @@ class WaitingLine:
 
         Args:
             claim: What the row says.
-            received: Local time at which the answer came.
-            is_current: Whether it is the answer to a write, or to a consistent read. Another read may show
-                the row as it was before: places and fencing tokens only ever move forward.
+            received: Local time at which the answer was received.
+            is_current: Whether it is the answer to a write or to a consistent read. Any other read may show
+                the row as it was some time ago.
         """
         self.polled_at = received
         known = self._claim
         place = claim.waiting.index(self.entry) if self.entry in claim.waiting else None
         if not is_current and known is not None:
+            # Fencing tokens only grow, and places only move forward. A read that shows otherwise is older than what is
+            # known: this waiter joins, the read does not show it yet. Believed, it would join again, or leave without
+            # a request because it seems to stand nowhere.
             is_older = claim.version < known.version
             went_back = self.place is not None and (place is None or place > self.place)
             if is_older or went_back:
@@ -171,8 +182,9 @@ class WaitingLine:
         self.place = place
         self.may_stand = place is not None
         if place is None:
-            # What was seen of a line counts no more, if it joins again: those who join an empty row after its deletion
-            # may stand in another order, and its first have stood there for long only in the old row.
+            # If this waiter joins again, what it saw of the line before counts no more. The row may have been deleted:
+            # those who join the new one may stand in another order, and the first in line has stood there for long only
+            # in the old row.
             self._places.clear()
             self._first = None
         else:
@@ -184,12 +196,13 @@ class WaitingLine:
         return True
 
     def _watch(self, claim: Claim, received: float) -> None:
-        """Note for how long the same waiter has stood first, and the claim has been as it is."""
+        """Note since when the same waiter has stood first, and since when the lock has been held or free as it is."""
         known = self._claim
         if known is not None and _dated(claim) != _dated(known):
+            # at some time after the last poll, whatever time the row gives
             self._changed_after = self._looked_at
-        # Whoever has not seen the row for long does not know who stood first meanwhile: A stands first, leaves, and joins
-        # again behind B, which takes the lock. Then A stands first again, and has not been passed over.
+        # A waiter that has not seen the row for long does not know who stood first meanwhile: A stands first, leaves,
+        # and joins again behind B, which takes the lock. Then A stands first again, and nobody has passed it over.
         has_seen_all = received - self._looked_at < PATIENCE
         self._looked_at = received
         if known is None or claim.token != known.token or claim.expires_at is None:
@@ -198,14 +211,15 @@ class WaitingLine:
         if first is None or first != self._first or not has_seen_all:
             self._first, self._first_since, self._first_token = first, received, claim.token
         elif claim.token is not None and claim.token.startswith(FORCED_MARK):
-            self._first_token = claim.token  # nobody has taken the lock
+            # force put a new token into the row, but nobody has taken the lock
+            self._first_token = claim.token
         if claim.expires_at is not None:
             self._free_from = math.inf
         elif known is None or known.expires_at is not None or known.token != claim.token:
             self._free_from = received
 
     def leave(self) -> None:
-        """Note that it does not stand in line."""
+        """Note that this waiter does not stand in line: it has left, or has taken the lock."""
         self.place, self.may_stand = None, False
         self._places.clear()
 
@@ -214,11 +228,11 @@ class WaitingLine:
     def take(  # noqa: PLR0911 - one for each rule
         self, now: float, bounds: Bounds | None, free_at: float
     ) -> Take | None:
-        """Return how to take the lock now; None if that would be refused, or is another's turn.
+        """Return how to take the lock now; None if the write would be refused, or it is another waiter's turn.
 
         Args:
             now: Local time.
-            bounds: Of server time.
+            bounds: Bounds of server time; None if no answer had a ``Date``.
             free_at: Local time from which any acquiring write may take the lock, as far as is known.
         """
         place, is_free = self.place, now >= free_at
@@ -226,22 +240,26 @@ class WaitingLine:
             return Take() if is_free else None
         if place == 0:
             return Take(0) if is_free else None
+        # All ahead count as dead, by server time. It needs no watching: a newcomer may pass a whole dead line.
         if now >= self.passes_at(bounds):
             if place is None:
                 return Take(size=self.size, past=patience(self.size))
             return Take(place, ahead=True, past=patience(place))
         if place is None or not is_free:
             return None
+        # The same by watching alone, for where server time is not known or the row does not date the release. The lock
+        # must be as it was seen: if it was taken and released meanwhile, it has not been free for that long.
         if now >= self._watched_at(place, free_at):
             return Take(place, ahead=True, unchanged=True)
-        # Without this a dead waiter that stands first, and takers who do not stand in line and never leave the lock
-        # free for long, would stop the line for ever. It passes those ahead of it, who may live, and removes none.
+        # A dead waiter stands first, and takers without ``fair=True`` never leave the lock free for long: without this
+        # rule they would stop the line for ever. The waiter passes those ahead, but removes none: they may live.
         return Take(place) if self._is_passed_over(now, place) else None
 
     def passes_at(self, bounds: Bounds | None) -> float:
         """Return the local time from which all ahead of this waiter count as dead, if the lock stays free until then.
 
-        The claim in the row may be running now. One that nobody renews expires, and the lock is free from then on.
+        Judged by the dates in the row. The claim in it may be running now: if nobody renews it, it expires, and the
+        lock is free from then on. Infinity if server time is not known, the row has no date, or nobody is ahead.
         """
         claim = self._claim
         ahead = self.size if self.place is None else self.place
@@ -250,38 +268,44 @@ class WaitingLine:
         free = claim.free_since if claim.expires_at is None else claim.expires_at
         if free is None:
             return math.inf
-        # A release that DynamoDB applies 10 s after it was sent says that the lock has been free for as long, and so does
-        # a late leave; a late acquire, that its claim expired long ago. Whoever has seen the row as it was before knows
-        # better.
+        # The dates in the row are from when a request was sent. A release that DynamoDB applies 10 s after that says
+        # that the lock has been free for 10 s, and so does a late leave; a late acquire may say that its claim expired
+        # long ago. A waiter that saw the row before the change knows better: the lock became free, or the first in line
+        # left, after that poll, so those ahead have had no more time than since then.
         not_before = self._changed_after + patience(ahead)
-        # a tick for the instant itself, which is not passed yet, and one for what is written as whole milliseconds
+        # One tick because the condition of the write leaves one (`Store.now_low`), and one because it requires a time
+        # after this one, in whole milliseconds: a write that is sent earlier would be refused.
         return max(not_before, bounds.passes(free + patience(ahead) + 2 * TICK))
 
     def _watched_at(self, place: int, free_at: float) -> float:
-        """Return the same by the local clock alone: the first in line and the lock have not changed for as long."""
+        """Return the local time from which all ahead count as dead by watching alone.
+
+        Since then the same waiter has stood first, and the lock has been free, for the patience of this place.
+        """
         if self._claim is None or self._claim.expires_at is None:
             free_at = self._free_from
         return max(self._first_since, free_at) + patience(place)
 
     def _is_passed_over(self, now: float, place: int) -> bool:
-        """Whether others have taken the lock while the same waiter has stood first for long."""
+        """Return whether others have taken the lock while the same waiter has stood first for long."""
         has_changed = self._claim is not None and self._claim.token != self._first_token
         return has_changed and now >= self._first_since + patience(place)
 
-    # -- when to look ----------------------------------------------------------------------------
+    # -- when to poll ----------------------------------------------------------------------------
 
     def polls_at(self, now: float, bounds: Bounds | None, free_at: float) -> float:
-        """Return the local time of the next poll.
+        """Return the local time of the next poll, or of a take that needs none.
 
         Args:
             now: Local time.
-            bounds: Of server time.
-            free_at: Local time at which the claim in the row, if it stays as it is, may be taken.
+            bounds: Bounds of server time; None if no answer had a ``Date``.
+            free_at: Local time from which the lock may be taken, if its row stays as it is.
         """
-        # Never at once: a take that came an instant too early was refused, and would be sent again and again.
+        # Never at once: a take that was sent an instant too early is refused, and would be sent again and again.
         return max(self._due(now, bounds, free_at), self.polled_at + SHORTEST_WAIT)
 
     def _due(self, now: float, bounds: Bounds | None, free_at: float) -> float:
+        """Return the local time of the next poll, however soon that is after the last one."""
         if self.doubts:
             return self.polled_at + self._poll[0]
         place = self.place
@@ -289,6 +313,7 @@ class WaitingLine:
             return min(self.polled_at + LONGEST_POLL, self.passes_at(bounds))
         if place == 0:
             return min(self.polled_at + self._as_first(now), free_at)
+        # passed over: it takes the lock from its place, and nobody tells it when that is free
         wait = (
             self._as_first(now)
             if self._is_passed_over(now, place)
@@ -297,11 +322,13 @@ class WaitingLine:
         return min(self.polled_at + wait, self.passes_at(bounds), self._watched_at(place, free_at))
 
     def _as_first(self, now: float) -> float:
+        """Return the seconds between two polls of the first in line: more, the longer the holder has been seen."""
         shortest, longest = self._poll
         return max(shortest, min(_SHARE * (now - self._holder_since), longest, HEAD_POLL))
 
     def _as_another(self, now: float, place: int) -> float:
-        """Return the wait of one who does not stand first: half of the time until it will, as the line has moved."""
+        """Return the seconds between two polls of another: half the time until it is first, as the line has moved."""
         since, then = self._places[0]
+        # seconds for each place; one more counts as just gained, so that a line that stands still has a rate, too
         each = (now - since + _ONE_CYCLE) / (then - place + 1)
         return max(self._poll[0], min(place * each / 2, LONGEST_POLL))

@@ -1,4 +1,9 @@
-"""Who calls: a thread, or an asyncio task. Each sees, and enters again, its own acquisitions only."""
+"""Callers: which thread or asyncio task calls a lock.
+
+Each caller sees its own acquisitions of a lock object that several share, and only it may enter them again (reentrant
+locks). So callers are told apart by numbers that are never used twice in a process. The acquisitions by caller are kept
+by the lock objects (`pynamodb_mutex._handles`).
+"""
 
 from __future__ import annotations
 
@@ -23,19 +28,22 @@ _serial = itertools.count(1)
 
 
 class _Thread(threading.local):
+    """The number of a thread, and the task for which it calls user code at the moment; None if for none."""
+
     def __init__(self) -> None:
         self.number = next(_serial)
         self.acts_as: Caller | None = None
 
 
 _thread = _Thread()
+# by the tasks themselves, not by `id`: a new task gets the `id` of one that ended, perhaps as a holder
 _tasks: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def this_caller() -> int:
-    """Return a number that no other thread or task of this process ever had.
+    """Return the number of the calling thread or task, which no other one of this process ever had.
 
-    `threading.get_ident` gives a new thread the number of one that ended, perhaps as a holder.
+    Not `threading.get_ident`: that gives a new thread the number of one that ended, perhaps as a holder.
     """
     if _thread.acts_as is not None:
         return _thread.acts_as.number
@@ -51,7 +59,7 @@ def _number_of(task: Any) -> int:
 
 
 def caller() -> Caller:
-    """Return who calls."""
+    """Return the calling thread or task: its number, the number of its thread, and its label."""
     if _thread.acts_as is not None:
         return _thread.acts_as
     task = _running_task()
@@ -69,7 +77,10 @@ def _host() -> str:
 
 @contextmanager
 def acting_as(other: Caller) -> Iterator[None]:
-    """Let this thread call receivers and callbacks for a task inside the block."""
+    """Count this thread as another caller inside the block: a worker calls receivers and callbacks for a task.
+
+    A receiver that asks the lock whether it is held shall get the answer that the task would get.
+    """
     before, _thread.acts_as = _thread.acts_as, other
     try:
         yield
@@ -78,17 +89,21 @@ def acting_as(other: Caller) -> Iterator[None]:
 
 
 def _running_task() -> Any:
-    # a process without tasks never loads asyncio, not for this either
+    """Return the task that runs on this thread; None if none does."""
+    # not imported: a process without tasks need not load asyncio
     asyncio: Any = sys.modules.get("asyncio")
-    # it may be just being loaded by another thread
+    # by `getattr`, because another thread may be importing it at this moment: it is there, but not complete
     running_loop = getattr(asyncio, "_get_running_loop", None)
     return None if running_loop is None or running_loop() is None else asyncio.current_task()
 
 
 def take_last(stacks: dict[int, list[T]]) -> T:
-    """Take out what this caller put there last, or another if it put nothing there.
+    """Remove and return what this caller put there last or, if it put nothing there, what another caller did.
 
-    What a thread or task began may be ended by another.
+    What one thread or task began, another may end: it enters a lock by ``with``, and another leaves the block.
+
+    Args:
+        stacks: For each caller's number, what it put there; not empty.
     """
     me = this_caller()
     caller = me if me in stacks else next(iter(stacks))

@@ -1,4 +1,8 @@
-"""The local clock. Only differences between its readings mean anything."""
+"""The local clock: the one source of local time, which tests and the simulation replace.
+
+Only differences between its readings mean anything. No decision of the protocol reads a wall clock: server time is in
+`pynamodb_mutex._protocol.server_time`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ _SUSPEND_AWARE = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class LocalClock:
-    """The local clock: it only runs forward, and counts suspension where the system can."""
+    """A clock that only runs forward, and counts suspension of the machine where the system can (CLOCK_BOOTTIME)."""
 
     def now(self) -> float:
         """Return seconds since an arbitrary start."""
@@ -18,9 +22,16 @@ class LocalClock:
         return time.clock_gettime(_SUSPEND_AWARE)
 
     def acquire(self, lock: threading.Lock, until: float) -> None:
-        """Acquire a lock of `threading`, or wait for it until a local time has come."""
+        """Acquire a lock of `threading`, or give up at a local time.
+
+        It may return too early or too late: `threading` counts no suspension.
+
+        Args:
+            lock: The lock.
+            until: The local time; infinity for never.
+        """
         ahead = max(until - self.now(), 0.0)
-        # beyond what `threading` counts, some hundred years, for ever
+        # `threading` raises for a timeout beyond TIMEOUT_MAX, some hundred years: wait for ever instead
         lock.acquire(timeout=ahead if ahead < threading.TIMEOUT_MAX else -1)
 
 
@@ -28,17 +39,17 @@ _clock = LocalClock()
 
 
 def local_clock() -> LocalClock:
-    """Return the clock in use."""
+    """Return the clock that is in use."""
     return _clock
 
 
 def replace_local_clock(clock: LocalClock) -> LocalClock:
-    """Put another clock in use, for tests, and return the one before."""
+    """Use another clock from now on, for tests; return the one that was in use."""
     global _clock
     before, _clock = _clock, clock
     return before
 
 
 def read_clock() -> float:
-    """Return the local time by the clock in use."""
+    """Return the local time, in seconds, by the clock that is in use."""
     return _clock.now()

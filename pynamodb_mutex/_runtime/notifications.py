@@ -1,7 +1,8 @@
-"""Emits blinker signals and log records for lock events, and calls ``on_lost``.
+"""Notifications: emits blinker signals and log records for lock events, and calls ``on_lost``.
 
-Nothing here runs inside the monitor, and what a receiver raises ends here. Without a receiver an event
-costs two look-ups. The signals have their public names in `pynamodb_mutex.signals`.
+Operations only note what happened (`pynamodb_mutex._operations.events`); the runner hands it to `deliver` after the
+step. No receiver is called inside the monitor, and what a receiver raises is logged here. Without a receiver an event
+costs two look-ups. The public names of the signals are in `pynamodb_mutex.signals`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._runtime.threads import Threads
 
     class State(Protocol):
-        """The state of a process, as far as it is needed here."""
+        """The parts of `Process` that are needed here."""
 
         inherited: bool
         monitor: threading.RLock
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pynamodb_mutex")
 
 MOST_UNDELIVERED = 1000
-"""Events of renewals that wait for a slow receiver, at most."""
+"""Most events of renewals that wait for a slow receiver. Further ones are dropped."""
 
 # -- signals ---------------------------------------------------------------------------------------
 
 
 class _NoSignal:
-    """Stands in for a signal where blinker is missing: nobody can receive it."""
+    """What stands in for a signal if blinker is not installed: nobody can receive it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -64,6 +65,7 @@ _namespace = Namespace()
 
 
 def _signal(name: str) -> NamedSignal:
+    """Return the signal of a name."""
     signal: Any = _namespace.signal(name) if signals_available else _NoSignal(name)
     named: NamedSignal = signal
     return named
@@ -95,16 +97,17 @@ _SIGNALS: Mapping[str, NamedSignal] = {
 RECEIVERS: Mapping[str, Mapping[Any, Any]] = {
     name: signal.receivers for name, signal in _SIGNALS.items()
 }
-"""By name of a signal, those who receive it."""
+"""Receivers by name of the signal. Operations ask it whether anybody receives an event at all."""
 
 
 def _send(process: State, event: LockEvent, caught: type[BaseException] = Exception) -> None:
-    """Call each receiver; what one raises is logged, and hurts neither the others nor the lock.
+    """Call each receiver of an event. What one raises is logged, and affects neither the others nor the lock.
 
     Args:
-        process: The state of the process.
-        event: What happened; the signal's sender is the model of the lock's row.
-        caught: What is logged. On a thread of ours nothing else would see the rest.
+        process: State of the process.
+        event: The event; the model of the lock's row is the sender of its signal.
+        caught: Exceptions that are logged; others are raised. On a thread of the library it should be BaseException,
+            because nobody else would see the exception there.
     """
     signal = _SIGNALS[event.name]
     if not signal.receivers:
@@ -121,10 +124,11 @@ def _send(process: State, event: LockEvent, caught: type[BaseException] = Except
         return
     for receiver in receivers:
         if process.inherited:
-            # a receiver has forked: the child has no part in what its parent's locks do
+            # the receiver before has forked, and this is the child: what the parent's locks do is not its business
             return
         try:
             result = receiver(sender, **fields)
+            # it would never be awaited, and the receiver would seem to work
             if isinstance(result, CoroutineType):
                 result.close()
                 raise TypeError("a coroutine function cannot receive signals")
@@ -140,7 +144,10 @@ def _send(process: State, event: LockEvent, caught: type[BaseException] = Except
 
 
 def deliver(process: State, events: Sequence[Event]) -> None:
-    """Deliver what happened in a step: in the log, and to receivers. The monitor is not held."""
+    """Deliver the events of a step to the log and to receivers. Called outside the monitor.
+
+    Signals about one acquisition keep their order, whatever threads do (see `_report`); log records may not.
+    """
     for event in events:
         if isinstance(event, LockEvent):
             _RECORDS[event.name](event)
@@ -149,7 +156,8 @@ def deliver(process: State, events: Sequence[Event]) -> None:
             elif event.name != "acquired":
                 _report(process, event.claim, is_loss=event.name == "lost")
             elif event.claim.delivering and event.claim.events:
-                # from the acquisition on it was this thread's
+                # The delivery was reserved for this thread when the claim was made (`HeldClaim.delivering`), so that no
+                # other thread delivers, say, a loss before the acquisition.
                 _deliver_in_order(process, event.claim)
         elif isinstance(event, CallOnLost):
             call = partial(_call_on_lost, event)
@@ -160,13 +168,18 @@ def deliver(process: State, events: Sequence[Event]) -> None:
 
 
 def _report(process: State, claim: HeldClaim, *, is_loss: bool) -> None:
-    """Deliver the events of an acquisition, on this thread, unless another is at it.
+    """Deliver the events of an acquisition on this thread, unless another thread is delivering them.
 
-    The events of one acquisition are delivered one after the other, in the order in which they happened:
-    they are noted where the state changes, inside the monitor, and delivered by whichever thread comes first,
-    which then goes on until nothing is left. So two threads cannot deliver in another order than things
-    happened, and a receiver that is slow, or calls the lock, delays the events behind it, of the same
-    acquisition, and nothing else.
+    The signals of one acquisition are sent one after the other, in the order in which things happened. Events are
+    queued where the state changes, inside the monitor, and delivered by whichever thread gets here first. That one goes
+    on until the queue is empty. If each thread delivered its own events, the one that noted a loss could be delayed,
+    and the win-back after it be reported first. A receiver that is slow, or that calls the lock, delays the later
+    events of the same acquisition and nothing else.
+
+    Args:
+        process: State of the process.
+        claim: The acquisition.
+        is_loss: Whether this thread has just noted a loss: then it goes on, and another thread delivers.
     """
     with process.monitor:
         if claim.delivering or not claim.events:
@@ -179,32 +192,37 @@ def _report(process: State, claim: HeldClaim, *, is_loss: bool) -> None:
 
 
 def _deliver_aside(process: State, claim: HeldClaim) -> None:
-    """Deliver on a thread of its own: a loss, which no receiver delays."""
+    """Deliver on a new thread. For a loss: whoever noted it, such as the renewal loop, must not wait for a receiver."""
     call = partial(_deliver_in_order, process, claim, aside=True)
     process.threads.put("pynamodb-mutex-lost", call)
     process.threads.start()
 
 
 def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) -> None:
-    """Deliver until nothing is left, and then leave it to others.
+    """Deliver the queued events of an acquisition until none is left.
 
     Args:
-        process: The state of the process.
-        claim: The acquisition.
-        aside: Whether this is a thread of ours. A loss is delivered by such a one alone.
+        process: State of the process.
+        claim: The acquisition. Its ``delivering`` is set, by this thread or for it.
+        aside: Whether this is a thread of the library's, started for this. Only on such a thread a loss is delivered.
     """
     while True:
         with process.monitor:
             event = claim.events[0] if claim.events else None
             if event is None:
+                # Together with the look at the queue, inside the monitor: an event that is added after it finds nobody
+                # delivering, and is delivered by the thread that adds it.
                 claim.delivering = False
                 return
             if aside or event.name != "lost":
                 claim.events = claim.events[1:]
         if not aside and event.name == "lost":
+            # It stays first in the queue, and `delivering` stays set, so that nothing comes before it.
             _deliver_aside(process, claim)
             return
         try:
+            # Renewals go to the notifier: they come often, on threads that have the next ones to send. But not one
+            # that wins the lock back: its signal must come after that of the loss.
             if event.name == "renewal_failed" or (
                 event.name == "renewed" and not event.fields["won_back"]
             ):
@@ -212,12 +230,14 @@ def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) 
             else:
                 _send(process, event, BaseException if aside else Exception)
         except BaseException:
-            # a receiver was interrupted: what is behind its event is delivered all the same
+            # A receiver was interrupted, as by Ctrl-C. The later events are delivered all the same: `delivering` is
+            # still set, so that no other thread would ever deliver them.
             _deliver_in_order(process, claim)
             raise
 
 
 def _call_on_lost(event: CallOnLost) -> None:
+    """Call a caller's ``on_lost``; an error in it is logged."""
     try:
         event.call()
     except Exception:  # noqa: BLE001 - the caller's code, on a thread of ours
@@ -226,12 +246,12 @@ def _call_on_lost(event: CallOnLost) -> None:
 
 
 class Notifier:
-    """Sends the signals of renewals, in their order, on a thread that it starts when there are any.
+    """Sends the signals of renewals, one after the other, on a thread that runs while there are any.
 
-    A slow receiver delays those behind it, but no renewal.
+    A slow receiver delays the later signals, but no renewal.
 
     Args:
-        threads: Starts the thread.
+        threads: What starts the thread.
     """
 
     def __init__(self, threads: Threads) -> None:
@@ -241,7 +261,7 @@ class Notifier:
         self._runs = False
 
     def put(self, process: State, event: LockEvent) -> None:
-        """Send a signal soon; not at all if very many wait already."""
+        """Queue an event whose signal is to be sent soon; if MOST_UNDELIVERED wait already, drop it and log that."""
         with self._changed:
             is_full = len(self._undelivered) >= MOST_UNDELIVERED
             if not is_full:
@@ -249,6 +269,7 @@ class Notifier:
             if self._runs:
                 self._changed.notify()
             else:
+                # In this order: Ctrl-C in between leaves a thread too many, not one that is relied on and never comes.
                 self._threads.put("pynamodb-mutex-notifier", self._run)
                 self._runs = True
         self._threads.start()
@@ -260,6 +281,7 @@ class Notifier:
             )
 
     def _run(self) -> None:
+        """Send the queued signals; end after a while without any."""
         while True:
             with self._changed:
                 if not self._undelivered:
@@ -275,27 +297,30 @@ class Notifier:
 
 
 def _who(event: LockEvent) -> tuple[str, str]:
-    """Return the key and the owner, as messages show them."""
+    """Return the key and the owner of an event, as messages show them."""
     return shown(event.contender.key), shown(event.contender.owner)
 
 
 def _log_fields(event: LockEvent) -> dict[str, Any]:
-    """Return what a record says of the lock."""
+    """Return the fields of a log record that say which lock it is about."""
     return event.contender.log_fields if event.claim is None else event.claim.log_fields
 
 
 def _log_record(event: Log) -> None:
-    # "exception": what was raised is among the arguments, and no longer being handled
+    """Write a record that an operation asked for."""
+    # Not by `_log.exception`: the error was handled in the operation, and comes here as the first argument.
     level = logging.ERROR if event.level == "exception" else logging.WARNING
     error = event.args[0] if event.args and isinstance(event.args[0], BaseException) else None
     _log.log(level, event.message, *event.args, exc_info=error, extra=event.fields)
 
 
 def _warn(event: LockEvent, message: str, *args: object) -> None:
+    """Log a warning about a lock; the message begins with its key and its owner."""
     _log.warning(message, *_who(event), *args, extra=_log_fields(event))
 
 
 def _debug(event: LockEvent, message: str, *args: object) -> None:
+    """Log a debug record about a lock; the message begins with its key and its owner."""
     _log.debug(message, *_who(event), *args, extra=_log_fields(event))
 
 

@@ -1,4 +1,9 @@
-"""The state of this process, and the monitor that guards it. A forked child starts with nothing of its parent's."""
+"""The state of this process, and the monitor that guards it.
+
+The state itself is plain data (`pynamodb_mutex._operations.shared`): what is held, who waits, server time, the schedule
+of renewals. `Process` adds the monitor, in which operations run step by step, and the threads. There is one for each
+process: a forked child starts with a new one and with nothing of its parent's.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +33,26 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.events import Event
 
 RENEWAL_WORKERS = 8
-"""Threads that send renewals, at most."""
+"""Most threads that send renewals."""
 
 TASK_WORKERS = 16
-"""Requests of tasks under way at a time, at most. Each takes a few seconds at the very worst."""
+"""Most requests of tasks under way at a time. Each takes a few seconds at the very worst."""
 
 
 def _random_bits() -> str:
-    """Return random bits.
+    """Return more than 80 random bits, as hexadecimal digits.
 
-    The clock and the process are mixed in because copies of a virtual machine may draw the same random
-    numbers.
+    Two copies of a virtual machine may draw the same random numbers: the clock and the process id are added, in which
+    they probably differ.
     """
     return f"{uuid.uuid4().hex[13:]}{time.monotonic_ns() & 0xFFFFFFFF:08x}{os.getpid():x}"
 
 
 class InsideMonitor(Exception):  # noqa: N818 - not an error: the runner handles it
-    """A signal handler, or a finaliser, has interrupted a step of this very thread, and calls a lock."""
+    """Raised by a step that would run in the middle of another step on the same thread.
+
+    A signal handler or a finaliser has interrupted that other step, and calls a lock.
+    """
 
 
 class Process(Shared):
@@ -53,16 +61,17 @@ class Process(Shared):
     Attributes:
         monitor: Held while an operation runs from one effect to the next, and never while a request is sent, a
             wait lasts, or user code runs.
-        deferred: Operations that a signal handler began inside the monitor. They run when it is left.
-        threads: Starts the threads.
-        renewal_workers: Send renewals.
-        task_workers: Send the requests of tasks.
-        notifier: Reports renewals.
+        deferred: Operations that a signal handler or a finaliser began inside the monitor. They run once it is left.
+        threads: What starts the threads.
+        renewal_workers: Threads that send renewals.
+        task_workers: Threads that send the requests of tasks.
+        notifier: What sends the signals of renewals.
     """
 
     def __init__(self) -> None:
         super().__init__(read_clock, random.uniform, _random_bits, RECEIVERS)
-        # Reentrant: a signal handler runs on a thread that may be inside, and must find that out, not wait.
+        # Reentrant, because a signal handler runs on a thread that may be inside already. With a plain lock it would
+        # wait for ever for the step that it interrupted; so it gets in, and finds `_is_stepping` set.
         self.monitor = threading.RLock()
         self._is_stepping = False
         self.deferred: deque[Operation[Any]] = deque()
@@ -73,16 +82,18 @@ class Process(Shared):
 
     @property
     def waits_for_threads(self) -> bool:
-        """Whether something waits for a thread that the system refuses."""
+        """Whether something waits for a thread that the system refused."""
         return self.threads.refusing
 
     def store(self, model: type[Model]) -> Store:
-        """Return the store of a model, a new one if its Meta now names another table."""
+        """Return the store of a model; a new one if its Meta names another table, region or host by now."""
         store = self.known_store(model)
         if store is None:
+            # outside the monitor, because it runs user code: the defaults of a subclass's attributes
             made = Store(model, self.server_times, read_clock)
             with self.monitor:
-                # another thread may have made one meanwhile, and two stores would be two queues
+                # Another thread may have made one meanwhile. Each store has queues of its own: with two, waiters of one
+                # key would stand in different queues, and poll without knowing of each other.
                 store = self.known_store(model)
                 if store is None:
                     store = self.stores[model] = made
@@ -99,30 +110,35 @@ class Process(Shared):
         """Run an operation to its next effect, inside the monitor.
 
         Args:
-            resume: Its ``send`` or ``throw``.
-            value: What it gets.
-            request: The request that ``value`` is the reply to, if it is one.
-            sent: Local time before that was sent.
-            events: Where to put what happens.
+            resume: The operation's ``send`` or ``throw``.
+            value: What the operation gets: the result of the last effect, or an exception.
+            request: The request to which ``value`` is the reply; None if it is no reply.
+            sent: Local time before that request was sent.
+            events: List to which the events of this step are added, for the runner to deliver.
 
         Returns:
-            The effect, and the local time of this step.
+            The effect, and the local time of this step: if the effect is a request, one before it is sent.
 
         Raises:
             StopIteration: With the operation's result.
             InsideMonitor: If this thread is inside the monitor already.
         """
         with self.monitor:
+            # set by this thread alone, since it has the monitor: this is a handler that interrupted it
             if self._is_stepping:
                 raise InsideMonitor
             self._is_stepping = True
             try:
                 now = self.now = read_clock()
+                # Before the operation sees the reply, so that it decides by bounds which include it. By older ones, a
+                # process whose clock stood still would take a claim for running that this very reply shows as ended.
                 if request is not None and request.store.learn(value, sent, now):
-                    # what was planned for ends of leases that have come nearer is planned anew
+                    # Leases end earlier than was known: what was planned for their ends is planned anew.
                     self.schedule.refresh_all()
                 return resume(value), now
             finally:
+                # Inside the monitor, so that no other step's events get among them; and also if the operation has ended
+                # or failed, for what it emitted before has happened.
                 if self.outbox:
                     events += self.outbox
                     self.outbox = []
@@ -132,7 +148,7 @@ class Process(Shared):
 _process = Process()
 
 lock_models: WeakSet[type[Model]] = WeakSet()
-"""Models whose own connections a fork must not share either."""
+"""All models with locks: a forked child must not use the connections that PynamoDB made for them in the parent."""
 
 
 def current_process() -> Process:
@@ -143,13 +159,15 @@ def current_process() -> Process:
 def forget_everything() -> None:
     """Start anew: no connection, no knowledge of server time, nothing held.
 
-    Run in each forked child: on a shared socket parent and child would read each other's answers,
-    and the parent's locks are the parent's.
+    Called in each forked child: on a shared socket parent and child would read each other's answers,
+    and what the parent held is still the parent's.
     """
     global _process
     left, _process = _process, Process()
+    # Lock objects of the parent still refer to the state that is left. By this flag their claims count as the parent's.
     left.inherited = True
-    # another thread of the parent may have been inside
+    # Another thread of the parent may have been inside the monitor at the fork. It does not exist here and would never
+    # leave: whoever asks a lock of the parent in the child would wait for ever. Or this thread forks inside a step.
     left.monitor, left._is_stepping = threading.RLock(), False
     for model in lock_models:
         forget_connection(model)

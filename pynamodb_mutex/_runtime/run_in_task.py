@@ -1,4 +1,9 @@
-"""Runs operations for asyncio tasks: their requests are sent on a few threads, and waiting takes none."""
+"""The runner for asyncio tasks: runs operations on the event loop, and sends their requests on a few worker threads.
+
+`run` is the counterpart of `run_on_thread.run`: steps are taken on the loop's thread, requests and receivers are left
+to workers, and a wait takes no thread. The rest deals with tasks that are cancelled, and with tasks that are abandoned:
+their coroutine is closed before the operation has ended.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +41,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 Undo = Callable[[R], "Operation[Any]"]
-"""Returns the operation that takes back what an operation came to."""
+"""A function that returns the operation which takes back the result of another one, such as the release of a lock."""
 
 
 class TaskSleeper:
@@ -47,7 +52,7 @@ class TaskSleeper:
         self._event = asyncio.Event()
 
     def wake(self) -> None:
-        """Wake the task; called on any thread."""
+        """Wake the task. Called on any thread."""
         with suppress(RuntimeError):  # its loop is closed: nobody sleeps any more
             self._loop.call_soon_threadsafe(self._event.set)
 
@@ -68,16 +73,24 @@ class TaskSleeper:
 async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     process: Process, operation: Operation[R], undo: Undo[R] | None = None
 ) -> R:
-    """Run an operation for this task; its first step at once, before anything else runs on the loop.
+    """Run an operation for this task. Its first step runs at once, before anything else runs on the loop.
 
-    What was sent cannot be called back: however often the task is cancelled, it waits for the answer.
+    A request that was sent cannot be called back: however often the task is cancelled, it waits for the answer.
 
     Args:
-        process: The state of this process.
-        operation: Not begun yet.
-        undo: For an operation that cancelling the task interrupts: the cancellation is thrown into it at its next
-            effect or, if it has ended by then, what it came to is taken back. Without, the operation runs to its
-            end, and the task is cancelled after that.
+        process: State of this process.
+        operation: The operation; not begun yet.
+        undo: Makes the operation interruptible. If the task is cancelled, the cancellation is thrown into the
+            operation at its next effect or, if it has ended by then, its result is taken back by the operation that
+            ``undo`` returns. None for an operation that runs to its end, such as a release: the task is cancelled
+            after that.
+
+    Returns:
+        What the operation returns.
+
+    Raises:
+        CancelledError: If the task was cancelled meanwhile.
+        MutexError: If this runs in a signal handler that has interrupted a step.
     """
     resume: Any = operation.send
     value: Any = None
@@ -91,10 +104,13 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
             effect, sent = process.step(resume, value, request, sent, events)
             resume, request = operation.send, None
             if process.deferred:
+                # on a worker: their requests would block the loop
                 _posted(process, partial(run_deferred, process))
             if events or process.schedule.is_wanted:
                 taken, events = events, []
                 cancelled = await _delivered(process, taken) or cancelled
+            # After the step, not as soon as it comes: the operation must have seen the answer to its last request, or
+            # it would not know whether there is a claim to give back.
             if cancelled is not None and undo is not None:
                 raise cancelled  # noqa: TRY301 - thrown into the operation below
             if isinstance(effect, Send):
@@ -112,10 +128,12 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
             _abandon(process, operation, undo, under_way)
             raise
         except InsideMonitor:
-            # a loop of its own runs in a signal handler: at the first step, for all steps of that loop are inside
+            # A signal handler has interrupted a step and runs an event loop of its own. All steps of that loop are
+            # inside the interrupted one, so it is always the first step that gets here, and nothing has been sent.
             operation.close()
             raise MutexError(INTERRUPTED) from None
         except BaseException as error:  # noqa: BLE001 - raised again, by the operation
+            # it was raised by the operation, which has ended; or, below, by what its effect met
             if operation.gi_frame is None:  # type: ignore[attr-defined]  # a generator has one
                 raise await _failure(process, error, events, cancelled) from error.__cause__
             if not isinstance(error, asyncio.CancelledError):
@@ -123,12 +141,13 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
                 continue
             cancelled, value, request = error, None, None
             if undo is not None:
-                # thrown once: what the operation does about it is seen to its end
+                # Once: what the operation does about it, such as giving back a claim, runs to its end, even if the task
+                # is cancelled again. So there is no `undo` any more.
                 resume, value, undo = operation.throw, error, None
 
 
 def _call_of(effect: Send | Open) -> Callable[[], Any]:
-    """Return what a worker is to do for an operation."""
+    """Return the call by which a worker carries out an effect."""
     return effect.request.send if isinstance(effect, Send) else effect.store.connection.open
 
 
@@ -139,10 +158,11 @@ async def _result(
     cancelled: asyncio.CancelledError | None,
     undo: Undo[R] | None,
 ) -> R:
-    """Return what an operation came to, or take it back if the task was cancelled."""
+    """Return the result of an operation or, if the task was cancelled, take it back and raise the cancellation."""
     try:
         cancelled = await _after(process, events) or cancelled
     except GeneratorExit:
+        # the coroutine is closed while receivers run: nobody will get the result, and nothing can be awaited here
         if undo is not None:
             run_on_worker(process, undo(result))
         raise
@@ -159,15 +179,16 @@ def _abandon(
     undo: Undo[R] | None,
     under_way: Future[Any] | None,
 ) -> None:
-    """Let a worker interrupt the operation of a task whose coroutine was closed, and take back what it came to.
+    """Let a worker interrupt the operation of a task whose coroutine was closed, and take back its result, if any.
 
     Python closes a coroutine that nobody refers to any more, such as that of a task whose loop was closed. It
-    throws GeneratorExit into it, wherever the garbage collector happens to run. Three things cannot be done there:
+    throws GeneratorExit into it, on whatever thread the garbage collector happens to run. Three things cannot be done
+    there:
 
-    - Await what the operation asks for: a coroutine that is closed may not wait.
-    - Throw GeneratorExit into the operation: it delegates to other generators, which Python closes then, so that
-      they cannot ask for the request that takes back a claim.
-    - Run a step of the operation. The thread may be in the middle of a step, and the two would go round for ever:
+    - Await what the operation asks for: a coroutine that is being closed may not wait.
+    - Throw GeneratorExit into the operation: it delegates to other generators, which Python would close, so that
+      they could not send the request that takes back a claim.
+    - Run a step of the operation. The thread may be in the middle of a step, and the two would go on for ever:
 
           thread                                  coroutine of an abandoned task
           begins a step of an operation
@@ -177,9 +198,15 @@ def _abandon(
                                                   step raises InsideMonitor, which it throws by a step
                                                   ...
 
-    A worker does all of it when the step is over, and what is under way has been answered: a late acquire could be
-    applied after the request that takes it back. If there is no worker, as at the end of the process, the claim
-    that the operation may have acquired is not renewed, and expires.
+    So a worker does all of it, once the step is over and the request under way has been answered. Without the wait for
+    that answer, an acquiring write that is slow could be applied after the request that takes it back. If there is no
+    worker, as at the end of the process, the claim that the operation may have acquired is not renewed, and expires.
+
+    Args:
+        process: State of this process.
+        operation: The operation, at the effect to which the task has brought it.
+        undo: As for `run`.
+        under_way: Call of a worker for the last effect that needed one, whether or not it is done; None if none did.
     """
 
     def end() -> None:
@@ -187,6 +214,7 @@ def _abandon(
             result = run_on_thread(process, operation, interruption=asyncio.CancelledError())
         except asyncio.CancelledError:
             return
+        # it has ended with a result in spite of the cancellation
         if undo is not None:
             run_on_thread(process, undo(result))
 
@@ -197,12 +225,12 @@ def _abandon(
 
 
 def run_on_worker(process: Process, operation: Operation[Any]) -> None:
-    """Let a worker run an operation for an abandoned task."""
+    """Let a worker run an operation, not begun yet, for an abandoned task."""
     _leave_to_worker(process, partial(run_on_thread, process, operation))
 
 
 def _leave_to_worker(process: Process, call: Callable[[], object]) -> None:
-    """Let a worker make a call for an abandoned task, unless it was one of the parent's, which goes on there."""
+    """Let a worker make a call for an abandoned task; not in a forked child, for the task goes on in the parent."""
     if not process.inherited:
         process.task_workers.post(call)
 
@@ -213,24 +241,25 @@ async def _failure(
     events: list[Event],
     cancelled: asyncio.CancelledError | None,
 ) -> BaseException:
-    """Return what is to be raised for an operation that has failed."""
+    """Return the exception to raise for an operation that has failed: of a cancelled task, its cancellation."""
     cancelled = await _after(process, events) or cancelled
     if cancelled is not None and error is not cancelled:
         _log.debug("a cancelled task's call failed", exc_info=error)
         return cancelled
-    # what is of interest is the call, and DynamoDB's cause, not the way between
+    # the user's call and DynamoDB's cause are of interest, not the frames in between
     return error.with_traceback(None) if isinstance(error, PynamoDBException) else error
 
 
 async def _wait(effect: Wait) -> None:
+    """Let this task wait as an operation asks for."""
     sleeper, wakeup = TaskSleeper(), effect.wakeup
     if wakeup is None:
         await sleeper.sleep(effect.until)
         return
     wakeup.sleeper = sleeper
     try:
-        # A ring sets `rung` first and reads `sleeper` second; this does the opposite. So a ring at any moment
-        # is noticed here, or finds the sleeper.
+        # `Wakeup.ring` sets `rung` first and reads `sleeper` second; this does the opposite. So a ring at any moment is
+        # noticed here, or finds the sleeper: see `run_on_thread`.
         if not wakeup.rung:
             await sleeper.sleep(effect.until)
     finally:
@@ -239,9 +268,9 @@ async def _wait(effect: Wait) -> None:
 
 
 async def _delivered(process: Process, events: list[Event]) -> asyncio.CancelledError | None:
-    """Start the renewal loop if it is needed, and deliver events; return what cancelled the task meanwhile.
+    """Start the renewal loop if it is needed, and deliver events; return the cancellation that came meanwhile, or None.
 
-    On a thread if there are receivers, for they may be slow. The rest are records for the log.
+    If there are receivers, a worker delivers, because they may be slow. Without any there are only log records.
     """
     if process.schedule.is_wanted:
         start_renewals(process)
@@ -253,12 +282,13 @@ async def _delivered(process: Process, events: list[Event]) -> asyncio.Cancelled
 
 
 def _deliver_as(process: Process, events: list[Event], who: Any) -> None:
+    """Deliver events on a worker, for a task: receivers see the lock as the task sees it."""
     with acting_as(who):
         deliver(process, events)
 
 
 async def _after(process: Process, events: list[Event]) -> asyncio.CancelledError | None:
-    """Do what is to be done when an operation has ended."""
+    """Do what is left to do when an operation has ended; return the cancellation that came meanwhile, or None."""
     cancelled = await _delivered(process, events)
     if process.threads.refusing:
         process.threads.start()
@@ -268,7 +298,7 @@ async def _after(process: Process, events: list[Event]) -> asyncio.CancelledErro
 
 
 async def _undone(process: Process, operation: Operation[Any]) -> None:
-    """Run an operation that takes back what a cancelled task had begun."""
+    """Run the operation that takes back the result of a cancelled task; an error in it is logged."""
     try:
         await run(process, operation)
     except Exception:  # noqa: BLE001 - what the task raises is its cancellation
@@ -278,17 +308,17 @@ async def _undone(process: Process, operation: Operation[Any]) -> None:
 async def _to_its_end(
     process: Process, function: Callable[[], T]
 ) -> tuple[T, asyncio.CancelledError | None]:
-    """Call a function on a thread; return what it returned, and what cancelled the task meanwhile."""
+    """Let a worker call a function; return its result, and the cancellation that came meanwhile, or None."""
     return await _answer(_posted(process, function))
 
 
 def _posted(process: Process, function: Callable[[], T]) -> Future[T]:
-    """Let a worker call a function.
+    """Let a worker call a function, in the context (`contextvars`) of this task.
 
-    Where the system refuses every thread it is called on the loop's own: others wait for a request,
-    but no lock is lost, and a process that ends does not hang.
+    Where the system refuses every thread, it is called on the loop's own thread: other tasks have to wait for the
+    request, but no lock is lost, and a process that ends does not hang.
     """
-    # not an executor: one whose thread is refused raises, and yet makes the call later
+    # Not an executor of `concurrent.futures`: if its thread is refused, it raises, and yet makes the call later.
     future: Future[T] = Future()
     call = partial(contextvars.copy_context().run, function)
     process.task_workers.post(partial(_settle, future, call))
@@ -297,7 +327,9 @@ def _posted(process: Process, function: Callable[[], T]) -> Future[T]:
 
 
 async def _answer(future: Future[T]) -> tuple[T, asyncio.CancelledError | None]:
-    """Return what a worker's call returned, and what cancelled the task meanwhile."""
+    """Return the result of a worker's call, and the first cancellation that came meanwhile, or None."""
+    # By `asyncio.wait`, again and again: a cancellation while the future itself is awaited would cancel the future, and
+    # the answer to a request that was sent would be lost.
     awaited = asyncio.wrap_future(future)
     cancelled: asyncio.CancelledError | None = None
     while not awaited.done():
@@ -309,9 +341,9 @@ async def _answer(future: Future[T]) -> tuple[T, asyncio.CancelledError | None]:
 
 
 def _settle(future: Future[T], call: Callable[[], T]) -> None:
-    """Make a call, and note in a future what came of it."""
+    """Make a call, and set the result or the exception of a future by it."""
     try:
         future.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - also Ctrl-C: it is for who awaits
+    except BaseException as error:  # noqa: BLE001 - also Ctrl-C: it is for whoever awaits
         future.set_exception(error)
-        del future  # which keeps the error, whose traceback keeps this frame
+        del future  # it refers to the error, whose traceback refers to this frame

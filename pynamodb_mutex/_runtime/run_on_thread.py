@@ -1,4 +1,10 @@
-"""Runs operations on threads: on the caller's, and those of renewals on threads of the library."""
+"""The runner for threads: runs operations on the caller's thread, and renewals on threads of the library.
+
+`run` is the loop that takes an operation from effect to effect: a step inside the monitor (`Process.step`), then,
+outside of it, the delivery of events, and the request or the wait that the step asked for. It also starts the renewal
+loop (`pynamodb_mutex._operations.renew`) when there is something to renew, and runs what signal handlers could not run.
+The runner for asyncio tasks is `run_in_task`.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +34,28 @@ _log = logging.getLogger("pynamodb_mutex")
 R = TypeVar("R")
 
 RETRY = 0.1
-"""Seconds from one try to the next to start a thread that the system refuses."""
+"""Seconds between two attempts to start a thread that the system refuses."""
 
 INTERRUPTED = (
     "a signal handler or finaliser has interrupted this library on its thread: "
     "only a release is possible there"
 )
-"""What a MutexError says there."""
+"""Message of the MutexError that is raised for any other call there."""
 
 
 class ThreadSleeper:
     """Lets a thread sleep until a local time, or until it is woken."""
 
     def __init__(self) -> None:
-        # Held, but from a wake-up to the sleep that it ends. To acquire it is one call, which a signal handler that
-        # raises ends without a trace. Not so `Condition.wait`: a Ctrl-C just after it has released its lock leaves
-        # nothing to release to the `with` around it, whose RuntimeError then hides the KeyboardInterrupt.
+        # Always held, except between a wake-up and the end of the sleep that it ends: a sleep is an attempt to acquire
+        # it again, a wake-up releases it. That is one call, and a signal handler that raises in it leaves nothing half
+        # done. Not so `Condition.wait`: after a Ctrl-C just when it has released its lock, the `with` around it fails
+        # to release that lock, and its RuntimeError hides the KeyboardInterrupt.
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
     def wake(self) -> None:
-        """Wake it, also if it is only about to sleep."""
+        """Wake the thread; if it does not sleep, its next sleep ends at once."""
         with suppress(RuntimeError):  # it has been woken already
             self._asleep.release()
 
@@ -67,22 +74,23 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
 ) -> R:
     """Run an operation on this thread.
 
-    What interrupts the thread, such as Ctrl-C, is thrown into the operation. A signal handler, or a
-    finaliser, runs on a thread that may be inside the monitor at that very moment. It can neither wait
-    for the interrupted step to end, nor run in the middle of it.
+    An exception that interrupts the thread, such as Ctrl-C, is thrown into the operation. A signal handler, or a
+    finaliser, runs on a thread that may be inside the monitor at that very moment. Its operation can neither wait
+    for the interrupted step to end, nor run in the middle of it: it is deferred, or refused.
 
     Args:
-        process: The state of this process.
-        operation: Not begun yet, unless there is an interruption.
-        sleeper: Lets the thread sleep.
-        may_be_deferred: Whether the operation may run after the step that was interrupted: it returns nothing.
-        interruption: Thrown into the operation first, at the effect to which another runner has brought it.
+        process: State of this process.
+        operation: The operation; not begun yet, unless there is an interruption.
+        sleeper: What lets the thread sleep; None for a new one, if it is needed.
+        may_be_deferred: Whether the operation may run after the step that was interrupted. It must return None.
+        interruption: Exception that is thrown into the operation first, at the effect to which another runner has
+            brought it; None to begin the operation.
 
     Returns:
-        What the operation returns.
+        What the operation returns; None if it was deferred.
 
     Raises:
-        MutexError: If a step was interrupted, and it may not be deferred.
+        MutexError: If a step of this thread was interrupted, and the operation may not be deferred.
     """
     resume: Any = operation.send if interruption is None else operation.throw
     value: Any = interruption
@@ -91,15 +99,18 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     events: list[Event] = []
     while True:
         try:
+            # The time of the step is before the request is sent: leases are counted from it.
             effect, sent = process.step(resume, value, request, sent, events)
             if process.schedule.is_wanted:
-                # A lock is held before its operation has ended: a receiver may be slow, and a waiter that has acquired
-                # one key waits until it knows whether another is handed over to it.
+                # Not only when the operation has ended: a lock is held before that, and must be renewed. A receiver may
+                # be slow; a waiter for any of several keys that has acquired one waits until it knows whether another
+                # one is handed over to it.
                 start_renewals(process)
             if process.deferred:
                 run_deferred(process)
             if events:
                 taken, events = events, []
+                # What interrupts a receiver is thrown into the operation below, before its effect is carried out.
                 deliver(process, taken)
             resume, value, request = operation.send, None, None
             if isinstance(effect, Send):
@@ -117,6 +128,7 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
             result: R = done.value
             return result
         except InsideMonitor:
+            # only at the first step: a handler is inside the interrupted step from its beginning to its end
             if may_be_deferred:
                 process.deferred.append(operation)
                 nothing: Any = None
@@ -124,31 +136,35 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
             operation.close()
             raise MutexError(INTERRUPTED) from None
         except BaseException as error:
+            # raised by the operation, which has ended; or, below, by what interrupted an effect
             if operation.gi_frame is None:  # type: ignore[attr-defined]  # a generator has one
                 _after(process, events)
                 if isinstance(error, PynamoDBException):
-                    # what is of interest is the call, and DynamoDB's cause, not the way between
+                    # the user's call and DynamoDB's cause are of interest, not the frames in between
                     raise error.with_traceback(None) from error.__cause__
                 raise
             resume, value, request = operation.throw, error, None
 
 
 def _wait(effect: Wait, sleeper: ThreadSleeper) -> None:
+    """Let this thread wait as an operation asks for. It may end early: operations check what they waited for."""
     wakeup = effect.wakeup
     if wakeup is None:
         sleeper.sleep(effect.until)
         return
     wakeup.sleeper = sleeper
-    # A ring sets `rung` first and reads `sleeper` second; this does the opposite. So a ring at any moment is
-    # noticed here, or finds the sleeper.
+    # `Wakeup.ring`, on another thread, sets `rung` first and reads `sleeper` second; this sets `sleeper` first and
+    # reads `rung` second. So a ring at any moment is noticed here, or finds the sleeper and wakes it.
     if not wakeup.rung:
         sleeper.sleep(effect.until)
+    # A ring that comes now and is cleared here is not lost: whoever rings does so in a step, and the next step of this
+    # operation, which comes after that one, sees what it rang for.
     wakeup.sleeper = None
     wakeup.rung = False
 
 
 def _after(process: Process, events: list[Event]) -> None:
-    """Do what is to be done when an operation has ended."""
+    """Do what is left to do when an operation has ended: what its last step has scheduled, emitted or deferred."""
     if process.schedule.is_wanted:
         start_renewals(process)
     if events:
@@ -162,8 +178,8 @@ def _after(process: Process, events: list[Event]) -> None:
 def run_deferred(process: Process) -> None:
     """Run the releases that signal handlers and finalisers began inside the monitor.
 
-    Called as soon as the monitor is left: the operation that was interrupted may wait for hours after
-    that step, perhaps for a holder that waits for the very lock that was released.
+    Called as soon as the monitor is left, and not when the interrupted operation has ended: that one may wait for
+    hours, perhaps for a holder that waits for the very lock that is to be released.
     """
     while process.deferred:
         try:
@@ -177,12 +193,13 @@ def run_deferred(process: Process) -> None:
 
 
 def start(process: Process, operation: Operation[None]) -> None:
-    """Run an operation in the background."""
+    """Run an operation in the background, on a thread that sends renewals."""
     what = "a renewal failed"
     process.renewal_workers.post(partial(_run_logged, process, operation, what))
 
 
 def _run_logged(process: Process, operation: Operation[None], what: str) -> None:
+    """Run an operation whose failure nobody sees; it is logged with a message."""
     try:
         run(process, operation)
     except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
@@ -190,8 +207,9 @@ def _run_logged(process: Process, operation: Operation[None], what: str) -> None
 
 
 def start_renewals(process: Process) -> None:
-    """Start the thread of the renewal loop, if it is needed."""
+    """Start the thread of the renewal loop, if it is needed and does not run."""
     with process.monitor:
+        # asked again, inside: of two threads that found it wanted, one starts it
         if not process.schedule.is_wanted:
             return
         process.schedule.is_wanted = False
@@ -201,14 +219,15 @@ def start_renewals(process: Process) -> None:
 
 
 def _run_renewals(process: Process) -> None:
+    """Run the renewal loop on this thread until nothing has been scheduled for a while."""
     run(process, renewal_loop(process), _RenewalSleeper(process))
 
 
 class _RenewalSleeper(ThreadSleeper):
     """Lets the thread of the renewal loop sleep.
 
-    As long as the system refuses threads, it asks for them again, and sends renewals itself if there is no
-    thread that could: late is better than never.
+    As long as the system refuses threads, it uses the time to ask for them again, and sends renewals itself if there is
+    no thread that could: late is better than never.
     """
 
     def __init__(self, process: Process) -> None:
@@ -216,13 +235,14 @@ class _RenewalSleeper(ThreadSleeper):
         self._process = process
 
     def sleep(self, until: float) -> None:
-        """Sleep until a local time, or until it is woken."""
+        """Sleep until a local time, or until it is woken; less long while the system refuses threads."""
         threads = self._process.threads
         while threads.refusing:
             threads.start()
             self._process.renewal_workers.help_out()
             if not threads.refusing:
                 break
+            # A renewal sent here may have taken long. The loop comes back as soon as something else is due.
             now = local_clock().now()
             if now >= until:
                 return

@@ -1,8 +1,9 @@
-"""The one place that starts the library's threads, and knows what to do when the system refuses one.
+"""The one place that starts the library's threads, and copes with a system that refuses them.
 
-A system refuses threads for a while: at a container's limit, or without memory for a stack. Nothing
-is lost by that. What was to run waits, and each thread that comes by here tries again: one of the
-library's own that lives already, or one that calls a lock.
+A system may refuse threads for a while: at a container's limit, or without memory for a stack. Nothing
+is lost by that. What was to run waits, and each thread that gets here later tries again: one of the
+library's own that lives already, or a user's that calls a lock. `Threads` starts a thread for one function, `Workers`
+are a few threads that make calls from a queue. What runs on them is in the other modules of this folder.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pynamodb_mutex")
 
 LINGER = 5.0
-"""Seconds without work after which a thread ends that may be needed again."""
+"""Seconds without work after which a worker, or the notifier's thread, ends. It may be needed again soon."""
 
 REFUSALS = (RuntimeError, MemoryError)
-"""What ``Thread.start`` raises when the system refuses a thread."""
+"""Exceptions that ``Thread.start`` raises when the system refuses a thread."""
 
 
 @contextmanager
 def going_on(message: str) -> Iterator[None]:
-    """Log what is raised inside the block, so that the thread goes on."""
+    """Log an exception that is raised inside the block, and go on after it."""
     try:
         yield
     except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
@@ -38,27 +39,26 @@ class Threads:
     """Starts the threads of one process.
 
     Attributes:
-        refusing: Whether the system refused a thread when it was last asked for one, so that
-            something waits for it.
+        refusing: Whether the system refused a thread when it was last asked for one: then some function waits for it.
     """
 
     def __init__(self) -> None:
         self.refusing = False
-        # the name of the thread, and a list of the one function that it is to run
+        # names of threads, and for each a list with the one function that it is to run: see `_run`
         self._waiting: deque[tuple[str, list[Callable[[], object]]]] = deque()
         self._starting = threading.Lock()
 
     def put(self, name: str, run: Callable[[], object]) -> None:
-        """Let a function wait for a thread of its own, which `start` starts."""
+        """Queue a function that is to run on a thread of its own, which `start` starts."""
         self._waiting.append((name, [run]))
 
     def start(self) -> None:
-        """Start a thread for each function that waits, as far as the system lets us.
+        """Start a thread for each function that waits, unless the system refuses.
 
-        Never raises because of a refusal, and waits for nothing: it may be called from a property.
+        It raises nothing because of a refusal, and waits for nothing: it may be called from a property.
         """
-        # Do not wait for the lock: its holder starts threads for everything that waits. It checks again
-        # after it has released the lock, for what was added meanwhile by a thread that did not get it.
+        # The lock is not waited for: whoever has it starts threads for everything that waits. Thread A finds nothing
+        # more to start; B adds a function, and does not get the lock; A releases it. So A checks again after that.
         while self._waiting and self._starting.acquire(blocking=False):
             try:
                 if not self._start_first():
@@ -67,39 +67,42 @@ class Threads:
                 self._starting.release()
 
     def _start_first(self) -> bool:
-        """Start a thread for the first that waits; return whether the system let us."""
+        """Start a thread for the first function that waits; return False if the system refused it."""
         if not self._waiting:
-            return True  # another thread came first
+            return True  # another thread has started it since `start` saw it
         name, job = self._waiting[0]
         try:
             threading.Thread(target=_run, args=(job,), name=name, daemon=True).start()
         except REFUSALS as error:
-            # at the end of the process none will ever come, and nobody needs to know
+            # "... at interpreter shutdown": no thread will ever come, and nobody needs to know
             if not self.refusing and "shutdown" not in str(error):
                 _log.warning("the system refuses the thread %s, to be tried again: %r", name, error)
             self.refusing = True
             return False
+        # Only now: Ctrl-C may come before the thread has started, and then the function must still wait for one. If it
+        # comes after that, a second thread is started, which finds the list empty. So the function runs exactly once.
         self._waiting.popleft()
         self.refusing = False
         return True
 
 
 def _run(job: list[Callable[[], object]]) -> None:
+    """Run the function in a list, unless another thread has taken it out."""
     try:
         run = job.pop()
     except IndexError:
-        # whoever started the first thread for it was interrupted before it could take note of that
+        # whoever started the first thread for it was interrupted before it could note that
         return
     run()
 
 
 class Workers:
-    """A few threads that make the calls that are posted, first come first served.
+    """A few threads that make posted calls, first come first served. They start when needed and end when idle.
 
     Args:
-        threads: Starts them, when there is something to do.
-        name: Theirs.
-        most: How many there are at a time, at most.
+        threads: What starts them.
+        name: Name of each of the threads.
+        most: Most threads at a time.
     """
 
     def __init__(self, threads: Threads, name: str, most: int) -> None:
@@ -108,25 +111,29 @@ class Workers:
         self._most = most
         self._posted = threading.Condition()
         self._outbox: deque[Callable[[], object]] = deque()
+        # threads that were asked for and have not ended; those of them that run; those of them that wait for a call
         self._asked_for = 0
         self._running = 0
         self._idle = 0
 
     def post(self, call: Callable[[], object]) -> None:
-        """Let a worker make a call soon."""
+        """Queue a call that a worker is to make soon."""
         with self._posted:
             self._outbox.append(call)
+            # Not "if any is idle": one that was notified for an earlier call counts as idle until it runs.
             if self._idle >= len(self._outbox):
                 self._posted.notify()
             elif self._asked_for < self._most:
+                # Counted after it is queued: Ctrl-C in between gives one thread too many, not one that never comes.
                 self._threads.put(self._name, self._work)
                 self._asked_for += 1
         self._threads.start()
 
     def help_out(self) -> None:
-        """Make the calls on this thread, as long as no worker runs and the system refuses one.
+        """Make the posted calls on this thread, as long as no worker runs and the system refuses one.
 
-        Late is better than never: for that alone a thread calls this that should not wait.
+        The thread that calls this, such as that of the renewal loop or of an event loop, should not wait for requests.
+        It does so only because late is better than never.
         """
         while self._threads.refusing:
             with self._posted:
@@ -137,18 +144,21 @@ class Workers:
             self._threads.start()
 
     def _work(self) -> None:
+        """Make calls until there have been none for a while."""
         with self._posted:
             self._running += 1
         while (call := self._next()) is not None:
             self._make(call)
 
     def _next(self) -> Callable[[], object] | None:
-        """Return what a worker is to do next; None if it is to end, and not counted any more."""
+        """Return the next call for a worker; None if it is to end: then it is not counted any more."""
         with self._posted:
             self._idle += 1
             if not self._outbox:
                 self._posted.wait(LINGER)
             self._idle -= 1
+            # Also if the wait has timed out: a call may have been posted, and this worker notified, just then. It ends
+            # and is uncounted under the same lock, so that `post` never relies on a worker that is about to end.
             if self._outbox:
                 return self._outbox.popleft()
             self._running -= 1
@@ -156,5 +166,6 @@ class Workers:
             return None
 
     def _make(self, call: Callable[[], object]) -> None:
+        """Make a call; an error in it is logged, and does not end the worker."""
         with going_on(f"a call of {self._name} failed"):
             call()

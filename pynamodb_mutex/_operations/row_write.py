@@ -175,9 +175,9 @@ class GuardedRow:
         value = given(values)
         condition = layout.guarding(value)
         if self.write.kind == TRANSACT_PUT:
-            # A put replaces the whole row, and so it writes the claim and its end as well. The save is sent and delayed,
-            # a renewal moves the end later, the save arrives: without this condition it would move the end back.
-            # Refused, it is sent again with an end that is later still.
+            # A put replaces the whole row, and so it writes the claim and its end as well. The save is sent and
+            # delayed, a renewal moves the end later, the save arrives: without this condition it would move the end
+            # back. Refused, it is sent again with an end that is later still.
             if guard.renews:
                 condition &= layout.ends_before(value)
             carried = layout.carried(values, ended=guard.ends)

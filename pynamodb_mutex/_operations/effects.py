@@ -68,8 +68,8 @@ class Wakeup:
 
     def ring(self) -> None:
         """End the wait on it or, if there is none, the next one."""
-        # In this order; the runner sets `sleeper` first, and then reads `rung`. So a ring at any moment finds the sleeper,
-        # or is seen by the runner before it sleeps. In the other order a ring could be lost between the two.
+        # In this order; the runner sets `sleeper` first, and then reads `rung`. So a ring at any moment finds the
+        # sleeper, or is seen by the runner before it sleeps. In the other order a ring could get lost.
         self.rung = True
         # Read once: a waiter whose time is up sets it to None at any moment, outside the monitor.
         sleeper = self.sleeper

@@ -236,7 +236,7 @@ def check_owner(owner: object) -> None:
 
     Raises:
         TypeError: If it is not a str.
-        ValueError: If it is empty, or not valid Unicode.
+        ValueError: If it is empty, or cannot be encoded in UTF-8.
     """
     if not isinstance(owner, str):
         msg = f"owner must be a str, or None, not {shown(owner)}"

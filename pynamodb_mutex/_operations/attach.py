@@ -2,7 +2,7 @@
 
 `detach` renews the claim once more, leaves it in its row, and writes into the ticket what makes the claim ours.
 `Attachment` replaces that claim with one of its own, by the write that acquires a lock on another condition. From then
-on the ticket is used up, and all that the detaching process has sent is refused.
+on the ticket is used up, and requests of the detaching process that arrive late are refused.
 """
 
 from __future__ import annotations
@@ -264,9 +264,9 @@ class Attachment(Acquisition):
             )
             raise InvalidTicketError(msg, key=ticket.key)
         if learns_time:
-            # Without server time the new claim would have an end by which others cannot judge it, and the condition
-            # could not tell that the ticket's claim has expired. Any answer shows the time: the read need not be
-            # consistent.
+            # Without server time the new claim would have an end by which others cannot judge it, and after an idle
+            # time one that has passed already; nor could the condition tell that the ticket's claim has expired. Any
+            # answer shows the time, so the read need not be consistent.
             yield from self._read(consistent=False)
         claim = yield from self.take()
         if claim is None:

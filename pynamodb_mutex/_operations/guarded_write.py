@@ -99,6 +99,7 @@ class Guard:
                 raise MutexAlreadyHeldError(msg, key=claim.key, owner=claim.contender.owner)
             self._was_in_doubt = claim.belief.state is State.IN_DOUBT
             claim.change(Change.UNLOCKING)
+        # one number for all attempts: a row that has it shows that one of them was applied
         self.number = claim.own.next_write()
 
     def judge(self, row: RawItem, *, maybe_applied: bool) -> Verdict:
@@ -162,8 +163,8 @@ class Guard:
             in_doubt: Whether it may have been applied all the same.
         """
         if self.ends:
-            # In doubt, the write may have released the lock: it does not count as held, and a release of it that is
-            # refused is no loss.
+            # A write in doubt may have released the lock: then this does not count as held, and a release of it that is
+            # refused is no loss. An earlier write in doubt still may have done so, even if this one was not applied.
             doubt = in_doubt or self._was_in_doubt
             self.claim.change(Change.UNANSWERED if doubt else Change.NOT_UNLOCKED)
 
@@ -217,7 +218,7 @@ def write(
     claims = [guard.claim for guard in guards]
     yield from turn_to_write(claims)
     try:
-        # again: the write before this one may have released the lock, or found it lost
+        # Checked again: the write that this one has waited for may have released the lock, or found it lost.
         for guard in guards:
             guard.claim.check(what)
         begun: list[Guard] = []

@@ -80,8 +80,8 @@ def release_several(held: Held) -> Operation[None]:
         for claim in claims:
             claim.check("release")
     except MutexLostError as error:
-        # With one lock all count as lost, but the claims of the others may still stand in their rows, and keep others
-        # waiting. They are released one by one: a transaction would be refused for the row that is lost.
+        # When one lock is lost, all count as lost. But the other claims may still be in their rows, and keep waiters
+        # waiting. They are released one by one, because the row that was lost would refuse a transaction.
         lost = error
     runs_until = min(claim.ends for claim in claims)
     all_endings = [Ending(claim, runs_until) for claim in claims]
@@ -112,8 +112,8 @@ def leave(claim: HeldClaim, what: str) -> bool:
     claim.depth -= 1
     if claim.depth:
         return False
-    # Before the releasing request is sent: another may hold the lock as soon as that is applied, and its answer comes
-    # later.
+    # The belief ends before the releasing request is sent: another may hold the lock as soon as that is applied, which
+    # is before its answer arrives.
     claim.change(Change.RELEASE)
     claim.together.stop()
     return True
@@ -123,8 +123,9 @@ def _note_released(endings: Sequence[Ending], error: BaseException | None) -> No
     """Wake the waiters of this process for locks that were released, and emit events.
 
     Args:
-        endings: Of the claims.
-        error: With which the release failed, so that the claims may still be in their rows; None if it did not.
+        endings: The endings of the claims.
+        error: The error that the release failed with, so that the claims may still be in their rows; None if it did
+            not fail.
     """
     for ending in endings:
         ending.claim.leave_queue()
@@ -220,7 +221,8 @@ def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
             shared, build, endings[0].until, about=endings[0].claim, attempts=attempts
         )
     finally:
-        # So that the single releases count the transaction as an attempt: a refusal may be its own doing.
+        # The single releases that may follow count the transaction as an attempt: a claim that is missing then may
+        # have been released by it.
         for ending in endings:
             first = min(ending.attempts.first_sent, attempts.first_sent)
             ending.attempts.first_sent = first
@@ -231,16 +233,16 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
     """Hand a lock over to the next in line: one conditional write replaces our claim with one of that waiter.
 
     Args:
-        ending: Of our claim.
+        ending: The ending of our claim.
         turn: The waiter's turn, to whom the lock is promised.
 
     Returns:
-        Whether our claim has ended. If not, DynamoDB has refused the values of the next holder, and our claim is
-        to be released.
+        Whether our claim has ended. If not, the request has failed and was surely not applied, for example because
+        DynamoDB refuses the values of the next holder, and our claim is still to be released.
 
     Raises:
         MutexLostError: If the lock had been lost.
-        PynamoDBException: If DynamoDB cannot be reached, or the outcome is unknown.
+        PynamoDBException: If the request has failed, and may have been applied.
     """
     claim = ending.claim
     shared, store = claim.shared, claim.store

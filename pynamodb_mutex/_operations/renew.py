@@ -88,8 +88,8 @@ def renew_quietly(
     """
     shared = held.shared
     for claim in held.unreleased:
-        # A lease that has ended is reported as lost first, even if this renewal wins it back: its holder did not
-        # hold the lock in between.
+        # A lease that has ended is reported as a loss first, even if this renewal wins the lock back: its holder has
+        # not held it in between.
         claim.note_end()
         claim.check_renewable()
     until = min(max(held.ends, shared.now), shared.now + patience)
@@ -104,8 +104,8 @@ def renew_quietly(
         _emit_failed(held, error)
         raise
     lost = [claim for claim in held.unreleased if claim.is_over]
-    # Not if the answer came so late that the new lease has ended, too, nor if a row, seen here or by another
-    # request meanwhile, shows that one of the claims is not ours: they are lost together, and won back together.
+    # Nothing is won back if the answer came so late that the new lease has ended, too, or if this request or another one
+    # has seen meanwhile that a claim is not in its row: all are lost, or won back, together.
     can_win = held.ends > shared.now
     for claim in lost:
         claim_loss = claim.belief.loss
@@ -170,9 +170,9 @@ def _renew_once(
     while True:
         claims = held.unreleased
         if held.is_group:
-            # A write under way releases one of them. If it is applied first, the transaction would be refused for
-            # that row, and the others would not be renewed. What becomes of that claim, the write's answer shows.
-            # A single claim is renewed all the same: if the write is refused, the lock is still held.
+            # A claim that a write under way releases is left out. If the write is applied first, its row would refuse
+            # the transaction, and the other claims would not be renewed; the answer to the write shows what became
+            # of that claim. A single claim is renewed all the same: if the write is refused, the lock is still held.
             claims = [claim for claim in claims if claim.belief.state is not State.ENDING]
         if not claims:
             return ()
@@ -264,7 +264,7 @@ def _note_refusal(claim: HeldClaim, row: Claim) -> None:
     """Note the loss that a row shows, unless a write that releases the claim is under way.
 
     That write is applied, another process acquires the lock, and only then does the renewal arrive: the lock was
-    released, not lost. What became of it, the answer to the write shows.
+    released, not lost. The answer to the write shows what became of the claim.
     """
     if claim.belief.state is not State.ENDING:
         claim.lose(outcome.loss_of(claim.own, row), row)
@@ -412,8 +412,8 @@ def _renew_by_batch(several: Sequence[Held]) -> Operation[None]:
     only if it shows the end that was proposed, or the row that refused it. In any other case, such as with an
     engine that knows no PartiQL or a role that may not use it, each lock is renewed by itself.
     """
-    # DynamoDB refuses a batch in which a row occurs twice. Two acquisitions of one lock are due together if the
-    # first was lost, which this process does not know yet, and the lock was acquired again here. The one that is
+    # DynamoDB refuses a batch in which a row occurs twice. Two acquisitions of one lock can be due together if the
+    # first one is lost, this process does not know it yet, and the lock was acquired here again. The one that is
     # left out of the batch is renewed by itself.
     last = {held.claims[0].key: held for held in several}
     yield from _renew_rows(list(last.values()))
@@ -426,7 +426,7 @@ def _renew_rows(several: Sequence[Held]) -> Operation[None]:
     store = several[0].claims[0].store
     claims = [held.claims[0] for held in several]
     proposals = [claim.propose_renewal(claim.lease) for claim in claims]
-    # One attempt: what fails is retried lock by lock, for the leases do not wait for a batch.
+    # One attempt: if it fails, each lock is retried by itself.
     try:
         answer: Answer | Failure = yield Send(_batch(store, claims, proposals))
     except Exception as error:  # noqa: BLE001 - engines that know no PartiQL fail in their own ways

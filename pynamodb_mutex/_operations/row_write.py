@@ -381,6 +381,7 @@ class NobodyHolds:
         claim = self.store.layout.claim(raw)
         claim.check()
         refuse_if_alive(claim, self.store, self._protected, now, maybe_applied=maybe_applied)
+        # None if the update that was to end a claim is refused because its holder has released the lock meanwhile
         self._dead = None if claim.expires_at is None else claim
         return Verdict.AGAIN
 

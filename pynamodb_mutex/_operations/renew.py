@@ -104,8 +104,8 @@ def renew_quietly(
         _emit_failed(held, error)
         raise
     lost = [claim for claim in held.unreleased if claim.is_over]
-    # Nothing is won back if the answer came so late that the new lease has ended, too, or if this request or another one
-    # has seen meanwhile that a claim is not in its row: all are lost, or won back, together.
+    # Nothing is won back if the answer came so late that the new lease has ended, too, or if this request or another
+    # one has seen meanwhile that a claim is not in its row: all are lost, or won back, together.
     can_win = held.ends > shared.now
     for claim in lost:
         claim_loss = claim.belief.loss

@@ -270,6 +270,7 @@ class Attachment(Acquisition):
             yield from self._read(consistent=False)
         claim = yield from self.take()
         if claim is None:
+            # The write was applied, but little of the new lease was left when its answer came, and the renewal failed.
             raise self._lost(Loss.EXPIRED)
         return claim
 

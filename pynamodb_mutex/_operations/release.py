@@ -283,7 +283,7 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
         raise
     except PynamoDBException as error:
         # If an attempt may have been applied, the row may carry the next holder's claim. A release of ours would be
-        # refused and pass for done, and tell nobody that the lock may stay taken until that claim's lease ends.
+        # refused and pass for done, although the lock may stay taken until that claim's lease ends.
         if ending.attempts.maybe_applied:
             raise
         text, values = "%s not handed over to %s: %s", (shown(claim.key), shown(contender.owner))
@@ -307,6 +307,7 @@ def force(shared: Shared, store: Store, row: RawItem, key: str) -> Operation[boo
     """
     until = shared.now + RELEASE_PATIENCE
     seen = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
+    # a row with a fault shows no end either, but is to be put right
     if seen.claim.fault is None and seen.claim.expires_at is None:
         return False
     return (yield from break_seen(shared, store, row, key, seen.item)) is None
@@ -335,6 +336,7 @@ def break_seen(
     """
     seen = store.layout.claim(item)
     broken_by = shared.forced_token(store)
+    # Raises for another application's row: force would add a TTL to it, by which DynamoDB then deletes it.
     if not store.layout.was_a_locks(item):
         seen.check()
 

@@ -338,6 +338,7 @@ def _handle(shared: Shared, members: Sequence[Held]) -> list[Effect]:
         due = shared.now + LONGEST_SLEEP
         try:
             batch = _batch_of(held) if len(members) > 1 else None
+            # ahead of its time only if it may share a request with the others
             is_to_be_renewed = held.is_to_be_renewed(0.0 if batch is None else held.early())
             due = held.due()
         except Exception as error:  # noqa: BLE001 - the loop serves all locks, and must not end for one

@@ -126,6 +126,7 @@ class Shared(ABC):
 
     def note_holder(self, store: Store, key: str, claim: Any) -> None:
         """Note that a `HeldClaim` holds a key in this process, until `forget_holder`."""
+        # by the table's name, for two models can reach one table, and each has a store of its own
         self._holders.setdefault((store.connection.table_name, key), []).append(claim)
 
     def forget_holder(self, store: Store, key: str, claim: Any) -> None:

@@ -1,4 +1,9 @@
-"""Detach and attach: a lock that goes on in another process, and the ticket that carries it there."""
+"""Detaching a lock here and attaching it in another process, and the ticket that is passed between the two.
+
+`detach` renews the claim once more, leaves it in its row, and writes into the ticket what makes the claim ours.
+`Attachment` replaces that claim with one of its own, by the write that acquires a lock on another condition. From then
+on the ticket is used up, and requests of the detaching process that arrive late are refused.
+"""
 
 from __future__ import annotations
 
@@ -41,20 +46,21 @@ if TYPE_CHECKING:
     from pynamodb_mutex._protocol.claim import Claim
 
 _FORMAT = 1
+"""The format of tickets that is written here, and the only one that is read."""
 
 
 class Ticket(NamedTuple):
-    """What a process must know to go on with a lock.
+    """What a process must know to continue to hold a lock.
 
     Attributes:
-        table: In which the claim stands.
-        region: Of the table; None if it is not known.
-        key: Of the lock.
-        token: Of the acquisition that was detached.
-        version: Its fencing token.
-        expires_at: End of its claim in server time, for people: what counts stands in the row.
-        lease: Seconds, of the giver's mutex.
-        row: The primary key of the user's row that is locked, if it is one.
+        table: Name of the table that the claim is in.
+        region: Region of the table; None if it is not known.
+        key: The lock's key.
+        token: Token of the acquisition that was detached.
+        version: Fencing token of that acquisition.
+        expires_at: End of its claim in server time. For people only: the end in the row is what counts.
+        lease: Lease of the detached mutex, in seconds.
+        row: The primary key of the user's row that is locked; None for a lock that is not a row's.
     """
 
     table: str
@@ -67,12 +73,15 @@ class Ticket(NamedTuple):
     row: RawItem | None
 
     def write(self) -> str:
-        """Return it as JSON; in ASCII, for not every queue takes all characters."""
+        """Return the ticket as JSON, in ASCII alone because not every queue accepts other characters."""
         fields = {name: value for name, value in self._asdict().items() if value is not None}
         return json.dumps({"format": _FORMAT, **fields}, separators=(",", ":"), default=_base64)
 
     def row_key(self, model: type[Model]) -> RawItem:
         """Return the primary key of the user's row.
+
+        Args:
+            model: The row's model.
 
         Raises:
             InvalidTicketError: If the ticket is not for a row of the model.
@@ -85,6 +94,7 @@ class Ticket(NamedTuple):
                 kind = attribute.attr_type
                 value = _str(given[attribute.attr_name][kind])
                 raw[attribute.attr_name] = {kind: base64.b64decode(value) if kind == "B" else value}
+            # The key of a row's lock is made of the table and the primary key: a ticket for another row does not fit.
             fits = row_name(model, raw) == self.key
         except (LookupError, TypeError, ValueError, ArithmeticError):
             fits = False
@@ -99,10 +109,10 @@ def _base64(value: bytes) -> str:
 
 
 def parse_ticket(text: str) -> Ticket:
-    """Read a ticket.
+    """Return the ticket in a text.
 
     Raises:
-        InvalidTicketError: If it is none, or of a format that is not known here.
+        InvalidTicketError: If the text is not a ticket, or has a format that is not known here.
     """
     try:
         fields = json.loads(text)
@@ -130,7 +140,7 @@ def _read(fields: dict[str, Any]) -> Ticket:
 
 
 def _int(value: object) -> int:
-    # no conversion: a ticket that was altered to version + 0.5 would pass for the claim's own
+    # Checked and not converted: int() would turn an altered version, such as 7.5, into the right one.
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"an int is expected, not {shown(value)}"
         raise TypeError(msg)
@@ -145,18 +155,26 @@ def _str(value: object) -> str:
 
 
 def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operation[str]:
-    """End an acquisition here, renewed once more, and return a ticket for it.
+    """Renew a claim once more, end its acquisition here, and return a ticket for it.
+
+    Args:
+        claim: The claim.
+        lease: Seconds for which the ticket is to be good; None for the mutex's lease.
+        row: The primary key of the user's row that is locked; None for a lock that is not a row's.
 
     Raises:
         MutexError: If it cannot be detached, as `Mutex.detach` says.
         PynamoDBException: If DynamoDB refuses or cannot be reached: then nothing has changed here.
     """
     claim.check("detach")
-    # a write under way would be refused once another has attached
+    # A guarded write of another thread is under way, the lock is detached, another process attaches, and the write
+    # arrives: it would be refused. So it is waited for. It may have released the lock, or found it lost: hence the
+    # second check.
     yield from turn_to_write([claim])
     try:
         claim.check("detach")
         _check_detachable(claim)
+        # While the lock is still held: if this fails, the caller goes on as its holder.
         yield from renew_quietly(claim.together, lease, RELEASE_PATIENCE)
         leave(claim, "detach")
     finally:
@@ -190,22 +208,34 @@ def _check_detachable(claim: HeldClaim) -> None:
 
 
 class Attachment(Acquisition):
-    """Taking over the claim that a ticket names: by the write that acquires a lock, on another condition."""
+    """An attempt to continue to hold the lock that a ticket names.
+
+    It takes the claim over by the write that acquires a lock, on the condition that the ticket's claim is in the row
+    and has not surely expired.
+
+    Args:
+        contender: Who asks for the lock.
+        ticket: The ticket.
+    """
 
     def __init__(self, contender: Contender, ticket: Ticket) -> None:
         patience = contender.options.patience(blocking=True, timeout=None)
+        # The default timeout is infinite, but the ticket's claim ends, as a rule a lease after it was detached.
         super().__init__(contender, min(patience, contender.options.lease))
         self._ticket = ticket
 
     def attach(self, note: Callable[[HeldClaim], object]) -> Operation[HeldClaim]:
-        """Send the write until it is known to be applied, or refused; and report it.
+        """Send the write until it is known whether it is applied or refused, and emit ``acquired``.
 
         Args:
-            note: Called with the claim before it is reported.
+            note: Called with the claim before ``acquired`` is emitted: receivers may ask the lock.
+
+        Returns:
+            The claim.
 
         Raises:
-            InvalidTicketError: If the ticket is for another table.
-            MutexLostError: If it is not good any more.
+            InvalidTicketError: If the ticket is for another table or region.
+            MutexLostError: If the ticket is not good any more.
             PynamoDBException: If DynamoDB refuses or cannot be reached.
         """
         self.begin()
@@ -221,11 +251,11 @@ class Attachment(Acquisition):
     def _attach(self) -> Operation[HeldClaim]:
         contender, ticket = self.contender, self._ticket
         if not contender.store.connection.is_open:
-            # the ticket says in which region it is good, and the client in which region this is
+            # only the client knows its region, which is compared with the ticket's
             yield Open(contender.store)
         learns_time = not contender.store.knows_time(contender.options.lease, self.shared.now)
         table, region = contender.store.connection.table_name, contender.store.connection.region
-        # no region: the request that follows says so
+        # if the client has no region, the request that follows raises the error for that
         elsewhere = region is not None and ticket.region not in {None, region}
         if ticket.table != table or elsewhere:
             msg = (
@@ -234,10 +264,13 @@ class Attachment(Acquisition):
             )
             raise InvalidTicketError(msg, key=ticket.key)
         if learns_time:
-            # see `Acquisition.poll`
+            # Without server time the new claim would have an end by which others cannot judge it, and after an idle
+            # time one that has passed already; nor could the condition tell that the ticket's claim has expired. Any
+            # answer shows the time, so the read need not be consistent.
             yield from self._read(consistent=False)
         claim = yield from self.take()
         if claim is None:
+            # The write was applied, but little of the new lease was left when its answer came, and the renewal failed.
             raise self._lost(Loss.EXPIRED)
         return claim
 
@@ -253,14 +286,15 @@ class Attachment(Acquisition):
         return store.update(template, self.contender.options.row, values)
 
     def _see(self, answer: Answer) -> None:
-        """Say why the write was refused.
+        """Raise the error for a write that was refused.
 
         Raises:
-            MutexLostError: In any case.
+            MutexLostError: Always.
         """
         giver = OwnClaim(self._ticket.token, self._ticket.lease)
         giver.version = self._ticket.version
         claim = answer.claim
+        # if the row still has the ticket's claim, it is the claim's end that has passed
         raise self._lost(Loss.EXPIRED if is_mine(giver, claim) else loss_of(giver, claim), claim)
 
     def _lost(self, loss: Loss, claim: Claim | None = None) -> MutexLostError:

@@ -1,12 +1,12 @@
-"""Effects: what an operation asks its runner to do. Plain values.
+"""Effects: plain values that an operation yields to have its runner send a request, wait, and so on.
 
 An operation is a generator. Between two effects it is atomic: the runner holds the process's monitor while
 the operation runs from one effect to the next, and never while a request is sent, a wait lasts, or user
 code runs. So operations interleave at their effects only.
 
 An interruption (Ctrl-C, the cancellation of a task) is thrown into the operation at the effect during
-which it came. The operation may yield further effects while it handles it, to release what it may
-have acquired, and raises it again.
+which it came. While the operation handles it, it may yield further effects, to release what it may have
+acquired; then it raises it again. The runners are in `_runtime`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.store import Request, Store
 
     class Sleeper(Protocol):
-        """A thread or task that sleeps until it is woken."""
+        """A sleeping thread or task."""
 
         def wake(self) -> None:
-            """Wake it. Called inside the monitor: it only notifies."""
+            """Wake it. Called inside the monitor, so this must not wait for anything."""
 
 
 R = TypeVar("R")
 
 
 class Send:
-    """Send a request. Comes back with its `Answer` or `Failure`; server time was learned from it."""
+    """Send a request. The operation gets its `Answer` or `Failure`, from which server time was learned already."""
 
     __slots__ = ("request",)
 
@@ -40,9 +40,10 @@ class Send:
 
 
 class Open:
-    """Make the client of a store: it knows the endpoint, and so whether its time is known already.
+    """Make the client of a store's connection, which takes a tenth of a second.
 
-    It takes a tenth of a second. What goes wrong is said by the request that follows.
+    The client knows the endpoint, and so whether that endpoint's time is known already. An error while it is made is
+    not raised here, but by the request that follows.
     """
 
     __slots__ = ("store",)
@@ -52,11 +53,11 @@ class Open:
 
 
 class Wakeup:
-    """What ends a wait before its time.
+    """A bell that ends a wait before its time.
 
     Attributes:
-        rung: Whether it rang since the last wait on it ended.
-        sleeper: Who waits on it; set by the runner.
+        rung: Whether it has rung since the last wait on it ended.
+        sleeper: The thread or task that waits on it, set by the runner; None if there is none.
     """
 
     __slots__ = ("rung", "sleeper")
@@ -66,7 +67,9 @@ class Wakeup:
         self.sleeper: Sleeper | None = None
 
     def ring(self) -> None:
-        """End the wait on it, or the next one, if it has not begun."""
+        """End the wait on it or, if there is none, the next one."""
+        # In this order; the runner sets `sleeper` first, and then reads `rung`. So a ring at any moment finds the
+        # sleeper, or is seen by the runner before it sleeps. In the other order a ring could get lost.
         self.rung = True
         # Read once: a waiter whose time is up sets it to None at any moment, outside the monitor.
         sleeper = self.sleeper
@@ -75,7 +78,12 @@ class Wakeup:
 
 
 class Wait:
-    """Wait until a local time, or until the wake-up rings."""
+    """Wait until a local time, or until a wake-up rings.
+
+    Args:
+        until: The local time; infinity to wait for the wake-up alone.
+        wakeup: The wake-up; None to wait for the time alone.
+    """
 
     __slots__ = ("until", "wakeup")
 
@@ -85,7 +93,7 @@ class Wait:
 
 
 class Start:
-    """Run another operation in the background, on a thread of those that send renewals."""
+    """Run another operation in the background, on one of the threads that send renewals."""
 
     __slots__ = ("operation",)
 
@@ -94,7 +102,7 @@ class Start:
 
 
 class Deliver:
-    """Go on when the events so far were delivered. What a receiver was interrupted by is thrown here."""
+    """Continue after the events so far were delivered. An interruption of a receiver is thrown in here."""
 
     __slots__ = ()
 
@@ -102,4 +110,4 @@ class Deliver:
 Effect = Send | Open | Wait | Start | Deliver
 
 Operation = Generator[Effect, Any, R]
-"""Yields effects, and returns its result."""
+"""A generator that yields effects, and returns the operation's result."""

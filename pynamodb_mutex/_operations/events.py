@@ -1,4 +1,8 @@
-"""What happens to locks, as plain records. The runner delivers them, by signals and in the log."""
+"""Lock events, log records and calls of ``on_lost``, as plain values.
+
+An operation collects them inside the monitor, where no user code may run. The runner delivers them after each step,
+outside the monitor, as signals and log records: see `_runtime.notifications`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._protocol.claim import Claim, Loss, OwnClaim
 
     class Contender(Protocol):
-        """Who asks for a lock, as far as it is reported."""
+        """The part of a contender, who asks for a lock, that events need."""
 
         owner: str
 
@@ -25,11 +29,12 @@ if TYPE_CHECKING:
         def log_fields(self) -> dict[str, Any]: ...
 
     class HeldClaim(Protocol):
-        """An acquisition, as far as it is reported.
+        """The part of an acquisition that events need.
 
         Attributes:
-            events: Not delivered yet, in the order in which they happened.
-            delivering: Whether a thread is at it.
+            own: The claim.
+            events: Events that are not delivered yet, in the order in which they happened.
+            delivering: Whether a thread is delivering its events.
         """
 
         own: OwnClaim
@@ -46,13 +51,13 @@ if TYPE_CHECKING:
 
 
 class LockEvent:
-    """Something that happened to a lock: reported by the signal of that name, and in the log.
+    """Something that happened to a lock, emitted as the signal of that name and as a log record.
 
     Attributes:
-        name: Of the signal; see `pynamodb_mutex.signals`.
+        name: Name of the signal; see `pynamodb_mutex.signals`.
         contender: Who asks for the lock, or holds it.
-        claim: The acquisition; None where there is none.
-        fields: What the signal carries besides key, owner and tokens.
+        claim: The acquisition; None if the lock was not acquired.
+        fields: Fields of the signal in addition to key, owner and tokens.
     """
 
     __slots__ = ("claim", "contender", "fields", "name")
@@ -67,13 +72,14 @@ class LockEvent:
 
 
 class Log:
-    """A record for the log and nothing else.
+    """A log record without a signal.
 
     Attributes:
-        level: As `logging` names it.
-        message: With its ``%s``.
-        args: For them.
-        fields: What the record says of the lock.
+        level: ``"warning"``; or ``"exception"``, an error with the traceback of an exception that is the first of
+            the arguments, if it is one.
+        message: The text, with a placeholder for each argument.
+        args: The arguments.
+        fields: The record's extra fields about the lock; None if it is about none.
     """
 
     __slots__ = ("args", "fields", "level", "message")
@@ -92,11 +98,11 @@ class Log:
 
 
 class CallOnLost:
-    """A caller's ``on_lost`` is to be called, on a thread of its own.
+    """A call of a caller's ``on_lost``, to be made on a thread of its own.
 
     Attributes:
         claim: The acquisition that was lost.
-        call: What to call.
+        call: The function to call, without arguments.
     """
 
     __slots__ = ("call", "claim")
@@ -110,11 +116,11 @@ Event = LockEvent | Log | CallOnLost
 
 
 def contended(contender: Contender, holder: Claim | None) -> LockEvent:
-    """Return the event of a lock that is asked for, and is held.
+    """Return the event for a lock that was asked for, and is held by another.
 
     Args:
         contender: Who asks for it.
-        holder: The claim that was seen, if any was.
+        holder: The holder's claim; None if it was not seen.
     """
     fields = {
         "holder": None if holder is None else holder.owner,
@@ -128,13 +134,13 @@ def contended(contender: Contender, holder: Claim | None) -> LockEvent:
 def not_acquired(
     contender: Contender, waited: float, attempts: int, error: BaseException | None
 ) -> LockEvent:
-    """Return the event of an acquisition that failed.
+    """Return the event for an attempt to acquire that failed.
 
     Args:
         contender: Who asked for the lock.
-        waited: Seconds.
-        attempts: Requests that were sent for it.
-        error: What it failed with; None if another holds the lock.
+        waited: Seconds since the attempt began.
+        attempts: Number of requests that were sent for it.
+        error: The error that it failed with; None if another holds the lock.
     """
     fields = {"waited": waited, "attempts": attempts, "error": error}
     return LockEvent("not_acquired", contender, None, fields)

@@ -1,4 +1,11 @@
-"""Guarded writes: applied only under the claim, at most once, in the order in which they were made."""
+"""Guarded writes: applied only while the lock is held, at most once, in the order in which the holder made them.
+
+Each write under a claim has a number, which it stores in the row that carries the claim, on condition that the claim
+is ours and that the stored number is that of the last write known to be applied. So the row shows, after a lost answer
+or a late copy, which write came last. What a refusal shows is decided in `_protocol.outcome`.
+
+The loop that sends a write is here; what a write consists of is in `row_write` and `transaction`.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +39,18 @@ if TYPE_CHECKING:
         def judge(
             self, raw: RawItem, error: PynamoDBException, now: float, *, maybe_applied: bool
         ) -> Verdict:
-            """Say what a row shows whose write was refused; raise if that is final."""
+            """Return what a row shows about a write that was refused; raise if that is final."""
 
 
 class Guard:
-    """The guard of one claim on a write.
+    """The guard that one claim puts on a write.
 
     Attributes:
         claim: The claim.
         ends: Whether the write releases the lock.
-        carries: Whether it writes the whole row, and so the claim with its end.
-        deletes: Whether it deletes the row that carries the claim.
-        number: Of this write, never proposed before.
+        carries: Whether the write replaces the whole row, and so writes the claim with its end.
+        deletes: Whether the write deletes the row that carries the claim.
+        number: Number of the write under this claim, never proposed before; 0 until `begin`.
     """
 
     def __init__(
@@ -59,11 +66,11 @@ class Guard:
 
     @property
     def renews(self) -> bool:
-        """Whether it doubles as a renewal."""
+        """Whether the write doubles as a renewal."""
         return self.carries and not self.ends
 
     def values(self) -> dict[str, Any]:
-        """Serialise what an attempt that is about to be sent proposes."""
+        """Return the serialised values of an attempt that is about to be sent."""
         claim = self.claim
         values = claim.store.mine(claim.own)
         if self.ends:
@@ -75,10 +82,14 @@ class Guard:
         return values | {"known": str(claim.own.writes), "next": str(self.number)}
 
     def begin(self, what: str) -> None:
-        """Begin a write: from now on there is no belief, if it releases the lock.
+        """Begin a write. If it releases the lock, the lock does not count as held from now on.
+
+        Not only from its answer on: as soon as the write is applied, another may hold the lock.
+
+        Args:
+            what: Name of the call, for messages.
 
         Raises:
-            MutexNotHeldError: If the lock is not held here; MutexLostError if it was lost.
             MutexAlreadyHeldError: If it would release a lock that is entered several times.
         """
         claim = self.claim
@@ -88,10 +99,16 @@ class Guard:
                 raise MutexAlreadyHeldError(msg, key=claim.key, owner=claim.contender.owner)
             self._was_in_doubt = claim.belief.state is State.IN_DOUBT
             claim.change(Change.UNLOCKING)
+        # one number for all attempts: a row that has it shows that one of them was applied
         self.number = claim.own.next_write()
 
     def judge(self, row: RawItem, *, maybe_applied: bool) -> Verdict:
-        """Say what a row shows that refused an attempt; an empty one does not exist."""
+        """Return what a row shows about this write, of which it refused an attempt.
+
+        Args:
+            row: The row; empty if there is none.
+            maybe_applied: Whether an attempt may have been applied.
+        """
         claim = self.claim
         shown_claim = claim.store.layout.claim(row)
         last = self._renewals[-1].end if self.renews else None
@@ -103,6 +120,8 @@ class Guard:
             may_delete=maybe_applied and claim.stands_at(claim.shared.now),
         )
         if verdict is Verdict.APPLIED:
+            # An earlier attempt was applied, with an earlier end than the last one proposed: the lease counts from
+            # when that one was sent. None is left if a renewal has moved the end since.
             self._renewals = [each for each in self._renewals if each.end == shown_claim.expires_at]
         return verdict
 
@@ -113,7 +132,7 @@ class Guard:
         claim.lose(outcome.loss_of(claim.own, shown_claim), shown_claim)
 
     def applied(self) -> None:
-        """Note that the write was applied: by its last attempt, if nothing else is known."""
+        """Note that the write was applied: by its last attempt, unless `judge` has found another."""
         claim = self.claim
         claim.own.writes = self.number
         if self._renewals:
@@ -122,7 +141,7 @@ class Guard:
             together = claim.together
             together.emit_renewed([claim])
             if not together.is_group:
-                # else the others are due when they were
+                # this write has renewed one claim of a group alone: the others are due when they were
                 together.plan_renewal(renewal.sent, together.ends)
                 claim.shared.schedule.refresh(together)
         if self.ends:
@@ -133,24 +152,32 @@ class Guard:
             if claim.belief.loss is None:
                 claim.emit("released", held_for=claim.held_for, error=None)
         else:
+            # This settles an earlier write of unknown outcome that was to release the lock. It has not been applied, or
+            # this one would have been refused; nor can it be any more, for the number that it expects is gone.
             claim.change(Change.WRITTEN)
 
     def failed(self, *, in_doubt: bool) -> None:
-        """Note that the write was not applied, or may have been."""
+        """Note that the write failed.
+
+        Args:
+            in_doubt: Whether it may have been applied all the same.
+        """
         if self.ends:
-            # the claim may be gone by our own doing: nobody believes in it, and a release must not wonder
+            # A write in doubt may have released the lock: then this does not count as held, and a release of it that is
+            # refused is no loss. An earlier write in doubt still may have done so, even if this one was not applied.
             doubt = in_doubt or self._was_in_doubt
             self.claim.change(Change.UNANSWERED if doubt else Change.NOT_UNLOCKED)
 
 
 class Refusal(NamedTuple):
-    """A write that was refused.
+    """A write that was refused, and by whom as far as the answer shows.
 
     Attributes:
-        guards: What the rows show whose guard may have refused it.
-        error: What to raise if it was none of them.
-        others: What the rows show whose other conditions may have refused it.
-        maybe_applied: Whether an attempt that the connection itself retried may have been applied.
+        guards: Guards that may have refused it, each with the row as it was then.
+        error: The error to raise if it was none of these, nor of the others.
+        others: Other conditions of the protocol that may have refused it, each with the row as it was then.
+        maybe_applied: Whether the connection has itself sent the request several times, and an earlier attempt may
+            have been applied.
     """
 
     guards: Sequence[tuple[Guard, RawItem]]
@@ -166,36 +193,38 @@ def write(
     refusal: Callable[[Answer], Refusal],
     what: str,
 ) -> Operation[Answer | None]:
-    """Make one write, under claims as a rule; other writes of this process under the same claims wait.
+    """Make one write, under claims or without any. Other writes of this process under the same claims wait meanwhile.
 
     Args:
         shared: What the locks of the process share.
-        guards: The claims' guards, each of another acquisition.
-        build: Makes the request, with what the guards propose at that moment.
-        refusal: Says which conditions may have refused it.
-        what: For messages.
+        guards: The claims' guards, each of another acquisition; empty for a write without a lock.
+        build: Makes the request, with the guards' present values.
+        refusal: Returns which conditions may have refused it, given the answer.
+        what: Name of the call, for messages.
 
     Returns:
-        The answer; None if it was lost, and a guard showed that the write was applied.
+        The answer; None if it was lost, and a row showed at a retry that the write was applied.
 
     Raises:
         MutexNotHeldError: If a lock is not held here.
         MutexError: If a lock is used with ``delete_on_release``.
         MutexLostError: If a claim is not ours any more; ``applied`` is None if an attempt whose
             answer was lost may have been applied before.
-        PynamoDBException: If another condition of the write did not hold: nothing was written. Or
-            if DynamoDB cannot be reached: the outcome is unknown.
+        PynamoDBException: If another condition of the write did not hold (nothing was written), or if DynamoDB
+            cannot be reached (the outcome is unknown).
     """
     for guard in guards:
         guard.claim.check_guardable(what)
     claims = [guard.claim for guard in guards]
     yield from turn_to_write(claims)
     try:
+        # Checked again: the write that this one has waited for may have released the lock, or found it lost.
         for guard in guards:
             guard.claim.check(what)
         begun: list[Guard] = []
         attempts = Attempts()
         try:
+            # if one raises, those that have begun are taken back below
             for guard in guards:
                 guard.begin(what)
                 begun.append(guard)
@@ -203,7 +232,7 @@ def write(
                 shared, guards, build, refusal, what, attempts=attempts
             )
         except BaseException as error:
-            # what is none of DynamoDB's, such as Ctrl-C, may have come before an answer
+            # any other error than DynamoDB's, such as Ctrl-C, may have come before an answer did
             in_doubt = attempts.maybe_applied or (
                 attempts.count > 0 and not isinstance(error, PynamoDBException)
             )
@@ -218,10 +247,13 @@ def write(
 
 
 def turn_to_write(claims: Sequence[HeldClaim]) -> Operation[None]:
-    """Wait until no other write of this process is under way under any of the claims, and begin.
+    """Wait until no other write of this process is under way under any of the claims, then reserve them all.
 
-    All are taken at once, or none: two writes cannot wait for each other.
+    All are reserved in one step, or none: so two writes under several claims cannot wait for each other.
     """
+    # Two at a time under one claim: A expects the number 0 and writes 1, B expects 0 and writes 2. B is applied, and
+    # its answer is lost. A is refused, sent again (expects 2, writes 1), and applied. B's retry finds 1, which is not
+    # its own number, is sent again as well (expects 1, writes 2), and is applied a second time.
     while busy := [claim for claim in claims if claim.is_writing]:
         wakeup = Wakeup()
         for claim in busy:
@@ -232,7 +264,7 @@ def turn_to_write(claims: Sequence[HeldClaim]) -> Operation[None]:
 
 
 def end_turn_to_write(claims: Sequence[HeldClaim]) -> None:
-    """Let the next write begin."""
+    """End the reservation of `turn_to_write`, and wake the writes that wait for it."""
     for claim in claims:
         claim.is_writing = False
         for wakeup in claim.writers:
@@ -249,15 +281,21 @@ def _send_until_known(
     *,
     attempts: Attempts,
 ) -> Operation[Answer | None]:
-    """Send a write until it is known what became of it; return the answer, or None for a lost one."""
+    """Send a write until its outcome is known.
+
+    Returns:
+        The answer; None if it was lost, and a row showed at a retry that the write was applied.
+    """
     about = guards[0].claim if guards else None
     while True:
-        # anew in each round: the renewal that this write met has moved the end
+        # anew in each round, for a renewal that this write met has moved the ends of the leases
         until = min((guard.claim.ends for guard in guards), default=shared.now + RELEASE_PATIENCE)
         answer = yield from retrying(shared, build, until, about=about, attempts=attempts)
         if answer.applied:
             return answer
         refused = refusal(answer)
+        # `retrying` has taken the attempt back, which was refused; but a caller's connection retries by itself, and
+        # an earlier attempt of its own may have been applied.
         if refused.maybe_applied:
             attempts.first_sent = min(attempts.first_sent, answer.sent)
         if _is_applied(guards, refused, what, shared.now, maybe_applied=attempts.maybe_applied):
@@ -267,10 +305,10 @@ def _send_until_known(
 def _is_applied(
     guards: Sequence[Guard], refusal: Refusal, what: str, now: float, *, maybe_applied: bool
 ) -> bool:
-    """Say whether a refused write was applied by an earlier attempt; else it is to be sent again.
+    """Return whether a refused write was applied by an earlier attempt; if not, it is to be sent again.
 
     Raises:
-        PynamoDBException: If neither.
+        PynamoDBException: If it is refused for good.
     """
     verdicts = {
         guard: guard.judge(row, maybe_applied=maybe_applied) for guard, row in refusal.guards
@@ -280,15 +318,17 @@ def _is_applied(
     for guard, row in refusal.guards:
         is_lost = verdicts[guard] in {Verdict.LOST, Verdict.GONE}
         # A write that unlocks is applied, its answer is lost, another process acquires one of the locks, and the
-        # retry is refused by that row: this lock was released, not lost.
+        # retry is refused by that row: this lock was released, not lost. A write that does not unlock and was
+        # applied returns normally, although the lock was lost since.
         if is_lost and not (applied and guard.ends):
             guard.lose(row)
             if not applied:
                 raise guard.claim.lost_error(what, applied=None if maybe_applied else False)
     if applied or verdict is Verdict.AGAIN:
         return applied
-    # Also in a transaction, whose token shows only that no earlier attempt was applied so far: the first attempt is
-    # delayed, the second is refused because another holds the row, the holder releases it, and the first arrives.
+    # `maybe_applied` counts for a transaction, too, although its ClientRequestToken shows that no earlier attempt has
+    # been applied so far. One may still be on its way: the first attempt is delayed, the second is refused because
+    # another holds the row, the holder releases it, and the first arrives.
     others = {
         condition.judge(row, refusal.error, now, maybe_applied=maybe_applied)
         for condition, row in refusal.others
@@ -302,9 +342,9 @@ def payload(claim: HeldClaim, data: Any) -> str | None:
     """Serialise a caller's payload for `save_data`; None stays None.
 
     Raises:
-        MutexError: If the row is a user's.
-        TypeError: If it is not JSON.
-        ValueError: If JSON has no name for a number in it.
+        MutexError: If the lock is in a user's row, which has no payload.
+        TypeError: If the payload is not JSON.
+        ValueError: If it contains NaN or infinity.
     """
     if claim.store.layout.must_exist:
         msg = "save_data: the lock of a row carries no data of its own; write to the row"
@@ -313,7 +353,7 @@ def payload(claim: HeldClaim, data: Any) -> str | None:
 
 
 def save_data(claim: HeldClaim, serialized: str | None) -> Operation[None]:
-    """Write a serialised payload into the row, or with None remove it, guarded."""
+    """Write a serialised payload into the lock's row by a guarded write; with None remove the payload."""
     store, row = claim.store, claim.options.row
     template = store.requests.clear_data if serialized is None else store.requests.save_data
     guard = Guard(claim)

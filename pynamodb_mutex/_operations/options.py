@@ -1,4 +1,8 @@
-"""Validated options of a mutex, and the calls that take them."""
+"""Validated options of a mutex, and checks of the arguments of the calls that take them.
+
+Each check raises TypeError or ValueError with a message for the user, before any request is sent. Keys are checked
+in `_dynamodb.keys`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
     class CommonOptions(TypedDict, total=False):
-        """The options of `Mutex.for_key`, but for the lock table and ``on_lost``."""
+        """The options of `Mutex.for_key` without the lock table and ``on_lost``."""
 
         lease: float
         timeout: float | None
@@ -38,18 +42,35 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 
 FOREVER = -1.0
-"""A timeout that never comes, as in `threading`."""
+"""The timeout that stands for no timeout, as in `threading`."""
 
 LONGEST = 100 * 365.25 * 86400.0
-"""Seconds of the longest duration: 100 years.
+"""The longest duration, in seconds: 100 years.
 
-An end that lies so far ahead, and the TTL of a row that is kept for as long after it, are dates before the year
-10000, which Python can show; and a thread can wait for it (`threading.TIMEOUT_MAX` is 292 years).
+The end of such a lease, and the TTL of a row that is kept for as long after it, are dates before the year 10000, which
+Python can represent; and a thread can wait for it (`threading.TIMEOUT_MAX` is 292 years).
 """
 
 
 class LockOptions(NamedTuple):
-    """The options of `Mutex.for_key`, checked, and the row they are about."""
+    """The options of one lock, which are those of `Mutex.for_key`, and the row that its claim is in.
+
+    Attributes:
+        key: The lock's key; for a row's lock the row's name.
+        row: The primary key of the row that the claim is in.
+        model: The model of that row.
+        lease: Seconds until the lock expires unless it is renewed.
+        timeout: Seconds to wait for the lock; `FOREVER` for no limit.
+        auto_renew: Whether the lock is renewed in the background.
+        max_hold: Seconds after which the background renewals end; None for never.
+        owner: A label for people; None for host, process and thread.
+        on_lost: Called with the mutex when the lock is lost; None for nothing.
+        data: The serialised payload to write with the claim; None to leave the stored one.
+        poll: Shortest and longest wait between two polls, in seconds.
+        reentrant: Whether the holding thread or task may acquire the lock again.
+        delete_on_release: Whether the row is deleted at release.
+        fair: Whether the lock is acquired in the order of arrival.
+    """
 
     key: str
     row: RawItem
@@ -67,7 +88,7 @@ class LockOptions(NamedTuple):
     fair: bool = False
 
     def check(self) -> None:
-        """Refuse what cannot work.
+        """Check the values that a caller has given.
 
         Raises:
             TypeError: For an option of a wrong type.
@@ -92,20 +113,24 @@ class LockOptions(NamedTuple):
             raise ValueError(msg)
 
     def check_unfair(self, why: str) -> None:
-        """Refuse the order of arrival where there is none.
+        """Refuse ``fair`` for a lock that has no order of arrival.
 
         Args:
-            why: What keeps the lock from being fair.
+            why: Why the lock cannot be fair, for the message.
 
         Raises:
-            TypeError: If it is to be fair.
+            TypeError: If the option is set.
         """
         if self.fair:
             msg = f"fair=True is for the lock of one key in a lock table: {why}"
             raise TypeError(msg)
 
     def patience(self, blocking: bool, timeout: float | None) -> float:
-        """Return the seconds for which a call of `Mutex.acquire` waits: 0 if not at all, infinity for ever.
+        """Return the seconds for which a call of `Mutex.acquire` waits: 0 if it does not, infinity if without limit.
+
+        Args:
+            blocking: Whether to wait at all.
+            timeout: Seconds to wait, -1 for ever; None for the timeout of these options.
 
         Raises:
             TypeError: For a timeout that is not a number.
@@ -127,7 +152,7 @@ def check_options(called: str, options: Iterable[str]) -> None:
     """Refuse an option that no lock has, as Python refuses an unknown argument.
 
     Args:
-        called: The function that the user called, who knows no other.
+        called: Name of the function that the user called, for the message.
         options: Names of the options that were given.
 
     Raises:
@@ -140,14 +165,14 @@ def check_options(called: str, options: Iterable[str]) -> None:
 
 
 def check_several(called: str, keys: object) -> None:
-    """Refuse one key where several are to be given. One str is several strings to Python: its letters.
+    """Refuse a single key where several are expected: Python would iterate over the letters of a str.
 
     Args:
-        called: The function that the user called.
-        keys: What it was called with.
+        called: Name of the function that the user called, for the message.
+        keys: The argument for its keys.
 
     Raises:
-        TypeError: If it is one, or nothing that can be iterated.
+        TypeError: If it is a single key, or not iterable.
     """
     if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
         msg = f"{called} takes several keys, as in {called}(['a', 'b']), not {shown(keys)}"
@@ -155,29 +180,36 @@ def check_several(called: str, keys: object) -> None:
 
 
 class Made:
-    """An object that is not made by calling its class."""
+    """Base class of objects that are made by a method, such as `Mutex.for_key`, and not by calling their class."""
 
     _made_by: ClassVar[str] = "{}.for_key(...)"
-    """What to call instead; the braces stand for the class."""
+    """The call that makes one, for messages; the braces stand for the name of the class."""
 
     _makers: ClassVar[frozenset[str]] = frozenset()
-    """The methods that make an object of this very class, or of its kind. Others are inherited only."""
+    """Names of the methods that make an object of this very class, or of its kind.
+
+    A subclass also inherits the methods that make objects of its base class; `_called` refuses these.
+    """
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Refuse: what the class itself is made from is the library's own matter.
+        """Refuse the call: the arguments of the constructor are private to the library, see `made`.
 
         Raises:
-            TypeError: Always; it names what to call.
+            TypeError: Always; the message names the call to use.
         """
         msg = f"{cls.__name__}(...) makes no lock: call {cls._made_by.format(cls.__name__)}"
         raise TypeError(msg)
 
     @classmethod
     def _called(cls, name: str, options: Iterable[str]) -> None:
-        """Refuse a call of a method that makes no object of this class, or an unknown option.
+        """Refuse a call of an inherited method that makes no object of this class, or with an unknown option.
+
+        Args:
+            name: Name of the method that the user called.
+            options: Names of the options that were given.
 
         Raises:
-            TypeError: If it is one. It names the method that was called, not one that this calls.
+            TypeError: If it is one. The message names the method that the user called, not one that it calls.
         """
         if name not in cls._makers:
             other = next(
@@ -192,7 +224,7 @@ class Made:
 
 
 def made(kind: Callable[P, K], *args: P.args, **kwargs: P.kwargs) -> K:
-    """Return an object of such a class: the library's own way to make one."""
+    """Return a new object of a class that cannot be called, a subclass of `Made`. For the library itself."""
     maker: Any = kind
     new: K = object.__new__(maker)
     maker.__init__(new, *args, **kwargs)
@@ -200,7 +232,12 @@ def made(kind: Callable[P, K], *args: P.args, **kwargs: P.kwargs) -> K:
 
 
 def check_owner(owner: object) -> None:
-    """Refuse an owner that cannot stand in a row."""
+    """Refuse an owner that cannot be stored in a row.
+
+    Raises:
+        TypeError: If it is not a str.
+        ValueError: If it is empty, or cannot be encoded in UTF-8.
+    """
     if not isinstance(owner, str):
         msg = f"owner must be a str, or None, not {shown(owner)}"
         raise TypeError(msg)
@@ -210,7 +247,12 @@ def check_owner(owner: object) -> None:
 
 
 def check_number(name: str, value: object) -> float:
-    """Return a number of seconds, if it is finite."""
+    """Return a number of seconds.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is infinite or NaN.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         msg = f"{name} must be a number of seconds, not {shown(value)}"
         raise TypeError(msg)
@@ -221,7 +263,12 @@ def check_number(name: str, value: object) -> float:
 
 
 def check_duration(name: str, value: object) -> float:
-    """Return a duration, if it is not longer than any is."""
+    """Return a duration in seconds, of at most 100 years. It may be negative.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is longer, or infinite or NaN.
+    """
     seconds = check_number(name, value)
     if abs(seconds) > LONGEST:
         msg = (
@@ -232,14 +279,24 @@ def check_duration(name: str, value: object) -> float:
 
 
 def check_retention(retention: object) -> None:
-    """Refuse what no row can be kept for."""
+    """Refuse a retention, for which rows are kept after the end of their claims, that is not a duration from 0 on.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is negative, infinite, NaN or over 100 years.
+    """
     if check_duration("retention", retention) < 0:
         msg = f"retention must not be negative, got {retention}"
         raise ValueError(msg)
 
 
 def check_lease(lease: object) -> float:
-    """Return a lease, if it can be renewed in time."""
+    """Return a lease in seconds, which must be long enough to be renewed in time.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is too short, infinite, NaN or over 100 years.
+    """
     value = check_duration("lease", lease)
     if value < SHORTEST_LEASE:
         msg = f"a lease under {SHORTEST_LEASE} s cannot be renewed in time, got {lease}"
@@ -248,7 +305,12 @@ def check_lease(lease: object) -> float:
 
 
 def check_timeout(timeout: object) -> float:
-    """Return a timeout, if `threading.Lock.acquire` would take it."""
+    """Return a timeout in seconds, which must be one that `threading.Lock.acquire` would accept.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is negative and not -1, or infinite, NaN or over 100 years.
+    """
     value = check_duration("timeout", timeout)
     if value < 0 and value != FOREVER:
         msg = f"timeout must be -1 (wait for ever), or not negative, got {timeout}"
@@ -257,7 +319,12 @@ def check_timeout(timeout: object) -> float:
 
 
 def check_at_least(at_least: object, lease: float) -> None:
-    """Refuse what never is left of a lease."""
+    """Refuse an ``at_least`` for `ensure_held` that is negative, or never left of a lease.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is not from 0 to below the lease.
+    """
     if not 0 <= check_number("at_least", at_least) < lease:
         msg = f"at_least must be from 0 to below the lease, {lease}, not {at_least}"
         raise ValueError(msg)

@@ -1,4 +1,9 @@
-"""Release: of one claim, or of several; the hand-over to the next waiter of this process; and force."""
+"""Releasing one claim or several, handing a lock over to the next waiter of this process, and breaking claims by force.
+
+A release is conditional on the claim being ours, so it cannot end another holder's claim. What a refusal means, that
+an earlier attempt was applied or that the lock had been lost, is decided in `_protocol.outcome`. Who is next in
+line is decided in `local_queue`; detaching a lock for another process is in `attach`.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +44,18 @@ def release(claim: HeldClaim) -> Operation[None]:
     Raises:
         MutexLostError: If it had been lost.
         MutexNotHeldError: If it is not held here.
-        PynamoDBException: If DynamoDB refuses or cannot be reached.
+        PynamoDBException: If DynamoDB refuses or cannot be reached. The claim then expires with its lease.
     """
     claim.check("release")
-    # Before `leave`, which ends the state: if a write that unlocks had no answer (IN_DOUBT), it may have
-    # released the lock, and the row may be another's by now. The release below is then refused at its first
-    # attempt, and that is no loss.
+    # Before `leave`, which replaces the state: after a write that unlocks and had no answer it is IN_DOUBT. That
+    # write may have released the lock, and the row may be another's by now. The release below is then refused at
+    # its first attempt, and that is no loss.
     ending = Ending(claim, claim.ends)
     if not leave(claim, "release"):
         return
     shared, options = claim.shared, claim.options
+    # `next_in_line` promises the lock to a waiter, who waits until the promise is kept or taken back. Whatever is
+    # raised from here on, `leave_queue` takes it back.
     try:
         turn = claim.contender.queue.next_in_line(claim, options.poll, shared.now, shared.uniform)
         if turn is None or not (yield from _hand_over(ending, turn)):
@@ -60,12 +67,12 @@ def release(claim: HeldClaim) -> Operation[None]:
 
 
 def release_several(held: Held) -> Operation[None]:
-    """Release claims that are held together, by one transaction as a rule.
+    """Release claims that are held together: by one transaction or, if that is refused, one by one.
 
     Raises:
         MutexLostError: If one had been lost; the others are released.
         MutexNotHeldError: If one is not held here.
-        PynamoDBException: If DynamoDB refuses or cannot be reached.
+        PynamoDBException: If DynamoDB refuses or cannot be reached. The claims then expire with their leases.
     """
     claims = held.unreleased
     lost: MutexLostError | None = None
@@ -73,7 +80,8 @@ def release_several(held: Held) -> Operation[None]:
         for claim in claims:
             claim.check("release")
     except MutexLostError as error:
-        # with one all were lost, but claims of others may still stand in their rows
+        # When one lock is lost, all count as lost. But the other claims may still be in their rows, and keep waiters
+        # waiting. They are released one by one, because the row that was lost would refuse a transaction.
         lost = error
     runs_until = min(claim.ends for claim in claims)
     all_endings = [Ending(claim, runs_until) for claim in claims]
@@ -104,24 +112,27 @@ def leave(claim: HeldClaim, what: str) -> bool:
     claim.depth -= 1
     if claim.depth:
         return False
+    # The belief ends before the releasing request is sent: another may hold the lock as soon as that is applied, which
+    # is before its answer arrives.
     claim.change(Change.RELEASE)
     claim.together.stop()
     return True
 
 
 def _note_released(endings: Sequence[Ending], error: BaseException | None) -> None:
-    """Let others know of locks that were released: in this process, and by events.
+    """Wake the waiters of this process for locks that were released, and emit events.
 
     Args:
-        endings: How they ended.
-        error: Why DynamoDB may not know.
+        endings: The endings of the claims.
+        error: The error that the release failed with, so that the claims may still be in their rows; None if it did
+            not fail.
     """
     for ending in endings:
         ending.claim.leave_queue()
     for ending in endings:
         claim = ending.claim
         if claim.belief.loss is not None:
-            continue  # that was its end
+            continue  # ``lost`` was emitted as its end
         if ending.successor is None:
             claim.emit("released", held_for=claim.held_for, error=error)
         else:
@@ -129,12 +140,17 @@ def _note_released(endings: Sequence[Ending], error: BaseException | None) -> No
 
 
 class Ending:
-    """The end of a claim: a request that is sent until it is known that the claim has ended.
+    """Ends a claim, by a request that is retried until it is known that the claim has ended.
+
+    Args:
+        claim: The claim, not yet changed by `leave`.
+        runs_until: Local time until which its lease runs: after that it need not be ended any more.
 
     Attributes:
         claim: The claim.
-        attempts: At ending it. A write of unknown outcome may have done so before.
-        successor: Who holds the lock now, if it was handed over.
+        attempts: Attempts at ending it. A write of unknown outcome that unlocks counts as an earlier one.
+        until: Local time until which failures are retried.
+        successor: The claim of the next holder, if the lock was handed over.
     """
 
     def __init__(self, claim: HeldClaim, runs_until: float) -> None:
@@ -157,6 +173,13 @@ class Ending:
     ) -> Operation[Answer]:
         """Send a request that ends the claim.
 
+        Args:
+            build: Makes the request.
+            is_done: Returns whether an answer shows that the request was applied; by default, by this very attempt.
+
+        Returns:
+            The last answer.
+
         Raises:
             MutexLostError: If the claim had ended before.
             PynamoDBException: If DynamoDB refuses or cannot be reached.
@@ -166,7 +189,8 @@ class Ending:
             claim.shared, build, self.until, about=claim, attempts=self.attempts
         )
         if answer.claim.waiting and is_mine(claim.own, answer.claim) and not is_done(answer):
-            # It was to be deleted, and others wait in it. Ends: an update is not refused while the claim is ours.
+            # The row was to be deleted, but waiters stand in line in it, and it must be kept for them. This is sent
+            # again but once: an update is not refused for waiters while the claim is ours.
             self._keeps_row = True
             return (yield from self.send(build, is_done))
         if not is_done(answer) and was_lost_before_release(
@@ -181,6 +205,9 @@ def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
     shared, store = endings[0].claim.shared, endings[0].claim.store
     attempts = Attempts()
 
+    # Each attempt has a new ClientRequestToken: it writes other times, and DynamoDB refuses a token that it knows with
+    # another content. If the first attempt is applied and its answer lost, the second is refused, and then each claim
+    # is released by itself. That is refused, too, and is no loss.
     def build() -> Request:
         items = []
         for ending in endings:
@@ -194,6 +221,8 @@ def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
             shared, build, endings[0].until, about=endings[0].claim, attempts=attempts
         )
     finally:
+        # The single releases that may follow count the transaction as an attempt: a claim that is missing then may
+        # have been released by it.
         for ending in endings:
             first = min(ending.attempts.first_sent, attempts.first_sent)
             ending.attempts.first_sent = first
@@ -201,15 +230,26 @@ def _send_together(endings: Sequence[Ending]) -> Operation[bool]:
 
 
 def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bool]:
-    """Hand a claim over to the next in line, by one conditional write.
+    """Hand a lock over to the next in line: one conditional write replaces our claim with one of that waiter.
+
+    Args:
+        ending: The ending of our claim.
+        turn: The waiter's turn, to whom the lock is promised.
 
     Returns:
-        Whether the claim has ended; not if DynamoDB refuses the values of the next holder.
+        Whether our claim has ended. If not, the request has failed and was surely not applied, for example because
+        DynamoDB refuses the values of the next holder, and our claim is still to be released.
+
+    Raises:
+        MutexLostError: If the lock had been lost.
+        PynamoDBException: If the request has failed, and may have been applied.
     """
     claim = ending.claim
     shared, store = claim.shared, claim.store
     contender = turn.contender.at(claim.key)
     own = OwnClaim(shared.new_token(store), contender.options.lease)
+    # The next holder's lease counts from before the first attempt. That one may be applied and its answer lost; the
+    # end in the row is then the one that it proposed, however late the answer to a retry comes.
     first_sent = shared.now
 
     def build() -> Request:
@@ -220,7 +260,7 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
         return store.update(template, claim.options.row, values)
 
     def is_done(answer: Answer) -> bool:
-        # also when refused: an earlier attempt had been applied
+        # also by a refusal, if an earlier attempt was applied
         return shows_acquisition(own, answer.claim)
 
     granted = False
@@ -236,11 +276,14 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
             if granted:
                 ending.successor = successor
             else:
-                # whom it was for has left by an exception
+                # The waiter was interrupted while the request was under way, and has left the line. Nobody else
+                # would release this claim.
                 yield from release(successor)
     except MutexLostError:
         raise
     except PynamoDBException as error:
+        # If an attempt may have been applied, the row may carry the next holder's claim. A release of ours would be
+        # refused and pass for done, although the lock may stay taken until that claim's lease ends.
         if ending.attempts.maybe_applied:
             raise
         text, values = "%s not handed over to %s: %s", (shown(claim.key), shown(contender.owner))
@@ -252,7 +295,7 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
     return True
 
 
-# -- force -----------------------------------------------------------------------------------------
+# -- breaking a claim by force ---------------------------------------------------------------------
 
 
 def force(shared: Shared, store: Store, row: RawItem, key: str) -> Operation[bool]:
@@ -260,9 +303,11 @@ def force(shared: Shared, store: Store, row: RawItem, key: str) -> Operation[boo
 
     Raises:
         InvalidRowError: If the row is not a lock's.
+        PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
     until = shared.now + RELEASE_PATIENCE
     seen = yield from retrying(shared, lambda: store.read(row, consistent=True), until)
+    # a row with a fault shows no end either, but is to be put right
     if seen.claim.fault is None and seen.claim.expires_at is None:
         return False
     return (yield from break_seen(shared, store, row, key, seen.item)) is None
@@ -271,18 +316,27 @@ def force(shared: Shared, store: Store, row: RawItem, key: str) -> Operation[boo
 def break_seen(
     shared: Shared, store: Store, row: RawItem, key: str, item: RawItem
 ) -> Operation[Answer | None]:
-    """Break the claim in a row that was seen, however long ago, and no later one.
+    """Break the claim that was seen in a row, however long ago, and no later one.
 
-    A row whose lock attributes cannot be right is put right: it must be exactly as it was seen.
+    A row whose lock attributes cannot be right is made a tombstone, if these are still exactly as they were seen.
+
+    Args:
+        shared: What the locks of the process share.
+        store: Where the row is.
+        row: Its primary key.
+        key: The lock's key.
+        item: The row as it was seen.
 
     Returns:
-        None if this broke it. Else it had ended otherwise, and the answer shows what the row has now.
+        None if this broke the claim. Otherwise it had ended before, and the answer shows the row as it is now.
 
     Raises:
         InvalidRowError: If the row is not a lock's.
+        PynamoDBException: If DynamoDB refuses or cannot be reached.
     """
     seen = store.layout.claim(item)
     broken_by = shared.forced_token(store)
+    # Raises for another application's row: force would add a TTL to it, by which DynamoDB then deletes it.
     if not store.layout.was_a_locks(item):
         seen.check()
 
@@ -292,8 +346,10 @@ def break_seen(
         return store.force(row, seen, broken_by, shared.now)
 
     answer = yield from retrying(shared, build, shared.now + RELEASE_PATIENCE)
+    # refused, and yet the row has the token of this call: an earlier attempt was applied, and its answer was lost
     if not answer.applied and answer.claim.token != broken_by:
         return answer
+    # A holder in this process learns it now, and not only when its next renewal is refused.
     claim: HeldClaim | None = shared.queue(store, key).holder
     if claim is not None and claim.own.token == seen.token:
         claim.lose(Loss.FORCED)

@@ -1,4 +1,11 @@
-"""Renewal: of one claim, of claims that are held together, of many by one request; and the loop that does it."""
+"""Renewal of leases: of one claim, of claims that are held together, and of many locks by one request.
+
+A renewal moves the end of a claim in its row later, on condition that the row still carries our claim. The first
+section is what a holder calls, the second is the loop that renews in the background.
+
+When a renewal is due is decided in `held` and `_protocol.schedule`, what an answer says about a renewal in
+`_protocol.outcome`. The thread of the loop, and those that send its renewals, are in `_runtime`.
+"""
 
 from __future__ import annotations
 
@@ -29,28 +36,37 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.held import Held, HeldClaim, Proposal
     from pynamodb_mutex._operations.shared import Shared
 
-# -- by the holder ---------------------------------------------------------------------------------
+# -- renewal by the holder -------------------------------------------------------------------------
 
 
 def renew(held: Held, lease: float | None = None) -> Operation[None]:
-    """Renew now, and report it; a lease that has ended is won back if nobody took the lock meanwhile.
+    """Renew now, and emit ``renewed``. A lease that has ended is won back if nobody has taken the lock since.
+
+    Args:
+        held: What to renew.
+        lease: Seconds; None for each lock's own.
 
     Raises:
         MutexNotHeldError: If it is not held here; MutexLostError if it is lost.
-        PynamoDBException: If DynamoDB cannot be reached until the lease ends.
+        PynamoDBException: If DynamoDB refuses the request, or cannot be reached until the lease ends.
     """
     renewed, won_back = yield from renew_quietly(held, lease)
     held.emit_renewed([claim for claim in renewed if claim not in won_back])
 
 
 def renew_claim(claim: HeldClaim, lease: float | None) -> Operation[None]:
-    """Renew a claim, and what is held together with it.
+    """Renew a claim, and those that are held together with it.
+
+    Args:
+        claim: The claim.
+        lease: Seconds; None for each lock's own.
 
     Raises:
         MutexNotHeldError: If it is not held here; MutexLostError if it is lost.
         PynamoDBException: As `renew`.
     """
-    # one that was released alone is no more in what is held together
+    # `renew` looks at the claims that are not released. If this one was released, and the others were not, it
+    # would renew those and return, as if this one were held.
     claim.check_renewable()
     yield from renew(claim.together, lease)
 
@@ -58,26 +74,38 @@ def renew_claim(claim: HeldClaim, lease: float | None) -> Operation[None]:
 def renew_quietly(
     held: Held, lease: float | None = None, patience: float = math.inf
 ) -> Operation[tuple[Sequence[HeldClaim], Sequence[HeldClaim]]]:
-    """Do so, and report only what was won back; return what was renewed, and what was won back.
+    """Renew as `renew` does, but emit ``renewed`` only for claims that were won back; the rest is the caller's.
 
-    Not always the same: a renewal that a later one has overtaken wins back what that one renewed.
+    Args:
+        held: What to renew.
+        lease: Seconds; None for each lock's own.
+        patience: Seconds for which a failure is retried, at most.
+
+    Returns:
+        The claims that this request has renewed, and those that were won back. A claim can be among the latter
+        alone: a renewal that was sent later was applied first and refused this one, so it is the later one that
+        has extended the lease.
     """
     shared = held.shared
     for claim in held.unreleased:
-        # a lease that has ended is a loss, also if it is won back now
+        # A lease that has ended is reported as a loss first, even if this renewal wins the lock back: its holder has
+        # not held it in between.
         claim.note_end()
         claim.check_renewable()
     until = min(max(held.ends, shared.now), shared.now + patience)
     try:
         renewed = yield from _renew_once(held, lease, until)
         if renewed and held.ends - shared.now < TOO_SHORT * (lease or held.lease):
-            # After an idle time, or one for which the local clock stood still, the end was proposed
-            # from bounds far behind. They are not any more.
+            # The process was idle, or its local clock stood still, so the proposed end was counted from bounds
+            # of server time that were far behind. The answer has corrected them: a second renewal proposes an
+            # end that is a whole lease ahead.
             renewed = yield from _renew_once(held, lease, until)
     except PynamoDBException as error:
         _emit_failed(held, error)
         raise
     lost = [claim for claim in held.unreleased if claim.is_over]
+    # Nothing is won back if the answer came so late that the new lease has ended, too, or if this request or another
+    # one has seen meanwhile that a claim is not in its row: all are lost, or won back, together.
     can_win = held.ends > shared.now
     for claim in lost:
         claim_loss = claim.belief.loss
@@ -87,6 +115,7 @@ def renew_quietly(
         claim.emit_renewed(won_back=True)
         claim.begin()
     if lost:
+        # the loss took it out of the schedule
         held.start(shared.now)
     shared.schedule.refresh(held)
     for claim in held.unreleased:
@@ -97,7 +126,12 @@ def renew_quietly(
 
 
 def ensure_held(claim: HeldClaim, at_least: float) -> Operation[None]:
-    """Raise unless a claim is held, and renew it first if less is left of its lease."""
+    """Check that a claim is held, and renew it if less than ``at_least`` seconds are left of its lease.
+
+    Raises:
+        MutexNotHeldError: If it is not held here, or a write may have released it; MutexLostError if it is lost.
+        PynamoDBException: As `renew`.
+    """
     claim.check("ensure_held")
     if claim.belief.state is not State.HELD:
         msg = f"ensure_held: {shown(claim.key)} may have been released by a write without an answer yet"
@@ -107,7 +141,10 @@ def ensure_held(claim: HeldClaim, at_least: float) -> Operation[None]:
 
 
 def ensure_all_held(claims: Sequence[HeldClaim], at_least: float) -> Operation[None]:
-    """Raise unless all claims are held, and renew them first if less is left of a lease."""
+    """Check that all claims are held, and renew them if less than ``at_least`` seconds are left of one's lease.
+
+    For the errors see `ensure_held`.
+    """
     for claim in claims:
         yield from ensure_held(claim, at_least)
 
@@ -115,32 +152,36 @@ def ensure_all_held(claims: Sequence[HeldClaim], at_least: float) -> Operation[N
 def _renew_once(
     held: Held, lease: float | None, until: float | None
 ) -> Operation[Sequence[HeldClaim]]:
-    """Send a renewal, again at once only if it met a later end; a refusal is a loss.
+    """Send one renewal, and note a row that is not ours as a loss.
+
+    It is sent again at once only if it met a later end in a row.
 
     Args:
         held: What to renew.
-        lease: Seconds; by default each lock's own.
-        until: Local time until which a failure is retried; None for not at all.
+        lease: Seconds; None for each lock's own.
+        until: Local time until which a failure is retried; None for no retry.
 
     Returns:
-        What was renewed by it.
+        The claims that it has renewed: none if a claim was lost, or if a renewal sent later was applied first.
 
     Raises:
-        PynamoDBException: If there was no answer that shows what became of it.
+        PynamoDBException: If there was no answer that shows its outcome.
     """
     while True:
         claims = held.unreleased
         if held.is_group:
-            # a write under way that releases one shows what becomes of it
+            # A claim that a write under way releases is left out. If the write is applied first, its row would refuse
+            # the transaction, and the other claims would not be renewed; the answer to the write shows what became
+            # of that claim. A single claim is renewed all the same: if the write is refused, the lock is still held.
             claims = [claim for claim in claims if claim.belief.state is not State.ENDING]
         if not claims:
             return ()
         proposals: list[Proposal] = []
 
-        # Each attempt proposes a later end than any before it. The first one is applied and its answer lost: with
-        # the same end the retry would be refused by its own first attempt ("an end before the new one"); with
-        # a later end it is applied. Only the last attempt's proposal counts, since its answer is the one
-        # that arrived: a holder never believes in an end that no answer has confirmed.
+        # Each attempt proposes a later end than all before it. The first one is applied and its answer is lost:
+        # with the same end, the retry would be refused by its own first attempt (the condition is that the stored
+        # end is before the new one); with a later end it is applied. Only the last attempt's proposal counts,
+        # since its answer is the one that arrived: a holder never believes in an end that no answer has confirmed.
         def build() -> Request:
             proposals[:] = [  # noqa: B023 - as below
                 claim.propose_renewal(claim.lease if lease is None else lease)
@@ -176,7 +217,7 @@ def _request(held: Held, claims: Sequence[HeldClaim], proposals: Sequence[Propos
 def _outcome(
     held: Held, claims: Sequence[HeldClaim], proposals: Sequence[Proposal], answer: Answer
 ) -> Renewal:
-    """Note what a renewal brought."""
+    """Note the outcome of a renewal, and return it."""
     if not held.is_group:
         return note_renewal(claims[0], proposals[0], answer.claim, applied=answer.applied)
     shown_claims = {at: claims[at].store.layout.claim(item) for at, item in answer.refused.items()}
@@ -184,7 +225,8 @@ def _outcome(
         at: outcome.renewal(claims[at].own, proposals[at].end, claim, applied=False)
         for at, claim in shown_claims.items()
     }
-    # an end that only this request proposed shows that it was applied, and so as a whole
+    # An end that only this request proposed, in one of the rows, shows that a copy of the request was applied; and a
+    # transaction is applied as a whole.
     if answer.applied or Renewal.APPLIED in renewals.values():
         for claim, proposal in zip(claims, proposals, strict=True):
             claim.extend(proposal)
@@ -193,12 +235,21 @@ def _outcome(
         if renewal is Renewal.LOST:
             _note_refusal(claims[at], shown_claims[at])
         else:
+            # Sent again even if the later end is one of our own: it may be that of a guarded save, which has renewed
+            # the claim of this row alone, while the claims of the others are not renewed yet.
             claims[at].own.saw(shown_claims[at].expires_at)
     return Renewal.LOST if held.is_over else Renewal.AGAIN
 
 
 def note_renewal(claim: HeldClaim, proposal: Proposal, row: Claim, *, applied: bool) -> Renewal:
-    """Note what became of the renewal of one claim."""
+    """Note the outcome of the renewal of one claim, and return it.
+
+    Args:
+        claim: The claim.
+        proposal: What the renewal proposed.
+        row: What the row shows.
+        applied: Whether the renewal's condition held.
+    """
     renewal = outcome.renewal(claim.own, proposal.end, row, applied=applied)
     if renewal is Renewal.APPLIED:
         claim.extend(proposal)
@@ -210,7 +261,11 @@ def note_renewal(claim: HeldClaim, proposal: Proposal, row: Claim, *, applied: b
 
 
 def _note_refusal(claim: HeldClaim, row: Claim) -> None:
-    """Note a row that is not ours, unless a write of ours is just releasing it."""
+    """Note the loss that a row shows, unless a write that releases the claim is under way.
+
+    That write is applied, another process acquires the lock, and only then does the renewal arrive: the lock was
+    released, not lost. The answer to the write shows what became of the claim.
+    """
     if claim.belief.state is not State.ENDING:
         claim.lose(outcome.loss_of(claim.own, row), row)
 
@@ -220,38 +275,46 @@ def _emit_failed(held: Held, error: BaseException) -> None:
         claim.emit("renewal_failed", expires_at=claim.own.expires_at, error=error)
 
 
-# -- in the background -----------------------------------------------------------------------------
+# -- renewal in the background ---------------------------------------------------------------------
 
 
 LINGER = 5.0
-"""Seconds without work after which the loop ends. It will probably be needed again."""
+"""Seconds without work after which the loop ends, and its thread with it. The next lock often comes before that."""
 
 LONGEST_SLEEP = 1.0
-"""Seconds: a thread's wait does not count a suspension of the machine, the leases do."""
+"""Seconds for which the loop waits at a time, at most.
+
+A suspension of the machine does not count for a thread's wait, but it does for the leases: after it the loop finds
+what has become due within this time.
+"""
 
 SHORTEST_SLEEP = 0.01
-"""Seconds from one handling of a member to the next, unless something happens to it in between.
+"""Seconds from one handling of a scheduled lock to the next, at least, unless something happens to it in between.
 
-Whatever time a member returns: one that is due again at once, and again, would take a whole core.
+Whatever time its `due` returns: a lock that is due again at once, over and over, would occupy a whole core.
 """
 
 
 def renewal_loop(shared: Shared) -> Operation[None]:
-    """Handle what is due, one member after the other; renewals are sent in the background.
+    """Handle each lock when it is due: start its renewal, or note that its lease has ended.
 
-    It never waits for the network: a slow or hung request delays neither another lock's renewal nor the
-    report of a loss.
+    It never waits for the network, since renewals are sent on other threads: a slow or hung request delays neither
+    another lock's renewal nor the report of a loss.
     """
     schedule = shared.schedule
     idle_since = shared.now
     try:
         while True:
+            # While the system refuses threads, it is this loop's thread that asks for them again, for all that
+            # wait for one: it stays even if no lock is scheduled.
             if not schedule.is_empty or shared.waits_for_threads:
                 idle_since = shared.now
             elif shared.now - idle_since >= LINGER:
                 return
             first: Any = schedule.take_due(shared.now)
             if first is None:
+                # Set for the time of the wait only: a lock that is due earlier rings the wake-up, and what is
+                # scheduled while the loop runs is found by it anyway.
                 schedule.wakes_at = min(schedule.next_due(), shared.now + LONGEST_SLEEP)
                 yield Wait(schedule.wakes_at, schedule.wakeup)
                 schedule.wakes_at = -math.inf
@@ -261,17 +324,21 @@ def renewal_loop(shared: Shared) -> Operation[None]:
                 members += schedule.take_soon_due(first, shared.now)
             yield from _handle(shared, members)
     finally:
+        # In the step that decides to end. Otherwise a lock scheduled right after that step would count on a loop
+        # that ends, start no other, and expire.
         schedule.runs = False
 
 
 def _handle(shared: Shared, members: Sequence[Held]) -> list[Effect]:
-    """Handle members that are due together; return what starts their renewals, in as few requests as it takes."""
+    """Handle locks that are due together; return the effects that start their renewals, by few requests."""
     batches: dict[object, list[Held]] = {}
     for held in members:
-        # of one that fails: not at once, and not never
+        # If its handling raises, it is due again in a second. At once, the loop would spin; never, the lock would
+        # expire without a report.
         due = shared.now + LONGEST_SLEEP
         try:
             batch = _batch_of(held) if len(members) > 1 else None
+            # ahead of its time only if it may share a request with the others
             is_to_be_renewed = held.is_to_be_renewed(0.0 if batch is None else held.early())
             due = held.due()
         except Exception as error:  # noqa: BLE001 - the loop serves all locks, and must not end for one
@@ -288,9 +355,10 @@ def _handle(shared: Shared, members: Sequence[Held]) -> list[Effect]:
 
 
 def _batch_of(held: Held) -> Store | None:
-    """Return the store, if locks of it may be renewed by one request.
+    """Return the store of a lock that may be renewed together with others of that store; None if only by itself.
 
-    Not one whose lease is so short that nothing of it may be left when a batch was not answered.
+    By itself if it needs a transaction, if its last renewal failed, or if its lease is so short that a batch which
+    hangs until its timeout might leave nothing of it.
     """
     store = held.claims[0].store
     if held.is_group or held.is_alone or not store.batches:
@@ -299,11 +367,12 @@ def _batch_of(held: Held) -> Store | None:
 
 
 def renew_in_background(shared: Shared, several: Sequence[Held]) -> Operation[None]:
-    """Send one renewal for one or more, and plan the next; one that fails is due again soon."""
+    """Send one renewal for one or more locks, and plan the next; a lock whose renewal fails is due again soon."""
     for held in several:
         held.is_queued = False
         held.renewals_under_way += 1
     try:
+        # what was released or lost while this waited for a thread is not renewed
         standing = [held for held in several if held.stands_at(shared.now)]
         if len(standing) == 1:
             yield from _renew_alone(standing[0])
@@ -328,7 +397,10 @@ def _renew_alone(held: Held) -> Operation[None]:
 
 
 def _note_failure(held: Held, error: BaseException) -> None:
-    """Let a renewal be retried soon: only a row that is not ours, or the lease's end, is a loss."""
+    """Plan a retry soon, and emit ``renewal_failed``.
+
+    A failure is no loss: only a row that is not ours, or the end of the lease, is one.
+    """
     held.plan_after_failure()
     _emit_failed(held, error)
 
@@ -337,11 +409,13 @@ def _renew_by_batch(several: Sequence[Held]) -> Operation[None]:
     """Send one BatchExecuteStatement, and note the outcome of each statement.
 
     It carries up to 25 statements in PartiQL, each with a condition and an outcome of its own: what holds
-    for single renewals holds for these. One costs the client little more than one update. An outcome counts
-    only if it shows the end that was proposed, or the row that refused it. Whatever else comes of it,
-    such as an engine that knows no PartiQL, or a role that may not use it, is met by renewing each by itself.
+    for single renewals holds for these. A batch costs the client little more than one update. An outcome counts
+    only if it shows the end that was proposed, or the row that refused it. In any other case, such as with an
+    engine that knows no PartiQL or a role that may not use it, each lock is renewed by itself.
     """
-    # DynamoDB takes a row once: of two acquisitions of one lock, the first is lost
+    # DynamoDB refuses a batch in which a row occurs twice. Two acquisitions of one lock can be due together if the
+    # first one is lost, this process does not know it yet, and the lock was acquired here again. The one that is
+    # left out of the batch is renewed by itself.
     last = {held.claims[0].key: held for held in several}
     yield from _renew_rows(list(last.values()))
     for held in several:
@@ -353,12 +427,14 @@ def _renew_rows(several: Sequence[Held]) -> Operation[None]:
     store = several[0].claims[0].store
     claims = [held.claims[0] for held in several]
     proposals = [claim.propose_renewal(claim.lease) for claim in claims]
+    # One attempt: if it fails, each lock is retried by itself.
     try:
         answer: Answer | Failure = yield Send(_batch(store, claims, proposals))
     except Exception as error:  # noqa: BLE001 - engines that know no PartiQL fail in their own ways
         _log_unknown_batch(claims[0], one_line(error))
         answer = Failure({}, error)
     if type(answer) is Failure:
+        # a failure that may pass says nothing against batches; any other would meet the next batch as well
         store.batches = store.batches and answer.transient
         for held in several:
             _note_failure(held, answer.error)
@@ -396,10 +472,11 @@ _TRANSIENT = frozenset({
 
 
 def _note_statement(store: Store, held: Held, proposal: Proposal, response: Any) -> None:
-    """Note what became of one statement of a batch."""
+    """Note the outcome of one statement of a batch."""
     error: dict[str, Any] = response.get("Error", {})
     code, item = error.get("Code"), error.get("Item") or response.get("Item") or {}
-    # an applied statement shows what it changed, and not the row
+    # An applied statement shows the attributes that it changed, a refused one the whole row. A refusal without a row
+    # proves nothing: the row may be missing, or the engine shows none. The renewal by itself that follows decides.
     refused = code == _REFUSED
     row = store.layout.claim(item) if refused else Claim(expires_at=store.layout.end(item))
     is_shown = row.token is not None if refused else row.expires_at == proposal.end

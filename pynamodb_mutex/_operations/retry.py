@@ -1,4 +1,8 @@
-"""Retry: sends a request, and again while its failure may pass. And the plain reads that need no more."""
+"""Retrying requests while their failure may pass, and the plain reads that need nothing else.
+
+Most requests of the protocol are sent by `retrying`, which also notes since when an attempt may have been applied.
+When to retry is decided in `_protocol.schedule`, which failures may pass in `_dynamodb.answers`.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +28,22 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.shared import Shared
 
     class Named(Protocol):
-        """What a log record can be about."""
+        """Something that a log record can be about, such as a claim."""
 
         @property
         def log_fields(self) -> dict[str, Any]: ...
 
 
 class Attempts:
-    """The attempts at one write, of which one or more may be applied.
+    """The attempts at one write, any of which may have been applied.
+
+    Args:
+        maybe_applied: Whether a write before these attempts may have had the same effect.
 
     Attributes:
-        count: How many were sent.
-        first_sent: Local time before the first of those that may have been applied, or that one was;
-            infinity if none may.
+        count: Number of attempts that were sent.
+        first_sent: Local time before the first attempt that was, or may have been, applied; infinity if there is
+            none, minus infinity if it was before these attempts.
     """
 
     __slots__ = ("count", "first_sent")
@@ -47,7 +54,7 @@ class Attempts:
 
     @property
     def maybe_applied(self) -> bool:
-        """Whether one may have been applied, as far as no answer shows otherwise."""
+        """Whether an attempt was, or may have been, applied, as far as the answers show."""
         return self.first_sent < math.inf
 
 
@@ -60,16 +67,18 @@ def retrying(
     attempts: Attempts | None = None,
     accept: Callable[[Answer], Failure | None] | None = None,
 ) -> Operation[Answer]:
-    """Send a request until it is answered.
+    """Send a request, and retry it until it is answered. A condition that did not hold is an answer, too.
 
     Args:
         shared: What the locks of the process share.
-        build: Makes the request; called for each attempt, as what it proposes depends on the time.
-        until: Local time after which it is not retried.
-        about: Whom log records are about.
-        attempts: Of this write, continued. While an attempt is under way it counts as one that may have been
-            applied: so that an interruption leaves the right answer behind.
-        accept: Returns a failure for an answer that cannot be DynamoDB's.
+        build: Makes the request; called for each attempt, since what it proposes depends on the time.
+        until: Local time after which a failure is not retried; `schedule.PATIENCE` is granted in any case.
+        about: The claim or contender that log records are about; None if there is none.
+        attempts: The attempts at this write so far, which are continued; None to begin anew.
+        accept: Returns a failure for an answer that cannot be DynamoDB's, else None.
+
+    Returns:
+        The answer.
 
     Raises:
         PynamoDBException: The last failure, once it is too late to retry, or one that cannot pass.
@@ -80,7 +89,7 @@ def retrying(
         request = build()
         made.count += 1
         # Before the effect, not after it: at Ctrl-C the yield raises, and whoever undoes the write must already
-        # know that it may have been applied. An answer that it was not takes only this attempt back: an
+        # know that it may have been applied. An answer that it was not applied takes back only this attempt: an
         # earlier one without an answer may still have been applied.
         before, made.first_sent = made.first_sent, min(made.first_sent, shared.now)
         reply: Answer | Failure = yield Send(request)
@@ -90,6 +99,8 @@ def retrying(
             if not reply.applied:
                 made.first_sent = before
             return reply
+        # A failure that cannot pass is DynamoDB's refusal of this request, or it was never sent. (A caller's connection
+        # gives up others as well, but no claim depends on the outcome of what it sends.)
         if not reply.maybe_applied or not reply.transient:
             made.first_sent = before
         if not reply.transient:
@@ -103,16 +114,16 @@ def retrying(
 
 
 def once(request: Request) -> Operation[Answer | Failure]:
-    """Send a request once; return what came of it."""
+    """Send a request once, and return its answer or failure."""
     reply: Answer | Failure = yield Send(request)
     return reply
 
 
 def learn_time(shared: Shared, store: Store, key: RawItem) -> Operation[None]:
-    """Read a row for the server time that the answer shows. An error's answer shows it as well.
+    """Read a row for the sake of the server time that the answer shows. An error's answer shows it as well.
 
     Raises:
-        PynamoDBException: If there was no answer.
+        PynamoDBException: If no answer showed it.
     """
     try:
         yield from retrying(shared, lambda: store.read(key, consistent=False), 0.0)
@@ -124,7 +135,13 @@ def learn_time(shared: Shared, store: Store, key: RawItem) -> Operation[None]:
 def scanned_page(
     shared: Shared, store: Store, start: RawItem | None = None, limit: int | None = None
 ) -> Operation[dict[str, Any]]:
-    """Read one page of the rows that carry a claim: see `Store.scan`; return DynamoDB's answer.
+    """Read the rows that carry a claim from one page of the table, and return DynamoDB's answer: see `Store.scan`.
+
+    Args:
+        shared: What the locks of the process share.
+        store: Where the rows are.
+        start: The end of the page before; None for the first page.
+        limit: Number of rows to read, whatever they carry; None for as many as fit into a page.
 
     Raises:
         PynamoDBException: If it cannot be read within SCAN_PATIENCE.

@@ -1,6 +1,11 @@
-"""Writes of users' rows: guarded under the row's lock, or without it, unless another holds it.
+"""The parts of a write of a user's row: the write itself, and what the protocol adds to it.
 
-A write is built anew for each attempt, from what the caller asked for and what the protocol adds.
+A write under the row's lock gets a guard, which refuses it once the lock is lost. A write without the lock gets a
+condition that nobody else holds the row. Both stand in the row's own request if the lock is in the row, and in another
+item of the same transaction if it is in a lock table. A request is built anew for each attempt.
+
+How the parts are sent, alone or in a transaction, is in `transaction`; how they are retried and judged, in
+`guarded_write`.
 """
 
 from __future__ import annotations
@@ -59,12 +64,19 @@ _OPERATIONS = {
 
 
 class RowWrite:
-    """A caller's write of one row.
+    """A caller's write of one row, as the caller gave it.
+
+    Args:
+        row: The model's instance.
+        kind: Name of a put, an update or a delete in a transaction.
+        condition: The caller's condition; None if there is none.
+        actions: The caller's actions of an update.
+        add_version_condition: Whether to add the condition of the model's VersionAttribute, if it has one.
 
     Attributes:
         row: The model's instance.
-        kind: What it is called in a transaction.
-        operation: What it is called alone.
+        kind: Name of the write in a transaction.
+        operation: Name of the write as a request of its own.
     """
 
     def __init__(
@@ -83,6 +95,7 @@ class RowWrite:
         own_actions = None if actions is None else list(actions)
         if kind == TRANSACT_PUT:
             attributes = row.serialize(null_check=True)
+        # Here, and not for each attempt: it also adds the next value of the VersionAttribute to what is written.
         version = version_condition(row, attributes, own_actions)
         if add_version_condition and version is not None:
             condition = condition & version if condition is not None else version
@@ -100,9 +113,9 @@ class RowWrite:
         """Return the request, with what the protocol adds to it.
 
         Args:
-            also: A condition in addition to the caller's.
-            attributes: What a put carries in addition to the row's own.
-            actions: What an update does in addition to the caller's.
+            also: A condition in addition to the caller's; None for none.
+            attributes: Attributes that a put writes in addition to, or in place of, the instance's.
+            actions: Actions of an update in addition to the caller's.
         """
         conditions = [each for each in (self._condition, also) if each is not None]
         condition = None
@@ -124,10 +137,10 @@ class RowWrite:
         )
 
     def done(self, raw: RawItem | None) -> None:
-        """Bring the instance up to date.
+        """Bring the instance up to date after the write was applied.
 
         Args:
-            raw: The row after the write, if it is known.
+            raw: The row after the write; None or empty if it is not known.
         """
         if self.kind == TRANSACT_UPDATE and raw:
             self.row.deserialize(raw)
@@ -136,7 +149,13 @@ class RowWrite:
 
 
 class GuardedRow:
-    """A row's write under a lock whose claim is in that row."""
+    """A write of a row under a lock whose claim is in that row: the guard is part of the request.
+
+    Args:
+        write: The write.
+        claim: The claim.
+        unlock: Whether the write also releases the lock.
+    """
 
     def __init__(self, write: RowWrite, claim: HeldClaim, *, unlock: bool = False) -> None:
         self.kind = write.kind
@@ -156,6 +175,9 @@ class GuardedRow:
         value = given(values)
         condition = layout.guarding(value)
         if self.write.kind == TRANSACT_PUT:
+            # A put replaces the whole row, and so it writes the claim and its end as well. The save is sent and
+            # delayed, a renewal moves the end later, the save arrives: without this condition it would move the end
+            # back. Refused, it is sent again with an end that is later still.
             if guard.renews:
                 condition &= layout.ends_before(value)
             carried = layout.carried(values, ended=guard.ends)
@@ -167,9 +189,14 @@ class GuardedRow:
 
 
 class UnlockedRow:
-    """A row's write without its lock: only if nobody else holds it, or the model does not enforce locks.
+    """A write of a row without its lock, which is in that row: refused while anybody holds it, if locks are enforced.
 
-    A put carries no claim, but a fencing token no lower than the stored one.
+    A put carries no claim, but a fencing token above the stored one: without it the next holder's might be lower.
+
+    Args:
+        write: The write.
+        store: Where the row is.
+        enforced: Whether the model enforces locks.
     """
 
     def __init__(self, write: RowWrite, store: Store, *, enforced: bool) -> None:
@@ -182,14 +209,17 @@ class UnlockedRow:
         self._sent: RawItem = {}
 
     def learn_time(self, shared: Shared, failure: type[PynamoDBException]) -> Operation[None]:
-        """Read the row if server time is not known yet, and the write may make a fencing token from it.
+        """Read the row if server time is not known yet, and the write makes a fencing token from it.
 
-        Without it the token would start from 1, below those of a row that was deleted. An update or a
-        delete makes none.
+        Without server time the token would start from 1, below those of a row of the same key that was deleted. An
+        update or a delete makes no fencing token.
 
         Args:
             shared: What the locks of the process share.
-            failure: What to raise if it cannot be read.
+            failure: The type of error to raise if the row cannot be read.
+
+        Raises:
+            PynamoDBException: An error of that type.
         """
         if self.kind != TRANSACT_PUT or self.store.bounds is not None:
             return
@@ -202,8 +232,8 @@ class UnlockedRow:
     def request(self, now: float) -> dict[str, Any]:
         """Return the request for an attempt that is about to be sent."""
         layout = self.store.layout
-        # The same version in each attempt. The first one is applied, its answer is lost, and the retry is refused
-        # by the version that the first one wrote: `judge` then finds in the row exactly what was sent.
+        # The same fencing token in each attempt. The first one is applied, its answer is lost, and the retry is
+        # refused because the stored token is not below its own: `judge` then finds in the row exactly what was sent.
         if not self._version:
             known = int(getattr(self.write.row, "lock_version", None) or 0)
             self._version = max(self.store.next_version(now), known + 1)
@@ -217,40 +247,50 @@ class UnlockedRow:
             self._sent = request[ITEM]
             return request
         if self.kind == TRANSACT_UPDATE and self._enforced:
-            # a dead holder that comes back must not write over it
+            # End a claim that has expired. Its holder was suspended, this update is applied, the holder resumes and
+            # sends a guarded write: with its claim and number of writes still in the row, that would be applied, on
+            # the strength of what the holder read before this update. A put or a delete removes the claim anyway.
             return self.write.request(also, actions=layout.ending(slot))
         return self.write.request(also)
 
     def judge(
         self, raw: RawItem, error: PynamoDBException, now: float, *, maybe_applied: bool
     ) -> Verdict:
-        """Say what the row shows whose write was refused.
+        """Return what the row shows about this write, which was refused.
+
+        Args:
+            raw: The row.
+            error: The refusal.
+            now: Local time.
+            maybe_applied: Whether an earlier attempt may have been applied.
 
         Raises:
-            RowLockedError: If another holds it.
-            InvalidRowError: If the attributes of its lock cannot be right.
-            PynamoDBException: ``error``, if it was refused for something else.
+            RowLockedError: If another holds the row.
+            InvalidRowError: If its lock attributes cannot be right.
+            PynamoDBException: ``error``, if another condition refused it, such as the caller's.
         """
         claim = self.store.layout.claim(raw)
         is_put = self.kind == TRANSACT_PUT
         if is_put and same(raw, self._sent):
             return Verdict.APPLIED
         if is_put or self._enforced:
-            # these alone have a condition on the lock
+            # the others have no condition on the lock's attributes
             claim.check()
         if self._enforced:
             refuse_if_alive(claim, self.store, self.write.row, now, maybe_applied=maybe_applied)
             if claim.expires_at is not None and float(self._low) <= claim.expires_at:
-                # dead, as is known now
+                # The condition was built from bounds of server time that could not show yet that the claim has
+                # expired. The bounds of now do.
                 return Verdict.AGAIN
         if is_put and claim.version >= self._version:
+            # The stored fencing token is not below ours, such as that of a save by another process: count on from it.
             self._version = claim.version + 1
             return Verdict.AGAIN
         raise error
 
 
 class PlainRow:
-    """A row's write as the caller gave it; its guard is another item of the same transaction."""
+    """A write of a row as the caller gave it. What protects it, if anything, is another item of the transaction."""
 
     def __init__(self, write: RowWrite, store: Store) -> None:
         self.kind = write.kind
@@ -263,7 +303,12 @@ class PlainRow:
 
 
 class GuardOnly:
-    """The guard of a write, on a row that is not written otherwise."""
+    """The guard of a transaction, on a row that the caller does not write: that of a lock in a lock table, as a rule.
+
+    Args:
+        claim: The claim.
+        unlock: Whether the transaction also releases the lock.
+    """
 
     kind = TRANSACT_UPDATE
 
@@ -280,9 +325,14 @@ class GuardOnly:
 
 
 class NobodyHolds:
-    """A check, next to a row's write, that nobody holds its lock in the lock table.
+    """The check, in the transaction of a write without the lock, that nobody holds the row's lock in the lock table.
 
-    A dead claim that is found there is ended, or its holder might come back and write.
+    An expired claim that is found there is ended: otherwise its holder might resume and write, on the strength of
+    what it read before this write.
+
+    Args:
+        row: The instance that is written.
+        store: Where its lock is.
     """
 
     def __init__(self, row: Model, store: Store) -> None:
@@ -293,14 +343,14 @@ class NobodyHolds:
 
     @property
     def kind(self) -> str:
-        """What it is called in a transaction."""
+        """Name of this item in the transaction."""
         return TRANSACT_CONDITION_CHECK if self._dead is None else TRANSACT_UPDATE
 
     def request(self, now: float) -> dict[str, Any]:
         """Return the request for an attempt that is about to be sent."""
         requests = self.store.requests
         if self._dead is None:
-            # never an update of a row that may not exist: that would make it
+            # a check and no update: an update would create the row of a lock that was never acquired
             return requests.free.fill(self.row, {})
         values = self.store.ending(now, self._dead.expires_at) | {
             "mine": self._dead.token,
@@ -316,7 +366,13 @@ class NobodyHolds:
         *,
         maybe_applied: bool,
     ) -> Verdict:
-        """Say what the lock's row shows whose check was refused.
+        """Return what the lock's row shows about this check, which was refused.
+
+        Args:
+            raw: The lock's row.
+            error: The refusal.
+            now: Local time.
+            maybe_applied: Whether an earlier attempt may have been applied.
 
         Raises:
             RowLockedError: If another holds the lock.
@@ -325,12 +381,13 @@ class NobodyHolds:
         claim = self.store.layout.claim(raw)
         claim.check()
         refuse_if_alive(claim, self.store, self._protected, now, maybe_applied=maybe_applied)
+        # None if the update that was to end a claim is refused because its holder has released the lock meanwhile
         self._dead = None if claim.expires_at is None else claim
         return Verdict.AGAIN
 
 
 Member = GuardedRow | UnlockedRow | PlainRow | GuardOnly | NobodyHolds
-"""A part of a write."""
+"""A part of a write: an item of a transaction, or a request of its own."""
 
 
 def refuse_if_alive(
@@ -338,8 +395,15 @@ def refuse_if_alive(
 ) -> None:
     """Raise if somebody holds a row.
 
+    Args:
+        claim: The claim that was seen.
+        store: Where it was seen.
+        row: The instance that is to be written.
+        now: Local time.
+        maybe_applied: Whether an earlier attempt at the write may have been applied.
+
     Raises:
-        RowLockedError: Unless there is no claim, or it is surely dead.
+        RowLockedError: Unless there is no claim, or it has surely expired.
     """
     bounds = store.bounds
     if claim.expires_at is not None and (
@@ -349,7 +413,7 @@ def refuse_if_alive(
 
 
 def _locked_error(row: Model, claim: Claim, *, maybe_applied: bool) -> RowLockedError:
-    """Return the error for a write without the lock that another holds."""
+    """Return the error for a write without the lock, which another holds."""
     key = name_of(row)
     before = ", and may have been, by an attempt whose answer was lost" if maybe_applied else ""
     return RowLockedError(
@@ -374,7 +438,7 @@ def name_of(row: Model) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compare attribute values as DynamoDB does: a number by its value, a set without its order."""
+    """Return whether attribute values are equal to DynamoDB: numbers by value, sets in any order."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return bool(one == other)
     if one.keys() != other.keys():

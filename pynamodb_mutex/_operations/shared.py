@@ -1,4 +1,8 @@
-"""What the locks of one process share, as plain data: the state that the process's monitor guards."""
+"""The state that the locks of one process share, as plain data, and the schedule of their renewals.
+
+The process's monitor guards all of it: operations use it between two effects, when the runner has entered the monitor.
+So nothing here has a lock of its own. The monitor and the threads are in `_runtime.process`, which completes `Shared`.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +28,13 @@ if TYPE_CHECKING:
     from pynamodb_mutex._protocol.server_time import ServerTime
 
     class Scheduled(Protocol):
-        """What is renewed, or at least loses its lease in time."""
+        """Claims that are held together and scheduled: for renewal, or for the report of their loss in time."""
 
         def due(self) -> float:
-            """Return the local time at which something is to be done; infinity for never again."""
+            """Return the local time at which to handle it next; infinity for never again."""
 
         def early(self) -> float:
-            """Return the seconds by which it may be renewed before it is due, if that saves a request."""
+            """Return the seconds by which it may be renewed before it is due, to share a request."""
 
 
 Queue = LocalQueue[Any, Any]
@@ -41,14 +45,16 @@ class Shared(ABC):
 
     Attributes:
         now: Local time at which the present step of an operation began: the one reading of the clock in it.
-        read_clock: Reads the local clock, outside of a step.
+        read_clock: Reads the local clock, for use outside of a step.
         uniform: The source of randomness.
         random_bits: Returns 80 random bits or more, in hexadecimal digits, never the same in two processes.
-        receivers: By name of a signal, those who receive it.
+        receivers: The receivers of each signal, by its name.
         inherited: Whether this is the state of a parent process, seen from its forked child.
         outbox: Events that the runner is to deliver when it has left the monitor.
-        schedule: Of renewals.
-        queues: Those in which somebody waits, or of whose keys somebody holds one.
+        schedule: The schedule of renewals.
+        stores: The store of each model that was used.
+        server_times: What is known of each endpoint's time, by its URL.
+        queues: The local queues in which somebody waits, or whose key somebody of this process holds.
     """
 
     def __init__(
@@ -72,7 +78,7 @@ class Shared(ABC):
         self._holders: dict[tuple[str, str], list[Any]] = {}
 
     def emit(self, event: Event) -> None:
-        """Let the runner deliver an event after this step."""
+        """Queue an event for delivery after this step."""
         self.outbox.append(event)
 
     def new_token(self, store: Store) -> str:
@@ -80,22 +86,22 @@ class Shared(ABC):
         return new_token(store.server_now(self.now), self.random_bits())
 
     def forced_token(self, store: Store) -> str:
-        """Return a token for a row whose claim is broken by force."""
+        """Return a token to write into a row whose claim is broken by force."""
         return FORCED_MARK + self.new_token(store)
 
     def new_request_token(self) -> str:
-        """Return a ClientRequestToken: up to 36 characters."""
+        """Return a new ClientRequestToken, of which DynamoDB takes up to 36 characters."""
         return self.random_bits()[:36]
 
     @property
     @abstractmethod
     def waits_for_threads(self) -> bool:
-        """Whether something waits for a thread that the system refuses."""
+        """Whether work waits for a thread that the system has refused to start."""
 
     # -- stores ---------------------------------------------------------------------------------
 
     def known_store(self, model: type[Model]) -> Store | None:
-        """Return the store of a model, if there is one for the table that its Meta names now."""
+        """Return the store of a model; None if there is none for the table that its Meta names now."""
         store = self.stores.get(model)
         return store if store is not None and store.address == Store.address_of(model) else None
 
@@ -106,18 +112,25 @@ class Shared(ABC):
     ) -> Queue:
         """Return the queue in which the waiters of this process wait for a key, or for any of several.
 
-        It is kept as long as somebody waits in it, or holds the key. Ask for it again in each step.
+        It is kept only while somebody waits in it or holds the key: get it again in each step, since after a wait the
+        others may use a new one.
+
+        Args:
+            store: Where the row is.
+            key: The key, or the set of keys any of which would do.
+            kind: The type of a queue that is not kept yet.
         """
         place = (store, key)
         queue = self.queues.get(place)
         return kind(self.queues, place) if queue is None else queue
 
     def note_holder(self, store: Store, key: str, claim: Any) -> None:
-        """Note that a key is held here by a `HeldClaim`, until `forget_holder`."""
+        """Note that a `HeldClaim` holds a key in this process, until `forget_holder`."""
+        # by the table's name, for two models can reach one table, and each has a store of its own
         self._holders.setdefault((store.connection.table_name, key), []).append(claim)
 
     def forget_holder(self, store: Store, key: str, claim: Any) -> None:
-        """Note that it is not held by that any more."""
+        """Note that a `HeldClaim` does not hold a key any more."""
         place = (store.connection.table_name, key)
         claims = self._holders.get(place, [])
         if claim in claims:
@@ -126,7 +139,7 @@ class Shared(ABC):
                 del self._holders[place]
 
     def holders(self, store: Store, key: str) -> Sequence[Any]:
-        """Return each `HeldClaim` on a key that is held here, by whatever model of the table."""
+        """Return each `HeldClaim` on a key that this process holds, acquired by whichever model of the table."""
         claims = self._holders.get((store.connection.table_name, key))
         if claims is None:
             return ()
@@ -141,18 +154,21 @@ class Shared(ABC):
 
 
 _TAKEN_OUT = -math.inf
-"""In place of the due time of a member that is being handled."""
+"""Stands for the due time of a member that was taken out and is being handled."""
 
 
 class RenewalSchedule:
-    """Members by the time at which they are due.
+    """The claims to be renewed or watched, called members, by the local time at which they are due.
+
+    A member's due time is in a dict, and an entry for it in a heap. When the time changes, the old entry stays in the
+    heap, but is void: `_is_valid` compares it with the dict.
 
     Attributes:
         runs: Whether the renewal loop runs, or is about to.
-        is_wanted: Whether it is needed, and does not run.
-        wakes_at: Local time until which it waits. To wake it for every short lock would cost a tenth of what a
-            cycle of acquire and release costs.
-        wakeup: Ends its wait.
+        is_wanted: Whether the loop is needed and does not run: the runner then starts it.
+        wakes_at: Local time until which the loop waits; minus infinity if it does not wait. It is woken for what is due
+            earlier, not for each new member: that would cost a tenth of an acquire and release of a short lock.
+        wakeup: Ends the loop's wait.
     """
 
     def __init__(self) -> None:
@@ -161,7 +177,6 @@ class RenewalSchedule:
         self.wakes_at = -math.inf
         self.wakeup = Wakeup()
         self._due: dict[Scheduled, float] = {}
-        # an entry whose time is not its member's in _due is void
         self._heap: list[tuple[float, int, Scheduled]] = []
         self._serial = itertools.count()
 
@@ -177,32 +192,32 @@ class RenewalSchedule:
     def remove(self, member: Scheduled) -> None:
         """Forget a member; what is under way for it goes on."""
         self._due.pop(member, None)
-        # Most locks are released long before they are due: cut them out of the heap soon, for what
-        # lives longer makes each garbage collection slower.
+        # Most locks are released long before they are due. Their void entries are removed soon, for objects that live
+        # longer make each garbage collection slower.
         if len(self._heap) > 2 * len(self._due) + 8:
             self._heap = [entry for entry in self._heap if self._is_valid(entry)]
             heapq.heapify(self._heap)
 
     def refresh(self, member: Scheduled) -> None:
-        """Ask a member again when it is due, if it is still scheduled."""
+        """Get a member's due time anew, if it is still scheduled."""
         if member in self._due:
             self._push(member, member.due())
 
     def refresh_all(self) -> None:
-        """Ask every member again when it is due: an answer has moved ends of leases nearer."""
+        """Get the due time of each member anew, because an answer has moved ends of leases nearer."""
         for member in list(self._due):
             self._push(member, member.due())
 
     def next_due(self) -> float:
-        """Return the local time at which the next member is due, or before."""
+        """Return a local time before which no member is due; infinity if none is scheduled."""
         return self._heap[0][0] if self._heap else math.inf
 
     def take_due(self, now: float) -> Scheduled | None:
-        """Take out a member that is due; None if none is. Return it by `put_back`."""
+        """Take out a member that is due; None if none is. It is to be put back by `put_back`."""
         return self._take_before(now)
 
     def take_soon_due(self, first: Scheduled, now: float) -> list[Scheduled]:
-        """Take out those that are due soon after the first, and so may share a request with it."""
+        """Take out the members that are due soon after a first one, and so may share a request with it."""
         until = now + first.early()
         soon: list[Scheduled] = []
         while (member := self._take_before(until)) is not None:
@@ -211,7 +226,7 @@ class RenewalSchedule:
 
     def put_back(self, member: Scheduled, due: float) -> None:
         """Put back a member that was taken out, at the time at which it is due next."""
-        # else it was removed, or asked again since: then the time at hand may be out of date
+        # Otherwise it was removed, or its due time was set anew, while it was handled: the time given here is older.
         if self._due.get(member) == _TAKEN_OUT:
             self._push(member, due)
 
@@ -219,7 +234,7 @@ class RenewalSchedule:
         while self._heap and self._heap[0][0] <= until:
             entry = heapq.heappop(self._heap)
             if self._is_valid(entry):
-                # so that the next push is not mistaken for this entry
+                # Its time no longer equals any entry's, and so the next push makes a new entry, even for the same time.
                 self._due[entry[2]] = _TAKEN_OUT
                 return entry[2]
         return None
@@ -233,6 +248,7 @@ class RenewalSchedule:
         if due == math.inf:
             self._due.pop(member, None)
             return
+        # Only if the loop would wake too late for it. A loop that does not wait finds it before the next wait.
         if due < self.wakes_at:
             self.wakeup.ring()
         self._due[member] = due

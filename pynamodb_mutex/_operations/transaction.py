@@ -1,4 +1,9 @@
-"""Writes of rows, sent alone or in one transaction, with the guards of the locks that they are under."""
+"""Writes of rows, sent alone or in one transaction, with the guards of the locks that they are made under.
+
+`write_alone` and `write_together` build the requests for the loop in `guarded_write`. `commit` does so for a
+`TransactWrite` of PynamoDB's: it collects what the caller has put into it, adds the guards and checks that belong to
+the rows, and leaves a transaction without any to PynamoDB. The parts of a write are in `row_write`.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +52,22 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.shared import Shared
 
 
-# as PynamoDB asks for it
+# PynamoDB requests it with each write, and its callers find it in the answer
 _SAYS_CAPACITY = {RETURN_CONSUMED_CAPACITY: TOTAL}
 
 
 class ProtectedItem(dict[str, Any]):
-    """What a `TransactWrite` is given for a write of a row that can be locked.
+    """The item that a `TransactWrite` gets for a write of a row that can be locked.
+
+    To PynamoDB it is an empty dict: what is sent is built for each attempt, from the members.
+
+    Args:
+        members: The write first, then what protects it in other rows.
+        return_values: What the caller requests to be returned if the condition does not hold.
 
     Attributes:
-        members: The write, and what protects it in other rows.
-        shows_row: Whether the caller requests the row whose condition does not hold.
+        members: The write first, then what protects it in other rows.
+        shows_row: Whether the caller requests the row if the condition does not hold.
     """
 
     def __init__(self, members: Sequence[Member], return_values: str | None = None) -> None:
@@ -68,12 +79,21 @@ class ProtectedItem(dict[str, Any]):
 def write_alone(
     shared: Shared, member: GuardedRow | UnlockedRow | PlainRow, what: str
 ) -> Operation[Answer]:
-    """Make one write; return the last answer, which shows the row.
+    """Make one write as a request of its own.
+
+    Args:
+        shared: What the locks of the process share.
+        member: The write.
+        what: Name of the call, for messages.
+
+    Returns:
+        The last answer, which shows the row.
 
     Raises:
         PynamoDBException: See `guarded_write.write`.
     """
     guards = [member.guard] if isinstance(member, GuardedRow) else []
+    # Before the request is built: without its client a connection does not know the endpoint, whose time may be known.
     if not member.store.connection.is_open:
         yield Open(member.store)
     if isinstance(member, UnlockedRow):
@@ -94,6 +114,7 @@ def write_alone(
         return Refusal([], answer.refusal)
 
     answer = yield from write(shared, guards, build, refusal, what)
+    # None if the answer was lost: the refusal of the retry then shows the row as the write has left it
     return answer or last[0]
 
 
@@ -104,17 +125,17 @@ def write_together(
     request_token: str | None = None,
     options: Mapping[str, str] = MappingProxyType({}),
 ) -> Operation[dict[str, Any]]:
-    """Make writes in one transaction, of which the protocol builds at least one.
+    """Make writes in one transaction.
 
     Args:
         shared: What the locks of the process share.
-        items: What the protocol builds for each attempt, and what stays as the caller gave it.
-        what: For messages.
-        request_token: For the first attempt, if the caller has one.
+        items: Items that are built for each attempt, at least one, and items that stay as the caller gave them.
+        what: Name of the call, for messages.
+        request_token: The caller's ClientRequestToken, for the first attempt; None if there is none.
         options: Other options of the caller's request.
 
     Returns:
-        DynamoDB's answer; nothing if it was lost, and a guard showed that the writes were applied.
+        DynamoDB's answer; an empty dict if it was lost, and a row showed that the writes were applied.
 
     Raises:
         PynamoDBException: See `guarded_write.write`.
@@ -131,13 +152,14 @@ def write_together(
         if isinstance(item, (UnlockedRow, NobodyHolds))
     }
     for item in items:
-        # what judges a row compares it with the time of its own endpoint
+        # a row is judged by the time of the endpoint of its own store, which is known once that is open
         if not isinstance(item, dict) and not item.store.connection.is_open:
             yield Open(item.store)
         if isinstance(item, UnlockedRow):
             yield from item.learn_time(shared, TransactWriteError)
     stores = [item.store for item in items if not isinstance(item, dict)]
-    # under a guard by a connection of the lock's own, which retries nothing that the guard does not know of
+    # Under a guard it is sent by a connection of the lock's own. A caller's retries by itself, and may hang for
+    # longer than a lease.
     store = next((each for each in stores if not each.connection.retries), stores[0])
     transaction = _Attempts(shared, items, request_token, is_guarded=bool(guards))
 
@@ -163,8 +185,15 @@ def write_together(
 class _Attempts:
     """The transaction as it is built for each attempt.
 
-    Under guards each attempt proposes something else, and the guards show which was applied. Without, it is the
-    ClientRequestToken that keeps a retry from being applied twice: then only a refusal makes it anew.
+    Under guards each attempt is built anew, with another ClientRequestToken, and the guards show which one was applied.
+    Without guards it is the ClientRequestToken that keeps a retry from being applied a second time. DynamoDB
+    refuses a token that it knows with another content, so the same content is sent again until it is refused.
+
+    Args:
+        shared: What the locks of the process share.
+        items: The items, as `write_together` gets them.
+        request_token: The caller's ClientRequestToken; None if there is none.
+        is_guarded: Whether there are guards.
     """
 
     def __init__(
@@ -195,12 +224,18 @@ class _Attempts:
         return self._built, self._token
 
     def refused(self) -> None:
-        """Build it anew for the next attempt."""
+        """Have the transaction built anew for the next attempt, because this one was refused."""
         self._built = None
 
 
 def _refuse_two_on_one_row(items: Sequence[Member | dict[str, Any]]) -> None:
-    """Raise if a row that carries a claim has two operations: some engines would take them."""
+    """Raise if a row that carries a claim has two operations.
+
+    DynamoDB refuses that, but some engines accept it.
+
+    Raises:
+        TransactWriteError: If one has.
+    """
     guards = [item for item in items if isinstance(item, (GuardedRow, GuardOnly))]
     for guard, item in itertools.product(guards, items):
         options = guard.guard.claim.options
@@ -229,16 +264,16 @@ def commit(
     *,
     unlock: bool = False,
 ) -> Operation[dict[str, Any]] | None:
-    """Commit a transaction if the protocol has a part in it.
+    """Return the operation that commits a transaction, if it needs a guard or check of the protocol.
 
     Args:
         shared: What the locks of the process share.
-        transaction: PynamoDB's.
-        claims: Under which it is to be applied, also if their rows are not written.
-        unlock: Release their locks with it.
+        transaction: PynamoDB's transaction.
+        claims: Claims that guard it, even if their rows are not written in it.
+        unlock: Whether it also releases the locks of these claims.
 
     Returns:
-        The operation that commits it, and returns DynamoDB's answer; None if it is PynamoDB's to commit.
+        The operation, which returns DynamoDB's answer; None if PynamoDB is to commit the transaction itself.
     """
     items: list[Member | dict[str, Any]] = []
     additional: list[Member] = []
@@ -249,7 +284,8 @@ def commit(
         else:
             items.append({kind: item})
     guards: dict[HeldClaim, Guard] = {}
-    # after the caller's own, whose places the error's reasons have
+    # What the protocol adds comes behind the caller's own items: an error gives its reasons by place, and the caller
+    # counts those that it has put in. Each claim guards the transaction once.
     for member in [*items, *additional, *(GuardOnly(claim) for claim in claims)]:
         if isinstance(member, (GuardedRow, GuardOnly)):
             if isinstance(member, GuardOnly) and member.guard.claim in guards:
@@ -261,7 +297,7 @@ def commit(
     items = [
         item
         for item in items
-        # nobody but we
+        # Not a check that nobody holds a lock which guards this very transaction: our own claim would refuse it.
         if not (isinstance(item, NobodyHolds) and (item.store.model, item.row) in held)
     ]
     if all(isinstance(item, dict) for item in items):
@@ -283,11 +319,13 @@ def _committing(
 
 
 def send_through_own_connection(transaction: TransactWrite) -> None:
-    """Let writes be sent by the connection that a transaction was made with.
+    """Have a transaction's writes sent by the connection that the caller made it with, unless they are guarded.
+
+    Guarded ones are sent by a connection of the lock's own, and so the caller's must reach the same database.
 
     Raises:
-        MutexError: If it does not reach the row that is under a lock.
-        TransactWriteError: If it cannot send at all.
+        MutexError: If the caller's connection reaches another database than that of a guarded row.
+        TransactWriteError: If the caller's connection cannot send at all.
     """
     protected = [item for _, item in items_of(transaction) if isinstance(item, ProtectedItem)]
     for member in itertools.chain.from_iterable(item.members for item in protected):
@@ -305,7 +343,7 @@ def send_through_own_connection(transaction: TransactWrite) -> None:
 
 
 def _hide_rows(error: TransactWriteError, transaction: TransactWrite) -> None:
-    """Remove from an error the rows that only the protocol asked for."""
+    """Remove from an error the rows that the protocol has requested, and the caller has not."""
     items = [item for _, item in items_of(transaction)]
     for reason, item in itertools.zip_longest(error.cancellation_reasons, items):
         asked_for = item is not None and (not isinstance(item, ProtectedItem) or item.shows_row)

@@ -564,7 +564,7 @@ USES = {
 }
 """Actions that `doctor` tries, and their uses.
 
-Actions that create, change or delete a table are missing: no request for one of them can be sent without doing it.
+Actions that create, change or delete a table are missing: a request that tries one would do it.
 """
 
 

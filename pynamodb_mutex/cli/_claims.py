@@ -1,8 +1,8 @@
 """The commands ``show``, ``wait`` and ``release``: print a claim, wait for its end, and break it.
 
-``show`` and ``wait`` only read. ``release`` is the one command that changes the lock of another process. Whatever it
-does is conditional on the claim that it has read and printed: a person may take minutes to answer its question. How
-locks are read is in `_locks`; the request that breaks a claim is in `pynamodb_mutex._operations.release`.
+``show`` and ``wait`` only read. ``release`` ends claims of other processes. Each of its writes is conditional on the
+claim that it has read and printed, because a person may take minutes to answer its question. How locks are read is in
+`_locks`; the request that breaks a claim is in `pynamodb_mutex._operations.release`.
 """
 
 from __future__ import annotations

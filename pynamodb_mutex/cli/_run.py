@@ -238,7 +238,8 @@ def run(
     )
     if timeout is None:
         timeout = FOREVER if if_locked == "wait" else 0.0
-    # Before anything is requested: from here on SIGTERM and the like are data, and the lock is always released.
+    # Before anything is requested: from here on SIGTERM and the like are data, and do not end this process while it
+    # holds the lock.
     with Signals() as signals:
         try:
             mutex = cast(

@@ -100,7 +100,7 @@ class Watchdog:
 def now() -> float:
     """Return the local time, by the clock of `pynamodb_mutex._runtime.clock.LocalClock`.
 
-    Both clocks have one zero for all processes of the machine, so deadlines of ``run`` can be compared with it.
+    That clock has one zero for all processes of the machine, so deadlines of ``run`` can be compared with it.
     """
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)

@@ -23,7 +23,7 @@ class Fault:
 
     Attributes:
         name: Name of the fault in the log; None if it does no harm.
-        meet: Does what happens to a request: forwards, answers or resets it, or all of that.
+        meet: Does what happens to a request: forwards it, answers it, resets its connection, or several of these.
         edit: Changes the answer before the client gets it; None to leave it as it is. Added by `FaultProxy.always`,
             it changes the answers of other faults too.
     """

@@ -1,12 +1,16 @@
-"""Other locks on DynamoDB, and ours, under the same fault injection: which guarantees each violates, and how long it
-takes until a dead holder's lock is acquired again.
+"""Other locks on DynamoDB, and ours, under the same fault injection.
+
+Shows which guarantees each violates, and how long it takes until a dead holder's lock is acquired again.
 
     python -m dev.peers --python .venv-peers/bin/python --seed 1 --seconds 60
 
 The other libraries are no dependency: they are installed in an environment of their own, and each is used as its
-README shows. The clients (`worker`) call them through `adapters`, `java` and `ours`; `run` injects the faults, with
-dev.chaos; `judge` finds the figures in the history, and `table` and `picture` show them.
+README shows.
 """
+
+# The docstring is the text of --help. For readers of the code: the clients (`worker`) call the libraries through
+# `adapters`, `java` and `ours`; `run` injects the faults, with dev.chaos; `judge` finds the figures in the history of a
+# run, and `table` and `picture` show them.
 
 from typing import Any, NamedTuple
 

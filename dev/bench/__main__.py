@@ -1,4 +1,8 @@
-"""The command line: see the package."""
+"""The command line of the benchmark: see the package.
+
+It starts the engine, runs each scenario in a process of its own, in the environment that has the other libraries, and
+writes figures, tables and pictures. A scenario that fails or hangs does not end the others.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +40,18 @@ from pynamodb_mutex.testing import (
 )
 
 SCENARIO_SECONDS = 900.0
+"""Seconds after which a scenario is ended."""
+
 FULL_SECONDS = 3600.0
+"""The same with ``--full``."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print tables, write figures and pictures; return the exit code."""
+    """Measure, print tables, write figures and pictures.
+
+    Returns:
+        Exit code: 0, 1 if something could not be measured, 2 for wrong usage or an engine that does not start.
+    """
     options = _parser().parse_args(arguments)
     try:
         try:
@@ -56,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class UsageError(Exception):
-    """Something that was asked for cannot be."""
+    """An option asks for something that is impossible; the message says why."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _engine(name: str | None) -> AbstractContextManager[Engine]:
+    """Return an engine by its name; for None DynamoDB Local, or the embedded one where it is missing."""
     reason = why_no_dynamodb_local()
     if name == "embedded" or (name is None and reason):
         if reason and name is None:
@@ -89,7 +101,14 @@ def _engine(name: str | None) -> AbstractContextManager[Engine]:
 
 
 def _versions(python: str | None) -> dict[str, str | None]:
-    """Return the libraries that are there, and their versions."""
+    """Return the versions of the libraries that are installed, by name.
+
+    Args:
+        python: Interpreter of the environment with the other libraries; None to leave them out.
+
+    Raises:
+        UsageError: If that environment lacks one.
+    """
     if python is None:
         print(f"without --python, these are left out: {', '.join(PEERS)}")
         return {name: found for name, found in versions().items() if name not in PEERS}
@@ -111,13 +130,15 @@ def _versions(python: str | None) -> dict[str, str | None]:
 
 
 def _environment() -> dict[str, str]:
+    """Return the environment variables for processes that measure."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYNAMODB_MUTEX_TABLE": table_of(OURS)}
-    # an import is to find what was compiled before, as it does elsewhere
+    # with this, each process would compile all modules anew, which an import in production does not
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     return env
 
 
 def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | None]) -> int:
+    """Run the scenarios, write what they found after each, and return the exit code."""
     libraries = tuple(found)
     results: dict[str, Any] = {
         "engine": engine.name, "quick": options.quick, "cpus": os.cpu_count(), "versions": found,
@@ -147,26 +168,29 @@ def _run(options: argparse.Namespace, engine: Engine, found: dict[str, str | Non
 
 
 def _circumstances(results: dict[str, Any]) -> str:
-    """Say on what it was measured."""
+    """Return a sentence with the engine, the machine and the versions that were measured."""
     listed = ", ".join(f"{name} {found}" for name, found in results["versions"].items())
     quick = ", at tiny sizes, which show nothing" * results["quick"]
     return f"Measured on {engine_title(results['engine'])} with {results['cpus']} processors{quick}: {listed}.\n"
 
 
 def _make_tables(libraries: tuple[str, ...]) -> None:
+    """Create the tables of the libraries, empty."""
     client = boto3.client("dynamodb")
     asked = {table_of(name): keys_of(name) for name in libraries} | {ROWS_TABLE: ("pk",)}
     for table, keys in asked.items():
         with suppress(client.exceptions.ResourceNotFoundException):
-            client.delete_table(TableName=table)  # of an engine that was running before
+            # from an earlier run, if the engine was running before
+            client.delete_table(TableName=table)
         create_table(client, table, keys)
 
 
 def _measured(name: str, python: str, setting: Setting) -> dict[str, Any]:
+    """Run a scenario in a process of its own; return what it found, or why there is nothing."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         command = [python, "-m", "dev.bench.worker", name, json.dumps(setting), str(result)]
-        # a session of its own, so that nothing of it is left
+        # In a session, and so a process group, of its own: all its children are killed with it, also after a timeout.
         process = subprocess.Popen(command, env=_environment(), start_new_session=True)
         seconds = FULL_SECONDS if setting.full else SCENARIO_SECONDS
         try:
@@ -183,6 +207,7 @@ def _measured(name: str, python: str, setting: Setting) -> dict[str, Any]:
 
 
 def _tables(name: str, found: dict[str, Any]) -> list[Table]:
+    """Return the tables of a scenario; if it failed, one with the reason."""
     if "failed" in found:
         return [Table(name, ["Failed"], [[found["failed"]]])]
     made: list[Table] = importlib.import_module(f"dev.bench.scenarios.{name}").tables(found)
@@ -190,7 +215,7 @@ def _tables(name: str, found: dict[str, Any]) -> list[Table]:
 
 
 def _failures(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Find what failed, however deep it stands."""
+    """Find all entries of `failure` in the figures, at any depth; yield the place and the reason of each."""
     if isinstance(found, list):
         found = dict(enumerate(found))
     if not isinstance(found, dict):

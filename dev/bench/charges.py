@@ -1,6 +1,6 @@
-"""What DynamoDB charges for a request, by rule: our items are smaller than 1 KB.
+"""Capacity units that DynamoDB charges for a request, by its rules for items that are smaller than 1 KB.
 
-A refused write costs what an applied one does. Only the request is looked at, never the answer.
+They follow from the request alone: a refused write costs as much as an applied one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Units(NamedTuple):
-    """Capacity units of one request."""
+    """Write and read capacity units of one request."""
 
     write: float = 0.0
     read: float = 0.0
@@ -22,17 +22,18 @@ _FREE = {
     "UpdateTimeToLive",
     "DescribeEndpoints",
 }
+"""Operations that cost no units."""
 
 
 class UnknownOperationError(ValueError):
-    """A request whose price nobody has written down here."""
+    """The units of an operation are not known here."""
 
 
 def units(operation: str, body: dict[str, Any]) -> Units:
-    """Return what a request costs.
+    """Return the units of a request.
 
     Raises:
-        UnknownOperationError: Rather than count it as free.
+        UnknownOperationError: If they are not known. It must not count as free.
     """
     match operation:
         case "PutItem" | "UpdateItem" | "DeleteItem":

@@ -1,4 +1,8 @@
-"""Pictures of what was found, one for each scenario that has something to show."""
+"""Pictures of the figures, one for each scenario.
+
+Each function here draws the figures that the scenario's ``measure`` returns. It is imported only at the end of a run,
+for it needs matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +28,14 @@ _COLORS = {
 _PLAIN = FuncFormatter(lambda value, _: f"{value:,.6g}")
 
 _STYLES = {5: "o-", 20: "s--"}
-"""By latency in ms."""
+"""Styles of lines by the latency in ms."""
 
 Libraries = dict[str, dict[str, Any]]
+"""Figures of a scenario, by the name of the library."""
 
 
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw what there is; return the pictures."""
+    """Draw a picture of each scenario that was measured; return the paths of the pictures."""
     drawn = []
     for name, picture in _PICTURES.items():
         found = results["scenarios"].get(name)
@@ -48,7 +53,7 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def _panels(count: int) -> tuple[Any, list[Any]]:
-    """Return panels one below the other, so that they can be read on a telephone, 400 pixels wide."""
+    """Return a figure and its panels, one below the other: so they can be read on a telephone, 400 pixels wide."""
     figure, axes = plt.subplots(
         count, 1, figsize=(4.6, 3.3 * count), layout="constrained", squeeze=False
     )
@@ -60,6 +65,7 @@ def _panels(count: int) -> tuple[Any, list[Any]]:
 
 
 def _those(libraries: Libraries) -> Libraries:
+    """Return the libraries that could be measured."""
     return {name: found for name, found in libraries.items() if "failed" not in found}
 
 
@@ -68,7 +74,7 @@ def _color(name: str) -> str:
 
 
 def _bars(axes: Any, values: dict[str, float], label: str, title: str) -> None:
-    """A bar for each library, with its figure on it."""
+    """Draw a bar for each library, with its figure on it."""
     bars = axes.bar(range(len(values)), list(values.values()), color=[_color(n) for n in values])
     axes.bar_label(bars, [number(value) for value in values.values()], padding=2, fontsize=8)
     axes.margins(y=0.12)
@@ -77,7 +83,7 @@ def _bars(axes: Any, values: dict[str, float], label: str, title: str) -> None:
 
 
 def _counts(axes: Any, libraries: Libraries, title: str) -> None:
-    """Two bars for each library: its requests, and paler what it is charged."""
+    """Draw two bars for each library: its requests and, paler, its capacity units."""
     colors = [_color(name) for name in libraries]
     for side, alpha in ((-0.2, 1.0), (0.2, 0.45)):
         values = [e["requests"] if side < 0 else e["wcu"] + e["rcu"] for e in libraries.values()]
@@ -90,7 +96,7 @@ def _counts(axes: Any, libraries: Libraries, title: str) -> None:
 
 
 def _named(axes: Any, names: list[str], title: str) -> None:
-    """Write the libraries below, and a title above."""
+    """Write the names of libraries below a panel, and a title above it."""
     axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=8)
     axes.set_title(title, loc="left", fontsize=10)
 

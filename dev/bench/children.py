@@ -1,6 +1,7 @@
-"""Processes that are forked from the one that measures, which has imported everything and made nothing.
+"""Child processes for scenarios, forked from the one that measures.
 
-So starting many of them is cheap; clients are made after the fork.
+That one has imported everything before, so that many children start quickly. Clients are made after the fork:
+parent and child must not share a connection. They talk through a pipe.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from pynamodb_mutex.testing import Engine, environment
 _FORK = multiprocessing.get_context("fork")
 
 PATIENCE = 120.0
-"""Seconds within which a child must have said what it is asked for."""
+"""Seconds after which a child that sends nothing is taken for hung."""
 
 
 class ChildError(Exception):
-    """What a child raised, or that it is gone."""
+    """A child has raised an error, has ended, or sends nothing."""
 
 
 def preload() -> None:
-    """Read once, before the fork, what botocore reads for each client: the description of DynamoDB."""
+    """Read botocore's description of DynamoDB once, before the fork; each client would read it again otherwise."""
     loader = botocore.loaders.create_loader()
     botocore.session.create_loader = lambda *_: loader
     session = botocore.session.get_session()
@@ -38,9 +39,15 @@ def preload() -> None:
 
 
 class Child:
-    """A process that runs a function, whose first argument is the pipe to us.
+    """A child process that runs a function.
 
-    What it sends, and in the end returns, is heard here. It never waits for its threads.
+    The function gets its end of the pipe (`_Pipe`) and then the arguments. `hear` returns what it sends and, in the
+    end, what it returns. The process ends then, whatever threads of it still run.
+
+    Args:
+        engine: The engine that the clients of the child use.
+        function: The function.
+        *arguments: More arguments of the function.
     """
 
     def __init__(self, engine: Engine, function: Callable[..., Any], *arguments: Any) -> None:
@@ -52,13 +59,17 @@ class Child:
         theirs.close()
 
     def send(self, value: Any = None) -> None:
+        """Send a value, for which the child waits."""
         self._pipe.send(value)
 
     def hear(self, patience: float = PATIENCE) -> Any:
-        """Return what it says next.
+        """Return the next value that the child sends.
+
+        Args:
+            patience: Longest wait in seconds.
 
         Raises:
-            ChildError: It raised, has ended, or says nothing.
+            ChildError: If the child has raised an error, has ended, or sends nothing.
         """
         if not self._pipe.poll(patience):
             raise ChildError(f"nothing was heard of it for {patience:g} s")
@@ -71,29 +82,31 @@ class Child:
         return value
 
     def fileno(self) -> int:
-        """Return what becomes readable when it says something: for `multiprocessing.connection.wait`."""
+        """Return the descriptor that becomes readable when the child sends: for `multiprocessing.connection.wait`."""
         return self._pipe.fileno()
 
     def kill(self) -> None:
-        """End it as a machine that fails would."""
+        """Kill the child: it gets no chance to release anything, as if its machine failed."""
         self._process.kill()
         self._process.join()
 
 
 class _Pipe:
-    """What a child has of the pipe."""
+    """A child's end of the pipe: ``wait`` returns the next value that the parent sends."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.wait = connection.recv
 
     def say(self, value: Any = None, error: str | None = None) -> None:
+        """Send a value, or an error, to the parent."""
         self._connection.send((value, error))
 
 
 def _body(
     engine: Engine, function: Callable[..., Any], connection: Any, arguments: tuple[Any, ...]
 ) -> None:
+    """Run a function in the child, and end the process."""
     pipe = _Pipe(connection)
     try:
         found = environment(engine)
@@ -103,4 +116,4 @@ def _body(
     except Exception as error:
         pipe.say(error=f"{type(error).__name__}: {error}"[:300])
         traceback.print_exc()
-    os._exit(0)
+    os._exit(0)  # not sys.exit, which would wait for the threads of the libraries

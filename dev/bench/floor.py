@@ -1,7 +1,7 @@
-"""The floor: what a lock cannot do without, written by hand.
+"""The floor: the least that a lock like ours can cost, written by hand.
 
-The same two conditional writes as ours, the same attributes and conditions, by boto3's client as it
-is; no renewal, no wait, no repeat.
+It sends the same two conditional writes as this library, with the same attributes and conditions, by boto3's client
+as it is. It does not renew, wait or retry. A test compares its requests with ours.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RELEASE = {
 
 
 class Floor(Library):
-    """Two requests with boto3."""
+    """A lock that is two requests of boto3."""
 
     def __init__(self, lease: float | None = None) -> None:
         self._lease = lease or 30.0

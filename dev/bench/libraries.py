@@ -1,7 +1,7 @@
 """The locks that are measured, each used as its README shows, with its own defaults.
 
-One call each for take and release, so that the same code measures all. Nothing of a library is
-imported before it is made.
+Each is a `Library` with the same few methods, so that the same code measures all; `made` makes one by its name.
+A library is imported only when it is made, for not every environment has all of them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dev.bench import BLOCK_LOCK, DYNDB_MUTEX, FAIR, FLOOR, OURS, PEERS, PYTHON_
 from dev.peers import LIBRARIES
 
 PATIENT = 3600.0
-"""Seconds: nobody who waits here shall give up."""
+"""Timeout in seconds for all that wait: longer than any scenario, so that none gives up."""
 
 
 def table_of(name: str) -> str:
-    """Return the name of a library's table; ours finds it in its environment."""
+    """Return the name of a library's table. Ours finds it in PYNAMODB_MUTEX_TABLE."""
     return f"bench-{name.replace(' ', '-')}"
 
 
@@ -31,22 +31,28 @@ def keys_of(name: str) -> tuple[str, ...]:
 
 
 class Library(Protocol):
-    """A lock library in one process; with a lease in seconds, or with its own."""
+    """A lock library in one process.
+
+    Args:
+        lease: Lease in seconds; None for the library's default.
+    """
 
     def __init__(self, lease: float | None = None) -> None: ...
 
     def take(self, key: str) -> Any:
-        """Wait for a lock, and return what releases it; None if it was not acquired."""
+        """Acquire a lock, and wait for it if the library can; return it for `release`, None if it was not acquired."""
         ...
 
-    def release(self, lock: Any) -> None: ...
+    def release(self, lock: Any) -> None:
+        """Release a lock that `take` returned."""
+        ...
 
     def held(self, lock: Any) -> bool:
-        """Say whether the library believes to hold a lock."""
+        """Return whether the library believes that it holds a lock. Not all libraries can answer this."""
         ...
 
     def close(self) -> None:
-        """End its threads."""
+        """End the threads of the library, if it has any."""
 
 
 class Ours(Library):
@@ -70,17 +76,17 @@ class Ours(Library):
 
 
 class OursFair(Ours):
-    """This library, whose locks are acquired in the order of arrival. An entry in line shows its process."""
+    """This library with ``fair=True``. The label of a waiter in the row begins with its process id: see `turns`."""
 
     def __init__(self, lease: float | None = None) -> None:
         super().__init__(lease)
-        # the same as by default, but the process first: long labels are cut
+        # The parts of the default label, but the process id first: the end of a long label is cut off.
         owner = f"{os.getpid()}@{socket.gethostname()}:MainThread"
         self._options |= {"fair": True, "owner": owner}
 
 
 class PythonClient(Library):
-    """python-dynamodb-lock: one client for the process; for another lease the proportions it advises."""
+    """python-dynamodb-lock: one client for the process; for another lease, periods in the proportions it advises."""
 
     def __init__(self, lease: float | None = None) -> None:
         import boto3
@@ -106,12 +112,12 @@ class PythonClient(Library):
         return lock.status == lock.LOCKED
 
     def close(self) -> None:
-        # as its close() does, but that would wait until its sleeping threads have noticed
+        # Its close() does the same, and then waits until its sleeping threads have noticed.
         self._client._shutting_down = True
 
 
 class BlockLock(Library):
-    """dynamodblock: an object for each acquisition, since one works once."""
+    """dynamodblock: a new object for each acquisition, because each object works only once."""
 
     def __init__(self, lease: float | None = None) -> None:
         import boto3
@@ -131,7 +137,7 @@ class BlockLock(Library):
 
 
 class DyndbMutex(Library):
-    """dyndbmutex: never waits. One object for a key, in its favour: each makes two clients."""
+    """dyndbmutex, which never waits. One object is kept for each key, in its favour: each new one makes two clients."""
 
     def __init__(self, lease: float | None = None) -> None:
         from dyndbmutex.dyndbmutex import DynamoDbMutex
@@ -169,7 +175,7 @@ _LIBRARIES: dict[str, type[Library]] = {
 
 
 def versions() -> dict[str, str | None]:
-    """Return the version of each library in this interpreter; None if it has none."""
+    """Return the version of each library in this environment, by name; None for one that is not installed."""
     found: dict[str, str | None] = {}
     for name in (FLOOR, OURS, *PEERS):
         try:

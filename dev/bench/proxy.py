@@ -1,9 +1,10 @@
-"""A proxy of its own process, which delays each request and counts what passes.
+"""A proxy that delays each request and counts what passes; it runs as a process of its own.
 
     python -m dev.bench.proxy ENGINE_URL
 
 It prints its URL when it listens. It has to be cheap, for it shares the machine with what is
-measured: no more HTTP/1.1 than botocore and the engines speak, all connections kept alive.
+measured: it knows no more of HTTP/1.1 than botocore and the engines use, and keeps all connections open.
+`wire` starts it and asks it for its counts. It injects no faults; for these see dev.faultproxy.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ from dev.bench.charges import UnknownOperationError, units
 from pynamodb_mutex.testing.supervisor import when_parent_ends
 
 CONTROL = b"/benchmark"
-"""The path that the proxy answers itself: see `_Proxy.control`."""
+"""Path of requests that the proxy answers itself: see `_Proxy.control`."""
 
 _HEAD_ENDS = b"\r\n\r\n"
+"""End of the headers of a message."""
 
 
 class Message:
-    """One request or answer, as it came."""
+    """One request or answer.
+
+    Attributes:
+        raw: The whole message.
+        body: The message without its headers.
+    """
 
     def __init__(self, raw: bytes, body_at: int) -> None:
         self.raw = raw
@@ -49,7 +56,12 @@ class Message:
 
 
 def header(head: bytes, name: bytes) -> bytes | None:
-    """Find a header's value."""
+    """Return the value of a header; None if it is missing.
+
+    Args:
+        head: Headers of a message, with its first line.
+        name: Name of the header, in lower case.
+    """
     at = head.lower().find(b"\r\n" + name + b":")
     if at < 0:
         return None
@@ -58,7 +70,7 @@ def header(head: bytes, name: bytes) -> bytes | None:
 
 
 class _Peer(asyncio.Protocol):
-    """One end of a connection: cuts what comes into messages."""
+    """The proxy's end of a connection: cuts the stream of bytes into messages, and passes each to `came`."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -116,7 +128,7 @@ class _Upstream(_Peer):
 
 
 class _Client(_Peer):
-    """A connection of a client, which sends its next request when it has its answer."""
+    """A connection of a client, which sends a request only after it has the answer to the one before."""
 
     def __init__(self, proxy: _Proxy) -> None:
         super().__init__()
@@ -131,12 +143,17 @@ class _Client(_Peer):
         loop.call_later(self._proxy.latency, self._proxy.forward, message.raw, self)
 
     def answer(self, raw: bytes) -> None:
-        if not self.transport.is_closing():  # else it was killed while it waited
+        if not self.transport.is_closing():  # the client may have been killed meanwhile
             self.transport.write(raw)
 
 
 class _Proxy:
-    """What all connections share."""
+    """The state that all connections share: latency, counts, and idle connections to the engine.
+
+    Attributes:
+        latency: Seconds by which each request is delayed.
+        idle: Connections to the engine that wait for a request.
+    """
 
     def __init__(self, engine_url: str) -> None:
         address = urlsplit(engine_url)
@@ -152,6 +169,7 @@ class _Proxy:
         self._unknown: list[str] = []
 
     def count(self, message: Message) -> None:
+        """Count a request and its capacity units."""
         operation = message.operation
         self._requests[operation] += 1
         try:
@@ -163,7 +181,7 @@ class _Proxy:
             self._read += cost.read
 
     def control(self, message: Message) -> bytes:
-        """Return what was counted; set the latency and start anew if the body says so."""
+        """Return the counts as an HTTP answer; set the latency, and begin to count anew, if the body asks for that."""
         asked = json.loads(message.body)
         counts = {
             "requests": self._requests, "wcu": self._write, "rcu": self._read,
@@ -177,6 +195,7 @@ class _Proxy:
         return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 
     def forward(self, raw: bytes, client: _Client) -> None:
+        """Send a request to the engine, on an idle connection or a new one."""
         if self.idle:
             self.idle.pop().send(raw, client)
             return
@@ -205,8 +224,9 @@ async def _serve(engine_url: str) -> None:
 
 
 def main(engine_url: str) -> None:
+    """Run the proxy until the process that started it ends."""
     when_parent_ends(lambda: os._exit(0))
-    # epoll sleeps whole milliseconds, which would be a good part of the latency
+    # epoll, the default, sleeps for whole milliseconds: a large part of the latency that is to be added
     loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
     loop.run_until_complete(_serve(engine_url))
 

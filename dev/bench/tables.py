@@ -1,4 +1,4 @@
-"""What was found, as tables: on the terminal and as reStructuredText."""
+"""Tables of figures, for the terminal and as reStructuredText. Their contents are made by the scenarios."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ class Table(NamedTuple):
     """A table.
 
     Attributes:
-        title: What it is about.
-        columns: Their heads.
-        rows: Their cells, as they are shown.
-        note: What one has to know to read it.
+        title: Title of the table.
+        columns: Heads of the columns.
+        rows: Cells of each row, as they are shown.
+        note: Text below the table that explains its figures; empty for none.
     """
 
     title: str
@@ -22,7 +22,7 @@ class Table(NamedTuple):
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Show a figure with so many significant digits; a dash if there is none."""
+    """Return a figure as text, with some significant digits; a dash for None."""
     if value is None:
         return "-"
     shown = f"{value:.{digits}g}"
@@ -32,12 +32,18 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def times(value: float | None) -> str:
-    """Show a ratio."""
+    """Return a ratio as text; a dash for None."""
     return "-" if value is None else f"{value:.2f}x"
 
 
 def rows_of(libraries: dict[str, dict[str, Any]], cells: Any, columns: int) -> list[list[str]]:
-    """Return a row for each library; one that failed says so instead."""
+    """Return a row of cells for each library; for one that failed, a row with the reason.
+
+    Args:
+        libraries: Figures by the name of the library.
+        cells: Returns the cells after the name, for the figures of a library.
+        columns: Number of columns.
+    """
     return [
         [name, f"failed: {found['failed']}", *[""] * (columns - 2)]
         if "failed" in found
@@ -60,7 +66,7 @@ def as_text(table: Table) -> str:
 
 
 def as_rst(table: Table) -> str:
-    """Return a table as a list-table, with its note below."""
+    """Return a table as a list-table of reStructuredText, with its note below."""
     lines = [f".. list-table:: {_escaped(table.title)}", "   :header-rows: 1", ""]
     for row in [table.columns, *table.rows]:
         for place, cell in enumerate(row):
@@ -71,7 +77,7 @@ def as_rst(table: Table) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Take from characters what they mean in reStructuredText."""
-    if text == "-":  # in a list it would begin another
+    """Return a text with the characters escaped that have a meaning in reStructuredText."""
+    if text == "-":  # it would begin a list inside the cell
         return "\\-"
     return "".join(f"\\{letter}" if letter in "\\*`|_" else letter for letter in text)

@@ -1,7 +1,8 @@
-"""Processes that hold one lock in turn: in which order, how soon after each other, and what they send.
+"""Processes that hold one lock in turn: in which order, how soon after each other, and at what cost.
 
-Whoever has released the lock begins to wait again when the next one holds it. So there are always one
-holder and the same number of waiters, and each release lets another process acquire the lock.
+A process that has released the lock begins to wait again when the next one holds it. So there are always one
+holder and the same number of waiters, and each release lets another process acquire the lock. This is a part of the
+scenario `waiting`. The order is kept by `Line`, what the processes report by `_Crowd`.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ from dev.bench.wire import Counts, Wire, wired
 from dev.simulation.values import size_of_item
 
 LATENCY = 0.005
+"""Seconds that the proxy adds to each request."""
+
 _STAGGER = 0.01
-"""Seconds from one waiter's beginning to the next one's."""
+"""Seconds from the time at which one process begins to wait to that of the next one."""
 
 
 class Run(NamedTuple):
-    """The waiters of one lock.
+    """A run of processes that want one lock.
 
     Attributes:
-        library: Whose lock it is.
-        waiters: How many wait, while one more holds it.
-        section: Seconds for which each holds it.
+        library: Name of the library.
+        waiters: Number of processes that wait, while one more holds the lock.
+        section: Seconds for which each holds the lock.
     """
 
     library: str
@@ -46,13 +49,13 @@ class Run(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One acquisition; all instants are of the machine's one monotonic clock.
+    """One acquisition. Times are in seconds by the monotonic clock, which all processes of the machine share.
 
     Attributes:
-        called: When the process began to wait.
-        taken: When it held the lock.
-        passed: How many waiters it overtook.
-        errors: How often the library raised an error instead, and was called again.
+        called: Time at which the process began to wait.
+        taken: Time at which it held the lock.
+        passed: Number of waiters that it overtook.
+        errors: Number of calls in which the library raised an error meanwhile, and was called again.
     """
 
     called: float
@@ -62,19 +65,19 @@ class Turn(NamedTuple):
 
 
 class Line:
-    """The order in which processes began to wait, and who took the lock in another."""
+    """The order in which processes began to wait, to count those that acquire the lock out of order."""
 
     def __init__(self) -> None:
         self._waiting: list[int] = []
 
     def see(self, waiting: Iterable[int]) -> None:
-        """Record the waiters in the row: new entries joined in this order, after all known ones."""
+        """Add processes that wait: those that are new have joined in this order, after all that are known."""
         self._waiting += [each for each in waiting if each not in self._waiting]
 
     def take(self, who: int) -> int:
-        """Note who takes the lock; return how many it overtook.
+        """Remove a process that has acquired the lock; return how many waiters it overtook.
 
-        Whoever was not seen has come after all who were.
+        A process that was never seen waiting has joined after all that were, and so has overtaken all of them.
         """
         if who not in self._waiting:
             return len(self._waiting)
@@ -84,10 +87,16 @@ class Line:
 
 
 class _Crowd:
-    """The processes of a run, and what they did.
+    """The processes of a run, and what they have reported.
 
-    The order of fair waiters is that in which DynamoDB applied their joins, as the row shows it. It is read
-    around the proxy, after each acquisition: while at least two wait, each entry is seen before its turn.
+    The order of fair waiters is that in which DynamoDB applied their joins, as the row shows it. The row is read
+    after each acquisition, around the proxy, which would count the read. If at least two processes wait, an entry that
+    joins after a read is not the first in line, so it is still there at the next read: none is missed.
+
+    Attributes:
+        run: The run.
+        children: The processes.
+        failed: Entry for the results if a process failed; None if none did.
     """
 
     def __init__(self, run: Run, wire: Wire) -> None:
@@ -107,7 +116,7 @@ class _Crowd:
         self._sizes: list[int] = []
 
     def start(self) -> None:
-        """Let one process acquire the lock, and then the others wait for it."""
+        """Let one process acquire the lock, and the others wait for it one after another."""
         for child in self.children:
             self._pids[child] = child.hear()
         for child in self.children:
@@ -123,11 +132,18 @@ class _Crowd:
         child.send()
 
     def released(self, at: float) -> None:
-        """Note that the lock was released."""
+        """Record that the lock was released at a time."""
         self._released.append(at)
 
     def taken(self, child: Child, at: float, called: float, errors: int) -> None:
-        """Note that a process holds the lock, since when it waited, and after how many errors."""
+        """Record an acquisition, and let the previous holder begin to wait again.
+
+        Args:
+            child: The process.
+            at: Time at which it held the lock.
+            called: Time at which it began to wait.
+            errors: Number of errors that the library raised meanwhile.
+        """
         pid = self._pids[child]
         self._began.pop(pid)
         self._turns.append(Turn(called, at, self._line.take(pid), errors))
@@ -136,7 +152,7 @@ class _Crowd:
             self._send(previous)
 
     def observe(self, client: Any) -> None:
-        """Note the line as the row shows it."""
+        """Record the waiters and the size of the row, if the library is fair."""
         if self.run.library != FAIR:
             return
         key = {"key": {"S": self._key}}
@@ -146,7 +162,13 @@ class _Crowd:
         self._sizes.append(size_of_item(row))
 
     def found(self, counts: Counts, since: float, until: float) -> dict[str, Any]:
-        """Return what was measured between two instants."""
+        """Return the figures between two times.
+
+        Args:
+            counts: What passed through the proxy between them.
+            since: Beginning.
+            until: End.
+        """
         turns = [turn for turn in self._turns if since <= turn.taken <= until]
         idle = sorted(
             turn.taken - released
@@ -155,10 +177,11 @@ class _Crowd:
         )
         if not idle:
             return failure(ValueError("nobody acquired the lock after another"))
-        # whoever still waits has waited for as long at least
+        # Waits that have not ended count as well: without them, a process that never gets the lock would not show.
         waits = [turn.taken - turn.called for turn in turns]
         waits += [until - began for began in self._began.values()]
-        # a row is charged by its size, and each waiter adds to it: Counts takes rows for small
+        # A write is charged for each KB of the row, to which each waiter adds, and a read for each 4 KB. The proxy has
+        # counted all rows as smaller than 1 KB.
         size = median(self._sizes) if self._sizes else 1
         charged = replace(
             counts,
@@ -179,6 +202,7 @@ class _Crowd:
 
 
 def _pid_of(entry: str) -> int:
+    """Return the process id in an entry of the line: see `libraries.OursFair`."""
     return int(entry.partition("|")[2].partition("@")[0])
 
 
@@ -187,8 +211,9 @@ def _now() -> float:
 
 
 def _take_turns(pipe: Any, name: str, key: str, section: float) -> None:
+    """Acquire, hold and release the lock each time the parent sends something; report both times."""
     library = made(name)
-    library.release(library.take(f"{key}-own-{os.getpid()}"))  # connects
+    library.release(library.take(f"{key}-own-{os.getpid()}"))  # opens the connection
     pipe.say(os.getpid())
     while True:
         pipe.wait()
@@ -196,7 +221,7 @@ def _take_turns(pipe: Any, name: str, key: str, section: float) -> None:
         while lock is None:
             try:
                 lock = library.take(key)
-            except Exception:  # dynamodblock's, if another was faster
+            except Exception:  # dynamodblock raises one if another process was faster
                 errors += 1
         pipe.say((_now(), called, errors))
         time.sleep(section)
@@ -207,13 +232,13 @@ def _take_turns(pipe: Any, name: str, key: str, section: float) -> None:
 def measure(
     runs: list[Run], settle: float, seconds: float, engine_url: str
 ) -> list[dict[str, Any]]:
-    """Measure some runs at the same time; each has a key and a proxy of its own.
+    """Measure some runs at the same time, each with a key and a proxy of its own; return the figures of each.
 
     Args:
         runs: The runs.
         settle: Seconds until the steady state.
-        seconds: For which it is measured.
-        engine_url: Where the engine answers.
+        seconds: Seconds of the steady state that are measured.
+        engine_url: URL of the engine.
     """
     found = [run._asdict() | {"counted_s": seconds, "load": os.getloadavg()[0]} for run in runs]
     try:
@@ -249,7 +274,7 @@ def _measured(
 
 
 def _attend(crowds: list[_Crowd], client: Any, seconds: float) -> None:
-    """Note for some seconds what the processes say."""
+    """Record for some seconds what the processes report."""
     until = _now() + seconds
     while (left := until - _now()) > 0:
         crowd_of = {
@@ -262,7 +287,8 @@ def _attend(crowds: list[_Crowd], client: Any, seconds: float) -> None:
             except ChildError as error:
                 crowd_of[child].failed = failure(error)
         taken = set()
-        # several at once: in the order of their instants
+        # Several may have reported since: in the order of their times, so that a release comes before the acquisition
+        # that follows it.
         for (at, *more), child in sorted(said, key=lambda each: each[0]):
             crowd = crowd_of[child]
             if more:
@@ -275,7 +301,7 @@ def _attend(crowds: list[_Crowd], client: Any, seconds: float) -> None:
 
 
 def tables(runs: list[dict[str, Any]]) -> list[Table]:
-    """Show the order and the times, and what it costs."""
+    """Return two tables: the order and the times of the acquisitions, and their cost."""
     runs = sorted(runs, key=lambda run: (run["section"], run["waiters"]))
     start = ["Library", "Waiters", "Section, s"]
     times = [

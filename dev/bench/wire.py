@@ -1,4 +1,8 @@
-"""The way to the engine: a proxy for a block, and what passed through it."""
+"""The way from the libraries to the engine: a proxy that adds latency and counts, for the length of a block.
+
+`wired` starts the proxy (`proxy`) and `Wire` controls it. What this process, or a child of it, makes
+inside the block goes through the proxy.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,12 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Counts:
-    """What passed.
+    """What passed through the proxy.
 
     Attributes:
-        by_operation: Requests.
-        wcu: Write units.
-        rcu: Read units.
+        by_operation: Number of requests, by operation.
+        wcu: Write capacity units.
+        rcu: Read capacity units.
     """
 
     by_operation: dict[str, int]
@@ -39,7 +43,7 @@ class Counts:
         return sum(self.by_operation.values())
 
     def per(self, count: float) -> dict[str, Any]:
-        """Return what that is for each of so many."""
+        """Return the counts divided by a number, such as that of cycles or minutes."""
         return {
             "requests": self.requests / count,
             "wcu": self.wcu / count,
@@ -49,18 +53,26 @@ class Counts:
 
 
 class Wire:
-    """A proxy, seen from the process that measures."""
+    """The controls of a proxy, for the process that measures.
+
+    Attributes:
+        engine: The proxy as an engine, for clients.
+    """
 
     def __init__(self, url: str) -> None:
         self.engine = Engine("proxy", url)
         self._address = urlsplit(url)
 
     def set(self, latency: float) -> None:
-        """Let every request take so many seconds more from now on, and count anew."""
+        """Delay every request by ``latency`` seconds from now on, and begin to count anew."""
         self._ask(latency=latency, reset=True)
 
     def counted(self) -> Counts:
-        """Return what passed since the last call of this, or of `set`."""
+        """Return what passed since the last call of this method or of `set`.
+
+        Raises:
+            ValueError: If there was a request whose capacity units are not known.
+        """
         answer = self._ask(reset=True)
         if answer["unknown"]:
             raise ValueError(f"no price is known for {sorted(set(answer['unknown']))}")
@@ -77,7 +89,12 @@ class Wire:
 
 @contextmanager
 def wired(engine_url: str, latency: float = 0.0) -> Iterator[Wire]:
-    """Run a proxy to the engine; what this process makes inside the block goes through it."""
+    """Run a proxy to the engine inside the block; clients that this process makes there go through it.
+
+    Args:
+        engine_url: URL of the engine.
+        latency: Seconds by which each request is delayed.
+    """
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "dev.bench.proxy", engine_url]
     with run_server(command, env) as (_, url):

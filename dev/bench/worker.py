@@ -1,8 +1,8 @@
-"""Runs one scenario in this process, in the environment that has the peers.
+"""Runs one scenario, in the environment that has the other libraries, and writes its figures to a file.
 
     python -m dev.bench.worker SCENARIO SETTING RESULT.json
 
-The setting is JSON: the fields of `dev.bench.Setting`.
+SETTING is a JSON list: the fields of `dev.bench.Setting` in their order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dev.bench import Setting
 def main(scenario: str, setting: str, result: str) -> None:
     logging.lastResort = (
         logging.NullHandler()
-    )  # they warn of each lock that is held, or was lost: we count those
+    )  # libraries log a warning for each lock that is held or lost; the scenarios count these
     engine_url, libraries, *sizes = json.loads(setting)
     module = importlib.import_module(f"dev.bench.scenarios.{scenario}")
     found = module.measure(Setting(engine_url, tuple(libraries), *sizes))

@@ -1,4 +1,13 @@
-"""An HTTP proxy that spoils what passes between clients and DynamoDB, and the faults that it knows."""
+"""An HTTP proxy between clients and an engine that injects faults: lost, late, doubled and made-up messages.
+
+Everything above the wire is real: PynamoDB, botocore, its connections and timeouts. `proxy` has the proxy, its rules
+and its log; `faults` has the faults; `wire` has requests and answers as both see them. Tests, dev.chaos and dev.peers
+use it; dev.bench has a proxy of its own, which is fast and injects nothing but latency.
+
+    with fault_proxy(engine) as proxy:
+        locks = through(proxy, LockItem)
+        proxy.next(drop_answer(), op="acquire")  # the next acquire is applied, and its answer is lost
+"""
 
 from dev.faultproxy.faults import (
     DYNAMODBS,

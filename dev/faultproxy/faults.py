@@ -1,4 +1,9 @@
-"""What may happen to a request on its way."""
+"""Faults: what may happen to a request on its way to the engine and back.
+
+Each function returns a `Fault`; its first line says what that does to the request. "Forward" means that the
+engine gets the request and applies it, if its conditions hold; "answer" and "reset" are what the client gets. Which
+requests meet a fault is decided by `FaultProxy.next` and `FaultProxy.always`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,14 @@ from dev.faultproxy.wire import Exchange, Reply
 
 @dataclass(eq=False)
 class Fault:
-    """What happens to a request; ``edit`` changes whatever answer it gets."""
+    """What happens to a request.
+
+    Attributes:
+        name: Name of the fault in the log; None if it does no harm.
+        meet: Does what happens to a request: forwards it, answers it, resets its connection, or several of these.
+        edit: Changes the answer before the client gets it; None to leave it as it is. Added by `FaultProxy.always`,
+            it changes the answers of other faults too.
+    """
 
     name: str | None
     meet: Callable[[Exchange], None]
@@ -22,6 +34,7 @@ class Fault:
 
 
 def _now() -> str:
+    """Return the time as a ``Date`` header."""
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
 
 
@@ -29,30 +42,34 @@ DYNAMODBS = (
     ("Content-Type", "application/x-amz-json-1.0"),
     ("x-amzn-RequestId", "MADEUPBYTHEPROXY"),
 )
-"""Headers by which DynamoDB's answers are known."""
+"""Headers by which clients recognise answers of DynamoDB."""
 
 
 def _made_up(status: int, code: str, **more: Any) -> Reply:
+    """Return an error that the proxy makes up, in the form of DynamoDB's."""
     body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made up by the proxy"}
     return Reply(status, json.dumps(body | more).encode(), (*DYNAMODBS, ("Date", _now())))
 
 
 def _refuses(name: str, status: int, code: str, **more: Any) -> Fault:
+    """Return a fault that answers with an error, and forwards nothing."""
+
     def meet(exchange: Exchange) -> None:
         exchange.keep_from_engine(name)
-        # made now: a fault may stand for a whole run, and a Date of its beginning would be a lie
+        # Made at each request: a fault may stand for a whole run, and a Date from the beginning of the run would show
+        # clients a server time that is long past.
         exchange.answer(_made_up(status, code, **more))
 
     return Fault(name, meet)
 
 
 def pass_on() -> Fault:
-    """Nothing happens to it."""
+    """Forward the request and return its answer: no fault."""
     return Fault(None, lambda exchange: exchange.answer(exchange.apply(None)))
 
 
 def after(before: Callable[[], object]) -> Fault:
-    """Applied after something else has happened."""
+    """Call ``before``, such as another client's request; then forward the request and answer."""
 
     def meet(exchange: Exchange) -> None:
         before()
@@ -62,7 +79,7 @@ def after(before: Callable[[], object]) -> Fault:
 
 
 def drop_request(then: Callable[[], object] = lambda: None) -> Fault:
-    """Reset before the engine sees it; something else may happen between."""
+    """Forward nothing, call ``then``, and reset the connection: the request is lost."""
 
     def meet(exchange: Exchange) -> None:
         exchange.keep_from_engine("drop_request")
@@ -73,7 +90,7 @@ def drop_request(then: Callable[[], object] = lambda: None) -> Fault:
 
 
 def drop_answer(then: Callable[[], object] = lambda: None) -> Fault:
-    """Applied, then something else happens, then reset."""
+    """Forward the request, call ``then``, and reset the connection: the answer is lost."""
 
     def meet(exchange: Exchange) -> None:
         exchange.apply("drop_answer")
@@ -84,22 +101,22 @@ def drop_answer(then: Callable[[], object] = lambda: None) -> Fault:
 
 
 def drop_answer_then(then: Callable[[], object]) -> Fault:
-    """Applied; then, for instance, another client acquires; then reset."""
+    """Do as `drop_answer` does; ``then`` is, for instance, another client's acquisition."""
     return drop_answer(then)
 
 
 def server_error() -> Fault:
-    """500, and not applied."""
+    """Forward nothing, and answer with status 500."""
     return _refuses("server_error", 500, "InternalServerError")
 
 
 def unavailable() -> Fault:
-    """503, and not applied."""
+    """Forward nothing, and answer with status 503."""
     return _refuses("unavailable", 503, "ServiceUnavailable")
 
 
 def apply_then_500(then: Callable[[], object] = lambda: None) -> Fault:
-    """Applied, then something else happens, then 500."""
+    """Forward the request, call ``then``, and answer with status 500."""
 
     def meet(exchange: Exchange) -> None:
         exchange.apply("apply_then_500")
@@ -110,17 +127,17 @@ def apply_then_500(then: Callable[[], object] = lambda: None) -> Fault:
 
 
 def throttle(code: str = "ThrottlingException") -> Fault:
-    """400 with the code, and not applied."""
+    """Forward nothing, and answer with status 400 and a code of throttling."""
     return _refuses("throttle", 400, code)
 
 
 def deny() -> Fault:
-    """400: the caller's role does not allow it."""
+    """Forward nothing, and answer that the role of the caller does not allow the request."""
     return _refuses("deny", 400, "AccessDeniedException")
 
 
 def refuse(code: str, status: int = 400, **more: Any) -> Fault:
-    """Any other error, and not applied; ``more`` goes into its body."""
+    """Forward nothing, and answer with any other error, with ``more`` in its body."""
     return _refuses(code, status, code, **more)
 
 
@@ -131,7 +148,14 @@ def page(
     content: bytes = b"<html><body>Welcome!</body></html>",
     date: str | None = None,
 ) -> Fault:
-    """A page of HTML, as load balancers and captive portals give it."""
+    """Answer with a page of HTML, as load balancers and captive portals do.
+
+    Args:
+        status: Status of the answer.
+        apply: Whether to forward the request before.
+        content: The page.
+        date: ``Date`` header of the answer; None for the present time.
+    """
 
     def meet(exchange: Exchange) -> None:
         if apply:
@@ -145,7 +169,7 @@ def page(
 
 
 def answer_with(reply: Reply, name: str = "answer_with") -> Fault:
-    """Any answer, and not applied."""
+    """Forward nothing, and answer with a given reply."""
 
     def meet(exchange: Exchange) -> None:
         exchange.keep_from_engine(name)
@@ -155,7 +179,7 @@ def answer_with(reply: Reply, name: str = "answer_with") -> Fault:
 
 
 def delay(seconds: float) -> Fault:
-    """Applied only after a while, then answered."""
+    """Forward the request after some seconds, and answer."""
 
     def meet(exchange: Exchange) -> None:
         exchange.proxy.closing.wait(seconds)
@@ -165,7 +189,7 @@ def delay(seconds: float) -> Fault:
 
 
 def delay_answer(seconds: float) -> Fault:
-    """Applied at once, answered after a while."""
+    """Forward the request at once, and answer after some seconds."""
 
     def meet(exchange: Exchange) -> None:
         reply = exchange.apply("delay_answer")
@@ -176,11 +200,11 @@ def delay_answer(seconds: float) -> Fault:
 
 
 def stall(until: threading.Event | float = 3600.0, *, apply: bool = False) -> Fault:
-    """Half-open: no answer until released, and none then either.
+    """Leave the connection open without an answer, and reset it in the end.
 
     Args:
-        until: An event, or seconds.
-        apply: Whether the engine sees it, at once.
+        until: Event that ends this, or seconds after which it ends.
+        apply: Whether to forward the request, at once.
     """
 
     def meet(exchange: Exchange) -> None:
@@ -195,7 +219,7 @@ def stall(until: threading.Event | float = 3600.0, *, apply: bool = False) -> Fa
 
 
 def duplicate(answer: str = "first") -> Fault:
-    """Sent on twice; ``answer`` says which of the two answers the client gets."""
+    """Forward the request twice, and answer with the "first" or "second" of the two answers."""
 
     def meet(exchange: Exchange) -> None:
         replies = {place: exchange.apply("duplicate") for place in ("first", "second")}
@@ -205,7 +229,12 @@ def duplicate(answer: str = "first") -> Fault:
 
 
 class Late(Fault):
-    """A request that the network keeps: the client's connection is reset at once."""
+    """A fault that resets the connection at once and keeps the request, to forward it when a test says so.
+
+    Attributes:
+        caught: Set as soon as there is a request.
+        kept: The request, once it has come.
+    """
 
     def __init__(self) -> None:
         super().__init__("late", self._keep)
@@ -214,23 +243,34 @@ class Late(Fault):
 
     def _keep(self, exchange: Exchange) -> None:
         assert self.kept is None, "one request only"
+        # `caught` last: whoever waits for it calls `apply`, which reads `kept`
         self.kept = exchange
         exchange.reset()
         self.caught.set()
 
     def apply(self, timeout: float = 30.0) -> Reply:
-        """Let it reach the engine now; return the answer, which nobody waits for any more."""
+        """Forward the request now; return the answer, for which no client waits any more.
+
+        Args:
+            timeout: Seconds for which the request is awaited, if it has not come yet.
+        """
         assert self.caught.wait(timeout), "no request came"
         return self.kept.apply("late")
 
 
 def late() -> Late:
-    """Reset at once, and applied when the test says so."""
+    """Reset the connection at once, and forward the request when `Late.apply` is called."""
     return Late()
 
 
 def apply_after(exchange: Exchange, seconds: float, fault: str) -> None:
-    """Let a request reach the engine later, if there still is one then."""
+    """Forward a request after some seconds, on a thread, unless the proxy is closed before.
+
+    Args:
+        exchange: The request.
+        seconds: Seconds from now.
+        fault: Name of the fault for the log.
+    """
 
     def apply() -> None:
         if not exchange.proxy.closing.wait(seconds):
@@ -240,7 +280,7 @@ def apply_after(exchange: Exchange, seconds: float, fault: str) -> None:
 
 
 def late_by(seconds: Callable[[], float]) -> Fault:
-    """Reset at once, and applied so many seconds later."""
+    """Reset the connection at once, and forward the request as many seconds later as ``seconds`` returns."""
 
     def meet(exchange: Exchange) -> None:
         wait = seconds()
@@ -255,12 +295,16 @@ def _without_date(reply: Reply) -> Reply:
 
 
 def no_date() -> Fault:
-    """The answer has no Date header. With `always`, that of every other fault neither."""
+    """Forward the request, and answer without a Date header; by `FaultProxy.always`, also after other faults."""
     return replace(pass_on(), edit=_without_date)
 
 
 def set_date(date: Callable[[str], str]) -> Fault:
-    """The answer has another Date header. With `always`, that of every other fault too."""
+    """Forward the request, and answer with another Date header; by `FaultProxy.always`, also after other faults.
+
+    Args:
+        date: Returns the new header for the old one.
+    """
 
     def edit(reply: Reply) -> Reply:
         headers = tuple((n, date(v) if n.lower() == "date" else v) for n, v in reply.headers)

@@ -1,7 +1,7 @@
-"""An HTTP proxy between botocore and an engine that spoils what passes through it.
+"""The proxy: passes requests to an engine, lets some meet a fault, and logs all of them.
 
-Faults are injected below botocore: everything above the wire is real. Its log is the ground truth
-of what was applied, and in which order.
+`FaultProxy.next` and `FaultProxy.always` set the rules: which requests meet which fault. The log is the ground truth
+of what was applied, and in which order. What a fault does is in `faults`; the form of requests is in `wire`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Rule:
+    """A fault, and which requests meet it.
+
+    Attributes:
+        fault: The fault.
+        op: Operation of the requests, or their name in the lock protocol; None for any.
+        when: Returns whether the rule applies, by the body of the request; None for any.
+    """
+
     fault: Fault
     op: str | None
     when: When | None
@@ -41,11 +49,13 @@ class _Rule:
 
 
 class FaultProxy:
-    """See `fault_proxy`.
+    """A proxy to an engine; made by `fault_proxy`.
 
     Attributes:
-        url: Where it listens.
-        log: Each request that reached it, in the order in which they were applied.
+        url: URL at which it listens.
+        log: All requests that reached the proxy; those that were forwarded in the order in which the engine got them.
+        errors: Errors that faults raised, which `check` raises.
+        closing: Set when the proxy closes; ends the waits of faults.
     """
 
     def __init__(self, engine_url: str) -> None:
@@ -62,7 +72,7 @@ class FaultProxy:
 
     @contextmanager
     def serving(self) -> Iterator[Self]:
-        """Listen. A fault that raised fails the test on leaving."""
+        """Listen inside the block; on leaving it, raise an error that a fault raised."""
         with _Server(self) as server:
             self.url = f"http://127.0.0.1:{server.server_address[1]}"
             thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
@@ -79,51 +89,59 @@ class FaultProxy:
         self.check()
 
     def next(self, *faults: Fault, op: str | None = None, when: When | None = None) -> None:
-        """Let the next requests meet one of the faults each.
+        """Let each of the next requests meet one of these faults, in their order, after those that are queued already.
 
         Args:
-            *faults: In this order, before those queued earlier get theirs.
-            op: Only requests of this operation, or of this kind (see `Seen`).
-            when: Only requests for whose body this returns true.
+            *faults: The faults.
+            op: Operation of the requests, or their name in the lock protocol (see `Seen`); None for any.
+            when: Returns whether a fault is for a request, by its body; None for any request.
         """
         with self._rules:
             self._queued += [_Rule(fault, op, when) for fault in faults]
 
     def always(self, fault: Fault, op: str | None = None, when: When | None = None) -> None:
-        """Let every request meet the fault from now on; one that is queued goes first."""
+        """Let every request meet a fault from now on, unless one of those queued by `next` is for it.
+
+        If several such faults are for a request, it meets the first; those that only edit the answer do so in any case.
+
+        Args:
+            fault: The fault.
+            op: Operation of the requests, or their name in the lock protocol (see `Seen`); None for any.
+            when: Returns whether the fault is for a request, by its body; None for any request.
+        """
         with self._rules:
             self._standing.append(_Rule(fault, op, when))
 
     def clear(self) -> None:
-        """Let everything pass from now on."""
+        """Remove all rules: every request passes from now on."""
         with self._rules:
             self._queued.clear()
             self._standing.clear()
 
     def start_anew(self) -> None:
-        """Let everything pass, and forget what did."""
+        """Remove all rules, empty the log, and raise an error that a fault raised."""
         self.clear()
         with self._logged:
             self.log.clear()
         self.check()
 
     def check(self) -> None:
-        """Raise what a fault raised."""
+        """Raise the latest error that a fault raised, if there is one."""
         if self.errors:
             raise self.errors.pop()
 
     def of(self, *kinds: str) -> list[Seen]:
-        """The requests of these operations or kinds."""
+        """Return the requests of these operations, or of these names in the lock protocol."""
         with self._logged:
             return [seen for seen in self.log if seen.kind in kinds or seen.op in kinds]
 
     def kinds(self) -> list[str]:
-        """What came, in order."""
+        """Return the names of all requests in the lock protocol, in the order of the log."""
         with self._logged:
             return [seen.kind for seen in self.log]
 
     def wait(self, count: int, *kinds: str, timeout: float = 60.0) -> list[Seen]:
-        """Wait until so many requests of these operations or kinds are in the log."""
+        """Wait until at least ``count`` requests of these operations or names are in the log; return all of them."""
         with self._logged:
             came = self._logged.wait_for(
                 lambda: len([s for s in self.log if s.kind in kinds or s.op in kinds]) >= count,
@@ -133,7 +151,7 @@ class FaultProxy:
         return self.of(*kinds)
 
     def replay(self, seen: Seen, **changes: Any) -> Reply:
-        """Let a request reach the engine once more: a late duplicate. Not in the log.
+        """Forward a request once more, as a late duplicate, and return the answer. This is not logged.
 
         Args:
             seen: The request.
@@ -147,6 +165,7 @@ class FaultProxy:
     # -- for faults --------------------------------------------------------------------------------
 
     def wait_until_closing(self, until: threading.Event | float) -> None:
+        """Wait for an event, or for some seconds, and no longer than the proxy is open."""
         if isinstance(until, float | int):
             self.closing.wait(until)
             return
@@ -154,12 +173,16 @@ class FaultProxy:
             pass
 
     def forward(self, exchange: Exchange, fault: str | None) -> Reply:
-        with self._forwarding:  # so that the log has the engine's order
+        """Forward a request to the engine, log it under a fault's name, and return the answer."""
+        # One at a time, until it is logged. Otherwise the engine might apply A before B, and the log show B before A:
+        # then whoever reads the log for an order of acquisitions would find two holders where there was one.
+        with self._forwarding:
             reply = self._ask(exchange.headers, exchange.raw)
             self.note(exchange, fault, reply)
         return reply
 
     def note(self, exchange: Exchange, fault: str | None, reply: Reply | None) -> None:
+        """Log a request; the reply is None if it was not forwarded."""
         status = None if reply is None else reply.status
         seen = Seen(
             exchange.op,
@@ -177,12 +200,13 @@ class FaultProxy:
             self._logged.notify_all()
 
     def meet(self, exchange: Exchange) -> None:
-        """Let a request meet its fault."""
+        """Find the fault for a request, and let it act."""
         with self._rules:
             standing = [rule.fault for rule in self._standing if rule.fits(exchange)]
             queued = next((rule for rule in self._queued if rule.fits(exchange)), None)
             if queued is not None:
                 self._queued.remove(queued)
+        # A fault that edits answers does so for whatever else a request meets; it never takes the place of another one.
         faults = [f for f in standing if f.edit is None]
         fault = queued.fault if queued is not None else (faults or [pass_on()])[0]
         edits = [fault, *(f for f in standing if f is not fault)]
@@ -190,6 +214,7 @@ class FaultProxy:
         fault.meet(exchange)
 
     def _ask(self, headers: dict[str, str], raw: bytes) -> Reply:
+        """Send a request to the engine on a connection of its own, and return the answer."""
         engine = http.client.HTTPConnection(self._engine.hostname, self._engine.port, timeout=30)
         try:
             engine.request("POST", "/", raw, headers)
@@ -201,7 +226,10 @@ class FaultProxy:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+    """One connection of a client, with a thread of its own."""
+
+    protocol_version = "HTTP/1.1"  # connections stay open between requests, as with DynamoDB
+    # head and body of an answer in one packet, at once: otherwise each answer could wait for an acknowledgement
     disable_nagle_algorithm = True
     wbufsize = -1
     server: _Server
@@ -221,6 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self.server.proxy.meet(exchange)
         except BaseException as error:
+            # such as an assertion that failed in a fault: `check` raises it later, on the thread of the test
             self.server.proxy.errors.append(error)
             exchange.reset()
 
@@ -233,6 +262,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(socketserver.ThreadingTCPServer):
+    """Accepts the connections of clients.
+
+    Attributes:
+        proxy: The proxy.
+        connections: Open connections of clients, which are shut down when the proxy closes.
+    """
+
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
@@ -244,14 +280,15 @@ class _Server(socketserver.ThreadingTCPServer):
         self.connections: set[socket.socket] = set()
 
     def shutdown_request(self, request: socket.socket) -> None:
-        # without a FIN ahead of it, so that a reset is one
+        # The inherited method shuts the connection down before it closes it. That would send FIN ahead of the RST of
+        # `Exchange.reset`, and the client would see an orderly end.
         self.connections.discard(request)
         self.close_request(request)
 
 
 @contextmanager
 def fault_proxy(engine: Engine) -> Iterator[FaultProxy]:
-    """Run a proxy to an engine. A fault that raised fails the test on leaving."""
+    """Run a proxy to an engine inside the block; on leaving it, raise an error that a fault raised."""
     with FaultProxy(engine.endpoint_url).serving() as proxy:
         yield proxy
 
@@ -260,13 +297,18 @@ M = TypeVar("M", bound=Model)
 
 
 def through(proxy: FaultProxy, table: type[M], *, read_timeout: float = 30.0) -> type[M]:
-    """Return a client of its own for a table: a model that goes through the proxy.
+    """Return another client of a table: a subclass of its model whose requests go through the proxy.
 
-    Mutexes of different models share no queue in the process: they are like different processes.
+    Mutexes of different models share no local queue, so several clients in one process are like several processes.
+
+    Args:
+        proxy: The proxy.
+        table: Model of the table.
+        read_timeout: Seconds after which a request without an answer fails.
     """
 
     class Client(table):
-        # PynamoDB would hand over that of the table's model
+        # None: otherwise the class would inherit the open connection of the table's model, around the proxy
         _connection = None
 
         class Meta(table.Meta):

@@ -1,4 +1,8 @@
-"""Requests and answers as `proxy` sees them."""
+"""Requests and answers as the proxy and its faults see them, and the names of requests in the lock protocol.
+
+`Exchange` is a request under way, on which a fault acts; `Seen` is the entry of a request in the log of the proxy.
+`kind_of` recognises the requests of the protocol by the attributes that they change and compare.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,21 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 Body = dict[str, Any]
+"""The JSON of a request or an answer."""
+
 When = Callable[[Body], bool]
+"""Returns whether a rule applies to a request, by its body."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, as the engine gave it or as a fault made it up."""
+    """An answer, from the engine or made up by a fault.
+
+    Attributes:
+        status: HTTP status.
+        content: Body as it is sent, often JSON.
+        headers: Names and values.
+    """
 
     status: int
     content: bytes
@@ -30,7 +43,7 @@ class Reply:
 
     @property
     def error(self) -> str | None:
-        """The code of the error, without its namespace."""
+        """Code of the error, without its namespace; None if the answer is no error."""
         return None if self.status < 400 else self.body.get("__type", "").rpartition("#")[2]
 
 
@@ -39,14 +52,17 @@ class Seen:
     """A request that reached the proxy.
 
     Attributes:
-        op: As DynamoDB names it.
-        kind: As the lock protocol names it: acquire, renew, release, hand_over, attach, save_data,
-            force, disown, also where the claim stands in a user's row; update, of a user's row by its user,
-            guarded or only if nobody holds it; else the operation.
-        applied: Whether the engine did what was asked.
-        status: The engine's answer; None if it was never asked.
-        fault: The name of the fault that it met, or None.
-        reply: The engine's answer, which need not be what the client got.
+        op: Name of the operation in DynamoDB.
+        body: Body of the request.
+        kind: Name in the lock protocol: acquire, renew, release, hand_over, attach, save_data, force, disown,
+            join or leave, also if the claim is in a user's row; update for a user's own write to its row, guarded or
+            on condition that nobody holds it; otherwise the name of the operation.
+        applied: Whether the engine applied the request.
+        status: Status of the engine's answer; None if the request was not forwarded.
+        fault: Name of the fault that the request met; None if it met none.
+        reply: The engine's answer, which may differ from what the client got; None if the request was not forwarded.
+        raw: Body as it was sent.
+        headers: Headers of the request, for a replay.
     """
 
     op: str
@@ -61,11 +77,16 @@ class Seen:
 
 
 _PREFIX = "lock_"
-"""Of a claim's attributes in a user's row."""
+"""Beginning of the names of a claim's attributes in a user's row."""
 
 
 def _changed(section: str, body: Body) -> set[str]:
-    """Names of the attributes in one section of an update expression."""
+    """Return the names of the attributes that one section of an update expression changes.
+
+    Args:
+        section: SET or REMOVE.
+        body: Body of the request.
+    """
     expression = body.get("UpdateExpression", "")
     found = re.search(rf"\b{section}\b(.*?)(?=\bSET\b|\bREMOVE\b|\bADD\b|\bDELETE\b|$)", expression)
     if found is None:
@@ -77,17 +98,28 @@ def _changed(section: str, body: Body) -> set[str]:
 
 
 def kind_of(op: str, body: Body) -> str:  # noqa: PLR0911 - one for each kind
-    """Name a request as the lock protocol does."""
+    """Return the name of a request in the lock protocol; for other requests, the name of the operation.
+
+    Args:
+        op: Name of the operation in DynamoDB.
+        body: Body of the request.
+    """
     sets = {name.removeprefix(_PREFIX) for name in _changed("SET", body)}
     removes = {name.removeprefix(_PREFIX) for name in _changed("REMOVE", body)}
     condition = _spelt(body)
+    # a request that takes the lock may remove its own entry from the line, and is no "leave"
     if {"waiting"} in (sets, removes) and not sets & {"token", "expires_at"}:
         return "join" if "waiting" in sets else "leave"
+    # Acquire, hand_over and attach set it: the writes by which a claim gets another holder. Only acquire may create the
+    # row or find it free; only attach requires an end that has not passed.
     if "abandoned_by" in sets:
         passed_on = "attach" if "expires_at >=" in condition else "hand_over"
         return "acquire" if "attribute_not_exists" in condition else passed_on
+    # A guarded write counts itself: under this name in the lock table, with the prefix in a user's row.
     if "writes" in sets:
         return "save_data" if "writes" in _changed("SET", body) else "update"
+    # The claim ends. Force writes a token of its own; release compares token and version; disown, for an acquisition
+    # whose outcome is unknown, cannot know the version.
     if "expires_at" in removes:
         if "token" in sets:
             return "force"
@@ -98,13 +130,23 @@ def kind_of(op: str, body: Body) -> str:  # noqa: PLR0911 - one for each kind
 
 
 def _spelt(body: Body) -> str:
-    """The condition with its names spelt out."""
+    """Return the condition of a request, with the names of attributes in place of the placeholders."""
     names = body.get("ExpressionAttributeNames", {})
     return re.sub(r"#\w+", lambda m: names[m[0]], body.get("ConditionExpression", ""))
 
 
 class Exchange:
-    """One request under way, as a fault sees it."""
+    """One request under way, on which a fault acts.
+
+    Attributes:
+        op: Name of the operation in DynamoDB.
+        raw: Body as it was sent.
+        body: Body of the request.
+        kind: Name in the lock protocol: see `Seen`.
+        headers: Headers of the request, but for the host.
+        proxy: The proxy.
+        edits: Functions that change the answer, in this order, before the client gets it.
+    """
 
     def __init__(self, handler: BaseHTTPRequestHandler, op: str, raw: bytes) -> None:
         self.op, self.raw, self.body = op, raw, json.loads(raw)
@@ -115,11 +157,11 @@ class Exchange:
         self._handler = handler
 
     def apply(self, fault: str | None) -> Reply:
-        """Forward it to the engine, and log it."""
+        """Forward the request to the engine, log it under a fault's name, and return the answer."""
         return self.proxy.forward(self, fault)
 
     def keep_from_engine(self, fault: str) -> None:
-        """Log it as one that the engine never saw."""
+        """Log the request as one that was not forwarded."""
         self.proxy.note(self, fault, None)
 
     def answer(self, reply: Reply) -> None:
@@ -138,7 +180,8 @@ class Exchange:
             handler.wfile.flush()
 
     def reset(self) -> None:
-        """Break the connection, as a host that knows nothing of it does."""
+        """Let the connection end by a reset, as after a failure of the network; it ends when the fault has acted."""
+        # with SO_LINGER at zero seconds, closing the socket sends RST; otherwise it would send FIN, an orderly end
         linger = struct.pack("ii", 1, 0)
         self._handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._handler.close_connection = True

@@ -14,8 +14,11 @@ import java.util.concurrent.TimeUnit;
 import software.amazon.awssdk.services.dynamodb.DynamoDbClient;
 
 /**
- * Does what it is told on standard input, a line each, "NUMBER WHAT ARGUMENTS", and answers by
- * "NUMBER ok", "NUMBER no" or "NUMBER error CLASS: MESSAGE". "held" is answered also during another call.
+ * The lock client of awslabs, controlled through standard input and output: the other side of java.py.
+ *
+ * Each line of input is a call, "NUMBER CALL ARGUMENTS", and each line of output an answer, "NUMBER ok", "NUMBER no" or
+ * "NUMBER error CLASS: MESSAGE". Calls are made one after another, but "held" is answered at once, also during another
+ * call: it is asked all the time. Ends at the end of input.
  */
 public class Client {
     private static final PrintStream OUT = System.out;

@@ -1,21 +1,27 @@
-"""Other locks on DynamoDB, and ours, under the same fault injection: what each violates, and how long a dead
-holder's lock stays closed.
+"""Other locks on DynamoDB, and ours, under the same fault injection.
+
+Shows which guarantees each violates, and how long it takes until a dead holder's lock is acquired again.
 
     python -m dev.peers --python .venv-peers/bin/python --seed 1 --seconds 60
 
-The peers are no dependency: they live in an environment of their own, and each is used as its README shows.
+The other libraries are no dependency: they are installed in an environment of their own, and each is used as its
+README shows.
 """
+
+# The docstring is the text of --help. For readers of the code: the clients (`worker`) call the libraries through
+# `adapters`, `java` and `ours`; `run` injects the faults, with dev.chaos; `judge` finds the figures in the history of a
+# run, and `table` and `picture` show them.
 
 from typing import Any, NamedTuple
 
 
 class Library(NamedTuple):
-    """One that is tried.
+    """A lock library.
 
     Attributes:
-        name: As its package is called.
-        keys: Of its lock table, all strings: the partition key, and the sort key if there is one.
-        adapter: The module here that holds it, and its class.
+        name: Name of its package.
+        keys: Key attributes of its lock table, all strings: the partition key, and the sort key if there is one.
+        adapter: Module in this package that has its adapter, and the class there.
     """
 
     name: str
@@ -37,7 +43,7 @@ OURS, JAVA = "pynamodb-mutex", "dynamodb-lock-client"
 
 
 def create_table(client: Any, table: str, keys: tuple[str, ...]) -> None:
-    """Create a table on demand, all of whose keys are strings."""
+    """Create a table that is billed on demand, whose keys are strings."""
     client.create_table(
         TableName=table,
         KeySchema=[

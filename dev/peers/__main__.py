@@ -1,4 +1,4 @@
-"""The command line: see the package."""
+"""The command line: runs each library, judges its history, and prints a table. See the package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dev.peers.table import lines
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run each library, judge, print a table, write the figures and the picture."""
+    """Run and judge each library, print a table, and write the figures and the picture."""
     parser = argparse.ArgumentParser("dev.peers", description=dev.peers.__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _tried(library: str, options: argparse.Namespace, seeds: list[int]) -> dict[str, Any]:
-    """Attack a library, then kill its holders in the calm; return the figures of both."""
+    """Inject faults into clients of a library, then kill holders without other faults; return the figures of both."""
     classes = java.build(options.out / "classes") if library == JAVA else ""
     common = {
         "library": library, "python": options.python, "engine": options.engine, "classes": classes,
@@ -87,6 +87,7 @@ def _tried(library: str, options: argparse.Namespace, seeds: list[int]) -> dict[
 
 
 def _history(asked: PeerOptions, keep: Path | None) -> list[Event]:
+    """Make a run and return its history, which stays in a folder if one is given."""
     folder = keep or Path(tempfile.mkdtemp(prefix="peers-"))
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.jsonl"):
@@ -99,10 +100,12 @@ def _history(asked: PeerOptions, keep: Path | None) -> list[Event]:
 
 
 def _version(events: list[Event]) -> str:
+    """Return the version of the library that a run has used."""
     return str(next(event["version"] for event in events if event["op"] == "start"))
 
 
 def _picture(figures: dict[str, Any], path: Path) -> None:
+    """Draw the picture, if matplotlib is installed."""
     try:
         from dev.peers.picture import draw
     except ImportError as missing:

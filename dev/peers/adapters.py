@@ -1,6 +1,7 @@
-"""The three Python peers, each as its README shows it, with its own defaults but for the lease.
+"""Adapters of the three other Python libraries, each used as its README shows, with its own defaults but for the lease.
 
-All find the store, which is the client's proxy, by ``AWS_ENDPOINT_URL``.
+`Peer` is what `worker` needs of a library. All of them find the engine, in truth the proxy of the client, in
+``AWS_ENDPOINT_URL``. Ours is in `ours`, that in Java in `java`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ from typing import Any, Protocol
 import boto3
 
 POLL_SECONDS = 0.1
+"""Seconds between two attempts of the adapter at a lock whose library does not wait, 20 % more or less."""
 
 
 class Peer(Protocol):
-    """What a client needs of a library; made with the lock table's name, the lease and an owner's name.
+    """A library as a client uses it, for one lock at a time.
+
+    Args:
+        table: Name of the lock table.
+        lease: Lease in seconds.
+        owner: Name of the owner of the locks.
 
     Attributes:
-        version: Of the library.
+        version: Version of the library.
     """
 
     version: str
@@ -29,22 +36,26 @@ class Peer(Protocol):
     def __init__(self, table: str, lease: float, owner: str) -> None: ...
 
     def acquire(self, key: str, timeout: float) -> bool:
-        """Say whether the lock was had within so many seconds; raise what the library raises."""
+        """Acquire a lock within ``timeout`` seconds; return whether it was acquired. Raises what the library raises."""
         ...
 
     def held(self) -> bool:
-        """Whether the library believes to hold it, judged in its favour. Never raises."""
+        """Return whether the library believes that it holds the lock; in doubt, judged in its favour. Never raises."""
         ...
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Release the lock. Raises what the library raises."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the threads and processes of the library."""
+        ...
 
 
 class PythonClient(Peer):
-    """python-dynamodb-lock: four heartbeats a lease as it advises, in danger after two thirds of it.
+    """python-dynamodb-lock, with four heartbeats a lease as it advises, and "in danger" after two thirds of the lease.
 
-    It believes as long as its lock is LOCKED: neither stolen nor in danger, as its callback hears.
+    It believes as long as its lock is LOCKED, that is neither stolen nor in danger, as it reports by its callback.
     """
 
     def __init__(self, table: str, lease: float, owner: str) -> None:
@@ -84,7 +95,10 @@ class PythonClient(Peer):
 
 
 class _NoExpiry(Peer):
-    """A library that never stops believing: the adapter does so for it, a lease after it last asked."""
+    """A library that never stops believing by itself: the adapter ends its belief a lease after the last request.
+
+    The lease counts from before the request that may have acquired the lock was sent.
+    """
 
     def __init__(self, table: str, lease: float, owner: str) -> None:
         self._table, self._lease, self._owner = table, lease, owner
@@ -93,7 +107,7 @@ class _NoExpiry(Peer):
         self._turns = 0
 
     def _next_owner(self) -> str:
-        """Name an owner of one acquisition, as the library itself does when it is given none."""
+        """Return an owner for one acquisition, each time another one, as the library itself does without an owner."""
         self._turns += 1
         return f"{self._owner}-{self._turns}"
 
@@ -109,9 +123,9 @@ class _NoExpiry(Peer):
 
 
 class BlockLock(_NoExpiry):
-    """dynamodblock: an object for each acquisition, since one works once.
+    """dynamodblock, with a new object for each acquisition, because each object works only once.
 
-    ``is_locked`` is what it asks right before it writes: from then on its lease counts.
+    The library reads ``is_locked`` right before it writes, so the lease counts from the latest time it did.
     """
 
     def __init__(self, table: str, lease: float, owner: str) -> None:
@@ -147,7 +161,7 @@ class BlockLock(_NoExpiry):
 
 
 class DyndbMutex(_NoExpiry):
-    """dyndbmutex: it never waits, so its adapter asks every 0.1 s or so until the time is over."""
+    """dyndbmutex, which never waits: the adapter tries again every POLL_SECONDS until the timeout is over."""
 
     def __init__(self, table: str, lease: float, owner: str) -> None:
         super().__init__(table, lease, owner)

@@ -1,4 +1,8 @@
-"""The awslabs lock client, which the Python peers took for their model, in a Java process next to ours."""
+"""The lock client of awslabs, the model of the Python libraries, in a Java process next to that of the client.
+
+`JavaClient` writes a line for each call to the standard input of that process, and gets a line for each answer;
+``Client.java`` is the other side. `build` compiles it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,17 @@ from pynamodb_mutex.testing.engines import Artifact, fetched_jars, jar_cache
 
 LIBRARY = Artifact("dynamodb-lock-client", "com.amazonaws", "dynamodb-lock-client", "1.3.0")
 CLASSES = "PROOF_PEERS_CLASSES"
-"""Names the class path in a client's environment."""
+"""Environment variable of a client with the class path."""
 
 _SOURCE = Path(__file__).with_name("Client.java")
 
 
 class JavaError(Exception):
-    """Raised by the library, in Java; ``kind`` is its class there."""
+    """An exception of the library in Java.
+
+    Attributes:
+        kind: Name of its class in Java.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -29,7 +37,7 @@ class JavaError(Exception):
 
 
 def why_not() -> str | None:
-    """Say what is missing; None if it can be tried."""
+    """Return what is missing to run the library, for people; None if nothing is."""
     needed = ["java", "javac", *([] if jar_cache(LIBRARY).is_dir() else ["mvn"])]
     missing = [name for name in needed if shutil.which(name) is None]
     return f"there is no {' and no '.join(missing)}" if missing else None
@@ -44,9 +52,9 @@ def build(folder: Path) -> str:
 
 
 class JavaClient(Peer):
-    """awslabs' AmazonDynamoDBLockClient, with four heartbeats a lease.
+    """The AmazonDynamoDBLockClient of awslabs, with four heartbeats a lease.
 
-    It waits a lease longer than it is asked to if somebody holds the lock, so it gets a lease less.
+    If another holds the lock, it waits a lease longer than the timeout it is given. So it is given a lease less.
     """
 
     version = LIBRARY.version
@@ -61,9 +69,10 @@ class JavaClient(Peer):
         self._sending = threading.Lock()
         self._awaited: dict[str, queue.SimpleQueue[str]] = {}
         threading.Thread(target=self._listen, daemon=True).start()
-        self.held()  # it is at work by then
+        self.held()  # returns when the Java process is ready
 
     def _listen(self) -> None:
+        """Pass each answer to the thread that waits for it; at the end of the process, an error to all that wait."""
         for line in self._process.stdout:
             number, _, answer = line.rstrip("\n").partition(" ")
             self._awaited.pop(number).put(answer)
@@ -71,6 +80,11 @@ class JavaClient(Peer):
             waiting.put("error Ended: the Java process has ended")
 
     def _ask(self, *words: str) -> bool:
+        """Make a call; other threads may do so at the same time.
+
+        Raises:
+            JavaError: If the call raises in Java, or the Java process ends.
+        """
         answered: queue.SimpleQueue[str] = queue.SimpleQueue()
         with self._sending:
             number = str(next(self._numbers))

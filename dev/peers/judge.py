@@ -1,4 +1,9 @@
-"""What a history shows of a library: pure functions, the same for all of them."""
+"""The judge: figures of a library, from the history of a run, by the same rules for all of them.
+
+The history has three sources: what the clients recorded of their calls and beliefs, what the proxies recorded of each
+request and of the rows that it left, and the faults. `judge` returns all figures of a run with faults; `takeovers`,
+`newcomers` and `hand_overs` are for a run in which only holders are killed. All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +17,29 @@ from dev.chaos.tables import control_of
 from dev.peers.spans import Span, length, union, without
 
 LOCK_TABLE = "peers"
+"""Name of the lock table in the history."""
+
 KEY = "m0"
+"""The one lock."""
+
 LATE = {"late", "late_duplicate"}
-"""Faults by which a request arrives when its sender has long gone on: no lock can help it there."""
+"""Faults by which a request arrives long after its sender has given it up: a lock alone cannot prevent what it does."""
 
 AWAY = ("stop_client", "stand_still", "partition")
-"""Outages in which a client cannot get a lock."""
+"""Outages in which a client cannot acquire a lock."""
 
 _WRITES = {"UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems"}
 
 
 class Call(NamedTuple):
-    """One acquire, to its end; that of one who was killed meanwhile ends then, as "killed"."""
+    """One call of acquire by a client.
+
+    Attributes:
+        since: Nanoseconds at which it began.
+        until: Nanoseconds at which it ended, or the client was killed.
+        proc: Process of the client: each that takes the place of a killed one has another.
+        phase: Outcome: "ok", "fail" for a timeout, "info" for an error, or "killed".
+    """
 
     since: int
     until: int
@@ -62,7 +78,7 @@ def judge(events: list[Event], lease: float) -> dict[str, Any]:
 
 
 def calls(events: list[Event]) -> list[Call]:
-    """Return all acquires, in order of their ends."""
+    """Return all calls of acquire that have ended, in the order of their ends."""
     open_calls: dict[str, int] = {}
     found = []
     for event in events:
@@ -76,7 +92,7 @@ def calls(events: list[Event]) -> list[Call]:
 
 
 def _spans(events: list[Event], *deeds: str) -> dict[str, list[Span]]:
-    """Return when each client met one of these outages."""
+    """Return the spans of the outages of some kinds, by client."""
     found: dict[str, list[Span]] = defaultdict(list)
     for since, until, client, deed in outages(events):
         if deed in deeds:
@@ -85,10 +101,14 @@ def _spans(events: list[Event], *deeds: str) -> dict[str, list[Span]]:
 
 
 def overlapping(events: list[Event], lease: float) -> dict[str, Any]:
-    """Measure, in ms, how long two clients believed at one time, both awake: who is stopped can do no harm.
+    """Measure how long two clients believed at the same time that they hold the lock.
 
-    Excused is what lies between the end of a freeze that the local clock did not see and the time at which
-    a heartbeat, at a third of the lease, must have been answered: a second after it was due.
+    Only time in which both are awake counts: a client that is stopped can do no harm. Excused is the time after a
+    freeze that the local clock did not count, until a heartbeat must have been answered: a third of the lease, after
+    which it is due, and a second. Before that no library can know that its lease is over.
+
+    Returns:
+        Lists of milliseconds, one for each pair of beliefs: ``overlaps`` and ``overlaps_excused``.
     """
     grace = int((lease / 3 + 1.0) * SECOND)
     asleep = _spans(events, "stop_client", "stand_still")
@@ -113,7 +133,7 @@ def overlapping(events: list[Event], lease: float) -> dict[str, Any]:
 
 
 def unwritten(events: list[Event]) -> int:
-    """Count acquires that succeeded though no write with their owner's name reached the lock table meanwhile."""
+    """Count acquires that were reported as successful, though no write with their owner was applied meanwhile."""
     writes: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event["op"] == "wire" and event["applied"] and event["name"] in _WRITES:
@@ -130,10 +150,19 @@ def unwritten(events: list[Event]) -> int:
 
 
 def lost(events: list[Event], op: str, row: str) -> dict[str, int]:
-    """Count updates of a row that were reported as applied, and those of them that were overwritten unseen.
+    """Count the updates of a row that were reported as applied, and those of them that were lost.
 
-    Those overwritten by a request that arrived late are counted apart. What a request leaves that is applied
-    for a second time is no update again: the next write need not have seen it.
+    Each update writes a value of its own (``last``), and the value that its client had read (``read``). It is lost if
+    the next write was made by a client that had not read it.
+
+    Args:
+        events: The history.
+        op: Name of the updates in the history.
+        row: Key of the row.
+
+    Returns:
+        Numbers of updates that were reported as applied (``acked``), that were overwritten unseen (``lost``), and that
+        were overwritten unseen by a request that arrived late (``lost_by_late``).
     """
     reported = {
         value
@@ -142,6 +171,8 @@ def lost(events: list[Event], op: str, row: str) -> dict[str, int]:
         for value in event["values"].values()
     }
     seen: set[str] = set()
+    # `again`: the value in the row is that of a request that was applied for a second time. It is no new update, and
+    # the next write need not have read it: what it has overwritten was counted when it arrived.
     last, again = "", False
     unseen = by_late = 0
     for event in events:
@@ -159,14 +190,17 @@ def lost(events: list[Event], op: str, row: str) -> dict[str, int]:
 
 
 def errors(events: list[Event]) -> Counter[str]:
-    """Count acquires that raised, by the error's class."""
+    """Count the acquires that raised an error, by its class."""
     return Counter(
         event["error"] for event in events if event["op"] == "acquire" and event["phase"] == "info"
     )
 
 
 def blocked(events: list[Event], lease: float) -> list[Call]:
-    """Return the acquires that timed out though nobody had believed for two leases, and nothing kept them."""
+    """Return the acquires that timed out although the lock was free.
+
+    That is, in their last two leases no client believed that it held the lock, and their own client had no outage.
+    """
     held = [(belief.since, belief.until) for belief in beliefs(events).get(KEY, [])]
     away = _spans(events, *AWAY)
     found = []
@@ -183,7 +217,7 @@ def blocked(events: list[Event], lease: float) -> list[Call]:
 
 
 def longest_idle(events: list[Event]) -> float:
-    """Return the longest time, in seconds, in which somebody could wait and nobody believed."""
+    """Return the longest time, in seconds, in which a client without an outage waited and none believed."""
     away = _spans(events, *AWAY)
     waiting = [
         span
@@ -195,7 +229,7 @@ def longest_idle(events: list[Event]) -> float:
 
 
 def takeovers(events: list[Event]) -> list[float]:
-    """Return the seconds from each kill of a holder to the next acquire of another client."""
+    """Return the seconds from each kill of a holder to the next acquisition of another client."""
     found = []
     kills = [event for event in events if event["op"] == "kill"]
     ok = [call for call in calls(events) if call.phase == "ok"]
@@ -208,7 +242,7 @@ def takeovers(events: list[Event]) -> list[float]:
 
 
 def newcomers(events: list[Event]) -> list[float]:
-    """Return the seconds for which each client that took a dead one's place asked for the lock at first."""
+    """Return the seconds of the first acquisition of each process that has replaced a killed one."""
     first: dict[str, Call] = {}
     for call in calls(events):
         first.setdefault(call.proc, call)
@@ -220,7 +254,10 @@ def newcomers(events: list[Event]) -> list[float]:
 
 
 def hand_overs(events: list[Event]) -> list[float]:
-    """Return the seconds from each release to the next acquire, if that is of a client that waited already."""
+    """Return the seconds from each release to the next acquisition.
+
+    Only if that is made by another client which waited before the release, and none was killed in between.
+    """
     kills = [event["t"] for event in events if event["op"] == "kill"]
     ok = [call for call in calls(events) if call.phase == "ok"]
     found = []

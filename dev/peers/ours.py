@@ -1,4 +1,4 @@
-"""This library as one among its peers."""
+"""The adapter of this library; `adapters` has those of the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from pynamodb_mutex import LockItem, Mutex
 
 
 class OurMutex(Peer):
-    """pynamodb-mutex, with all its defaults but the lease."""
+    """pynamodb-mutex, with its own defaults but for the lease.
+
+    It has guarded writes too, which no other library has: `read` and `write`.
+    """
 
     def __init__(self, table: str, lease: float, owner: str) -> None:
         self.version = version("pynamodb-mutex")
@@ -49,11 +52,11 @@ class OurMutex(Peer):
     # -- what only this library has ----------------------------------------------------------------
 
     def read(self, name: str) -> None:
-        """Read a row that the mutex guards."""
+        """Read the row that is to be written under the lock."""
         self._row = self._rows.get(name, consistent_read=True)
 
     def write(self, value: str) -> None:
-        """Write that row in the mutex's transaction."""
+        """Write a value, and the one that was read, to that row, in a transaction guarded by the lock."""
         row = self._row
         with self._mutex.transaction() as transaction:
             transaction.update(row, [self._rows.last.set(value), self._rows.read.set(row.last)])

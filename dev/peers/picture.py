@@ -1,4 +1,4 @@
-"""How long a dead holder's lock stays closed, library by library."""
+"""The picture: how long it takes until a dead holder's lock is acquired again, by library."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from matplotlib import pyplot as plt
 from dev.peers import OURS
 
 _SPREAD = 0.16
+"""Width, on each side, over which the dots of a library are spread."""
 
 
 PANELS = {
@@ -24,7 +25,7 @@ PANELS = {
 
 
 def draw(figures: dict[str, Any], path: Path) -> Path:
-    """Draw each time as a dot, the median of each library as a line, and the lease; return the path."""
+    """Draw each time as a dot, and the median of each library and the lease as lines; return the path."""
     count = len(figures["libraries"])
     figure, panels = plt.subplots(
         1, 2, figsize=(3.0 + 2.4 * count, 4.8), sharey=True, layout="constrained"
@@ -65,6 +66,6 @@ def _panel(axes: Any, figures: dict[str, Any], kind: str) -> None:
 
 
 def _beside(place: int, count: int) -> list[float]:
-    """Set the dots of a library side by side, in the order of their kills."""
+    """Return the places of the dots of a library, side by side in the order of the kills."""
     step = 2 * _SPREAD / max(1, count - 1)
     return [place - _SPREAD + number * step for number in range(count)]

@@ -1,4 +1,8 @@
-"""Runs of any of the libraries: an attack on it, and holders killed in the calm."""
+"""Runs of clients of any library: with all faults, or with none but holders that are killed ("in the calm").
+
+The run, its faults and its history are those of dev.chaos. This module replaces what depends on the library: the
+clients (`worker`), and how the fault injector finds the holder of the lock.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +25,25 @@ from dev.peers.java import CLASSES
 from pynamodb_mutex.testing import Engine, environment
 
 KILL_SECONDS = 60.0
-"""Within which somebody must hold the lock while another waits, and then within which it must be taken over."""
+"""Seconds within which there must be a holder that may be killed, and then within which its lock must be taken over."""
 
 LONG_DEAD = 3.0
-"""Leases after which one comes along who has not seen that the holder is dead."""
+"""Number of leases after which a client comes that has never seen the claim of the dead holder."""
 
 BREAK_SECONDS = 5.0
-"""Between one kill and the next: the client that was killed is back at work."""
+"""Seconds between two kills, in which the client that was killed first is back at work."""
 
 
 @dataclass
 class PeerOptions(Options):
-    """What a run is to be.
+    """Options of a run.
 
     Attributes:
-        library: Its name.
+        library: Name of the library.
         python: Interpreter of the environment that has it.
-        classes: Class path of the Java client.
-        kills: How many holders to kill in the calm, instead of an attack; of one client, so that
-            nobody waits.
+        classes: Class path of the Java client; empty for other libraries.
+        kills: Number of holders to kill, without other faults; 0 for a run with all faults. With one client, nobody
+            waits when it is killed.
     """
 
     clients: int = 3
@@ -51,7 +55,7 @@ class PeerOptions(Options):
 
 
 class PeerClient(Client):
-    """A worker that may have a Java process next to it: what is done to it is done to both."""
+    """A worker that may have a Java process next to it: signals go to the process group, and so to both."""
 
     run: PeerRun
 
@@ -75,13 +79,13 @@ class PeerClient(Client):
 
     @property
     def doing(self) -> str:
-        """What it says that it is doing."""
+        """State that the worker has written to its file: "waits", "holds", or empty."""
         path = self.run.folder / f"{self.proc}.doing"
         return path.read_text() if self.working and path.exists() else ""
 
 
 class PeerFaultInjector(FaultInjector):
-    """One that knows nothing of the library: the holder is who says so."""
+    """A fault injector that knows nothing of the library: the holder is the client that says so."""
 
     def holder(self) -> PeerClient | None:
         clients = self._chance.sample(self._run.clients, len(self._run.clients))
@@ -89,7 +93,7 @@ class PeerFaultInjector(FaultInjector):
 
 
 class Killer(PeerFaultInjector):
-    """Kills one holder after another while another client waits, and waits until it has taken over."""
+    """Kills one holder after another, each while another client waits, and waits until that one holds the lock."""
 
     def inject(self, ends: float) -> None:
         for _ in range(self._run.options.kills):
@@ -99,26 +103,30 @@ class Killer(PeerFaultInjector):
             holder.start()
 
     def last_kill(self) -> None:
-        """Leave it at those."""
+        """Kill no holder at the end of the run, where a run with all faults does."""
         time.sleep(BREAK_SECONDS)
 
     def _but(self, holder: PeerClient) -> list[PeerClient]:
         return [client for client in self._run.clients if client is not holder]
 
     def _until(self, happened: Any) -> None:
+        """Wait for a condition, for KILL_SECONDS at most."""
         until = time.monotonic() + KILL_SECONDS
         while not happened() and time.monotonic() < until:
             time.sleep(0.01)
 
     def _may_die(self, holder: PeerClient) -> bool:
+        """Return whether a holder may be killed now."""
         return any(client.doing == "waits" for client in self._but(holder))
 
     def _kill_holder(self) -> PeerClient:
+        """Kill a client that holds the lock, as soon as it may be killed, and return it."""
         until = time.monotonic() + KILL_SECONDS
         while time.monotonic() < until:
             holder = self.holder()
             if holder and self._may_die(holder):
-                # stopped first, to see whether it has not begun to give it back meanwhile
+                # Stopped first: the holder may have begun to release since its state was read, and its death would
+                # then not be that of a holder. While it is stopped, its state cannot change any more.
                 holder.signal(signal.SIGSTOP)
                 if holder.doing == "holds":
                     self._kill(holder, last=False)
@@ -129,7 +137,7 @@ class Killer(PeerFaultInjector):
 
 
 class Desert(Killer):
-    """Kills the only client while it holds, and starts another when the lease has long been over."""
+    """Kills the only client while it holds the lock, and starts another long after the lease has expired."""
 
     def inject(self, ends: float) -> None:
         for _ in range(self._run.options.kills):
@@ -143,7 +151,7 @@ class Desert(Killer):
 
 
 class PeerRun(Run):
-    """See `PeerOptions`; leaves its history in a folder."""
+    """A run as `PeerOptions` describe it; writes its history to a folder."""
 
     client = PeerClient
     options: PeerOptions
@@ -159,7 +167,7 @@ class PeerRun(Run):
         return Desert(self) if self.options.clients == 1 else Killer(self)
 
     def _calm_down(self) -> None:
-        """Leave everybody alone for a while: nobody is waited for, since one may be blocked for an hour."""
+        """Inject no faults for a while. Unlike dev.chaos, do not wait for clients: some may be blocked for an hour."""
         self.record("quiet")
         time.sleep(0 if self.options.kills else self.options.quiet)
         self.record("stop")

@@ -1,4 +1,4 @@
-"""Spans of time, as pairs of nanoseconds: united, and one taken from the other."""
+"""Spans of time as pairs of nanoseconds: their union, difference and length."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ Span = tuple[int, int]
 
 
 def union(spans: list[Span]) -> list[Span]:
-    """Return the spans in order, with those that touch made one."""
+    """Return the spans in order, with those that overlap or touch merged, and without empty ones."""
     found: list[Span] = []
     for since, until in sorted(spans):
         if found and since <= found[-1][1]:
@@ -17,7 +17,7 @@ def union(spans: list[Span]) -> list[Span]:
 
 
 def without(spans: list[Span], others: list[Span]) -> list[Span]:
-    """Return what of the spans lies in none of the others."""
+    """Return the parts of the spans that are in none of the others."""
     left: list[Span] = []
     for since, until in union(spans):
         start = since
@@ -30,4 +30,5 @@ def without(spans: list[Span], others: list[Span]) -> list[Span]:
 
 
 def length(spans: list[Span]) -> int:
+    """Return the total length of the spans, in nanoseconds."""
     return sum(until - since for since, until in union(spans))

@@ -1,4 +1,4 @@
-"""The figures as a table for people: a line for each measure, a column for each library."""
+"""The table of all figures, for people: a line for each measure, a column for each library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Attacks = list[dict[str, Any]]
 
 
 def lines(figures: dict[str, Any]) -> list[str]:
-    """Return the table's lines; the attacks on a library are added up."""
+    """Return the lines of the table; figures of several runs with faults of one library are added up."""
     libraries = figures["libraries"]
     heads = [f"{name} {found['version']}" for name, found in libraries.items()]
     rows = [[_title(figures), *heads]]

@@ -1,8 +1,8 @@
-"""A client of any of the libraries: locks, reads, writes, releases, and writes down what it was answered.
+"""A client of any library: acquires the lock, reads and writes rows, releases the lock, and records each outcome.
 
     python -m dev.peers.worker CONFIG.json
 
-Ends as `dev.chaos.worker` does.
+It ends as `dev.chaos.worker` does: after its section at a line on standard input, at once at the end of that.
 """
 
 from __future__ import annotations
@@ -31,11 +31,20 @@ from dev.peers.java import JavaError
 from dev.peers.ours import OurMutex
 
 KEY = "m0"
+"""The one lock."""
+
 TIMEOUT = 15.0
+"""Seconds for which an acquire waits."""
 
 
 class Holding:
-    """One acquisition, as `Beliefs` asks for it."""
+    """One acquisition, as `Beliefs` polls it.
+
+    Attributes:
+        locks: Token and fencing token by lock; the other libraries have no fencing tokens.
+        peer: The library.
+        released: Whether the release has begun.
+    """
 
     def __init__(self, peer: Peer, token: str) -> None:
         self.locks = {KEY: (token, 0)}
@@ -50,7 +59,7 @@ class Holding:
 class Worker:
     """One thread that works until it has to stop.
 
-    In addition to its history it leaves a file that says what it is doing, for a fault injector that searches for the holder:
+    In addition to its history it keeps a file with its present state, in which a fault injector finds the holder:
     "waits", "holds", or nothing.
     """
 
@@ -73,7 +82,7 @@ class Worker:
         while not self.stopping.is_set():
             self._section()
             self.doing.write_text("")
-            # in the calm another shall have its turn, and be measured
+            # A long pause in the calm: another client acquires the lock meanwhile, and its hand-over is measured.
             time.sleep(self.chance.uniform(0, self.lease if self.calm else 0.02))
         self.peer.close()
         self.record("end")
@@ -88,7 +97,7 @@ class Worker:
         except Exception as error:
             self._failed("acquire", error, **call)
             self.doing.write_text("")
-            # as one does: at once again would soon use up what retries the SDK allows itself
+            # As a program would: trying again at once would soon use up the SDK's quota of retries.
             time.sleep(self.chance.uniform(0.5, 1.5))
             return
         if not taken:
@@ -102,7 +111,8 @@ class Worker:
             self._work(holding)
         finally:
             self.doing.write_text("")
-            # who has asked to give it back believes no longer, whatever the library says meanwhile
+            # Before the request: the release may be applied, and another client acquire the lock, while the library
+            # still waits for the answer and says "held". That is no overlap: this client does not work any more.
             holding.released = True
             self._release(token)
             self.beliefs.stop()

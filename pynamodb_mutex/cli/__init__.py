@@ -1,4 +1,8 @@
-"""The command ``pynamodb-mutex``. Needs the extra ``cli``; the package never imports it.
+"""The command line ``pynamodb-mutex``. Needs the extra ``cli``; no other part of the package imports this one.
+
+This module is the entry point, and imports click and rich only after it has checked that they are there. The group of
+all commands is in `_app`; each command is in the module that its import there names. What the commands share
+is in `_place` (where the locks are), `_locks` (how they are read) and `_output` (how they are printed).
 
 Exit codes: 0 done; 1 failed; 2 wrong usage; 130 interrupted by Ctrl-C; 141 the reader of standard
 output has gone. A command that has further ones names them in its help.
@@ -24,5 +28,6 @@ def main() -> None:
     try:
         from pynamodb_mutex.cli._app import app  # noqa: PLC0415 - imports need the extra
     except KeyboardInterrupt:
+        # the imports take long enough for that, and no command is there yet to report it
         sys.exit(INTERRUPTED)
     app(prog_name="pynamodb-mutex")

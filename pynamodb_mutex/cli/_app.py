@@ -1,4 +1,7 @@
-"""The group ``app`` of all commands, and the command ``completion``."""
+"""The group ``app`` of all commands, and the command ``completion``.
+
+A new command is written in a module of its own, or next to its relatives, and added here at the end.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from pynamodb_mutex.cli._run import run
 
 
 class AppGroup(click.Group):
-    """The group of all commands."""
+    """A group of commands that takes the options of `Place` before the name of the command, too."""
 
     command_class = AppCommand
 
@@ -28,11 +31,11 @@ class AppGroup(click.Group):
         super().__init__(name, **more)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run a command; end silently when the reader of the output has gone, as in ``ls | head -1``."""
+        """Run a command; end silently, with exit code UNREAD, when the reader of the output has gone."""
         try:
             return super().invoke(context)
         except BrokenPipeError:
-            # Python flushes its buffer at exit, which would fail once more
+            # Python flushes its buffer at exit. Into the broken pipe that would fail once more, with a traceback.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             context.exit(UNREAD)
 

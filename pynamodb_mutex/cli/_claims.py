@@ -1,4 +1,9 @@
-"""The commands ``show``, ``wait`` and ``release``: print a claim, wait for its end, and break it."""
+"""The commands ``show``, ``wait`` and ``release``: print a claim, wait for its end, and break it.
+
+``show`` and ``wait`` only read. ``release`` ends claims of other processes. Each of its writes is conditional on the
+claim that it has read and printed, because a person may take minutes to answer its question. How locks are read is in
+`_locks`; the request that breaks a claim is in `pynamodb_mutex._operations.release`.
+"""
 
 from __future__ import annotations
 
@@ -60,21 +65,23 @@ if TYPE_CHECKING:
     from pynamodb_mutex._dynamodb.keys import RawItem
 
 NOT_FREE = 75
-"""Exit code after a timeout: EX_TEMPFAIL of sysexits.h."""
+"""Exit code when the lock is still held after the timeout: EX_TEMPFAIL of sysexits.h."""
 
 _POLL = (0.05, 1.0)
 """Shortest and longest seconds between two polls, as a mutex has them by default."""
 
 _INDENT = 16
+"""Columns before the values that ``show`` prints."""
+
 _WAITER = "waiter "
-"""How the name of a line begins that shows one who waits; a number follows."""
+"""Beginning of the name of a line that shows a waiter; its number in line follows."""
 
 _LABELS = ("key", "owner", "taken over from", _WAITER)
-"""How the names of lines of any length begin that a terminal cuts: a part identifies them."""
+"""Beginnings of the names of lines whose values may be cut to fit a terminal: a part identifies a key or an owner."""
 
 _WHOLE = reprlib.Repr()
 _WHOLE.maxdict = _WHOLE.maxstring = _WHOLE.maxother = 100
-"""Prints a row of another program, very long values shortened."""
+"""Shows a row that another program wrote, with very long values shortened."""
 
 _STATES = {
     FREE: "free",
@@ -82,9 +89,10 @@ _STATES = {
     ABANDONED: "abandoned: its lease has expired; the next process that polls acquires it",
     INVALID: "invalid: no mutex acquires this row",
 }
+"""States of a lock, as ``show`` prints them."""
 
 _PAUSE = 0.2
-"""Seconds between two attempts of a request."""
+"""Seconds between two attempts at one request."""
 
 
 @click.command(cls=AppCommand)
@@ -122,7 +130,12 @@ def show(
 
 
 def print_lines(lines: Iterable[tuple[str, str]], *, err: bool = False) -> None:
-    """Print named values; on a terminal, keys and owners are cut to fit."""
+    """Print named values, one a line; on a terminal, keys and owners are cut to fit.
+
+    Args:
+        lines: Names and values.
+        err: Whether to print on standard error.
+    """
     room = Console(stderr=err).width - _INDENT if on_terminal(err=err) else None
     for name, value in lines:
         text = escaped(value)
@@ -155,6 +168,7 @@ def about(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
 
 
 def _ago(lock: Lock, instant: float | None) -> str:
+    """Return how long before the read of a lock a server time was, for people."""
     return f"{duration(max(0.0, (lock.seen_at or 0.0) - (instant or 0.0)))} ago"
 
 
@@ -163,18 +177,18 @@ def _second(when: datetime) -> str:
 
 
 def _waiters(lock: Lock, zone: tzinfo | None) -> list[tuple[str, str]]:
-    """Return a line for each one who waits, first come first, also for a free lock."""
+    """Return a line for each waiter, first come first; a lock that was just released may have waiters, too."""
     now, lines = instant(lock.seen_at, zone), []
     for place, (owner, began) in enumerate(lock.waiters, 1):
         since = instant(began, zone)
-        # a time without its date: then the longest label fits a terminal of 80 columns
+        # by `clock_time`, which omits the date: so the longest label fits a terminal of 80 columns
         waited = "" if since is None else f", since {clock_time(since, now)}"
         lines.append((f"{_WAITER}{place}", owner + waited))
     return lines
 
 
 def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
-    """Return the JSON fields that only this command prints."""
+    """Return the JSON fields that only ``show`` prints."""
     claim = lock.claim
     return {
         "token": claim.token,
@@ -186,7 +200,7 @@ def _more(lock: Lock, locks: Locks, zone: tzinfo | None) -> dict[str, Any]:
 
 
 def _rest(lock: Lock, locks: Locks, more: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the lines for the fields that only this command prints."""
+    """Return the lines for the fields that only ``show`` prints."""
     claim = lock.claim
     if lock.state == INVALID:
         return []
@@ -265,10 +279,10 @@ def wait(
 
 
 class _Waiter:
-    """Polls a row as a waiter does.
+    """Polls the row of a lock at the times at which a mutex that waits for it would, but acquires nothing.
 
     Attributes:
-        trouble: Transient failure of the last poll, for people; else empty.
+        trouble: Transient failure of the last poll, in parentheses, for people; empty if it succeeded.
     """
 
     def __init__(self, locks: Locks, row: RawItem) -> None:
@@ -281,7 +295,11 @@ class _Waiter:
         self._sleeper = ThreadSleeper()
 
     def begin(self) -> None:
-        """Poll for the first time; a failure is raised."""
+        """Poll for the first time.
+
+        Raises:
+            PynamoDBException: If it fails for good. Later polls are repeated after transient failures.
+        """
         self._see(retried(self._locks.store.read(self._row, consistent=False)))
 
     def _poll(self, *, consistent: bool = False) -> None:
@@ -297,17 +315,20 @@ class _Waiter:
         self._observed.see(answer.claim, answer.received)
 
     def _seems_free(self) -> bool:
+        """Return whether the row that was read last shows that the lock is free by now."""
         return read_clock() >= self._observed.free_at(self._locks.store.bounds)
 
     def free(self) -> bool:
         """Return whether the lock is free, confirmed by a strongly consistent read."""
+        # Polls are eventually consistent and may return an older row: one from before an acquisition, which shows a
+        # free lock, or one from before a renewal, whose lease seems to have expired.
         if not self._seems_free():
             return False
         self._poll(consistent=True)
         return not self.trouble and self._seems_free()
 
     def rest(self, deadline: float) -> None:
-        """Sleep as a waiter does, and poll again."""
+        """Sleep until the next poll is due, or until a local time if that is earlier, and poll again."""
         now = read_clock()
         self._waited = next_wait(self._waited, _POLL, random.uniform)
         frees_at = self._observed.free_at(self._locks.store.bounds)
@@ -316,7 +337,7 @@ class _Waiter:
         self._poll()
 
     def holder(self, zone: tzinfo | None) -> str:
-        """Return who holds the lock and until when, for people."""
+        """Return who holds the lock and until when, as text for people."""
         now = instant(self._locks.store.server_now(read_clock()), zone)
         until = clock_time(instant(self._claim.expires_at, zone), now)
         return f"held by {shown_owner(self._claim.owner)} until {until}"
@@ -430,7 +451,11 @@ def _check(locks: Locks, seen: Lock, *, force: bool) -> None:
 
 
 def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:
-    """Break a claim; return the lock as it is now if the claim had ended otherwise."""
+    """Break the claim that was seen, and no later one.
+
+    Returns:
+        None if it was broken; if it had ended otherwise, the lock as it is now.
+    """
     process = current_process()
     instead = run(process, break_seen(process, locks.store, seen.row, key, seen.raw))
     return None if instead is None else locks.shown(seen.row, instead.item, instead.received)
@@ -439,6 +464,7 @@ def _broken(locks: Locks, seen: Lock, key: str) -> Lock | None:
 def _release_abandoned(
     locks: Locks, place: Place, *, yes: bool, zone: tzinfo | None, as_json: bool
 ) -> None:
+    """Free all abandoned locks, after a question, and report each."""
     with progress("reading the table") as news:
         found = [lock for lock in locks.all(news) if lock.state == ABANDONED]
     locks.warn()
@@ -461,7 +487,7 @@ def _release_abandoned(
         if refused:
             raise Failure(f"DynamoDB refused to free {refused} of {len(found)}")
     finally:
-        # also after Ctrl-C or a refusal: what has been done is reported
+        # In any case, so that programs learn what was done before Ctrl-C or a refusal, too.
         if as_json:
             print_json(results)
 
@@ -473,6 +499,8 @@ def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
         None if the lock is free now, else why not: a reason, or the error by which DynamoDB refused.
     """
     store = locks.store
+    # The condition names the token that was seen and an end before now. A holder that renews after the table was
+    # read moves its end beyond that; one that acquires the lock writes another token. Both keep their claim.
     now = read_clock()
     values = store.ending(now) | {"mine": lock.claim.token, "now_low": store.now_low(now)}
     request = store.update(store.requests.end_dead, lock.row, values)
@@ -485,10 +513,12 @@ def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
                 raise failure.__cause__ or failure from None
             time.sleep(_PAUSE)
         except PynamoDBException as error:
-            # it concerns this row alone, such as a policy that excludes it: go on with the others
+            # It may concern this row alone, as a policy does that excludes its key: go on with the others.
             return error
     claim = answer.claim
     if claim.fault is not None:
         return str(claim.fault)
+    # Refused because there is no claim any more: an earlier attempt was applied and its answer lost, or the holder
+    # has released the lock itself. Either way it is free.
     ended = answer.applied or claim.expires_at is None
     return None if ended else "renewed or acquired meanwhile"

@@ -1,4 +1,9 @@
-"""The command ``doctor``: checks everything that locks depend on."""
+"""The command ``doctor``: checks everything that locks depend on.
+
+`examine` makes the checks, in the order in which one depends on another, and returns a `Finding` for each; the rest of
+the module judges what DynamoDB says about the table, its TTL and its rows, and prints the findings. The requests
+that try clocks and permissions, and change nothing, are in `_probes`.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +46,13 @@ _STYLES = {
     Verdict.PROBLEM: "bold red",
     Verdict.UNCHECKED: "dim",
 }
+"""Styles of the verdicts on a terminal."""
 
 SIGNED_FOR = 300
-"""Seconds by which the clock that signs a request may differ from that of AWS."""
+"""Seconds by which the clock of the machine that signs a request may differ from that of AWS."""
 
 NOTABLE_OFFSET = 60.0
-"""Seconds between the clocks from which on there is a warning."""
+"""Seconds by which the clocks must surely differ for a warning."""
 
 _NOT_WHO_YOU_SAY = {
     "ExpiredTokenException",
@@ -56,18 +62,25 @@ _NOT_WHO_YOU_SAY = {
     "MissingAuthenticationTokenException",
     "UnrecognizedClientException",
 }  # fmt: skip
+"""Error codes of credentials or signatures that AWS does not accept."""
+
 _DEPENDENT = ("table", "ttl", "rows", "permissions")
+"""Checks that need valid credentials and, but for the first, a table."""
 
 LOW_CAPACITY = 5
 """Capacity units below which there is a warning: an acquire and a release are two writes."""
 
 _THROTTLED = "a throttled request delays an acquire, or loses a lock that it should renew"
+"""Reason for an advice about capacity."""
+
 _MULTI_REGION = "see docs/howto/multi_region.rst"
+"""Page about tables in several regions."""
 
 SAMPLE = 500
-"""Most rows that are read."""
+"""Most rows of the table that are checked."""
 
 _SHOWN = 3
+"""Most keys that a finding about rows names."""
 
 _OTHERS = {
     "python-dynamodb-lock": {"owner_name", "lease_duration", "record_version_number"},
@@ -79,7 +92,7 @@ _OTHERS = {
     "dyndb-mutex": {"holder", "expire_ts"},
     "ShedLock": {"lockUntil", "lockedAt", "lockedBy"},
 }
-"""Attributes by which rows of other libraries are recognised, whatever the name of the key."""
+"""Attributes by which rows of other libraries are recognised: their keys may have any name."""
 
 
 @click.command(cls=AppCommand)
@@ -127,6 +140,7 @@ def doctor(place: Place, context: click.Context, key: str, as_json: bool) -> Non
 
 
 def _document(table: str, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return the findings as a JSON document."""
     checks = [
         {
             "check": finding.check,
@@ -141,7 +155,7 @@ def _document(table: str, findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def _print_table(findings: Sequence[Finding]) -> None:
-    """Print a table that fits the terminal."""
+    """Print the findings as a table that fits the terminal."""
     from rich.console import Console  # noqa: PLC0415 - only for a terminal
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
@@ -163,6 +177,7 @@ def _count(findings: Sequence[Finding], verdict: Verdict) -> int:
 
 
 def _summary(findings: Sequence[Finding]) -> str:
+    """Return a line with the numbers of problems, warnings and unchecked items."""
     problems, warnings = _count(findings, Verdict.PROBLEM), _count(findings, Verdict.WARNING)
     unsure = _count(findings, Verdict.UNCHECKED)
     text = f"{problems or 'no'} problem{'' if problems == 1 else 's'}"
@@ -171,7 +186,7 @@ def _summary(findings: Sequence[Finding]) -> str:
 
 
 def examine(model: type[LockItem], key: str) -> list[Finding]:
-    """Check everything. Changes nothing, and ends within seconds.
+    """Check everything, and return the findings. Changes nothing, and ends within seconds.
 
     Args:
         model: The lock table.
@@ -195,12 +210,12 @@ def examine(model: type[LockItem], key: str) -> list[Finding]:
             rest.append(unchecked("permissions", "the table has other keys"))
         else:
             rest += _permissions(model, asker, key)
-    # the clocks are judged by all answers, so after the other checks
+    # After the other checks, because each answer narrows the bounds of the clock's offset.
     return [*_reached(asker, described), _clocks(asker), _local_clock(), *rest]
 
 
 def _reached(asker: Asker, described: Reply) -> Iterator[Finding]:
-    """Judge credentials and endpoint by the first answer."""
+    """Judge credentials and endpoint by the reply to the first request."""
     if described.code == UNSENT:
         advice = "check --region, --profile and --endpoint-url, and AWS's variables and files"
         yield problem("access", described.described, advice)
@@ -222,6 +237,7 @@ def _reached(asker: Asker, described: Reply) -> Iterator[Finding]:
 
 
 def _clocks(asker: Asker) -> Finding:
+    """Judge the wall clock of this machine, compared with that of DynamoDB."""
     if asker.offset is None:
         advice = "without dates a waiter must watch a dead holder's lock for a whole lease before it takes over"
         return unchecked("clock", "no answer had a date", advice)
@@ -229,6 +245,7 @@ def _clocks(asker: Asker) -> Finding:
     if low <= 0.0 <= high:
         most = math.ceil(10 * max(-low, high)) / 10
         return ok("clock", f"within {most:.1f} s of DynamoDB's; locks do not depend on it")
+    # The bounds exclude zero, so the clocks surely differ: by the middle of the bounds, more or less the margin.
     offset, margin = abs(low + high) / 2, (high - low) / 2
     side = "ahead of" if low > 0.0 else "behind"
     what = (
@@ -242,6 +259,7 @@ def _clocks(asker: Asker) -> Finding:
 
 
 def _local_clock() -> Finding:
+    """Judge the clock by which leases run in this process."""
     if _clock._SUSPEND_AWARE is None:
         what = "does not count suspension: a holder that was suspended may believe for that long after its lease"
         return warning("local clock", what, "hold no locks where machines are suspended")
@@ -249,6 +267,7 @@ def _local_clock() -> Finding:
 
 
 def _of_the_table(model: type[LockItem], asker: Asker, described: Reply) -> Iterator[Finding]:
+    """Judge the table, its TTL and its rows."""
     name = asker.table
     table = described.data.get("Table", {})
     if table:
@@ -260,6 +279,7 @@ def _of_the_table(model: type[LockItem], asker: Asker, described: Reply) -> Iter
 
 
 def _permissions(model: type[LockItem], asker: Asker, key: str) -> Iterator[Finding]:
+    """Try the permissions with a key, if the model can have it."""
     try:
         probes = Probes(model, asker, key)
     except InvalidKeyError as error:
@@ -274,8 +294,8 @@ def table_findings(model: type[LockItem], region: str, table: dict[str, Any]) ->
 
     Args:
         model: The lock table.
-        region: Region whose answer it is.
-        table: As DescribeTable returns it.
+        region: Region that has described the table.
+        table: Description of the table, as DescribeTable returns it.
     """
     yield _status(table)
     yield _keys(model, table)
@@ -362,7 +382,7 @@ def ttl_finding(model: type[LockItem], table: dict[str, Any], reply: Reply) -> F
 
     Args:
         model: The lock table.
-        table: As DescribeTable returns it; empty if it failed.
+        table: Description of the table, as DescribeTable returns it; empty if that failed.
         reply: Reply to DescribeTimeToLive.
     """
     name = model.Meta.table_name
@@ -388,7 +408,7 @@ def ttl_finding(model: type[LockItem], table: dict[str, Any], reply: Reply) -> F
 
 
 def rows_seen(model: type[LockItem], reply: Reply) -> Iterator[Finding]:
-    """Judge rows by the answer to a Scan."""
+    """Judge rows by the reply to a Scan: find those that other libraries use, and invalid ones of this library."""
     if reply.code is not None:
         yield unchecked("rows", reply.described)
         return
@@ -429,7 +449,7 @@ def rows_seen(model: type[LockItem], reply: Reply) -> Iterator[Finding]:
 
 
 class _Reader:
-    """Reads rows by the attribute names of a model."""
+    """Reads rows as DynamoDB returns them, by the stored names of a model's attributes."""
 
     def __init__(self, model: type[LockItem]) -> None:
         self._fault = current_process().store(model).layout.fault
@@ -445,7 +465,7 @@ class _Reader:
         return (self._token in item and self._version in item) or self._ends in item
 
     def faults(self, item: RawItem) -> Iterator[str]:
-        """Return the faults of a row: what this library would not have written."""
+        """Return the faults of a row of this library: values that it would not have written."""
         fault = self._fault(item)
         if fault is not None:
             yield f"whose {fault}: no mutex acquires such a row"
@@ -465,7 +485,7 @@ class _Reader:
             yield f"whose {self._ttl!r} is before {self._ends!r}: DynamoDB may delete a lock that is held"
 
     def count(self, items: list[RawItem]) -> str:
-        """Return the number of rows and the first few keys, if the table has a key of that name."""
+        """Return the number of rows, and their first keys if the table has a key of that name, as text for people."""
         text = f"{len(items)} row{'' if len(items) == 1 else 's'}"
         keys = [shown(*item[self._key].values()) for item in items[:_SHOWN] if self._key in item]
         more = [] if len(items) <= _SHOWN else ["..."]

@@ -1,4 +1,9 @@
-"""The commands ``create-table``, ``delete-table``, ``template`` and ``policy``: a table and its permissions."""
+"""The commands ``create-table``, ``delete-table``, ``template`` and ``policy``: the lock table and its permissions.
+
+``template`` and ``policy`` only print: the table as code for CloudFormation, Terraform or the CDK, and what a role must
+allow. The IAM actions that the library uses are written down here once, in ROLES and USES; `_probes` tries them.
+How a table is created is in `pynamodb_mutex._dynamodb.create_table`.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +30,29 @@ if TYPE_CHECKING:
     from pynamodb_mutex.models import LockItem
 
 _POLL = 0.5
+"""Seconds between two polls of a table that is being deleted."""
+
 _LONGEST_WAIT = 600.0
-"""Seconds between two polls of a table that is being deleted, and the longest wait for its end."""
+"""Seconds after which a table that is still being deleted is no longer waited for."""
 
 _SHOWN = 5
 """Most held locks that are named before their table is deleted."""
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+"""Strings that YAML reads without quotes, but for those in _NOT_STRINGS."""
+
 _NOT_STRINGS = {"y", "n", "yes", "no", "true", "false", "on", "off", "null"}
+"""Words that YAML reads as other values than strings."""
+
 _TYPES = {"S": "STRING", "N": "NUMBER", "B": "BINARY"}
+"""Types of key attributes, as the CDK names them."""
 
 _ACCOUNT = re.compile(r"\d{12}")
+"""Id of an AWS account."""
 
 
 def _tags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[dict[str, str]]:
+    """Return tags in the form of CreateTable, from options of the form KEY=VALUE."""
     tags = []
     for value in values:
         name, equals, text = value.partition("=")
@@ -49,7 +63,7 @@ def _tags(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> lis
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the settings of a table; `capacity_of` checks the capacities."""
+    """Add the options for the settings of a table to a command; `capacity_of` checks the capacities."""
     for option in (
         click.option(
             "--deletion-protection", is_flag=True, help="Let DynamoDB refuse to delete the table."
@@ -184,6 +198,7 @@ def delete_table(place: Place, *, force: bool, yes: bool) -> None:
 
 
 def _described(client: Any, name: str) -> dict[str, Any] | None:
+    """Return a table as DescribeTable does; None if there is none."""
     try:
         table: dict[str, Any] = client.describe_table(TableName=name)["Table"]
     except ClientError as error:
@@ -194,7 +209,11 @@ def _described(client: Any, name: str) -> dict[str, Any] | None:
 
 
 def _check(place: Place, table: dict[str, Any], *, force: bool) -> None:
-    """Print the contents of the table; refuse if a lock in it is held."""
+    """Print the contents of the table.
+
+    Raises:
+        Failure: If a lock in it is held, unless ``force`` is true.
+    """
     locks = Locks(place.model())
     with progress("reading the table") as news:
         held = [lock for lock in locks.all(news) if lock.state == HELD]
@@ -210,6 +229,11 @@ def _check(place: Place, table: dict[str, Any], *, force: bool) -> None:
 
 
 def _typed(name: str) -> None:
+    """Ask for the name of the table.
+
+    Raises:
+        Failure: If another one was typed, or there is no terminal.
+    """
     check_terminal()
     if (
         click.prompt("Type the table's name to delete it", err=True, default="", show_default=False)
@@ -219,6 +243,7 @@ def _typed(name: str) -> None:
 
 
 def _delete(client: Any, name: str) -> None:
+    """Begin to delete the table; do nothing if that has begun already, or it is gone."""
     try:
         client.delete_table(TableName=name)
     except ClientError as error:
@@ -227,7 +252,7 @@ def _delete(client: Any, name: str) -> None:
                 f"table {name} is protected against deletion; to change that: aws dynamodb update-table "
                 f"--table-name {name} --no-deletion-protection-enabled"
             ) from error
-        # another process deletes the table too
+        # both mean that another process deletes the table too, or an earlier attempt whose answer was lost
         if not (
             is_code(error, "ResourceNotFoundException") or is_code(error, "ResourceInUseException")
         ):
@@ -235,6 +260,11 @@ def _delete(client: Any, name: str) -> None:
 
 
 def _gone(client: Any, name: str, place: Place) -> None:
+    """Wait until the table is deleted.
+
+    Raises:
+        Failure: If this takes longer than _LONGEST_WAIT.
+    """
     waited = 0.0
     with progress(f"waiting until {place} is deleted"):
         while (table := _described(client, name)) is not None:
@@ -245,31 +275,40 @@ def _gone(client: Any, name: str, place: Place) -> None:
 
 
 class Key(NamedTuple):
-    """An attribute of the primary key, by its stored name."""
+    """An attribute of the primary key."""
 
     name: str
+    """Name under which it is stored."""
     kind: str
-    """S, N or B."""
+    """Type: S, N or B."""
     role: str
     """HASH or RANGE."""
 
 
 class Table(NamedTuple):
-    """What a snippet defines of the table."""
+    """The settings of a table, from which a snippet in one of the languages is made."""
 
     name: str
     keys: list[Key]
+    """The hash key, and the range key if there is one."""
     ttl: str
+    """Stored name of the attribute for TTL."""
     capacity: tuple[int, int] | None
-    """Read and write units; None: on demand."""
+    """Provisioned read and write units; None for billing on demand."""
     protected: bool
+    """Whether DynamoDB refuses to delete the table."""
 
 
 def table_of(model: type[LockItem], capacity: tuple[int, int] | None, *, protected: bool) -> Table:
     """Return the table that `LockItem.create_table` creates for a model.
 
+    Args:
+        model: The model of the lock table.
+        capacity: Provisioned read and write units; None for the billing of the model.
+        protected: Whether DynamoDB refuses to delete the table.
+
     Raises:
-        Failure: If the model has more than keys, billing and TTL.
+        Failure: If the model has more settings than keys, billing and TTL, which the snippet would lack.
     """
     meta = model.Meta
     more = [name for name in ("tags", "stream_view_type") if getattr(meta, name, None)]
@@ -284,7 +323,7 @@ def table_of(model: type[LockItem], capacity: tuple[int, int] | None, *, protect
     }
     keys = [
         Key(each["AttributeName"], kinds[each["AttributeName"]], each["KeyType"])
-        for each in sorted(schema["key_schema"], key=lambda key: key["KeyType"])
+        for each in sorted(schema["key_schema"], key=lambda key: key["KeyType"])  # HASH, RANGE
     ]
     if capacity is None and meta.billing_mode == "PROVISIONED":
         capacity = meta.read_capacity_units, meta.write_capacity_units  # type: ignore[attr-defined]  # PynamoDB's, of such a table
@@ -292,7 +331,7 @@ def table_of(model: type[LockItem], capacity: tuple[int, int] | None, *, protect
 
 
 def cloudformation(table: Table) -> str:
-    """Return a CloudFormation template in YAML."""
+    """Return a table as a CloudFormation template in YAML."""
     billing = "PAY_PER_REQUEST" if table.capacity is None else "PROVISIONED"
     lines = [
         "Resources:",
@@ -327,18 +366,18 @@ def cloudformation(table: Table) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a literal in double quotes that JSON, YAML and Python all read."""
+    """Return a text as a literal in double quotes that JSON, YAML and Python read alike."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _yaml(text: str) -> str:
-    """Return a string for YAML, quoted where YAML would read another value."""
+    """Return a text as a string of YAML, quoted if YAML would otherwise read another value."""
     plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_STRINGS
     return text if plain else _quoted(text)
 
 
 def terraform(table: Table) -> str:
-    """Return a resource of Terraform's AWS provider."""
+    """Return a table as a resource of Terraform's AWS provider."""
     settings = [("name", _hcl(table.name))]
     if table.capacity is None:
         settings.append(("billing_mode", '"PAY_PER_REQUEST"'))
@@ -372,11 +411,12 @@ def terraform(table: Table) -> str:
 
 
 def _hcl(text: str) -> str:
+    """Return a text as a string of Terraform, which would take ``${`` and ``%{`` for templates."""
     return _quoted(text).replace("${", "$${").replace("%{", "%%{")
 
 
 def cdk(table: Table) -> str:
-    """Return a stack for the CDK, in Python."""
+    """Return a table as a stack of the CDK, in Python."""
     settings = [("table_name", _quoted(table.name))]
     for key in table.keys:
         name = "partition_key" if key.role == "HASH" else "sort_key"
@@ -413,6 +453,7 @@ _LANGUAGES: dict[str, Callable[[Table], str]] = {
     "terraform": terraform,
     "cdk": cdk,
 }
+"""Functions that write a table in a language, by the name of the language."""
 
 
 @click.command(cls=AppCommand)
@@ -451,8 +492,9 @@ class Role(NamedTuple):
     """A use of the table, and the IAM actions that it needs.
 
     Attributes:
-        does: Description, one line.
-        actions: Names without ``dynamodb:``. A transaction needs those of its parts.
+        does: Description of the use, one line.
+        actions: Names of the actions without ``dynamodb:``. A transaction has none of its own: it needs those of its
+            parts.
     """
 
     does: str
@@ -493,11 +535,11 @@ ROLES = {
 
 
 class Use(NamedTuple):
-    """What the library needs an action on the lock table for.
+    """The use of an IAM action on the lock table.
 
     Attributes:
-        by: What does not work without the action.
-        role: The smallest role that has it.
+        by: Features that do not work without the action, for people.
+        role: Name of the smallest role that includes the action.
         vital: Whether no lock can be acquired without it.
     """
 
@@ -520,10 +562,14 @@ USES = {
     "DescribeTable": Use("LockItem.create_table(), and the checks of the table here", "operator"),
     "DescribeTimeToLive": Use("LockItem.create_table(), and the check of TTL here", "operator"),
 }
-"""The actions that `doctor` tries. Trying one that creates, changes or deletes a table would do it."""
+"""Actions that `doctor` tries, and their uses.
+
+Actions that create, change or delete a table are missing: a request that tries one would do it.
+"""
 
 
 def _account(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Check the id of an AWS account."""
     if value is not None and _ACCOUNT.fullmatch(value) is None:
         raise click.BadParameter("twelve digits")
     return value

@@ -1,4 +1,9 @@
-"""The commands ``ls`` and ``watch``: list locks once, and as they change."""
+"""The commands ``ls`` and ``watch``: list locks once, and report how they change.
+
+``ls`` prints a table for people or lines for programs. ``watch`` reads the locks again and again and compares: it
+reports what differs between two reads, so it misses what happens and ends between them. How locks are read, and
+their states, is in `_locks`.
+"""
 
 from __future__ import annotations
 
@@ -47,23 +52,26 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
 COLUMNS = ("KEY", "OWNER", "SINCE", "UNTIL", "REMAINING", "TOKEN", "STATE", "WAITERS")
+"""Columns of lines for programs, in this order; a table for people may omit some."""
 
 _NEEDS = {"OWNER": 30, "REMAINING": 48, "WAITERS": 48, "UNTIL": 60, "SINCE": 72, "TOKEN": 100}
-"""Width from which on a terminal shows these columns of the table; KEY and STATE are always shown."""
+"""Least width of a terminal on which the table has these columns; KEY and STATE are always shown."""
 
 _NUMBERS = frozenset({"REMAINING", "TOKEN", "WAITERS"})
+"""Columns that are aligned to the right."""
 
 _GAP = 2
 """Blanks between two columns of the table."""
 
 _NEWS = 6
-"""Most changes on the screen."""
+"""Most changes that the live view shows, the latest ones."""
 
 ORDERS = {
     "key": lambda lock: (lock.key, lock.range_key or ""),
     "owner": lambda lock: (lock.claim.owner or "", lock.key, lock.range_key or ""),
     "expiry": lambda lock: (math.inf if lock.until is None else lock.until, lock.key),
 }
+"""Keys by which locks are sorted, by the values of ``--sort``."""
 
 sort_option = click.option(
     "--sort",
@@ -147,7 +155,7 @@ def ls(
 
 
 def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
-    """Return the columns of a lock for programs."""
+    """Return the columns of a lock for programs: all of them, complete, in the order of COLUMNS."""
     return [
         escaped(lock.name),
         escaped(lock.claim.owner or "-"),
@@ -163,7 +171,7 @@ def line_of(lock: Lock, zone: tzinfo | None) -> list[str]:
 def table_of(locks: Sequence[Lock], zone: tzinfo | None, width: int) -> Table:
     """Return a table for a terminal of this width, one line for each lock."""
     has_waiters = width >= _NEEDS["WAITERS"] and any(lock.claim.waiting for lock in locks)
-    # other columns make room for this one: keys and owners stay as wide as they are without it
+    # Room for WAITERS is made by omitting other columns, so that it takes none from keys and owners.
     room = width - (len("WAITERS") + _GAP if has_waiters else 0)
     names = [
         name
@@ -203,7 +211,14 @@ def _cells(lock: Lock, zone: tzinfo | None) -> dict[str, str]:
 
 
 def _shorten(widths: dict[str, int], room: int) -> None:
-    """Narrow the columns to fit: owners first, down to two fifths; then keys, which people copy."""
+    """Narrow the columns KEY and OWNER so that all columns fit.
+
+    Owners are cut first, down to two fifths of the width that the two share; then keys, which people copy.
+
+    Args:
+        widths: Widths of the columns by name; changed in place.
+        room: Width for all columns together, without the gaps.
+    """
     shared = room - sum(width for name, width in widths.items() if name not in ("KEY", "OWNER"))
     if "OWNER" in widths:
         widths["OWNER"] = min(widths["OWNER"], max(shared - widths["KEY"], shared * 2 // 5))
@@ -211,14 +226,20 @@ def _shorten(widths: dict[str, int], room: int) -> None:
 
 
 class Change(NamedTuple):
-    """A change of a lock between two reads."""
+    """A change of a lock between two reads.
+
+    Attributes:
+        event: "taken", "renewed", "freed", or the new state of the lock; at the first read, its state.
+        lock: The lock as the later read showed it; if its row is gone, as the earlier one did.
+        before: The lock as the earlier read showed it; None if it showed none.
+    """
 
     event: str
     lock: Lock
     before: Lock | None
 
     def words(self, longest: int | None = None) -> str:
-        """Return the change for people, keys and owners cut to so many columns."""
+        """Return the change as text for people, with keys and owners cut to ``longest`` columns, None for no limit."""
 
         def name(text: str) -> str:
             return escaped(text) if longest is None else cut(escaped(text), longest)
@@ -308,7 +329,13 @@ def _reader(locks: Locks, keys: Iterable[str], prefix: str) -> Callable[[], list
 
 
 class _Watching:
-    """The locks at the last successful read, and the failure of the latest one."""
+    """Reads locks at regular times, and compares each read with the one before.
+
+    Attributes:
+        locks: The locks at the last successful read, by key and range key.
+        trouble: Failure of the latest read, for people; None if it succeeded.
+        begun: Whether a read has succeeded.
+    """
 
     def __init__(self, read: Callable[[], list[Lock]], interval: float) -> None:
         self.locks: dict[tuple[Any, ...], Lock] = {}
@@ -319,7 +346,7 @@ class _Watching:
         self._due = read_clock()
 
     def look(self) -> list[Change]:
-        """Read the locks again, and return the changes."""
+        """Read the locks again, and return the changes; none if the read fails and a retry may succeed."""
         try:
             seen = {(lock.key, lock.range_key): lock for lock in self._read()}
         except TransientError as failure:
@@ -328,6 +355,7 @@ class _Watching:
         self.trouble = None
         gone = {name: lock for name, lock in self.locks.items() if name not in seen}
         changes = [_change(self.locks.get(name), lock) for name, lock in seen.items()]
+        # A scan returns no rows without a claim, so a lock that was released is missing.
         changes += [Change("freed", lock, lock) for lock in gone.values() if lock.state != FREE]
         self.locks = seen
         if not self.begun:
@@ -337,12 +365,16 @@ class _Watching:
 
     def rest(self) -> None:
         """Wait until the next read is due."""
-        # after a slow read the next one is due at once, and no missed ones are made up for
+        # After a read that took longer than the interval, the next one is due at once, and those that were due
+        # meanwhile are skipped.
         self._due = max(self._due + self._interval, read_clock())
         ThreadSleeper().sleep(self._due)
 
 
 def _change(before: Lock | None, now: Lock) -> Change | None:
+    """Return how a lock has changed between two reads; None if it has not, or was only renewed in time."""
+    # The state alone shows too little: between two reads a lock may be released and acquired by another holder. The
+    # token is that of one acquisition.
     state = FREE if before is None else before.state
     same = before is not None and before.claim.token == now.claim.token
     if now.state == state and (same or now.state == FREE):
@@ -355,7 +387,7 @@ def _change(before: Lock | None, now: Lock) -> Change | None:
 
 
 def _lines(watching: _Watching, zone: tzinfo | None, *, as_json: bool) -> None:
-    """Print a line for each change."""
+    """Print a line for each change, and one on standard error when reads begin to fail or to succeed again."""
     trouble = None
     while True:
         for change in watching.look():
@@ -373,7 +405,13 @@ def _lines(watching: _Watching, zone: tzinfo | None, *, as_json: bool) -> None:
 
 
 class View(NamedTuple):
-    """The live view."""
+    """The live view of ``watch`` on a terminal.
+
+    Attributes:
+        place: Where the locks are, shown as title.
+        order: Order of the locks, one of ORDERS.
+        zone: Time zone of the times; None for the local one.
+    """
 
     place: Place
     order: str
@@ -385,7 +423,7 @@ class View(NamedTuple):
         return _line(f"{clock_time(now, now)}  {change.words(width // 3)}")
 
     def frame(self, watching: _Watching, news: list[Text], console: Console) -> Group:
-        """Return the whole view, to fit a terminal."""
+        """Return the whole view, with as many locks as fit the terminal."""
         locks = sorted(watching.locks.values(), key=ORDERS[self.order])
         room = max(3, console.height - _NEWS - 8)
         parts: list[Any] = [_line(str(self.place), "bold"), _line(counts_of(locks))]

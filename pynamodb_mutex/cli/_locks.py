@@ -1,4 +1,9 @@
-"""Locks as commands name and read them, in a lock table or in the rows of a user's model."""
+"""Locks as commands name, read and show them, in a lock table or in the rows of a user's model.
+
+`Locks` reads the locks of a model, one, several or all, and returns each as a `Lock`: the claim in its row, and its
+state by server time when the answer arrived. Nothing here changes a lock. Requests are sent once (`sent`) or with
+retries (`retried`). The arguments and options that name locks, with their completion, are at the end.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +47,10 @@ PATIENCE = 3.0
 """Seconds for which a transient failure is retried."""
 
 PAGE = 500
-"""Rows for each Scan: a whole page of 1 MB may take longer than the timeouts for requests of locks allow."""
+"""Rows for each Scan. A whole page of 1 MB may take longer than the short timeouts for requests of locks allow."""
 
 MOST_READ = 100
-"""Most rows of one BatchGetItem."""
+"""Most rows that DynamoDB reads in one BatchGetItem."""
 
 MOST_KEYS = 50
 """Most keys that a completion offers."""
@@ -54,6 +59,7 @@ _SECONDS = 0.5
 """Timeouts in seconds for connecting and reading while a person waits for a completion."""
 
 FREE, HELD, ABANDONED, INVALID = "free", "held", "abandoned", "invalid"
+"""States of a lock: no claim, a running one, one whose lease has expired, attributes that no lock has."""
 
 
 class TransientError(Exception):
@@ -76,7 +82,11 @@ def sent(request: Request) -> Answer:
 
 
 def retried(request: Request, patience: float = PATIENCE) -> Answer:
-    """Send a request, and retry transient failures for so many seconds.
+    """Send a request, and retry transient failures.
+
+    Args:
+        request: The request.
+        patience: Seconds after which nothing is retried.
 
     Raises:
         PynamoDBException: If it fails for good.
@@ -89,14 +99,14 @@ class Lock(NamedTuple):
     """One lock as an answer showed it.
 
     Attributes:
-        key: The key, or the hash key of the row.
-        range_key: The range key of the row, if it has one.
-        row: The primary key.
-        raw: The row; empty if there is none.
+        key: Key of the lock; of a row lock, the hash key of its row.
+        range_key: Range key of the row of a row lock; None if it has none, and for other locks.
+        row: Primary key of the row.
+        raw: The row as DynamoDB returned it; empty if there is none.
         claim: The claim in the row.
-        state: Free, held or abandoned by server time when the answer arrived, or invalid.
-        remaining: Seconds from then until the claim may be taken over; None if unknown.
-        seen_at: Server time then; None if unknown.
+        state: FREE, HELD or ABANDONED by server time when the answer arrived, or INVALID.
+        remaining: Seconds from the answer until the claim may be taken over; None if unknown.
+        seen_at: Server time of the answer; None if unknown.
     """
 
     key: str
@@ -115,30 +125,30 @@ class Lock(NamedTuple):
 
     @property
     def fencing_token(self) -> int | None:
-        """The fencing token of the claim or of the last one; None if there was none.
+        """The fencing token of the claim, or of the last one if the lock is free; None if it was never acquired.
 
-        The version alone does not show that: a save without the lock writes one too.
+        The version alone does not show whether it was: a save of a user's row without the lock writes one, too.
         """
         return None if self.claim.token is None else self.claim.version or None
 
     @property
     def since(self) -> float | None:
-        """Server time at which the holder acquired the lock."""
+        """Server time at which the holder acquired the lock; None if it is free, or the token does not show it."""
         return made_at(self.claim.token) if self.claim.expires_at is not None else None
 
     @property
     def until(self) -> float | None:
-        """Server time at which the lease expires; None if unknown."""
+        """Server time at which the lease expires; None if the lock is free, or its holder knows no server time."""
         end = self.claim.expires_at
         return None if end is None or end >= NO_SERVER_TIME else end
 
     @property
     def waiters(self) -> list[tuple[str, float | None]]:
-        """Those who wait in line, first come first: their labels, and the server time at which each began to wait."""
+        """Waiters in line, first come first: the label of each, and the server time at which it began to wait."""
         return [(label_of(entry), began_at(entry)) for entry in self.claim.waiting]
 
     def document(self, zone: tzinfo | None) -> dict[str, Any]:
-        """Return the JSON fields of the lock."""
+        """Return the JSON fields of the lock, with times in a zone (None: local)."""
         claim = self.claim
         rows = {} if self.range_key is None else {"range_key": self.range_key}
         return {
@@ -165,6 +175,9 @@ class Locks:
 
     Attributes:
         odd: Rows that `all` left out because their claim is invalid.
+        name: Name of the model's class.
+        store: Requests for the rows of the model.
+        in_rows: Whether the locks are in rows of a user's model, not in a lock table.
     """
 
     def __init__(self, model: type[Model]) -> None:
@@ -206,16 +219,21 @@ class Locks:
         return self.shown(row, answer.item, answer.received)
 
     def all(self, progress: Callable[[str], None], prefix: str = "") -> Iterator[Lock]:
-        """Read the held and abandoned locks whose keys begin with the prefix, page by page, with retries.
+        """Read the held and abandoned locks whose keys begin with a prefix, page by page, with retries.
 
-        Rows with an invalid claim are left out; `warn` names them.
+        Rows with an invalid claim are left out and added to `odd`; `warn` prints them.
+
+        Args:
+            progress: Called with a text for people, for each lock that was found.
+            prefix: Beginning of the keys; empty for all locks.
         """
         patience = PATIENCE
 
         def page(start: RawItem | None) -> Answer:
             nonlocal patience
             answer = retried(self.store.scan(start, PAGE), patience)
-            # DynamoDB can be reached: a later failure is most likely throttling, and worth a longer wait
+            # DynamoDB has answered, so a later failure is most likely throttling, and worth a longer wait. The first
+            # request may have been sent to an endpoint that does not exist.
             patience = SCAN_PATIENCE
             return answer
 
@@ -228,15 +246,16 @@ class Locks:
                 yield lock
 
     def warn(self) -> None:
-        """Print the rows that `all` left out."""
+        """Print on standard error which rows `all` left out, and why."""
         for lock in self.odd:
             click.echo(f"left out: {lock.claim.fault}", err=True)
 
     def standing(self) -> Iterator[Lock]:
-        """Read the held, abandoned and invalid locks without retries.
+        """Read the held, abandoned and invalid locks without retries, for a caller who reads again anyway.
 
         Raises:
-            TransientError: If a retry may succeed.
+            TransientError: If a request failed and a retry may succeed.
+            PynamoDBException: If a request failed otherwise.
         """
         return self._pages(lambda start: sent(self.store.scan(start, PAGE)))
 
@@ -250,7 +269,7 @@ class Locks:
                 return
 
     def read_several(self, rows: list[RawItem]) -> list[Lock]:
-        """Read up to 100 locks, free ones too, strongly consistent."""
+        """Read up to MOST_READ locks, including free ones, strongly consistent; return them in the given order."""
         process = current_process()
         until = process.read_clock() + PATIENCE
         keys = [(self._model, row) for row in rows]
@@ -261,23 +280,24 @@ class Locks:
     def of_page(self, items: list[RawItem], received: float) -> Iterator[Lock]:
         """Return the locks of one page of the table."""
         for raw in items:
-            # in a shared table: the key of a row of another kind would name another lock
+            # A table may be shared: a row with another range key is something else. Shown by its hash key alone, it
+            # would pass for the lock of that key.
             if self.store.layout.is_the_models(raw):
                 yield self.shown(self._row_of(raw), raw, received)
 
     def was_a_locks(self, lock: Lock) -> bool:
-        """Return whether a row belongs to a lock, perhaps a broken one: commands change no other rows."""
+        """Return whether a row belongs to a lock, even if its attributes are invalid: commands change no other rows."""
         return self.store.layout.was_a_locks(lock.raw)
 
     def ttl(self, raw: RawItem) -> float | None:
-        """Return when DynamoDB may delete a row."""
+        """Return the time from which DynamoDB may delete a row, in seconds since the epoch; None if it has none."""
         return self.store.layout.ttl(raw)
 
     def data(self, raw: RawItem) -> Any:
-        """Return the payload in a row, or a text that says why it cannot be read."""
+        """Return the payload in a row, None if it has none, or a text that says why it cannot be read."""
         try:
             data = self.store.layout.data(raw)
-            # Python reads NaN, which JSON does not have
+            # Python reads NaN and infinity from JSON, where the standard has none: what we print must be standard.
             json.dumps(data, default=plain, allow_nan=False)
         except (InvalidRowError, ValueError, TypeError) as error:
             return f"cannot be read: {one_line(error)}"
@@ -290,7 +310,13 @@ class Locks:
         return [each for each in (self._hash, self._range) if each is not None]
 
     def shown(self, row: RawItem, raw: RawItem, received: float) -> Lock:
-        """Return the lock that an answer shows, with its state at the time of the answer."""
+        """Return the lock that an answer shows, with its state at the time of the answer.
+
+        Args:
+            row: Primary key of the row.
+            raw: The row as DynamoDB returned it; empty if there is none.
+            received: Local time after the answer was received.
+        """
         claim, bounds = self.store.layout.claim(raw), self.store.bounds
         state, remaining = FREE, None
         if claim.fault is not None:
@@ -299,9 +325,12 @@ class Locks:
             state = HELD if claim.is_held(received, bounds) else ABANDONED
             remaining = 0.0
             if state == HELD and bounds is not None:
-                # as `Bounds.passes`, without the margin for clock drift until then
+                # As `Bounds.passes`, which decides when waiters take over, but without its margin for the drift of the
+                # clock until then: this is an estimate for people.
                 remaining = claim.expires_at + HOST_SKEW - bounds.lowest(received)
             if claim.expires_at >= NO_SERVER_TIME:
+                # A placeholder: the holder knows no server time. Waiters take such a claim over only after they have
+                # seen it unchanged for its whole lease, and one read cannot show how long that has been so.
                 remaining = None
         key, *more = (self._text(each, row) for each in self._keys())
         range_key = more[0] if more and self.in_rows else None
@@ -316,7 +345,11 @@ class Locks:
 
 
 def _typed(attribute: Attribute[Any], text: str) -> RawItem:
-    """Return an attribute of a primary key as DynamoDB stores it, from its text."""
+    """Return an attribute of a primary key as DynamoDB stores it, from the text of an argument.
+
+    Raises:
+        click.BadParameter: If the text is not of the attribute's type.
+    """
     value: str | bytes = text
     try:
         if attribute.attr_type == "N":
@@ -330,22 +363,23 @@ def _typed(attribute: Attribute[Any], text: str) -> RawItem:
 
 
 def complete_keys(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return keys of held and abandoned locks; none if anything fails."""
+    """Return keys of held and abandoned locks that begin with a text, for a shell; none if anything fails."""
     try:
         model = context.find_root().ensure_object(Place).model()
         names = ("connect_timeout_seconds", "read_timeout_seconds")
         locks = Locks(elsewhere(model, dict.fromkeys(names, _SECONDS)))
-        page = sent(locks.store.scan(limit=PAGE))  # one page: each press of the tab key costs
+        # one page, with short timeouts: each press of the tab key costs read units, and a person waits
+        page = sent(locks.store.scan(limit=PAGE))
         keys = {lock.key for lock in locks.of_page(page.data["Items"], page.received)}
     except Exception:  # noqa: BLE001 - a traceback in the middle of a command line helps nobody
         return []
-    # a shell gives spaces and control characters another meaning
+    # A completion script may not quote what it inserts: a shell would take a key with a space for two arguments.
     good = (key for key in keys if key.startswith(incomplete) and key.isprintable())
     return sorted(key for key in good if " " not in key)[:MOST_KEYS]
 
 
 def key_argument(**more: Any) -> Callable[[Any], Any]:
-    """Return the argument KEY, completed from the table."""
+    """Return the decorator for the argument KEY, which shells complete from the table."""
     return click.argument("key", shell_complete=complete_keys, **more)
 
 

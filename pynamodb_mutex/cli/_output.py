@@ -1,4 +1,8 @@
-"""Times, JSON, questions and progress as commands print them, and the options for these."""
+"""How commands print times, durations, JSON and progress, and how they ask; with the options for these.
+
+Nothing here knows what a lock is. Results go to standard output, where programs read them; questions, progress
+and messages go to standard error.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +33,11 @@ _HALF_A_DAY = timedelta(hours=12)
 
 
 def _zone(_: click.Context, __: click.Parameter, value: str | None) -> tzinfo | None:
-    """Return a time zone by its name."""
+    """Return a time zone by its name; None, for local time, if no name was given."""
     if value is None:
         return None
     if value == "UTC":
-        return timezone.utc  # also where Python has no list of zones
+        return timezone.utc  # works where Python finds no database of time zones, too
     try:
         return ZoneInfo(value)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -76,24 +80,33 @@ json_option = click.option(
 
 
 def instant(seconds: float | None, zone: tzinfo | None) -> datetime | None:
-    """Return server time as a datetime in a zone, the local one for None; None if it is no valid time."""
+    """Return server time as a datetime.
+
+    Args:
+        seconds: Seconds since the epoch; None for a time that is not known.
+        zone: Time zone of the result; None for the local one.
+
+    Returns:
+        None for None, and for a number that no datetime can show.
+    """
     if seconds is None:
         return None
     try:
         return datetime.fromtimestamp(seconds, tz=timezone.utc).astimezone(zone)
     except (ValueError, OverflowError, OSError):
-        return None  # another program wrote it
+        return None  # not written by this library
 
 
 def iso(when: datetime | None, timespec: str = "milliseconds") -> str | None:
-    """Return a time in ISO 8601, for JSON."""
+    """Return a time in ISO 8601, for programs; None for None."""
     return None if when is None else when.isoformat(timespec=timespec)
 
 
 def clock_time(when: datetime | None, now: datetime | None) -> str:
-    """Return a time for people: without the date if it is less than half a day away, else the date alone.
+    """Return a time for people: the time of day if it is less than half a day away, else the date; "-" for None.
 
-    Not "the time if it is today": at 23:59:50 a claim that expires in 29 s would have a date only.
+    The rule is not "the time of day if the date is today's": at 23:59:50 a claim that expires in 29 s would be shown
+    by its date alone.
     """
     if when is None:
         return "-"
@@ -102,7 +115,7 @@ def clock_time(when: datetime | None, now: datetime | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people."""
+    """Return a duration for people, in its largest unit or two."""
     whole = int(seconds)
     if whole < _MINUTE:
         return f"{seconds:.1f}s"
@@ -114,7 +127,7 @@ def duration(seconds: float) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text, without its middle if it is wider than so many columns of a terminal."""
+    """Return a text, without its middle if it is wider than ``width`` columns of a terminal."""
     if cell_len(text) <= width:
         return text
     end = max(0, width - 1) // 2
@@ -122,14 +135,19 @@ def cut(text: str, width: int) -> str:
 
 
 def print_json(document: Any, *, line: bool = False) -> None:
-    """Print a JSON document; as one line, and at once, if further ones follow."""
+    """Print a JSON document.
+
+    Args:
+        document: The document; values of attributes are converted by `plain`.
+        line: Whether it is one of several, printed as they come: then it is one line, and flushed.
+    """
     click.echo(json.dumps(document, default=plain, indent=None if line else 2))
     if line:
         sys.stdout.flush()
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON value for the value of an attribute."""
+    """Return a value that JSON can show, for the value of an attribute that it cannot."""
     if hasattr(value, "as_dict"):
         return value.as_dict()
     if isinstance(value, (set, frozenset)):
@@ -142,7 +160,7 @@ def plain(value: Any) -> Any:
 
 
 def on_terminal(*, err: bool = False) -> bool:
-    """Return whether standard output, or standard error, is a terminal."""
+    """Return whether standard output, or with ``err`` standard error, is a terminal."""
     return (sys.stderr if err else sys.stdout).isatty()
 
 
@@ -150,7 +168,7 @@ def check_terminal() -> None:
     """Check that standard input is a terminal.
 
     Raises:
-        Failure: If not: there is no person to ask.
+        Failure: If it is not: there is no person to ask.
     """
     if not sys.stdin.isatty():
         raise Failure("nothing was done: there is no terminal to ask on; see --yes")
@@ -171,7 +189,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """Show a text on a terminal while the block runs; yields a function that replaces the text."""
+    """Show a text on a terminal while the block runs; yield a function that replaces the text."""
     console = Console(stderr=True)
     if not on_terminal(err=True):
         yield lambda _: None

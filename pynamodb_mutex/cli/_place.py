@@ -1,4 +1,9 @@
-"""The options of every command: which table, where, with which credentials; and how failures are reported."""
+"""What all commands have in common: the options that say where the locks are, and the report of failures.
+
+`Place` collects the options and makes a model of them: the lock table, or a model of rows that carry locks. Each
+command is an `AppCommand`, which takes these options and turns errors into one line on standard error. How locks are
+read from a model is in `_locks`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FAILED = 1
-"""Exit code of a failure; standard error says why."""
+"""Exit code of a failure, for which standard error gives the reason."""
 
 
 class Failure(click.ClickException):
@@ -43,8 +48,8 @@ class Place:
     """Where the locks are, according to the options.
 
     Attributes:
-        environment: The environment before any option changed it; `run` passes it on to its command.
-        chosen: Values of the options, by their names.
+        environment: Environment variables before an option changed any; `run` passes them on to its command.
+        chosen: Values of the options that were given, by their names.
     """
 
     def __init__(self) -> None:
@@ -53,10 +58,10 @@ class Place:
         self._model: type[Model] | None = None
 
     def lock_model(self) -> type[LockItem]:
-        """Return the lock table.
+        """Return the model of the lock table.
 
         Raises:
-            click.BadParameter: If there is no such class, or it is a model of rows.
+            click.BadParameter: If there is no such class, or it is a model of rows that carry locks.
         """
         model = self.model()
         if not issubclass(model, LockItem):
@@ -65,7 +70,7 @@ class Place:
         return model
 
     def model(self) -> type[Model]:
-        """Return the lock table, or the model whose rows carry locks.
+        """Return the model of the lock table, or the model whose rows carry locks.
 
         Raises:
             click.BadParameter: If there is no such class.
@@ -76,7 +81,8 @@ class Place:
 
     def _located(self) -> type[Model]:
         if "profile" in self.chosen:
-            # by the environment: it holds for each session that PynamoDB opens, and credentials are refreshed
+            # In the environment, for each session that PynamoDB opens takes it from there. Credentials put into the
+            # model's Meta instead would not be refreshed when they expire.
             os.environ["AWS_PROFILE"] = self.chosen["profile"]
             for name in _BEFORE_A_PROFILE:
                 os.environ.pop(name, None)
@@ -101,9 +107,9 @@ class Place:
         return where if endpoint.endswith(_AWS) else f"{where} at {endpoint}"
 
     def without_table(self) -> str:
-        """Return the message for a missing table: where it was sought, and what to do."""
+        """Return the message for a missing table: where there is none, and what to do."""
         model = self.model()
-        # the command creates lock tables only
+        # create-table creates no tables of users' rows, so it is no advice for them
         advice = IF_NO_TABLE if issubclass(model, LockItem) else _WRONG_PLACE
         connection = current_process().store(model).connection
         connection.open()
@@ -114,18 +120,24 @@ _BEFORE_A_PROFILE = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_
 """Variables that botocore prefers to AWS_PROFILE, but that an explicit --profile must override."""
 
 _AWS = (".amazonaws.com", ".amazonaws.com.cn")
+"""Ends of AWS's own endpoints, which messages do not show: the region identifies them."""
 
 
 def elsewhere(base: type[Model], settings: dict[str, Any]) -> type[Model]:
-    """Return a model with other settings in its Meta."""
+    """Return a subclass of a model, with other settings in its Meta."""
     own: Any = base.Meta
     meta = type("Meta", (own,), settings)
-    # otherwise PynamoDB would use the connection of the base class
+    # None: otherwise the subclass would inherit the connection that PynamoDB has opened for the base class, and send
+    # its requests to the table and endpoint of that.
     return type(base.__name__, (base,), {"Meta": meta, "_connection": None})
 
 
 def _imported(name: str) -> type[Model]:
-    """Import ``module:Class``, also from the current directory."""
+    """Import the model that ``module:Class`` names, also from the current directory.
+
+    Raises:
+        click.BadParameter: If it cannot be imported, or its locks are not in its own table.
+    """
     module, _, attribute = name.partition(":")
     if not (module and attribute):
         raise click.BadParameter(
@@ -136,7 +148,7 @@ def _imported(name: str) -> type[Model]:
     try:
         found = getattr(import_module(module), attribute)
     except Exception as error:
-        # whatever a user's module raises
+        # a user's module may raise anything while it is imported
         msg = f"{name}: {type(error).__name__}: {one_line(error)}"
         raise click.BadParameter(msg, param_hint="--model") from error
     if not (isinstance(found, type) and issubclass(found, (LockItem, RowLockMixin))):
@@ -153,7 +165,11 @@ def _imported(name: str) -> type[Model]:
 
 
 def _choose(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Store the value of an option; click calls this for the group first, then for the command."""
+    """Check and store the value of an option.
+
+    click calls this for the group first and then for the command. So an option after the name of the command
+    overrides the same one before it, and one that is missing there (None) overrides nothing.
+    """
     place = context.find_root().ensure_object(Place)
     if value is None:
         return
@@ -175,7 +191,7 @@ def place_options() -> list[click.Parameter]:
             metavar=metavar,
             expose_value=False,
             callback=_choose,
-            # LockItem reads the variable itself; it must not override the table of a user's model
+            # LockItem itself reads PYNAMODB_MUTEX_TABLE. As an option it would override the table of a --model, too.
             allow_from_autoenv=name != "table",
         )
         for name, metavar, text in (
@@ -189,7 +205,7 @@ def place_options() -> list[click.Parameter]:
 
 
 class AppCommand(click.Command):
-    """A command that also takes the options of `Place`, and reports failures in one line."""
+    """A command that takes the options of `Place` too, and reports failures in one line."""
 
     def __init__(self, name: str | None = None, **more: Any) -> None:
         more["params"] = [*(more.get("params") or []), *place_options()]
@@ -205,15 +221,17 @@ class AppCommand(click.Command):
         except TableDoesNotExist as error:
             raise Failure(context.ensure_object(Place).without_table()) from error
         except BotoCoreError as error:
-            # from a client that a command made itself; requests of the library explain theirs already
+            # From a client that a command has made itself. The library explains the failures of its own requests.
             raise Failure(one_line(explained(error))) from error
         except (PynamoDBException, ClientError) as error:
             raise Failure(one_line(error)) from error
         except ValueError as error:
-            # botocore raises this for an invalid endpoint of the environment or of a profile
+            # botocore raises this for an invalid endpoint in the environment or in a profile; --endpoint-url was
+            # checked. Any other ValueError is a defect, and shows its traceback.
             if not str(error).startswith("Invalid endpoint"):
                 raise
             raise Failure(one_line(error)) from error
 
 
 pass_place = click.make_pass_decorator(Place, ensure=True)
+"""Decorator of a command: passes the `Place` of the options as first argument."""

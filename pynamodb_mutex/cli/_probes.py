@@ -1,4 +1,9 @@
-"""Probes: requests that change nothing and find out about the table, the clocks and the permissions."""
+"""Probes: requests that change nothing, and show what is wrong with the table, the clocks or the permissions.
+
+`Asker` sends single requests and says of each what became of it, also if there was no answer or one that is not
+from DynamoDB. `Probes` tries the permissions with it. DynamoDB checks the permission before the condition, so a write
+whose condition is never met shows whether it is allowed. `_doctor` decides what is checked, and judges the rest.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +38,10 @@ NOT_DYNAMODBS = "NotDynamoDBs"
 """In place of an error code: something other than DynamoDB answered."""
 
 UNREACHABLE = "Unreachable"
-"""In place of an error code: no answer."""
+"""In place of an error code: there was no answer."""
 
 UNSENT = "Unsent"
-"""In place of an error code: not sent, for lack of credentials, region or a valid endpoint."""
+"""In place of an error code: the request was not sent, for lack of credentials, a region or a valid endpoint."""
 
 _ANSWERS = {
     "BatchExecuteStatement": "Responses",
@@ -45,20 +50,26 @@ _ANSWERS = {
     "DescribeTimeToLive": "TimeToLiveDescription",
     "Scan": "Items",
 }
-"""A field that each answer has: botocore returns an empty answer where it cannot read one."""
+"""A field that each answer to an operation has. From a page that is no answer botocore makes an empty one."""
 
 _PATIENCE = 2
 """Consecutive requests without an answer after which no further ones are sent."""
 
 _REFUSED = {"ConditionalCheckFailedException", "TransactionCanceledException"}
+"""Error codes of a write that is allowed, but whose condition is not met."""
+
 _NOT_UNDERSTOOD = {"UnknownOperationException", "ValidationException"}
+"""Error codes of an endpoint that does not know an operation, or a part of the request."""
+
 _TRANSACTIONS = "transaction() and for_keys"
+"""Features that need transactions."""
+
 _CODES = {
     "AccessDenied": "AccessDeniedException",
     "ConditionalCheckFailed": "ConditionalCheckFailedException",
     "ValidationError": "ValidationException",
 }
-"""Error codes of a statement in a batch, and those of a single request."""
+"""Error codes of a statement in a batch, and the codes of a single request that mean the same."""
 
 
 class Verdict(enum.Enum):
@@ -74,13 +85,13 @@ class Verdict(enum.Enum):
 
 
 class Finding(NamedTuple):
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         check: Name of the check.
-        verdict: The result.
-        what: The reason, one line.
-        advice: What to do, one line; empty if nothing.
+        verdict: The verdict.
+        what: Reason of the verdict, one line.
+        advice: Advice what to do, one line; empty if there is nothing to do.
     """
 
     check: str
@@ -105,7 +116,7 @@ def problem(check: str, what: str, advice: str) -> Finding:
 
 
 def unchecked(check: str, what: str, advice: str = "") -> Finding:
-    """Return that a check was not possible, and why."""
+    """Return a finding for a check that was not possible, with the reason."""
     return Finding(check, Verdict.UNCHECKED, what, advice)
 
 
@@ -113,9 +124,9 @@ class Reply(NamedTuple):
     """The outcome of one request.
 
     Attributes:
-        data: The answer, also that of an error.
-        code: Code of the error, or None.
-        message: Message of the error, or empty.
+        data: The answer, also if it is an error; empty if there was none.
+        code: Code of the error, or what stands in its place; None for a request that succeeded.
+        message: Message of the error; empty if there is none.
     """
 
     data: dict[str, Any]
@@ -124,17 +135,17 @@ class Reply(NamedTuple):
 
     @property
     def answered(self) -> bool:
-        """Whether DynamoDB answered, be it by an error."""
+        """Whether DynamoDB answered, even if by an error."""
         return self.code not in {NOT_DYNAMODBS, UNREACHABLE, UNSENT}
 
     @property
     def denied(self) -> bool:
-        """Whether the permission is missing."""
+        """Whether the request was refused because a permission is missing."""
         return self.code == "AccessDeniedException"
 
     @property
     def described(self) -> str:
-        """The failure, one line."""
+        """The failure as text for people, one line."""
         text = {
             NOT_DYNAMODBS: "the answer is not from DynamoDB: check for a proxy or portal",
             UNREACHABLE: self.message,
@@ -148,10 +159,10 @@ class Asker:
 
     Attributes:
         table: Name of the table.
-        store: The requests that the library would send.
+        store: Builds the requests that the library would send.
         fastest: Seconds of the fastest round trip; None before the first answer.
-        offset: Bounds in seconds of how far the clock of this host is ahead of DynamoDB's; None before
-            the first answer with a date.
+        offset: Lower and upper bound, in seconds, of how far the wall clock of this host is ahead of DynamoDB's; None
+            before the first answer with a date.
     """
 
     def __init__(self, model: type[LockItem]) -> None:
@@ -171,19 +182,19 @@ class Asker:
         """The client of botocore.
 
         Raises:
-            BotoCoreError: If there is none, as without a region.
+            BotoCoreError: If it cannot be made, as without a region.
         """
         return self.store.connection.pynamodb.client
 
     @property
     def where(self) -> str:
-        """Region and endpoint."""
+        """Region and endpoint, as text for people."""
         connection = self.store.connection
         connection.open()
         return connection.where
 
     def ask(self, operation: str, request: dict[str, Any]) -> Reply:
-        """Send one request, and return its outcome."""
+        """Send one request, and return its outcome; after _PATIENCE requests without an answer, send none any more."""
         if self._silences >= _PATIENCE:
             return Reply({}, UNREACHABLE, "not sent: earlier requests were not answered")
         started, sent = time.monotonic(), time.time()
@@ -192,6 +203,7 @@ class Asker:
         if reply.answered:
             self._silences = 0
             self.fastest = took if self.fastest is None else min(took, self.fastest)
+            # received at sent + took: a wall clock that is set meanwhile must not change how long it took
             self._compare_clocks(reply, sent, sent + took)
         else:
             self._silences += 1
@@ -203,17 +215,18 @@ class Asker:
             reply = Reply(send(**request))
         except ClientError as error:
             if error.operation_name != operation:
-                # a request for credentials, such as AssumeRole
+                # Refused was not this request, but one that botocore has sent for credentials, such as AssumeRole.
                 return Reply({}, UNSENT, str(error))
             answer: Any = error.response
             reply = Reply(answer, answer["Error"]["Code"], answer["Error"]["Message"])
         except (NoConnectionError, HTTPClientError) as error:
             return Reply({}, UNREACHABLE, str(error))
+        # A body that botocore cannot parse, as a proxy or portal sends it. Empty replies become NOT_DYNAMODBS below.
         except UNWRAPPED:
             reply = Reply({})
         except (AttributeError, TypeError) as error:
             if not came_from_the_body(error):
-                raise
+                raise  # a defect of ours
             reply = Reply({})
         except (BotoCoreError, ValueError) as error:
             # no region, no credentials, or an invalid endpoint
@@ -223,26 +236,35 @@ class Asker:
         return reply if whole and seen.is_dynamodbs else Reply({}, NOT_DYNAMODBS)
 
     def _compare_clocks(self, reply: Reply, sent: float, received: float) -> None:
-        """Narrow the bounds: at some instant between sending and receiving, server time was in [Date, Date + 1 s)."""
+        """Narrow the bounds of the clock's offset by an answer.
+
+        At some instant between sending and receiving, server time was in [Date, Date + 1 s).
+
+        Args:
+            reply: The answer; one without a readable date changes nothing.
+            sent: Time by the wall clock before the request was sent.
+            received: Time by the wall clock after the answer was received.
+        """
         try:
             instant = instant_of(answers.Reply(reply.data).date or "")
         except ValueError:
             return
         low, high = sent - instant - GRAIN, received - instant
+        # Bounds that contradict earlier ones replace them: the clock of this host was set meanwhile.
         if self.offset is not None and low <= self.offset[1] and self.offset[0] <= high:
             low, high = max(low, self.offset[0]), min(high, self.offset[1])
         self.offset = low, high
 
 
 class Probes:
-    """The requests, about one key."""
+    """Tries the permissions, by requests about one key that change nothing."""
 
     def __init__(self, model: type[LockItem], asker: Asker, key: str) -> None:
-        """Make the requests.
+        """Prepare the requests.
 
         Args:
-            model: The lock table.
-            asker: Sends them.
+            model: Model of the lock table.
+            asker: Sends the requests.
             key: Key of a row, which need not exist.
 
         Raises:
@@ -252,11 +274,13 @@ class Probes:
         self._table = asker.table
         self._rows = asker.store.requests
         self._key = key_of(model, key)
+        # All writes are conditional on "mine", a random token that no row has: none is ever applied, not even if a
+        # process holds the lock of this key.
         self._values = {"mine": uuid.uuid4().hex, "version": "0", "known": "0", "next": "1"}
         self._values |= {"ttl": "1", "end": "1", "lease": "1", "free_since": "1"}
 
     def findings(self) -> Iterator[Finding]:
-        """Try each permission, and transactions."""
+        """Try each permission, and a transaction; return a finding for each."""
         for action, use in USES.items():
             reply = self._send(action)
             if reply.denied and use.vital:
@@ -267,7 +291,7 @@ class Probes:
                     action, f"not allowed; for {use.by}: {one_line(reply.message)}", advice
                 )
             elif reply.code == MISSING and use.vital:
-                # without the permission to describe the table, this is how its absence is noticed
+                # With the permission to describe the table, its absence was found before; without, it shows only here.
                 yield problem(action, "there is no such table", IF_NO_TABLE)
             elif reply.denied:
                 advice = f"if you use that: pynamodb-mutex policy --role {use.role}"
@@ -283,8 +307,10 @@ class Probes:
             yield _judged("transactions", _TRANSACTIONS, reply)
 
     def _send(self, action: str) -> Reply:
+        """Send the request that tries an IAM action."""
         table, rows, key, values = self._table, self._rows, self._key, self._values
         if action == "ConditionCheckItem":
+            # a delete has the same parameters: key and condition
             return self._transact({"ConditionCheck": rows.delete.fill(key, values)})
         if action == "PartiQLUpdate":
             statement = rows.renew_in_batch.fill(key, values)
@@ -303,7 +329,7 @@ class Probes:
 
 
 def _alone(reply: Reply) -> Reply:
-    """Return the answer to the only statement of a batch as that to a single request."""
+    """Return the reply to a batch of one statement as if the statement had been a request of its own."""
     for statement in reply.data.get("Responses", ()):
         error = statement.get("Error", {})
         code = error.get("Code")
@@ -314,7 +340,7 @@ def _alone(reply: Reply) -> Reply:
 
 
 def _judged(check: str, by: str, reply: Reply) -> Finding:
-    """Judge a reply that is not a denial."""
+    """Return the finding for a reply that does not say that a permission is missing."""
     if reply.code is None or reply.code in _REFUSED:
         return ok(check, f"allowed; for {by}")
     if reply.code in _NOT_UNDERSTOOD:

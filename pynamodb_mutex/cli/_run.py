@@ -1,4 +1,9 @@
-"""The command ``run``: acquires a lock, runs another command under it, and releases it."""
+"""The command ``run``: acquires a lock, runs another command under it, and releases it.
+
+This module has the options, the wait for the lock, and the exit codes. While the command runs, `_child` supervises it
+and `_watchdog` stands by. The rule that connects them: the lock is released only when the command has ended, or was
+never started; in any other case it is left to expire.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +56,8 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.contender import Caller
 
 DONE = 0
+"""Exit code: the lock was held by another process, and the command was to be skipped then."""
+
 LOCKED = 75
 """Exit code: another process held the lock; EX_TEMPFAIL of sysexits.h."""
 
@@ -58,13 +65,13 @@ LOST = 76
 """Exit code: the lock was lost, or could not be renewed, while the command ran."""
 
 TIMED_OUT = 124
-"""Exit code: the command ran beyond its deadline, as that of GNU `timeout`."""
+"""Exit code: the command ran beyond its deadline; the same as that of GNU ``timeout``."""
 
 NOT_RUN = 125
 """Exit code: the lock could not be requested, so the command was not started."""
 
 _LONGEST_SLEEP = 1.0
-"""Seconds between two updates of the line that shows a wait."""
+"""Most seconds between two updates of the line that shows a wait."""
 
 _LONG = 1.0
 """Seconds after which a wait is worth a line in the log of a job; most waits are shorter."""
@@ -92,7 +99,7 @@ class RunCommand(AppCommand):
         return rest
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the command; give our failures another exit code than 1, which the command may use."""
+        """Run the command; our own failures exit with NOT_RUN instead of 1, which the command itself may return."""
         try:
             return super().invoke(context)
         except Failure as failure:
@@ -100,7 +107,7 @@ class RunCommand(AppCommand):
 
 
 class _LogHandler(logging.Handler):
-    """Prints log records by `say`: a StreamHandler would write into the line that shows a wait."""
+    """Prints log records with `say`: a StreamHandler would write into the line that shows a wait."""
 
     def emit(self, record: logging.LogRecord) -> None:
         say(self.format(record))
@@ -109,6 +116,7 @@ class _LogHandler(logging.Handler):
 def _duration(
     context: click.Context, parameter: click.Parameter, value: float | None
 ) -> float | None:
+    """Check an option that is a duration in seconds."""
     if value is not None:
         try:
             check_duration(parameter.name or "", value)
@@ -223,13 +231,15 @@ def run(
     """
     if not hasattr(os, "posix_spawn"):
         raise Failure("run needs a POSIX system: it sends signals")
-    if verbose:  # also what the library retries
+    if verbose:  # the library logs failures that it retries
         logging.basicConfig(handlers=[_LogHandler()], format="%(message)s", level=logging.WARNING)
     job = _Job(
         find_command(command[0], place.environment), command, lease, grace, deadline, verbose
     )
     if timeout is None:
         timeout = FOREVER if if_locked == "wait" else 0.0
+    # Before anything is requested: from here on SIGTERM and the like are data, and do not end this process while it
+    # holds the lock.
     with Signals() as signals:
         try:
             mutex = cast(
@@ -258,7 +268,16 @@ def run(
 
 @dataclass
 class _Job:
-    """The command, and how to run it."""
+    """The command, and how to run it.
+
+    Attributes:
+        path: Path of the executable.
+        command: Name and arguments of the command.
+        lease: Lease of the lock in seconds.
+        grace: Seconds from SIGTERM to SIGKILL.
+        deadline: Seconds that the command may run; None for any time.
+        verbose: Whether each step is reported.
+    """
 
     path: str
     command: Sequence[str]
@@ -269,7 +288,7 @@ class _Job:
 
 
 def _not_free(mutex: ObservedMutex, timeout: float, *, skip: bool, verbose: bool) -> int:
-    """Report that another process holds the lock, silently if it is to be skipped; return the exit code."""
+    """Report that another process holds the lock, unless the command is skipped then; return the exit code."""
     if verbose or not skip:
         waited = f" after {timeout:g} s" if timeout else ""
         say(f"{shown(mutex.key)} is locked{waited}: {mutex.waits_for}")
@@ -289,7 +308,10 @@ def _under_lock(
         say(f"acquired {shown(mutex.key)}, fencing token {mutex.fencing_token}")
     child = None
     try:
+        # A signal may have arrived during the request that acquired the lock: do not start the command then.
         wait_or_raise(signals)
+        # The watchdog comes first: if it cannot be started, no command runs without one. It learns the process id only
+        # after the start; if this process is killed in between, nothing ends the command.
         with Watchdog() as watchdog:
             child = Child(
                 job.path,
@@ -310,12 +332,14 @@ def _under_lock(
             )
             code = supervisor.wait()
     except BaseException:
-        # not if the command was started: it may still run after an error of ours, so the lease must expire
+        # Not if the command was started. The watchdog ends it after an error of ours, but cannot always: the command
+        # may run as another user. So the lock is not released then, and expires with its lease.
         if child is None:
             _release(mutex, verbose=job.verbose)
         raise
     if supervisor.reason is EndReason.LOST:
         return LOST
+    # The release may show that the lock was lost while the command ran, though no renewal has noticed it.
     is_lost = _release(mutex, verbose=job.verbose)
     if is_lost or supervisor.reason is EndReason.IN_DANGER:
         return LOST
@@ -323,7 +347,7 @@ def _under_lock(
 
 
 def _variables(mutex: ObservedMutex) -> dict[str, str]:
-    """Return the variables that describe the lock to the command."""
+    """Return the environment variables that describe the lock to the command."""
     return {
         "PYNAMODB_MUTEX_KEY": mutex.key,
         "PYNAMODB_MUTEX_FENCING_TOKEN": str(mutex.fencing_token),
@@ -333,7 +357,7 @@ def _variables(mutex: ObservedMutex) -> dict[str, str]:
 
 
 def _release(mutex: ObservedMutex, *, verbose: bool) -> bool:
-    """Release the lock; return whether it was lost."""
+    """Release the lock, and report what goes wrong; return whether it turned out to be lost."""
     try:
         mutex.release()
     except MutexLostError as error:
@@ -370,12 +394,12 @@ class ObservedMutex(Mutex):
 
     @property
     def blocking_claim(self) -> Claim | None:
-        """The claim of the holder that was read last, if any."""
+        """The claim that was read last of those that were in the way; None before the first such answer."""
         return None if self._seen is None else self._seen.holder
 
     @property
     def waits_for(self) -> str:
-        """What the mutex waits for, for people: the holder, the first in line, or an answer of DynamoDB."""
+        """What the mutex waits for, as text for people: the holder, the first in line, or an answer of DynamoDB."""
         claim = self.blocking_claim
         if claim is not None:
             if self._options.fair and claim.expires_at is None and claim.waiting:
@@ -388,9 +412,9 @@ class ObservedMutex(Mutex):
 
 
 def describe(claim: Claim) -> str:
-    """Return who holds a lock and since when, for people."""
+    """Return who holds a lock and since when, as text for people."""
     if claim.expires_at is None:
-        # it was read as free; then another process was faster, or our write has failed so far
+        # The lock was read as free; since then another process was faster, or our own write has failed so far.
         return "it was free a moment ago"
     text = f"held by {shown_owner(claim.owner)}"
     made = made_at(claim.token)
@@ -401,7 +425,11 @@ def describe(claim: Claim) -> str:
 
 
 def wait_or_raise(signals: Signals, seconds: float = 0.0) -> None:
-    """Wait so many seconds.
+    """Wait, or only see which signals have arrived.
+
+    Args:
+        signals: Receives the signals.
+        seconds: Longest wait; a wake-up ends it earlier.
 
     Raises:
         InterruptedWaitError: As soon as a signal asks this process to end.
@@ -415,18 +443,21 @@ def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool) -> bool:
     """Acquire a lock; return whether this succeeded in time.
 
     On a terminal a line that is updated shows the holder, the time waited and the place in line. Elsewhere a
-    line is printed once the wait is long, and a second one if the reason changes, as from an answer of DynamoDB
-    to a holder.
+    line is printed once the wait is long, and a second one if the reason changes: first DynamoDB did not answer,
+    then another process held the lock, or the reverse.
 
     Args:
         mutex: The lock.
-        signals: End the wait; a signal during a request takes effect after the answer.
+        signals: Receives the signals that end the wait. One that arrives during a request takes effect after the
+            answer.
         verbose: Print the line at once, and on a terminal too.
 
     Raises:
         InterruptedWaitError: When a signal arrived. Then nothing is held.
         pynamodb.exceptions.PynamoDBException: As `Mutex.acquire`.
     """
+    # As `Mutex.acquire` does, but with a sleeper that shows the wait and raises when a signal arrives. The runner
+    # throws the error into the operation, which releases what it may have acquired, or leaves the line.
     sleeper = _WaitSleeper(mutex, signals, verbose=verbose)
     who = caller()
     attempt = mutex._attempt(who, mutex._options.patience(True, None), blocks=True)
@@ -438,7 +469,10 @@ def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool) -> bool:
 
 
 class _WaitSleeper(run_on_thread.ThreadSleeper):
-    """Shows what the mutex waits for while the thread that acquires it sleeps."""
+    """Lets the thread that acquires the lock sleep, shows what it waits for, and ends the sleep when a signal arrives.
+
+    `wake` has no effect on it: no other thread of this process waits for a lock and could wake this one.
+    """
 
     def __init__(self, mutex: ObservedMutex, signals: Signals, *, verbose: bool) -> None:
         super().__init__()
@@ -455,7 +489,7 @@ class _WaitSleeper(run_on_thread.ThreadSleeper):
         self._status.stop()
 
     def sleep(self, until: float) -> None:
-        """Sleep until a local time; no other thread of this process waits for a lock and could wake this one.
+        """Sleep until a local time.
 
         Raises:
             InterruptedWaitError: When a signal arrives.
@@ -466,6 +500,7 @@ class _WaitSleeper(run_on_thread.ThreadSleeper):
         place = "" if position is None else f", number {position + 1} in line"
         is_long = read_clock() - self._started >= _LONG
         is_terminal = self._console.is_terminal
+        # once for each reason, or a long wait would fill the log of a job
         if for_answer not in self._said and (self._verbose or (is_long and not is_terminal)):
             self._said.add(for_answer)
             say(f"waiting for {key}{place}: {waits_for}")

@@ -1,7 +1,12 @@
 """The watchdog: a process that ends the command when ``run`` cannot.
 
 ``run`` may be killed, stopped, or out of memory. Then no process renews the lock, and the command must
-not go on. This file is run as a program, which imports nothing but the standard library.
+not go on. `Watchdog` is the side of ``run``, which sends lines through a pipe: the process to end, each new
+deadline of the lock, and "done" at the end. If the pipe closes without "done", or a deadline passes, the
+watchdog ends the command. As long as ``run`` itself works, `_child` ends it instead.
+
+This file is run as a program, which imports nothing but the standard library: it starts fast, and needs no package
+that may be missing.
 """
 
 from __future__ import annotations
@@ -23,17 +28,24 @@ _SLACK = 0.5
 """Seconds after the end of the lease in which ``run`` may act first."""
 
 _LONGEST_SLEEP = 1.0
+"""Most seconds between two readings of the clock: the timeout of ``select`` does not count a suspension, which the
+lease does."""
+
 _POLL = 0.05
-"""Seconds between two polls whether the process that was asked to end has ended."""
+"""Seconds between two checks whether the process that was asked to end has ended."""
+
 _DONE = "done"
+"""Line by which ``run`` ends the watchdog: the command has ended."""
 
 
 class Watchdog:
-    """The watchdog, as ``run`` uses it. A context manager."""
+    """The watchdog, as ``run`` uses it. A context manager; left by an error, it ends the command."""
 
     def __init__(self) -> None:
         """Start the watchdog; it guards nothing yet."""
-        # in a session of its own: what ends our group or terminal must not end the watchdog
+        # In a session of its own: what ends our process group or terminal must not end the watchdog too. Neither it nor
+        # the command inherits the write end of the pipe (Python opens pipes like that), so that the pipe closes
+        # when this process dies, and not only when the command ends.
         source, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -50,19 +62,24 @@ class Watchdog:
         """Name the process that the watchdog ends when this process has ended or does not renew.
 
         Args:
-            target: As for `os.kill`: negative for a process group.
+            target: Process id, as for `os.kill`; negative for a process group.
             grace: Seconds from SIGTERM to SIGKILL.
         """
         self._write(f"{target} {grace}")
 
     def extend(self, deadline: float) -> None:
-        """Send the local time until which the lock is held; minus infinity if it is lost."""
+        """Send the deadline of the lock, if it has changed.
+
+        Args:
+            deadline: Local time until which the lock is held; minus infinity if it is lost.
+        """
         if deadline != self._sent:
             self._sent = deadline
             self._write(str(deadline))
 
     def _write(self, line: str) -> None:
-        with suppress(OSError):  # the watchdog was killed
+        # the watchdog may have been killed: this process still supervises the command
+        with suppress(OSError):
             os.write(self._pipe, f"{line}\n".encode())
 
     def __enter__(self) -> Self:
@@ -71,7 +88,8 @@ class Watchdog:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is None:
             self._write(_DONE)
-        # after an error the watchdog ends the command now: the pipe closes without "done"
+        # After an error this process no longer supervises the command. The pipe closes without "done", so the watchdog
+        # ends the command now; this process waits until it has.
         os.close(self._pipe)
         self._process.wait()
 
@@ -80,21 +98,28 @@ class Watchdog:
 
 
 def now() -> float:
-    """Return the time by the clock of `pynamodb_mutex._runtime.clock.LocalClock`."""
+    """Return the local time, by the clock of `pynamodb_mutex._runtime.clock.LocalClock`.
+
+    That clock has one zero for all processes of the machine, so deadlines of ``run`` can be compared with it.
+    """
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def watch() -> None:
-    """Read deadlines from standard input until it closes, or until the last one has passed."""
+    """Read deadlines from standard input until it closes or the last one has passed; then end the command.
+
+    Return without doing so after "done", or if no process was named yet.
+    """
     target, grace, until = 0, 0.0, math.inf
     unread = b""
     while now() < until + _SLACK:
         if not select.select([0], [], [], min(_LONGEST_SLEEP, max(0.0, until + _SLACK - now())))[0]:
             continue
         received = os.read(0, 4096)
-        if not received:
+        if not received:  # `run` has ended, or left its block by an error
             break
+        # a read may end in the middle of a line
         *lines, unread = (unread + received).split(b"\n")
         for line in lines:
             words = line.decode().split()
@@ -104,7 +129,9 @@ def watch() -> None:
                 target, grace = int(words[0]), float(words[1])
             else:
                 until = float(words[0])
-                if until == -math.inf:  # the lock is lost: `run` ends the command
+                # The lock is lost, and `run`, which works, ends the command with its grace. Taken as a deadline that
+                # has passed, this would make both of them do so. If `run` is killed meanwhile, the pipe closes.
+                if until == -math.inf:
                     until = math.inf
     if target:
         print(
@@ -115,7 +142,14 @@ def watch() -> None:
 
 
 def end(target: int, kill_at: float, lease_ends: float) -> None:
-    """Send SIGTERM to a process or group, and SIGKILL at ``kill_at`` or, if that is earlier, when the lease ends."""
+    """Send SIGTERM to a process or group, and SIGKILL if it has not ended in time.
+
+    Args:
+        target: Process id; negative for a process group.
+        kill_at: Local time of SIGKILL.
+        lease_ends: Local time at which the lease ends. SIGKILL is sent then if that is earlier than ``kill_at``.
+            A lease that has ended already, as after `run` was stopped, does not count: the command has had no notice.
+    """
     if lease_ends > now():
         kill_at = min(kill_at, lease_ends)
     with suppress(ProcessLookupError, PermissionError):
@@ -123,7 +157,7 @@ def end(target: int, kill_at: float, lease_ends: float) -> None:
         os.kill(target, signal.SIGCONT)
         while now() < kill_at:
             time.sleep(_POLL)
-            os.kill(target, 0)
+            os.kill(target, 0)  # raises ProcessLookupError once it has ended
         os.kill(target, signal.SIGKILL)
 
 

@@ -1,3 +1,7 @@
-"""One module for each scenario: how it is measured, and the tables of what was found."""
+"""Scenarios of the benchmark, one module each: ``measure`` returns the figures, ``tables`` shows them.
+
+``measure`` runs in the environment with the other libraries, ``tables`` in that of the command line; the figures pass
+between them as JSON. Sizes for ``--quick``, for a usual run and for ``--full`` are constants of the module.
+"""
 
 NAMES = ("cycle", "row", "hand_over", "waiting", "threads", "many", "start", "memory")

@@ -1,7 +1,7 @@
-"""Nobody else wants the lock: acquire it and release it, again and again.
+"""Scenario: acquire and release a lock that nobody else wants, again and again.
 
-The libraries take turns in one process, in blocks. What each costs is set against the floor of the
-same round, so that a machine that is slow for a while is slow for all.
+The libraries take turns in one process, each with a block of cycles in each round. The cost of a block is divided by
+that of the floor in the same round, so that a machine that is slow for a while is slow for all.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from dev.bench.wire import Wire, wired
 
 
 class Sizes(NamedTuple):
-    """How much of it.
+    """Sizes of the scenario.
 
     Attributes:
-        rounds: By latency in ms: rounds, and cycles of each block.
+        rounds: Number of rounds and of cycles in each block, by latency in ms.
+        warm: Number of cycles before each block that are not measured.
     """
 
     rounds: dict[int, tuple[int, int]]
@@ -86,7 +87,7 @@ def _summary(
 def _against(
     own: list[dict[str, float]], floor: list[dict[str, float]], what: str
 ) -> dict[str, Any]:
-    """Compare blocks with those of the floor in the same rounds."""
+    """Compare the CPU or wall time of blocks with that of the floor in the same rounds."""
     ratios = [mine[what] / least[what] for mine, least in zip(own, floor, strict=False)]
     low, _, high = quantiles(ratios, n=4)
     return {

@@ -1,7 +1,7 @@
-"""How long a lock lies idle: from its release, or its holder's death, until the next one has it.
+"""Scenario: how long a lock is idle after its release, or the death of its holder, until the next process holds it.
 
 Holder and waiter are processes of their own, several pairs at a time, each with a key of its own.
-All times are of the machine's one monotonic clock.
+Times are those of the monotonic clock, which all processes of the machine share.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dev.bench.wire import Wire, wired
 
 LATENCY = 0.005
 LATER = 3
-"""Leases after which a newcomer comes, who has not seen that the holder is dead."""
+"""Number of leases after the death of a holder until a newcomer asks for the lock, which has never seen its claim."""
 
 
 class Sizes(NamedTuple):
-    """How often, with how many pairs at a time.
+    """Sizes of the scenario.
 
     Attributes:
-        short: Seconds that one waits, from and to; and how often.
-        long: The same, for those that wait long.
-        fewer: How often at most for others than ours, which take long.
-        pairs: Of processes.
-        dead: Pairs whose holder is killed.
-        lease: Seconds, of those.
+        short: Shortest and longest time in seconds before a release for which a process waits; number of rounds.
+        long: The same, for long waits.
+        fewer: Most rounds with other libraries, which take long.
+        pairs: Number of pairs of processes.
+        dead: Number of pairs whose holder is killed.
+        lease: Lease of these, in seconds.
     """
 
     short: tuple[float, float, int]
@@ -78,7 +78,12 @@ def _of(name: str, wire: Wire, sizes: Sizes) -> dict[str, Any]:
 
 
 class _Pair:
-    """Two processes that want one key."""
+    """Two processes that want one key.
+
+    Attributes:
+        holder: The process that acquires it first.
+        waiter: The other process.
+    """
 
     def __init__(self, name: str, key: str, wire: Wire, lease: float | None = None) -> None:
         self.holder = Child(wire.engine, _take_turns, name, key, lease)
@@ -93,7 +98,7 @@ class _Pair:
 
 def _take_turns(pipe: Any, name: str, key: str, lease: float | None) -> None:
     library = made(name, lease)
-    library.release(library.take(f"{key}-own-{random.random()}"))  # connects
+    library.release(library.take(f"{key}-own-{random.random()}"))  # opens the connection
     pipe.say()
     while True:
         pipe.wait()
@@ -109,7 +114,7 @@ def _now() -> float:
 
 
 def _handed_over(pairs: list[_Pair], low: float, high: float) -> list[float]:
-    """Let each holder release after a while; return the seconds until its waiter had the lock."""
+    """Let each holder release after a random time; return the seconds from each release to the next acquisition."""
     for pair in pairs:
         pair.holder.send()
     for pair in pairs:
@@ -130,7 +135,7 @@ def _handed_over(pairs: list[_Pair], low: float, high: float) -> list[float]:
 
 
 def _of_the_dead(name: str, wire: Wire, count: int, lease: float) -> dict[str, Any]:
-    """Kill holders; return the seconds until those have the lock who wait already, or come later."""
+    """Kill holders; return the seconds until processes have the lock that wait already, and that come later."""
     waits = name != DYNDB_MUTEX
     awaited = [_Pair(name, f"awaited-{place}", wire, lease) for place in range(waits * count)]
     deserted = [_Pair(name, f"deserted-{place}", wire, lease) for place in range(count)]
@@ -140,7 +145,7 @@ def _of_the_dead(name: str, wire: Wire, count: int, lease: float) -> dict[str, A
             pair.holder.hear()
         for pair in awaited:
             pair.waiter.send()
-        time.sleep(lease / 4)  # they have seen that it is held
+        time.sleep(lease / 4)  # until then all waiters have seen that the lock is held
         killed = []
         for pair in awaited + deserted:
             killed.append(_now())

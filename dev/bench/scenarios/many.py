@@ -1,6 +1,6 @@
-"""One process holds many locks and renews them: whether it keeps them all, and what it costs.
+"""Scenario: one process holds many locks and renews them: how many it loses, and what the renewals cost.
 
-Each run is a process with a proxy of its own; small ones go at once.
+Each run is a process with a proxy of its own; small runs are measured at the same time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from dev.bench.tables import Table, number
 from dev.bench.wire import Wire, wired
 
 ONE_BY_ONE = f"{OURS}, one by one"
-"""With renewals of several locks by one request switched off."""
+"""Name of the runs of this library in which no request renews several locks."""
 
 TAKERS = 32
+"""Number of threads that acquire the locks."""
+
 POLL_SECONDS = 0.25
+"""Seconds between two counts of the threads."""
 
 
 class Run(NamedTuple):
-    """One process: whose locks, how many, at which latency in ms."""
+    """One process: the library, the number of its locks, and the latency in ms."""
 
     library: str
     locks: int
@@ -34,12 +37,13 @@ class Run(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What is tried.
+    """Sizes of the scenario.
 
     Attributes:
-        groups: Runs that go at the same time.
-        settle: Seconds from when the last was taken until it is counted.
-        count: Seconds; a multiple of the time between two renewals. Both are more than a lease.
+        groups: Runs, in groups that are measured at the same time.
+        settle: Seconds from the last acquisition to the beginning of the measurement.
+        count: Seconds that are measured, a multiple of the time between two renewals. In a full run this and ``settle``
+            are more than a lease, so that a lock that is not renewed is lost.
     """
 
     groups: list[list[Run]]
@@ -59,7 +63,7 @@ FULL = Sizes(
     settle=5.0,
     count=30.0,
 )
-# each is renewed once in this time
+# in this time each lock is renewed once
 QUICK = Sizes([[Run(OURS, 10, 5), Run(ONE_BY_ONE, 10, 5)]], settle=5.0, count=6.0)
 
 
@@ -95,7 +99,7 @@ def _group(runs: list[Run], engine_url: str, sizes: Sizes) -> list[dict[str, Any
 
 
 def _add(found: dict[str, Any], more: Callable[[], Any]) -> None:
-    """Add what is reported of a run; or why there is nothing, and then no more."""
+    """Add figures to those of a run. If that fails, add the reason, and nothing more from then on."""
     if "failed" not in found:
         try:
             found |= more() or {}
@@ -115,7 +119,7 @@ def _hold(pipe: Any, name: str, count: int, latency: int, seconds: float) -> dic
 
         current_process().store(LockItem).batches = False
     library = made(OURS if name == ONE_BY_ONE else name)
-    library.release(library.take(f"many-own-{name}-{count}-{latency}"))  # connects
+    library.release(library.take(f"many-own-{name}-{count}-{latency}"))  # opens the connection
     keys = [f"many-{name}-{count}-{latency}-{place}" for place in range(count)]
     with ThreadPoolExecutor(TAKERS) as takers:
         locks = list(takers.map(library.take, keys))

@@ -1,4 +1,4 @@
-"""What a lock that is held and renewed takes of memory, and a thread that waits for one."""
+"""Scenario: the memory that each held and renewed lock takes, and each thread that waits for a lock."""
 
 from __future__ import annotations
 
@@ -19,11 +19,20 @@ from dev.bench.tables import Table, number, rows_of
 from dev.bench.wire import Wire, wired
 
 TAKERS = 8
+"""Number of threads that acquire locks."""
+
 STATM = Path("/proc/self/statm")
+"""File in which Linux shows the memory of a process."""
 
 
 class Sizes(NamedTuple):
-    """How many locks are held, how many threads wait, and after how many seconds they surely do."""
+    """Sizes of the scenario.
+
+    Attributes:
+        held: Number of locks that are held.
+        waiting: Number of threads that wait.
+        settle: Seconds after which all of them surely wait.
+    """
 
     held: int
     waiting: int
@@ -58,7 +67,7 @@ def _of(name: str, wire: Wire, sizes: Sizes) -> dict[str, Any]:
             holder.kill()
     return {
         "held": _asked(wire, _held, name, sizes.held, _traced),
-        # apart from it, for tracing takes memory of its own
+        # in another process, because tracing takes memory of its own
         "held_rss": _asked(wire, _held, name, sizes.held, _resident) if STATM.exists() else None,
         "waiting": waiting,
     }

@@ -1,6 +1,7 @@
-"""Lock a row, read it, change it, write it, unlock.
+"""Scenario: lock a row, read it, change it, write it, and release the lock.
 
-Ours locks the row itself; a peer's lock stands next to a read and a write by boto3.
+This library locks the row itself. With the others, the lock is a row of another table, and boto3 reads and writes
+the row. The floor is boto3 without any lock.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TABLE = "bench-rows"
 
 
 class Sizes(NamedTuple):
-    """How often: rounds, and turns in each."""
+    """Sizes of the scenario: the number of rounds, and of turns in each."""
 
     rounds: int
     turns: int
@@ -57,6 +58,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def _ours(pk: str) -> Callable[[], None]:
+    """Return a function that makes one turn with this library."""
     from pynamodb.attributes import NumberAttribute, UnicodeAttribute
     from pynamodb.models import Model
 
@@ -78,6 +80,8 @@ def _ours(pk: str) -> Callable[[], None]:
 
 
 def _theirs(pk: str, library: Library | None, rows: Any) -> Callable[[], None]:
+    """Return a function that makes one turn with boto3, under a lock of a library unless that is None."""
+
     def work() -> None:
         item = rows.get_item(Key={"pk": pk}, ConsistentRead=True)["Item"]
         item["balance"] -= 1
@@ -95,7 +99,7 @@ def _block(name: str, rows: Any, wire: Wire, turns: int) -> dict[str, Any]:
     library = None if name == UNLOCKED else made(name)
     try:
         turn = _ours(name) if name == OURS else _theirs(name, library, rows)
-        turn()  # connects
+        turn()  # opens the connection
         wire.counted()
         wall = time.perf_counter()
         for _ in range(turns):

@@ -1,4 +1,4 @@
-"""What it takes to begin: the import, and the first lock of a process that has just been started."""
+"""Scenario: the start of a process, that is the import of a library and the first lock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATENCY = 0.005
 
 
 FULL, QUICK = 11, 1
-"""Processes of each library; one more comes first, so that all is compiled and cached."""
+"""Number of processes for each library. One more comes first and is not counted: it compiles and caches modules."""
 
 IMPORTS = {
     OURS: ("pynamodb.models", "pynamodb_mutex"),
@@ -26,7 +26,7 @@ IMPORTS = {
     BLOCK_LOCK: ("boto3", "dynamodblock"),
     DYNDB_MUTEX: ("boto3", "dyndbmutex.dyndbmutex"),
 }
-"""What those have loaded already who use it, and what it adds."""
+"""By library: the module that a program which uses it has imported anyway, and the module whose import is measured."""
 
 _IMPORT = """
 import sys, time
@@ -71,7 +71,7 @@ assert DynamoDbMutex({key!r}, region_name=os.environ["AWS_DEFAULT_REGION"]).lock
 """,
 }
 
-# at once: what a library does when the process ends is not looked at
+# _exit, so that what a library does at the end of a process is not measured
 _HELD = "import os, time; print(time.clock_gettime(time.CLOCK_MONOTONIC), flush=True); os._exit(0)"
 
 
@@ -103,7 +103,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def _told(code: str) -> Any:
-    """Run a process, and return what it prints."""
+    """Run a program in a process of its own, and return the JSON that it prints."""
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
@@ -113,6 +113,7 @@ def _told(code: str) -> Any:
 
 
 def _begun(name: str, key: str, wire: Wire) -> dict[str, float]:
+    """Measure the time from the start of a process to its first lock, and its requests."""
     wire.counted()
     since = time.clock_gettime(time.CLOCK_MONOTONIC)
     held = _told(_BEGIN[name].format(key=key, table=table_of(name)) + _HELD)

@@ -1,4 +1,8 @@
-"""Threads of one process that want the same key all the time, and a second process next to them."""
+"""Scenario: threads of one process that all want the same key, alone and next to a second process.
+
+Alone: how many sections a second they get, and with how many requests. Next to a second process of one thread: what
+share of the sections that process gets, because threads of one process might hand the lock to each other for ever.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,20 @@ from dev.bench.tables import Table, number
 from dev.bench.wire import Wire, wired
 
 LATENCY = 0.005
+"""Seconds that the proxy adds to each request."""
+
 SECTION = 0.002
-"""Seconds for which each holds the lock."""
+"""Seconds for which each thread holds the lock."""
 
 
 class Sizes(NamedTuple):
-    """How many threads, for how long.
+    """Sizes of the scenario.
 
     Attributes:
-        ours: Numbers of threads.
-        competing: Threads of the process that a second one competes with, and of other libraries.
-        seconds: Of each.
-        fairness: Seconds of competition.
+        ours: Numbers of threads that are measured with this library.
+        competing: Number of threads with other libraries, and in the process that competes with a second one.
+        seconds: Seconds of each measurement of one process.
+        fairness: Seconds of the competition of two processes.
     """
 
     ours: list[int]
@@ -109,7 +115,7 @@ def _beside(wire: Wire, name: str, sizes: Sizes) -> dict[str, Any]:
 
 
 class _Competitor:
-    """One thread: counts its sections, and remembers its longest wait, also one that is not over."""
+    """One thread that acquires and releases the key: counts its sections and errors, and measures its longest wait."""
 
     def __init__(self, library: Library, key: str) -> None:
         self._library, self._key = library, key
@@ -135,13 +141,14 @@ class _Competitor:
         self._since = None
 
     def result(self) -> tuple[int, float, int]:
-        self._waited()
+        """Return the numbers of sections, the longest wait in seconds, and the number of errors."""
+        self._waited()  # a wait that has not ended counts too
         return self.sections, self._longest, self.errors
 
 
 def _compete(pipe: Any, name: str, key: str, threads: int, seconds: float) -> dict[str, Any]:
     library = made(name)
-    library.release(library.take(f"{key}-own-{threads}"))  # connects
+    library.release(library.take(f"{key}-own-{threads}"))  # opens the connection
     competitors = [_Competitor(library, key) for _ in range(threads)]
     pipe.say()
     pipe.wait()

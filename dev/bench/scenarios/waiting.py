@@ -1,7 +1,8 @@
-"""Somebody holds the lock, and more and more wait for it: what they send, and who gets it next.
+"""Scenario: one process holds the lock and others wait: how many requests they send, and which gets it next.
 
-Each waiter is a process of its own, or, of ours, a thread of one process. Counted in the steady
-state; each number of waiters has a key and a proxy of its own, so that small ones go at once.
+Each waiter is a process of its own or, with this library, also a thread of one process. Requests are counted in the
+steady state. Each number of waiters has a key and a proxy of its own, so that small numbers are measured at the same
+time. In what order waiters hold the lock in turn is measured by `turns`.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from dev.bench.wire import wired
 
 LATENCY = turns.LATENCY
 THREADS = f"{OURS}, threads"
+"""Name of the runs of this library in which the waiters are threads of one process."""
 
 
 class Sizes(NamedTuple):
-    """How many wait, for how long.
+    """Sizes of the scenario.
 
     Attributes:
-        ours: Numbers of waiters, in groups that are measured at the same time.
-        others: The same, of other libraries, and of threads.
+        ours: Numbers of waiters with this library, in groups that are measured at the same time.
+        others: The same for other libraries, and for threads.
         settle: Seconds until the steady state.
-        count: Seconds of it; two periods of the library with the longest.
+        count: Seconds of the steady state that are measured: two periods of the library with the longest one.
         turns: Runs in which the waiters hold the lock in turn, in groups that are measured at the same time.
-        turns_count: Seconds of those, at least.
+        turns_count: Seconds of each of these runs, at least.
     """
 
     ours: list[list[int]]
@@ -83,7 +85,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     in_turn: list[dict[str, Any]] = []
     for group in sizes.turns:
         runs = [run for run in group if run.library in {FAIR, *setting.libraries}]
-        # so long that each waiter has its turn, or many do
+        # so long that each waiter has a turn, and that there are 30 turns at least
         least = max(max(run.waiters + 2, 30) * run.section for run in runs)
         in_turn += turns.measure(
             runs, sizes.settle, max(sizes.turns_count, least), setting.engine_url
@@ -139,7 +141,7 @@ def _hold(pipe: Any, name: str, key: str) -> None:
 
 def _wait(pipe: Any, name: str, key: str, threads: int) -> None:
     library = made(name)
-    library.release(library.take(f"{key}-own-{os.getpid()}"))  # connects
+    library.release(library.take(f"{key}-own-{os.getpid()}"))  # opens the connection
     pipe.say()
     pipe.wait()
     for _ in range(threads):

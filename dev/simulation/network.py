@@ -260,8 +260,8 @@ class Network:
         self.log.append(exchange)
         world.note(str(thread), f"sends {operation}")
         self._carry(exchange)
-        # The thread is woken with a function, which returns the answer or raises: an error must be raised on this thread,
-        # not where the world processes its arrival.
+        # The thread is woken with a function, which returns the answer or raises: an error must be raised on this
+        # thread, not where the world processes its arrival.
         outcome: Outcome = thread.park()
         return outcome()
 
@@ -362,7 +362,7 @@ class Network:
     def _apply_in_part(
         self, operation: str, kwargs: dict[str, Any], as_of: int | None
     ) -> dict[str, Any]:
-        """Apply a random part of a batch and leave the rest, as a busy table does; apply any other request as a whole."""
+        """Apply a random part of a batch and leave the rest, as a busy table does; apply any other request whole."""
         rng, apply = self._world.rng, self._world.tables.apply
         if operation == "BatchGetItem":
             done, left = {}, {}

@@ -333,8 +333,8 @@ class Process(of_runtime.Process):
                 judge.waits(self, caller)
             return effect, now
         finally:
-            # The process froze while a request was under way, and its answer was waiting when it resumed. That
-            # answer proves nothing about the freeze: its Date may come from before it. Only an answer to a request that was
+            # The process froze while a request was under way, and its answer was waiting when it resumed. That answer
+            # proves nothing about the freeze: its Date may come from before it. Only an answer to a request that was
             # sent since ends the time in which the holder may still believe (I1). Where the client retries by itself,
             # `value.sent` is the time of the last attempt.
             if (

@@ -380,7 +380,7 @@ class Judge:
         old: dict[str, Any],
         new: dict[str, Any],
     ) -> None:
-        """Check a write of a client, if the change is one: it is applied once, under its own claim, with no lost update.
+        """Check a write of a client, if the change is one: it is applied once, under its own claim, losing no update.
 
         Each such write carries a number of its own. A change of the row that keeps the number is another one, such as a
         renewal, or the same write applied again.

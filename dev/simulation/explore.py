@@ -270,8 +270,9 @@ def _client(world: SmallWorld, name: str) -> None:
         world.fail(f"I8: {name} could not write: {error!r}")
     mutex.release()
     row = world.tables.row("locks", ("k",)) or {}
-    # A late copy of the acquiring write may have taken the free lock once more, with the same token and the next
-    # version. That is the one exception of I4: nobody believes in that claim, and it expires.
+    # A late copy of the acquiring write may have taken the free lock once more, after a whole cycle of the other: with
+    # the same token and a higher version. That is the one exception of I4: nobody believes in that claim, and it
+    # expires.
     is_its = row.get("token", {}).get("S") == mutex.token
     if is_its and "expires_at" in row and int(row["version"]["N"]) == mutex.fencing_token:
         world.fail(f"I4: {name} released, and the row carries its claim")

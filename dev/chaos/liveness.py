@@ -37,7 +37,7 @@ class _Deaths:
     """Follows the claims in the store, and those whose holders were killed.
 
     Attributes:
-        owners: The thread that made each acquisition, by its token.
+        owners: The client that made each acquisition, by its token.
         claims: The last write of each lock's row: its time, and the row after it.
         dead: Claims of killed clients, by lock: time of the last write, token, and whether it was the last kill.
     """

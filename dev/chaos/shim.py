@@ -38,7 +38,7 @@ class Clock:
         self._map[:] = struct.pack(_FORMAT, wall + int(seconds * 1e9), local)
 
     def stand_still(self, seconds: float) -> None:
-        """Take so many seconds off all clocks, as if they had stood still."""
+        """Take so many seconds off all clocks but the harness's own, as if they had stood still."""
         wall, local = struct.unpack(_FORMAT, self._map[:])
         missed = int(seconds * 1e9)
         self._map[:] = struct.pack(_FORMAT, wall - missed, local - missed)

@@ -6,8 +6,10 @@ counts as a fault too, a slow delivery. Each sequence of choices is played in a 
 there is none left.
 
 A world that reaches a state in which an earlier one has been is played no further. The state consists of the time, the
-rows, the requests and answers under way, and everything that each client has received and when. It takes it for
-granted that the library and its clients depend on nothing else.
+rows, the requests and answers under way, and everything that each client has received and when. Timeouts are not part
+of it. So two worlds count as equal if a request has timed out while connecting in one of them, and while it waited for
+its answer in the other. The library tells these apart, for only the latter may have been applied, but the later world
+is not played on. With one fault there are no such worlds, with two there are.
 
 The bounds are: the two clients and what they do, the number of faults, and one fixed value for each random wait. For
 random schedules without these bounds see `schedule`.

@@ -5,10 +5,9 @@
 DynamoDB's hosts and late reads are up to `network`.
 
 Where DynamoDB and its emulators differ, this follows DynamoDB Local, with four exceptions for which it follows Amazon's
-documentation: PartiQL brings numbers into canonical form too; a transaction or a batch that names a row twice is
-    refused
-before any part of it is evaluated; an update in a transaction that does not fit its row cancels the transaction, with a
-reason for each part; and an update cannot give a key attribute of an index another type.
+documentation. PartiQL brings numbers into canonical form too. A transaction or a batch that names a row twice is
+refused before any part of it is evaluated. An update in a transaction that does not fit its row cancels the
+transaction, with a reason for each part. And an update cannot give a key attribute of an index another type.
 
 Operations and parameters that are not supported raise NotImplementedError, because a guess would make the tests prove
 the guess. The size of items is limited, that of requests and of answers other than pages is not. `expressions` says

@@ -1,7 +1,5 @@
 """Play schedules in virtual time, and print each violation with a smaller schedule that shows it too.
 
-    python -m dev.simulation --seed 1 --schedules 100
-
 Other modes explore a small world, break the library to see that it is caught, print or draw one schedule, or compare
 the simulated DynamoDB with DynamoDB Local. `schedule` and `explore` do the work.
 """

@@ -1,9 +1,13 @@
-"""Real threads in orders that frontrun draws: after each bytecode it decides which thread runs.
+"""Runs real threads of the library in random orders: after each bytecode, frontrun decides which thread runs next.
 
-Operations are atomic between two effects, and the simulation draws the orders of those. What is left are the
-places where threads meet outside the monitor: wake-ups, workers, the start of threads, notifications.
+Operations are atomic between two effects, and the simulation interleaves those. This covers what the simulation
+cannot interleave, namely the places where threads meet outside the monitor: wake-ups, workers, the start of threads,
+and notifications.
 
-Run by ``make races``, as ``frontrun python -m dev.races SCHEDULES SEED [SCENE ...]``.
+Each scene is a class. A new instance is made for each order, ``threads`` (or ``workers``) are the functions that run
+at the same time, and ``holds`` returns whether the outcome is right.
+
+``make races`` runs this, as ``frontrun python -m dev.races SCHEDULES SEED [SCENE ...]``.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from pynamodb_mutex._runtime.process import Process
 
 
 class Clock(clock.LocalClock):
-    """Stands still, so that only the schedule decides. A wait for a time takes a millisecond."""
+    """A clock that stands still, so that the order of the threads alone decides. A limited wait takes a millisecond."""
 
     def now(self):
         return 0.0
@@ -33,7 +37,7 @@ class Clock(clock.LocalClock):
 
 
 class Started:
-    """Stands for `Threads`: what is to run is run at the end, one after the other."""
+    """Stand-in for `Threads` that starts no thread: the scene runs the functions itself, when it likes."""
 
     refusing = False
 
@@ -55,7 +59,11 @@ class Started:
 
 
 class WakeUp:
-    """A waiter sleeps, or is about to, or its time is up, while another thread wakes it."""
+    """A thread wakes a waiter that sleeps, is about to sleep, or has just reached its time. It must go on in any case.
+
+    `ring` sets ``rung`` and then reads ``sleeper``; the waiter sets ``sleeper`` and then reads ``rung``. In another
+    order a ring between the two would be noticed by neither, and the waiter would sleep for ever.
+    """
 
     def __init__(self, until):
         self.until = until
@@ -76,7 +84,10 @@ class WakeUp:
 
 
 class Deferred:
-    """Two threads leave the monitor when a signal handler's release is to be done."""
+    """Two threads leave the monitor while a release that a signal handler began waits to be run.
+
+    Both may find it: it must run once, and the thread that comes second must not fail.
+    """
 
     def __init__(self):
         self.process, self.done = Process(), []
@@ -85,7 +96,7 @@ class Deferred:
     def operation(self, name):
         self.done.append(name)
         return
-        yield
+        yield  # makes it a generator, which ends without an effect
 
     def run(self):
         run_on_thread.run(self.process, self.operation("own"))
@@ -97,7 +108,11 @@ class Deferred:
 
 
 class Posts:
-    """Calls are posted while a worker is at work, idle, or about to end."""
+    """Calls are posted while a worker is busy, idle, or about to end.
+
+    A call that is posted just as the only worker decides to end must not be left to it. And all workers must be counted
+    out at the end: one too many would take the place of a thread for ever.
+    """
 
     def __init__(self):
         self.started, self.made = Started(), []
@@ -120,7 +135,12 @@ class Posts:
 
 
 class Starts:
-    """Two threads ask for threads at once, and the system may refuse the first of them."""
+    """Two threads ask for new threads at once, and the system may refuse the first of these.
+
+    One of the two starts threads for both, as the other does not wait for it. So nothing may be added just after the
+    first has looked for the last time. After a refusal both functions wait, and ``refusing`` says so: else nobody would
+    try again.
+    """
 
     def __init__(self, refused):
         self.refused, self.started, self.ran = refused, [], []
@@ -144,7 +164,8 @@ class Starts:
 
     def holds(self):
         if self.threads._waiting and not self.threads.refusing:
-            return False  # nobody would try again
+            # something waits for a thread, and nobody would try again
+            return False
         self.threads.start()
         for run in self.started:
             run()
@@ -152,7 +173,10 @@ class Starts:
 
 
 class Signals:
-    """A signal of a renewal comes while the thread that sends them is idle, or about to end."""
+    """A signal of a renewal is queued while the thread that sends such signals is idle or about to end.
+
+    Each signal must be sent, once, and in order.
+    """
 
     def __init__(self):
         self.started, self.sent = Started(), []
@@ -174,7 +198,7 @@ class Signals:
 
 
 class Stores:
-    """Two threads use a model for the first time: two stores would be two queues."""
+    """Two threads use a model for the first time. They must get one store: with two, each would have its own queue."""
 
     def __init__(self):
         self.process, self.stores = Process(), []
@@ -189,7 +213,7 @@ class Stores:
 
 
 class Renewals:
-    """Two threads find that the renewal loop is needed: one loop begins."""
+    """Two threads find at once that the renewal loop is needed. One loop must begin, not two."""
 
     def __init__(self):
         self.process = Process()
@@ -219,10 +243,11 @@ SCENES = {
 
 
 def main():
-    """Draw so many schedules for each scene, from a seed; return 1 if one has another end than it should."""
+    """Run each scene in so many random orders from a seed; return 1 if one of them has a wrong outcome."""
     schedules, seed, *names = sys.argv[1:]
     clock.replace_local_clock(Clock())
     threads.LINGER = notifications.LINGER = 0.001
+    # A copy of the module: `Starts` replaces ``Thread`` in it, for the library alone.
     threads.threading = SimpleNamespace(**vars(threading))
     failed = 0
     for name in names or SCENES:

@@ -1,4 +1,4 @@
-"""The command line: see the package."""
+"""Command line of the trial: makes runs, judges them and prints the verdicts. `dev.chaos` describes the whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENGINES = ("embedded", "local")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, judge, print; return 1 if a property was violated."""
+    """Make the runs, judge them and print the verdicts; return 1 if a property was violated."""
     parser = argparse.ArgumentParser("dev.chaos", description=dev.chaos.__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--runs", type=int, default=1, help="with this seed and those after it")
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def chosen_engines(engine: str) -> tuple[str, ...]:
-    """Return those to run on; DynamoDB Local is left out of both, and that said, where it cannot be had."""
+    """Return the engines to run on; "both" leaves DynamoDB Local out where it is not available, and prints why."""
     if engine != "both":
         return (engine,)
     reason = why_no_dynamodb_local()
@@ -63,7 +63,7 @@ def chosen_engines(engine: str) -> tuple[str, ...]:
 
 
 def _run(asked: Options, keep: Path | None) -> Report:
-    """Make one run; what it leaves is kept if that was asked for, or if something was violated."""
+    """Make and judge one run; its files are kept if a folder was given, or if a property was violated."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
     folder = keep or Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -84,6 +84,7 @@ def _run(asked: Options, keep: Path | None) -> Report:
 
 
 def _picture(folder: Path, events: list[Event], report: Report) -> None:
+    """Draw the first violation, if matplotlib is installed."""
     try:
         from dev.chaos.timeline import draw
     except ImportError as missing:

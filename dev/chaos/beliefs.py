@@ -1,4 +1,7 @@
-"""P4: who believed to hold a lock, and when; and P5, what the unguarded controls lost."""
+"""Checks P4, that no two clients believe to hold a lock at the same time, and counts for P5 what the controls lost.
+
+`worker` records the beliefs. `checker` judges the claims in the store, and calls this.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,23 @@ from dev.chaos.history import SECOND, Event
 from dev.chaos.verdicts import Report
 
 RESUMED = 0.5
-"""Seconds in which a client that was frozen must make use of the first answer after it."""
+"""Seconds from the first answer after a freeze within which a client must have stopped believing wrongly."""
 
 
 EARLIEST = SECOND // 20
-"""Nanoseconds after it resumed before which a request may have been under way already."""
+"""Nanoseconds after a freeze in which an answer may belong to a request that was under way before it."""
 
 
 class Belief(NamedTuple):
-    """From when to when a client believed that it holds a lock."""
+    """A time in which a client believed that it held a lock.
+
+    Attributes:
+        since: Its beginning, in nanoseconds of the harness's clock.
+        until: Its end, in the same nanoseconds.
+        proc: The thread of the client.
+        token: Token of the acquisition.
+        fence: Fencing token of the acquisition.
+    """
 
     since: int
     until: int
@@ -29,7 +40,7 @@ class Belief(NamedTuple):
 
 
 def beliefs(events: list[Event]) -> dict[str, list[Belief]]:
-    """Return the beliefs in each lock, in order."""
+    """Return the beliefs of all clients for each lock, in the order of time."""
     spans: dict[tuple[str, str, str, int], tuple[int, int]] = {}
     for event in events:
         if event["op"] == "belief":
@@ -44,7 +55,7 @@ def beliefs(events: list[Event]) -> dict[str, list[Belief]]:
 
 
 def overlaps(found: list[Belief]) -> list[tuple[Belief, Belief]]:
-    """Return the pairs of beliefs in one lock that overlap, by a sweep."""
+    """Return the pairs of beliefs in one lock that overlap, by a sweep over their beginnings."""
     pairs: list[tuple[Belief, Belief]] = []
     standing: list[tuple[int, Belief]] = []
     for belief in sorted(found):
@@ -61,15 +72,15 @@ def check_beliefs(
     ends: dict[tuple[str, str, int], str],
     report: Report,
 ) -> None:
-    """Judge overlaps: of a claim broken by force, and of a resumed client, they are excused.
+    """Report beliefs that overlap, unless one of the claims was broken by force, or its client had been frozen.
 
-    A resumed client may believe until the library has the answer to a request that it sent since.
+    A client whose clock stood still may believe until the library has the answer to a request that it sent afterwards.
 
     Args:
         events: The history.
-        taken: When each acquisition appeared in the store, by lock, token and version.
-        ends: By what its claim ended there.
-        report: To add to.
+        taken: Time at which each acquisition appeared in the store, by lock, token and version.
+        ends: How its claim ended there, by the same.
+        report: The report to which violations and figures are added.
     """
     excused = _thaws(events)
     lengths = {kind: Samples() for kind in ("violating", "of forced", "of resumed")}
@@ -96,7 +107,7 @@ def check_beliefs(
 
 
 def _thaws(events: list[Event]) -> dict[str, list[tuple[int, int]]]:
-    """Return for each client when it was resumed, and until when it need not know."""
+    """Return for each client the times after a freeze in which it may believe wrongly: since, until."""
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
     resumed: dict[str, int] = {}
     for event in events:
@@ -112,7 +123,7 @@ def _thaws(events: list[Event]) -> dict[str, list[tuple[int, int]]]:
 
 
 def _tells_time(event: Event) -> bool:
-    """Whether the library learned the store's time from a request: those of plain models it never sees."""
+    """Return whether the library learned server time from a request; it does not see those of plain models."""
     return (
         event["op"] == "wire"
         and event.get("fault") is None
@@ -122,7 +133,10 @@ def _tells_time(event: Event) -> bool:
 
 
 def lost_by_controls(events: list[Event]) -> Counts:
-    """Count what was reported as applied to the controls, and what of it was overwritten unseen."""
+    """Count the writes to the controls that were reported as applied: those kept, and those lost.
+
+    A write is lost if the next one was made from an older value, and has overwritten it unseen.
+    """
     reported = {
         (row, value)
         for event in events

@@ -1,6 +1,8 @@
-"""Ways to break the library: each undoes one of its rules, and the harness must notice.
+"""Broken variants of the library: each undoes one of its rules, and the trial or the simulation must catch it.
 
-Templates of requests are built once for each table, so what breaks them comes before its first use.
+Each function returns the patches of one variant; its docstring says what the variant does wrong. `broken` applies them
+by the variant's name. A table's request templates are built once, so a variant that changes them must be applied before
+the first use of the table. `scenarios` has for most variants a schedule that shows the violation.
 """
 
 from __future__ import annotations
@@ -40,15 +42,16 @@ from pynamodb_mutex._runtime.process import current_process
 Patches = list[Any]
 
 wall_offsets: dict[str, float] = {}
-"""Seconds by which a client's time of day is off, by the address of its proxy; for one process's tests."""
+"""Seconds by which a client's wall clock is wrong, by the URL of its proxy; for clients in one process."""
 
 
 def _exists(self: Layout, value: Any = None) -> Any:
+    """Return a condition that each existing row satisfies, in place of one of the protocol."""
     return self._hash_key.exists()
 
 
 def lease_from_receipt() -> Patches:
-    """The lease counts from when the answer was received."""
+    """The lease counts from the receipt of the answer, not from before the request was sent."""
     renewed = OwnClaim.renewed
 
     def late(self: OwnClaim, end: float, lease: float, sent: float, bounds: Any) -> None:
@@ -59,7 +62,7 @@ def lease_from_receipt() -> Patches:
 
 
 def release_by_key() -> Patches:
-    """A release ends whatever claim there is."""
+    """A release ends any claim in the row, not only its own."""
 
     def release(self: Requests) -> Any:
         layout = self._layout
@@ -69,7 +72,7 @@ def release_by_key() -> Patches:
 
 
 def token_per_client() -> Patches:
-    """All acquisitions of a client have the same token."""
+    """All acquisitions of a client use the same token."""
     client = threading.local()
     take = acquire.Acquisition.take
 
@@ -85,7 +88,7 @@ def token_per_client() -> Patches:
 
 
 def no_own_token() -> Patches:
-    """A refused acquire is another's, also when the row carries our token."""
+    """A refused acquire does not recognise its own token in the row: it misses that a lost attempt was applied."""
     send = Request.send
 
     def blind(self: Request) -> Answer | Failure:
@@ -99,7 +102,7 @@ def no_own_token() -> Patches:
 
 
 def _acquiring_token(request: Request) -> str | None:
-    """Return the token of an acquiring write."""
+    """Return the token of an acquiring write; None for any other request."""
     text = request.kwargs.get("ConditionExpression", "")
     if request.operation != "UpdateItem" or "<>" not in text:
         return None
@@ -109,7 +112,7 @@ def _acquiring_token(request: Request) -> str | None:
 
 
 def guard_by_token() -> Patches:
-    """A guarded write needs the claim alone, and no number."""
+    """A guarded write checks the claim, but not the number of the last guarded write."""
 
     def guarding(self: Layout, value: Any = slot) -> Any:
         return self.mine(value) & self.has_claim
@@ -118,12 +121,12 @@ def guard_by_token() -> Patches:
 
 
 def no_guard() -> Patches:
-    """A guarded write needs nothing."""
+    """A guarded write checks nothing but that the row exists."""
     return [patch.object(Layout, "guarding", _exists)]
 
 
 def fence_at_write() -> Patches:
-    """A mutex's writes only compare fencing tokens, with what the row was last written with."""
+    """A mutex's transaction has no guard: writes only compare their fencing token with that of the row's last write."""
     return [
         patch.object(_transactions.GuardedTransactWrite, "_commit", _transactions._plain_commit)
     ]
@@ -143,7 +146,7 @@ def counter_reset() -> Patches:
 
 
 def save_moves_end_back() -> Patches:
-    """A save carries the end that was read with the row."""
+    """A save writes the end of the lease that was read with the row, and so undoes later renewals."""
     values = Guard.values
 
     def stale(self: Guard) -> Any:
@@ -162,12 +165,12 @@ def save_moves_end_back() -> Patches:
 
 
 def renewal_revives() -> Patches:
-    """A renewal needs only to be ours: it may bring back what was released."""
+    """A renewal checks the token and version, but no running claim: it may revive a released one."""
     return [patch.object(Layout, "ends_before", _exists)]
 
 
 def wall_clock() -> Patches:
-    """The client's time of day stands for the server's."""
+    """The client's wall clock replaces server time."""
 
     def learn(self: Store, reply: Any, sent: float, received: float) -> bool:
         reply.sent, reply.received = reply.sent or sent, received
@@ -182,7 +185,7 @@ def wall_clock() -> Patches:
 
 
 def upper_bound_of_all() -> Patches:
-    """The upper bound of server time is the lowest of all answers, as if no clock ever stood still."""
+    """The upper bound of server time is the lowest that any answer gave, as if no local clock ever stood still."""
     observe = ServerTime.observe
 
     def lowest(self: ServerTime, date: float, sent: float, received: float) -> bool:
@@ -198,7 +201,7 @@ def upper_bound_of_all() -> Patches:
 
 
 def early_taker() -> Patches:
-    """A taker goes by the upper bound of server time."""
+    """A taker uses the upper bound of server time in place of the lower one, and takes claims too early."""
     return [
         patch.object(Bounds, "lowest", Bounds.highest),
         patch.object(Bounds, "passes", Bounds.reaches),
@@ -206,7 +209,7 @@ def early_taker() -> Patches:
 
 
 def denied_swallowed() -> Patches:
-    """An acquire that is denied counts as held."""
+    """An acquire that is denied counts as successful."""
     send = Request.send
 
     def careless(self: Request) -> Answer | Failure:
@@ -224,7 +227,7 @@ def denied_swallowed() -> Patches:
 
 
 def own_write_unknown() -> Patches:
-    """A guarded write that was applied, and its answer lost, is made again."""
+    """A guarded write that was applied is made again if its answer was lost."""
     judge = Guard.judge
 
     def forgetful(self: Guard, row: Any, *, maybe_applied: bool) -> Verdict:
@@ -239,7 +242,7 @@ def own_write_unknown() -> Patches:
 
 
 def held_is_a_flag() -> Patches:
-    """A holder believes that it holds until an answer says otherwise."""
+    """A holder believes until an answer says otherwise; the end of its lease ends nothing."""
 
     def remaining(self: HeldClaim) -> float:
         belief = self.belief
@@ -263,7 +266,7 @@ def unknown_is_no() -> Patches:
 
 
 def force_breaks_any() -> Patches:
-    """Force breaks whatever claim stands when it arrives."""
+    """A force release breaks any claim that is in the row when it arrives, not only the one that it has seen."""
 
     def force(self: Requests) -> Any:
         layout = self._layout
@@ -275,7 +278,7 @@ def force_breaks_any() -> Patches:
 
 
 def unlocking_believes() -> Patches:
-    """Who unlocks by a write believes until the answer is there."""
+    """A holder that unlocks by a write believes until the answer arrives, not only until the write is sent."""
 
     def remaining(self: HeldClaim) -> float:
         now = local_clock().now()
@@ -288,7 +291,7 @@ def unlocking_believes() -> Patches:
 
 
 def lost_wake_up() -> Patches:
-    """A release does not wake the waiters of the same process; each goes on at its next poll."""
+    """A release or hand-over wakes no waiter of the same process; each goes on at its next poll."""
 
     def silently(call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
@@ -305,7 +308,7 @@ def lost_wake_up() -> Patches:
 
 
 def queued_twice() -> Patches:
-    """A waiter stands in the local queue twice."""
+    """A waiter enters the local queue twice."""
     enter = Turn.enter
 
     def twice(self: Any, now: float, *, polls_first: bool) -> None:
@@ -320,11 +323,14 @@ def renewal_forgotten() -> Patches:
     return [patch.object(Held, "plan_renewal", lambda self, sent, ends: None)]
 
 
-# -- those who wait in line ------------------------------------------------------------------------
+# -- fair waiters ----------------------------------------------------------------------------------
 
 
 def join_compares_lists() -> Patches:
-    """A join looks for a list in the list, which is never there: repeated, it stands in line twice."""
+    """A join does not see that its waiter stands in line already: when it is repeated, the waiter stands there twice.
+
+    It looks in the list of waiters for a list, which is never among its strings.
+    """
     contains = Path.contains
 
     def of_list(self: Path, item: Any) -> Any:
@@ -334,7 +340,7 @@ def join_compares_lists() -> Patches:
 
 
 def take_leaves_the_dead() -> Patches:
-    """Who passes dead waiters leaves them in line."""
+    """A waiter that passes dead ones leaves them in line."""
     passing = Requests._passing
 
     def alone(self: Requests, take: Take) -> Any:
@@ -344,7 +350,7 @@ def take_leaves_the_dead() -> Patches:
 
 
 def release_undated() -> Patches:
-    """A release does not say since when the lock is free."""
+    """A release does not write ``free_since``, the time since which the lock is free."""
 
     def undated(self: Requests) -> Any:
         layout = self._layout
@@ -355,7 +361,7 @@ def release_undated() -> Patches:
 
 
 def skip_by_old_date() -> Patches:
-    """Who passes dead waiters goes by when the claim before the present one ended."""
+    """A waiter counts the time for which the lock has been free from ``free_since`` of an earlier release."""
 
     def old(self: Layout, value: Any = slot) -> Any:
         return self.not_held(value) & (self.free_since < value("N", "past"))
@@ -374,12 +380,12 @@ def skip_by_old_date() -> Patches:
 
 
 def impatient() -> Patches:
-    """The first in line counts as dead after 2.5 s."""
+    """The first in line counts as dead after 2.5 s, not after PATIENCE."""
     return [patch.object(waiting_line, "PATIENCE", 2.5)]
 
 
 def place_kept() -> Patches:
-    """A waiter goes by the place at which it joined."""
+    """A waiter keeps the place at which it joined, whatever the row shows later."""
     see = WaitingLine.see
 
     def at_first_place(self: WaitingLine, claim: Claim, received: float, **how: Any) -> bool:
@@ -392,7 +398,7 @@ def place_kept() -> Patches:
 
 
 def leave_trusts_a_read() -> Patches:
-    """Who leaves the line goes by its place as it read it, and does not look whether that was right."""
+    """A waiter that leaves the line trusts the place that it read last, and does not correct it after a refusal."""
     leave = FairAcquisition._leave
 
     def once(self: FairAcquisition) -> Any:
@@ -403,7 +409,7 @@ def leave_trusts_a_read() -> Patches:
 
 
 def no_own_watch() -> Patches:
-    """Waiters do not notice by themselves that the first in line is dead."""
+    """Waiters do not watch the line by their own clocks, and pass dead ones by ``free_since`` alone."""
     return [
         patch.object(WaitingLine, "_watched_at", lambda self, place, free_at: math.inf),
         patch.object(WaitingLine, "_is_passed_over", lambda self, now, place: False),
@@ -449,7 +455,7 @@ BROKEN: dict[str, Callable[[], Patches]] = {
 
 @contextmanager
 def broken(name: str) -> Iterator[None]:
-    """Break the library in a way, and mend it again."""
+    """Apply a broken variant inside the block."""
     with ExitStack() as stack:
         for each in BROKEN[name]():
             stack.enter_context(each)

@@ -1,7 +1,8 @@
 """Judges a history: pure functions from events to a report.
 
-The requests in the store's order, with the rows as they stood after each, are the truth. What clients
-were answered, and what they believed, is held against it. All in O(n log n).
+The requests in the order of the store, with the rows after each, are the truth. The answers that clients got are
+compared with it here (P1 to P3, P7, P8, and the claims of P4), their beliefs in `beliefs` (P4), and their progress in
+`liveness` (P6). `verdicts` describes the properties. All of it takes O(n log n).
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from dev.chaos.verdicts import CONTROLS, Report, judge_control
 State = dict[str, Any]
 Lock = str
 Acquisition = tuple[Lock, str, int]
-"""Lock, token and version: a repeated request may take the lock twice, with others' turns in between."""
+"""Lock, token and version. The token alone is not enough: a repeated request may take the lock twice, with acquisitions
+of others in between."""
 
 NEVER = 253370764800.0
-"""An end that stands for none: the holder knew no server time."""
+"""The ``expires_at`` that a holder writes if it knows no server time."""
 
 
 def check(events: list[Event], facts: dict[str, Any]) -> Report:
-    """Judge a run.
+    """Judge a run, and return the report.
 
     Args:
-        events: Its history.
-        facts: What it was to be, as `run.Options` has it.
+        events: The history.
+        facts: The options of the run, as in `run.Options`.
     """
     events = in_order(events)
     report = Report()
@@ -58,18 +60,20 @@ def check(events: list[Event], facts: dict[str, Any]) -> Report:
 
 
 class Store:
-    """Follows the rows from request to request, and judges each step.
+    """Follows the rows from request to request, and judges each change.
 
     Attributes:
-        taken: When each acquisition appeared, and by which fault if any.
-        ends: When each acquisition's claim ended, and by what.
-        applied: When each guarded write was applied, by row and value.
-        owners: Which client made an acquisition, by its token.
-        reported: Tokens of which a client was answered that it holds. From then on they are not used again, and
-            another thread of that client is refused rightly.
-        orphans: How many claims an acquire made that came late, after one that was known.
-        again: How many acquires took the lock once more when repeated, for the first claim was lost.
-        disowned: When a client last asked to end a claim of unknown outcome.
+        taken: Time at which each acquisition appeared in the store, and the fault of its request, empty for none.
+        ends: Time at which the claim of each acquisition ended, and the kind of request that ended it.
+        applied: Times at which each guarded write was applied, by row and value.
+        rows: The rows that clients write, as they are now.
+        claims: The rows with a lock, as they are now, by lock.
+        owners: The client that made each acquisition, by its token.
+        reported: Tokens of acquisitions that were reported to their client as successful. A client uses such a token
+            for no other acquire; and if another thread of the client is refused, that is right.
+        orphans: Number of claims made by a late copy of an acquire whose token was known already.
+        again: Number of acquires that took the lock once more when they were repeated, after the first claim was lost.
+        disowned: Time at which each client last asked to end a claim of unknown outcome.
     """
 
     def __init__(self, report: Report) -> None:
@@ -89,6 +93,7 @@ class Store:
         self._tenures: dict[str, set[str]] = defaultdict(set)
 
     def see(self, event: Event) -> None:
+        """Process the next request, or the rows at the beginning of the run."""
         before = dict(self.claims)
         if event.get("kind") == "disown":
             self.disowned[event["proc"]] = event["t"]
@@ -109,7 +114,7 @@ class Store:
                 self._row(event, row, before)
 
     def at(self, lock: Lock, t: int) -> State:
-        """Return the claim as it stood at a time."""
+        """Return a lock's row as it was at a time; empty if it was not written before."""
         times, states = self._steps[lock]
         place = bisect_right(times, t)
         return states[place - 1] if place else {}
@@ -117,6 +122,7 @@ class Store:
     # -- claims ------------------------------------------------------------------------------------
 
     def _claim(self, event: Event, lock: Lock, old: State, new: State) -> None:
+        """Judge a change of a lock's row: who begins, extends or ends a claim."""
         report, t = self._report, event["t"]
         token, seen = new.get("token"), old.get("token")
         before = (lock, str(seen), old.get("version") or 0)
@@ -146,6 +152,7 @@ class Store:
                 report.violate("P4", t, text)
 
     def _taken(self, event: Event, lock: Lock, old: State, new: State) -> None:
+        """Judge a write that puts another token into a lock's row: an acquisition, a hand-over or a force release."""
         report, t, token = self._report, event["t"], new["token"]
         version, highest = new.get("version") or 0, self._versions.get(lock, 0)
         report.count("P3")
@@ -164,7 +171,8 @@ class Store:
             text = f"{lock}: {event['proc']} took a claim that had {left:.3f} s left"
             report.violate("P4", t, text)
         if token in self.owners:
-            # allowed: a late duplicate on another's tombstone, a claim in which nobody believes
+            # A late copy of an acquire that finds the lock free makes a claim in which nobody believes. No condition
+            # can prevent that: the copy comes after another's whole cycle. That is the one exception of I4.
             is_late = event.get("fault") in {"late", "late_duplicate"}
             self.orphans, self.again = self.orphans + is_late, self.again + (not is_late)
             if token in self.reported and not is_late:
@@ -175,6 +183,7 @@ class Store:
     # -- rows --------------------------------------------------------------------------------------
 
     def _row(self, event: Event, new: State, before: dict[Lock, State]) -> None:
+        """Judge a guarded write of a row, against the claims before the request: P1 and P2."""
         report, t, name = self._report, event["t"], new["key"]
         old = self.rows.get(name)
         self.rows[name] = new
@@ -211,7 +220,7 @@ class Store:
 
 
 def check_reports(events: list[Event], store: Store, report: Report) -> None:
-    """Hold what clients were answered against what the store did (P2, P3, P7, P8)."""
+    """Compare what clients were answered with what the store did (P2, P3, P7, P8)."""
     invoked: dict[tuple[str, str], int] = {}
     acquired: dict[Lock, list[tuple[int, int, int]]] = defaultdict(list)
     for event in events:
@@ -233,6 +242,7 @@ def check_reports(events: list[Event], store: Store, report: Report) -> None:
 
 
 def _told_write(event: Event, since: int, store: Store, report: Report) -> None:
+    """Check the answer to a guarded write: applied, or not applied. A write of unknown outcome is not judged."""
     report.count("P2")
     for row, value in event["values"].items():
         times, t = store.applied.get((row, value), []), event["t"]
@@ -243,6 +253,7 @@ def _told_write(event: Event, since: int, store: Store, report: Report) -> None:
 
 
 def _told_held(event: Event, since: int, store: Store, report: Report) -> None:
+    """Check an acquire that was reported as successful: the claim was made, and made during the call."""
     for lock, (token, fence) in event["locks"].items():
         report.count("P7")
         report.count("P8")
@@ -255,7 +266,7 @@ def _told_held(event: Event, since: int, store: Store, report: Report) -> None:
 
 
 def _told_not_held(event: Event, since: int, store: Store, report: Report) -> None:
-    """An acquire that failed must not have left a claim, unless its request came late."""
+    """Check an acquire that failed: it left no claim, unless its request came late or the client ended the claim."""
     client, t = event["proc"].split(".")[0], event["t"]
     report.count("P7")
     for lock in event["names"]:
@@ -274,6 +285,7 @@ def _told_not_held(event: Event, since: int, store: Store, report: Report) -> No
 
 
 def _told_released(event: Event, since: int, store: Store, report: Report) -> None:
+    """Check a release that was reported as successful: the claim had ended."""
     for lock, (token, fence) in event["locks"].items():
         report.count("P8")
         if (lock, token, fence) not in store.taken:
@@ -284,7 +296,7 @@ def _told_released(event: Event, since: int, store: Store, report: Report) -> No
 
 
 def _fences_grow(lock: Lock, acquired: list[tuple[int, int, int]], report: Report) -> None:
-    """Who asked after another was answered that it holds has the higher fencing token."""
+    """Check that an acquire that began after another was reported as successful has the higher fencing token."""
     ends = sorted((told_at, fence) for _, told_at, fence in acquired)
     highest, place = 0, 0
     for since, t, fence in sorted(acquired):
@@ -296,6 +308,7 @@ def _fences_grow(lock: Lock, acquired: list[tuple[int, int, int]], report: Repor
 
 
 def _final(event: Event, since: int, store: Store, report: Report) -> None:
+    """Check that the rows at the end are those of the last writes that were seen."""
     for row in event["rows"]:
         seen = store.rows.get(row["key"], {})
         if any(seen.get(name) != row[name] for name in ("last", "count", "ticks")):
@@ -303,6 +316,7 @@ def _final(event: Event, since: int, store: Store, report: Report) -> None:
 
 
 def _forked(event: Event, since: int, store: Store, report: Report) -> None:
+    """Check that a forked child neither held nor could use its parent's lock."""
     report.count("P7")
     if event["held"] or len(event["refused"]) < 2:
         report.violate(

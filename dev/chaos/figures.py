@@ -1,4 +1,7 @@
-"""The figures of a run, as values that can be added up over several."""
+"""The figures of a run: how much happened, how long it took, and how often each fault came.
+
+They can be added up over several runs. `checker` adds figures of its own; `verdicts` prints them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ DEEDS = (
 
 
 class Samples(list[float]):
-    """Measured values of one kind; shown by a few of them."""
+    """Measured values of one kind; as text: mean, percentiles, maximum and number."""
 
     def __str__(self) -> str:
         if not self:
@@ -30,7 +33,7 @@ class Samples(list[float]):
 
 
 class Counts(Counter[str]):
-    """How often what happened; shown as a list."""
+    """Number of times that each thing happened; as text: a list."""
 
     def __str__(self) -> str:
         listed = ", ".join(f"{name} {count:,}" for name, count in self.most_common())
@@ -41,7 +44,7 @@ Figures = dict[str, "int | float | Samples | Counts"]
 
 
 def added_up(each: Iterable[Figures]) -> Figures:
-    """Return the figures of several runs taken together."""
+    """Return the sum of the figures of several runs."""
     whole: Figures = {}
     for figures in each:
         for name, value in figures.items():
@@ -56,7 +59,7 @@ def added_up(each: Iterable[Figures]) -> Figures:
 
 
 def figures(events: list[Event], facts: dict[str, Any]) -> Figures:
-    """Count what happened."""
+    """Return the figures of a run from its history and its facts."""
     wire = [event for event in events if event["op"] == "wire"]
     calls = _Calls()
     for event in events:
@@ -78,9 +81,14 @@ def figures(events: list[Event], facts: dict[str, Any]) -> Figures:
 
 
 class _Calls:
-    """Acquires that succeeded: their requests and their time, by whether somebody held a lock then.
+    """Requests and waiting times of acquires that succeeded, by whether the lock was held when they began.
 
-    Requests are counted for clients that have one thread: whose they are is not to be seen otherwise.
+    Requests are counted for clients with one thread only: the proxy does not see which thread of a client sent one.
+
+    Attributes:
+        waits: Durations in seconds, by whether the lock was held.
+        requests: Numbers of requests, by whether the lock was held.
+        served: Number of acquires that succeeded, by client and thread.
     """
 
     def __init__(self) -> None:
@@ -93,6 +101,7 @@ class _Calls:
         self._threads: dict[str, set[str]] = {}
 
     def see(self, event: Event) -> None:
+        """Process the next event of the history."""
         proc = event["proc"]
         client, thread = proc.split(".")[0], proc.partition("t")[2]
         if event["op"] == "start":
@@ -120,6 +129,6 @@ def _outcomes(events: list[Event], op: str) -> Counts:
 
 
 def jain(values: list[float]) -> float:
-    """Jain's index of fairness: 1 if all have the same, 1/n if one has all."""
+    """Return Jain's index of fairness: 1 if all of n values are equal, 1/n if all but one are zero."""
     squares = len(values) * sum(value * value for value in values)
     return sum(values) ** 2 / squares if squares else 1.0

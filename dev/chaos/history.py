@@ -1,8 +1,8 @@
-"""What happened, as JSON lines: one file for each process, one event a line.
+"""The history of a run as JSON lines: one file for each process, one event in each line.
 
-Every event has ``t``, nanoseconds of a clock that all processes of one host share and that the harness
-never falsifies, ``proc`` and ``op``. The proxies' own file has each request in the order in which the
-store applied it, with the rows as they then stood: that is the ground truth.
+Every event has ``t``, ``proc`` and ``op``. ``t`` is a time in nanoseconds of a clock that all processes of a host share
+and that the harness never falsifies. The file of the proxies has each request in the order in which the store applied
+it, with the rows after it. These are the facts by which `checker` judges everything else.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ SECOND = 1_000_000_000
 
 
 _ENDS = {"stop_client": "resume", "stand_still": "resume", "partition": "heal"}
-"""By which event each outage of a client ends."""
+"""The event that ends each kind of outage of a client."""
 
 
 class Outage(NamedTuple):
-    """A time in which a client did nothing, or nothing that reached the store.
+    """A time in which a client stood still, or none of its requests reached the store.
 
     Attributes:
-        deed: What the fault injector did to it.
+        since: Its beginning, in nanoseconds.
+        until: Its end, in nanoseconds.
+        client: Name of the client.
+        deed: The event by which the fault injector caused it.
     """
 
     since: int
@@ -36,12 +39,12 @@ class Outage(NamedTuple):
 
 
 def now() -> int:
-    """The time that all processes share, also those whose other clocks are falsified."""
+    """Return the time that all processes share, even if their other clocks are falsified, in nanoseconds."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
 class Recorder:
-    """Writes events to a file, each at once: its process may be killed at any time."""
+    """Writes the events of one process to a file; each at once, because the process may be killed at any time."""
 
     def __init__(self, path: Path, proc: str) -> None:
         self.path, self.proc = path, proc
@@ -51,8 +54,9 @@ class Recorder:
     def __call__(
         self, op: str, *, t: int | None = None, proc: str | None = None, **more: Any
     ) -> int:
-        """Write an event; return its time."""
+        """Write an event, with the present time unless another is given; return its time."""
         with self._lock:
+            # read inside the lock, so that a file is in the order of time
             at = now() if t is None else t
             event = {"t": at, "proc": proc or self.proc, "op": op, **more}
             self._file.write(json.dumps(event, default=str) + "\n")
@@ -63,19 +67,19 @@ class Recorder:
 
 
 def read(folder: Path) -> list[Event]:
-    """Read all events of a run, in the order of time; those of the store in its order."""
+    """Return all events of a run, in the order of time; those of the store in the order of application."""
     events: list[Event] = []
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_text().splitlines():
             try:
                 events.append(json.loads(line))
-            except ValueError:  # the last line of one that was killed
+            except ValueError:  # the last line of a process that was killed while it wrote
                 continue
     return in_order(events)
 
 
 def outages(events: list[Event]) -> list[Outage]:
-    """Return when each client was stopped, frozen or cut off, in the order of the ends."""
+    """Return the times in which clients were stopped, frozen or cut off, in the order of their ends."""
     begun: dict[tuple[str, str], Outage] = {}
     found = []
     for event in events:
@@ -90,4 +94,5 @@ def outages(events: list[Event]) -> list[Outage]:
 
 
 def in_order(events: list[Event]) -> list[Event]:
+    """Return events in the order of time; requests of the same time in the order of application."""
     return sorted(events, key=lambda event: (event["t"], event.get("seq", 0)))

@@ -1,5 +1,7 @@
-"""What goes wrong in addition to the network: processes stop, die and fork, clocks are off, rows are deleted,
-claims are broken by hand.
+"""Injects faults other than those of requests: it stops, kills and forks processes, falsifies clocks, cuts clients off,
+deletes rows, and breaks claims by force.
+
+`network` has the faults of requests, and `shim` the clocks. `run` starts an injector.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ Deed = Callable[[], None]
 
 
 class FaultInjector:
-    """Does one thing after another until its time is over.
+    """Injects one fault after another until its time is over.
 
-    What it does comes from the run's seed; whom it meets depends on who holds a lock just then.
+    The kinds of faults come from the run's seed. Which client each one meets depends on who holds a lock at that
+    moment, so a seed does not determine a run.
     """
 
     def __init__(self, run: Run) -> None:
@@ -36,7 +39,7 @@ class FaultInjector:
         self._lease = run.options.lease
 
     def to_processes(self) -> list[Deed]:
-        """What is done to clients, each as often as it stands here."""
+        """Return the faults of processes; those that occur more often in the list are chosen more often."""
         return [*[self.stop] * 4, *[self.kill] * 2, *self._to_clocks()]
 
     def _to_clocks(self) -> list[Deed]:
@@ -45,15 +48,15 @@ class FaultInjector:
         return [*[self.step_wall] * 2, *[self.stand_still] * 2]
 
     def to_the_rest(self) -> list[Deed]:
-        """What is done at the same time to the network."""
+        """Return the faults that are injected at the same time to the network and the rows."""
         return [self.cut_off]
 
     def holder(self) -> Client | None:
-        """Return a client that holds a lock, if one does."""
+        """Return a client that holds a lock; None if none does."""
         raise NotImplementedError
 
     def inject(self, ends: float) -> None:
-        """Do harm to processes, and at the same time to the rest."""
+        """Inject faults of processes, and at the same time the others, until a time of `time.monotonic`."""
         doing = []
         with ThreadPoolExecutor(2) as pool:
             for number, deeds in enumerate((self.to_processes(), self.to_the_rest())):
@@ -65,12 +68,12 @@ class FaultInjector:
     def _do(self, deeds: list[Deed], chance: random.Random, ends: float) -> None:
         while time.monotonic() < ends:
             time.sleep(chance.uniform(0.1, 0.8))
-            # the last one to be killed may not be at work again yet
+            # a client that was killed may not be working again yet
             if any(client.working for client in self._run.clients):
                 chance.choice(deeds)()
 
     def last_kill(self) -> None:
-        """Kill one that holds a lock as its last deed, so that all others must get over it."""
+        """Kill a client that holds a lock, for good, so that the others must take the lock of a dead holder."""
         until = time.monotonic() + 5
         while time.monotonic() < until:
             client = self.holder()
@@ -79,28 +82,28 @@ class FaultInjector:
                 return
             time.sleep(0.01)
 
-    # -- whom --------------------------------------------------------------------------------------
+    # -- choice of a client ------------------------------------------------------------------------
 
     def _victim(self) -> Client:
-        """Return a client, as a rule one that holds a lock: there it hurts."""
+        """Return a client: three times in four one that holds a lock, where a fault does most harm."""
         anyone = self._chance.choice([client for client in self._run.clients if client.working])
         if self._chance.random() < 1 / 4:
             return anyone
         return self.holder() or anyone
 
     def _long_enough(self) -> float:
-        """Return for how long to stop a client: mostly until another has its lock."""
+        """Return the seconds for which to stop a client: mostly so long that another takes its lock."""
         leases = (1.8, 3.5) if self._chance.random() < 3 / 4 else (0.3, 1.8)
         return self._chance.uniform(*leases) * self._lease
 
-    # -- deeds -------------------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop a process, mostly until its lease is over."""
+        """Stop a process, mostly for longer than its lease; its clock runs on."""
         self._pause("stop_client", still=False)
 
     def stand_still(self) -> None:
-        """Freeze a process, and let its local clock not know."""
+        """Freeze a process as if its machine was suspended: its local clock stands still too."""
         self._pause("stand_still", still=True)
 
     def _pause(self, deed: str, *, still: bool) -> None:
@@ -109,11 +112,13 @@ class FaultInjector:
         self._record(deed, client=client.name, seconds=seconds)
         time.sleep(seconds)
         if still:
+            # before it resumes, so that it never sees a clock that has run on
             client.clock.stand_still(seconds)
         client.signal(signal.SIGCONT)
         self._record("resume", client=client.name, still=still)
 
     def kill(self) -> None:
+        """Kill a client, and start another in its place."""
         client = self._victim()
         self._kill(client, last=False)
         client.start()
@@ -123,14 +128,14 @@ class FaultInjector:
         self._record("kill", client=client.name, proc_killed=client.proc, last=last)
 
     def step_wall(self) -> None:
-        """Set a client's time of day wrong by up to an hour."""
+        """Move a client's wall clock by up to an hour."""
         client = self._chance.choice([client for client in self._run.clients if client.working])
         seconds = self._chance.choice([-1, 1]) * HOUR ** self._chance.random()
         client.clock.step_wall(seconds)
         self._record("step_wall", client=client.name, seconds=seconds)
 
     def cut_off(self) -> None:
-        """Let no request of a client through for a while."""
+        """Cut a client off from the store for a while: none of its requests gets through."""
         client, seconds = self._victim(), self._chance.uniform(0.5, 2.5) * self._lease
         client.wire.partitioned = True
         self._record("partition", client=client.name, seconds=seconds)
@@ -140,7 +145,13 @@ class FaultInjector:
 
 
 class LockFaultInjector(FaultInjector):
-    """One that knows the locks of `dev.chaos.tables`: whose they are, and what else can go wrong with them."""
+    """A fault injector that knows the locks of `dev.chaos.tables`: who holds them, and further faults of them.
+
+    Args:
+        run: The run.
+        operator: The proxy for requests that break claims by force.
+        reaper: The proxy for requests that delete rows.
+    """
 
     def __init__(self, run: Run, operator: Wire, reaper: Wire) -> None:
         super().__init__(run)
@@ -164,12 +175,13 @@ class LockFaultInjector(FaultInjector):
         return None
 
     def fork(self) -> None:
+        """Ask a client to fork while it holds a lock."""
         client = self._victim()
         client.signal(signal.SIGUSR1)
         self._record("ask_fork", client=client.name)
 
     def force(self) -> None:
-        """Break a claim by hand, whoever has it."""
+        """Break a claim by force, whoever holds it."""
         key = self._chance.choice(KEYS + ROWS)
         try:
             if key in KEYS:
@@ -182,10 +194,11 @@ class LockFaultInjector(FaultInjector):
             self._record("force", key=key, broken=broken)
 
     def reap(self) -> None:
-        """Delete a row of the lock table that is free or expired, as TTL would, be it that its day has come early.
+        """Delete a row of the lock table that is free or expired, as the TTL does, though earlier than after days.
 
-        Not one whose fencing token might be ahead of the time in ms from which a new row counts: that a process
-        saw a second ago, whose clock has stood still since.
+        A new row's fencing token starts from server time in milliseconds. The process that creates the row may have had
+        its clock frozen for some seconds, and so know an old time. So no row is deleted whose fencing token is not some
+        seconds lower than the present time: its successor could have a lower one.
         """
         key, table, wall = self._chance.choice(KEYS), self._reaper.locks, time.time()
         over = table.expires_at.does_not_exist() | (table.expires_at < wall)

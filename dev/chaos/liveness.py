@@ -1,4 +1,4 @@
-"""P6: that everybody gets on."""
+"""Checks P6, liveness: dead holders' locks are taken in time, all clients get locks, and free keys are acquired."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dev.chaos.tables import lock_of
 from dev.chaos.verdicts import Report
 
 SLACK = 3.0
-"""Seconds for polling and for a busy machine."""
+"""Seconds that are allowed in addition for polling and for a busy machine."""
 
 ANSWERS = 3
-"""Answers after which one who waits for a free key must have got it."""
+"""Number of answers for each key after which a client that waits for free keys must have acquired them."""
 
 
 def check_liveness(events: list[Event], facts: dict[str, Any], report: Report) -> None:
-    """Judge P6."""
+    """Judge P6 by a history, and add violations and figures to a report."""
     _takeovers(events, facts, report)
     _everybody(events, report)
     _free_keys(events, report)
 
 
 def _claims(event: Event) -> list[tuple[int, str, dict[str, Any]]]:
-    """Return the rows with a lock that a request left: time, lock, state."""
+    """Return the rows with a lock that a request has written: time, lock, and the row after it."""
     return [
         (event["t"], row["key"], row)
         for row in (event["rows"] if event["op"] == "wire" else ())
@@ -34,10 +34,12 @@ def _claims(event: Event) -> list[tuple[int, str, dict[str, Any]]]:
 
 
 class _Deaths:
-    """Follows whose claims stand, and whose holders were killed.
+    """Follows the claims in the store, and those whose holders were killed.
 
     Attributes:
-        dead: What stood for a client when it was killed: by lock, since when, token, if in the quiet.
+        owners: The client that made each acquisition, by its token.
+        claims: The last write of each lock's row: its time, and the row after it.
+        dead: Claims of killed clients, by lock: time of the last write, token, and whether it was the last kill.
     """
 
     def __init__(self) -> None:
@@ -46,7 +48,12 @@ class _Deaths:
         self.dead: dict[str, tuple[int, str, bool]] = {}
 
     def see(self, event: Event) -> list[tuple[str, str, int, bool]]:
-        """Take note; return which dead holders' locks were taken, by which token, since when, and if in the quiet."""
+        """Process the next event; return the dead holders' locks that it takes.
+
+        Returns:
+            For each of them the lock, the token of the taker, the time of the dead holder's last write, and whether
+            that holder was the last to be killed.
+        """
         if event["op"] == "kill":
             for lock, (since, row) in self.claims.items():
                 if row.get("expires_at") and self.owners.get(row["token"]) == event["client"]:
@@ -63,9 +70,10 @@ class _Deaths:
 
 
 def _takeovers(events: list[Event], facts: dict[str, Any], report: Report) -> None:
-    """How long dead holders kept others waiting; judged for the last kill, in the quiet after it.
+    """Measure for how long dead holders kept others waiting; judge it for the last kill, after which faults end.
 
-    Who came later than the lock was free waited for nothing; who wants several may wait for another.
+    An acquire that began after the lock was free did not wait for the dead holder. One of several locks may have waited
+    for another of them, and is not judged.
     """
     free_after = int((1.01 * facts.get("lease", 0.0) + 2.5) * SECOND)
     bound = free_after / SECOND + SLACK
@@ -86,7 +94,7 @@ def _takeovers(events: list[Event], facts: dict[str, Any], report: Report) -> No
 
 
 def _calls(events: list[Event]) -> dict[str, Event]:
-    """Return the call by which each token was taken, of those whose clients were answered so."""
+    """Return the ``acquire`` event that led to each token, for the acquires that were answered with success."""
     asked: dict[str, Event] = {}
     calls: dict[str, Event] = {}
     for event in events:
@@ -98,7 +106,7 @@ def _calls(events: list[Event]) -> dict[str, Event]:
 
 
 def unserved(events: list[Event]) -> tuple[set[str], set[str]]:
-    """Return threads that live and locks, all of them, and those that got nothing in the quiet at the end."""
+    """Return the living threads and the locks, and those that had no acquisition in the quiet time at the end."""
     living: set[str] = set()
     served: set[str] = set()
     locks: set[str] = set()
@@ -117,7 +125,7 @@ def unserved(events: list[Event]) -> tuple[set[str], set[str]]:
 
 
 def _everybody(events: list[Event], report: Report) -> None:
-    """In the quiet at the end each client that lives gets a lock, and each lock is had."""
+    """Check that no client hung or died, and that in the quiet time each gets a lock and each lock is acquired."""
     for event in events:
         if event["op"] in {"hung", "died"}:
             report.violate("P6", event["t"], f"{event['client']} {event['op']}")
@@ -131,7 +139,7 @@ def _everybody(events: list[Event], report: Report) -> None:
 
 
 def _free_keys(events: list[Event], report: Report) -> None:
-    """Nobody who can reach the store waits in vain for a key that was free all the time."""
+    """Check that no acquire of a key that was free all the time fails, if its client had answers from the store."""
     taken_at: dict[str, int] = {}
     standing: dict[str, bool] = {}
     answers: dict[tuple[str, str], int] = defaultdict(int)
@@ -140,7 +148,7 @@ def _free_keys(events: list[Event], report: Report) -> None:
         client = event["proc"].split(".")[0]
         for t, lock, row in _claims(event):
             is_free = row.get("expires_at") is None
-            # as of when the key is known not to have been free
+            # the last time at which the key was known not to be free
             if not is_free or standing.get(lock):
                 taken_at[lock] = t
             standing[lock] = not is_free
@@ -158,7 +166,7 @@ def _free_keys(events: list[Event], report: Report) -> None:
             was_free = (
                 not standing.get(lock) and taken_at.get(lock, 0) <= since for lock in event["names"]
             )
-            # of a semaphore one permit will do
+            # one free permit of a semaphore is enough
             free = any(was_free) if event.get("way") == "permit" else all(was_free)
             if free and answered - before >= ANSWERS * len(event["names"]):
                 text = f"{event['proc']} waited for {event['names']}, which nobody held"

@@ -1,4 +1,8 @@
-"""The way from the clients to the store: one proxy for each, and one ledger of what was applied."""
+"""The network of a run: one proxy for each client, the faults of requests, and one ledger of all that was applied.
+
+The ledger lets one request at a time through to the store and reads the rows after it. So the history has the requests
+in the order in which they were applied, which `checker` takes for the truth.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +47,18 @@ _WRITES = {"UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems", "BatchEx
 _CLAIM = ("token", "version", "expires_at", "writes", "lease", "ttl")
 _WRITTEN = ("last", "read", "count", "ticks", "by", "fence")
 _KEYS = {"locks": "key", "rows": "name"}
-"""Names of the keys of the tables that are followed."""
+"""Name of the key of each table whose rows are recorded."""
 
 
 class Ledger:
-    """Lets one request at a time through to the store, and notes what the rows then hold."""
+    """Passes one request at a time to the store, and records the rows after it.
+
+    Attributes:
+        lock: Held from before a request is passed to the store until its rows are recorded.
+        record: Writes the events.
+        states: The rows after the last write, by table and key.
+        owners: The client that made each acquisition, by its token.
+    """
 
     def __init__(self, engine: Engine, prefix: str, record: Recorder) -> None:
         self.lock = threading.Lock()
@@ -60,7 +71,8 @@ class Ledger:
         self._sequence = 0
 
     def ask(self, headers: dict[str, str], raw: bytes) -> Reply:
-        """Put a request to the store. Only under the lock."""
+        """Pass a request to the store, and return the reply; the caller holds the lock."""
+        # twice: the store may have closed the connection while it was idle
         for last in (False, True):
             if self._connection is None:
                 self._connection = http.client.HTTPConnection(
@@ -82,7 +94,7 @@ class Ledger:
             self._connection = None
 
     def note(self, client: str, exchange: Exchange, fault: str | None, reply: Reply | None) -> None:
-        """Write down a request and what became of it; under the lock if it was put to the store."""
+        """Record a request, its fault and its reply; the caller holds the lock if it was passed to the store."""
         applied = reply is not None and reply.status == 200
         rows = []
         if applied and exchange.op in _WRITES:
@@ -103,6 +115,7 @@ class Ledger:
         return [f"{table}/{key}" for table, key, _ in self._targets(exchange)]
 
     def _targets(self, exchange: Exchange) -> Iterator[tuple[str, str, Body]]:
+        """Yield the rows that a request names in recorded tables: table, key, and the typed key."""
         body = exchange.body
         requests = [body]
         if exchange.op == "TransactWriteItems":
@@ -127,7 +140,7 @@ class Ledger:
         return str(request["TableName"]).removeprefix(f"{self._prefix}-")
 
     def _elsewhere(self, exchange: Exchange) -> dict[str, Any]:
-        """Tell of a request to a table that is not followed: to which, and what it says."""
+        """Return the table and the values of a request to a table that is not recorded; else nothing."""
         body = exchange.body
         if "TableName" not in body or self._table(body) in _KEYS:
             return {}
@@ -136,7 +149,7 @@ class Ledger:
         return {"table": self._table(body), "says": said}
 
     def _row(self, exchange: Exchange, table: str, key: str, raw_key: Body) -> dict[str, Any]:
-        """Read a row as it stands after a request."""
+        """Read a row after a request that has written it; the caller holds the lock, so nothing comes between."""
         target = exchange.headers["X-Amz-Target"].rpartition(".")[0] + ".GetItem"
         body = {"TableName": f"{self._prefix}-{table}", "Key": raw_key, "ConsistentRead": True}
         raw = json.dumps(body).encode()
@@ -151,13 +164,13 @@ class Ledger:
         return row
 
     def holder(self, table: str, key: str) -> str | None:
-        """Name the client whose claim stands on a key."""
+        """Return the client that holds a key according to the store; None if it is free."""
         row = self.states.get((table, key), {})
         return self.owners.get(row["token"]) if row.get("expires_at") else None
 
 
 def _addressed(statement: Body) -> Body:
-    """Say which row an update in PartiQL is about."""
+    """Return the table and key of an update in PartiQL, as in a request for one row."""
     table, changes, key = re.match(
         r'UPDATE "(.+?)" (.+) WHERE "(.+?)" = \?', statement["Statement"]
     ).groups()
@@ -169,7 +182,12 @@ def _number(text: str) -> float:
 
 
 class Wire(FaultProxy):
-    """The proxy of one client, which writes to the ledger."""
+    """The proxy of one client; it sends its requests through the ledger.
+
+    Attributes:
+        client: Name of the client.
+        partitioned: Whether the client is cut off.
+    """
 
     def __init__(self, engine: Engine, ledger: Ledger, client: str) -> None:
         super().__init__(engine.endpoint_url)
@@ -186,6 +204,7 @@ class Wire(FaultProxy):
             fault = "partition"
         self._ledger.note(self.client, exchange, fault, reply)
         with self._logged:
+            # only the last one, for `wait`: the history has them all, and this would grow without end
             self.log[:] = [Seen(exchange.op, {}, exchange.kind, False, None, fault, None, b"", {})]
             self._logged.notify_all()
 
@@ -194,7 +213,7 @@ class Wire(FaultProxy):
 def store(
     engine: Engine, folder: Path, prefix: str, record: Recorder, clients: list[str]
 ) -> Iterator[tuple[Ledger, list[Wire]]]:
-    """Make the tables, and run a proxy for each client; records the rows before and after."""
+    """Create the tables, and run a proxy for each client inside the block; records the rows before and after."""
     made = tables(prefix, engine.endpoint_url, read_timeout=PATIENT)
     rows = create(made)
     record("init", rows=rows)
@@ -209,12 +228,12 @@ def store(
 
 
 def late(chance: random.Random, lease: float) -> Fault:
-    """Reset at once, and applied by and by: perhaps after the next request, perhaps after the lease."""
+    """Return a fault: the connection is reset, and the request applied later, perhaps after the lease."""
     return late_by(lambda: _by_and_by(chance, lease))
 
 
 def twice(chance: random.Random, lease: float) -> Fault:
-    """Applied and answered, and applied once more later: a late duplicate."""
+    """Return a fault: the request is applied and answered, and applied once more later, perhaps after the lease."""
 
     def meet(exchange: Exchange) -> None:
         exchange.answer(exchange.apply(None))
@@ -224,11 +243,12 @@ def twice(chance: random.Random, lease: float) -> Fault:
 
 
 def _by_and_by(chance: random.Random, lease: float) -> float:
+    """Return a random delay in seconds of up to three leases, often a short one."""
     return chance.uniform(0, chance.choice([0.1, lease, 3 * lease]))
 
 
 def faults(chance: random.Random, lease: float) -> list[Fault]:
-    """Return what requests may meet, each as often as it stands here."""
+    """Return the faults of requests; those that occur more often in the list are chosen more often."""
     return [
         *[drop_request()] * 2,
         *[drop_answer()] * 3,
@@ -246,7 +266,7 @@ def faults(chance: random.Random, lease: float) -> list[Fault]:
 
 
 def trouble(seed: int, lease: float, rate: float) -> Fault:
-    """Let some requests meet a fault, and all of a client that is cut off."""
+    """Return a fault that drops all requests of a client that is cut off, and gives others a random fault at a rate."""
     chance = random.Random(seed)
     kinds = faults(chance, lease)
     cut = drop_request()

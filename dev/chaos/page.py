@@ -1,9 +1,9 @@
-"""The report page: what was injected, how often, what broke and what was not tried.
+"""Writes the report page: which faults were injected, how often, what was violated and what was not tried.
 
     python -m dev.chaos.page build/proof build/proof/runs
 
-Reads the histories of all runs below the given folders, judges them (again), and writes ``report.html``
-and its pictures. What `dev.peers` and the models left in the first folder is shown too.
+Reads the histories of all runs below the given folders, judges them again, and writes ``report.html`` and its pictures
+into the first folder. Results of `dev.peers` and of the models are shown too, if that folder has any.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ INJECTED = {
         "reap": "free or expired row deleted as by TTL, but early",
     },
 }
-"""Plain words for what was done to requests, and to processes and rows."""
+"""Descriptions of the faults of requests, and of those of processes and rows."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     options.folder.mkdir(parents=True, exist_ok=True)
     reports = [check(read(run), json.loads((run / "run.json").read_text())) for run in runs]
-    # the first run, unless one shows a violation
+    # the first run with a violation, or else the first run
     shown = next((place for place, report in enumerate(reports) if report.violations), 0)
     _timeline(read(runs[shown]), reports[shown], options.folder)
     whole = in_all(reports)
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _timeline(events: list[Event], report: Report, folder: Path) -> None:
-    """Draw the first violation, or where a client was stopped for longest."""
+    """Draw the first violation; if there is none, the end of the longest outage of a client."""
     longest = max(outages(events), key=lambda outage: outage.until - outage.since, default=None)
     draw(events, report, folder / "timeline.png", around=longest and longest.until)
 
@@ -104,6 +104,7 @@ def _rendered(whole: Report, runs: int, folder: Path) -> str:
 
 
 def _of(whole: Report, name: str) -> list[tuple[str, int]]:
+    """Return the faults of one kind, in words, with their numbers, the most frequent first."""
     counts: Any = whole.figures[name]
     assert isinstance(counts, Counts)
     return [(INJECTED[name][what], times) for what, times in counts.most_common()]

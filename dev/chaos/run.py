@@ -1,4 +1,9 @@
-"""One run: a store, its proxies, clients and a fault injector, for so many seconds."""
+"""One run of the trial: it starts a store, proxies, clients and a fault injector, and ends them again.
+
+A run has three parts: a time with faults; a quiet time, until each client has acquired a lock and dead holders' locks
+are free; and the end, when the clients finish. It leaves a history, which `checker` judges. `worker` is what a client
+runs.
+"""
 
 from __future__ import annotations
 
@@ -23,29 +28,34 @@ from dev.chaos.shim import Clock, Shim
 from pynamodb_mutex.testing import Engine, dynamodb_local, embedded_dynamodb, use
 
 START_SECONDS = 60.0
-"""Within which all clients must be at work."""
+"""Seconds within which all clients must have started to work."""
 
 END_SECONDS = 60.0
-"""Within which a client must end: it may wait for locks, which has its own timeout, and then work."""
+"""Seconds within which a client must end: it may still wait for locks, up to its own timeout, and then work."""
 
 PATIENCE = 90.0
-"""Seconds within which everybody must get on in the quiet at the end.
+"""Seconds of the quiet time within which each client must acquire a lock.
 
-Long, for nobody is promised a turn: who wants several keys may wait until one finds them all free.
+It is long because waiters have no promised turn: a client that wants several keys waits until it finds them all free.
 """
 
 LATEST = 3.0
-"""Leases after which nothing comes late any more."""
+"""Longest delay of a late request, in leases."""
 
 
 @dataclass
 class Options:
-    """What a run is to be.
+    """The options of a run.
 
     Attributes:
+        seed: Seed of the random choices.
+        seconds: Duration of the time with faults.
+        engine: Store to run on: embedded or local.
+        clients: Number of client processes.
+        lease: Lease of the clients, in seconds.
         faults: Share of requests that meet a fault.
-        injector: Whether clients are stopped, killed and so on.
-        broken: Name of what is to be broken in the library, for tests of the harness.
+        injector: Whether there is a fault injector, which stops and kills clients and so on.
+        broken: Name of a broken variant of the library, for tests of the trial itself; None for the library as it is.
     """
 
     seed: int
@@ -59,12 +69,21 @@ class Options:
 
     @property
     def quiet(self) -> float:
-        """Seconds at the end without faults, at least."""
+        """Shortest quiet time in seconds: the time until a dead holder's lock is free (I7), and some more."""
         return 1.01 * self.lease + 2.5 + 4.0
 
 
 class Client:
-    """A worker and those that take its place when it is killed."""
+    """A client: a worker process, and those that take its place when it is killed.
+
+    Attributes:
+        command: Command of the worker, without its configuration.
+        name: Name of the client.
+        proc: Name of the present process, and of its files.
+        lives: Number of processes that were started.
+        killed: Whether the present process was killed by the harness.
+        clock: Falsified clocks of the present process; None if clocks are left alone.
+    """
 
     command = (sys.executable, "-m", "dev.chaos.worker")
 
@@ -77,6 +96,7 @@ class Client:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Start a process for the client, the first or the next one."""
         self.killed = False
         self.proc = f"{self.name}.{self.lives}"
         path = self.run.folder / f"{self.proc}.json"
@@ -91,7 +111,7 @@ class Client:
         self.lives += 1
 
     def config(self) -> dict[str, Any]:
-        """What the worker gets."""
+        """Return the configuration of the next worker process."""
         options = self.run.options
         return {
             "folder": str(self.run.folder), "proc": self.proc, "url": self.wire.url,
@@ -110,15 +130,17 @@ class Client:
 
     @property
     def working(self) -> bool:
-        """Whether it lives, and has come so far that it can be harmed."""
+        """Whether the process lives and has recorded its first event."""
         history = self.run.folder / f"{self.proc}.jsonl"
         return self.alive and history.exists() and history.stat().st_size > 0
 
     def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if it lives."""
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
 
     def kill(self) -> None:
+        """Kill the process, and wait until it is gone."""
         self.killed = True
         self.signal(signal.SIGKILL)
         self.process.wait()
@@ -131,9 +153,10 @@ class Client:
             self.clock.close()
 
     def end(self, patience: float) -> bool:
-        """Let it end its section and itself; say whether it did."""
+        """Ask the process to end after its section, kill it after so many seconds; return whether it ended itself."""
         if not self.alive:
             return True
+        # it may be stopped
         self.signal(signal.SIGCONT)
         with suppress(OSError):
             self.process.stdin.write(b"stop\n")
@@ -148,10 +171,18 @@ class Client:
 
 
 class Run:
-    """See `Options`; leaves its history in a folder.
+    """A run, to be called once; it leaves its history in a folder.
+
+    Args:
+        options: The options.
+        folder: The folder for the history, logs and configurations.
 
     Attributes:
-        client: What its clients are.
+        client: The class of its clients; subclasses run other programs.
+        prefix: Prefix of the names of its tables.
+        record: Writes the events of the harness.
+        shim: Falsifies clocks; None without an injector or a compiler.
+        ledger: Knows the rows in the store.
     """
 
     client = Client
@@ -166,7 +197,7 @@ class Run:
         self.ledger: Ledger
 
     def __call__(self) -> dict[str, Any]:
-        """Run it; return what the checker needs to know next to the history."""
+        """Make the run; return the facts that the checker needs in addition to the history."""
         engines = {"embedded": embedded_dynamodb, "local": dynamodb_local}
         started = time.monotonic()
         with closing(self.record), engines[self.options.engine]() as engine, use(engine):
@@ -193,6 +224,7 @@ class Run:
                 for client in self.clients:
                     if client.alive:
                         client.kill()
+            # until no late request is left, so that the history has all of them
             time.sleep(LATEST * options.lease + 0.5 if options.faults else 0.2)
 
     def _start(self) -> None:
@@ -227,7 +259,7 @@ class Run:
         return LockFaultInjector(self, *proxies)
 
     def _calm_down(self) -> None:
-        """Leave everybody alone until each has got on, and dead holders' locks are free."""
+        """Wait without faults until dead holders' locks are free and each client and lock had an acquisition."""
         self.record("quiet")
         until = time.monotonic() + PATIENCE
         time.sleep(self.options.quiet)

@@ -1,6 +1,8 @@
-"""Directed schedules: two clients, and just that fault which shows whether one rule is kept.
+"""Directed schedules: two clients in one process, and exactly the fault that shows whether one rule is kept.
 
-Each holds for the library as it is, and shows the harness a violation when the rule is broken.
+Each runs without a violation on the library as it is, and with one on the variant of `broken` that lacks the rule. So
+they show that the checker notices each broken rule; random runs may take long to hit the schedule. `CASES` says which
+schedule belongs to which variant. Tests run them.
 """
 
 from __future__ import annotations
@@ -33,12 +35,16 @@ from pynamodb_mutex.testing import Engine
 
 LEASE = 2.0
 STALLED = 4.0
-"""Of a lease that is to end, but not before a write, though the machine stalls for a while."""
+"""A lease in seconds that ends during a schedule, but not before the holder's write, even on a slow machine."""
 LONG = 8.0
 
 
 class First:
-    """In place of chance: always the same way."""
+    """Replaces the random choices of a worker: it always chooses the same way to write.
+
+    Args:
+        way: The way, as a number: see `RowSection.write`.
+    """
 
     def __init__(self, way: int) -> None:
         self._way = way
@@ -51,7 +57,16 @@ class First:
 
 
 class Scene:
-    """Two clients in one process, each with its own way to the store, and an operator."""
+    """Two clients in one process, and an operator, each with a proxy of its own.
+
+    Attributes:
+        one: The first client, which meets the faults in most schedules.
+        other: The second client.
+        operator: A client that breaks claims by force.
+        wire: The proxy of the first client.
+        wire_of_other: The proxy of the second client.
+        wire_of_operator: The proxy of the operator.
+    """
 
     def __init__(self, engine: Engine, folder: Path, workers: list[Worker], proxies: Any) -> None:
         self.engine, self.folder = engine, folder
@@ -61,25 +76,29 @@ class Scene:
     def take(
         self, worker: Worker, key: str = "m0", lease: float = LONG, timeout: float = 10.0
     ) -> Section:
+        """Acquire a lock without background renewal; it must succeed."""
         way = "mutex" if key.startswith("m") else "row"
         section = worker.take(way, [key], lease=lease, timeout=timeout, auto_renew=False)
         assert section is not None, "not taken"
         return section
 
     def work_on(self, key: str, **options: Any) -> Section:
-        """Take a lock for the first client, and read its row."""
+        """Acquire a lock for the first client, and read its row."""
         section = self.take(self.one, key, **options)
         self.one.read(section)
         return section
 
     def try_for(self, worker: Worker, timeout: float) -> None:
-        """Take the lock and give it back, if it is to be had."""
+        """Acquire the lock ``m0`` and release it; it may be held."""
         section = worker.take("mutex", ["m0"], timeout=timeout, auto_renew=False)
         if section is not None:
             worker.release(section)
 
     def lose_writes(self, op: str) -> Any:
-        """Keep the next request of a kind, and let the repeats of it not pass."""
+        """Hold back the first client's next request of a kind, and drop its repetitions; return the fault.
+
+        Calling `apply` of the returned fault delivers the request late.
+        """
         kept = late()
         self.wire.next(kept, op=op)
         self.wire.always(drop_request(), op=op)
@@ -88,7 +107,7 @@ class Scene:
 
 @contextmanager
 def scene(engine: Engine, folder: Path, prefix: str) -> Iterator[Scene]:
-    """Set the stage; leaves the history in the folder."""
+    """Make a scene for the block; its history is left in the folder."""
     names = ["c0", "c1", "operator"]
     with (
         closing(Recorder(folder / "run.jsonl", "run")) as record,
@@ -109,6 +128,7 @@ def scene(engine: Engine, folder: Path, prefix: str) -> Iterator[Scene]:
 
 
 def judged(folder: Path) -> Report:
+    """Return the report on a scene's history."""
     return check(read(folder), {"lease": LONG, "injector": False})
 
 
@@ -116,6 +136,7 @@ def judged(folder: Path) -> Report:
 
 
 def answer_comes_after_the_lease(scene: Scene) -> None:
+    """The answer to an acquire comes after its lease has ended, and another holds the lock by then."""
     scene.wire.next(delay_answer(3.2), op="acquire")
     options: dict[str, Any] = {"lease": LEASE, "timeout": 4.0, "auto_renew": False}
     slow = threading.Thread(target=scene.one.take, args=("mutex", ["m0"]), kwargs=options)
@@ -129,6 +150,7 @@ def answer_comes_after_the_lease(scene: Scene) -> None:
 
 
 def release_comes_late(scene: Scene) -> None:
+    """A release is applied after the lease has ended and another has acquired the lock."""
     section = scene.take(scene.one, lease=STALLED)
     kept = scene.lose_writes("UpdateItem")
     scene.one.release(section)
@@ -148,6 +170,7 @@ def answer_to_acquire_is_lost(scene: Scene) -> None:
 
 
 def write_comes_twice(scene: Scene) -> None:
+    """A copy of a holder's first guarded write is applied after its second one."""
     kept: list[Exchange] = []
 
     def keep(exchange: Exchange) -> None:
@@ -163,6 +186,11 @@ def write_comes_twice(scene: Scene) -> None:
 
 
 def write_comes_after_the_next_has_read(scene: Scene, key: str = "m0") -> None:
+    """A guarded write is applied after the next holder has read the row, and before that one writes it.
+
+    Its fencing token is not lower than the row's then, so a comparison of fencing tokens lets it through, and the
+    update is lost.
+    """
     section = scene.work_on(key, lease=STALLED)
     kept = scene.lose_writes("TransactWriteItems" if key == "m0" else "update")
     scene.one.write(section)
@@ -175,6 +203,7 @@ def write_comes_after_the_next_has_read(scene: Scene, key: str = "m0") -> None:
 
 
 def locked_write_comes_after_the_next_has_read(scene: Scene) -> None:
+    """The same for a row that carries its lock."""
     write_comes_after_the_next_has_read(scene, "r0")
 
 
@@ -184,6 +213,7 @@ def lock_changes_hands(scene: Scene) -> None:
 
 
 def save_comes_after_a_renewal(scene: Scene) -> None:
+    """A save of a row that was read before a renewal must not move the end of the lease back."""
     section = scene.work_on("r0")
     section.lock.renew(2 * LONG)
     scene.one.chance = First(3)
@@ -192,6 +222,7 @@ def save_comes_after_a_renewal(scene: Scene) -> None:
 
 
 def renewal_comes_after_the_release(scene: Scene) -> None:
+    """An attempt of a renewal is applied after the release, and must not revive the claim."""
     section = scene.take(scene.one)
     kept = late()
     scene.wire.next(kept, op="renew")
@@ -208,6 +239,7 @@ def wall_clock_is_ahead(scene: Scene) -> None:
 
 
 def holder_dies(scene: Scene) -> None:
+    """A holder does not renew its lease, and another takes the lock over."""
     section = scene.take(scene.one, lease=LEASE)
     other = scene.take(scene.other)
     time.sleep(0.3)
@@ -216,7 +248,7 @@ def holder_dies(scene: Scene) -> None:
 
 
 def server_time_is_known_badly(scene: Scene) -> None:
-    """For the other, the upper bound lies 3.5 s ahead: when it reads the claim, the end seems past."""
+    """The other client's upper bound of server time is 3.5 s too high, so a claim that it reads seems to have ended."""
     section = scene.take(scene.one, lease=5.0)
     scene.wire_of_other.next(delay(3.5), op="GetItem")
     other = scene.take(scene.other)
@@ -237,6 +269,7 @@ def answer_to_write_is_lost(scene: Scene) -> None:
 
 
 def another_takes_while_the_answer_is_lost(scene: Scene) -> None:
+    """A guarded write is applied, its answer lost, and another has written the row before it is repeated: unknown."""
     section = scene.work_on("r0")
 
     def take() -> None:
@@ -249,6 +282,7 @@ def another_takes_while_the_answer_is_lost(scene: Scene) -> None:
 
 
 def another_takes_what_a_write_unlocks(scene: Scene) -> None:
+    """A write that unlocks is applied, its answer lost, and another holds the lock before the writer knows."""
     section = scene.work_on("r0")
 
     def take() -> None:
@@ -263,6 +297,7 @@ def another_takes_what_a_write_unlocks(scene: Scene) -> None:
 
 
 def force_comes_late(scene: Scene) -> None:
+    """A force release is applied after the holder that it saw has released and another has acquired the lock."""
     section = scene.take(scene.one)
     kept = late()
     scene.wire_of_operator.next(kept, op="force")
@@ -287,7 +322,13 @@ def force_comes_late(scene: Scene) -> None:
 
 
 class Case(NamedTuple):
-    """What is broken, what shows it, and what then is found."""
+    """A broken variant, and the schedule that shows it.
+
+    Attributes:
+        broken: Name of the variant.
+        schedule: The schedule.
+        finds: The property that is violated.
+    """
 
     broken: str
     schedule: Callable[[Scene], None]

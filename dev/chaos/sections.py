@@ -1,4 +1,7 @@
-"""What a worker does under a lock, in each way of locking."""
+"""The critical sections of a worker: acquire, read, write and release, one class for each way of locking.
+
+`worker` chooses one at random, and records what it is answered. The rows and the controls are described in `tables`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,21 @@ POLL = (0.02, 0.2)
 
 
 class Section:
-    """One time that a worker locks, reads, writes and releases.
+    """One critical section: a worker acquires locks, reads rows, writes them, and releases the locks.
+
+    Args:
+        tables: The models of the client.
+        names: The names of the rows, which are those of the locks too.
+        **options: Options of the locks.
 
     Attributes:
-        names: Of the rows, which the locks are called after too.
-        lingers: Chance of a wait of up to a lease before a write.
-        controls: What the unguarded controls said when the rows were read.
+        way: Name of this way of locking.
+        names: Names of the rows that are locked.
+        lingers: Probability of a wait of up to a lease before a write.
+        locks: Token and fencing token of each lock that was acquired, by name.
+        rows: The rows as they were read, by name.
+        controls: The unguarded controls as they were read, by name of the row.
+        released: Whether the worker has released the locks.
     """
 
     way = ""
@@ -34,6 +46,7 @@ class Section:
         self.released = False
 
     def acquire(self) -> bool:
+        """Acquire the locks; return whether that succeeded within the timeout."""
         self.lock = self.make_lock()
         taken = self.lock.acquire()
         if taken:
@@ -47,12 +60,12 @@ class Section:
 
     @property
     def names_held(self) -> list[str]:
-        """Of those that were asked for, the ones that were acquired."""
+        """Names of the locks that were acquired, among those that were asked for."""
         return self.names
 
     @property
     def single_locks(self) -> list[Any]:
-        """The lock of each name that is held."""
+        """The handle of each lock that is held, in the order of the names."""
         return [self.lock]
 
     def read(self) -> None:
@@ -73,7 +86,7 @@ class Section:
         return not self.released and self.lock.held
 
     def write_twins(self, values: dict[str, str]) -> None:
-        """Write the rows that nothing guards, as one does who trusts in a lock alone."""
+        """Write the controls without a guard, as a program that trusts the lock alone would."""
         for name, value in values.items():
             control = self.controls[name]
             control.read, control.last = control.last, value
@@ -82,7 +95,7 @@ class Section:
             control.save()
 
     def changes(self, name: str, value: str) -> list[Any]:
-        """What a guarded write does to a row, as an update."""
+        """Return the changes of a guarded write to a row, as update actions."""
         row, made = self.rows[name], type(self.rows[name])
         token, fence = self.locks[name]
         return [
@@ -95,7 +108,7 @@ class Section:
         ]
 
     def change(self, name: str, value: str) -> None:
-        """The same, to the instance."""
+        """Make the same changes in the instance."""
         row = self.rows[name]
         row.read, row.last = row.last, value
         row.count, row.ticks = row.count + 1, row.ticks + 1
@@ -103,7 +116,7 @@ class Section:
 
 
 class KeysSection(Section):
-    """Several keys at once next to plain rows, which are written in one transaction."""
+    """Several keys at once; the plain rows of the same names are written in one transaction."""
 
     way = "keys"
 
@@ -122,7 +135,8 @@ class KeysSection(Section):
         with self.lock.transaction() as transaction:
             for name, value in values.items():
                 row, fence = self.rows[name], self.locks[name][1]
-                # what one writes who compares the fencing token at the write: it is not enough
+                # The usual comparison of fencing tokens, which is not enough. The broken variant "fence-at-write" has
+                # nothing else.
                 newer = type(row).fence <= fence
                 transaction.update(row, self.changes(name, value), condition=newer)
         for name, value in values.items():
@@ -130,12 +144,13 @@ class KeysSection(Section):
 
 
 class MutexSection(KeysSection):
-    """A Mutex next to a plain row, which is written in the mutex's transaction."""
+    """A Mutex; the plain row of the same name is written in the mutex's transaction."""
 
     way = "mutex"
 
     def make_lock(self) -> Any:
-        # some of them in line: the others overtake those, and the killed stand there until they are passed
+        # Some are fair. The others take the lock past them, and those that are killed stand in line until they are
+        # passed.
         fair = random.random() < 1 / 4
         return Mutex.for_key(self.names[0], model=self.tables.locks, fair=fair, **self.options)
 
@@ -145,9 +160,9 @@ class MutexSection(KeysSection):
 
 
 class ApartSection(MutexSection):
-    """Two mutexes, taken one after the other and held for a while: their renewals come together.
+    """Two mutexes that are acquired one after the other and held for a while, so that their renewals go in one batch.
 
-    The row of one is written. Where both are needed, all take them in the same order.
+    The row of one of them is written. All workers acquire the two in the same order, to avoid a deadlock.
     """
 
     way = "apart"
@@ -155,7 +170,8 @@ class ApartSection(MutexSection):
 
     def make_lock(self) -> Any:
         store = current_process().store(self.tables.locks)
-        # also with a lease that one hung batch may cost, and after one was denied
+        # The library sends no batch with a lease so short that one hung batch could cost it, nor after a batch was
+        # denied. Here it is to send them in any case.
         store.connection.hangs_for, store.batches = 0.0, True
         self._apart = {
             name: Mutex.for_key(name, model=self.tables.locks, **self.options)
@@ -188,7 +204,7 @@ class ApartSection(MutexSection):
 
 
 class PermitSection(MutexSection):
-    """A permit of a semaphore, and the row of the permit that it got."""
+    """A permit of a semaphore; the plain row of the permit that was acquired is written."""
 
     way = "permit"
 
@@ -204,7 +220,7 @@ class PermitSection(MutexSection):
 
 
 class RowSection(Section):
-    """A row lock, and the ways to write a locked row."""
+    """A row lock; the row is written in one of the four ways to write a locked row."""
 
     way = "row"
 
@@ -235,7 +251,7 @@ class RowSection(Section):
 
 
 class ManySection(Section):
-    """Several row locks at once, and writes of all the rows in one transaction."""
+    """Several row locks at once; all the rows are written in one transaction."""
 
     way = "many"
 

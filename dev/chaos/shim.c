@@ -1,6 +1,7 @@
-/* Clocks that are off by what stands in a shared file: two numbers of nanoseconds, the first for the time
- * of day, the second for the clocks that only run forward (all but CLOCK_MONOTONIC_RAW, which the harness
- * itself goes by). Where a caller waits until an instant of such a clock, the kernel is told the true one. */
+/* Falsifies the clocks of a process that preloads this library. A shared file has two offsets in nanoseconds:
+ * the first is added to the wall clock, the second to the clocks that only run forward, except for
+ * CLOCK_MONOTONIC_RAW, which the harness itself uses. A function that waits until a time of such a clock passes
+ * the true time to the kernel, or else the wait would be too long or too short by the offset. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -89,7 +90,8 @@ int sem_timedwait(sem_t *semaphore, const struct timespec *until) {
     return real(semaphore, &truly);
 }
 
-/* Which clock a condition goes by is glibc's secret: only the time of day is a number as high as this. */
+/* glibc does not reveal by which clock a condition waits. The number tells: only the wall clock shows times as high
+ * as this. */
 int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until) {
     static int (*real)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
     if (!real) *(void **)&real = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");

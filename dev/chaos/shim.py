@@ -1,4 +1,4 @@
-"""Clocks of a client that the harness moves: a preloaded library of our own."""
+"""Falsifies the clocks of client processes by a preloaded C library, ``shim.c``, which is compiled for each run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ _FORMAT = "qq"
 
 
 class Clock:
-    """The offsets of one process's clocks, in nanoseconds, which it reads each time it reads a clock."""
+    """The offsets of one process's clocks, in a file that the process maps and reads whenever it reads a clock.
+
+    Args:
+        library: The compiled library.
+        path: The file for the offsets.
+
+    Attributes:
+        environment: Environment variables of the process.
+    """
 
     def __init__(self, library: Path, path: Path) -> None:
         path.write_bytes(struct.pack(_FORMAT, 0, 0))
@@ -25,26 +33,26 @@ class Clock:
         self._map.close()
 
     def step_wall(self, seconds: float) -> None:
-        """Set the time of day off by so much more."""
+        """Move the wall clock by so many seconds more."""
         wall, local = struct.unpack(_FORMAT, self._map[:])
         self._map[:] = struct.pack(_FORMAT, wall + int(seconds * 1e9), local)
 
     def stand_still(self, seconds: float) -> None:
-        """Let the local clocks miss so much time; the time of day with them."""
+        """Take so many seconds off all clocks but the harness's own, as if they had stood still."""
         wall, local = struct.unpack(_FORMAT, self._map[:])
         missed = int(seconds * 1e9)
         self._map[:] = struct.pack(_FORMAT, wall - missed, local - missed)
 
 
 class Shim:
-    """The library, built."""
+    """The compiled library."""
 
     def __init__(self, library: Path, folder: Path) -> None:
         self._library, self._folder = library, folder
 
     @classmethod
     def build(cls, folder: Path) -> Shim | None:
-        """Build it into a folder; None without a compiler, which is said."""
+        """Compile the library into a folder; return None, and print why, if there is no compiler."""
         compiler = shutil.which("gcc") or shutil.which("cc")
         if compiler is None:
             print("no gcc: clocks are left alone")
@@ -55,4 +63,5 @@ class Shim:
         return cls(library, folder)
 
     def clock(self, proc: str) -> Clock:
+        """Return the clocks of a new process."""
         return Clock(self._library, self._folder / f"{proc}.clock")

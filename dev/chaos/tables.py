@@ -1,4 +1,8 @@
-"""The tables of a run: locks, rows that carry a lock, plain rows, and controls that nothing guards."""
+"""The tables of a run: locks, rows that carry a lock, plain rows that a Mutex guards, and controls without a guard.
+
+Each lock has a row of the same name, which its holder writes under its guard, and a control, which the holder writes
+without one. What the controls lose shows that the faults would do harm.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,21 @@ ROWS = ("r0", "r1")
 SEMAPHORE = "s0"
 PERMITS = ("s0#permit-1", "s0#permit-2")
 KEYS = (*MUTEXES, *PERMITS)
-"""Of the lock table. Next to each stands a plain row, which its holder writes."""
+"""Keys of the lock table. For each there is a plain row of the same name, which its holder writes."""
 
 START = "start"
 
 PATIENT = 30.0
-"""Seconds that the harness itself waits for an answer: a store that has just started is slow."""
+"""Read timeout of the harness itself, in seconds: a store that has just started is slow."""
 
 
 class Tables(NamedTuple):
     """The models of one client.
 
     Attributes:
-        locks: The lock table.
-        row: Of rows that carry their lock.
-        plain: Of the same table, without lock attributes: rows that a Mutex guards, and controls.
+        locks: Model of the lock table.
+        row: Model of rows that carry their lock.
+        plain: Model of the same table without lock attributes, for rows that a Mutex guards and for controls.
     """
 
     locks: type[LockItem]
@@ -37,20 +41,29 @@ class Tables(NamedTuple):
 
 
 class Written(Model):
-    """What each write leaves in a row: itself, and what its writer had read."""
+    """Attributes that each write leaves in a row, by which the checker recognises it and the value that it replaced.
+
+    Attributes:
+        last: The value of the last write, which no other write has.
+        read: The value that its writer had read.
+        count: Number of writes, counted by the writers.
+        ticks: Number of writes, counted by the store.
+        by: Token of the writer's acquisition.
+        fence: Fencing token of the writer's acquisition.
+    """
 
     name = UnicodeAttribute(hash_key=True)
     last = UnicodeAttribute(default=START)
     read = UnicodeAttribute(default="")
     count = NumberAttribute(default=0)
-    # counts in the store how often a write was applied
+    # by an addition in the store, unlike `count`: it shows a write that was applied twice
     ticks = NumberAttribute(default=0)
     by = UnicodeAttribute(default="")
     fence = NumberAttribute(default=0)
 
 
 def tables(prefix: str, url: str, *, read_timeout: float = 1.0) -> Tables:
-    """Return a client's models; ``url`` is where its requests go."""
+    """Return the models of a client that sends its requests to a URL."""
 
     class Locks(LockItem):
         class Meta:
@@ -83,18 +96,19 @@ def tables(prefix: str, url: str, *, read_timeout: float = 1.0) -> Tables:
 
 
 def lock_of(row: dict[str, Any]) -> str | None:
-    """Name the lock whose claim stands in a row."""
+    """Return the lock whose claim a row carries; None for a plain row or a control."""
     if row["table"] == "locks" or (row["table"] == "rows" and row["key"].startswith("r")):
         return str(row["key"])
     return None
 
 
 def control_of(row: str) -> str:
+    """Return the name of a row's control."""
     return f"control-{row}"
 
 
 def create(made: Tables) -> list[dict[str, Any]]:
-    """Create the tables and their rows; return the rows as the history shows them."""
+    """Create the tables and their rows; return the rows in the form of the history."""
     made.locks.create_table()
     made.row.create_table(wait=True)
     shown = []

@@ -1,4 +1,7 @@
-"""A picture of what happened around a violation: who held, who believed, who was stopped, what was written."""
+"""Draws the seconds around a violation: claims in the store, beliefs, outages, writes and faults.
+
+`page` and the command line draw with it; it needs matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,13 @@ from dev.chaos.tables import lock_of
 from dev.chaos.verdicts import Report
 
 WINDOW = 2.0
-"""Seconds shown before and after the first violation."""
+"""Seconds that are shown before and after the middle of the picture."""
 
 _COLORS = plt.get_cmap("tab10").colors
 
 
 def draw(events: list[Event], report: Report, path: Path, around: int | None = None) -> Path:
-    """Draw the time around the first violation; if there is none, around that given or the end.
-
-    Returns the path.
-    """
+    """Draw the time around the first violation; without one, around a given time, or else the end. Return the path."""
     middle = report.violations[0].t if report.violations else around or events[-1]["t"]
     picture = _Picture(events, middle)
     picture.claims()
@@ -40,6 +40,13 @@ def draw(events: list[Event], report: Report, path: Path, around: int | None = N
 
 
 class _Picture:
+    """A picture that is being drawn: one lane for each lock and each client.
+
+    Args:
+        events: The history.
+        middle: The time in its middle, in nanoseconds.
+    """
+
     def __init__(self, events: list[Event], middle: int) -> None:
         self._events, self._middle = events, middle
         self._start, self._end = (middle + sign * int(WINDOW * SECOND) for sign in (-1, 1))
@@ -51,7 +58,7 @@ class _Picture:
             name: place for place, name in enumerate([*self._locks[::-1], *clients[::-1]])
         }
         self._colors = {client: _COLORS[place % 10] for place, client in enumerate(clients)}
-        # to be read on a telephone, 400 pixels wide
+        # narrow enough to be read on a phone that is 400 pixels wide
         size = (4.8, 2.6 + 0.6 * len(self._lanes))
         self._figure, self._axes = plt.subplots(figsize=size, layout="constrained")
 
@@ -114,7 +121,7 @@ class _Picture:
 
 
 def _claims(events: list[Event], end: int) -> dict[str, list[tuple[int, int, str]]]:
-    """When the store showed whose claim, for each lock."""
+    """Return the claims in the store, for each lock: since, until, client."""
     owners: dict[str, str] = {}
     standing: dict[str, tuple[int, str]] = {}
     spans: dict[str, list[tuple[int, int, str]]] = {}
@@ -140,7 +147,7 @@ def _claims(events: list[Event], end: int) -> dict[str, list[tuple[int, int, str
 
 
 def _mark(axes: Any, event: Event, x: float, lanes: dict[str, int], colors: dict[str, Any]) -> None:
-    """Mark a write in its row's lane, and a fault, a kill or a step of a clock in its client's."""
+    """Mark a write or a force release in its lock's lane, and a fault, a kill or a clock step in its client's."""
     if event["op"] == "wire":
         for row in event["rows"]:
             if row["table"] == "rows" and row["key"] in lanes and event["kind"] in _WRITES:

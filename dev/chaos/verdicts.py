@@ -1,4 +1,7 @@
-"""What the checker says: one verdict for each property, and figures."""
+"""The report of the checker: the properties P1 to P8, one verdict for each, violations and figures.
+
+`checker` fills reports; `figures` defines the figures.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ PROPERTIES = {
 CONTROLS = "updates of the unguarded control reported as applied"
 
 PAUSES = 15
-"""Stopped clients from which on an unguarded row must have lost something."""
+"""Number of outages of clients from which on the unguarded controls must have lost a write (P5)."""
 
 
 @dataclass
 class Violation:
-    """One that was found.
+    """A violation of a property.
 
     Attributes:
-        property: P1 to P8.
-        t: When, as the history counts time.
-        text: What happened.
+        property: The property, P1 to P8.
+        t: Its time, in nanoseconds of the history's clock.
+        text: Description, for people.
     """
 
     property: str
@@ -41,12 +44,13 @@ class Violation:
 
 @dataclass
 class Report:
-    """The outcome of a check.
+    """The outcome of a check of one or several runs.
 
     Attributes:
-        checked: How often each property was put to the test.
-        figures: By name.
-        seeds: Of the runs that it is about, with their engines.
+        violations: The violations.
+        checked: Number of times that each property was checked.
+        figures: The figures, by name.
+        seeds: Seeds of the runs, with their engines.
     """
 
     violations: list[Violation] = field(default_factory=list)
@@ -55,26 +59,33 @@ class Report:
     seeds: list[str] = field(default_factory=list)
 
     def violate(self, prop: str, t: int, text: str) -> None:
+        """Add a violation of a property."""
         self.violations.append(Violation(prop, t, text))
 
     def count(self, prop: str, times: int = 1) -> None:
+        """Note that a property was checked so many times."""
         self.checked[prop] = self.checked.get(prop, 0) + times
 
     def of(self, prop: str) -> list[Violation]:
+        """Return the violations of a property."""
         return [violation for violation in self.violations if violation.property == prop]
 
     def found(self) -> set[str]:
+        """Return the properties that were violated."""
         return {violation.property for violation in self.violations}
 
     def lines(self) -> list[str]:
-        """The verdicts, figures and violations, for people."""
+        """Return the verdicts, figures and violations as lines of text."""
         figures = [f"    {name}: {value}" for name, value in self.figures.items()]
         found = [f"{v.property} at {v.t / 1e9:.3f}: {v.text}" for v in self.violations[:20]]
         seeds = ", ".join(self.seeds)
         return [*self.verdicts(), f"    seed: {seeds}", *figures, *found]
 
     def verdicts(self) -> list[str]:
-        """One line for each property."""
+        """Return one line for each property.
+
+        Without a violation in n checks, its probability in one is below 3/n with a confidence of 95 %.
+        """
         lines = []
         for prop, text in PROPERTIES.items():
             bad, tried = len(self.of(prop)), self.checked.get(prop, 0)
@@ -85,7 +96,7 @@ class Report:
 
 
 def in_all(reports: list[Report]) -> Report:
-    """Return the verdicts and figures of several runs taken together."""
+    """Return one report on several runs, from the reports on each."""
     whole = Report()
     for report in reports:
         whole.violations += report.violations
@@ -94,13 +105,13 @@ def in_all(reports: list[Report]) -> Report:
         whole.seeds += report.seeds
     whole.figures = added_up(report.figures for report in reports)
     if not whole.checked.get("P5"):
-        # too few were stopped in each of them
+        # No single run had enough outages to judge the controls; all of them together may have.
         judge_control(whole)
     return whole
 
 
 def judge_control(report: Report, t: int = 0) -> None:
-    """Judge P5, the positive control, by the figures."""
+    """Judge P5 by the figures: if enough clients were stopped, the unguarded controls must have lost a write."""
     injector, controls = report.figures["injector"], report.figures[CONTROLS]
     assert isinstance(injector, Counts)
     assert isinstance(controls, Counts)

@@ -1,10 +1,10 @@
-"""A client: locks, reads, writes, releases, and writes down what it was answered.
+"""A client process: it locks, reads, writes and releases, and records what it was answered and what it believed.
 
     python -m dev.chaos.worker CONFIG.json
 
-Several threads of it may do so, which then wait for each other as well as for other clients.
-Ends at the end of its standard input, at once; or after the section it is in, when asked to stop there.
-SIGUSR1 lets it fork within a section.
+It may have several threads, which wait for each other as well as for other clients. A line on its standard input makes
+it end after its present sections; the end of its standard input ends it at once. SIGUSR1 makes it fork within a
+section. `sections` has the ways of locking, and `run` starts the processes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ REPORT_SECONDS = 0.1
 
 
 class Beliefs:
-    """Asks a section again and again whether it believes to hold its locks, and writes that down."""
+    """Polls on a thread of its own whether a section believes to hold its locks, and records that.
+
+    Args:
+        record: Writes the events.
+    """
 
     def __init__(self, record: Recorder) -> None:
         self._record = record
@@ -61,7 +65,9 @@ class Beliefs:
     def _ask(self) -> None:
         if self.section is None:
             return
-        at = now()  # before the question: it was held then, if it is by now
+        # Read before the question. If it were read after the answer, the thread could be suspended in between, and a
+        # belief would be recorded that lasts longer than the real one.
+        at = now()
         if self.section.held:
             self._since, self._until = self._since or at, at
 
@@ -81,7 +87,15 @@ class Beliefs:
 
 
 class Worker:
-    """One thread that works until it has to stop."""
+    """One thread of a client, which runs sections until it is asked to stop.
+
+    Args:
+        config: The configuration, as `run.Client.config` makes it.
+        made: Models to share with another worker of this process; None for new ones.
+
+    Attributes:
+        forks: Number of forks that were asked for and not made yet.
+    """
 
     def __init__(self, config: dict[str, Any], made: Tables | None = None) -> None:
         self.folder, self.proc = Path(config["folder"]), config["proc"]
@@ -122,7 +136,7 @@ class Worker:
             self.release(section)
 
     def take(self, way: str, names: list[str], **options: Any) -> Section | None:
-        """Take locks; None if they were not to be had."""
+        """Acquire locks in a way, and record the outcome; return the section, or None if that failed."""
         options = {"lease": self.lease, "owner": self.proc, **options}
         section = WAYS[way](self.tables, names, **options)
         call = {"way": way, "names": names}
@@ -156,7 +170,7 @@ class Worker:
                 return
 
     def read(self, section: Section) -> bool:
-        """Read the rows; say whether that worked."""
+        """Read the rows of a section; return whether that succeeded."""
         try:
             section.read()
         except Exception as error:
@@ -165,7 +179,7 @@ class Worker:
         return True
 
     def write(self, section: Section, values: dict[str, str] | None = None) -> bool:
-        """Write the rows, guarded; say whether that worked, as reported."""
+        """Write the rows of a section under the guard, and record the outcome; return whether it was applied."""
         if values is None:
             values = {name: f"{self.proc}-{next(self._numbers)}" for name in section.names}
         call = {"locks": section.locks}
@@ -194,7 +208,7 @@ class Worker:
         return True
 
     def release(self, section: Section) -> None:
-        """Release the locks, and stop believing."""
+        """Release the locks of a section, and end its beliefs."""
         self._release(section)
         self.beliefs.stop()
 
@@ -206,7 +220,7 @@ class Worker:
         except MutexLostError as error:
             self._failed("release", error, call, unknown=False)
         except MutexNotHeldError:
-            # a write gave it back
+            # a write has released the lock already
             self.record("release", phase="ok", before=True, **call)
         except Exception as error:
             self._failed("release", error, call, unknown=True)
@@ -224,7 +238,7 @@ class Worker:
         )  # fmt: skip
 
     def _fork(self, section: Section) -> None:
-        """Let a child try what only the holder may."""
+        """Fork; the child records whether it believes to hold the locks, and which calls it is refused."""
         sys.stdout.flush()
         pid = os.fork()
         if pid:

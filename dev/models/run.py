@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Check the formal models, and their variants that must be violated, with Spin.
+"""Check the formal models of the protocol with Spin, and the variants that must violate a property.
 
-Each line of the tables below is one run: a variant, its macros, and the properties of which one must
-be found violated, or none if all must hold. The models say what the macros and the numbers mean.
-Python, spin and gcc are all it needs; what spin and gcc make goes to a temporary folder.
+Each line of `RUNS` is one run: a model and a variant, its macros, and the numbers of the properties of which one must
+be violated; without numbers, all must hold. The macros and the numbers are explained in ``claim.pml`` and ``time.pml``.
+This needs only Python, spin and gcc, and builds in a temporary folder.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 MEMORY = 6000
-"""Megabytes that one run may take, at most."""
+"""Most memory that one run may use, in megabytes."""
 
 DEPTH = 200_000
-"""Steps that one run may be deep, at most."""
+"""Largest depth of the search, in steps."""
 
 
 class Run(NamedTuple):
-    """One run.
+    """One run of a model.
 
     Attributes:
-        model: Without the ending.
-        variant: For people.
-        macros: As in ``"FAULTS=2 REN_LATER=0"``.
-        violates: Numbers of properties; empty if all must hold.
-        small: Whether it belongs to the small table as well.
+        model: File name of the model, without its ending.
+        variant: Description of the variant, for people.
+        macros: Definitions of macros, as in ``"FAULTS=2 REN_LATER=0"``.
+        violates: Numbers of the properties of which one must be violated; empty if all must hold.
+        small: Whether ``--small`` includes it.
     """
 
     model: str
@@ -46,13 +46,13 @@ class Run(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came of it.
+    """The result of a run.
 
     Attributes:
-        violated: Number of the property; 0 if all held; None if it is not known.
-        states: Stored.
-        seconds: Of the search, without the compiler.
-        trouble: Why it is not known.
+        violated: Number of the property that was violated; 0 if all held; None if there is no result.
+        states: Number of states that were stored.
+        seconds: Duration of the search, without the compiler.
+        trouble: Why there is no result; else empty.
     """
 
     violated: int | None
@@ -62,10 +62,12 @@ class Result(NamedTuple):
 
 
 def claim(variant: str, macros: str = "", *violates: int, small: bool = True) -> Run:
+    """Return a run of the model of claims and writes."""
     return Run("claim", variant, macros, violates, small)
 
 
 def timed(variant: str, macros: str = "", *violates: int, small: bool = True) -> Run:
+    """Return a run of the model of leases and time."""
     return Run("time", variant, macros, violates, small)
 
 
@@ -140,7 +142,14 @@ RUNS = [
 
 
 def check(run: Run, folder: Path, limit: float, *, quick: bool) -> Result:
-    """Build and run one."""
+    """Build and run a model.
+
+    Args:
+        run: The run.
+        folder: The folder for generated files.
+        limit: Longest duration of the search, in seconds.
+        quick: Whether to spend less on the compiler and on memory, for a small search.
+    """
     macros = [f"-D{macro}" for macro in run.macros.split()]
     flags = ["-O0" if quick else "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", "-DNOFAIR"]
     for command in (
@@ -176,13 +185,14 @@ def check(run: Run, folder: Path, limit: float, *, quick: bool) -> Result:
 
 
 def verdict(violated: int | None) -> str:
-    """Say it in words."""
+    """Return the verdict in words for the number of a violated property."""
     if violated is None:
         return "no result"
     return f"violated ({violated})" if violated else "holds"
 
 
 def main() -> int:
+    """Run the models; return 1 if a result is not as expected."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,4 +1,8 @@
-"""Plays schedules in virtual time: ``python -m dev.simulation --help``."""
+"""Play schedules in virtual time, and print each violation with a smaller schedule that shows it too.
+
+Other modes explore a small world, break the library to see that it is caught, print or draw one schedule, or compare
+the simulated DynamoDB with DynamoDB Local. `schedule` and `explore` do the work.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,11 @@ from dev.simulation.schedule import Played, Size, play, shrink
 from pynamodb_mutex.testing import dynamodb_local
 
 _PRINTED = 80
-"""Lines of the trace that are shown of a schedule with a violation."""
+"""Number of lines at the end of the trace that are printed for a schedule with a violation."""
 
 
 def main() -> int:
-    """Play schedules; return 1 if one has a violation."""
+    """Run the command line; return 1 if something was violated, answered otherwise, or not caught."""
     parser = argparse.ArgumentParser(prog="python -m dev.simulation", description=__doc__)
     add = parser.add_argument
     add("--seed", type=int, help="the first seed; the next ones follow. At random by default")
@@ -70,11 +74,13 @@ def main() -> int:
 
 
 def _size(text: str) -> Size:
+    """Return a size from the JSON that is printed for a violation."""
     fields: dict[str, Any] = json.loads(text)
     return Size(**{**fields, "ways": tuple(fields["ways"])})
 
 
 def _print(played: Played, last: int | None) -> int:
+    """Print the last lines of a trace, None for all, and the verdict; return 1 for a violation."""
     lines = played.trace if last is None else played.trace[len(played.trace) - last :]
     print("\n".join(lines))
     print(played.violation or "no violation")
@@ -82,7 +88,7 @@ def _print(played: Played, last: int | None) -> int:
 
 
 def _replay(seed: int, schedules: int) -> int:
-    """Replay schedules on DynamoDB Local; return 1 if it answers one otherwise."""
+    """Replay schedules on DynamoDB Local; return 1 if it answers a request differently."""
     with dynamodb_local() as engine:
         client, requests = Client(engine.endpoint_url), 0
         for at in range(seed, seed + schedules):
@@ -96,6 +102,7 @@ def _replay(seed: int, schedules: int) -> int:
 
 
 def _play_many(seed: int, schedules: int | None, seconds: float, size: Size | None) -> int:
+    """Play so many schedules, None for as many as fit into a time; return 1 if one has a violation."""
     begun, total, counts, violations = time.monotonic(), Counter[str](), Counter[str](), 0
     while total["schedules"] < schedules if schedules else time.monotonic() - begun < seconds:
         at = seed + total["schedules"]
@@ -119,7 +126,7 @@ def _play_many(seed: int, schedules: int | None, seconds: float, size: Size | No
 
 
 def _print_smallest(seed: int, played: Played) -> None:
-    """Shrink a schedule with a violation, and show it."""
+    """Print the command that repeats a violation, and the trace of a smaller schedule with the same kind of it."""
     assert played.violation is not None
     print(f"{played.violation}\nagain: python -m dev.simulation --trace --seed {seed}")
     seed, size = shrink(seed, played.size, played.violation)
@@ -129,6 +136,7 @@ def _print_smallest(seed: int, played: Played) -> None:
 
 
 def _explore(faults: int) -> int:
+    """Explore the small world; print the trace of a violation, and return 1 for one."""
     begun = time.monotonic()
     found = explore(faults)
     took = time.monotonic() - begun
@@ -143,7 +151,14 @@ def _explore(faults: int) -> int:
 
 
 def _try_teeth(names: list[str], seed: int, most: int, seconds: float) -> int:
-    """Print for each broken variant how many schedules it took to catch it, three times over."""
+    """Print for each broken variant how many schedules it took to catch it, in three tries; return 1 if one was missed.
+
+    Args:
+        names: Names of the variants.
+        seed: The first seed.
+        most: Largest number of schedules in a try.
+        seconds: Longest duration of a try.
+    """
     missed = 0
     for name in names:
         took: list[int] = []
@@ -160,6 +175,8 @@ def _try_teeth(names: list[str], seed: int, most: int, seconds: float) -> int:
                 if time.monotonic() - begun > seconds:
                     break
         if not took:
+            # Random schedules rarely hit the one interleaving that shows some of the variants; the small world has them
+            # all.
             with broken(name):
                 found = explore(1).violation or "-"
             missed += found == "-"

@@ -1,4 +1,7 @@
-"""Answers of an engine and of the table in memory, for comparison."""
+"""Brings answers of an engine and of the table in memory into one form, so that they can be compared.
+
+`replay` and the tests of the table use it. Which requests are compared is up to them.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from botocore.exceptions import ClientError
 from dev.simulation.table import Refusal, Tables
 from dev.simulation.values import canonical_item
 
-# what an answer says besides: texts for people, and what it cost
+# parts of an answer that are not compared: texts for people, and the consumed capacity
 BYWAYS = {"ConsumedCapacity", "ItemCollectionMetrics", "Message", "ResponseMetadata", "message"}
 
 
 def answer_of(tables: Tables, operation: str, kwargs: dict[str, Any]) -> Any:
-    """Send a request to the table in memory; return its answer, or its refusal, for comparison."""
+    """Send a request to the table in memory; return its answer or its refusal in the form to compare."""
     try:
         return comparable(tables.apply(operation, kwargs))
     except Refusal as refusal:
@@ -22,7 +25,7 @@ def answer_of(tables: Tables, operation: str, kwargs: dict[str, Any]) -> Any:
 
 
 def response_of(refusal: Refusal) -> dict[str, Any]:
-    """Return a refusal as botocore has it in its error."""
+    """Return a refusal as the response that botocore's ClientError has for it."""
     response: dict[str, Any] = {"Error": {"Code": refusal.code}}
     if refusal.item is not None:
         response["Item"] = refusal.item
@@ -32,7 +35,7 @@ def response_of(refusal: Refusal) -> dict[str, Any]:
 
 
 def answer_of_engine(client: Any, operation: str, kwargs: dict[str, Any]) -> Any:
-    """Send a request to an engine; return its answer, or its refusal, for comparison."""
+    """Send a request to an engine; return its answer or its refusal in the form to compare."""
     try:
         return comparable(client._make_api_call(operation, kwargs))
     except ClientError as error:
@@ -40,16 +43,17 @@ def answer_of_engine(client: Any, operation: str, kwargs: dict[str, Any]) -> Any
 
 
 def documented(answer: Any) -> Any:
-    """Let an update that does not fit its row in a transaction be refused as DynamoDB Local does it.
+    """Return an answer of the table in memory as DynamoDB Local gives it, where it deviates from the documentation.
 
-    As documented such a transaction is cancelled, with a reason for each part.
+    A transaction with an update that does not fit its row is cancelled according to the documentation, with a reason
+    for each part. DynamoDB Local refuses it as invalid.
     """
     codes = [reason["Code"] for reason in answer.get("CancellationReasons", ())]
     return {"Error": {"Code": "ValidationException"}} if "ValidationError" in codes else answer
 
 
 def comparable(answer: Any) -> Any:
-    """Let numbers compare by value, and sets and rows without their order; leave out messages."""
+    """Return an answer in the form to compare: numbers and sets canonical, rows sorted, without messages and costs."""
     if isinstance(answer, list):
         return [comparable(each) for each in answer]
     if not isinstance(answer, dict):
@@ -68,11 +72,12 @@ def comparable(answer: Any) -> Any:
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[Any]:
+    """Return rows in canonical form, sorted: engines return those of a batch or scan in any order."""
     return sorted(({"M": canonical_item(row)} for row in rows), key=lambda row: repr(in_names(row)))
 
 
 def in_names(value: Any) -> Any:
-    """Sort a typed value's names, all the way down."""
+    """Return a typed value with its names sorted at all levels, so that equal values have the same text."""
     if isinstance(value, dict):
         return sorted((name, in_names(each)) for name, each in value.items())
     return value

@@ -1,4 +1,7 @@
-"""What expressions do with the values in a row: paths into them, functions on them, changes of parts."""
+"""Operations of expressions on the values of a row: paths into documents, functions of conditions, updates of parts.
+
+`expressions` parses expressions and applies these; `values` has the typed values and their comparisons.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from dev.simulation.values import (
 )
 
 Path = tuple[str | int, ...]
-"""An attribute's name, followed by names in maps and indexes of lists."""
+"""Path to a value in a row: the attribute's name, followed by names in maps and indexes in lists."""
 
 # -- paths --------------------------------------------------------------------------------------
 
 
 def value_at(path: Path, item: Mapping[str, Value]) -> Value | None:
-    """Return what stands at a path; None if nothing does."""
+    """Return the value at a path; None if there is none."""
     value = item.get(path[0])  # type: ignore[arg-type]  # a path begins with a name
     for step in path[1:]:
         if value is None:
@@ -36,6 +39,7 @@ def value_at(path: Path, item: Mapping[str, Value]) -> Value | None:
 
 
 def put(item: Item, path: Path, value: Value) -> None:
+    """Set the value at a path; beyond the end of a list it is appended, whatever the index."""
     holder, step = _holder(item, path), path[-1]
     if isinstance(step, int) and step >= len(holder):
         holder.append(value)
@@ -44,6 +48,7 @@ def put(item: Item, path: Path, value: Value) -> None:
 
 
 def drop(item: Item, path: Path) -> None:
+    """Remove the value at a path, if there is one."""
     holder, step = _holder(item, path), path[-1]
     if isinstance(step, int):
         del holder[step : step + 1]
@@ -52,7 +57,11 @@ def drop(item: Item, path: Path) -> None:
 
 
 def _holder(item: Item, path: Path) -> Any:
-    """Return the dict or list in which a path's last step stands."""
+    """Return the dict or list that contains the last step of a path.
+
+    Raises:
+        UnfitError: If there is none: an update creates no parents.
+    """
     if len(path) == 1:
         return item
     found = (value_at(path[:-1], item) or {}).get("L" if isinstance(path[-1], int) else "M")
@@ -70,6 +79,7 @@ def projected(item: Item, paths: list[Path]) -> Item:
 
 
 def _part(value: Value, paths: list[Path]) -> Value | None:
+    """Return the parts of a value at some paths; None if there are none. An empty path stands for the whole value."""
     if () in paths:
         return value
     rest: dict[str | int, list[Path]] = {}
@@ -88,6 +98,7 @@ def _part(value: Value, paths: list[Path]) -> Value | None:
 
 
 def size(value: Value | None) -> Value | None:
+    """Return the result of ``size``: bytes or members; None for a value without a size, or no value."""
     if value is None:
         return None
     ((kind, content),) = value.items()
@@ -112,7 +123,7 @@ def contains(value: Value | None, part: Value | None) -> bool:
     ((part_kind, part_content),) = part.items()
     if kind == "L":
         return part in content
-    # a set of strings contains a string, a string a part of it
+    # a set contains a member of its kind, a string or binary value contains a part of it
     return (
         part_kind == kind.removesuffix("S" if kind in SETS else "")
         and (kind in SETS or kind in {"S", "B"})
@@ -146,7 +157,7 @@ def appended(one: Value | None, other: Value | None) -> Value:
 
 
 def combined(value: Value | None, more: Value) -> Value:
-    """Add to a number or a set; either may be absent."""
+    """Return the result of ADD: a number or a set with more; if it was absent, the addition itself."""
     ((kind, content),) = more.items()
     if value is None:
         return more
@@ -158,7 +169,7 @@ def combined(value: Value | None, more: Value) -> Value:
 
 
 def taken_out(value: Value | None, out: Value) -> Value | None:
-    """Take members out of a set; None if none is left."""
+    """Return the result of DELETE: a set without some members; None if none are left, or it was absent."""
     ((kind, content),) = out.items()
     if value is None:
         return None

@@ -1,14 +1,18 @@
-"""All interleavings of a small world: two clients, one key, a few faults. The shipped code is what is checked.
+"""Checks the shipped code in all interleavings of a small world: two clients, one key, a few faults.
 
-Requests take no time here. What is under way, requests and answers, is delivered in every order; each request
-also meets each fault, as long as the world may have another one; and a timer may go off while something is under
-way, which counts as a fault too: that delivery is slow. A world is played anew for each sequence of choices, the
-next one in depth-first order, until none is left.
+Requests take no time here. The requests and answers that are under way are delivered in every order. Each request also
+meets each kind of fault, as long as the world may have another one. A timer may fire while something is under way; that
+counts as a fault too, a slow delivery. Each sequence of choices is played in a new world, in depth-first order, until
+there is none left.
 
-A world that comes to a state in which another one has been is not played on. The state is the time, the rows, what is
-under way, and all that each client has received, and when: the library and its clients depend on nothing else.
+A world that reaches a state in which an earlier one has been is played no further. The state consists of the time, the
+rows, the requests and answers under way, and everything that each client has received and when. Timeouts are not part
+of it. So two worlds count as equal if a request has timed out while connecting in one of them, and while it waited for
+its answer in the other. The library tells these apart, for only the latter may have been applied, but the later world
+is not played on. With one fault there are no such worlds, with two there are.
 
-Bounded are: the clients and what they do, the number of faults, and the random part of waits, which is fixed.
+The bounds are: the two clients and what they do, the number of faults, and one fixed value for each random wait. For
+random schedules without these bounds see `schedule`.
 """
 
 from __future__ import annotations
@@ -35,14 +39,14 @@ HANGS = 3.0
 """Seconds after which a client gives up on a request."""
 
 LEASE = 30.0
-"""Seconds. Whoever waits for so long waits for a claim that nobody ends."""
+"""Lease of the clients, in seconds. Whoever waits about as long waits for a claim that nobody has ended."""
 
 
 class Choices:
     """One path through the tree of all choices.
 
     Args:
-        taken: The first ones; all others are the first of what there is.
+        taken: The first choices of the path; each later one is the first alternative.
     """
 
     def __init__(self, taken: list[int]) -> None:
@@ -50,7 +54,7 @@ class Choices:
         self._made: list[tuple[int, int]] = []
 
     def choose(self, count: int) -> int:
-        """Choose one of so many."""
+        """Return the choice among so many alternatives, from 0."""
         place = len(self._made)
         choice = self._taken[place] if place < len(self._taken) else 0
         self._made.append((choice, count))
@@ -58,11 +62,12 @@ class Choices:
 
     @property
     def is_new(self) -> bool:
-        """Whether no world has been played to here: the next choice is not given."""
+        """Whether no earlier world was in this place: all choices that were given have been made."""
         return len(self._made) >= len(self._taken)
 
     def next_path(self) -> list[int] | None:
         """Return the next path in depth-first order; None after the last one."""
+        # back to the last choice that has another alternative, and take that
         made = self._made
         while made and made[-1][0] + 1 == made[-1][1]:
             made.pop()
@@ -70,20 +75,20 @@ class Choices:
 
 
 class SeenError(Exception):
-    """The world has come to a state in which another one has been."""
+    """The world has reached a state in which an earlier world has been."""
 
 
 class SmallWorld(World):
-    """A world in which choices decide what happens next.
+    """A world in which a sequence of choices decides what happens next.
 
     Args:
-        choices: They decide.
-        faults: What may go wrong in it, at most.
-        states: Those in which worlds have been.
-        keep_trace: Whether to keep what happened.
+        choices: The choices.
+        faults: Largest number of faults in it.
+        states: Hashes of the states in which worlds have been; those of this world are added.
+        keep_trace: Whether to keep a trace.
 
     Attributes:
-        faults_met: How many requests met a fault.
+        faults_met: Number of requests that met a fault.
     """
 
     def __init__(
@@ -109,13 +114,14 @@ class SmallWorld(World):
         return Fault(KINDS[kind - 1], seconds=HANGS)
 
     def deliver(self, seconds: float, call: Callable[[], object]) -> None:
-        """Let a request or an answer be under way."""
+        """Put a request or an answer under way: `step` chooses when it arrives; with a delay it counts as late."""
         (self._late if seconds else self._under_way).append(call)
 
     def step(self) -> None:
-        """Let one of the things happen that may be next.
+        """Choose one of the events that may be next, and process it.
 
-        What a process does at once is no choice: nobody sees it before a request of it arrives.
+        There is no choice as long as a process has something to do at this instant: in which order processes do so
+        makes no difference, for nobody sees it before a request arrives.
         """
         if self._queue and self._queue[0][0] <= self.now:
             super().step()
@@ -133,21 +139,26 @@ class SmallWorld(World):
                 self._hand_over(some.pop(choice))
                 return
             choice -= len(some)
+        # a timer fires first: a fault if something was under way
         self._faults -= bool(self._under_way)
         super().step()
 
     def _hand_over(self, call: Any) -> None:
         if not isinstance(call.args[0], Exchange):
+            # an answer: the client's state depends on all its answers and their times, so these are kept as one hash
             whose, what = _described(call)
             self._received[whose] = hash((self._received.get(whose), what, self.now))
         call()
         self.check()
 
     def _note_state(self) -> None:
-        """Note the state.
+        """Add the present state to those that were seen.
+
+        Only to be called when the next choice is a new one. On the given part of a path each state was seen, of course,
+        by the world before.
 
         Raises:
-            SeenError: If another world has been in it.
+            SeenError: If an earlier world has been in this state.
         """
         state = hash((
             self.now,
@@ -162,18 +173,18 @@ class SmallWorld(World):
         self._states.add(state)
 
     def is_over(self, until: float) -> bool:
-        """Say whether nothing more happens."""
+        """Return whether nothing is under way, and no event is due up to a true time."""
         return not self._under_way and not self._late and super().is_over(until)
 
 
 class Explored(NamedTuple):
-    """What came of it.
+    """The outcome of an exploration.
 
     Attributes:
-        violation: The first that was found.
-        path: The choices that lead to it.
-        worlds: How many were played.
-        states: How many they came to in which there was a choice.
+        violation: The first violation, in words; None if there was none.
+        path: The choices that lead to it; empty if there was none.
+        worlds: Number of worlds that were played.
+        states: Number of different states in which there was a choice.
     """
 
     violation: str | None
@@ -183,7 +194,7 @@ class Explored(NamedTuple):
 
 
 def explore(faults: int) -> Explored:
-    """Play all worlds with up to so many faults, until one has a violation."""
+    """Play all worlds with up to so many faults; stop at the first violation."""
     path: list[int] | None = []
     worlds = 0
     states: set[int] = set()
@@ -200,7 +211,7 @@ def explore(faults: int) -> Explored:
 def play(
     choices: Choices, faults: int, states: set[int], *, keep_trace: bool = False
 ) -> tuple[str | None, list[str]]:
-    """Play one world; return what went wrong, and its trace if that is kept."""
+    """Play one world; return its violation or None, and its trace, which is empty if none is kept."""
     world = SmallWorld(choices, faults, states, keep_trace=keep_trace)
     create_tables(world.tables)
     Judge(world, {"locks": Watched("")})
@@ -208,7 +219,8 @@ def play(
     with installed(world):
         for name in ("p0", "p1"):
             process = Process(world, name, rate=1.0)
-            # else what one process draws would depend on what the other has drawn
+            # With one generator for both, what a process draws would depend on how often the other has drawn before,
+            # and equal states would go on differently.
             process.uniform = _in_the_middle
             process.random_bits = partial(_next_bits, itertools.count(), name)
             process.start_thread("client", partial(_client, world, name))
@@ -234,7 +246,7 @@ def _next_bits(numbers: Iterator[int], name: str) -> str:
 
 
 def _described(call: Any) -> tuple[str, str]:
-    """Say whose request or answer this is, and what is in it."""
+    """Return the thread whose request or answer a delivery is, and its contents, both as text."""
     first, *rest = call.args
     if isinstance(first, Exchange):
         return str(first.thread), f"{first.operation} {first.fault}"
@@ -242,11 +254,12 @@ def _described(call: Any) -> tuple[str, str]:
 
 
 def _client(world: SmallWorld, name: str) -> None:
-    """Acquire, write twice under the guard, release."""
+    """Acquire the lock, write twice under its guard, release it; report what breaks a promise."""
     mutex = Mutex.for_key("k", model=Lock, lease=LEASE, auto_renew=False, poll=(2.0, 8.0))
     begun = world.now
     mutex.acquire()
-    # a release whose request and repetition fail leaves the lock to expire
+    # The other holds the lock for no time, so nobody waits long. But if a release and its repetition both fail, the
+    # lock has to expire.
     allowed = LEASE / 2 if world.faults_met < 2 else LEASE * 1.1
     if world.now - begun > allowed:
         world.fail(
@@ -259,7 +272,9 @@ def _client(world: SmallWorld, name: str) -> None:
         world.fail(f"I8: {name} could not write: {error!r}")
     mutex.release()
     row = world.tables.row("locks", ("k",)) or {}
-    # a late copy of the acquiring write may have made it anew, by the next number: nobody believes in that
+    # A late copy of the acquiring write may have taken the free lock once more, after a whole cycle of the other: with
+    # the same token and a higher version. That is the one exception of I4: nobody believes in that claim, and it
+    # expires.
     is_its = row.get("token", {}).get("S") == mutex.token
     if is_its and "expires_at" in row and int(row["version"]["N"]) == mutex.fencing_token:
         world.fail(f"I4: {name} released, and the row carries its claim")

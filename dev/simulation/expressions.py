@@ -1,7 +1,10 @@
-"""Conditions, updates and projections, as DynamoDB evaluates them against one row.
+"""Parses and evaluates conditions, updates and projections against one row, as DynamoDB does.
 
-Of what DynamoDB refuses, only that is refused which a correct caller can run into. Unchecked are reserved
-words, redundant parentheses, the order of the bounds of BETWEEN, and lengths and depths of expressions.
+It refuses only those invalid expressions that a correct caller may produce. It does not check for reserved words,
+redundant parentheses, the order of the bounds of BETWEEN, and the length and depth of expressions.
+
+`expressions_of` is the entrance: it returns the parsed expressions of a request. `documents` has the operations on
+values; `table` and `pages` decide which rows the expressions are applied to.
 """
 
 from __future__ import annotations
@@ -42,25 +45,26 @@ from dev.simulation.values import (
 )
 
 Values = Mapping[str, Value]
-"""The values of placeholders."""
+"""Values of a request's placeholders, by placeholder."""
 Test = Callable[[Mapping[str, Value], Values], bool]
-"""Whether a row satisfies it, given the values of its placeholders."""
+"""A parsed condition: whether a row satisfies it, given the values of the placeholders."""
 Reading = Callable[[Mapping[str, Value], Values], Value | None]
-"""Gives the value of an operand in a row; None where there is none."""
+"""A parsed operand: its value for a row, given the values of the placeholders; None if there is none."""
 
 
-# -- what an expression becomes -----------------------------------------------------------------
+# -- parsed expressions -------------------------------------------------------------------------
 #
-# Closures, once for each text and its names: what is sent again and again is parsed once.
+# Closures. They depend on the text, the names and the kinds of the values alone, not on the values. So a template
+# that is sent again and again with other values is parsed once.
 
 
 class Conjunct(NamedTuple):
-    """One of the comparisons that must all hold, of an attribute with values.
+    """A comparison of an attribute with values that must hold for the whole condition to hold.
 
     Attributes:
-        operator: Such as ``<``, or the name of a function.
-        name: Of the attribute.
-        placeholders: Of the values.
+        operator: The operator, such as ``<``, or the name of a function.
+        name: Name of the attribute.
+        placeholders: Placeholders of the values.
     """
 
     operator: str
@@ -69,13 +73,13 @@ class Conjunct(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A condition, a filter, or a condition on keys.
+    """A condition of a write, a filter, or a condition on keys.
 
     Attributes:
-        holds: Whether it does, for a row and values.
-        conjuncts: What of it must hold in any case.
-        operators: All that it uses, in their order.
-        names: All attributes that it names.
+        holds: Returns whether the condition holds for a row and values.
+        conjuncts: Comparisons that must hold in any case; those below OR and NOT are not among them.
+        operators: All operators and functions in it.
+        names: Names of all attributes in it.
     """
 
     holds: Test
@@ -85,14 +89,15 @@ class Condition(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What an update does, in the order in which it is done.
+    """The changes of an update, in the order in which they are made.
 
     Attributes:
-        changes: What to set where. ADD and DELETE set, too, or remove where nothing is left.
-        removed: What to remove.
-        paths: All paths of both.
-        names: Names of the attributes that it changes.
-        nested: Names of the attributes of which it changes but a part.
+        changes: The paths to set, with their new values. ADD and DELETE are among them; a value of None removes the
+            path.
+        removed: The paths to remove.
+        paths: All of these paths.
+        names: Names of the attributes that are changed.
+        nested: Names of the attributes of which only a part is changed.
     """
 
     changes: list[tuple[Path, Reading]]
@@ -106,7 +111,7 @@ NO_UPDATE = Update([], [], [], frozenset(), [])
 
 
 class Expressions(NamedTuple):
-    """The expressions of one request."""
+    """The parsed expressions of one request; None, or `NO_UPDATE`, for those that it does not have."""
 
     condition: Condition | None
     update: Update
@@ -128,7 +133,7 @@ _NO_EXPRESSIONS = Expressions(None, NO_UPDATE, None, None, None)
 
 
 def expressions_of(request: Mapping[str, Any]) -> tuple[Expressions, Values]:
-    """Return the expressions of a request, and the values of their placeholders."""
+    """Return the parsed expressions of a request, and the values of their placeholders in canonical form."""
     if _ABOUT_EXPRESSIONS.isdisjoint(request):
         return _NO_EXPRESSIONS, {}
     given, names = request.get(_VALUES), request.get(_NAMES)
@@ -149,7 +154,13 @@ def _expressions(
     names: tuple[tuple[str, str], ...] | None,
     kinds: tuple[tuple[str, str], ...] | None,
 ) -> Expressions:
-    """Read the expressions of a request; of its values only the kinds are known."""
+    """Parse the expressions of a request.
+
+    Args:
+        texts: The expressions in the order of `_PARAMETERS`; None for those that it does not have.
+        names: The names of attributes, by placeholder; None if the request has none.
+        kinds: The kinds of the values, by placeholder; None if the request has none.
+    """
     for parameter, given, sign in ((_NAMES, names, "#"), (_VALUES, kinds, ":")):
         if given is None:
             continue
@@ -184,12 +195,12 @@ def _expressions(
 
 
 class Placeholders:
-    """What the placeholders of a request stand for.
+    """The placeholders of a request.
 
     Attributes:
-        names: Names of attributes.
-        kinds: Kinds of values.
-        used: Those that an expression uses.
+        names: Names of attributes, by placeholder.
+        kinds: Kinds of values, by placeholder.
+        used: The placeholders that some expression has used; DynamoDB refuses a request with others.
     """
 
     def __init__(self, names: Mapping[str, str], kinds: Mapping[str, str]) -> None:
@@ -210,7 +221,7 @@ _FUNCTIONS: dict[str, tuple[Callable[[Value | None, Value | None], bool], frozen
     "begins_with": (begins_with, frozenset({"S", "B"})),
     "contains": (contains, frozenset({"S", "N", "B", "SS", "NS", "BS", "M", "L", "BOOL", "NULL"})),
 }
-"""Functions of two operands, and of what kinds the second one may be."""
+"""Functions of two operands in conditions, and the kinds that a placeholder may have as the second operand."""
 
 
 def _applied(
@@ -219,7 +230,7 @@ def _applied(
     return lambda item, values: test(one(item, values), other(item, values))
 
 
-# loops, for a generator in `any` or `all` takes twice their time
+# explicit loops: `any` and `all` with a generator take twice the time, and this is called for each request
 
 
 def _any_of(parts: Sequence[Test]) -> Test:
@@ -249,19 +260,28 @@ def _written(path: Path) -> str:
 
 
 class _Operand(NamedTuple):
+    """A parsed operand.
+
+    Attributes:
+        read: Returns its value.
+        path: Its path, if it is one.
+        placeholder: Its placeholder, if it is one.
+        kind: The kind of its value, if that is the same for each row; else None.
+    """
+
     read: Reading
     path: Path | None = None
     placeholder: str | None = None
-    kind: str | None = None  # if it is known whatever the row is
+    kind: str | None = None
 
 
 class Parser:
-    """Reads one expression, from left to right.
+    """A parser of one expression, by recursive descent.
 
     Args:
-        prefix: Of what a refusal says.
+        prefix: Beginning of the message of a refusal.
         text: The expression.
-        placeholders: What it may refer to.
+        placeholders: The placeholders of the request; those that the expression uses are noted there.
     """
 
     def __init__(self, prefix: str, text: str, placeholders: Placeholders) -> None:
@@ -366,7 +386,7 @@ class Parser:
         return _Operand(lambda item, _: value_at(path, item), path)
 
     def _check_kinds(self, function: str, allowed: frozenset[str], *operands: _Operand) -> None:
-        """Refuse values that a function cannot have, whatever the row is."""
+        """Refuse operands of a kind that a function or operator never accepts, whatever the row is."""
         for operand in operands:
             if operand.kind is not None and operand.kind not in allowed:
                 self._refuse(
@@ -390,7 +410,7 @@ class Parser:
         if len(parts) == 1:
             return parts[0]
         self._operators.append("OR")
-        # of these none must hold
+        # None of the comparisons below an OR has to hold. `_negated` drops those below a NOT for the same reason.
         del self._conjuncts[known:]
         return _any_of(parts)
 
@@ -442,7 +462,7 @@ class Parser:
         return _applied(test, one.read, other.read)
 
     def _note(self, operator: str, first: _Operand, *others: _Operand) -> None:
-        """Note a comparison for whoever asks what must hold."""
+        """Add a comparison to the operators and, if it compares one attribute with values, to the conjuncts."""
         if first.path is not None and any(first.path == other.path for other in others):
             self._refuse(
                 "The first operand must be distinct from the remaining operands for this operator "
@@ -455,7 +475,7 @@ class Parser:
             self._conjuncts.append(Conjunct(operator, str(paths[0][0]), placeholders))
 
     def _sized(self) -> _Operand:
-        """Read an operand that may be the size of something."""
+        """Parse an operand of a condition, which may be a ``size(...)``."""
         if not self._is_function("size"):
             return self._operand()
         self._take()
@@ -541,8 +561,9 @@ class Parser:
             self._fail()
         paths = [*(path for path, _ in changes), *removed]
         self._check_overlaps(paths)
-        # Elements beyond a list's end are appended in the order of their indexes; removing begins at the
-        # end, for indexes are those of the list as it was. Paths that do not overlap can be compared.
+        # Indexes mean the list as it was before the update. New elements beyond its end are appended in the order of
+        # their indexes. Elements are removed from the end, so that one removal does not move the next one. Paths that
+        # do not overlap or conflict can be compared: where they differ, both have a name or both an index.
         changes.sort(key=lambda change: change[0])
         removed.sort(reverse=True)
         names = frozenset(str(path[0]) for path in paths)
@@ -632,21 +653,22 @@ class Parser:
                 )
 
 
-# -- what comes of a row -------------------------------------------------------------------------
+# -- applying expressions to a row ---------------------------------------------------------------
 
 
 def updated(item: Item, update: Update, values: Values) -> Item:
-    """Return the row after an update; the row itself stays as it is, but shares what has not changed."""
-    # every operand is the row's as it was, whatever else the update changes
+    """Return the row after an update. The old row stays as it is; unchanged values are shared with it."""
+    # all operands are evaluated first: they mean the row as it was, whatever else the update changes
     new = [(path, operand(item, values)) for path, operand in update.changes]
     item = dict(item)
     for name in update.nested:
         if name in item:
+            # `put` and `drop` change a document in place, and the old row must keep its own
             item[name] = copy_value(item[name])
     gone = update.removed
     for path, value in new:
         if value is None:
-            # from the end of a list, as in `removed`
+            # DELETE has left an empty set: it is removed, in the order of `removed`
             gone = sorted([*gone, path], reverse=True)
         else:
             put(item, path, value)
@@ -656,7 +678,7 @@ def updated(item: Item, update: Update, values: Values) -> Item:
 
 
 def shown(item: Item, expressions: Expressions) -> Item:
-    """Return a copy of what a read shows of a row."""
+    """Return a copy of the part of a row that a read returns."""
     if expressions.projection is not None:
         item = projected(item, expressions.projection)
     return copy_item(item)

@@ -1,7 +1,13 @@
-"""Judges a simulated world: the invariants of the protocol at every step, and what callers were promised.
+"""Checks a simulated world against the protocol's invariants at every step, and against what callers were promised.
 
-It sees each row as DynamoDB changes it, and each step of each process. What it knows of a lock it takes from the
-rows and from what a holder believes, not from what the library says about it: the library is what is judged.
+The judge sees each change of a row as DynamoDB makes it, and each step of an operation in each process. It knows a lock
+by its row and by whether its holders believe that they hold it, never by what the library reports about it: the
+library is what is judged.
+
+Most of the code here is about excuses. A process that stood still, met faults or was interrupted may be late, or lose
+its turn, without a mistake of the library, and the judge must not report that. The invariants I1 to I8 are those of the
+design document; "order" stands for the order of arrival of fair waiters (`pynamodb_mutex._protocol.waiting_line`). What
+must be true when a schedule has ended is checked in `schedule`.
 """
 
 from __future__ import annotations
@@ -23,44 +29,46 @@ if TYPE_CHECKING:
     from dev.simulation.world import Process, World
 
     Place = tuple[str, Any]
-    """A row: its table and its key."""
+    """A row: the name of its table, and its key."""
 
 
 WAKES_WITHIN = 0.1
-"""Seconds within which a release wakes the next waiter of its process; a thread takes some milliseconds."""
+"""Longest time in seconds until a release has woken the next waiter of its process. A thread takes milliseconds."""
 
 LONGEST_HANG = 10.0
-"""Seconds for which a request may be under way, at most: longer than any timeout of a client."""
+"""Longest time in seconds for which a request may be under way. It exceeds every client's timeouts."""
 
 DISTURBED_FOR = 2.0
-"""Seconds after a process stood still in which it may still be late, for what it had planned was not done."""
+"""Seconds after the end of an outage in which a process may still be late: what it had planned was not done."""
 
 LATE_FOR = 15.0
-"""Seconds after a process stood still, or two of its requests failed, in which others may pass it in line. One request
-that hangs must not cost a waiter its place: PATIENCE allows for it."""
+"""Seconds after a process stood still or was interrupted, or after requests of it failed, in which others may pass its
+waiters in line. A single request that hangs must not cost the first in line its place: PATIENCE allows for one."""
 
 LATE_WRITE = 1.0
-"""Seconds after which a write is late that begins or ends a claim: the times that it writes are out of date."""
+"""Seconds from the sending of a write that begins or ends a claim to its application beyond which it counts as late:
+the times that it writes into the row are out of date by then."""
 
 IDLE_FIRST = 3.0
-"""Seconds for which a lock is free, at most, while a living waiter stands first. It may not know that it does, and polls
-after 2 s; that read may show the row as it was, and is repeated."""
+"""Longest time in seconds for which a lock is free while a living waiter stands first. The waiter may not know yet that
+it stands first, and polls within 2 s. That read may be out of date, and is repeated then."""
 
 GRAIN = 1.5
-"""Seconds after the end of a claim until a waiter knows that it has passed: server time is known to a second."""
+"""Longest time in seconds from the end of a claim until waiters know that it has passed. They know server time to a
+second."""
 
 IDLE_DEAD = 3.0
-"""Seconds beyond what the protocol grants the dead before a living waiter: a poll comes 2 s late, and server time is
-known to a second."""
+"""Seconds after the time that the protocol grants dead waiters within which a living one behind them takes the lock.
+Its poll may be 2 s late, and it knows server time to a second."""
 
 
 @dataclass(frozen=True)
 class Watched:
-    """What the judge knows of a table.
+    """Where the claims on the rows of a table are.
 
     Attributes:
-        prefix: Of the attributes of claims in it; None if there are none.
-        locks: In which table the locks of its rows stand, and what their keys begin with.
+        prefix: Prefix of the claim attributes in its own rows; None if its rows carry no claims.
+        locks: The table that has the locks of its rows, and the prefix of their keys there; None if there is none.
     """
 
     prefix: str | None
@@ -68,40 +76,49 @@ class Watched:
 
 
 class Judge:
-    """Watches the tables of a world.
+    """Watches the tables and processes of a world, and reports violations to it.
 
     Args:
-        world: The world, which it joins.
-        tables: What is watched.
+        world: The world; the judge registers itself with it.
+        tables: The tables to watch, by name.
 
     Attributes:
-        acquisitions: How many were believed in.
-        writes: Guarded writes by their number: how often each was applied.
-        unguarded: Writes without a lock: the network may apply one twice.
-        detached: Tokens of acquisitions for which there is a ticket.
-        by_hand: Whether a person, or the TTL, changes rows now.
+        acquisitions: Number of acquisitions in which a process has believed.
+        writes: Number of times that each write was applied, by the number that the write carries.
+        unguarded: Numbers of writes that were made without a lock; the network may apply one twice.
+        detached: Tokens of acquisitions that were detached: whoever has the ticket may take the lock.
+        by_hand: Whether a person or the TTL deletes a row now, rather than a request of a process.
     """
 
     def __init__(self, world: World, tables: Mapping[str, Watched]) -> None:
         self._world = world
         self._tables = tables
         self._believed: dict[tuple[str, str], list[tuple[Process, Any]]] = {}
+        # keys that more than one claim may be believed to hold; only these are checked at each step
         self._contested: set[tuple[str, str]] = set()
+        # the number of answers of a process (`Process.answered`) when its clock had stood still
         self._frozen: dict[Process, int] = {}
         self._versions: dict[Place, int] = {}
+        # tokens of claims that were broken by force, or whose row was deleted by hand: their holders cannot know that
         self._broken: set[str] = set()
         self._owners: dict[str, Process] = {}
         self._began: dict[Any, float] = {}
+        # threads and tasks, by their process and the library's number for them: those that wait now, and since when a
+        # waiting one has had a reason to go on
         self._waiting: set[tuple[Process, int]] = set()
         self._to_be_woken: dict[tuple[Process, int], float] = {}
         self._disturbed: dict[Process, float] = {}
         self._failures: dict[Process, list[float]] = {}
         self._interrupted: dict[Process, float] = {}
+        # fair waiters, by their entry in the row: whose they are, and when they joined
         self._waiters: dict[str, Process] = {}
         self._joined: dict[str, float] = {}
+        # when a late write gave a row a wrong date: see `_is_misled`
         self._misdated: dict[Place, float] = {}
+        # entries that may stand in line though nobody waits there any more
         self._doubtful: set[str] = set()
         self._free_since: dict[Place, float] = {}
+        # entries that stood first when somebody from outside the line took the lock
         self._overtaken: set[tuple[Place, str]] = set()
         self.detached: set[str] = set()
         self.acquisitions = 0
@@ -112,7 +129,7 @@ class Judge:
         world.tables.watch = self._changed
 
     def fail(self, what: str) -> None:
-        """Report a violation: it is raised where the world runs, whatever the thread does that is judged."""
+        """Report a violation. It is raised where the world runs, not in the thread that is judged."""
         self._world.fail(what)
 
     # -- rows ---------------------------------------------------------------------------------------
@@ -123,7 +140,7 @@ class Judge:
             return
         place = (table, key)
         if self.by_hand:
-            # whoever held it is excused, and a fencing token that begins anew
+            # The holder could not know, and a new row may have a lower fencing token: excuse both.
             prefix = watched.prefix or ""
             self._broken.add(old.get(f"{prefix}token", {}).get("S", ""))
             self._versions.pop(place, None)
@@ -141,6 +158,7 @@ class Judge:
         self._check_write(process, place, watched, old, new)
 
     def _check_claim(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
+        """Check a change of the claim in a row: who may begin, extend or end it."""
         if (new.token or "").startswith(FORCED_MARK) and old.token is not None:
             if new.token != old.token:
                 self._broken.add(old.token)
@@ -154,26 +172,32 @@ class Judge:
             self.fail(f"I1: the end of {new.token} on {place} moved back")
         owner = self._owners.get(old.token or "")
         if new.end is None and owner not in {None, process} and self._is_alive(old):
-            # a write without the lock ends a dead one
+            # A write without the lock may end a claim that is dead, but none that is alive.
             self.fail(f"I5: {process.name} ended the claim of {owner.name} on {place}")
 
-    # -- those who wait in line ---------------------------------------------------------------------
+    # -- fair waiters -------------------------------------------------------------------------------
 
     def failed(self, exchange: Exchange) -> None:
-        """Note that a request fails: its process may be late from now on.
+        """Note that a request meets a fault: its process may be late from now on.
 
-        If it was to join the line, or to leave it, its waiter may stand there without waiting.
+        The request may be one that joins the line or leaves it. Then its waiter may stand in line without waiting, and
+        others rightly take it for dead. So every waiter whose entry is among the values of the request is doubtful.
         """
         self._failures.setdefault(exchange.thread.process, []).append(self._world.now)
         for value in exchange.kwargs.get("ExpressionAttributeValues", {}).values():
             self._doubtful.add(value.get("S", ""))
 
     def interrupted(self, process: Process) -> None:
-        """Note that somebody in a process was interrupted, who then leaves the line."""
+        """Note that a thread of a process was interrupted; if it stands in line, it leaves it."""
         self._interrupted[process] = self._world.now
 
     def _is_punctual(self, entry: str, failures: int) -> bool:
-        """Say whether a waiter lives, and nothing has kept it from polling in time but so many failed requests."""
+        """Return whether a waiter lives and had no reason to miss its turn.
+
+        Args:
+            entry: The waiter's entry in the row.
+            failures: Number of failed requests of its process that are no excuse.
+        """
         if entry in self._doubtful:
             return False
         process = self._waiters[entry]
@@ -181,6 +205,7 @@ class Judge:
         is_disturbed = (
             max(self._interrupted.get(process, since), self._disturbed.get(process, since)) > since
         )
+        # failures before it joined did not delay it
         since = max(since, self._joined[entry])
         failed = [time for time in self._failures.get(process, []) if time > since]
         is_running = process.lives and process._paused is None
@@ -189,7 +214,7 @@ class Judge:
     def _check_line(
         self, process: Process, place: Place, old: dict[str, Any], new: dict[str, Any]
     ) -> None:
-        """Check the order of arrival: that of the joins, as DynamoDB applied them."""
+        """Check the line in a row after a change: waiters arrive in the order in which DynamoDB applied their joins."""
         before, after = _line_of(old), _line_of(new)
         exchange = self._world.network.applying
         assert exchange is not None
@@ -200,12 +225,14 @@ class Judge:
                 self._waiters.setdefault(entry, process)
                 self._joined[entry] = self._world.now
                 if self._interrupted.get(process, -math.inf) >= exchange.sent:
-                    # Ctrl-C while the join was under way: the request that leaves the line may have come before it
+                    # Ctrl-C came while the join was under way. The request that leaves the line was sent after the
+                    # join and may have been applied before it. Then the entry stays, and nobody waits there.
                     self._doubtful.add(entry)
         late = self._world.now - exchange.sent
         is_acquired = new.get("token") != old.get("token") and "expires_at" in new
         is_fair = "waiting" in repr(exchange.kwargs.get("ExpressionAttributeNames", {}))
-        # a place is the turn of whoever stands there, but not when it has lost its place meanwhile, and joined again
+        # A take that is applied late is not judged: its waiter may have been passed meanwhile, and have joined again at
+        # another place. It counts as one from outside the line, like that of a waiter without fair=True.
         if is_acquired and is_fair and late < PATIENCE:
             self._check_turn(process, place, before, after)
         elif is_acquired and before:
@@ -221,40 +248,64 @@ class Judge:
         late: float,
         is_acquired: bool,
     ) -> None:
-        """Note since when the lock is free, and whether the row says so."""
+        """Note since when the lock is free, and whether the row gives that time correctly.
+
+        Args:
+            place: The row.
+            old: The row before.
+            new: The row after.
+            late: Seconds from the sending of the write to its application.
+            is_acquired: Whether the write acquired the lock.
+        """
         before, after = _line_of(old), _line_of(new)
         is_ended = "expires_at" in old and "expires_at" not in new
         first_left = bool(before) and before[:1] != after[:1]
+        # These writes date the row: since when the lock is free, or until when it is held. They take the time from when
+        # they were sent. A release applied 10 s later says that the lock has been free for 10 s already.
         if is_acquired or is_ended or first_left:
             self._misdated[place] = self._world.now if late > LATE_WRITE else math.inf
         if "expires_at" in new:
             end = float(new["expires_at"]["N"]) - EPOCH
+            # an end in the far future stands for none: the holder knew no server time
             self._free_since[place] = math.inf if end > 1e8 else max(end + GRAIN, self._world.now)
         elif "expires_at" in old or place not in self._free_since:
             self._free_since[place] = self._world.now
         if before != after and not is_acquired:
-            # whoever stands first now has not had its time yet
+            # a join or a leave: whoever stands first now gets the full time to notice
             self._free_since[place] = max(self._free_since[place], self._world.now)
 
     def _check_turn(
         self, process: Process, place: Place, before: list[str], after: list[str]
     ) -> None:
-        """Check that a waiter takes the lock in its turn, and in time."""
+        """Check that a waiter takes the lock in its turn, passes only dead waiters, and is not late.
+
+        Args:
+            process: The process that takes the lock.
+            place: The row.
+            before: The entries in line before.
+            after: The entries in line after; the taker and those that it passed are gone.
+        """
         removed = [entry for entry in before if entry not in after]
         taker = removed[-1] if removed and self._waiters[removed[-1]] is process else None
         passed = [entry for entry in removed if entry != taker]
         if len(removed) == 1 and (place, before[0]) not in self._overtaken:
-            # else the first in line loses to takers that do not stand in line, and may be dead
+            # A taker removes those that it passes, as dead. There is one exception: takers from outside the line have
+            # taken the lock from the first. That one may be dead, but the lock is never free for long enough to prove
+            # it, and the line would stop for ever. So those behind it may pass it, and leave it in line, for it may
+            # live.
             passed = before[: before.index(removed[0])]
             if passed:
                 self.fail(f"order: {removed[0]} left {passed}, whom it passed, in line for {place}")
         if after and not removed:
             self.fail(f"order: a newcomer took {place} before those in line: {before}")
         for entry in passed:
-            # one request of the first may hang for 3 s; each one behind it has but 2 s more than the one before it
+            # PATIENCE, 6 s, allows the first in line one request that hangs for 3 s. Each one behind it has only 2 s
+            # more than the one before it, so one such request may cost it its place.
             failures = 1 if entry == before[0] else 0
             if self._is_punctual(entry, failures) and not self._is_misled(taker, place):
                 self.fail(f"order: {entry} was passed in line for {place}")
+        # The taker is in time if the lock was not free for longer than the protocol grants the waiters at the head of
+        # the line that are, or may be, dead.
         idle = self._world.now - self._free_since.get(place, math.inf)
         dead = 0
         for entry in before:
@@ -268,9 +319,11 @@ class Judge:
             self.fail(f"order: {place} was free for {idle:.1f} s with {dead} dead of {before}")
 
     def _is_misled(self, taker: str | None, place: Place) -> bool:
-        """Say whether the row claims that the lock has been free for longer than it was, and a taker cannot know better.
+        """Return whether a late write gave the row a wrong date, and a taker could not know that.
 
-        It knows better if it stood in line before, and has looked at the row all the time.
+        A release that is applied 10 s after it was sent says that the lock has been free for as long, so living waiters
+        look dead. A waiter knows better if it stood in line before that and has polled all the time: it has seen the
+        lock held meanwhile.
         """
         since = self._misdated.get(place, math.inf)
         if since == math.inf:
@@ -280,22 +333,27 @@ class Judge:
         )
 
     def check_left(self, place: Place) -> None:
-        """Check that nobody who lives, and had no fault, has left an entry in the line."""
+        """Check, at the end of a schedule, that no process that lives and met no fault has left an entry in line."""
         for entry in _line_of(self.row(place[0], place[1][0])):
             waiter = self._waiters[entry]
             if waiter.lives and waiter not in self._failures:
                 self.fail(f"order: {waiter.name} left {entry} in line for {place}")
 
     def _check_forced(self, process: Process, place: Place, broken: str) -> None:
-        """Check that force breaks the claim that it saw: another may have acquired the lock since."""
+        """Check that force breaks only the claim that it saw: its request carries that claim's token.
+
+        Another may have acquired the lock since, and its claim must stand.
+        """
         exchange = self._world.network.applying
         assert exchange is not None
         if {"S": broken} not in exchange.kwargs["ExpressionAttributeValues"].values():
             self.fail(f"I5: {process.name} broke a claim on {place} that it had not seen: {broken}")
 
     def _acquired(self, process: Process, place: Place, old: _Claim, new: _Claim) -> None:
+        """Check an acquisition: its fencing token is higher, and it takes no claim that is alive."""
         assert new.token is not None
         self._owners[new.token] = process
+        # the key "deleted" is used with delete_on_release, where fencing tokens may fall
         if new.version <= self._versions.get(place, 0) and place[1] != ("deleted",):
             self.fail(f"I3: the fencing token of {place} did not grow: {new.version}")
         self._versions[place] = new.version
@@ -306,9 +364,10 @@ class Judge:
             self.fail(f"I1: {process.name} took {place} before its end: {old.end:.3f}")
 
     def _is_alive(self, claim: _Claim) -> bool:
-        """Say whether a claim must not be taken.
+        """Return whether a claim has not ended yet, so that nobody may take it.
 
-        Without server time an end far in the future is proposed, and the claim dies by observation alone.
+        A holder that knows no server time writes an end in the far future. Waiters then watch the claim for a whole
+        lease by their own clocks, so its end in the row says nothing.
         """
         now = EPOCH + self._world.now
         return claim.end is not None and now + HOST_SKEW < claim.end < EPOCH + 1e8
@@ -321,21 +380,26 @@ class Judge:
         old: dict[str, Any],
         new: dict[str, Any],
     ) -> None:
-        """Check a write of a user's, if this is one: its number is new."""
+        """Check a write of a client, if the change is one: it is applied once, under its own claim, losing no update.
+
+        Each such write carries a number of its own. A change of the row that keeps the number is another one, such as a
+        renewal, or the same write applied again.
+        """
         number = _number_of(new)
         prefix = watched.prefix or ""
         writes = f"{prefix}writes"
         exchange = self._world.network.applying
-        # a transaction under the guard counts as a write too
+        # The counter of guarded writes went up, the number did not: the same write was applied again. Not so in a
+        # transaction, which raises the counter in the lock's row though it writes other rows.
         is_single = exchange is not None and exchange.operation != "TransactWriteItems"
         is_same = new.get(f"{prefix}token") == old.get(f"{prefix}token")
         is_repeated = is_same and is_single and new.get(writes) != old.get(writes)
-        # of a transaction only an addition shows that it was applied once more
+        # In a row that is written by transactions only the count shows that one was applied again.
         is_repeated = is_repeated or new.get("count") != old.get("count")
         if number is None or (number == _number_of(old) and not is_repeated):
             return
         if new.get(f"{prefix}token") != old.get(f"{prefix}token") and "count" not in new:
-            return  # what an acquisition carries is no guarded write
+            return  # an acquisition that writes the payload, which is no guarded write
         self.writes[number] = self.writes.get(number, 0) + 1
         if self.writes[number] > 1 and number not in self.unguarded:
             self.fail(f"I2: the write {number} of {place} was applied twice")
@@ -349,24 +413,26 @@ class Judge:
                 self.fail(f"I2: the write {number} of {place} loses an update")
 
     def _claim_of(self, place: Place, watched: Watched, old: dict[str, Any]) -> _Claim:
+        """Return the claim that guards a row: in the row itself as it was, or in the lock table."""
         if watched.locks is None:
             return _Claim(old, watched.prefix or "")
         table, prefix = watched.locks
         return _Claim(self.row(table, f"{prefix}{place[1][0]}"), "")
 
     def row(self, table: str, key: str) -> dict[str, Any]:
-        """Return a row with a hash key alone, as it stands."""
+        """Return the present row of a table whose key is a hash key alone; empty if there is none."""
         return self._world.tables.row(table, (key,)) or {}
 
-    # -- belief -------------------------------------------------------------------------------------
+    # -- beliefs and losses -------------------------------------------------------------------------
 
     def believes(self, process: Process, claim: Any) -> None:
-        """Note a claim that a process may believe in from now on."""
+        """Note a claim that a process may believe to hold from now on."""
         self.acquisitions += 1
-        # a thread that was refused is asked for again when the process uses its locks next, which may be late
+        # A process that cannot start its renewal thread tries again when it uses a lock next. That may be too late for
+        # a renewal, so a loss of this claim is excused: see `ended`.
         self._began[claim] = math.inf if process.refuses_threads else self._world.now
         if claim.contender.caller.number != this_caller():
-            # it was handed over
+            # Another thread or task runs this step: it has handed the lock over to the waiter, which must go on soon.
             self._expect(process, claim.contender)
         place = (claim.store.connection.table_name, claim.key)
         claims = self._believed.setdefault(place, [])
@@ -376,13 +442,21 @@ class Judge:
             self._contested.add(place)
 
     def ended(self, process: Process, store: Any, key: str, claim: Any) -> None:
-        """Check that a process did what it could against a loss; expect that the next in line is woken."""
+        """Check, when a claim has ended, that its process had tried to renew it; expect that the next waiter is woken.
+
+        Args:
+            process: The process that held the lock.
+            store: The store of the lock's model.
+            key: The lock's key.
+            claim: The claim that has ended.
+        """
         began, now = self._began.pop(claim, math.inf), self._world.now
         queue = process.queues.get((store, key))
         if queue is not None and queue.holder is claim and queue.turns:
             self._expect(process, queue.turns[0].contender)
         if (
-            # one that came late, with not much left of its lease, may be lost before its first renewal is due
+            # A claim whose answer came late has little left of its lease, and may be lost before its first renewal is
+            # due.
             now - began < claim.lease / 2
             or claim.belief.state is not State.LOST
             or claim.belief.loss not in {Loss.EXPIRED, Loss.UNREACHABLE}
@@ -394,8 +468,9 @@ class Judge:
         if self._disturbed.get(process, -1.0) >= since - DISTURBED_FOR or process.refuses_threads:
             return
         for sent in reversed(self._world.network.log):
-            # No renewal is sent while two are under way, and a request may hang for longer than a short lease: one
-            # from before the lock was lost, and won back by a renewal that its holder asked for.
+            # A renewal that was sent before `since` counts too, if it may still be under way: no further one is sent
+            # while two are, and a request may hang for longer than a short lease. Such a renewal may even be from
+            # before the lock was lost and won back by a renewal that its holder asked for.
             if sent.sent < since - LONGEST_HANG:
                 break
             hangs = sent.client.hangs_for if sent.thread.name.endswith("worker") else 0.0
@@ -405,20 +480,20 @@ class Judge:
                 return
         self.fail(f"I6: {process.name} let {key} expire, and did not try to renew it")
 
-    # -- waiters ------------------------------------------------------------------------------------
+    # -- wake-ups within a process ------------------------------------------------------------------
 
     def _expect(self, process: Process, contender: Any) -> None:
-        """Expect that somebody goes on now, if it waits and does not send a request."""
+        """Expect that a waiter goes on soon, if it sleeps now; one that waits for an answer goes on with that."""
         waiter = (process, contender.caller.number)
         if waiter in self._waiting:
             self._to_be_woken.setdefault(waiter, self._world.now)
 
     def waits(self, process: Process, caller: int) -> None:
-        """Note that a thread or task waits until it is woken, or a time comes."""
+        """Note that a thread or task of a process sleeps until it is woken or a time comes."""
         self._waiting.add((process, caller))
 
     def goes_on(self, process: Process, caller: int) -> None:
-        """Check that a thread or task was woken when it had to be."""
+        """Note that a thread or task goes on; check that it was woken as soon as it had to be."""
         waiter = (process, caller)
         self._waiting.discard(waiter)
         since = self._to_be_woken.pop(waiter, None)
@@ -427,26 +502,28 @@ class Judge:
             self.fail(f"I7: a release in {process.name} woke the next in line after {waited:.1f} s")
 
     def disturbed(self, process: Process) -> None:
-        """Excuse what a process does late: it stood still, or stands still from now on."""
+        """Excuse a process that is late: it has been disturbed, as by an outage that begins or ends now."""
         self._disturbed[process] = self._world.now
         for waiter in [each for each in self._to_be_woken if each[0] is process]:
             del self._to_be_woken[waiter]
 
     def froze(self, process: Process) -> None:
-        """Excuse what a process believes until it has had an answer: its clock stood still."""
+        """Excuse what a process believes from now, when its clock has stood still, until it has had an answer (I1)."""
         self._frozen[process] = process.answered
 
     def stepped(self, _: Process) -> None:
-        """Check that nobody else believes in what a process believes in."""
+        """Check, after a step of any process, that no two claims on one key are believed in."""
         if self._contested:
             for place in sorted(self._contested):
                 self._check_belief(place)
 
     def _check_belief(self, place: tuple[str, str]) -> None:
+        """Ask each claim on a key whether its process believes to hold it; at most one may say so."""
         world = self._world
         running = world.process
         alive, believers = [], []
         for process, claim in self._believed[place]:
+            # asked as the process itself: by its clock, and not as a claim inherited from a parent
             world.enter(process)
             if self._may_believe(process, claim):
                 alive.append((process, claim))
@@ -461,11 +538,13 @@ class Judge:
             self.fail(f"I1: {names} believe that they hold {place}")
 
     def _may_believe(self, process: Process, claim: Any) -> bool:
+        """Return whether a process may believe in a claim now or later; an expired claim may be won back."""
         if not process.lives or claim.is_released or claim.own.token in self._broken:
             return False
         return not claim.is_over or claim.loss is None or claim.loss.can_be_won_back
 
     def _is_excused(self, process: Process) -> bool:
+        """Return whether a process may believe wrongly: its clock stands still, or did, and no answer came since."""
         if process.frozen_at is not None:
             return True
         answered = self._frozen.get(process)
@@ -480,7 +559,10 @@ def _line_of(row: dict[str, Any]) -> list[str]:
 
 
 def _number_of(row: dict[str, Any]) -> str | None:
-    """Return the number of a user's write that a row carries; a payload of a lock is JSON."""
+    """Return the number of the client's write that a row carries; None if it carries none.
+
+    As the payload of a lock it is JSON, hence the quotation marks.
+    """
     data: str | None = row.get("data", {}).get("S")
     return None if data is None else data.strip('"')
 
@@ -489,9 +571,9 @@ class _Claim:
     """The claim in a row.
 
     Attributes:
-        token: Its token.
-        end: When it ends; None if it has ended.
-        version: Its fencing token.
+        token: Token of the last acquisition; None if there was none.
+        end: Server time at which the claim ends; None if the lock is free.
+        version: Fencing token; 0 if there is none.
     """
 
     __slots__ = ("end", "token", "version")

@@ -1,4 +1,8 @@
-"""The network of a simulated world: botocore's client, what goes wrong with requests, and DynamoDB's answers."""
+"""The network of a simulated world: a stand-in for botocore's client, faults of requests, and DynamoDB's answers.
+
+It decides when a request arrives, whether its answer comes back, which second its Date header shows, and how old a read
+may be. `table` evaluates the requests; `world` orders all of it in time.
+"""
 
 from __future__ import annotations
 
@@ -37,23 +41,24 @@ if TYPE_CHECKING:
     Outcome = Callable[[], dict[str, Any]]
 
 EPOCH = 1_800_000_000.0
-"""Server time at the beginning of a world, if it does not matter."""
+"""Server time at the beginning of a world, in seconds since 1970; where a test does not need another."""
 
 HOST_SKEW = 0.1
-"""Seconds by which the clocks of DynamoDB's hosts differ, at most."""
+"""Largest difference between the clocks of two of DynamoDB's hosts, in seconds."""
 
 
 LATEST_READ = 1.0
-"""Seconds by which a read that is not consistent is late, at most."""
+"""Largest age of what an eventually consistent read shows, in seconds."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one request.
+    """A fault of one request.
 
     Attributes:
         kind: One of `KINDS`.
-        seconds: What the kind says.
+        seconds: For how long the client waits, or after how long the request is applied late or again, depending on
+            the kind; None for a random time.
     """
 
     kind: str
@@ -73,25 +78,26 @@ KINDS = {
     "undated": "answered without a Date",
     "partial": "of a batch only a part is done",
 }
-"""Kinds of faults, and what they mean."""
+"""What each kind of fault does."""
 
 
 class Faults:
-    """How often what goes wrong, as shares of all requests."""
+    """The share of all requests that meets each kind of fault."""
 
     def __init__(self, **shares: float) -> None:
         self.shares = shares
 
     @classmethod
     def at_random(cls, rng: random.Random) -> Faults:
-        """Return some kinds of faults, each rare or frequent; often none."""
+        """Return random shares for about half of the kinds, all of one level of frequency, which may be none."""
         level = rng.choice((0.0, 0.01, 0.05, 0.2))
         shares = {kind: rng.random() * level for kind in KINDS if rng.random() < 0.5}
+        # a denied request is not retried, so many of them would end most calls early
         shares["denied"] = shares.get("denied", 0.0) / 10
         return cls(**shares)
 
     def draw(self, rng: random.Random) -> Fault | None:
-        """Return what goes wrong with one request; None if nothing does."""
+        """Return a random fault for one request; None for no fault."""
         at = rng.random()
         for kind, share in self.shares.items():
             at -= share
@@ -102,15 +108,15 @@ class Faults:
 
 @dataclass
 class Exchange:
-    """A request, and what became of it.
+    """A request on its way.
 
     Attributes:
-        thread: By which it is sent.
-        client: Of which connection.
-        operation: DynamoDB's name.
-        kwargs: As botocore's client takes them.
+        thread: The thread that sends it.
+        client: The client that sends it.
+        operation: DynamoDB's name of the operation, such as UpdateItem.
+        kwargs: Its parameters, as botocore's client takes them.
         sent: True time at which it was sent.
-        fault: What goes wrong with it.
+        fault: The fault that it meets; None for none.
     """
 
     thread: Thread
@@ -123,12 +129,19 @@ class Exchange:
 
 @cache
 def service_model() -> Any:
-    """Return what botocore knows of DynamoDB."""
+    """Return botocore's description of DynamoDB's operations."""
     return botocore.session.get_session().get_service_model("dynamodb")
 
 
 class Client(BaseClient):
-    """Stands for botocore's client, under PynamoDB's connection."""
+    """Stands in for botocore's client below a PynamoDB connection.
+
+    Attributes:
+        reads_for: Read timeout in seconds.
+        hangs_for: Longest time in seconds for which a request may be under way: the connect and the read timeout.
+        meta: What PynamoDB and the library read of a client's ``meta``.
+        retry_conditions: Decides as botocore does whether a failed attempt is repeated.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._request_signer = None
@@ -153,12 +166,12 @@ class Client(BaseClient):
 
 @cache
 def _operations() -> dict[str, str]:
-    """Return DynamoDB's names of operations by those of a client's methods."""
+    """Return DynamoDB's names of the operations, by the names of the client's methods."""
     return {xform_name(name): name for name in service_model().operation_names}
 
 
 def make_api_call(client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Stand for the method of each client, retries included: see `threads.installed`."""
+    """Send a request with its retries; `threads.installed` puts this in place of the method of botocore's clients."""
     world = worlds[-1]
     attempt = 1
     while True:
@@ -173,7 +186,7 @@ def make_api_call(client: Client, operation: str, kwargs: dict[str, Any]) -> dic
 
 
 def _is_to_be_retried(client: Client, operation: str, attempt: int, error: Exception) -> bool:
-    """Emit botocore's event for an attempt that failed, and decide as botocore does."""
+    """Return whether botocore would repeat a failed attempt; emits its event for one, from which the library learns."""
     model = service_model().operation_model(operation)
     caught: Exception | None = error
     http = parsed = response = None
@@ -194,23 +207,26 @@ def _is_to_be_retried(client: Client, operation: str, attempt: int, error: Excep
 
 
 worlds: list[World] = []
-"""Those that are installed, see `threads.installed`. PynamoDB keeps the client of a model from one to the next."""
+"""The worlds that are installed, the current one last: see `threads.installed`.
+
+A client looks its world up here for each request, for PynamoDB keeps the client of a model from one world to the next.
+"""
 
 
 class Network:
-    """Carries requests to DynamoDB and answers back, or does not.
+    """Carries requests to DynamoDB and answers back, or loses, delays and doubles them.
 
     Attributes:
-        faults: What goes wrong at random.
-        script: Decides what goes wrong with a request, before chance does; None leaves it to chance.
-        partitioned: Processes that reach nothing.
-        requests: How many were sent.
-        log: What was sent, in the order in which it was sent.
-        applying: What DynamoDB evaluates now.
-        proxies: What carries requests in its place, by the URL of the endpoint.
-        epoch: Server time at the beginning of the world.
-        latency: Seconds that a request takes on its way, and an answer, in the mean.
-        late_reads: The share of reads that do not see the latest writes, unless they are consistent.
+        faults: Shares of random faults.
+        script: Returns the fault of a request; where it returns None, `faults` decides.
+        partitioned: Processes none of whose requests arrive.
+        requests: Number of requests that were sent.
+        log: The requests, in the order in which they were sent.
+        applying: The request that DynamoDB evaluates now; None if it evaluates none.
+        proxies: Objects that carry the requests of an endpoint instead, by its URL.
+        epoch: Server time at the beginning of the world, in seconds since 1970.
+        latency: Mean time in seconds of a request on its way, and of an answer.
+        late_reads: Share of eventually consistent reads that may miss the latest writes.
     """
 
     def __init__(self, world: World, epoch: float) -> None:
@@ -228,7 +244,7 @@ class Network:
         self._written: deque[tuple[float, int]] = deque([(0.0, 0)])
 
     def exchange(self, client: Client, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Carry a request for the thread that runs; return DynamoDB's answer, or raise what botocore would."""
+        """Send a request for the running thread; return DynamoDB's answer, or raise botocore's error."""
         world, url = self._world, client.meta.endpoint_url
         proxy = self.proxies.get(url)
         if proxy is not None:
@@ -236,7 +252,7 @@ class Network:
             return answer
         host = urlsplit(url).hostname or ""
         if not host.endswith("simulated") or host.startswith("proxy"):
-            # nobody listens there, or not any more
+            # nobody listens there, or a proxy did and has ended
             raise EndpointConnectionError(endpoint_url=url)
         thread = world.running
         self.requests += 1
@@ -244,6 +260,8 @@ class Network:
         self.log.append(exchange)
         world.note(str(thread), f"sends {operation}")
         self._carry(exchange)
+        # The thread is woken with a function, which returns the answer or raises: an error must be raised on this
+        # thread, not where the world processes its arrival.
         outcome: Outcome = thread.park()
         return outcome()
 
@@ -253,7 +271,8 @@ class Network:
         there, back = self._takes(), self._takes()
         if exchange.thread.process in self.partitioned:
             fault = exchange.fault = Fault("lost_request")
-        # made now: whoever is interrupted, and sends something else, must not get this answer for that
+        # The waker is made now, not when the answer arrives: the thread may be interrupted meanwhile and wait for the
+        # answer to another request, and must not take this answer for that.
         wake, apply = exchange.thread.waker(), partial(self._apply, exchange)
         if fault is None:
             world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
@@ -268,6 +287,7 @@ class Network:
             world.after(hangs, partial(wake, _timed_out(connected=False)))
         elif kind == "lost_answer":
             world.deliver(there, apply)
+            # Not before the request is applied: a client that gives up earlier is what "late" is for.
             world.after(max(there + back, hangs), partial(wake, _timed_out(connected=True)))
         elif kind == "late":
             hangs = exchange.client.hangs_for
@@ -282,20 +302,22 @@ class Network:
                 world.deliver(there, apply)
             world.after(there + back, partial(wake, _failed(code, status, exchange.operation)))
         elif kind == "nonsense":
+            # such as a portal's page, for a request that may have passed it before
             if rng.random() < 0.5:
                 world.deliver(there, apply)
             world.after(there + back, partial(wake, _page))
         else:
+            # "undated" and "partial" change the answer: see `_apply_and_answer` and `_apply`
             world.deliver(there, partial(self._apply_and_answer, exchange, back, wake))
 
     def _takes(self) -> float:
-        """Return for how long a request, or an answer, is under way."""
+        """Return a random time in seconds for which a request or an answer is under way."""
         if not self.latency:
             return 0.0
         return min(self._world.rng.expovariate(1 / self.latency), 2.0) + 0.001
 
     def _apply(self, exchange: Exchange) -> Outcome:
-        """Apply a request; return what DynamoDB answers."""
+        """Evaluate a request; return a function that returns DynamoDB's answer, or raises its refusal."""
         world = self._world
         kwargs = {
             name: value
@@ -304,10 +326,12 @@ class Network:
         }
         as_of = None
         if world.rng.random() < self.late_reads:
-            # a read that is not consistent may be late by some writes, but hardly by more than a second
+            # An eventually consistent read may miss the last two writes, but shows all that are a second old. The table
+            # ignores this for consistent reads and for writes.
             as_of = max(
                 self._writes_before(LATEST_READ), world.tables.writes - world.rng.randrange(3)
             )
+        # Each answer comes from some host of DynamoDB, with a clock of its own and a Date in whole seconds.
         skew = world.rng.uniform(-0.5, 0.5) * HOST_SKEW if self.latency else 0.0
         date = _date(math.floor(self.epoch + world.now + skew))
         operation, name = exchange.operation, str(exchange.thread)
@@ -323,12 +347,13 @@ class Network:
         finally:
             self.applying = None
         if world.tables.writes != self._written[-1][1]:
+            # for `_writes_before`
             self._written.append((world.now, world.tables.writes))
         world.note(name, f"  {operation} applied")
         return partial(dict, data, ResponseMetadata=_metadata(date))
 
     def _writes_before(self, seconds: float) -> int:
-        """Return how many writes there were so many seconds ago."""
+        """Return the number of writes that had been applied so many seconds ago."""
         now, history = self._world.now, self._written
         while len(history) > 1 and history[1][0] <= now - seconds:
             history.popleft()
@@ -337,7 +362,7 @@ class Network:
     def _apply_in_part(
         self, operation: str, kwargs: dict[str, Any], as_of: int | None
     ) -> dict[str, Any]:
-        """Apply a part of a batch, and leave the rest out as a busy table does; all of any other request."""
+        """Apply a random part of a batch and leave the rest, as a busy table does; apply any other request whole."""
         rng, apply = self._world.rng, self._world.tables.apply
         if operation == "BatchGetItem":
             done, left = {}, {}
@@ -420,12 +445,14 @@ def _refused(refusal: Refusal, operation: str, date: str) -> Outcome:
 
 
 def _page() -> dict[str, Any]:
-    """Return what botocore makes of a page of HTML."""
+    """Return the answer that botocore makes of a page of HTML with status 200: an empty one, without an error."""
     headers = {"content-type": "text/html"}
     return {"ResponseMetadata": {"HTTPHeaders": headers, "HTTPStatusCode": 200}}
 
 
 def _undated(outcome: Outcome) -> Outcome:
+    """Return the same outcome without a Date header."""
+
     def undated() -> dict[str, Any]:
         try:
             data = outcome()

@@ -1,4 +1,7 @@
-"""Query and Scan: the rows of a table or of an index, page by page."""
+"""Evaluates Query and Scan: the rows of a table or of an index, page by page.
+
+`storage` returns the rows in order, and `expressions` evaluates conditions and filters. Reads by key are in `table`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _OF_KEYS = {"=", "<", "<=", ">", ">=", "BETWEEN", "begins_with"}
 
 
 def scan(table: Table, request: Mapping[str, Any], as_of: int | None) -> dict[str, Any]:
-    """Read rows in the order of their keys."""
+    """Answer a Scan: rows in the order of their keys; with segments, those of one of them."""
     check_known("Scan", request, _SCAN)
     index, late = _opened(table, request, as_of)
     expressions, values = expressions_of(request)
@@ -43,14 +46,14 @@ def scan(table: Table, request: Mapping[str, Any], as_of: int | None) -> dict[st
         rows = [
             (place, item)
             for place, item in rows
-            # not `hash`, which differs from process to process
+            # not `hash`, which differs between processes, so that a seed would not play the same schedule again
             if zlib.crc32(repr(item[hash_key]).encode()) % segments == request["Segment"]
         ]
     return _Page(table, index, request).of(rows, expressions, values)
 
 
 def query(table: Table, request: Mapping[str, Any], as_of: int | None) -> dict[str, Any]:
-    """Read rows of one hash key in the order of their range keys, or in the opposite one."""
+    """Answer a Query: rows of one hash key in the order of their range keys, or in the reverse order."""
     check_known("Query", request, _QUERY)
     index, late = _opened(table, request, as_of)
     expressions, values = expressions_of(request)
@@ -75,7 +78,7 @@ def query(table: Table, request: Mapping[str, Any], as_of: int | None) -> dict[s
 def _opened(
     table: Table, request: Mapping[str, Any], as_of: int | None
 ) -> tuple[Index, int | None]:
-    """Return what is read, and as of when."""
+    """Return the index that a request reads, and the number of writes as of which it reads; None for all writes."""
     index = table.indexes.get(request.get("IndexName"))
     if index is None:
         raise invalid(f"The table does not have the specified index: {request['IndexName']}")
@@ -87,7 +90,7 @@ def _opened(
 
 
 def _check_key_condition(condition: Condition, index: Index, values: Values) -> None:
-    """Refuse a query but for one hash key, and at most one comparison of the range key."""
+    """Refuse a condition other than one equality of the hash key, and at most one comparison of the range key."""
     for operator in condition.operators:
         if operator not in _OF_KEYS:
             raise invalid(f"Invalid operator used in KeyConditionExpression: {operator}")
@@ -115,10 +118,9 @@ def _check_key_condition(condition: Condition, index: Index, values: Values) -> 
 
 
 class _Page:
-    """One page of an answer.
+    """One page of the answer to a Query or Scan.
 
-    As in DynamoDB, Limit counts rows before the filter, and a page that is full has an end to go on from, even
-    if nothing follows.
+    As in DynamoDB, Limit counts rows before the filter, and a full page has a LastEvaluatedKey even if no row follows.
     """
 
     def __init__(self, table: Table, index: Index, request: Mapping[str, Any]) -> None:
@@ -129,7 +131,7 @@ class _Page:
     def of(
         self, rows: Sequence[tuple[Key, Item]], expressions: Expressions, values: Values
     ) -> dict[str, Any]:
-        """Return the first rows, after the one where the page before has ended."""
+        """Return the page that begins after the request's ExclusiveStartKey, or with the first row."""
         limit, filtering = self._request.get("Limit"), expressions.filter
         if limit is not None and limit < 1:
             raise invalid("Limit must be greater than or equal to 1")

@@ -1,4 +1,7 @@
-"""Updates in PartiQL: a statement becomes an update and a condition, as UpdateItem has them."""
+"""Parses updates in PartiQL into an update and a condition like those of UpdateItem, with the parser of `expressions`.
+
+Renewals that are sent together are such statements. Other statements, and literals, raise NotImplementedError.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dev.simulation.expressions import Condition, Parser, Placeholders, Update
 from dev.simulation.values import Refusal, invalid
 
 _TOKEN = re.compile(r'"((?:[^"]|"")+)"|(\?)')
-# also what begins with IS, and indexes
+# literals, and what the parser of expressions has no equivalent for: IS and indexes of lists
 _LITERAL = re.compile(r"'|[\[{]|(?<![#:\w])\d|\b(?:IS|TRUE|FALSE|NULL)\b", re.IGNORECASE)
 _UPDATE = re.compile(
     r"""\s* UPDATE \s+ (?P<table>\S+) \s+
@@ -23,15 +26,15 @@ _SECTION = re.compile(r"\b(SET|REMOVE)\b", re.IGNORECASE)
 
 
 class Statement(NamedTuple):
-    """An update of one row. Parameters are the placeholders ``:0``, ``:1`` and so on.
+    """A parsed update of one row. Its parameters are the placeholders ``:0``, ``:1`` and so on.
 
     Attributes:
-        table: Its name.
-        update: What it changes.
-        condition: Comparisons with the row's key among others.
-        parameters: How many it has.
-        which: ALL or MODIFIED, what it returns; empty if nothing.
-        when: OLD or NEW.
+        table: Name of the table.
+        update: Its changes.
+        condition: Its WHERE clause: the row's key, and any further conditions.
+        parameters: Number of parameters.
+        which: Attributes that it returns: ALL, MODIFIED, or empty for none.
+        when: State of the row that it returns: OLD, NEW, or empty for none.
     """
 
     table: str
@@ -42,7 +45,7 @@ class Statement(NamedTuple):
     when: str
 
     def equalities(self) -> dict[str, list[str]]:
-        """Return the placeholders to which attributes must be equal, by their names."""
+        """Return the placeholders to which each attribute must be equal, by the attribute's name."""
         equal: dict[str, list[str]] = {}
         for operator, name, placeholders in self.condition.conjuncts:
             if operator == "=":
@@ -52,11 +55,15 @@ class Statement(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def statement_of(text: str, kinds: tuple[str, ...]) -> Statement:
-    """Read a statement; of its parameters only the kinds are known.
+    """Parse a statement.
+
+    Args:
+        text: The statement.
+        kinds: The kinds of its parameters, in order. With the values left out, each statement is parsed once.
 
     Raises:
-        Refusal: It is not well formed.
-        NotImplementedError: It is something other than an update, or has a literal.
+        Refusal: If it is not well formed.
+        NotImplementedError: If it is no update, or has a literal.
     """
     names: dict[str, str] = {}
     parameters = 0
@@ -76,7 +83,7 @@ def statement_of(text: str, kinds: tuple[str, ...]) -> Statement:
     found = _UPDATE.fullmatch(plain)
     if found is None:
         raise broken
-    # a statement may have a SET for each change, an expression has one for all
+    # a statement may repeat SET for each change; an update expression has one SET for all
     sections: dict[str, list[str]] = {}
     _, *parts = _SECTION.split(found["changes"])
     for section, change in zip(parts[::2], parts[1::2], strict=True):

@@ -1,4 +1,7 @@
-"""A picture of a simulated schedule: who held which key, who stood still, which requests met a fault."""
+"""Draws a simulated schedule: who held which key, who stood still, and which requests met a fault.
+
+It reads the trace that `schedule` keeps, line by line.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _MARKS = {"CRASH": "x", "interrupted": "v", "fault": "|"}
 
 
 def draw(played: Played, path: str) -> None:
-    """Draw a schedule whose trace was kept: a lane for each process, a colour for each key."""
+    """Draw a schedule whose trace was kept into a file: one lane for each process, one colour for each key."""
     lines = [found.groups() for found in map(_LINE.fullmatch, played.trace) if found is not None]
     processes = sorted({_process_of(who) for _, who, _ in lines} - {"JUDGE", "deletes"})
     lanes = {name: place for place, name in enumerate(processes[::-1])}
@@ -68,11 +71,12 @@ def draw(played: Played, path: str) -> None:
 
 
 def _process_of(who: str) -> str:
+    """Return the process of a thread, as the trace names them."""
     return who.partition(".")[0]
 
 
 def _held(lines: list[Any], end: float) -> Iterator[tuple[float, float, str, str, str]]:
-    """Return from when until when which process held which key, by which fencing token."""
+    """Yield the times for which a key was held: since, until, process, key, fencing token."""
     begun: dict[tuple[str, str], tuple[float, str]] = {}
     for at, who, what in lines:
         process = _process_of(who)

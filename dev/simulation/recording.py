@@ -1,4 +1,4 @@
-"""Records what reaches the simulated DynamoDB, for an engine to answer the same."""
+"""Records the requests that reach the simulated DynamoDB, with their answers, for `replay` to compare an engine's."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dev.simulation.values import Refusal
 
 
 class Applied(NamedTuple):
-    """A request that was evaluated.
+    """A request that the simulated DynamoDB has evaluated.
 
     Attributes:
-        tables: Which were asked.
-        operation: Such as UpdateItem.
+        tables: The tables that evaluated it.
+        operation: The operation, such as UpdateItem.
         kwargs: Its parameters.
-        as_of: After how many writes it was answered, for a read that was late.
-        at: Time by the clock of the tables.
+        as_of: Number of writes as of which an eventually consistent read was answered; None for all.
+        at: Time by the clock of the tables, in seconds.
         outcome: The answer, or the refusal.
     """
 
@@ -34,14 +34,14 @@ class Applied(NamedTuple):
 
 @contextmanager
 def recorded() -> Iterator[list[Applied]]:
-    """Record the requests that reach any `Tables` meanwhile, in the order in which they are applied."""
+    """Record the requests that reach any `Tables` inside the block, in the order in which they are applied."""
     requests: list[Applied] = []
     apply = Tables.apply
 
     def record(
         self: Tables, operation: str, kwargs: Mapping[str, Any], as_of: int | None = None
     ) -> dict[str, Any]:
-        # what is sent may be made into the next request, and the answer into somebody's rows
+        # Copies: the caller may change the parameters into its next request, and the answer's values into its own rows.
         sent = copy.deepcopy(dict(kwargs))
         try:
             answer = apply(self, operation, kwargs, as_of)

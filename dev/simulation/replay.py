@@ -1,4 +1,8 @@
-"""Sends what was recorded in simulated worlds to an engine, and compares its answers."""
+"""Sends the requests of simulated schedules to a real engine, and compares its answers with the simulated ones.
+
+It proves that the simulated DynamoDB answers the library's own requests as an engine does. `recording` records them,
+and `answers` brings both answers into one form. Answers for which engines have a choice are not compared.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,13 @@ BY_TABLE = {"RequestItems", "Responses", "UnprocessedItems", "UnprocessedKeys"}
 
 
 def expected(applied: Applied) -> Any:
+    """Return the recorded answer or refusal in the form to compare."""
     outcome = applied.outcome
     return comparable(response_of(outcome) if isinstance(outcome, Refusal) else outcome)
 
 
 def is_any_answer_right(applied: Applied) -> bool:
-    """Say whether engines may answer differently: a read was late, or a page has its rows in another order."""
+    """Return whether an engine may answer differently: descriptions, late reads, and pages in another order."""
     if applied.operation in ABOUT_TABLES:
         return True
     if applied.operation == "Scan" and not {"Limit", "Segment"}.isdisjoint(applied.kwargs):
@@ -39,7 +44,7 @@ def is_any_answer_right(applied: Applied) -> bool:
 
 
 def processed(applied: Applied) -> Applied:
-    """Take out of a batch what was left unprocessed: an engine that is not busy processes all."""
+    """Return a batch without the rows that were left unprocessed: an engine that is not busy processes all of them."""
     kwargs, outcome = applied.kwargs, applied.outcome
     if isinstance(outcome, Refusal):
         return applied
@@ -58,7 +63,7 @@ def processed(applied: Applied) -> Applied:
 
 
 def renamed(part: Any, suffix: str) -> Any:
-    """Let a request, or an answer, be about tables of other names, and under another token."""
+    """Return a request or an answer with a suffix at the names of its tables, and with another ClientRequestToken."""
     if isinstance(part, list):
         return [renamed(each, suffix) for each in part]
     if not isinstance(part, dict):
@@ -68,7 +73,8 @@ def renamed(part: Any, suffix: str) -> Any:
         if name == "TableName" and isinstance(value, str):
             made[name] = value + suffix
         elif name == "ClientRequestToken":
-            # the engine may know it from the same schedule, minutes ago
+            # The engine may have seen it minutes ago, when the same schedule was replayed. It would take the
+            # transaction for a repetition, and not apply it.
             made[name] = uuid.uuid5(uuid.NAMESPACE_OID, value + suffix).hex
         elif name == "Statement" and isinstance(value, str):
             made[name] = value.replace('" SET', f'{suffix}" SET', 1)
@@ -80,7 +86,11 @@ def renamed(part: Any, suffix: str) -> Any:
 
 
 class Client:
-    """Sends requests without botocore, in a third of its time."""
+    """A client of an engine without botocore, which takes a third of the time.
+
+    Args:
+        url: Address of the engine.
+    """
 
     def __init__(self, url: str) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc)
@@ -102,7 +112,7 @@ class Client:
 
 
 def decoded(value: dict[str, Any]) -> dict[str, Any]:
-    """Decode what is binary in an answer."""
+    """Decode the binary values of an answer."""
     match value:
         case {"B": str(content)}:
             return {"B": base64.b64decode(content)}
@@ -112,7 +122,11 @@ def decoded(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def replay(client: Client, requests: Iterable[Applied]) -> None:
-    """Send the same to an engine, and compare its answers."""
+    """Send recorded requests to an engine, and compare its answers.
+
+    Raises:
+        AssertionError: If an answer differs.
+    """
     suffix = f"-{uuid.uuid4().hex}"
     for number, applied in enumerate(map(processed, requests)):
         if is_any_answer_right(applied) and applied.operation in READS:
@@ -127,18 +141,18 @@ def replay(client: Client, requests: Iterable[Applied]) -> None:
 
 
 def scanned(created: Applied) -> Applied:
-    """Return a scan of a table, from its creation."""
+    """Return a scan of a table as if it had been recorded, for the table that a recorded request has created."""
     request = {"TableName": created.kwargs["TableName"], "ConsistentRead": True}
     found = created.tables.apply("Scan", request)
     return created._replace(operation="Scan", kwargs=request, outcome=found)
 
 
 def replay_schedule(client: Client, seed: int, size: Size | None = None) -> int:
-    """Play the schedule of a seed, and replay it; return how many requests it has."""
+    """Play the schedule of a seed, and replay it on an engine; return the number of its requests."""
     with recorded() as requests:
         violation = play(seed, size).violation
     assert violation is None, violation
-    # what nobody has read is compared, too
+    # compare the final rows of the lock table too, some of which nobody may have read
     requests.append(scanned(requests[0]))
     replay(client, requests)
     return len(requests)

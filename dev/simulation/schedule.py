@@ -1,4 +1,12 @@
-"""One schedule: processes whose threads and tasks lock at random, and what goes wrong meanwhile. All from one seed."""
+"""Random schedules: processes whose threads and tasks lock keys and rows, and faults meanwhile, all from one seed.
+
+A schedule has two parts. For some time clients lock in random ways, while requests meet faults and processes crash,
+stop, freeze, are interrupted or cut off. Then the faults end, and everybody must finish. The judge watches all of it,
+and `Schedule` checks at the end that nothing is left behind and that what callers were told about their writes is true.
+
+`play` plays a schedule, and `shrink` looks for a smaller one with the same violation. See `world` for how it is played,
+`judge` for the invariants, and `explore` for all schedules of a small world.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +46,7 @@ if TYPE_CHECKING:
     from dev.simulation.table import Tables
 
 QUIET = 900.0
-"""Seconds after the last fault within which everybody must have got on, and nothing be left."""
+"""Seconds after the last fault within which all clients must have finished, and nothing may be left behind."""
 
 
 class _Meta:
@@ -50,16 +58,16 @@ class Lock(LockItem):
     """The lock table of the simulated processes."""
 
     class Meta(_Meta):
-        """Nothing is sent."""
+        """An endpoint that only the simulated network knows."""
 
         table_name = "locks"
 
 
 class Account(RowLockMixin, Model):
-    """Rows with the claim in them."""
+    """Rows that carry their claims."""
 
     class Meta(_Meta):
-        """Nothing is sent."""
+        """An endpoint that only the simulated network knows."""
 
         table_name = "accounts"
 
@@ -72,7 +80,7 @@ class Ledger(RowLockMixin, Model):
     """Rows whose claims are in the lock table."""
 
     class Meta(_Meta):
-        """Nothing is sent."""
+        """An endpoint that only the simulated network knows."""
 
         table_name = "ledger"
 
@@ -84,10 +92,10 @@ class Ledger(RowLockMixin, Model):
 
 
 class Order(Model):
-    """Rows that know nothing of locks; they are written in transactions with a guard."""
+    """Rows without locks; they are written in transactions that a lock guards."""
 
     class Meta(_Meta):
-        """Nothing is sent."""
+        """An endpoint that only the simulated network knows."""
 
         table_name = "orders"
 
@@ -97,22 +105,22 @@ class Order(Model):
 
 
 ROWS = 2
-"""Rows of each of the users' tables."""
+"""Number of rows in each of the users' tables."""
 
 
 class Size(NamedTuple):
     """How much happens in a schedule.
 
     Attributes:
-        processes: How many begin.
-        threads: In each of them, at most.
-        sections: Locks that each thread takes, one after the other.
-        keys: That they lock.
-        rows: Of each of the users' tables.
-        ways: In which they lock: the methods of `Client`.
-        faults: How often what goes wrong with requests.
-        strikes: How often something happens to a process or a row.
-        seconds: For which something goes wrong.
+        processes: Number of processes at the beginning.
+        threads: Largest number of client threads in a process.
+        sections: Number of locks that each thread or task acquires, one after the other.
+        keys: Number of keys that they lock.
+        rows: Number of rows in each of the users' tables that they lock.
+        ways: Ways in which they lock: names of methods of `Client`.
+        faults: Share of requests that meets each kind of fault.
+        strikes: Number of faults of processes and rows, such as crashes and deletions.
+        seconds: Seconds during which there are faults.
     """
 
     processes: int
@@ -127,8 +135,8 @@ class Size(NamedTuple):
 
     @classmethod
     def at_random(cls, rng: random.Random) -> Size:
-        """Return one of all sizes."""
-        # often all clients do the same, so that they meet
+        """Return a random size."""
+        # Often all clients lock in one or two ways. With all ways at once they rarely meet at the same lock.
         ways = rng.sample(WAYS, rng.choice((1, 2, len(WAYS))))
         return cls(
             processes=rng.choice((1, 2, 2, 3, 5, 8)),
@@ -143,7 +151,7 @@ class Size(NamedTuple):
         )
 
     def smaller(self) -> Iterator[Size]:
-        """Return sizes of schedules in which less happens, the much smaller ones first."""
+        """Return the sizes in which one value is smaller than here; roughly the much smaller ones first."""
         for name in ("processes", "threads", "sections", "keys", "rows"):
             count = getattr(self, name)
             for less in {1, count // 2, count - 1} - {0, count}:
@@ -160,7 +168,7 @@ class Size(NamedTuple):
 
 
 def create_tables(tables: Tables) -> None:
-    """Create the lock table, and the users' with their rows."""
+    """Create the lock table, and the users' tables with their rows."""
     for model in (Lock, Account, Ledger, Order):
         name = {"AttributeName": "key" if model is Lock else "name"}
         tables.apply(
@@ -178,18 +186,18 @@ def create_tables(tables: Tables) -> None:
 
 
 class Schedule:
-    """A schedule, ready to be played.
+    """A schedule that is ready to be played.
 
     Args:
-        seed: Of all its chance.
-        size: How much happens in it; at random by default.
-        keep_trace: Whether to keep what happened, a line each.
+        seed: Seed of all random choices.
+        size: How much happens; by default a random size that the seed determines.
+        keep_trace: Whether to keep a trace, one line for each event.
 
     Attributes:
-        size: How much happens in it.
-        world: In which it is played.
-        judge: Watches it.
-        counts: What the clients did.
+        size: How much happens.
+        world: The world in which it is played.
+        judge: The judge that watches it.
+        counts: Number of times that clients did each thing, and that each strike came.
     """
 
     def __init__(self, seed: int, size: Size | None = None, *, keep_trace: bool = False) -> None:
@@ -210,15 +218,17 @@ class Schedule:
         self._names = itertools.count()
         self._tickets: list[str] = []
         self._reported: dict[str, bool | None] = {}
+        # Drawn from a generator of its own. So a seed plays the same schedule whether its size is drawn here or handed
+        # in, as when a violation is played again with the size that was printed for it.
         size = self.size = Size.at_random(random.Random(seed)) if size is None else size
         self._keys = [f"k{number}" for number in range(size.keys)]
         self._rows = [f"r{number}" for number in range(size.rows)]
 
     def play(self) -> None:
-        """Play it to the end.
+        """Play the schedule to its end, and check what is left.
 
         Raises:
-            ViolationError: If what must not happen has happened.
+            ViolationError: If the judge, or the check at the end, has reported a violation.
         """
         world, rng, size = self.world, self._rng, self.size
         for _ in range(size.processes):
@@ -227,6 +237,8 @@ class Schedule:
         for _ in range(size.strikes):
             world.after(rng.random() * size.seconds, self._strike)
         world.run(size.seconds)
+        # From here on nothing goes wrong any more, so whoever does not finish would never finish. Outages end by
+        # themselves; requests that are late still arrive.
         world.network.faults = Faults()
         world.network.partitioned.clear()
         for process in world.processes:
@@ -237,7 +249,7 @@ class Schedule:
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
-    # -- what happens to processes ------------------------------------------------------------------
+    # -- processes, and faults of processes and rows ------------------------------------------------
 
     def _start_process(self) -> None:
         process = Process(self.world, f"p{next(self._names)}")
@@ -248,12 +260,14 @@ class Schedule:
             process.start_thread(f"t{number}", partial(self._guarded, call))
 
     def _guarded(self, call: Callable[[], None]) -> None:
+        """Run a client; an error that it does not expect is a violation (I8)."""
         try:
             call()
         except Exception as error:
             self.judge.fail(f"{self.world.running} ended by {error!r}")
 
     def _strike(self) -> None:
+        """Cause one random fault of a random process, or of a row."""
         world, rng = self.world, self._rng
         if not world.processes:
             return
@@ -283,7 +297,7 @@ class Schedule:
         self._delete_row(self._rng.choice(self._keys))
 
     def _expire(self, _: Process) -> None:
-        """Let the TTL delete a row, at once or late."""
+        """Delete a row as the TTL does, if its ``ttl`` has passed; DynamoDB may do so at once or much later."""
         key = self._rng.choice(self._keys)
         ttl = float(self.judge.row("locks", key).get("ttl", {"N": "inf"})["N"])
         if EPOCH + self.world.now >= ttl:
@@ -323,10 +337,10 @@ class Schedule:
         "refuse threads": _refuse_threads,
     }
 
-    # -- promises -----------------------------------------------------------------------------------
+    # -- the end of a schedule ----------------------------------------------------------------------
 
     def _check_end(self) -> None:
-        """Everybody got on, nothing is left, and what was said of the writes is true."""
+        """Check that all clients have finished, nothing is left, and each write was reported as it was applied."""
         world, judge = self.world, self.judge
         for process in world.processes:
             left = {
@@ -343,17 +357,23 @@ class Schedule:
                     judge.fail(f"{process.name} has {what} left: {kept}")
         for key in self._keys:
             judge.check_left(("locks", (key,)))
+        # None is a write of unknown outcome, of which anything may be true. One without a lock that was reported as
+        # applied may have been applied twice, by a copy that nothing recognises.
         for number, applied in self._reported.items():
             times = judge.writes.get(number, 0)
             if applied is True and ((times != 1 and number not in judge.unguarded) or not times):
                 judge.fail(f"I2: the write {number} was reported as applied, and was not")
             if applied is False and times:
                 judge.fail(f"I2: the write {number} was reported as not applied, and was")
+        # the judge's reports are raised where the world runs
         world.run(world.now)
 
 
 class Client:
-    """A thread, or several tasks, of a process that lock some times, in the ways of the schedule."""
+    """A client thread of a process, or several tasks on its event loop, that lock in the ways of the schedule.
+
+    Each method ``lock_...`` acquires a lock in one way, works under it, and releases it.
+    """
 
     def __init__(self, schedule: Schedule, process: Process) -> None:
         self._schedule = schedule
@@ -365,7 +385,7 @@ class Client:
     # -- running ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Lock some times, as a thread."""
+        """Lock as often as the size says, as a thread."""
         for _ in range(self._schedule.size.sections):
             with self._failures():
                 self._world.sleep(self._rng.random() * 2)
@@ -374,7 +394,7 @@ class Client:
                 getattr(self, way)()
 
     def run_tasks(self) -> None:
-        """Lock some times, as tasks of an event loop."""
+        """Lock as often as the size says, as each of a few tasks of an event loop; some tasks are cancelled."""
         with self._failures():
             run_tasks(self._world, self._gather())
 
@@ -424,7 +444,7 @@ class Client:
         except PynamoDBException:
             count("failed")
 
-    # -- what they lock -----------------------------------------------------------------------------
+    # -- ways to lock -------------------------------------------------------------------------------
 
     def _key(self) -> str:
         return self._rng.choice(self._schedule._keys)
@@ -446,7 +466,7 @@ class Client:
         return options
 
     def lock_one(self) -> None:
-        """One key; now and then entered again, deleted by its release, or by a handle that others share."""
+        """Lock one key; sometimes entered twice, sometimes deleted on release, sometimes by a Mutex used before."""
         rng = self._rng
         if self._kept and rng.random() < 0.3:
             mutex = rng.choice(self._kept)
@@ -465,7 +485,7 @@ class Client:
                 self._detach(mutex)
 
     def lock_fair(self) -> None:
-        """One key, in the order of arrival; now and then one whose row is deleted, or the lock of a row in the lock table."""
+        """Lock in the order of arrival: one key, one whose row is deleted on release, or a row of another table."""
         rng, options = self._rng, {**self._options(), "fair": True}
         kind = rng.choice(("key", "key", "deleted", "row"))
         if kind == "row":
@@ -479,12 +499,13 @@ class Client:
             self._work(mutex, guarded=not is_deleted)
 
     def _detach(self, mutex: Mutex) -> None:
+        """Detach a lock; whoever draws its ticket takes it over."""
         claim: Any = mutex._mine()
         self._schedule.judge.detached.add(claim.own.token)
         self._schedule._tickets.append(mutex.detach())
 
     def lock_attached(self) -> None:
-        """A key that another process, or this one, has acquired and given a ticket for."""
+        """Take over a lock that some process has detached; without a ticket, lock one key."""
         tickets = self._schedule._tickets
         if tickets:
             ticket = tickets.pop(self._rng.randrange(len(tickets)))
@@ -495,24 +516,24 @@ class Client:
             self.lock_one()
 
     def lock_several(self) -> None:
-        """All keys at once."""
+        """Lock all keys at once."""
         with Mutex.for_keys(self._schedule._keys, model=Lock, **self._options()) as group:
             self._work(self._rng.choice(group.members))
             if self._rng.random() < 0.3:
                 self._order(group.transaction, self._rng.choice(self._schedule._rows), None)
 
     def lock_any(self) -> None:
-        """Whichever key is free."""
+        """Lock whichever key is free first."""
         with Mutex.any_of(self._schedule._keys, model=Lock, **self._options()) as mutex:
             self._work(mutex)
 
     def lock_semaphore(self) -> None:
-        """One of two permits."""
+        """Acquire one of two permits of a semaphore."""
         with Semaphore.for_key("s", permits=2, model=Lock, **self._options()) as permit:
             self._work(permit)
 
     def lock_row(self) -> None:
-        """A row with the claim in it, or in the lock table."""
+        """Lock a row that carries its claim, or one whose claim is in the lock table."""
         model: Any = self._rng.choice((Account, Ledger))
         with model.locked(self._row(), **self._options()) as row:
             self._pause()
@@ -522,7 +543,7 @@ class Client:
                     self._write(row)
 
     def lock_rows(self) -> None:
-        """Several rows at once, and a transaction that writes them all."""
+        """Lock all rows at once, and write them in one transaction."""
         model: Any = self._rng.choice((Account, Ledger))
         with model.locked_all(self._schedule._rows, **self._options()) as rows:
             self._pause()
@@ -533,10 +554,11 @@ class Client:
                     transaction.save(row)
 
     def lock_none(self) -> None:
-        """A row without its lock: refused while another holds it."""
+        """Write a row without its lock; the write is refused while another holds it."""
         row = self._rng.choice((Account, Ledger))(self._row())
         number, log = self._number(), self._world.network.log
         before = len(log)
+        # Without a claim and a number of guarded writes nothing tells a copy of the request from a new one.
         self._schedule.judge.unguarded.add(number)
         try:
             with self._reporting(number):
@@ -544,20 +566,22 @@ class Client:
         except RowLockedError:
             sent = [each for each in log[before:] if each.thread is self._world.thread]
             if any(each.fault is not None and each.fault.kind == "duplicated" for each in sent):
-                # refused, and applied by its copy when nobody held the row any more: no condition prevents that
+                # The request was refused, and its copy may be applied later, when nobody holds the row any more. No
+                # condition can prevent that, so the outcome is unknown.
                 self._schedule._reported[number] = None
             raise
 
     def lock_order(self) -> None:
-        """A key, and under it a row that knows nothing of locks."""
+        """Lock a key, and write a row without a lock in a transaction that the lock guards."""
         name = self._row()
         with Mutex.for_key(f"order-{name}", model=Lock, **self._options()) as mutex:
             self._order(mutex.transaction, name, Order)
 
     def _order(self, transaction: Callable[[], Any], name: str, model: Any) -> None:
-        """Read a row, and write it in a transaction that the lock guards."""
+        """Read a row, and write it in a transaction that locks guard; without a model, commit the guard alone."""
         if model is None:
-            # the locks are not those of the row: only its guard counts
+            # These locks are not that of the row, so a write of it would collide with one under its lock. The
+            # transaction has the guard alone.
             with transaction():
                 self._pause()
             return
@@ -569,18 +593,20 @@ class Client:
             writes.save(row)
 
     def lock_in_child(self) -> None:
-        """A key that a forked child must not take for its own."""
+        """Lock a key, and fork: the child must not take the lock for its own."""
         with Mutex.for_key(self._key(), model=Lock, **self._options()) as mutex:
+            # another process, for which the state of this one is inherited: see `Process.inherited`
             child = Process(self._world, f"{self._process.name}'")
             child.start_thread("child", partial(_as_a_child, self._schedule.judge, mutex))
             self._work(mutex)
 
-    # -- what they do under a lock ------------------------------------------------------------------
+    # -- work under a lock --------------------------------------------------------------------------
 
     def _pause(self) -> None:
         self._world.sleep(self._rng.choice((0.0, 0.05, 1.0, 10.0)) * self._rng.random())
 
     def _work(self, mutex: Mutex, *, guarded: bool = True) -> None:
+        """Wait, write, renew and ensure the lease, in random order; sometimes for longer than the lease."""
         rng = self._rng
         for _ in range(rng.randrange(4)):
             what = rng.choice(("wait", "wait", "save", "renew", "ensure"))
@@ -597,6 +623,7 @@ class Client:
                     mutex.save_data(number)
 
     def _write(self, row: Any) -> None:
+        """Write a locked row, by save or update; sometimes the same request releases the lock."""
         number = self._number()
         unlock = self._rng.random() < 0.3
         with self._reporting(number):
@@ -608,12 +635,14 @@ class Client:
                 row.update([model.data.set(number), model.count.add(1)], unlock=unlock)
 
     def _number(self) -> str:
+        """Return the number of a new write, by which the judge recognises it."""
         return str(next(self._schedule._numbers))
 
     @contextmanager
     def _reporting(self, *numbers: str) -> Iterator[None]:
-        """Remember what is said of writes: applied, not applied, or unknown."""
+        """Note what the library reports of writes: True for applied, False for not applied, None for unknown."""
         reported = self._schedule._reported
+        # unknown until it is reported, and after any other error, such as an interruption
         reported.update(dict.fromkeys(numbers))
         try:
             yield
@@ -629,11 +658,13 @@ def _connection() -> Connection:
 
 
 def _quietly(call: Callable[[], object]) -> None:
+    """Make a call; a failed request is no violation."""
     with suppress(PynamoDBException):
         call()
 
 
 def _as_a_child(judge: Judge, mutex: Mutex) -> None:
+    """Try in a forked child what only the holder may do; report it if that works."""
     if mutex.held:
         judge.fail("I1: a forked child believes that it holds its parent's lock")
     try:
@@ -644,20 +675,20 @@ def _as_a_child(judge: Judge, mutex: Mutex) -> None:
 
 
 WAYS = [name for name in vars(Client) if name.startswith("lock_")]
-"""In which a client locks."""
+"""Names of the methods by which a client locks."""
 
 
 class Played(NamedTuple):
-    """A schedule that was played.
+    """The outcome of a schedule.
 
     Attributes:
         size: How much happened.
-        violation: What happened that must not happen, if something did.
-        requests: How many were sent.
-        acquisitions: How many were handed out.
-        seconds: Of virtual time.
-        counts: What the clients did, and what was done to them.
-        trace: What happened, a line each, if that was kept.
+        violation: The first violation, in words; None if there was none.
+        requests: Number of requests that were sent.
+        acquisitions: Number of acquisitions in which a process has believed.
+        seconds: Virtual time that has passed.
+        counts: Number of times that clients did each thing, and that each strike came.
+        trace: One line for each event, if a trace was kept; else empty.
     """
 
     size: Size
@@ -670,7 +701,7 @@ class Played(NamedTuple):
 
 
 def play(seed: int, size: Size | None = None, *, keep_trace: bool = False) -> Played:
-    """Play the schedule of a seed."""
+    """Play the schedule of a seed, and return its outcome; a violation is part of that, and not raised."""
     schedule = Schedule(seed, size, keep_trace=keep_trace)
     world = schedule.world
     trace = [] if world.trace is None else world.trace
@@ -692,9 +723,9 @@ def play(seed: int, size: Size | None = None, *, keep_trace: bool = False) -> Pl
 
 
 def shrink(seed: int, size: Size, violation: str) -> tuple[int, Size]:
-    """Return the seed and size of a schedule with the same kind of violation in which less happens.
+    """Return the seed and size of a smaller schedule with the same kind of violation; the same ones if none is found.
 
-    What a seed does with a smaller size is another schedule, so some seeds are tried with each.
+    A seed plays an entirely different schedule with another size, so a few seeds are tried with each.
     """
     kind = kind_of(violation)
     found = True
@@ -709,9 +740,9 @@ def shrink(seed: int, size: Size, violation: str) -> tuple[int, Size]:
 
 
 _TRIES = 10
-"""Seeds that are tried with each smaller size."""
+"""Number of seeds that `shrink` tries with each smaller size."""
 
 
 def kind_of(violation: str) -> str:
-    """Return what kind of violation it is: its text, without what differs from one to the next."""
+    """Return the kind of a violation: its text without names, numbers and times, which differ between schedules."""
     return re.sub(r"'[^']*'|0x\w+|[\d.]+|p\d+", "", violation.partition(": ")[2])[:40]

@@ -1,4 +1,7 @@
-"""The rows of a table: their keys, their versions, and the indexes in which they stand."""
+"""The rows of one table of the simulated DynamoDB: their keys, earlier versions, and indexes.
+
+Requests are evaluated in `table` and `pages`, which call this.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,20 @@ from typing import Any, NamedTuple
 from dev.simulation.values import Item, UnfitError, Value, canonical_number, decimal_of, invalid
 
 Key = tuple[Any, ...]
-"""The values of a row's key, by which it is found."""
+"""Values of a row's key attributes, under which the row is stored."""
 
 _LONGEST_HASH = 2048
 _LONGEST_RANGE = 1024
 
 
 class Index(NamedTuple):
-    """What can be queried: a secondary index, or the table itself.
+    """A secondary index, or the table itself, as the source of a Query or Scan.
 
     Attributes:
-        name: None of the table itself.
-        key: Kinds of its key attributes by their names, the hash key first.
-        projected: Names of the attributes that it has; None if it has all.
-        is_global: Whether it can only be read late.
+        name: Name of the index; None for the table itself.
+        key: Kinds of its key attributes, by name, the hash key first.
+        projected: Names of the attributes that it contains; None for all.
+        is_global: Whether it is a global secondary index, which has no consistent reads.
     """
 
     name: str | None
@@ -31,11 +34,11 @@ class Index(NamedTuple):
     is_global: bool
 
     def has(self, item: Item) -> bool:
-        """Say whether a row stands in it."""
+        """Return whether the index contains a row: one that has all of its key attributes."""
         return all(kind in item.get(name, ()) for name, kind in self.key.items())
 
     def shown(self, item: Item) -> Item:
-        """Return what it has of a row."""
+        """Return the attributes of a row that the index contains."""
         if self.projected is None:
             return item
         return {name: value for name, value in item.items() if name in self.projected}
@@ -44,13 +47,17 @@ class Index(NamedTuple):
 class Table:
     """A table.
 
+    Args:
+        request: The parameters of CreateTable.
+        kept: Number of versions of each row to keep for late reads.
+
     Attributes:
-        name: Its name.
-        key: Kinds of its key attributes by their names, the hash key first.
-        description: What DescribeTable says of it.
-        time_to_live: As it was asked for.
-        indexes: What can be queried, by name; None is the table itself.
-        rows: As they are; nobody changes one, a write puts another one into its place.
+        name: Name of the table.
+        key: Kinds of its key attributes, by name, the hash key first.
+        description: The answer to DescribeTable.
+        time_to_live: The TimeToLiveSpecification that was set last; empty if there is none.
+        indexes: Its indexes by name; None is the name of the table itself.
+        rows: The present rows by key. A row is never changed: a write replaces it.
     """
 
     def __init__(self, request: Mapping[str, Any], kept: int) -> None:
@@ -73,7 +80,7 @@ class Table:
                     )
                 name = each["IndexName"]
                 self.indexes[name] = Index(name, key, projected, scope.startswith("Global"))
-        # of all indexes; those of the table's own key are checked with it
+        # the key attributes of all indexes, but for those of the table's own key, which are checked with that
         self._indexed = [
             (index.name, name, kind)
             for index in self.indexes.values()
@@ -87,11 +94,14 @@ class Table:
     # -- keys -----------------------------------------------------------------------------------
 
     def key_of(self, key: Mapping[str, Value], *, whole: bool = False) -> Key:
-        """Return what a row is found by.
+        """Return the key of a row in the form under which the row is stored.
 
         Args:
-            key: The key, or in a put the whole row.
-            whole: It is the whole row.
+            key: The key attributes; in a put, the whole row.
+            whole: Whether this is the whole row.
+
+        Raises:
+            Refusal: If it is no key of this table.
         """
         if not whole and len(key) != len(self.key):
             raise invalid("The provided key element does not match the schema")
@@ -123,13 +133,13 @@ class Table:
         return tuple(found)
 
     def named(self, key: Key) -> Item:
-        """Return a row's key as it stands in a request."""
+        """Return a row's key as typed attributes."""
         return {
             name: {kind: part} for (name, kind), part in zip(self.key.items(), key, strict=True)
         }
 
     def check_indexed(self, item: Item) -> None:
-        """Refuse a row that cannot stand in an index whose key attributes it has."""
+        """Refuse a row that has a key attribute of an index with a value that the index cannot have."""
         for index, name, kind in self._indexed:
             value = item.get(name)
             if value is None:
@@ -148,7 +158,7 @@ class Table:
     # -- rows -----------------------------------------------------------------------------------
 
     def read(self, key: Key, as_of: int | None = None) -> Item | None:
-        """Return a row; for a late read as it was after a number of writes."""
+        """Return a row, or None; with a number of writes, as it was after that write, or as the oldest version kept."""
         if as_of is None:
             return self.rows.get(key)
         versions = self._versions.get(key)
@@ -158,7 +168,7 @@ class Table:
         return next(known, versions[0][1])
 
     def write(self, key: Key, item: Item | None, number: int) -> None:
-        """Write a row, or delete it; the number counts the writes."""
+        """Replace a row, or delete it if the new one is None; the number is that of the write, over all tables."""
         versions = self._versions.get(key)
         if versions is None:
             versions = self._versions[key] = deque([(0, None)], maxlen=self._kept)
@@ -169,7 +179,7 @@ class Table:
             self.rows[key] = item
 
     def in_order(self, index: Index, as_of: int | None) -> list[tuple[Key, Item]]:
-        """Return the rows that stand in an index, each after what it is sorted by."""
+        """Return the rows in an index in its order, each with its sort key; as of a number of writes, None for all."""
         rows: Iterable[Item | None] = self.rows.values()
         if as_of is not None:
             rows = (self.read(key, as_of) for key in self._versions)
@@ -180,7 +190,7 @@ class Table:
         return found
 
     def place(self, index: Index, item: Item) -> Key:
-        """Return what a row is sorted by: the index's key, then the table's."""
+        """Return the sort key of a row in an index: the index's key, followed by the table's."""
         return tuple(
             decimal_of(item[name]["N"]) if kind == "N" else item[name][kind]
             for key in ((index.key,) if index.name is None else (index.key, self.key))
@@ -189,12 +199,14 @@ class Table:
 
 
 def _key(request: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the kinds of key attributes by their names, the hash key first."""
+    """Return the kinds of the key attributes of a table or index by their names, the hash key first."""
+    # HASH sorts before RANGE
     schema = sorted(request["KeySchema"], key=lambda each: str(each["KeyType"]))
     return {each["AttributeName"]: kinds[each["AttributeName"]] for each in schema}
 
 
 def _description(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of a table from the parameters of CreateTable."""
     described = {
         name: request[name]
         for name in (

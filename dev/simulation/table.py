@@ -1,17 +1,17 @@
-"""DynamoDB in memory, for virtual time: it evaluates the very requests that the library sends.
+"""DynamoDB in memory: it evaluates the requests that the library sends, without threads and I/O.
 
-No thread, no I/O: `Tables.apply` takes an operation and its parameters as botocore's client would, and
-returns the answer, or raises `Refusal`. One call is one instant: what is evaluated together is written
-together. Delays, lost answers, hosts with clocks of their own and reads that are late belong to the network
-around it.
+`Tables.apply` takes an operation and its parameters as botocore's client does, and returns the answer or raises
+`Refusal`. A call is one instant: all that a request changes is written at once. Delays, lost answers, the clocks of
+DynamoDB's hosts and late reads are up to `network`.
 
-Where DynamoDB and its emulators differ, this follows DynamoDB Local, but for what Amazon's documentation says
-otherwise: numbers are brought into one form by PartiQL, too; a transaction or a batch that names a row twice is
-refused before anything in it is looked at; an update in a transaction that does not fit its row cancels the
-transaction, with a reason for each part; and an update cannot give an index's key another type.
+Where DynamoDB and its emulators differ, this follows DynamoDB Local, with four exceptions for which it follows Amazon's
+documentation. PartiQL brings numbers into canonical form too. A transaction or a batch that names a row twice is
+refused before any part of it is evaluated. An update in a transaction that does not fit its row cancels the
+transaction, with a reason for each part. And an update cannot give a key attribute of an index another type.
 
-What it does not know it refuses loudly, with NotImplementedError: to guess would be to test a guess. Items are
-limited in size, requests and answers but for pages are not; see `expressions` for what else is not checked.
+Operations and parameters that are not supported raise NotImplementedError, because a guess would make the tests prove
+the guess. The size of items is limited, that of requests and of answers other than pages is not. `expressions` says
+what else is not checked.
 """
 
 from __future__ import annotations
@@ -52,25 +52,39 @@ _MOST_READ = 100
 _MOST_WRITTEN = 25
 
 _REQUEST_TOKENS_LAST = 600.0
-"""Seconds within which the repetition of a transaction is recognised."""
+"""Seconds for which the ClientRequestToken of a transaction is remembered."""
 
 
 class _Change(NamedTuple):
-    """What a write would do to one row."""
+    """The change that a write would make to one row.
+
+    Attributes:
+        table: The table.
+        key: The row's key.
+        old: The row before; None if there is none.
+        new: The row after; None if it is deleted.
+        paths: The paths that an update changes; empty for other writes.
+    """
 
     table: Table
     key: Key
     old: Item | None
     new: Item | None
-    paths: Sequence[Path]  # that an update names
+    paths: Sequence[Path]
 
 
 class _Executed(NamedTuple):
-    """What a statement in PartiQL comes to."""
+    """The result of a statement in PartiQL, before anything is written.
+
+    Attributes:
+        answer: The answer to it.
+        row: The table and key that it names; None if that is not known.
+        change: The change that it would make; None if it is refused.
+    """
 
     answer: dict[str, Any]
-    row: tuple[str, Key] | None  # that it names
-    change: _Change | None  # None if it was refused
+    row: tuple[str, Key] | None
+    change: _Change | None
 
 
 _ALWAYS = {"TableName", "ReturnConsumedCapacity", "ReturnItemCollectionMetrics"}
@@ -127,7 +141,7 @@ def _check_understood(operation: str, request: Mapping[str, Any]) -> None:
 
 
 def _copied(part: Any) -> Any:
-    """Copy the dicts and lists of a request, of which the caller may make another one."""
+    """Return a deep copy of a part of a request, which the caller may change into its next request."""
     if isinstance(part, dict):
         return {name: _copied(each) for name, each in part.items()}
     return [_copied(each) for each in part] if isinstance(part, list) else part
@@ -136,19 +150,20 @@ def _copied(part: Any) -> Any:
 class Tables:
     """The tables of one account in one region.
 
-    Answers hold copies: what a caller does with them changes no row.
+    Answers contain copies, so a caller that changes an answer changes no row.
 
     Args:
-        versions: Of each row, so many versions are kept for reads that are late.
-        clock: Seconds of the server's time, by which the tokens of transactions are forgotten.
+        versions: Number of versions of each row to keep for late reads.
+        clock: Returns server time in seconds; it decides when the tokens of transactions are forgotten.
 
     Attributes:
-        clock: The same.
-        writes: How many writes were applied so far, over all tables. A read that is not consistent may be
+        clock: The same function.
+        writes: Number of writes that were applied so far, over all tables. An eventually consistent read may be
             answered as of any of these numbers: see `apply`.
-        watch: Called for each row that changes: with its table and key, and what it was before and is now.
-        batch_limit: How many rows a batch reads or writes before it leaves the others unprocessed, as
-            DynamoDB does when it is busy: one at least. None if it never is.
+        watch: Called for each row that changes, with the table's name, the key, and the row before and after, where an
+            empty one stands for none.
+        batch_limit: Number of rows, at least one, that a batch reads or writes before it leaves the others
+            unprocessed, as DynamoDB does when it is busy; None for no limit.
     """
 
     def __init__(self, *, versions: int = 16, clock: Callable[[], float] = lambda: 0.0) -> None:
@@ -190,13 +205,14 @@ class Tables:
         """Evaluate a request, and return its answer without ResponseMetadata.
 
         Args:
-            operation: Such as UpdateItem.
+            operation: The operation, such as UpdateItem.
             kwargs: Its parameters, as botocore's client takes them.
-            as_of: For a read that is not consistent: it shows no write after this number of `writes`.
+            as_of: Number of `writes` as of which an eventually consistent read is answered; None for all. Ignored for
+                other requests.
 
         Raises:
-            Refusal: DynamoDB refuses it; nothing was written.
-            NotImplementedError: It has parameters, or is an operation, that is not known here.
+            Refusal: If DynamoDB refuses the request; nothing was written.
+            NotImplementedError: If the operation or a parameter is not supported here.
         """
         if operation in self._reads:
             return self._reads[operation](kwargs, as_of)
@@ -205,14 +221,13 @@ class Tables:
         return self._others[operation](kwargs)
 
     def row(self, table: str, key: tuple[Any, ...]) -> Item | None:
-        """Return a row as it stands; not to be changed."""
+        """Return a row as it is now, or None. It is no copy, and must not be changed."""
         return self._table(table).read(key)
 
     def rows(self, table: str) -> list[Item]:
-        """Return the rows of a table as they are, in the order in which they were made.
+        """Return the rows of a table as they are now, in the order in which they were created.
 
-        For observers: they are no copies, and must not be changed. A row that was not written since is the
-        same object.
+        They are no copies, and must not be changed. A row that was not written between two calls is the same object.
         """
         return [*self._table(table).rows.values()]
 
@@ -256,7 +271,7 @@ class Tables:
         return {"TableDescription": {**description}}
 
     def _update_time_to_live(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Accept it: who plays DynamoDB deletes what has expired, early or late as it pleases."""
+        """Store the setting. It deletes nothing: the schedule or test deletes expired rows when it likes."""
         given = request["TimeToLiveSpecification"]
         table = self._table(request["TableName"])
         if bool(table.time_to_live.get("Enabled")) == bool(given["Enabled"]):
@@ -283,7 +298,7 @@ class Tables:
         return {} if item is None else {"Item": shown(item, expressions)}
 
     def _transact_get(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Read several rows at one instant."""
+        """Answer a TransactGetItems: several rows at one instant."""
         _check_understood("TransactGetItems", request)
         parts = [part["Get"] for part in request["TransactItems"]]
         if not 0 < len(parts) <= _MOST_IN_TRANSACTION:
@@ -324,7 +339,7 @@ class Tables:
         return {"Responses": found, "UnprocessedKeys": unprocessed}
 
     def _most_of(self, asked: int, processed: int) -> int:
-        """Return how many of the rows that a batch asks for are processed, after some of it were."""
+        """Return how many of the next rows of a batch are processed, when so many were processed already."""
         if self.batch_limit is None:
             return asked
         return min(asked, max(0, self.batch_limit - processed))
@@ -332,7 +347,7 @@ class Tables:
     # -- writes ---------------------------------------------------------------------------------
 
     def _write(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a write of one row, a Put, Delete or Update."""
+        """Answer a write of one row: a Put, Delete or Update."""
         returned = request.get("ReturnValues", "NONE")
         if returned not in _RETURNED[kind]:
             raise invalid("Return values set to invalid value")
@@ -342,23 +357,23 @@ class Tables:
             return {}
         item = (change.old if returned.endswith("OLD") else change.new) or {}
         if returned.startswith("UPDATED"):
-            # the whole attribute, also where the update names but a part of it that is there
+            # each attribute as a whole, even if the update changes only a part of it; not if that part is absent
             names = {path[0] for path in change.paths if value_at(path, item) is not None}
             item = {name: value for name, value in item.items() if name in names}
         return {"Attributes": copy_item(item)} if item else {}
 
     def _evaluate(self, kind: str, request: Mapping[str, Any]) -> _Change:
-        """Return what a write would do; nothing is written.
+        """Return the change that a write would make; nothing is written.
 
         Raises:
-            Refusal: It is invalid, or its condition does not hold.
+            Refusal: If it is invalid, or its condition does not hold.
         """
         _check_understood(kind, request)
         table = self._table(request["TableName"])
         is_put = kind == "Put"
         given = canonical_item(request["Item"]) if is_put else request["Key"]
         key = table.key_of(given, whole=is_put)
-        # What is wrong with an expression is found before any condition is looked at.
+        # An invalid expression is refused before the condition is evaluated.
         expressions, values = expressions_of(request)
         if is_put:
             if size_of_item(given) > LARGEST_ITEM:
@@ -376,16 +391,16 @@ class Tables:
         return _Change(table, key, old, None if kind == "Delete" else old, ())
 
     def _apply(self, changes: Iterable[_Change]) -> None:
-        """Write what was evaluated. It counts as one write: no read shows a part of it."""
+        """Apply changes that were evaluated. They count as one write: no late read shows only a part of them."""
         self.writes += 1
         for change in changes:
-            # the delete of a row that is not there changes nothing, nor does a check
+            # the deletion of a row that does not exist changes nothing, nor does a ConditionCheck
             if change.new is not change.old:
                 change.table.write(change.key, change.new, self.writes)
                 self.watch(change.table.name, change.key, change.old or {}, change.new or {})
 
     def _transact_write(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Write several rows, all or none."""
+        """Answer a TransactWriteItems: write several rows, all or none."""
         _check_understood("TransactWriteItems", request)
         items = request["TransactItems"]
         if not 0 < len(items) <= _MOST_IN_TRANSACTION:
@@ -396,18 +411,19 @@ class Tables:
             if self.clock() - at <= _REQUEST_TOKENS_LAST:
                 if applied != items:
                     raise Refusal("IdempotentParameterMismatchException", "")
-                # it has been applied: that is the answer, whatever has become of the rows since
+                # A repetition: the transaction has been applied. Its conditions are not evaluated again, though the
+                # rows may have changed since.
                 return {}
         parts = [part for item in items for part in item.items()]
         self._check_distinct(parts)
         self._apply(self._evaluate_together(parts))
         if token is not None:
-            # a transaction that was cancelled leaves no token: its repetition is looked at anew
+            # only for a transaction that was applied: the repetition of a cancelled one is evaluated anew
             self._transactions[token] = _copied(items), self.clock()
         return {}
 
     def _evaluate_together(self, parts: list[tuple[str, Mapping[str, Any]]]) -> list[_Change]:
-        """Return what the parts of a transaction would do, or refuse all with a reason for each."""
+        """Return the changes of a transaction's parts, or refuse the whole with a reason for each part."""
         changes: list[_Change] = []
         reasons: list[dict[str, Any]] = []
         for kind, part in parts:
@@ -434,6 +450,7 @@ class Tables:
         return changes
 
     def _check_distinct(self, parts: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Refuse a transaction that names a row twice."""
         rows = []
         for kind, part in parts:
             table = self._table(part["TableName"])
@@ -441,14 +458,14 @@ class Tables:
             try:
                 key = table.key_of(part["Item" if is_put else "Key"], whole=is_put)
             except UnfitError:
-                # this part will cancel the transaction
+                # the key does not fit the table: this part cancels the transaction when it is evaluated
                 continue
             rows.append((table.name, key))
         if len(set(rows)) < len(rows):
             raise invalid(_TWICE)
 
     def _batch_write(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Put and delete rows, each for itself and on no condition."""
+        """Answer a BatchWriteItem: put and delete rows, each by itself and without a condition."""
         _check_understood("BatchWriteItem", request)
         parts = [
             (name, write) for name, writes in request["RequestItems"].items() for write in writes
@@ -475,7 +492,7 @@ class Tables:
     # -- PartiQL --------------------------------------------------------------------------------
 
     def _batch_execute(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Run updates in PartiQL, each with a condition and an outcome of its own."""
+        """Answer a BatchExecuteStatement: updates in PartiQL, each with its own condition and outcome."""
         _check_understood("BatchExecuteStatement", request)
         statements = request["Statements"]
         if not 0 < len(statements) <= _MOST_WRITTEN:
@@ -490,7 +507,7 @@ class Tables:
         return {"Responses": [each.answer for each in executed]}
 
     def _execute(self, given: Mapping[str, Any]) -> _Executed:
-        """Return what a statement would do, and the answer to it; nothing is written."""
+        """Return the change that a statement would make, and the answer to it; nothing is written."""
         parameters = [canonical(value) for value in given.get("Parameters", ())]
         values = {f":{at}": value for at, value in enumerate(parameters)}
         try:
@@ -510,7 +527,7 @@ class Tables:
             row = (table.name, key)
             _check_keeps_key(statement.update, table)
             old = table.read(key)
-            # an UPDATE makes no row
+            # unlike UpdateItem, an UPDATE in PartiQL creates no row
             _check_condition(statement.condition, old, values, given, makes=False)
             new = _after_update(table, key, old, statement.update, values)
         except Refusal as refusal:
@@ -524,10 +541,11 @@ class Tables:
         return _Executed(answer, row, _Change(table, key, old, new, statement.update.paths))
 
 
-# -- what writes have in common -----------------------------------------------------------------
+# -- helpers of writes --------------------------------------------------------------------------
 
 
 def _check_keeps_key(update: Update, table: Table) -> None:
+    """Refuse an update that would change the row's key."""
     if not update.names.isdisjoint(table.key):
         name = min(update.names.intersection(table.key))
         raise UnfitError(
@@ -547,11 +565,11 @@ def _check_condition(
     """Refuse a write if its condition does not hold.
 
     Args:
-        condition: Its condition.
-        old: The row, if there is one.
-        values: Of the placeholders.
-        request: Whether it asks for the row that refuses.
-        makes: Whether the write makes a row that is not there.
+        condition: The condition; None for none.
+        old: The present row; None if there is none.
+        values: Values of the placeholders.
+        request: The request, which says whether the refusal is to carry the row.
+        makes: Whether the write creates a row that does not exist; else it is refused then.
     """
     if old is None and not makes:
         holds = False
@@ -564,7 +582,7 @@ def _check_condition(
 
 
 def _after_update(table: Table, key: Key, old: Item | None, update: Update, values: Values) -> Item:
-    """Return a row after an update; of a row that is not there it makes one."""
+    """Return a row after an update, which creates a row that does not exist."""
     new = updated(table.named(key) if old is None else old, update, values)
     if size_of_item(new) > LARGEST_ITEM:
         raise UnfitError("Item size to update has exceeded the maximum allowed size")
@@ -573,7 +591,7 @@ def _after_update(table: Table, key: Key, old: Item | None, update: Update, valu
 
 
 def _key_of(statement: Statement, table: Table, values: Values) -> Item:
-    """Return the key of the row that a statement names: its other comparisons are its condition."""
+    """Return the key that a statement names in its WHERE clause, as typed attributes."""
     named: Item = {}
     equal = statement.equalities()
     for name, kind in table.key.items():
@@ -601,6 +619,6 @@ _CODES = {
 
 
 def _failed(refusal: Refusal) -> dict[str, Any]:
-    """Return the answer to a statement that was refused."""
+    """Return the part of a batch's answer for a statement that was refused."""
     old = {} if refusal.item is None else {"Item": refusal.item}
     return {"Error": {"Code": _CODES[refusal.code], "Message": refusal.message, **old}}

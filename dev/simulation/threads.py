@@ -1,6 +1,8 @@
-"""What stands for `threading` and asyncio's loop in a simulated world, and putting it in their place.
+"""Stand-ins for `threading`, `concurrent.futures` and asyncio's event loop in a simulated world.
 
-Only what the library and its tests use of them. The library gets it while a world is `installed`.
+`installed` puts them in place of the real ones inside the library, together with the clock of `world` and the client of
+`network`; outside that block the library runs as usual. They offer only what the library and its tests use. They need
+no locks of their own: simulated threads change only where one blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def installed(world: World) -> Iterator[Any]:
-    """Let the library run in a world; yield what stands for its `threading`."""
+    """Make the library run in a world inside the block; yields the stand-in for `threading`."""
     stand_in = threading_of(world)
     with ExitStack() as stack:
         process = of_runtime.current_process()
@@ -55,11 +57,14 @@ def installed(world: World) -> Iterator[Any]:
         stack.enter_context(patch.object(BaseClient, "_make_api_call", network.make_api_call))
         network.worlds.append(world)
         stack.callback(network.worlds.remove, world)
+        # Last, so that it is undone first: threads that `end` unwinds run ``finally`` blocks of the library, which need
+        # all of the above.
         stack.callback(world.end)
         yield stand_in
 
 
 def _client_of(connection: Any) -> Client:
+    """Return the simulated client of a PynamoDB connection; replaces the property that makes a real one."""
     client = connection._client
     if not isinstance(client, Client):
         client = connection._client = Client(connection)
@@ -68,7 +73,7 @@ def _client_of(connection: Any) -> Client:
 
 @contextmanager
 def acting_as(world: World, process: Process) -> Iterator[MainThread]:
-    """Let the caller itself be a thread of a process: while it blocks, the rest of the world goes on."""
+    """Make the caller a thread of a process inside the block: while it blocks, the rest of the world goes on."""
     thread = MainThread(process)
     before = world.thread, world.main
     world.thread = world.main = thread
@@ -80,12 +85,12 @@ def acting_as(world: World, process: Process) -> Iterator[MainThread]:
 
 
 def of_world(world: World, kind: type[Any]) -> Any:
-    """Return a stand-in for a world: the library, and tests, make it without naming one."""
+    """Return a subclass of a stand-in that belongs to a world: the library instantiates it without naming one."""
     return type(kind.__name__, (kind,), {"_world": world})
 
 
 def threading_of(world: World) -> Any:
-    """Return what stands for the module `threading` in a world."""
+    """Return the stand-in for the module `threading` in a world."""
 
     return types.SimpleNamespace(
         Thread=of_world(world, StartedThread),
@@ -106,7 +111,7 @@ def threading_of(world: World) -> Any:
 
 
 class Lock:
-    """Stands for `threading.Lock`."""
+    """Stand-in for `threading.Lock`."""
 
     _world: World
 
@@ -115,7 +120,7 @@ class Lock:
         self._waiting: list[Callable[..., None]] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Acquire it; outside of the world's threads only if it is free."""
+        """Acquire the lock; outside of simulated threads, which alone can wait, only if it is free."""
         thread = self._world.thread
         until = math.inf if timeout < 0 or thread is None else thread.process.clock() + timeout
         while self._holder is not None:
@@ -127,7 +132,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Release it, on any thread."""
+        """Release the lock; any thread may do so."""
         if self._holder is None:
             raise RuntimeError("release unlocked lock")
         self._holder = None
@@ -136,7 +141,7 @@ class Lock:
             wake()
 
     def locked(self) -> bool:
-        """Say whether it is held."""
+        """Return whether the lock is held."""
         return self._holder is not None
 
     def __enter__(self) -> bool:
@@ -147,14 +152,14 @@ class Lock:
 
 
 class RLock(Lock):
-    """Stands for `threading.RLock`."""
+    """Stand-in for `threading.RLock`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._depth = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Acquire it, as the same thread may do again."""
+        """Acquire the lock; its holder may do so again."""
         is_own = self.locked() and self._holder is (self._world.thread or self._world)
         if not is_own and not super().acquire(blocking, timeout):
             return False
@@ -162,14 +167,14 @@ class RLock(Lock):
         return True
 
     def release(self) -> None:
-        """Release it once."""
+        """Undo one `acquire`."""
         self._depth -= 1
         if self._depth == 0:
             super().release()
 
 
 class Condition:
-    """Stands for `threading.Condition`. It needs no lock: threads are exchanged only where they block."""
+    """Stand-in for `threading.Condition`, without a lock: another thread runs only where this one blocks."""
 
     _world: World
 
@@ -177,13 +182,13 @@ class Condition:
         self._waiting: list[Callable[..., None]] = []
 
     def __enter__(self) -> None:
-        """There is nothing to do."""
+        """Do nothing: there is no lock."""
 
     def __exit__(self, *_: object) -> None:
-        """There is nothing to do."""
+        """Do nothing: there is no lock."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is notified, or so many seconds are over."""
+        """Wait until this is notified, or for so many seconds; return whether it was notified."""
         thread = self._world.running
         wake = thread.waker()
         self._waiting.append(wake)
@@ -191,11 +196,12 @@ class Condition:
             until = math.inf if timeout is None else thread.process.clock() + timeout
             return bool(thread.park(until))
         finally:
+            # after a timeout or an interruption: a later `notify` must not be spent on a thread that waits no more
             if wake in self._waiting:
                 self._waiting.remove(wake)
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until a predicate holds, or so many seconds are over."""
+        """Wait until a predicate holds, or for so many seconds; return whether it holds."""
         clock = self._world.running.process.clock
         until = math.inf if timeout is None else clock() + timeout
         while not predicate() and clock() < until:
@@ -203,18 +209,18 @@ class Condition:
         return predicate()
 
     def notify(self, count: int = 1) -> None:
-        """Let some of those that wait go on."""
+        """Wake so many of the threads that wait, those that have waited longest first."""
         for wake in self._waiting[:count]:
             wake(True)
         del self._waiting[:count]
 
     def notify_all(self) -> None:
-        """Let all that wait go on."""
+        """Wake all threads that wait."""
         self.notify(len(self._waiting))
 
 
 class Event:
-    """Stands for `threading.Event`."""
+    """Stand-in for `threading.Event`."""
 
     _world: World
 
@@ -223,25 +229,25 @@ class Event:
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Say whether it is set."""
+        """Return whether the event is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Set it."""
+        """Set the event, and wake all threads that wait for it."""
         self._is_set = True
         self._condition.notify_all()
 
     def clear(self) -> None:
-        """Make it unset."""
+        """Reset the event."""
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, or so many seconds are over."""
+        """Wait until the event is set, or for so many seconds; return whether it is set."""
         return bool(self._condition.wait_for(self.is_set, timeout))
 
 
 class Semaphore:
-    """Stands for `threading.Semaphore`."""
+    """Stand-in for `threading.Semaphore`."""
 
     _world: World
 
@@ -250,14 +256,14 @@ class Semaphore:
         self._left = value
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Take one of those that are left, or wait for one."""
+        """Take one of the permits that are left, or wait for one; return whether one was taken."""
         if not self._condition.wait_for(lambda: self._left > 0, timeout if blocking else 0.0):
             return False
         self._left -= 1
         return True
 
     def release(self, n: int = 1) -> None:
-        """Give so many more."""
+        """Give back so many permits."""
         self._left += n
         self._condition.notify(n)
 
@@ -269,7 +275,7 @@ class Semaphore:
 
 
 class Barrier:
-    """Stands for `threading.Barrier`."""
+    """Stand-in for `threading.Barrier`."""
 
     _world: World
 
@@ -279,10 +285,12 @@ class Barrier:
         self._arrived = 0
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until so many threads wait."""
+        """Wait until all parties wait; return the caller's place among them, from 0."""
         place, passed = self._arrived, self._passed
         self._arrived += 1
         if self._arrived == self.parties:
+            # A new event for the next round. If this one were reset instead, a thread that has not been resumed yet
+            # would wait for the next round too.
             self._arrived, self._passed = 0, type(passed)()
             passed.set()
         elif not passed.wait(timeout):
@@ -291,7 +299,7 @@ class Barrier:
 
 
 class StartedThread:
-    """Stands for `threading.Thread`."""
+    """Stand-in for `threading.Thread`."""
 
     _world: World
 
@@ -311,12 +319,12 @@ class StartedThread:
         self._thread: Thread | None = None
 
     def run(self) -> None:
-        """Make the call."""
+        """Make the thread's call."""
         if self._call is not None:
             self._call()
 
     def start(self) -> None:
-        """Start it, if the system lets it."""
+        """Start the thread in the process that runs; raises RuntimeError as Python does if that refuses threads."""
         process = self._world.running.process
         if process.refuses_threads:
             raise RuntimeError("can't start new thread")
@@ -327,21 +335,22 @@ class StartedThread:
         try:
             self.run()
         except Exception as error:
+            # a thread of the library must not end by an error: others wait for what it was to do
             self._world.fail(f"the thread {self.name} ended by {error!r}")
             raise
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, or so many seconds are over."""
+        """Wait until the thread has ended, or for so many seconds."""
         if self._thread is not None:
             self._thread.join(timeout)
 
     def is_alive(self) -> bool:
-        """Say whether it was started, and has not ended."""
+        """Return whether the thread was started and has not ended."""
         return self._thread is not None and not self._thread.ended
 
 
 class Timer(StartedThread):
-    """Stands for `threading.Timer`."""
+    """Stand-in for `threading.Timer`."""
 
     def __init__(self, interval: float, function: Callable[..., object], args: Any = ()) -> None:
         super().__init__(target=function, args=args)
@@ -355,12 +364,12 @@ class Timer(StartedThread):
             super().run()
 
     def cancel(self) -> None:
-        """Do not make the call."""
+        """Prevent the call, if it was not made yet."""
         self._cancelled = True
 
 
 class Executor(futures.Executor):
-    """Stands for `concurrent.futures.ThreadPoolExecutor`."""
+    """Stand-in for `concurrent.futures.ThreadPoolExecutor`."""
 
     _world: World
 
@@ -376,7 +385,7 @@ class Executor(futures.Executor):
         self._changed = of_world(self._world, Condition)()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Make a call on a thread."""
+        """Make a call on a thread of the pool; return its future."""
         future = Future(self._world)
         self._calls.append(partial(future.settle, partial(fn, *args, **kwargs)))
         self._changed.notify()
@@ -397,12 +406,12 @@ class Executor(futures.Executor):
             self._idle -= 1
 
     def map(self, fn: Callable[..., Any], *iterables: Any, **_: Any) -> Any:
-        """Make a call for each; return what they return, in order."""
+        """Make a call for each set of arguments; return an iterator over the results, in order."""
         made = [self.submit(fn, *args) for args in zip(*iterables, strict=False)]
         return (future.result() for future in made)
 
     def shutdown(self, wait: bool = True, **_: object) -> None:
-        """Let the threads end when all calls are made; wait for that."""
+        """End the threads as soon as all calls are made; wait for that unless ``wait`` is false."""
         self._is_shut = True
         self._changed.notify_all()
         if wait:
@@ -411,39 +420,46 @@ class Executor(futures.Executor):
 
 
 class Future(futures.Future[Any]):
-    """A future on which a simulated thread can wait."""
+    """A future for whose result a simulated thread can wait."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
         self._done = of_world(world, Event)()
 
     def settle(self, call: Callable[[], Any]) -> None:
-        """Make a call, and note what came of it."""
+        """Make a call, and set its result or its exception."""
         try:
             self.set_result(call())
         except GreenletExit:
+            # the world has ended, which is no outcome of the call
             raise
         except BaseException as error:
             self.set_exception(error)
         self._done.set()
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return what came of it."""
+        """Return the result, or raise the exception; wait for it for so many seconds, None for no limit."""
         if not self._done.wait(timeout):
             raise TimeoutError
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what it raised."""
+        """Return the exception or None; wait for it for so many seconds, None for no limit."""
         if not self._done.wait(timeout):
             raise TimeoutError
         return super().exception(0)
 
 
 class _ThreadLocal:
-    """Stands for a `threading.local` of the library, of some kind: each thread has one of its own."""
+    """Stand-in for a `threading.local` of the library: each simulated thread has an instance of its class.
+
+    Args:
+        world: The world, whose running thread decides which instance is used.
+        kind: The library's class, which is instantiated at a thread's first use.
+    """
 
     def __init__(self, world: World, kind: type[Any]) -> None:
+        # not by assignment, which `__setattr__` passes on to the running thread's instance
         vars(self).update(_world=world, _kind=kind)
 
     def _own(self) -> Any:
@@ -463,7 +479,10 @@ class _ThreadLocal:
 
 
 class Loop(asyncio.BaseEventLoop):
-    """An event loop in virtual time, run by one simulated thread."""
+    """An event loop in virtual time, run by one simulated thread.
+
+    It is its own selector: nothing but timers and other threads wakes it.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -475,11 +494,13 @@ class Loop(asyncio.BaseEventLoop):
         self.set_task_factory(_make_task)
 
     def time(self) -> float:
-        """Return the local time of the process."""
+        """Return the local time of the loop's process."""
         return self._thread.process.clock()
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Block until something is to be done."""
+        """Block the loop's thread for so many seconds, None for no limit, or until another thread wakes it."""
+        # Another thread may have called `_write_to_self` after the loop had looked at its callbacks, and before this.
+        # The loop must not sleep then: nobody would wake it for that callback.
         if self._woken or timeout == 0:
             self._woken = False
             return []
@@ -491,10 +512,11 @@ class Loop(asyncio.BaseEventLoop):
         return []
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """Make a call on a thread of its own."""
+        """Make a call on a new thread; return the future of its result. The executor is ignored."""
         future = self.create_future()
 
         def settle(call: Callable[..., None], value: Any) -> None:
+            # the task that waited for the call may have been cancelled meanwhile
             if not future.cancelled():
                 call(value)
 
@@ -509,31 +531,31 @@ class Loop(asyncio.BaseEventLoop):
         return future
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """Do nothing: `select` returns no events."""
 
     def _write_to_self(self) -> None:
-        """Let `select` return: called by other threads."""
+        """Make `select` return; other threads call this after they have added a callback."""
         self._woken = True
         if self._wake is not None:
             self._wake()
 
 
 class AsyncIo:
-    """Stands for the module `asyncio`."""
+    """Stand-in for the module `asyncio`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on an event loop of its own."""
+        """Run a coroutine on a new event loop, and return its result."""
         return run_tasks(self._world, main)
 
     def new_event_loop(self) -> Loop:
-        """Return an event loop for the thread that runs."""
+        """Return a new event loop for the running thread."""
         return Loop(self._world)
 
     def run_coroutine_threadsafe(self, coroutine: Coroutine[Any, Any, Any], loop: Loop) -> Future:
-        """Run a coroutine on a loop of another thread."""
+        """Run a coroutine on the loop of another thread; return the future of its result."""
         future = Future(self._world)
 
         def result(task: asyncio.Task[Any]) -> Any:
@@ -549,22 +571,23 @@ class AsyncIo:
         return future
 
     def __getattr__(self, name: str) -> Any:
-        """Return what is the same in every world."""
+        """Return any other name of `asyncio`, which is the same in every world."""
         return getattr(asyncio, name)
 
 
 def run_tasks(world: World, main: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine on an event loop of its own, in the thread that runs; as `asyncio.run` does."""
+    """Run a coroutine on a new event loop in the running thread, as `asyncio.run` does; return its result."""
     loop = Loop(world)
     try:
         try:
             return loop.run_until_complete(main)
         finally:
-            # after Ctrl-C, or an error
+            # After Ctrl-C or an error, tasks are left. They are cancelled, and may release their locks.
             loop.run_until_complete(_cancelled(asyncio.all_tasks(loop)))
     finally:
         for task in asyncio.all_tasks(loop):
-            # the world has ended: the garbage collector would do it at any time
+            # These did not end, because the world has ended. Otherwise the garbage collector would close their
+            # coroutines, at any time, and their ``finally`` blocks would run in another world.
             with suppress(BaseException):
                 task.get_coro().close()
         loop._ready.clear()
@@ -572,6 +595,7 @@ def run_tasks(world: World, main: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -579,5 +603,6 @@ async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
 
 def _make_task(loop: Any, main: Any, **options: Any) -> asyncio.Task[Any]:
     task: asyncio.Task[Any] = asyncio.Task(main, loop=loop, **options)
+    # tasks of a crashed process are dropped while they are pending, and asyncio would log an error for each
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     return task

@@ -1,7 +1,8 @@
-"""Typed values as DynamoDB stores and compares them, and its refusals.
+"""Typed values as DynamoDB stores, compares and measures them, and its refusals.
 
-Whatever comes in is brought into one form at once: numbers without superfluous zeros, sets in order. In that
-form two values are equal for DynamoDB if they are equal for Python.
+Each value of a request is brought into a canonical form at once: numbers without superfluous zeros, sets in order. In
+this form two values are equal for DynamoDB if and only if they are equal in Python. Documents and paths are in
+`documents`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Item = dict[str, Value]
 
 SETS = frozenset({"SS", "NS", "BS"})
 _FLAT = frozenset({"S", "N", "B", "BOOL", "NULL"})
-"""Kinds whose content nobody can change in place."""
+"""Kinds whose content is immutable, so that a shallow copy of the value is enough."""
 
 LARGEST_ITEM = 400 * 1024
 
@@ -27,10 +28,10 @@ class Refusal(Exception):  # noqa: N818 - an answer, not an error
     """DynamoDB's refusal of a request.
 
     Attributes:
-        code: DynamoDB's name for the error.
-        message: What it says.
-        item: The row that refused, if the request asked for it.
-        reasons: Why a transaction was cancelled, for each of its parts in order.
+        code: DynamoDB's name of the error.
+        message: Its message.
+        item: The row whose condition did not hold, if the request asked for it; else None.
+        reasons: The reasons for which a transaction was cancelled, one for each of its parts; else None.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not an error
 
 
 class UnfitError(Refusal):
-    """A write that is well formed, but does not fit its table or the row that it met."""
+    """Refusal of a write that is well formed, but does not fit its table or the present row."""
 
     def __init__(self, message: str) -> None:
         super().__init__("ValidationException", message)
@@ -59,7 +60,7 @@ def invalid(message: str) -> Refusal:
 
 
 def check_known(operation: str, request: Mapping[str, Any], known: set[str]) -> None:
-    """Raise NotImplementedError for parameters that are not known: to ignore them would be to guess."""
+    """Raise NotImplementedError for parameters that are not supported here; to ignore them would be a guess."""
     if not request.keys() <= known:
         strange = sorted(request.keys() - known)
         raise NotImplementedError(f"{operation} is not known with {', '.join(strange)}")
@@ -77,7 +78,7 @@ def decimal_of(text: str) -> Decimal:
 
 
 def _written(number: Decimal) -> str:
-    """Write a number as DynamoDB does: 1.50 is 1.5, 1E+2 is 100, and -0 is 0."""
+    """Return a number as DynamoDB writes it: 1.50 as 1.5, 1E+2 as 100, and -0 as 0."""
     return format(number.normalize(_ROUNDING), "f") if number else "0"
 
 
@@ -108,11 +109,11 @@ def subtracted(one: str, other: str) -> Value:
 
 
 def canonical(value: Value) -> Value:
-    """Return a copy of a value in the form in which equal values are equal dicts."""
+    """Return a copy of a value in canonical form, in which equal values are equal dicts."""
     if len(value) != 1:
         raise invalid("Supplied AttributeValue must contain exactly one of the supported datatypes")
     [(kind, content)] = value.items()
-    # the most frequent ones first
+    # the most frequent kinds first
     if kind == "S":
         return {"S": content}
     if kind == "N":
@@ -146,7 +147,7 @@ def set_of(kind: str, members: Iterable[Any]) -> Value:
 
 
 def copy_value(value: Value) -> Value:
-    """Copy a value in canonical form, so that nobody writes into a row from outside."""
+    """Return a copy of a value in canonical form, so that a caller cannot change a stored row."""
     ((kind, content),) = value.items()
     if kind == "L":
         return {"L": [copy_value(each) for each in content]}
@@ -156,7 +157,7 @@ def copy_value(value: Value) -> Value:
 
 
 def copy_item(item: Mapping[str, Value]) -> Item:
-    # most values are flat, and a call for each of them would cost more than the copy
+    # most values are flat, and a call of `copy_value` for each of them would cost more than the copy
     return {
         name: value.copy() if _FLAT.issuperset(value) else copy_value(value)
         for name, value in item.items()
@@ -167,7 +168,7 @@ def copy_item(item: Mapping[str, Value]) -> Item:
 
 
 def _ordering(compare: Callable[[Any, Any], bool]) -> Callable[[Value | None, Value | None], bool]:
-    """Compare by size. What is absent, or of another type, is neither smaller nor greater."""
+    """Return an ordering of values; a value that is absent, or of another type, is neither smaller nor greater."""
 
     def ordered(one: Value | None, other: Value | None) -> bool:
         if one is None or other is None:
@@ -184,7 +185,7 @@ def _ordering(compare: Callable[[Any, Any], bool]) -> Callable[[Value | None, Va
 
 COMPARISONS: dict[str, Callable[[Value | None, Value | None], bool]] = {
     "=": lambda one, other: one is not None and one == other,
-    # also true of an attribute that is absent
+    # unlike the others this holds for an attribute that is absent
     "<>": lambda one, other: one is None or one != other,
     "<": _ordering(operator.lt),
     "<=": _ordering(operator.le),
@@ -197,7 +198,7 @@ COMPARISONS: dict[str, Callable[[Value | None, Value | None], bool]] = {
 
 
 def size_of(value: Value) -> int:
-    """Return the bytes that DynamoDB counts for a value in canonical form."""
+    """Return the size of a value in canonical form as DynamoDB counts it, in bytes."""
     ((kind, content),) = value.items()
     if kind == "S":
         return len(content) if content.isascii() else len(content.encode())
@@ -221,7 +222,10 @@ def size_of_item(item: Mapping[str, Value]) -> int:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _size_of_number(text: str) -> int:
-    """Return a byte for each two digits, counted from the point, one more, and one for the sign."""
+    """Return the size of a number in bytes: one for each pair of significant digits, one more, and one for a minus.
+
+    Pairs are counted from the decimal point in both directions.
+    """
     whole, _, fraction = text.removeprefix("-").partition(".")
     digits = "0" * (len(whole) % 2) + whole + fraction + "0" * (len(fraction) % 2)
     pairs = [digits[at : at + 2] for at in range(0, len(digits), 2)]

@@ -1,12 +1,15 @@
-"""A world in virtual time: processes whose threads call the public API, a network that fails, DynamoDB.
+"""A world in virtual time: processes whose threads call the library's public API, a faulty network, and DynamoDB.
 
-Everything runs in one thread of this program. What happens next is the first entry of one queue, ordered by time;
-all chance comes from one seed. So the same seed plays the same schedule, to the letter, on any machine.
+Everything runs on one thread of this program. The next event is always the first entry of one queue, which is
+ordered by time, and one seeded generator makes all random choices. So a seed plays exactly the same schedule on any
+machine.
 
-A simulated thread is a greenlet. It runs until it would block: until it sends a request, waits, or sleeps. Then
-the world goes on with what is next. All of the library runs as it ships, runners, monitor and worker threads
-included, and so does PynamoDB. What stands in for the rest: the clock and `Thread` here, the primitives of
-`threading` and asyncio's loop in `threads`, botocore's client in `network`, DynamoDB in `table`.
+A simulated thread is a greenlet. It runs until it would block, that is, until it sends a request, waits or sleeps.
+Then the world takes the next event from its queue. The library runs unchanged, with its runners, its monitor and its
+worker threads, and so does PynamoDB. The rest is replaced: the clock and threads in this module, the primitives of
+`threading` and asyncio's event loop in `threads`, botocore's client in `network`, and DynamoDB in `table`.
+
+The world decides nothing about what the processes do or whether that is right: see `schedule` and `judge`.
 """
 
 from __future__ import annotations
@@ -38,29 +41,32 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.events import Event
 
 MOST_STEPS = 100_000
-"""A schedule has a few thousand. More within one `World.run` means that something goes round and round."""
+"""Most events within one `World.run`. A schedule has a few thousand; more mean an endless loop."""
 
 
 class ViolationError(AssertionError):
-    """Something happened that must not happen."""
+    """A promise of the library was broken in a simulated world."""
 
 
 class World:
-    """Time, chance, and what happens next.
+    """The true time, the one source of randomness, and the queue of events.
 
     Attributes:
-        seed: Of all chance.
-        now: Seconds of true time.
-        rng: The one source of chance.
+        seed: Seed of `rng`.
+        now: True time, in seconds since the world began.
+        rng: The one random number generator.
         tables: DynamoDB.
-        network: Carries requests.
-        processes: Those that live.
-        process: The one that runs now.
-        thread: The one that runs now; None between two.
-        jitter: Seconds within which a thread begins, and goes on after its process stood still.
-        main: The thread of the test itself, if that is part of the world.
-        judge: Sees what is applied, and each step; None if nobody judges.
-        trace: What happened, a line each, if it is kept.
+        network: The network between the processes and DynamoDB.
+        processes: Processes that have not crashed.
+        process: The process that runs now; None if none does.
+        thread: The thread that runs now; None if none does.
+        jitter: Longest delay, in seconds, before a new thread begins, and before a thread goes on after its process
+            was stopped.
+        main: The thread of the test itself, if the test takes part in the world; else None.
+        judge: The judge that sees each applied write and each step of an operation; None if there is none.
+        trace: One line for each event that was noted; None if no trace is kept.
+        hub: The greenlet that runs the queue. Each simulated thread switches back to it when it blocks.
+        has_ended: Whether `end` was called. From then on a thread that would block ends instead.
     """
 
     def __init__(self, seed: int = 0, *, keep_trace: bool = False, epoch: float = EPOCH) -> None:
@@ -83,26 +89,28 @@ class World:
         self._violation: str | None = None
         self._threads: list[Thread] = []
 
-    # -- what happens next --------------------------------------------------------------------------
+    # -- the queue of events ------------------------------------------------------------------------
 
     def at(self, when: float, call: Callable[[], object]) -> None:
-        """Make a call at a time."""
+        """Schedule a call at a true time; at once if that has passed."""
+        # The serial number keeps calls of the same instant in the order in which they were scheduled. Without it the
+        # heap would compare the functions.
         self._serial += 1
         heapq.heappush(self._queue, (max(when, self.now), self._serial, call))
 
     def after(self, seconds: float, call: Callable[[], object]) -> None:
-        """Make a call after a time."""
+        """Schedule a call in so many seconds."""
         self.at(self.now + seconds, call)
 
     def deliver(self, seconds: float, call: Callable[[], object]) -> None:
-        """Let a request or an answer come after a time."""
+        """Schedule the arrival of a request or an answer. A world that explores all orders overrides this."""
         self.after(seconds, call)
 
     def run(self, until: float) -> None:
-        """Let things happen until a time, or until nothing is left to happen.
+        """Process events until a true time, or until there are no more; `now` is that time afterwards.
 
         Raises:
-            ViolationError: If there is no end to it, or what must not happen has happened.
+            ViolationError: If a violation was reported, or there were too many events.
         """
         for _ in range(MOST_STEPS):
             self.check()
@@ -114,14 +122,14 @@ class World:
         self.check()
 
     def is_over(self, until: float) -> bool:
-        """Say whether nothing more happens until a time."""
+        """Return whether there is no event up to a true time."""
         return not self._queue or self._queue[0][0] > until
 
     def step(self) -> None:
-        """Let the next thing happen.
+        """Process the next event.
 
         Raises:
-            ViolationError: If what must not happen has happened.
+            ViolationError: If a violation was reported, or there is no event.
         """
         if not self._queue:
             self.fail(f"nothing is left to happen, and {self.thread} waits")
@@ -131,22 +139,24 @@ class World:
         self.check()
 
     def fail(self, what: str) -> None:
-        """Report that something happened that must not happen; the first is raised by `step`."""
+        """Report a violation. The first one is raised later, by `check`."""
+        # It is not raised here: this may run on a simulated thread, in the middle of the library or of a client, whose
+        # handlers would catch it.
         self.note("JUDGE", what)
         if self._violation is None:
             self._violation = f"seed {self.seed}, {self.now:.6f} s: {what}"
 
     def check(self) -> None:
-        """Raise what was reported.
+        """Raise the first violation that was reported, if there is one.
 
         Raises:
-            ViolationError: If what must not happen has happened.
+            ViolationError: If a violation was reported.
         """
         if self._violation is not None:
             raise ViolationError(self._violation)
 
     def note(self, who: str, what: str) -> None:
-        """Keep a line of the trace."""
+        """Add a line to the trace, if one is kept."""
         if self.trace is not None:
             self.trace.append(f"{self.now:12.6f} {who:8} {what}")
 
@@ -154,18 +164,18 @@ class World:
 
     @property
     def running(self) -> Thread:
-        """The thread that runs now."""
+        """The thread that runs now; there must be one."""
         assert self.thread is not None, "no simulated thread runs"
         return self.thread
 
     def sleep(self, seconds: float) -> None:
-        """Let the thread that runs sleep, by the clock of its process."""
+        """Suspend the running thread for so many seconds of its process's clock."""
         thread = self.running
         thread.park(thread.process.clock() + seconds)
 
     @contextmanager
     def inside(self, process: Process) -> Iterator[None]:
-        """Look at things as a process sees them: what is another's is inherited."""
+        """Run the block as a process: locks of any other process appear to be inherited from a parent by fork."""
         before = self.process
         self.enter(process)
         try:
@@ -174,13 +184,17 @@ class World:
             self.enter(before)
 
     def enter(self, process: Process | None) -> None:
-        """Let a process be the one that runs."""
+        """Make a process the one that runs, for the library too; None for no process."""
         self.process = process
         if process is not None:
             of_runtime._process = process
 
     def switch_to(self, thread: Thread) -> None:
-        """Let a thread run until it blocks."""
+        """Run a thread until it blocks or ends.
+
+        To be called by the hub only. A thread that wakes another one schedules this; if it switched itself, the world
+        would go on in the middle of it.
+        """
         before, self.thread = self.thread, thread
         process = self.process
         self.enter(thread.process)
@@ -191,12 +205,17 @@ class World:
             self.enter(process)
 
     def started(self, thread: Thread) -> None:
-        """Remember a thread, which `end` ends."""
+        """Register a thread, so that `end` can end it."""
         self._threads.append(thread)
 
     def end(self) -> None:
-        """End the threads that have not ended, such as those of processes that crashed."""
+        """End all threads that have not ended, including those of crashed processes.
+
+        Each gets a GreenletExit where it blocks. If a thread were left to the garbage collector, its ``finally``
+        blocks would run at any time, perhaps while another world plays.
+        """
         self._queue.clear()
+        # While the threads unwind they still release locks. That is no part of the schedule, and must not be judged.
         self.has_ended, self.judge, self.trace = True, None, None
         for thread in self._threads:
             if thread.has_begun:
@@ -204,32 +223,33 @@ class World:
 
 
 class Clock(LocalClock):
-    """The clock of whichever process runs."""
+    """The local clock that the library reads: that of the process that runs."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def now(self) -> float:
-        """Return the local time of the process that runs."""
+        """Return the local time of the process that runs; 0 if none does."""
         process = self._world.process
         return 0.0 if process is None else process.clock()
 
 
 class Process(of_runtime.Process):
-    """A process of the library's users, with a local clock of its own.
+    """A process that uses the library, with a local clock of its own.
 
     Args:
-        world: In which it runs.
-        name: For the trace.
-        rate: Of its clock; at random within what the library allows by default.
+        world: The world in which it runs.
+        name: Its name in the trace.
+        rate: Rate of its clock; by default a random one within the drift that the library allows.
 
     Attributes:
-        lives: Until it crashes.
-        frozen_at: True time since which its clock has stood still.
-        refuses_threads: Whether its system refuses to start a thread.
+        lives: Whether it has not crashed.
+        frozen_at: True time since which its clock has stood still; None if the clock runs.
+        refuses_threads: Whether its operating system refuses to start threads now.
         threads_running: Its threads that have not ended.
-        clock_ran_on: Local time at which its clock stood still last.
-        answered: How many dated answers to requests sent since then the library has learned server time from.
+        clock_ran_on: Local time at which its clock last went on after a freeze; minus infinity if it never froze.
+        answered: Number of dated answers from which the library has learned server time and whose requests were sent
+            since `clock_ran_on`.
     """
 
     def __init__(self, world: World, name: str, rate: float | None = None) -> None:
@@ -246,6 +266,8 @@ class Process(of_runtime.Process):
         self._begin, self._local = world.now, rng.uniform(0, 1e6)
         self._paused: list[Callable[[], object]] | None = None
         super().__init__()
+        # The library's constructor has read the clock of the process that runs, which is another one or none, and has
+        # chosen the sources of randomness of a real process.
         self.now = self.clock()
         self.uniform = rng.uniform
         self.random_bits = self._random_bits
@@ -253,7 +275,7 @@ class Process(of_runtime.Process):
 
     @property  # type: ignore[override]  # an attribute there
     def inherited(self) -> bool:
-        """Whether the process that runs is another one, such as a fork: these locks do not belong to it."""
+        """Whether another process runs, such as a fork of this one: the locks of this process are not its own."""
         return self._inherited or self.world.process is not self
 
     @inherited.setter
@@ -264,23 +286,27 @@ class Process(of_runtime.Process):
         return f"{self.world.rng.getrandbits(96):024x}"
 
     def clock(self) -> float:
-        """Return the local time."""
+        """Return the local time, in seconds from an arbitrary start."""
         if self.frozen_at is not None:
             return self._local
         return self._local + (self.world.now - self._begin) * self._rate
 
     def time_of_day(self) -> float:
-        """Return what its wall clock shows, which is off by up to an hour. The library never reads it."""
+        """Return the time of its wall clock, which is off by up to an hour.
+
+        The library never reads it. A broken variant does, to see that it is caught.
+        """
+        # A generator of its own: a variant that reads the wall clock must not change the rest of the schedule.
         chance = random.Random(f"{self.world.seed} {self.name}")
         wrong = chance.choice((-1, 1)) * 3600.0 ** chance.random()
         return self.world.network.epoch + self.world.now + wrong
 
     def true_time(self, local: float) -> float:
-        """Return the true time at which the local clock shows a time, unless it is stopped before."""
+        """Return the true time at which the local clock will show a time, unless it is frozen before."""
         time = self._begin + (local - self._local) / self._rate
         while self._local + (time - self._begin) * self._rate < local:
-            # Rounded down. A thread would wake before its time, wait for what is left of it, which is less than
-            # floats can tell apart, and wake at the same instant again and again.
+            # The result was rounded down. A thread would wake before its time and wait for the rest, which is too small
+            # to change a float. So it would wake at the same instant again and again.
             time += 1e-9
         return time
 
@@ -292,7 +318,10 @@ class Process(of_runtime.Process):
         sent: float,
         events: list[Event],
     ) -> tuple[Effect, float]:
-        """Run an operation to its next effect, and let the judge check the result."""
+        """Run an operation to its next effect, and have the judge check the state of the process afterwards.
+
+        See the method of the library for the arguments and the result.
+        """
         judge = self.world.judge
         if judge is None:
             return super().step(resume, value, request, sent, events)
@@ -304,7 +333,10 @@ class Process(of_runtime.Process):
                 judge.waits(self, caller)
             return effect, now
         finally:
-            # An answer to a request that was sent before the clock stood still does not tell for how long it did.
+            # The process froze while a request was under way, and its answer was waiting when it resumed. That answer
+            # proves nothing about the freeze: its Date may come from before it. Only an answer to a request that was
+            # sent since ends the time in which the holder may still believe (I1). Where the client retries by itself,
+            # `value.sent` is the time of the last attempt.
             if (
                 request is not None
                 and value.date is not None
@@ -314,29 +346,37 @@ class Process(of_runtime.Process):
             judge.stepped(self)
 
     def note_holder(self, store: Store, key: str, claim: Any) -> None:
-        """Note that a key is held here."""
+        """Note that this process now holds a key, and report that to the judge."""
         super().note_holder(store, key, claim)
         self.world.note(str(self.world.thread), f"  HOLDS {key} by {claim.fencing_token}")
         if self.world.judge is not None:
             self.world.judge.believes(self, claim)
 
     def forget_holder(self, store: Store, key: str, claim: Any) -> None:
-        """Note that a key is not held here any more."""
+        """Note that this process no longer holds a key, and report that to the judge."""
         super().forget_holder(store, key, claim)
         if self.world.judge is not None:
             self.world.judge.ended(self, store, key, claim)
         self.world.note(str(self.world.thread), f"  holds {key} no more: {claim.belief.state.name}")
 
-    # -- what happens to it -------------------------------------------------------------------------
+    # -- outages ------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """End without a word."""
+        """End at once, without releasing anything.
+
+        Its threads stay blocked until the world ends: `when_it_runs` makes no call for a dead process any more.
+        """
         self.world.note(self.name, "CRASH")
         self.lives = False
         self.world.processes.remove(self)
 
     def stop(self, seconds: float, *, freeze: bool) -> None:
-        """Stand still for a time: the clock runs on, or stands still too, as in a machine that is suspended."""
+        """Suspend the process for so many seconds, unless it is suspended already.
+
+        Args:
+            seconds: Duration, in true time.
+            freeze: Whether its local clock stands still too, as in a suspended machine; else the clock runs on.
+        """
         if self._paused is not None:
             return
         self.world.note(self.name, f"{'FREEZE' if freeze else 'STOP'} for {seconds:.3f} s")
@@ -344,6 +384,7 @@ class Process(of_runtime.Process):
             self.world.judge.disturbed(self)
         self._paused = []
         if freeze:
+            # before `frozen_at` is set: from then on `clock` returns `_local`
             self._local = self.clock()
             self.frozen_at = self.world.now
         self.world.after(seconds, self._go_on)
@@ -360,20 +401,24 @@ class Process(of_runtime.Process):
             if self.world.judge is not None:
                 self.world.judge.froze(self)
         self.world.note(self.name, "goes on")
+        # What came meanwhile is processed now, in any order, and through `when_it_runs` again: the process may be
+        # suspended once more before a call's turn has come.
         for call in paused:
             self.world.after(
                 self.world.rng.random() * self.world.jitter, partial(self.when_it_runs, call)
             )
 
     def jump(self, seconds: float) -> None:
-        """Let the clock jump forward; what waits for a time that is over then goes on."""
+        """Move the local clock forward; waits whose time has passed then end."""
         self._local += seconds
+        # The timers that are in the queue already are due too late now. They stay there, and do nothing when they find
+        # that the wait has ended.
         for thread in [*self.threads_running, self.world.thread]:
             if thread is not None:
                 thread.clock_has_jumped()
 
     def when_it_runs(self, call: Callable[[], object]) -> None:
-        """Make a call now or, while the process stands still, when it goes on; never if it is dead."""
+        """Make a call now; if the process is suspended, when it goes on; if it has crashed, never."""
         if not self.lives:
             return
         if self._paused is not None:
@@ -393,15 +438,18 @@ class Process(of_runtime.Process):
 
 
 class Thread:
-    """A thread of a simulated process, as a greenlet.
+    """A thread of a simulated process, run as a greenlet.
+
+    Each block has a number, `_turn`. A waker belongs to one block, and does nothing once that block has ended. So the
+    answer to a request that was interrupted, or a timer of an earlier wait, cannot end a later block.
 
     Attributes:
-        process: Its process.
-        name: Its name.
+        process: The process of which it is a thread.
+        name: Name of the thread.
         ended: Whether its call has returned or raised.
-        result: What it returned.
-        error: What it raised.
-        locals: What the library keeps for each thread.
+        result: Result of the call; None until there is one.
+        error: Exception that the call raised; None if it raised none.
+        locals: Thread-local values: those of the library, and the object that started the thread.
     """
 
     def __init__(self, process: Process, name: str, call: Callable[[], object]) -> None:
@@ -424,7 +472,7 @@ class Thread:
 
     @property
     def has_begun(self) -> bool:
-        """Whether its call has begun, and not ended."""
+        """Whether its call has begun and has not ended."""
         return bool(self._greenlet)
 
     def _run(self) -> None:
@@ -440,18 +488,20 @@ class Thread:
             wake()
 
     def park(self, until: float = math.inf) -> Any:
-        """Block until a local time, or until it is woken; return the value that it is woken with.
+        """Block until a local time, or until it is woken; return the value with which it is woken, None at the time.
 
         Raises:
-            BaseException: What is thrown into it by `interrupt`.
+            BaseException: If `interrupt` throws it into this thread.
         """
         world = self.process.world
         if world.has_ended:
             raise GreenletExit
+        # The monitor would be held while the thread blocks. No other thread of the process could run an operation.
         assert not self.process._is_stepping, "a step of an operation blocks"
         self._parked, self._until = True, until
         self.clock_has_jumped()
-        # for asyncio all simulated threads are one: the loop of this one does not run in others
+        # asyncio knows the running loop of each thread of the interpreter, and all simulated threads are one of those.
+        # Without this the loop of this thread would seem to run in the thread that goes on next.
         loop = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
         try:
@@ -466,7 +516,7 @@ class Thread:
         return self._value
 
     def clock_has_jumped(self) -> None:
-        """Set the timer by the clock as it is now."""
+        """Set the timer of the present block, if it has one, by the clock as it is now."""
         if self._parked and self._until < math.inf:
             self._set_timer(self._until, self._turn)
 
@@ -474,11 +524,11 @@ class Thread:
         self.process.world.hub.switch()
 
     def go_on(self) -> None:
-        """Let it run until it blocks. For the world."""
+        """Switch to the thread until it blocks. Only `World.switch_to` calls this."""
         self._greenlet.switch()
 
     def join(self, timeout: float | None = None) -> None:
-        """Let the thread that runs wait until this one has ended, or so many seconds are over."""
+        """Block the running thread until this one has ended, or for so many seconds of its clock; None for no limit."""
         waiting = self.process.world.running
         until = math.inf if timeout is None else waiting.process.clock() + timeout
         while not self.ended and waiting.process.clock() < until:
@@ -486,10 +536,14 @@ class Thread:
             waiting.park(until)
 
     def waker(self) -> Callable[..., None]:
-        """Return what ends the present block, or the next one, unless something else ends it before."""
+        """Return a function that ends the present block or, of a thread that runs, the next one.
+
+        It does nothing if something else has ended that block before. Its argument is the value that `park` returns.
+        """
         return partial(self._wake, self._turn)
 
     def _wake(self, turn: int, value: Any = None) -> None:
+        # through the queue: the caller is a thread in the middle of its own work, see `World.switch_to`
         resume = partial(self._resume, turn, value)
         self.process.world.after(0.0, partial(self.process.when_it_runs, resume))
 
@@ -508,30 +562,34 @@ class Thread:
     def _time_is_over(self, until: float, turn: int) -> None:
         if turn != self._turn or not self._parked:
             return
-        # the clock may have stood still meanwhile
+        # The clock has stood still meanwhile, so the true time of the timer was too early.
         if self.process.clock() < until - 1e-9:
             self._set_timer(until, turn)
         else:
             self._resume(turn, None)
 
     def interrupt(self, error: BaseException) -> None:
-        """Throw an error into it where it blocks, as a signal handler does."""
+        """Throw an exception into the thread where it blocks, as a signal handler that raises does."""
         if self.ended or not self._parked:
             return
         self.process.world.note(str(self), f"interrupted by {error!r}")
         self._thrown = error
+        # A new number for the block: the answer for which it waits, or its timer, may be due at this very instant, and
+        # must not resume the thread instead.
         self._turn += 1
         self.process.world.after(0.0, self.waker())
 
 
 class MainThread(Thread):
-    """The thread of the test itself: while it blocks, it lets the rest of the world go on.
+    """The thread of a test that takes part in the world: while it blocks, it processes the world's events.
 
-    Its process can be exchanged: a test acts as one process, and then as another.
+    It is no greenlet of its own, but runs on the hub. Its process can be replaced: a test acts as one process, and then
+    as another.
     """
 
     def __init__(self, process: Process) -> None:
         super().__init__(process, "main", lambda: None)
+        # it runs already, unlike a new thread, which is woken for the first time
         self._parked = False
 
     def _block(self) -> None:
@@ -544,4 +602,4 @@ class MainThread(Thread):
         world.step()
 
     def go_on(self) -> None:
-        """Take note that it may go on: `_block` sees it."""
+        """Do nothing: `_block` sees that the thread is no longer parked, and returns."""

@@ -7,10 +7,11 @@ from functools import partial
 from unittest.mock import ANY
 
 import pytest
-from hearing import OnLost, hearing, until
+from kinds_of_locks import DELETED, LOSSES, MAIN, OTHERS, crossed, of, table
 from pynamodb.exceptions import PynamoDBException
-from scene import held
-from subjects import DELETED, LOSSES, MAIN, OTHERS, crossed, of, table
+from signal_receivers import OnLost, hearing
+from two_clients import held
+from waits import until
 
 from dev.faultproxy import after, deny, drop_answer, page, server_error, set_date, stall, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError

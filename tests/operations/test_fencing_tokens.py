@@ -3,11 +3,11 @@
 import time
 
 import pytest
-from dates import DAY, NOW, another_process
-from lock_items import Elsewhere
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError
 from pynamodb.transactions import TransactWrite
+from sent_requests import DAY, NOW, another_process
+from two_clients import Elsewhere
 
 from dev.faultproxy import deny, drop_request, no_date, throttle
 from pynamodb_mutex import LockItem, Mutex

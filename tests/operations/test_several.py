@@ -6,13 +6,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from driving import scheduled, waiting
-from group_scene import Keys, kinds
-from hearing import OnLost, hearing, until
-from lock_items import Elsewhere
+from operations_by_hand import waiting
 from pynamodb.exceptions import GetError
-from scene import Scene, held
-from stores import QueueFor
+from sent_requests import kinds
+from signal_receivers import OnLost, hearing
+from this_process import QueueFor, scheduled
+from two_clients import Elsewhere, Keys, Scene, held
+from waits import until
 
 from dev.faultproxy import deny
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError

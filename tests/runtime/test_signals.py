@@ -7,14 +7,14 @@ import threading
 import time
 
 import pytest
-from aio_scene import async_mutex
-from driving import send_renewal
-from hearing import Event, hearing, until
+from operations_by_hand import send_renewal
+from processes import run_script
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
-from row_scene import add_to_all, save, save_or_update
-from scene import held
-from stores import QueueFor
-from worker import run_script
+from row_models import add_to_all, save, save_or_update
+from signal_receivers import Event, hearing
+from this_process import QueueFor
+from two_clients import held
+from waits import until
 
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, deny, drop_answer, server_error
@@ -114,7 +114,7 @@ def test_contended_is_reported_once_and_names_the_holder(scene, heard, logged, h
 
 def test_all_in_line_report_contention_once_the_first_has_its_answer(scene, heard, holder):
     async def main():
-        entering = (async_mutex(scene, owner=who, timeout=0.5).__aenter__() for who in "abc")
+        entering = (scene.async_mutex(owner=who, timeout=0.5).__aenter__() for who in "abc")
         return await asyncio.gather(*entering, return_exceptions=True)
 
     # one of them asked, and all learned it
@@ -174,7 +174,7 @@ def test_without_a_tombstone_there_is_no_fencing_token(scene, heard):
 def test_cancelled_wait_is_reported_as_not_acquired(scene, heard, holder):
     async def impatient():
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(async_mutex(scene).acquire(), 1)
+            await asyncio.wait_for(scene.async_mutex().acquire(), 1)
 
     asyncio.run(impatient())
     assert heard.names == ["contended", "not_acquired"]
@@ -191,7 +191,7 @@ def test_signals_of_tasks_are_sent_in_their_context(scene):
     async def work():
         request.set("r-1")
         with signals.acquired.connected_to(look), signals.released.connected_to(look):
-            async with async_mutex(scene):
+            async with scene.async_mutex():
                 pass
 
     asyncio.run(work())

@@ -10,10 +10,11 @@ from functools import partial
 from unittest.mock import Mock
 
 import pytest
-from driving import Driven
-from hearing import OnLost, Slow, hearing, until
-from refusals import refusing
-from scene import held
+from operations_by_hand import Driven
+from processes import refusing
+from signal_receivers import OnLost, Slow, hearing
+from two_clients import held
+from waits import until
 
 from dev.faultproxy import Fault, after, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals

@@ -1,4 +1,4 @@
-"""Stores that hold the same rows: the table in memory, and the engines."""
+"""Tables that are made by their schema; stores that contain the same rows: the table in memory, and the engines."""
 
 import re
 import uuid
@@ -31,6 +31,11 @@ def schema(names, kinds, **more):
         "BillingMode": "PAY_PER_REQUEST",
         **more,
     }
+
+
+def create_plain_table(client, name, kinds, **more):
+    """Create a table; ``kinds`` has the types of the hash key and of the range key, if there is one, by name."""
+    client.create_table(TableName=name, **schema(" ".join(kinds), kinds, **more))
 
 
 def index(name, names, projection, **more):

@@ -31,9 +31,13 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 # Fixtures that several folders need; those of one folder are in its conftest.py.
-# Each comes before those that import it, for pytest rewrites its assertions when it is imported first.
+# A module stands before those that import it: pytest rewrites the assertions of those that it imports itself.
 pytest_plugins = [
-    *("sent_requests", "row_models", "two_clients", "signal_receivers", "kinds_of_locks"),
+    "sent_requests",
+    "row_models",
+    "two_clients",
+    "signal_receivers",
+    "kinds_of_locks",
 ]
 
 # A suite started in the background of a shell ignores Ctrl-C, under nohup a hangup, and so would all

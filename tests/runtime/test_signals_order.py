@@ -29,9 +29,10 @@ from pynamodb_mutex._runtime.process import current_process, forget_everything
 def course(heard, key=""):
     """The signals of a key, without the renewals that may come at any time."""
     return [
-        "won back" if event.told.get("won_back") else event.name
+        "won back" if event.fields.get("won_back") else event.name
         for event in heard.events
-        if key in ("", event.told["key"]) and (event.name != "renewed" or event.told["won_back"])
+        if key in ("", event.fields["key"])
+        and (event.name != "renewed" or event.fields["won_back"])
     ]
 
 
@@ -43,8 +44,8 @@ def lost(scene, clock, heard):
     assert mutex.lost
     event = heard.wait("lost")
     assert event.thread.name == "pynamodb-mutex-lost"
-    assert event.told["loss"] is Loss.EXPIRED
-    assert event.told["held_for"] >= 0
+    assert event.fields["loss"] is Loss.EXPIRED
+    assert event.fields["held_for"] >= 0
     return mutex
 
 
@@ -102,9 +103,9 @@ def test_win_back_by_a_renewal_that_was_overtaken_is_reported(lost, heard):
 def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(scene, lost, heard):
     slow = Slow(scene.key)
 
-    def interrupted(sender, **told):
-        if told["won_back"]:
-            slow(sender, **told)
+    def interrupted(sender, **fields):
+        if fields["won_back"]:
+            slow(sender, **fields)
             raise KeyboardInterrupt
 
     until(lambda: not lost._latest.delivering)
@@ -123,8 +124,8 @@ def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(scene, lost
 def test_detach_that_wins_the_lock_back_reports_it(scene, heard, writes):
     """Also if a receiver writes under the lock, which must not hang."""
 
-    def write(sender, **told):
-        if told["key"] == scene.key:
+    def write(sender, **fields):
+        if fields["key"] == scene.key:
             with suppress(MutexLostError):
                 mutex.save_data("mine")
 

@@ -1,6 +1,6 @@
-"""Models of users' rows with tables of a test's own, writes of such rows, and fixtures with fresh tables.
+"""Models of users' rows, what their tables contain, and writes of rows.
 
-The fixtures `accounts`, `ledger` and `model` make tables in which there is the row a.
+The fixtures `accounts`, `ledger` and `model` make fresh tables with the row a.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def meta(name: str | None = None) -> type:
 
 
 def made(attributes: dict[str, Any], bases: Bases, name: str | None = None) -> type[Any]:
-    """Return a model; of no table yet unless that is named."""
+    """Return a model with attributes and bases; its table has a fresh name by default."""
     return type("Row", bases, {"Meta": meta(name), **attributes})
 
 
 def created(model: type[Any]) -> type[Any]:
-    """Create the table of a model."""
+    """Create the table of a model; return the model."""
     model.create_table(wait=True)
     return model
 
@@ -44,7 +44,7 @@ legacy_binary = partial(BinaryAttribute, legacy_encoding=True)
 
 
 def keyed(make_hash: Any, make_range: Any = None) -> Any:
-    """Return what makes the attributes of a model with keys of some kinds; each is made anew for each."""
+    """Return a function that makes attributes for a model, with keys of some classes."""
 
     def attributes() -> dict[str, Any]:
         ranged = {} if make_range is None else {"sk": make_range(range_key=True)}
@@ -54,7 +54,7 @@ def keyed(make_hash: Any, make_range: Any = None) -> Any:
 
 
 def hashed(**more: Any) -> Any:
-    """Return what makes the attributes of a model with a hash key, and others; each is made anew for each."""
+    """Return a function that makes attributes for a model: a hash key, and others of some classes."""
     key = keyed(UnicodeAttribute)
     return lambda: key() | {name: make() for name, make in more.items()}
 
@@ -69,14 +69,14 @@ def key_of(row: Model) -> tuple[Any, ...]:
 
 
 def stored(row: Model) -> dict[str, Any]:
-    """Return a row as it stands in its table, for comparison."""
+    """Return a row as it is stored, for comparison."""
     hash_key, range_key = row._get_hash_range_key_serialized_values()
     answer = row._get_connection().get_item(hash_key, range_key=range_key, consistent_read=True)
     return ordered(answer.get("Item", {}))
 
 
 def ordered(raw: dict[str, Any]) -> dict[str, Any]:
-    """Let numbers compare by value, and sets without their order."""
+    """Return a row in which numbers compare by value, and sets without their order."""
     return {
         name: {kind: _compared(kind, value)}
         for name, typed in raw.items()
@@ -103,13 +103,13 @@ def lock_names(model: type[Model]) -> set[str]:
 
 
 def content(row: Model) -> dict[str, Any]:
-    """Return what an instance carries, but for the attributes of its lock."""
+    """Return the attributes of an instance, without those of its lock."""
     raw = ordered(row._container_serialize(null_check=False))
     return {name: typed for name, typed in raw.items() if name not in lock_names(type(row))}
 
 
 def own(row: Model) -> dict[str, Any]:
-    """Return what stands in a row's table, but for the attributes of its lock."""
+    """Return the stored attributes of a row, without those of its lock."""
     return {name: v for name, v in stored(row).items() if name not in lock_names(type(row))}
 
 

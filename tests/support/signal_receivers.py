@@ -16,7 +16,7 @@ from pynamodb_mutex._runtime.notifications import RECEIVERS
 class Event(NamedTuple):
     name: str
     sender: Any
-    told: dict[str, Any]
+    fields: dict[str, Any]
     thread: threading.Thread
 
 
@@ -28,10 +28,10 @@ class Heard:
         self.events = []
         self._changed = threading.Condition()
 
-    def hear(self, name, sender, **told):
-        if self.key in told["key"]:
+    def hear(self, name, sender, **fields):
+        if self.key in fields["key"]:
             with self._changed:
-                self.events.append(Event(name, sender, told, threading.current_thread()))
+                self.events.append(Event(name, sender, fields, threading.current_thread()))
                 self._changed.notify_all()
 
     @property
@@ -39,14 +39,14 @@ class Heard:
         return [event.name for event in self.events]
 
     def of(self, name):
-        """Return the arguments of each signal of a name."""
-        return [event.told for event in self.events if event.name == name]
+        """Return the fields of each signal of a name."""
+        return [event.fields for event in self.events if event.name == name]
 
     def the(self, name):
-        """Wait for the one signal of a name; return its arguments."""
+        """Wait for the one signal of a name; return its fields."""
         self.wait(name)
-        (told,) = self.of(name)
-        return told
+        (fields,) = self.of(name)
+        return fields
 
     def wait(self, name, count=1):
         """Wait for so many signals of a name; return the last of them."""
@@ -56,7 +56,7 @@ class Heard:
         return [event for event in self.events if event.name == name][count - 1]
 
     def keys(self, name):
-        return sorted(told["key"] for told in self.of(name))
+        return sorted(fields["key"] for fields in self.of(name))
 
 
 @contextmanager
@@ -76,8 +76,8 @@ class Slow:
     def __init__(self, key):
         self.key, self.come, self.go = key, threading.Event(), threading.Event()
 
-    def __call__(self, sender, **told):
-        if told["key"] == self.key:
+    def __call__(self, sender, **fields):
+        if fields["key"] == self.key:
             self.come.set()
             assert self.go.wait(LONG)
 

@@ -1,6 +1,7 @@
-"""Two clients of one lock, `here` and `there`; the network of `here` fails as a test says. Fixtures `scene`, `row_scene` and others.
+"""Two clients of one lock: `here`, whose network fails as a test says, and `there`.
 
-A scene is the two clients and a key of its own: a `Scene` for the lock of a key, a `RowScene` for the lock of a row.
+The fixture `scene` has them for the lock of a key, `keys` for three keys; `row_scene` and `table_scene` for a row with its claim
+in it or in a lock table, `any_scene` for both in turn, and `rows` for three rows.
 """
 
 from __future__ import annotations

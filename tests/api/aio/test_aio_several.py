@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from operations_by_hand import acquiring
 from pynamodb.exceptions import UpdateError
+from sent_requests import TRANSACT
 from this_process import store_for
 from waits import LONG, until_async, until_cancelled
 
@@ -14,8 +15,6 @@ from pynamodb_mutex._operations import local_queue
 from pynamodb_mutex._operations.effects import Open
 from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncMutexGroup, AsyncSemaphore
-
-TRANSACT = "TransactWriteItems"
 
 
 def keys_of(scene):

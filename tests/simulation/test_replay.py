@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-from kinds_of_locks import LOSSES, subject, written
+from kinds_of_locks import LOSSES
 from pynamodb import attributes as of
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError
@@ -22,8 +22,6 @@ from dev.simulation.schedule import Size
 from dev.simulation.table import Tables
 from dev.simulation.values import Refusal
 from pynamodb_mutex import LockItem, Mutex, MutexError, MutexLostError, RowLockedError
-
-__all__ = ["subject", "written"]
 
 
 @pytest.fixture(scope="module")

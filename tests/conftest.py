@@ -13,7 +13,7 @@ import botocore.loaders
 import botocore.session
 import hypothesis
 import pytest
-from simulated import simulated_engine
+from simulated_engine import simulated_engine
 
 from pynamodb_mutex import LockItem, models
 from pynamodb_mutex._dynamodb import connection
@@ -31,7 +31,14 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 # Fixtures that several folders need; those of one folder are in its conftest.py.
-pytest_plugins = ["accounts", "row_scene", "scene_fixtures"]
+# A module stands before those that import it: pytest rewrites the assertions of those that it imports itself.
+pytest_plugins = [
+    "sent_requests",
+    "row_models",
+    "two_clients",
+    "signal_receivers",
+    "kinds_of_locks",
+]
 
 # A suite started in the background of a shell ignores Ctrl-C, under nohup a hangup, and so would all
 # that it starts.

@@ -6,8 +6,7 @@ import uuid
 from contextlib import ExitStack
 
 import pytest
-from cli import COMMAND, plain
-from lock_items import Wire
+from command_line import COMMAND, plain
 
 
 @pytest.fixture
@@ -27,11 +26,6 @@ def made(engine, monkeypatch):
         return model
 
     return make
-
-
-@pytest.fixture
-def wire(monkeypatch):
-    return Wire(monkeypatch)
 
 
 @pytest.fixture

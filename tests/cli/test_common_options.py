@@ -11,11 +11,11 @@ from datetime import datetime, timezone
 from decimal import Decimal
 
 import pytest
-from cli import COMMAND, cli, json_of
-from lock_items import Elsewhere
+from command_line import COMMAND, cli, json_of
 from pynamodb.attributes import BinaryAttribute, MapAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 from pynamodb.signals import pre_dynamodb_send
+from two_clients import Elsewhere
 
 from pynamodb_mutex import LockItem, Mutex, RowLockMixin
 from pynamodb_mutex.cli import INTERRUPTED, _output, main

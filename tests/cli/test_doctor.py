@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 from boto3.dynamodb.types import TypeSerializer
-from cli import cli, client, on_terminal, refuse_request, run_cli
-from plain_tables import create_plain_table
+from command_line import cli, client, on_terminal, refuse_request, run_cli
 from pynamodb.attributes import TTLAttribute, UnicodeAttribute
+from tables import create_plain_table
 
 from dev import faultproxy
 from dev.faultproxy import DYNAMODBS, Reply, answer_with, deny, pass_on, refuse, set_date, throttle

@@ -6,18 +6,19 @@ import sys
 import uuid
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import boto3
 import pytest
 import yaml
 from botocore.client import BaseClient
-from cli import cli, json_of, refuse_request
-from driving import batch_of, send_renewal
-from plain_tables import create_plain_table
+from command_line import cli, json_of, refuse_request
+from operations_by_hand import batch_of, send_renewal
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
-from row_tables import LOCKABLE, created, made
-from snippets import read_hcl, stand_ins
+from row_models import LOCKABLE, created, made
+from tables import create_plain_table
 
 from pynamodb_mutex import LockItem, Mutex, Semaphore
 from pynamodb_mutex.cli import _infrastructure
@@ -204,6 +205,48 @@ def read_cloudformation(text):
     known = {"TableName", "BillingMode", "KeySchema", "AttributeDefinitions"}
     assert table.keys() - {"ProvisionedThroughput", "DeletionProtectionEnabled"} == known
     return read_request(table, ttl)
+
+
+def read_hcl(text: str) -> dict[str, Any]:
+    """Read a part of HCL: blocks, of which one kind may stand there twice, strings, numbers and booleans."""
+    root: dict[str, Any] = {}
+    open_blocks = [root]
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if start := re.fullmatch(r'(\w+)((?: "[\w-]+")*) \{', line):
+            inner: dict[str, Any] = {}
+            name = " ".join([start[1], *re.findall(r'"([^"]+)"', start[2])])
+            open_blocks[-1].setdefault(name, []).append(inner)
+            open_blocks.append(inner)
+        elif setting := re.fullmatch(
+            r'(\w+) += ("(?:[^"$%\\]|\$\$|%%|\\.)*"|\d+|true|false)', line
+        ):
+            value = json.loads(setting[2])
+            if isinstance(value, str):
+                value = value.replace("$${", "${").replace("%%{", "%{")
+            assert setting[1] not in open_blocks[-1]
+            open_blocks[-1][setting[1]] = value
+        else:
+            assert line == "}", f"not understood: {line}"
+            open_blocks.pop()
+    assert open_blocks == [root], "a block is not closed"
+    return root
+
+
+def stand_ins() -> dict[str, Any]:
+    """Return modules with as much of the CDK as the templates use: the CDK itself needs Node.js."""
+
+    class Stack:
+        def __init__(self, scope: Any, construct_id: str) -> None:
+            self.tables: list[dict[str, Any]] = []
+
+    dynamodb = SimpleNamespace(
+        Attribute=lambda *, name, type: (name, type),  # noqa: A006 - the CDK's
+        AttributeType=SimpleNamespace(STRING="S", NUMBER="N", BINARY="B"),
+        BillingMode=SimpleNamespace(PAY_PER_REQUEST="PAY_PER_REQUEST", PROVISIONED="PROVISIONED"),
+        Table=lambda stack, construct_id, **settings: stack.tables.append(settings),
+    )
+    cdk = SimpleNamespace(Stack=Stack, aws_dynamodb=dynamodb)
+    return {"aws_cdk": cdk, "aws_cdk.aws_dynamodb": dynamodb}
 
 
 def read_terraform(text):

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 
 import pytest
-from cli import BROKEN, change, cli, entry, json_of, on_terminal, plain, put, stored
-from lock_items import Elsewhere
+from command_line import BROKEN, change, cli, entry, json_of, on_terminal, plain, put, stored
+from two_clients import Elsewhere
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._protocol.claim import NO_SERVER_TIME

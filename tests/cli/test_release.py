@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from cli import BROKEN, cli, put, refuse_request, stored
-from lock_items import Elsewhere
+from command_line import BROKEN, cli, put, refuse_request, stored
+from two_clients import Elsewhere
 
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
 from pynamodb_mutex.cli import _claims

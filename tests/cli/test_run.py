@@ -11,10 +11,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from cli import COMMAND, change, entry, run_here
-from hearing import GENEROUS, until
-from lock_items import Elsewhere
-from worker import is_there
+from command_line import COMMAND, change, entry, run_here
+from processes import is_there
+from two_clients import Elsewhere
+from waits import LONG, until
 
 from dev.faultproxy import drop_request, server_error, throttle
 from pynamodb_mutex import LockItem, Mutex
@@ -62,7 +62,7 @@ def running(*arguments):
 
 def outcome(process):
     """Wait for the end; return exit code and standard error."""
-    error = process.communicate(timeout=GENEROUS)[1]
+    error = process.communicate(timeout=LONG)[1]
     return process.returncode, error
 
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import boto3
 import pytest
 import yaml
-from cli import run_cli
+from command_line import run_cli
 
 from pynamodb_mutex import LockItem
 from pynamodb_mutex.cli._app import app

@@ -3,13 +3,12 @@
 import time
 
 import pytest
-from accounts import Account
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 from pynamodb.connection import Connection
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
-from row_tables import LOCKABLE, created, hashed, made
-from scene import held
+from row_models import LOCKABLE, Account, created, hashed, made
+from two_clients import held
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, Semaphore
 from pynamodb_mutex.testing import expire, held_elsewhere

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from unittest.mock import Mock
 
 import pytest
-from cli import run_cli, run_here
-from hearing import hearing, until
+from command_line import run_cli, run_here
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
-from scene import held
+from signal_receivers import hearing
+from two_clients import held
+from waits import until
 
 from dev.faultproxy import after, drop_answer, drop_request, fault_proxy, refuse
 from pynamodb_mutex import Mutex, RowLock, Semaphore, signals, synchronized

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 import pytest
 from botocore.exceptions import NoCredentialsError, NoRegionError, PartialCredentialsError
-from hearing import until
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, ScanError, TableDoesNotExist, TableError
 from pynamodb.transactions import TransactWrite
-from row_tables import LOCKABLE, PLAIN, created, made
-from stores import store_for
+from row_models import LOCKABLE, PLAIN, created, made
+from this_process import store_for
+from waits import until
 
 from dev.faultproxy import deny, page, throttle, through
 from pynamodb_mutex import InvalidTicketError, LockItem, Mutex, Semaphore

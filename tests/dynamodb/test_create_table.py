@@ -12,11 +12,11 @@ from botocore.client import BaseClient
 from botocore.errorfactory import ClientExceptionsFactory
 from botocore.exceptions import ClientError
 from botocore.session import get_session
-from plain_tables import create_plain_table
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import TableError
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
-from row_tables import made
+from row_models import made
+from tables import create_plain_table
 
 from pynamodb_mutex import LockItem, Mutex
 

@@ -5,10 +5,9 @@ import threading
 import time
 
 import pytest
-from driving import send_renewal
-from lock_items import Elsewhere, Wire
-from scene import held
-from stores import store_for
+from operations_by_hand import send_renewal
+from this_process import store_for
+from two_clients import Elsewhere, held
 
 from dev.faultproxy import drop_answer
 from pynamodb_mutex import InvalidRowError, LockItem, Loss, Mutex, MutexLostError, Semaphore
@@ -177,9 +176,8 @@ def test_force_puts_a_broken_row_right(table, odd):
         assert not mutex.abandoned
 
 
-def test_force_breaks_the_very_row_that_was_seen(table, monkeypatch):
+def test_force_breaks_the_very_row_that_was_seen(table, wire):
     row = put({**CLAIM, "expires_at": {"L": [{"S": "$soon"}, {"B": b"1"}]}})
-    wire = Wire(monkeypatch)
     for change in ("owner", "lease", "writes", "abandoned_by", "version"):
         renewed = {**row, change: {"S": "else"} if "S" in row[change] else {"N": "8"}}
         without = {name: value for name, value in row.items() if name != change}

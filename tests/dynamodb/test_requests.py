@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
-from accounts import Account, balance
 from botocore.client import BaseClient
-from lock_items import Elsewhere
+from row_models import Account, balance
+from two_clients import Elsewhere
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._dynamodb.store import Request as SentRequest

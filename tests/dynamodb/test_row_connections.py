@@ -11,8 +11,8 @@ from pynamodb.connection import Connection
 from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
 from pynamodb.signals import pre_dynamodb_send
 from pynamodb.transactions import TransactWrite
-from row_scene import TRANSACT, delete, every_write, save, update
-from row_tables import LOCKABLE, created, hashed, made
+from row_models import LOCKABLE, created, delete, every_write, hashed, made, save, update
+from sent_requests import TRANSACT
 
 from dev import faultproxy as net
 from pynamodb_mutex import MutexError, MutexLostError, RowLockedError

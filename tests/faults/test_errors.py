@@ -10,11 +10,10 @@ from unittest.mock import Mock
 
 import pytest
 from botocore import exceptions
-from group_scene import conflict
+from kinds_of_locks import DELETED, PASSED_ON, SUBJECTS, TOGETHER, crossed, of, table
 from pynamodb import exceptions as errors
-from scene import held
-from stores import store_for
-from subjects import DELETED, PASSED_ON, SUBJECTS, TOGETHER, crossed, of, table
+from this_process import store_for
+from two_clients import held
 
 from dev import faultproxy as net
 from dev.faultproxy import deny, drop_answer, drop_request, page, refuse, server_error, throttle
@@ -57,6 +56,12 @@ def cases(few, more):
 
 
 KINDS = ("acquire", "renew", "release")
+
+
+def conflict():
+    """Cancel a transaction, because another one is under way on one of its rows."""
+    reasons = [{"Code": "None"}, {"Code": "TransactionConflict"}, {"Code": "None"}]
+    return refuse("TransactionCanceledException", CancellationReasons=reasons)
 
 
 def assert_has_cause(error):

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
-from driving import handle, send_renewal
-from hearing import OnLost
+from kinds_of_locks import LOSSES, OF_KEYS, OF_ROWS, by, crossed, table
+from operations_by_hand import is_to_be_renewed, send_renewal
 from pynamodb.attributes import VersionAttribute
 from pynamodb.exceptions import (
     DeleteError,
@@ -19,9 +19,10 @@ from pynamodb.exceptions import (
     TransactWriteError,
     UpdateError,
 )
-from row_scene import TRANSACT, add_unread, save, update
-from scene import held
-from subjects import LOSSES, OF_KEYS, OF_ROWS, REFUSALS, assert_changes_nothing, by, crossed, table
+from row_models import add_unread, save, update
+from sent_requests import REFUSALS, TRANSACT, assert_changes_nothing
+from signal_receivers import OnLost
+from two_clients import held
 
 from dev import faultproxy as net
 from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request, late, throttle
@@ -321,7 +322,7 @@ def test_renewal_of_a_claim_goes_on_while_a_write_that_unlocks_is_under_way(row_
     row = row_scene.locked()
     acquired = row.row_lock._latest
     # what the renewal loop does in a third of the lease
-    kept = drop_request(lambda: handle(acquired, ahead=30) and send_renewal(acquired))
+    kept = drop_request(lambda: is_to_be_renewed(acquired, ahead=30) and send_renewal(acquired))
     row_scene.proxy.next(kept, op=row_scene.op("save"))
     save(row, unlock=True)
     assert row_scene.applied("renew")[0]

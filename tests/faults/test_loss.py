@@ -7,10 +7,11 @@ from functools import partial
 from unittest.mock import ANY
 
 import pytest
-from hearing import OnLost, hearing, until
+from kinds_of_locks import DELETED, LOSSES, MAIN, OTHERS, crossed, of, table
 from pynamodb.exceptions import PynamoDBException
-from scene import held
-from subjects import DELETED, LOSSES, MAIN, OTHERS, crossed, of, table
+from signal_receivers import OnLost, hearing
+from two_clients import held
+from waits import until
 
 from dev.faultproxy import after, deny, drop_answer, page, server_error, set_date, stall, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError
@@ -76,12 +77,12 @@ def test_lost_lock_is_reported_once_and_touches_nothing_of_others(
         # those of several that were not lost are released
         assert not any("expires_at" in claim for claim in subject.claims[:-1])
         heard.wait("lost")
-    reports = {event.told["key"]: event for event in heard.events if event.name == "lost"}
+    reports = {event.fields["key"]: event for event in heard.events if event.name == "lost"}
     assert len(reports) == heard.names.count("lost")
-    assert {event.told["loss"] for event in reports.values()} == {loss}
+    assert {event.fields["loss"] for event in reports.values()} == {loss}
     assert {event.thread.name for event in reports.values()} == {"pynamodb-mutex-lost"}
     last = reports[error.key]
-    assert (last.told["token"], last.told["taker"]) == (token, taker)
+    assert (last.fields["token"], last.fields["taker"]) == (token, taker)
     if not subject.is_together:
         # who releases learns it from the error
         assert len(on_lost.calls) == (found_by not in ("release", "end of the block"))

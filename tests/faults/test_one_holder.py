@@ -9,11 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from driving import acquiring
-from hearing import hearing, until
-from scene import held
-from simulated import suspended
-from worker import Fork, forked, workers
+from operations_by_hand import acquiring
+from processes import Fork, forked, workers
+from signal_receivers import hearing
+from simulated_engine import suspended
+from two_clients import held
+from waits import until
 
 from dev.faultproxy import after, delay_answer, deny, drop_answer, fault_proxy, no_date, through
 from pynamodb_mutex import Loss, Mutex, MutexLostError, MutexNotHeldError
@@ -207,7 +208,8 @@ def test_parent_and_its_children_that_work_at_the_same_time_read_their_own_answe
 def test_fork_while_threads_are_at_work_leaves_no_child_hanging(table):
     # not measured: a fork may meet coverage's own lock held, and at its end the child wants that
     env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    script = Path(__file__).parents[1] / "support" / "fork_at_work.py"
+    env["PYTHONPATH"] = os.pathsep.join(sys.path)
+    script = Path(__file__).with_name("fork_at_work.py")
     done = subprocess.run(
         [sys.executable, script], env=env, capture_output=True, text=True, check=False, timeout=100
     )

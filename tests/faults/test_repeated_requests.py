@@ -4,10 +4,7 @@ import time
 from contextlib import nullcontext
 
 import pytest
-from pynamodb.exceptions import PynamoDBException, UpdateError
-from row_scene import TRANSACT, delete, save, update
-from scene import Acquiring, Scene, held
-from subjects import (
+from kinds_of_locks import (
     DELETED,
     LOSSES,
     MAIN,
@@ -15,16 +12,17 @@ from subjects import (
     OF_ROWS,
     OTHERS,
     PASSED_ON,
-    REFUSALS,
     SUBJECTS,
     TOGETHER,
-    assert_changes_nothing,
     by,
     crossed,
-    kept_from,
     of,
     table,
 )
+from pynamodb.exceptions import PynamoDBException, UpdateError
+from row_models import delete, save, update
+from sent_requests import REFUSALS, TRANSACT, assert_changes_nothing, kept_from
+from two_clients import Acquiring, Scene, held
 
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, deny, drop_answer, drop_request, late

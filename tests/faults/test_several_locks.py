@@ -8,11 +8,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from driving import Driven
-from group_scene import TRANSACT, kinds, that
-from hearing import OnLost
-from row_scene import Rows, add_unread, update
-from scene import held
+from operations_by_hand import Driven
+from row_models import add_unread, update
+from sent_requests import TRANSACT, kinds, that
+from signal_receivers import OnLost
+from two_clients import Rows, held
 
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, drop_answer, drop_request, throttle

@@ -12,11 +12,11 @@ from unittest.mock import Mock
 
 import pytest
 from botocore.exceptions import ClientError
+from processes import forked
 from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableError
-from row_scene import Account
-from stores import store_for
+from row_models import Account
+from this_process import store_for
 from urllib3.util import connection
-from worker import forked
 
 from dev import faultproxy as net
 from pynamodb_mutex import LockItem, Mutex, Semaphore

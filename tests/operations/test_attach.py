@@ -8,15 +8,15 @@ import threading
 import time
 
 import pytest
-from accounts import Account, Ledger
-from hearing import until
+from kinds_of_locks import LOSSES, of
+from processes import workers
 from pynamodb.attributes import BinaryAttribute, NumberAttribute
 from pynamodb.exceptions import DoesNotExist, GetError, UpdateError
 from pynamodb.models import Model
-from row_tables import created, meta
-from scene import held
-from subjects import LOSSES, assert_changes_nothing, kept_from, of
-from worker import workers
+from row_models import Account, Ledger, created, meta
+from sent_requests import assert_changes_nothing, kept_from
+from two_clients import held
+from waits import until
 
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, deny, drop_answer, drop_request, throttle

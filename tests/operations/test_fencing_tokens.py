@@ -3,11 +3,11 @@
 import time
 
 import pytest
-from dates import DAY, NOW, another_process
-from lock_items import Elsewhere
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError
 from pynamodb.transactions import TransactWrite
+from sent_requests import DAY, NOW, another_process
+from two_clients import Elsewhere
 
 from dev.faultproxy import deny, drop_request, no_date, throttle
 from pynamodb_mutex import LockItem, Mutex
@@ -16,7 +16,7 @@ from pynamodb_mutex.testing import FakeClock, expire
 HUGE = 2**63 - 10
 
 
-def held(model=LockItem, **options):
+def acquired(model=LockItem, **options):
     mutex = Mutex.for_key("k", model=model, **{"auto_renew": False, "timeout": 20, **options})
     assert mutex.acquire()
     return mutex
@@ -29,20 +29,20 @@ def next_token(model, key):
 
 
 def test_token_grows_by_each_end_and_by_each_acquisition_and_not_by_a_renewal(table):
-    dead = held()
+    dead = acquired()
     expire("k")
-    broken = held(Elsewhere)
+    broken = acquired(Elsewhere)
     assert broken.fencing_token > dead.fencing_token
     assert table.force_release("k")
     forced = table.get("k", consistent_read=True).version
-    last = held()
+    last = acquired()
     assert broken.fencing_token < forced < last.fencing_token
     last.renew()
     last.renew(60)
     before = last.fencing_token
     assert table.get("k", consistent_read=True).version == before
     last.release()
-    assert held().fencing_token > before
+    assert acquired().fencing_token > before
 
 
 def save_alone(row):

@@ -8,10 +8,9 @@ import json
 import time
 
 import pytest
-from hearing import until
-from lock_items import Elsewhere, Wire
 from pynamodb.exceptions import UpdateError
-from scene import held
+from two_clients import Elsewhere, held
+from waits import until
 
 from dev.faultproxy import (
     DYNAMODBS,
@@ -152,11 +151,11 @@ def test_dead_waiters_are_passed_when_the_lock_was_free_for_long_enough(
 
 
 @pytest.mark.parametrize("dated", [True, False])
-def test_line_behind_a_dead_holder_moves_also_without_server_time(table, pool, monkeypatch, dated):
+def test_line_behind_a_dead_holder_moves_also_without_server_time(table, pool, wire, dated):
     with held_elsewhere("a", lease=10):
         stand(DEAD)
         if not dated:
-            Wire(monkeypatch).drop_dates("GetItem", "UpdateItem")
+            wire.drop_dates("GetItem", "UpdateItem")
         _, waits = in_line(pool, fair())
         since = time.monotonic()
         assert waits.result()

@@ -9,13 +9,12 @@ from functools import partial
 
 import pytest
 from botocore.client import BaseClient
-from dates import Dates
-from driving import Driven, handle, send_renewal
-from hearing import OnLost, until
-from lock_items import Elsewhere
-from row_scene import delete, every_write, save, update
-from scene import held
-from subjects import assert_changes_nothing
+from operations_by_hand import Driven, is_to_be_renewed, send_renewal
+from row_models import delete, every_write, save, update
+from sent_requests import Dates, assert_changes_nothing
+from signal_receivers import OnLost
+from two_clients import Elsewhere, held
+from waits import until
 
 from dev import faultproxy as net
 from dev.faultproxy import after, drop_answer, through
@@ -80,13 +79,13 @@ def test_lock_that_is_always_due_or_cannot_be_handled_does_not_end_the_renewal_o
 ):
     due, handle, handled = Held.due, Held.is_to_be_renewed, []
 
-    def is_to_be_renewed(held, ahead):
+    def handle_or_fail(held, ahead):
         handled.append(held.claims[0].key)
         if handled[-1] == "failing":
             raise LookupError("mine")
         return handle(held, ahead)
 
-    monkeypatch.setattr(Held, "is_to_be_renewed", is_to_be_renewed)
+    monkeypatch.setattr(Held, "is_to_be_renewed", handle_or_fail)
     monkeypatch.setattr(Held, "due", lambda held: held.claims[0].key != "stuck" and due(held))
     held(Mutex.for_key(key))
     with Mutex.for_key("good") as good:
@@ -279,7 +278,7 @@ def test_lock_that_is_not_to_be_renewed_is_not_for_a_nearer_end(here, proxy, dat
     on_lost = OnLost()
     mutex = held(Mutex.for_key("k", model=here, lease=1.0, on_lost=on_lost, **options))
     clock.advance(0.2)
-    handle(mutex._latest, 0.5)  # beyond max_hold nothing is planned any more
+    is_to_be_renewed(mutex._latest, 0.5)  # beyond max_hold nothing is planned any more
     begin_next_second(dates, here)
     until(lambda: clock.advance(0.01) or on_lost.calls)
     assert proxy.of("renew") == []

@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import pytest
 from botocore.client import BaseClient
-from driving import batch_of, send_renewal
-from group_scene import Keys
+from operations_by_hand import batch_of, send_renewal
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from scene import held
-from stores import store_for
+from this_process import store_for
+from two_clients import Keys, held
 
 from dev import faultproxy as net
 from dev.faultproxy import after, through

@@ -6,12 +6,12 @@ import time
 from functools import partial
 
 import pytest
-from accounts import Account, Elsewhere, Ledger
-from driving import acquiring, waiting
+from operations_by_hand import acquiring, waiting
+from processes import Fork
 from pynamodb.attributes import UnicodeAttribute
-from scene import held
-from stores import QueueFor
-from worker import Fork
+from row_models import Account, AccountElsewhere, Ledger
+from this_process import QueueFor
+from two_clients import held
 
 from pynamodb_mutex import (
     LockItem,
@@ -58,7 +58,7 @@ PAIRS = {
     "a semaphore's last permit": (semaphore, semaphore, "a#permit-1"),
     "any, which only the same object enters again": (any_again, any_again, "a"),
     "a row": (row, row, None),
-    "a row by another model of its table": (row, partial(Elsewhere.locked, "a"), None),
+    "a row by another model of its table": (row, partial(AccountElsewhere.locked, "a"), None),
     "a row among several": (row, rows, None),
     "several rows": (rows, row, None),
     "a row in the lock table, and by its name": (partial(Ledger.locked, "a"), by_name, None),

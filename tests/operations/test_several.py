@@ -6,13 +6,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from driving import scheduled, waiting
-from group_scene import Keys, kinds
-from hearing import OnLost, hearing, until
-from lock_items import Elsewhere
+from operations_by_hand import waiting
 from pynamodb.exceptions import GetError
-from scene import Scene, held
-from stores import QueueFor
+from sent_requests import kinds
+from signal_receivers import OnLost, hearing
+from this_process import QueueFor, scheduled
+from two_clients import Elsewhere, Keys, Scene, held
+from waits import until
 
 from dev.faultproxy import deny
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
@@ -177,12 +177,12 @@ def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, 
         assert_handled_no_more(group._latest, calls, clock)
         heard.wait("lost", 3)
         assert {mutex.loss for mutex in group.members} == {group.loss}
-        assert [told["loss"] for told in heard.of("lost")][:3] == [group.loss] * 3
+        assert [fields["loss"] for fields in heard.of("lost")][:3] == [group.loss] * 3
         assert group.loss is (Loss.FORCED if lose is Keys.force else Loss.TAKEN)
         with pytest.raises(MutexLostError):
             group.release()
         here = [event for event in heard.events if event.sender is keys.scene.here]
-        assert sorted(e.told["key"] for e in here if e.name == "lost") == keys.keys
+        assert sorted(e.fields["key"] for e in here if e.name == "lost") == keys.keys
         assert "released" not in [event.name for event in here]
     assert len(on_lost.calls) == 1
     assert keys.free()[1:] == [True, True]

@@ -12,13 +12,12 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from driving import Driven, acquiring, scheduled, waiting
-from hearing import until
 from hypothesis import given
 from hypothesis import strategies as st
-from lock_items import Elsewhere, Wire
-from scene import held
-from stores import QueueFor, store_for
+from operations_by_hand import Driven, acquiring, waiting
+from this_process import QueueFor, scheduled, store_for
+from two_clients import Elsewhere, held
+from waits import until
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, MutexTimeoutError
 from pynamodb_mutex._dynamodb.store import Store
@@ -156,9 +155,9 @@ def queue(table):
 
 
 @pytest.fixture
-def polls(table, monkeypatch):
+def polls(table, wire):
     """The instants at which requests are sent."""
-    return Wire(monkeypatch).instants
+    return wire.instants
 
 
 def test_first_in_line_polls_again_and_again_and_once_more_at_its_deadline(polls):

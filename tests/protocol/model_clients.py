@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from greenlet import getcurrent, greenlet
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
-from stores import store_for
+from this_process import store_for
 
 from pynamodb_mutex import RowLockMixin
 from pynamodb_mutex._dynamodb import connection as _connection

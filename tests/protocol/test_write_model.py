@@ -16,7 +16,6 @@ import re
 from pathlib import Path
 
 import pytest
-from driving import send_renewal
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -28,6 +27,7 @@ from hypothesis.stateful import (
     rule,
 )
 from model_clients import UNKNOWN, Call, Client, Clock, Crash, OwnClaim, Row, error, one_store
+from operations_by_hand import send_renewal
 from pynamodb.exceptions import PynamoDBException
 from test_claim_model import LockMachine
 

@@ -3,8 +3,8 @@
 from functools import partial
 
 import pytest
-from dates import DAY, NOW, Dates, another_process
-from scene import held
+from sent_requests import DAY, NOW, Dates, another_process
+from two_clients import held
 
 from dev.faultproxy import through
 from pynamodb_mutex import Mutex

@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack
 
 import pytest
-from worker import run_script
+from processes import run_script
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._runtime.process import current_process

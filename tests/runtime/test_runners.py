@@ -11,11 +11,11 @@ from functools import partial
 from unittest.mock import Mock
 
 import pytest
-from aio_scene import async_mutex, left_behind, queue_of
-from driving import acquiring
-from hearing import Slow, hearing, until
-from scene import held
-from worker import Fork
+from operations_by_hand import acquiring
+from processes import Fork
+from signal_receivers import Slow, hearing
+from two_clients import held
+from waits import until
 
 from dev.faultproxy import after, delay, delay_answer
 from pynamodb_mutex import Loss, Mutex, MutexError, MutexNotHeldError, signals
@@ -68,7 +68,7 @@ def test_release_in_a_handler_inside_a_step_is_done_right_after_it_and_logged_if
 
 
 def test_other_calls_in_a_handler_inside_a_step_are_refused(scene):
-    mutex, task_mutex = held(scene.mutex(reentrant=True)), async_mutex(scene, reentrant=True)
+    mutex, task_mutex = held(scene.mutex(reentrant=True)), scene.async_mutex(reentrant=True)
     calls = [mutex.acquire, mutex.renew, mutex.locked, mutex.force_release]
     calls.append(lambda: asyncio.run(task_mutex.acquire()))
     before, refused = scene.everything, []
@@ -82,7 +82,7 @@ def test_other_calls_in_a_handler_inside_a_step_are_refused(scene):
     inside_a_step(handler)
     assert (refused, scene.everything, mutex.held) == (calls, before, True)
     mutex.release()
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 def test_child_of_a_fork_inside_the_monitor_does_not_hang(scene):
@@ -183,7 +183,7 @@ def test_task_cancelled_while_its_events_are_delivered_leaves_nothing_held(scene
     slow = Slow(scene.key)
 
     async def main():
-        task = asyncio.create_task(async_mutex(scene).acquire())
+        task = asyncio.create_task(scene.async_mutex().acquire())
         await asyncio.to_thread(slow.come.wait, 30)
         task.cancel()
         await asyncio.sleep(0.05)
@@ -250,18 +250,18 @@ def abandoned(coroutine):
 @in_time
 @close_at
 def test_abandoned_waiter_leaves_the_line(scene, close_at):
-    queue = queue_of(scene)
+    queue = scene.queue
     with scene.mutex():
-        close = abandoned(async_mutex(scene).acquire())
+        close = abandoned(scene.async_mutex().acquire())
         assert queue.turns
         close_at(close)
         time.sleep(1)
         assert not queue.turns
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 async def section(scene):
-    async with async_mutex(scene):
+    async with scene.async_mutex():
         pass
 
 
@@ -274,7 +274,7 @@ def test_abandoned_acquire_or_release_leaves_nothing_held(scene, close_at, op, f
     scene.proxy.next(fault(0.3), op=op)
     close_at(abandoned(section(scene)))
     time.sleep(5)
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
     assert scene.mutex().acquire(blocking=False)
 
 
@@ -289,7 +289,7 @@ def test_lock_is_released_if_its_task_is_abandoned_while_receivers_run(scene, cl
         close_at(close)
         slow.go.set()
         time.sleep(5)
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 def taking_back(results, result):

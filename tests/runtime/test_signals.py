@@ -7,14 +7,14 @@ import threading
 import time
 
 import pytest
-from aio_scene import async_mutex
-from driving import send_renewal
-from hearing import Event, hearing, until
+from operations_by_hand import send_renewal
+from processes import run_script
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
-from row_scene import add_to_all, save, save_or_update
-from scene import held
-from stores import QueueFor
-from worker import run_script
+from row_models import add_to_all, save, save_or_update
+from signal_receivers import Event, hearing
+from this_process import QueueFor
+from two_clients import held
+from waits import until
 
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, deny, drop_answer, server_error
@@ -79,10 +79,10 @@ def test_receiver_sees_the_state_that_is_reported(scene):
     seen = []
     mutex = scene.mutex()
 
-    def look(sender, **told):
+    def look(sender, **fields):
         seen.append((mutex.held, mutex.remaining > 0, scene.other().locked()))
         # and nothing is kept that another lock needs
-        with Mutex.for_key(f"{told['key']}-another", model=scene.there):
+        with Mutex.for_key(f"{fields['key']}-another", model=scene.there):
             pass
 
     for signal in (signals.acquired, signals.released):
@@ -114,13 +114,13 @@ def test_contended_is_reported_once_and_names_the_holder(scene, heard, logged, h
 
 def test_all_in_line_report_contention_once_the_first_has_its_answer(scene, heard, holder):
     async def main():
-        entering = (async_mutex(scene, owner=who, timeout=0.5).__aenter__() for who in "abc")
+        entering = (scene.async_mutex(owner=who, timeout=0.5).__aenter__() for who in "abc")
         return await asyncio.gather(*entering, return_exceptions=True)
 
     # one of them asked, and all learned it
     assert [error.owner for error in asyncio.run(main())] == ["other"] * 3
-    assert sorted(told["owner"] for told in heard.of("contended")) == ["a", "b", "c"]
-    assert {told["holder"] for told in heard.of("contended")} == {"other"}
+    assert sorted(fields["owner"] for fields in heard.of("contended")) == ["a", "b", "c"]
+    assert {fields["holder"] for fields in heard.of("contended")} == {"other"}
 
 
 def test_permits_are_reported_by_their_keys_and_free_ones_without_contention(scene, heard):
@@ -142,17 +142,17 @@ def test_acquired_shows_how_long_it_waited(scene, heard, holder):
     time.sleep(0.1)
     holder.release()
     waiter.join(60)
-    told = heard.the("acquired")
-    assert 0.1 <= told["waited"] <= 0.15  # until the next poll
-    assert told["attempts"] == len(scene.proxy.of("GetItem", "acquire"))
+    fields = heard.the("acquired")
+    assert 0.1 <= fields["waited"] <= 0.15  # until the next poll
+    assert fields["attempts"] == len(scene.proxy.of("GetItem", "acquire"))
     assert heard.names == ["contended", "released", "acquired"]
 
 
 def test_acquired_after_a_dead_holder_names_it(scene, heard, logged, holder):
     expire(scene.key, scene.there)
     mutex = held(scene.mutex(owner="me"))
-    told = heard.the("acquired")
-    assert (told["abandoned"], told["abandoned_by"]) == (True, "other")
+    fields = heard.the("acquired")
+    assert (fields["abandoned"], fields["abandoned_by"]) == (True, "other")
     abandoned = [("acquired", "WARNING", "me", mutex.fencing_token)]
     assert logged("acquired by 'me': abandoned by 'other'") == abandoned
     assert mutex.fencing_token > holder.fencing_token
@@ -168,13 +168,13 @@ def test_without_a_tombstone_there_is_no_fencing_token(scene, heard):
     with scene.mutex(delete_on_release=True) as mutex, refused:
         _ = mutex.fencing_token
     assert scene.gone
-    assert [event.told["fencing_token"] for event in heard.events] == [None, None]
+    assert [event.fields["fencing_token"] for event in heard.events] == [None, None]
 
 
 def test_cancelled_wait_is_reported_as_not_acquired(scene, heard, holder):
     async def impatient():
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(async_mutex(scene).acquire(), 1)
+            await asyncio.wait_for(scene.async_mutex().acquire(), 1)
 
     asyncio.run(impatient())
     assert heard.names == ["contended", "not_acquired"]
@@ -191,7 +191,7 @@ def test_signals_of_tasks_are_sent_in_their_context(scene):
     async def work():
         request.set("r-1")
         with signals.acquired.connected_to(look), signals.released.connected_to(look):
-            async with async_mutex(scene):
+            async with scene.async_mutex():
                 pass
 
     asyncio.run(work())
@@ -202,17 +202,17 @@ def test_hand_over_is_reported_of_both_sides(scene, heard, logged):
     giver, taker = held(scene.mutex(owner="giver")), scene.mutex(owner="taker")
     waiting = threading.Thread(target=taker.acquire)
     waiting.start()
-    told = heard.the("contended")
-    holder = [told[name] for name in ("holder", "holder_token", "expires_at")]
+    fields = heard.the("contended")
+    holder = [fields[name] for name in ("holder", "holder_token", "expires_at")]
     assert holder == ["giver", giver.token, scene.row.expires_at]
     time.sleep(2)
     giver.release()
     waiting.join(60)
     acquired = heard.wait("acquired", 2)
-    assert (acquired.thread, acquired.told["token"]) == (waiting, taker.token)
-    waited = acquired.told["waited"]
+    assert (acquired.thread, acquired.fields["token"]) == (waiting, taker.token)
+    waited = acquired.fields["waited"]
     assert waited == pytest.approx(2, abs=0.02)
-    assert acquired.told["attempts"] == len(scene.proxy.of("GetItem"))
+    assert acquired.fields["attempts"] == len(scene.proxy.of("GetItem"))
     to = {"to": "taker", "to_token": taker.token, "to_fencing_token": taker.fencing_token}
     assert heard.the("handed_over") == about(giver, held_for=waited, **to)
     by_giver = ("handed", "DEBUG", "giver", giver.fencing_token)
@@ -225,13 +225,13 @@ def test_hand_over_is_reported_of_both_sides(scene, heard, logged):
 def test_detach_and_attach_are_reported(scene, heard, logged):
     mutex = held(scene.mutex(owner="me"))
     ticket = mutex.detach()
-    told = heard.the("handed_over")
-    assert (told["token"], told["to"], told["to_token"]) == (mutex.token, None, None)
+    fields = heard.the("handed_over")
+    assert (fields["token"], fields["to"], fields["to_token"]) == (mutex.token, None, None)
     who = ("DEBUG", "me", mutex.fencing_token)
     assert logged("handed over by 'me' to the bearer of a ticket") == [("handed", *who)]
     with Mutex.attach(ticket, model=scene.here) as attached:
-        told = heard.of("acquired")[-1]
-        assert (told["token"], told["attempts"]) == (attached.token, 1)
+        fields = heard.of("acquired")[-1]
+        assert (fields["token"], fields["attempts"]) == (attached.token, 1)
     with pytest.raises(MutexLostError) as raised:
         Mutex.attach(ticket, model=scene.here)
     assert heard.the("not_acquired")["error"] is raised.value
@@ -247,7 +247,7 @@ def test_renewals_are_reported_on_a_thread_of_their_own(scene, heard, logged, cl
         event = heard.wait("renewed", 2)
         end = scene.row.expires_at
     assert event.thread.name == "pynamodb-mutex-notifier"
-    assert event.told == about(mutex, expires_at=end, won_back=False)
+    assert event.fields == about(mutex, expires_at=end, won_back=False)
     words = ("acquired", "renewed", "renewed", "released")
     assert logged() == [(word, "DEBUG", "me", mutex.fencing_token) for word in words]
 
@@ -276,9 +276,9 @@ def test_failed_renewals_are_reported_and_then_one_that_succeeds(scene, heard, l
             mutex.renew()
         until(lambda: heard.of("renewal_failed")[-1]["error"] is raised.value)
     assert event.thread.name == "pynamodb-mutex-notifier"
-    assert event.told["token"] == mutex.token
-    assert isinstance(event.told["error"], UpdateError)
-    assert event.told["expires_at"] < heard.of("renewed")[0]["expires_at"]
+    assert event.fields["token"] == mutex.token
+    assert isinstance(event.fields["error"], UpdateError)
+    assert event.fields["expires_at"] < heard.of("renewed")[0]["expires_at"]
     assert set(logged("renewal of")) == {("renewal", "WARNING", "me", mutex.fencing_token)}
 
 
@@ -316,8 +316,8 @@ def test_repeated_requests_are_logged_and_count_as_attempts(scene, heard, logged
     scene.proxy.next(drop_answer(), apply_then_500(), op="release")
     with scene.mutex() as mutex:
         mutex.renew()
-    told = heard.the("acquired")
-    assert (told["attempts"], told["token"]) == (3, scene.row.token)
+    fields = heard.the("acquired")
+    assert (fields["attempts"], fields["token"]) == (3, scene.row.token)
     assert heard.the("released")["error"] is None
     heard.wait("renewed")
     assert sorted(heard.names) == ["acquired", "released", "renewed"]
@@ -329,19 +329,19 @@ def test_repeated_requests_are_logged_and_count_as_attempts(scene, heard, logged
 @pytest.mark.parametrize("fault", [deny, drop_answer])
 def test_requests_that_do_not_get_through_show_why(scene, keys, heard, several, fault):
     lock = keys.group(timeout=0) if several else scene.mutex(timeout=0)
-    for told, call in (("not_acquired", lock.acquire), ("released", lock.release)):
-        if told == "released":
+    for name, call in (("not_acquired", lock.acquire), ("released", lock.release)):
+        if name == "released":
             scene.proxy.clear()
             held(lock)
             heard.events.clear()
         scene.proxy.always(fault())
         with pytest.raises(PynamoDBException) as raised:
             call()
-        assert heard.names == [told] * (3 if several else 1)
-        assert heard.keys(told) == (keys.keys if several else [scene.key])
-        assert all(fields["error"] is raised.value for fields in heard.of(told))
-        if (told, fault) == ("not_acquired", deny):
-            assert {fields["attempts"] for fields in heard.of(told)} == {1}
+        assert heard.names == [name] * (3 if several else 1)
+        assert heard.keys(name) == (keys.keys if several else [scene.key])
+        assert all(fields["error"] is raised.value for fields in heard.of(name))
+        if (name, fault) == ("not_acquired", deny):
+            assert {fields["attempts"] for fields in heard.of(name)} == {1}
 
 
 def test_what_nobody_may_have_released_is_a_warning(scene, logged):
@@ -368,8 +368,8 @@ def test_locks_taken_together_are_reported_one_by_one(scene, keys, heard, logged
     heard.wait("renewal_failed", 3)
     for name in ("acquired", "renewed", "renewal_failed", "released"):
         assert heard.keys(name) == keys.keys
-    assert {told["attempts"] for told in heard.of("acquired")} == {1}
-    tokens = {told["key"]: told["fencing_token"] for told in heard.of("acquired")}
+    assert {fields["attempts"] for fields in heard.of("acquired")} == {1}
+    tokens = {fields["key"]: fields["fencing_token"] for fields in heard.of("acquired")}
     assert tokens == group.fencing_tokens
     for key in keys.keys:
         words = [word for word, *_ in logged(key=key)]
@@ -418,7 +418,7 @@ def test_loss_of_one_of_a_group_is_reported(keys, heard, renewals):
     heard.wait("lost", 3 if renewals else 1)
     assert heard.keys("lost") == (keys.keys if renewals else [lost])
     assert heard.keys("released") == ([] if renewals else [first, last])
-    assert {told["loss"] for told in heard.of("lost")} == {Loss.FORCED}
+    assert {fields["loss"] for fields in heard.of("lost")} == {Loss.FORCED}
 
 
 def test_any_of_several_is_reported_by_the_key_it_got(scene, keys, heard):
@@ -457,11 +457,11 @@ def of_row(any_scene):
 @save_or_update
 @pytest.mark.parametrize("faults", [[], [drop_answer()]])
 def test_write_that_unlocks_releases(any_scene, of_row, write, faults):
-    told = []
+    received = []
     lock = any_scene.lock()
 
     def ask(sender, **_):
-        told.append((sender, lock.held))
+        received.append((sender, lock.held))
         # no write waits for another while receivers run
         with any_scene.there.locked(any_scene.key) as row:
             row.save()
@@ -470,10 +470,10 @@ def test_write_that_unlocks_releases(any_scene, of_row, write, faults):
     with signals.released.connected_to(ask, model), lock as row:
         any_scene.proxy.next(*faults, op=any_scene.op(write.__name__))
         write(row, unlock=True)
-    assert told == [(model, False)]
-    released = [event.told for event in of_row.events if event.sender is model]
+    assert received == [(model, False)]
+    released = [event.fields for event in of_row.events if event.sender is model]
     assert [each["token"] for each in released] == [lock.token] * 2
-    assert of_row.events[0].told["key"] == lock.key
+    assert of_row.events[0].fields["key"] == lock.key
 
 
 def test_unlock_of_unknown_outcome_is_reported_by_the_release_after_it(any_scene, of_row):

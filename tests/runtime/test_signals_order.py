@@ -10,10 +10,11 @@ from functools import partial
 from unittest.mock import Mock
 
 import pytest
-from driving import Driven
-from hearing import OnLost, Slow, hearing, until
-from refusals import refusing
-from scene import held
+from operations_by_hand import Driven
+from processes import refusing
+from signal_receivers import OnLost, Slow, hearing
+from two_clients import held
+from waits import until
 
 from dev.faultproxy import Fault, after, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
@@ -28,9 +29,10 @@ from pynamodb_mutex._runtime.process import current_process, forget_everything
 def course(heard, key=""):
     """The signals of a key, without the renewals that may come at any time."""
     return [
-        "won back" if event.told.get("won_back") else event.name
+        "won back" if event.fields.get("won_back") else event.name
         for event in heard.events
-        if key in ("", event.told["key"]) and (event.name != "renewed" or event.told["won_back"])
+        if key in ("", event.fields["key"])
+        and (event.name != "renewed" or event.fields["won_back"])
     ]
 
 
@@ -42,8 +44,8 @@ def lost(scene, clock, heard):
     assert mutex.lost
     event = heard.wait("lost")
     assert event.thread.name == "pynamodb-mutex-lost"
-    assert event.told["loss"] is Loss.EXPIRED
-    assert event.told["held_for"] >= 0
+    assert event.fields["loss"] is Loss.EXPIRED
+    assert event.fields["held_for"] >= 0
     return mutex
 
 
@@ -101,9 +103,9 @@ def test_win_back_by_a_renewal_that_was_overtaken_is_reported(lost, heard):
 def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(scene, lost, heard):
     slow = Slow(scene.key)
 
-    def interrupted(sender, **told):
-        if told["won_back"]:
-            slow(sender, **told)
+    def interrupted(sender, **fields):
+        if fields["won_back"]:
+            slow(sender, **fields)
             raise KeyboardInterrupt
 
     until(lambda: not lost._latest.delivering)
@@ -122,8 +124,8 @@ def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(scene, lost
 def test_detach_that_wins_the_lock_back_reports_it(scene, heard, writes):
     """Also if a receiver writes under the lock, which must not hang."""
 
-    def write(sender, **told):
-        if told["key"] == scene.key:
+    def write(sender, **fields):
+        if fields["key"] == scene.key:
             with suppress(MutexLostError):
                 mutex.save_data("mine")
 

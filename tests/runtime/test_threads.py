@@ -5,13 +5,12 @@ import threading
 import time
 
 import pytest
-from accounts import Account, changed
-from aio_scene import async_mutex
-from hearing import OnLost, hearing, until
-from refusals import refusing
-from scene import held
-from subjects import MAIN
-from worker import run_script
+from kinds_of_locks import MAIN
+from processes import refusing, run_script
+from row_models import Account, changed
+from signal_receivers import OnLost, hearing
+from two_clients import held
+from waits import until
 
 from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.renew import LONGEST_SLEEP
@@ -352,7 +351,7 @@ def test_signals_of_renewals_come_once_refusals_have_passed(scene, refusals, hea
 def test_task_acquires_and_releases_while_threads_are_refused(scene, refusals, count):
     async def main():
         refusals.left = count
-        async with async_mutex(fresh) as mutex:
+        async with fresh.async_mutex() as mutex:
             await mutex.renew()
             await mutex.ensure_held()
             assert mutex.held
@@ -367,13 +366,13 @@ def test_tasks_get_the_lock_and_learn_what_failed_though_every_thread_is_refused
     got = []
 
     async def work(number):
-        async with async_mutex(scene, poll=(0.01, 0.05)):
+        async with scene.async_mutex(poll=(0.01, 0.05)):
             got.append(number)
 
     async def main():
         await asyncio.gather(*(work(number) for number in range(5)))
         assert sorted(got) == list(range(5))
-        async with async_mutex(scene) as mutex:
+        async with scene.async_mutex() as mutex:
             scene.force()
             await mutex.renew()
 
@@ -386,7 +385,7 @@ def test_task_loses_its_lock_once_refusals_have_passed(scene, refusals):
     on_lost = OnLost()
 
     async def main():
-        async with async_mutex(scene, on_lost=on_lost, cancel_on_loss=True) as mutex:
+        async with scene.async_mutex(on_lost=on_lost, cancel_on_loss=True) as mutex:
             refusals.left = 3
             scene.force()
             with pytest.raises(MutexLostError):

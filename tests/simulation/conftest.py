@@ -4,7 +4,7 @@ A file whose tests have a `store` fills it by `fill`, and says in VALUES what pl
 """
 
 import pytest
-from table_stores import Store, stores
+from tables import Store, stores
 
 from dev.simulation.schedule import Lock
 from pynamodb_mutex._dynamodb import connection

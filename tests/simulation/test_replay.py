@@ -5,17 +5,16 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
+from kinds_of_locks import LOSSES
 from pynamodb import attributes as of
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError
 from pynamodb.indexes import GlobalSecondaryIndex, IncludeProjection
 from pynamodb.models import Model
 from pynamodb.transactions import TransactGet, TransactWrite
-from row_tables import created, meta
-from scene import held
-from scene_fixtures import subject, written
-from subjects import LOSSES
-from table_stores import SCHEMA
+from row_models import created, meta
+from tables import SCHEMA
+from two_clients import held
 
 from dev.simulation.recording import recorded
 from dev.simulation.replay import Client, expected, replay, replay_schedule
@@ -23,8 +22,6 @@ from dev.simulation.schedule import Size
 from dev.simulation.table import Tables
 from dev.simulation.values import Refusal
 from pynamodb_mutex import LockItem, Mutex, MutexError, MutexLostError, RowLockedError
-
-__all__ = ["subject", "written"]
 
 
 @pytest.fixture(scope="module")

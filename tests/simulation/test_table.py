@@ -4,7 +4,7 @@ Sizes, and the words of a refusal, are those of DynamoDB as far as anybody reads
 """
 
 import pytest
-from table_stores import INVALID, KEY, REFUSED, SCHEMA, Store, n, s, valued
+from tables import INVALID, KEY, REFUSED, SCHEMA, Store, n, s, valued
 
 from dev.simulation.values import Refusal, canonical, size_of
 

@@ -11,7 +11,7 @@ import boto3
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from table_stores import SCHEMA
+from tables import SCHEMA
 
 from dev.simulation.answers import answer_of, answer_of_engine, documented
 from dev.simulation.table import Tables

@@ -1,7 +1,7 @@
 """Queries, scans, indexes and projections of the table in memory, and of DynamoDB Local; and reads that are late."""
 
 import pytest
-from table_stores import INVALID, Store, index, n, s, schema, valued
+from tables import INVALID, Store, index, n, s, schema, valued
 
 SCHEMA = schema(
     "kk rr",

@@ -3,7 +3,7 @@
 import boto3
 import pytest
 from botocore.config import Config
-from table_stores import stores
+from tables import stores
 
 from pynamodb_mutex.testing import embedded_dynamodb, use
 

@@ -12,9 +12,9 @@ from unittest.mock import Mock
 
 import boto3
 import pytest
-from hearing import until
-from plain_tables import create_plain_table
-from worker import is_there
+from processes import is_there
+from tables import create_plain_table
+from waits import until
 
 from pynamodb_mutex.testing import (
     Engine,

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from botocore.exceptions import ClientError
-from plain_tables import create_plain_table
-from table_stores import INVALID, KEY, REFUSED, SCHEMA, n, s
+from tables import INVALID, KEY, REFUSED, SCHEMA, create_plain_table, n, s
 
 TABLE = "engine-tests"
 NO_TABLE = "ResourceNotFoundException"

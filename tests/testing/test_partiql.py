@@ -1,7 +1,7 @@
 """Updates in PartiQL: the embedded engine and the table in memory answer them as DynamoDB Local does."""
 
 import pytest
-from table_stores import INVALID, n, s, schema
+from tables import INVALID, n, s, schema
 
 REFUSED = {"Code": "ConditionalCheckFailed", "Message": "The conditional request failed"}
 BY_KEY = 'SET "n"=? WHERE "k"=?'

@@ -9,10 +9,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hearing import until
 from pynamodb.exceptions import UpdateError
 from pynamodb.models import Model
-from scene import held
+from two_clients import held
+from waits import until
 
 from dev.faultproxy import after
 from pynamodb_mutex import LockItem, Loss, Mutex, exceptions

@@ -11,8 +11,8 @@ import uuid
 
 import pytest
 from pynamodb.exceptions import PynamoDBException
-from stores import store_for
 from test_peers import figures
+from this_process import store_for
 
 from dev.chaos import __main__ as command
 from dev.chaos import page

@@ -3,7 +3,7 @@
 import inspect
 
 import pytest
-from aio_scene import run, sent_on_a_loop
+from event_loop import run, sent_on_a_loop
 
 __all__ = ["run", "sent_on_a_loop"]
 

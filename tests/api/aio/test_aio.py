@@ -4,10 +4,10 @@ import asyncio
 import threading
 
 import pytest
-from aio_scene import async_mutex, left_behind, queue_of, until, until_cancelled
 from botocore.client import BaseClient
+from processes import count_up, workers
 from pynamodb.exceptions import UpdateError
-from worker import count_up, workers
+from waits import until_async, until_cancelled
 
 from dev.faultproxy import drop_request
 from pynamodb_mutex import (
@@ -37,14 +37,14 @@ def pool_threads():
 
 @pytest.mark.real
 async def test_every_call_does_what_it_does_for_threads(scene, sent_on_a_loop):
-    async with async_mutex(scene) as mutex:
+    async with scene.async_mutex() as mutex:
         assert mutex.held
         assert not mutex.lost
         assert 0 < mutex.remaining <= 30
         assert (scene.row.token, scene.row.version) == (mutex.token, mutex.fencing_token)
     assert not mutex.held
     assert scene.proxy.kinds() == ["acquire", "release"]
-    mutex = async_mutex(scene, lease=20, data={"page": 1})
+    mutex = scene.async_mutex(lease=20, data={"page": 1})
     assert repr(mutex).startswith(f"<AsyncMutex {scene.key!r}")
     with pytest.raises(MutexNotHeldError, match="deadline"):
         _ = mutex.deadline
@@ -64,7 +64,7 @@ async def test_every_call_does_what_it_does_for_threads(scene, sent_on_a_loop):
     assert not await mutex.locked()
     with pytest.raises(MutexNotHeldError):
         await mutex.release()
-    another = async_mutex(scene)
+    another = scene.async_mutex()
     assert await another.acquire(blocking=False)
     assert another.data == {"page": 2}
     assert await mutex.force_release()
@@ -72,13 +72,13 @@ async def test_every_call_does_what_it_does_for_threads(scene, sent_on_a_loop):
         await another.release()
     with pytest.raises(ValueError, match="non-blocking"):
         await mutex.acquire(blocking=False, timeout=3)
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
     assert sent_on_a_loop == []
 
 
 @pytest.mark.real("simulated", "local")
 async def test_lock_is_detached_by_one_task_and_attached_by_another(scene, sent_on_a_loop):
-    mutex = async_mutex(scene, lease=20)
+    mutex = scene.async_mutex(lease=20)
 
     async def give(**options):
         await mutex.acquire()
@@ -99,7 +99,7 @@ async def test_lock_is_detached_by_one_task_and_attached_by_another(scene, sent_
     assert 0 < attached.remaining <= 20
     await attached.release()
     # after its release failed, and it was won back
-    lost = async_mutex(scene, auto_renew=False)
+    lost = scene.async_mutex(auto_renew=False)
     await lost.acquire()
     with FakeClock() as clock:
         clock.advance(31)
@@ -108,7 +108,7 @@ async def test_lock_is_detached_by_one_task_and_attached_by_another(scene, sent_
         await lost.renew()
         ticket = await lost.detach()
         await (await AsyncMutex.attach(ticket, model=scene.here)).release()
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
     assert sent_on_a_loop == []
 
 
@@ -120,15 +120,15 @@ async def test_only_a_request_or_a_receiver_needs_a_thread(scene, monkeypatch):
         posted.append(call)
         post(call)
 
-    async with async_mutex(scene):
+    async with scene.async_mutex():
         pass
     monkeypatch.setattr(workers, "post", note)
-    async with async_mutex(scene):
+    async with scene.async_mutex():
         assert len(posted) == 1
     assert len(posted) == 2
     threads = []
     with signals.acquired.connected_to(lambda _, **event: threads.append(threading.get_ident())):
-        async with async_mutex(scene):
+        async with scene.async_mutex():
             pass
     assert len(posted) == 5
     assert threads != [threading.get_ident()]
@@ -136,7 +136,7 @@ async def test_only_a_request_or_a_receiver_needs_a_thread(scene, monkeypatch):
 
 async def test_receiver_sees_the_acquisition_of_the_task_that_it_is_about(scene):
     seen = []
-    mutex = async_mutex(scene, reentrant=True)
+    mutex = scene.async_mutex(reentrant=True)
 
     def see(sender, **event):
         seen.append((mutex.held, mutex.token == event["token"]))
@@ -157,36 +157,36 @@ async def test_exception_while_a_request_is_sent_ends_the_attempt(scene, monkeyp
         monkeypatch.setattr(BaseClient, "_make_api_call", original)
         raise NotImplementedError(operation)
 
-    async with async_mutex(scene):
+    async with scene.async_mutex():
         pass
     monkeypatch.setattr(BaseClient, "_make_api_call", fail)
     with pytest.raises(NotImplementedError):
-        await async_mutex(scene).acquire()
-    assert left_behind(scene) == []
+        await scene.async_mutex().acquire()
+    assert scene.leftovers() == []
 
 
 async def test_lock_that_another_holds_is_not_taken(scene):
     with scene.other():
-        mutex = async_mutex(scene, timeout=0.2)
+        mutex = scene.async_mutex(timeout=0.2)
         assert await mutex.acquire(blocking=False) is False
         assert await mutex.acquire(timeout=0.2) is False
         with pytest.raises(MutexTimeoutError) as raised:
             async with mutex:
                 pass
         assert raised.value.owner == "other"
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
     with Mutex.for_row(scene.there, "a row", lock_model=scene.there) as there:
         mutex = AsyncMutex.for_row(scene.there, "a row", lock_model=scene.here)
         assert mutex.key == there.key
         assert not await mutex.acquire(blocking=False)
     # a lock shared with threads is one lock
-    async with async_mutex(scene):
+    async with scene.async_mutex():
         assert not await asyncio.to_thread(scene.mutex().acquire, blocking=False)
 
 
 async def test_owner_is_named_after_the_task(scene):
     asyncio.current_task().set_name("invoicing")
-    async with async_mutex(scene) as mutex:
+    async with scene.async_mutex() as mutex:
         assert mutex.owner == scene.row.owner
         assert mutex.owner.endswith(":invoicing")
 
@@ -194,7 +194,7 @@ async def test_owner_is_named_after_the_task(scene):
 async def test_decorated_functions_run_under_a_lock_of_their_own(scene):
     at_work = []
 
-    @async_mutex(scene)
+    @scene.async_mutex()
     async def work(number, *, times):
         """Work."""
         assert at_work == []
@@ -206,11 +206,11 @@ async def test_decorated_functions_run_under_a_lock_of_their_own(scene):
     assert await asyncio.gather(*working) == [0, 2, 4, 6]
     assert (work.__name__, work.__doc__) == ("work", "Work.")
     with pytest.raises(TypeError, match="coroutine function"):
-        async_mutex(scene)(lambda: None)
+        scene.async_mutex()(lambda: None)
 
 
 async def test_transaction_whose_block_fails_is_not_sent(scene):
-    async with async_mutex(scene) as mutex:
+    async with scene.async_mutex() as mutex:
         with pytest.raises(ZeroDivisionError):
             async with mutex.transaction() as transaction:
                 transaction.save(scene.here(f"{scene.key}.other"))
@@ -226,7 +226,7 @@ async def test_waiting_tasks_take_turns_and_few_threads(scene):
     tokens, at_work = [], []
 
     async def work():
-        async with async_mutex(scene) as mutex:
+        async with scene.async_mutex() as mutex:
             assert at_work == []
             at_work.append(mutex)
             tokens.append(mutex.fencing_token)
@@ -234,17 +234,17 @@ async def test_waiting_tasks_take_turns_and_few_threads(scene):
             at_work.pop()
 
     before = pool_threads()
-    async with async_mutex(scene):
+    async with scene.async_mutex():
         tasks = [asyncio.create_task(work()) for _ in range(24)]
-        queue = queue_of(scene)
-        await until(lambda: len(queue.turns) == 24)
+        queue = scene.queue
+        await until_async(lambda: len(queue.turns) == 24)
         assert len(pool_threads() - before) <= MOST_THREADS
     await asyncio.gather(*tasks)
     assert len(tokens) == 24
     assert tokens == sorted(set(tokens))
     # handed over, as among threads: about one request for each
     assert len(scene.proxy.of("hand_over")) >= 20
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 async def test_tasks_and_threads_wait_in_one_line(scene):
@@ -255,14 +255,14 @@ async def test_tasks_and_threads_wait_in_one_line(scene):
             order.append("thread")
 
     async def task():
-        async with async_mutex(scene, timeout=50):
+        async with scene.async_mutex(timeout=50):
             order.append("task")
 
-    queue, waiting = queue_of(scene), []
-    async with async_mutex(scene):
+    queue, waiting = scene.queue, []
+    async with scene.async_mutex():
         for call in (task, lambda: asyncio.to_thread(thread), task):
             waiting.append(asyncio.create_task(call()))
-            await until(lambda: len(queue.turns) == len(waiting))
+            await until_async(lambda: len(queue.turns) == len(waiting))
     await asyncio.gather(*waiting)
     assert order == ["task", "thread", "task"]
 
@@ -283,7 +283,7 @@ def test_tasks_of_several_processes_take_turns_after_a_killed_one(table):
 
 
 async def test_tasks_that_share_a_mutex_see_their_own_acquisitions(scene):
-    mutex = async_mutex(scene)
+    mutex = scene.async_mutex()
     entered, leave = asyncio.Event(), asyncio.Event()
 
     async def taker():
@@ -303,13 +303,13 @@ async def test_tasks_that_share_a_mutex_see_their_own_acquisitions(scene):
 
 async def test_task_may_enter_again_and_another_may_not(scene):
     async def try_to_enter():
-        return await async_mutex(scene, reentrant=True).acquire(blocking=False)
+        return await scene.async_mutex(reentrant=True).acquire(blocking=False)
 
     async def try_as_a_thread():
         return scene.mutex(reentrant=True).acquire(blocking=False)
 
-    async with async_mutex(scene, reentrant=True) as outer:
-        async with async_mutex(scene, reentrant=True) as inner:
+    async with scene.async_mutex(reentrant=True) as outer:
+        async with scene.async_mutex(reentrant=True) as inner:
             assert inner.token == outer.token
             assert await try_to_enter()
             # the same coroutine function, by a task of its own
@@ -322,7 +322,7 @@ async def test_task_may_enter_again_and_another_may_not(scene):
         assert outer.held
     assert not outer.held
     assert scene.proxy.kinds().count("release") == 1
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
     # a mutex for threads distinguishes tasks as well
     with scene.mutex(reentrant=True):
         assert await try_as_a_thread()
@@ -414,7 +414,7 @@ async def test_cancelled_task_writes_no_more(row_scene):
             await until_cancelled()
 
     task = asyncio.create_task(work())
-    await until(lambda: rows)
+    await until_async(lambda: rows)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

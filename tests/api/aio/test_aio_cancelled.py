@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import uvloop
-from aio_scene import LONG, async_mutex, left_behind, queue_of, until, until_cancelled
+from waits import LONG, until_async, until_cancelled
 
 from dev.faultproxy import (
     Fault,
@@ -51,7 +51,7 @@ async def cancel_after(seconds, call, times=1):
 @pytest.mark.parametrize("late", [delay, delay_answer])
 async def test_cancelled_at_any_moment_of_a_section(scene, late, several):
     keys = [f"{scene.key}-{letter}" for letter in "abc"] if several else [scene.key]
-    make = AsyncMutex.for_keys if several else lambda keys, **options: async_mutex(scene, **options)
+    make = AsyncMutex.for_keys if several else lambda keys, **options: scene.async_mutex(**options)
     scene.proxy.always(late(0.010))
     entered = []
 
@@ -70,7 +70,7 @@ async def test_cancelled_at_any_moment_of_a_section(scene, late, several):
             await task
         except asyncio.CancelledError:
             cancelled += 1
-        assert [left_behind(replace(scene, key=key)) for key in keys] == [[]] * len(keys)
+        assert [replace(scene, key=key).leftovers() for key in keys] == [[]] * len(keys)
     assert cancelled == 30
     assert entered == [True] * 22
 
@@ -78,7 +78,7 @@ async def test_cancelled_at_any_moment_of_a_section(scene, late, several):
 @pytest.mark.real
 async def test_cancelled_at_some_moments_of_a_section(scene):
     async def section():
-        async with async_mutex(scene):
+        async with scene.async_mutex():
             await asyncio.sleep(0.002)
 
     for step in range(12):
@@ -86,7 +86,7 @@ async def test_cancelled_at_some_moments_of_a_section(scene):
         await asyncio.sleep(0.005 * step)
         task.cancel()
         await asyncio.wait({task})
-        assert left_behind(scene) == []
+        assert scene.leftovers() == []
 
 
 async def test_cancelled_at_any_moment_of_a_wait_in_line(scene):
@@ -94,7 +94,7 @@ async def test_cancelled_at_any_moment_of_a_wait_in_line(scene):
     ends = []
 
     async def section():
-        async with async_mutex(scene, timeout=50):
+        async with scene.async_mutex(timeout=50):
             ends.append("entered")
             await asyncio.sleep(0.003)
         ends.append("left")
@@ -109,14 +109,14 @@ async def test_cancelled_at_any_moment_of_a_wait_in_line(scene):
     assert wrong == []
     assert results[1::2] == [None] * 15
     assert ends.count("entered") > ends.count("left") > 15
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 async def test_cancelled_while_it_polls(scene):
     other = scene.taken()
-    await cancel_after(0.1, async_mutex(scene, poll=(0.02, 0.02)).acquire())
+    await cancel_after(0.1, scene.async_mutex(poll=(0.02, 0.02)).acquire())
     assert len(scene.proxy.of("GetItem")) >= 2
-    assert left_behind(scene) == ["a claim"]
+    assert scene.leftovers() == ["a claim"]
     other.release()
     assert scene.other().acquire(blocking=False)
 
@@ -132,7 +132,7 @@ async def test_cancelled_while_it_polls(scene):
     ],
 )
 async def test_cancelled_while_a_request_is_under_way(scene, op, times, applied):
-    mutex = async_mutex(scene)
+    mutex = scene.async_mutex()
     call = mutex.acquire()
     if op != "acquire":
         await call
@@ -144,47 +144,47 @@ async def test_cancelled_while_a_request_is_under_way(scene, op, times, applied)
     await cancel_after(0.1, call, times)
     assert scene.applied(op)[:1] == [True]
     # it is over when the task is, and what it came to is undone
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
     assert scene.applied(*applied) == [True] * len(applied)
 
 
 async def test_cancelled_while_a_lost_acquire_is_repeated(scene):
     scene.proxy.next(drop_answer(), op="acquire")
     scene.proxy.always(drop_request(), op="acquire")
-    await cancel_after(3, async_mutex(scene).acquire())
+    await cancel_after(3, scene.async_mutex().acquire())
     assert len(scene.proxy.of("acquire")) >= 3
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
     # whether the first was applied was not known
     assert scene.applied("disown") == [True]
 
 
 async def test_cancelled_while_the_lock_is_handed_over_to_it(scene):
-    holder = async_mutex(scene)
+    holder = scene.async_mutex()
     await holder.acquire()
-    task = asyncio.create_task(async_mutex(scene).acquire())
-    await until(lambda: len(queue_of(scene).turns) == 1)
+    task = asyncio.create_task(scene.async_mutex().acquire())
+    await until_async(lambda: len(scene.queue.turns) == 1)
     scene.proxy.next(delay_answer(0.3), op="hand_over")
     giving = asyncio.create_task(holder.release())
     await asyncio.sleep(0.1)
     assert scene.applied("hand_over") == [True]
     await cancel(task)
     await giving
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 async def test_cancelled_while_it_waits_to_retry_a_release(scene, monkeypatch):
-    mutex = async_mutex(scene)
+    mutex = scene.async_mutex()
     await mutex.acquire()
     monkeypatch.setattr(current_process(), "uniform", lambda low, high: 0.3)
     scene.proxy.next(throttle(), op="release")
     await cancel_after(0.1, mutex.release())
     assert scene.applied("release") == [False, True]
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 async def test_cancelled_while_it_learns_that_the_lock_is_held(scene):
     scene.taken()
-    mutex = async_mutex(scene)
+    mutex = scene.async_mutex()
     assert not await mutex.acquire(blocking=False)
     scene.proxy.next(after(lambda: time.sleep(0.3)))
     await cancel_after(0.1, mutex.acquire(blocking=False))
@@ -198,24 +198,24 @@ async def test_cancelled_while_the_acquire_is_denied(scene):
         deny().meet(exchange)
 
     scene.proxy.next(Fault("deny_late", deny_late), op="acquire")
-    await cancel_after(0.1, async_mutex(scene).acquire())
-    assert left_behind(scene) == []
+    await cancel_after(0.1, scene.async_mutex().acquire())
+    assert scene.leftovers() == []
 
 
 async def test_timeout_of_asyncio_is_a_cancellation(scene):
     with scene.other(), pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(async_mutex(scene).acquire(), 0.2)
-    assert left_behind(scene) == []
+        await asyncio.wait_for(scene.async_mutex().acquire(), 0.2)
+    assert scene.leftovers() == []
 
 
 async def test_claim_that_cannot_be_released_does_not_hide_the_cancellation(scene, caplog):
     scene.proxy.next(delay_answer(0.3), op="acquire")
-    task = asyncio.create_task(async_mutex(scene).acquire())
+    task = asyncio.create_task(scene.async_mutex().acquire())
     await asyncio.sleep(0.1)
     assert scene.force()
     await cancel(task)
     assert "could not be taken back" in caplog.text
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 @pytest.mark.parametrize("left_by", ["async with", "finally"])
@@ -277,7 +277,7 @@ def test_sleeper_woken_by_a_thread_wakes_a_loop_that_sleeps(new_event_loop):
 @pytest.mark.real("simulated", "local")
 async def test_loss_cancels_the_task_that_holds(scene, clock):
     with pytest.raises(MutexLostError) as raised:
-        async with async_mutex(scene, cancel_on_loss=True):
+        async with scene.async_mutex(cancel_on_loss=True):
             assert scene.force()
             clock.advance(11)  # a renewal finds it
             await until_cancelled()
@@ -301,10 +301,10 @@ async def test_loss_is_reported_and_cancels_no_task_unless_asked_to(scene, clock
     loop = asyncio.get_running_loop()
     still_inside = False
     with pytest.raises(MutexLostError):
-        async with async_mutex(scene, on_lost=on_lost_awaited if awaited else on_lost) as mutex:
+        async with scene.async_mutex(on_lost=on_lost_awaited if awaited else on_lost) as mutex:
             assert scene.force()
             clock.advance(11)
-            await until(lambda: lost)
+            await until_async(lambda: lost)
             await asyncio.sleep(0.05)
             still_inside = mutex.lost
     assert still_inside
@@ -312,7 +312,7 @@ async def test_loss_is_reported_and_cancels_no_task_unless_asked_to(scene, clock
 
 
 async def test_only_the_task_that_lost_is_cancelled(scene):
-    mutex = async_mutex(scene, cancel_on_loss=True, lease=6, timeout=50)
+    mutex = scene.async_mutex(cancel_on_loss=True, lease=6, timeout=50)
     entered = asyncio.Event()
 
     async def lose():
@@ -333,12 +333,12 @@ async def test_only_the_task_that_lost_is_cancelled(scene):
     with pytest.raises(MutexLostError):
         await loser
     assert await winner
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 async def test_acquire_without_a_block_is_cancelled_as_well(scene, clock):
     async def work():
-        await async_mutex(scene, cancel_on_loss=True).acquire()
+        await scene.async_mutex(cancel_on_loss=True).acquire()
         assert scene.force()
         clock.advance(11)
         await until_cancelled()
@@ -361,14 +361,14 @@ async def test_lock_that_was_lost_before_the_block_began_cancels_it(scene, monke
     monkeypatch.setattr(AsyncMutex, "_begin", late)
 
     with pytest.raises(MutexLostError):
-        async with async_mutex(scene, cancel_on_loss=True):
+        async with scene.async_mutex(cancel_on_loss=True):
             await until_cancelled()
 
 
 @pytest.mark.parametrize("releasing", [True, False])
 async def test_task_that_blocks_the_loop_learns_of_the_loss_when_it_releases(scene, releasing):
     with pytest.raises(MutexLostError):
-        async with async_mutex(scene, cancel_on_loss=True, lease=1.0, auto_renew=False) as mutex:
+        async with scene.async_mutex(cancel_on_loss=True, lease=1.0, auto_renew=False) as mutex:
             time.sleep(1.5)  # the loss is reported meanwhile, and waits for the loop
             if releasing:
                 await mutex.release()
@@ -398,7 +398,7 @@ async def win_back(mutex):
 )
 async def test_body_reacts_to_the_cancellation(scene, clock, react, error, match):
     with pytest.raises(error, match=match):
-        async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
+        async with scene.async_mutex(cancel_on_loss=True, auto_renew=False) as mutex:
             clock.advance(31)
             try:
                 await until_cancelled()
@@ -414,7 +414,7 @@ async def test_body_reacts_to_the_cancellation(scene, clock, react, error, match
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not count cancellations")
 async def test_another_cancellation_at_the_same_time_counts(scene, clock):
     async def work():
-        async with async_mutex(scene, cancel_on_loss=True):
+        async with scene.async_mutex(cancel_on_loss=True):
             assert scene.force()
             clock.advance(11)
             try:
@@ -428,8 +428,8 @@ async def test_another_cancellation_at_the_same_time_counts(scene, clock):
 
 
 async def test_block_that_was_left_is_not_cancelled_any_more(scene, clock):
-    async with async_mutex(scene, cancel_on_loss=True, auto_renew=False) as mutex:
+    async with scene.async_mutex(cancel_on_loss=True, auto_renew=False) as mutex:
         await mutex.release()
     clock.advance(31)
     await asyncio.sleep(0.2)
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []

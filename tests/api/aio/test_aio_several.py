@@ -3,10 +3,11 @@
 import asyncio
 
 import pytest
-from aio_scene import LONG, async_mutex, until, until_cancelled
-from driving import acquiring
+from operations_by_hand import acquiring
 from pynamodb.exceptions import UpdateError
-from stores import store_for
+from sent_requests import TRANSACT
+from this_process import store_for
+from waits import LONG, until_async, until_cancelled
 
 from dev.faultproxy import delay_answer, deny
 from pynamodb_mutex import Mutex, MutexLostError, Semaphore
@@ -14,8 +15,6 @@ from pynamodb_mutex._operations import local_queue
 from pynamodb_mutex._operations.effects import Open
 from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex.aio import AsyncMutex, AsyncMutexGroup, AsyncSemaphore
-
-TRANSACT = "TransactWriteItems"
 
 
 def keys_of(scene):
@@ -81,7 +80,7 @@ async def test_any_of_several_keys_says_which_it_got(scene):
     waiting = asyncio.create_task(
         AsyncMutex.any_of(keys[:2], model=scene.here, poll=(0.02, 0.05)).acquire(timeout=50)
     )
-    await until(lambda: scene.proxy.of("BatchGetItem"))
+    await until_async(lambda: scene.proxy.of("BatchGetItem"))
     others[0].release()
     assert await waiting
     others[1].release()
@@ -185,7 +184,7 @@ async def test_tasks_of_one_tick_take_permits_in_the_order_of_their_calls(scene)
     working = asyncio.gather(*map(work, range(8), leave))
     for left, event in enumerate(leave):
         have = min(left + 3, len(leave))
-        await until(lambda have=have: len(order) == have)
+        await until_async(lambda have=have: len(order) == have)
         event.set()
     await working
     assert order == list(range(8))
@@ -195,7 +194,7 @@ async def test_tasks_of_one_tick_take_permits_in_the_order_of_their_calls(scene)
 async def test_next_in_line_goes_on_when_the_first_left_without_an_answer(scene, left_by):
     scene.proxy.next(deny() if left_by == "an error" else delay_answer(0.3), op="acquire")
 
-    first, second = (asyncio.create_task(async_mutex(scene).acquire()) for _ in range(2))
+    first, second = (asyncio.create_task(scene.async_mutex().acquire()) for _ in range(2))
     await asyncio.sleep(0)
     if left_by == "a cancellation":
         first.cancel()

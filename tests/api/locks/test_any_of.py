@@ -5,11 +5,11 @@ from collections import defaultdict
 from contextlib import ExitStack
 
 import pytest
-from hearing import until
-from lock_items import Elsewhere
+from processes import forked
 from pynamodb.exceptions import GetError, UpdateError
-from stores import QueueFor
-from worker import forked
+from this_process import QueueFor
+from two_clients import Elsewhere
+from waits import until
 
 from dev.faultproxy import after, apply_then_500, drop_answer, no_date, throttle
 from pynamodb_mutex import LockItem, Loss, Mutex, Semaphore, exceptions

@@ -8,10 +8,9 @@ import re
 from functools import partial
 
 import pytest
-from accounts import Account
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException, UpdateError
-from row_tables import PLAIN, made
+from row_models import PLAIN, Account, made
 
 import pynamodb_mutex
 from pynamodb_mutex import LockItem, Loss, Mutex, RowLock, Semaphore, aio, exceptions, synchronized

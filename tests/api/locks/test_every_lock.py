@@ -5,24 +5,80 @@ import inspect
 import math
 import pickle
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from functools import partial
 
 import pytest
+from row_models import Account, Ledger
 
-from pynamodb_mutex import Loss, exceptions
+from pynamodb_mutex import LockItem, Loss, Mutex, Semaphore, exceptions
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.process import forget_everything
+from pynamodb_mutex.testing import held_elsewhere
 
 
-def assert_released(lock, subject):
+class Kind:
+    """A kind of lock: `make` returns one, which holds all of `several` keys of a model, or one of the keys."""
+
+    def __init__(self, make, model, *keys, several=False):
+        self.make = partial(make, poll=(0.02, 0.1))
+        self.model, self.keys, self.several = model, keys, several
+        self.is_of_rows = model is not LockItem
+        self.is_alternative = not several and len(keys) > 1
+
+    def singles(self):
+        """Return a lock of each key alone."""
+        return [(self.model.locked if self.is_of_rows else Mutex.for_key)(key) for key in self.keys]
+
+    def is_free(self):
+        """Return whether nobody holds any of the keys."""
+        return not any(lock.locked() for lock in self.singles())
+
+    def force(self):
+        """Force the release of the last of the keys that are held."""
+        assert any(lock.force_release() for lock in reversed(self.singles()))
+
+    def held_elsewhere(self, **options):
+        """Let others hold the last of several keys, or each of the alternatives."""
+        stack = ExitStack()
+        for key in self.keys[-1:] if self.several else self.keys:
+            stack.enter_context(held_elsewhere(key, model=self.model, **options))
+        return stack
+
+
+PERMITS = [f"s#permit-{number}" for number in (1, 2)]
+KINDS = {
+    "one lock": Kind(partial(Mutex.for_key, "a"), LockItem, "a"),
+    "several": Kind(partial(Mutex.for_keys, ["b", "c"]), LockItem, "b", "c", several=True),
+    "any of": Kind(partial(Mutex.any_of, ["d", "e"]), LockItem, "d", "e"),
+    "semaphore": Kind(partial(Semaphore.for_key, "s", permits=2), LockItem, *PERMITS),
+    "row": Kind(partial(Account.locked, "a"), Account, "a"),
+    "row and lock table": Kind(partial(Ledger.locked, "a"), Ledger, "a"),
+    "rows": Kind(partial(Account.locked_all, ["b", "c"]), Account, "b", "c", several=True),
+    "rows and lock table": Kind(
+        partial(Ledger.locked_all, ["b", "c"]), Ledger, "b", "c", several=True
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(table, accounts, ledger, request):
+    """Each kind of lock in turn, in fresh tables with the rows a, b and c."""
+    for model in (accounts, ledger):
+        for name in "bc":
+            model(name).save()
+    return KINDS[request.param]
+
+
+def assert_released(lock, kind):
     assert (lock.held, lock.remaining, lock.lost) == (False, 0.0, False)
     assert lock.deadline == -math.inf
     assert "not held" in repr(lock)
-    assert subject.is_free()
+    assert kind.is_free()
 
 
-def test_lock_before_while_and_after_it_is_held(subject, sent):
-    lock = subject.make(lease=20, owner="me", timeout=5)
+def test_lock_before_while_and_after_it_is_held(kind, sent):
+    lock = kind.make(lease=20, owner="me", timeout=5)
 
     def assert_refused(match):
         for name in ("release", "renew", "ensure_held", "transaction"):
@@ -43,7 +99,7 @@ def test_lock_before_while_and_after_it_is_held(subject, sent):
             copying(lock)
     assert sent == []
     with lock as entered:
-        assert subject.is_of_rows or entered is lock
+        assert kind.is_of_rows or entered is lock
         sent.clear()
         assert (lock.held, lock.lost, lock.loss) == (True, False, None)
         assert 15 < lock.remaining <= 20
@@ -54,23 +110,23 @@ def test_lock_before_while_and_after_it_is_held(subject, sent):
             with pytest.raises(exceptions.MutexAlreadyHeldError) as caught:
                 call()
             assert caught.value.owner == "me"
-            keys = [single.key for single in subject.singles()]
-            assert subject.is_alternative or caught.value.key in keys
+            keys = [single.key for single in kind.singles()]
+            assert kind.is_alternative or caught.value.key in keys
         assert sent == []
         assert lock.held
-        assert not subject.is_free()
-    assert_released(lock, subject)
+        assert not kind.is_free()
+    assert_released(lock, kind)
     sent.clear()
-    assert_refused("not held" if subject.several else "released")
+    assert_refused("not held" if kind.several else "released")
     assert sent == []
     # as with threading.Lock
     assert lock.acquire(False, -1) is True
     lock.release()
-    assert_released(lock, subject)
+    assert_released(lock, kind)
 
 
-def test_timeout_that_does_not_fit_is_refused(subject, silence):
-    lock = subject.make(timeout=5)
+def test_timeout_that_does_not_fit_is_refused(kind, silence):
+    lock = kind.make(timeout=5)
     for timeouts, blocking, error, match in (
         ((-2, -0.5, -1.0001, math.nan, math.inf, -math.inf), True, ValueError, "timeout"),
         ((0, 0.0, 1, 0.5, 3600), False, ValueError, "non-blocking"),
@@ -81,9 +137,9 @@ def test_timeout_that_does_not_fit_is_refused(subject, silence):
                 lock.acquire(blocking, timeout)
 
 
-def test_lock_that_others_hold(subject, pool, sent):
-    lock = subject.make(timeout=0.2)
-    with subject.held_elsewhere(owner="job-7"):
+def test_lock_that_others_hold(kind, pool, sent):
+    lock = kind.make(timeout=0.2)
+    with kind.held_elsewhere(owner="job-7"):
         sent.clear()
         assert lock.acquire(timeout=0) is False
         assert lock.acquire(blocking=False) is False
@@ -100,24 +156,24 @@ def test_lock_that_others_hold(subject, pool, sent):
         error = caught.value
         assert (error.owner, error.key in str(error)) == ("job-7", True)
         assert error.expires_at > time.time()
-        if subject.several:
-            *others, held = subject.singles()
+        if kind.several:
+            *others, held = kind.singles()
             assert error.key == held.key
             # none is taken unless all are
             assert not any(other.locked() for other in others)
-        waiting = pool.submit(subject.make(timeout=0).acquire, timeout=-1)
+        waiting = pool.submit(kind.make(timeout=0).acquire, timeout=-1)
         time.sleep(20)
         assert not waiting.done()
     assert waiting.result(60) is True
 
 
-def test_lock_that_a_thread_holds_is_renewed_and_handed_on_at_release(subject, pool):
+def test_lock_that_a_thread_holds_is_renewed_and_handed_on_at_release(kind, pool):
     lost = []
-    lock = subject.make(on_lost=lost.append)
+    lock = kind.make(on_lost=lost.append)
     # of alternatives the other one is held too
-    with lock, subject.make() if subject.is_alternative else nullcontext():
+    with lock, kind.make() if kind.is_alternative else nullcontext():
         end = lock.deadline
-        waiter = subject.make(timeout=0.2)
+        waiter = kind.make(timeout=0.2)
         failed = pool.submit(waiter.__enter__).exception(60)
         assert isinstance(failed, exceptions.MutexTimeoutError)
         waiting = pool.submit(waiter.acquire, timeout=200)
@@ -132,12 +188,12 @@ def test_lock_that_a_thread_holds_is_renewed_and_handed_on_at_release(subject, p
     waiter.release()
     time.sleep(100)
     assert lost == []
-    assert_released(lock, subject)
+    assert_released(lock, kind)
 
 
-def test_threads_that_share_a_lock_exclude_each_other(subject, pool):
-    lock = subject.make()
-    most = len(subject.keys) if subject.is_alternative else 1
+def test_threads_that_share_a_lock_exclude_each_other(kind, pool):
+    lock = kind.make()
+    most = len(kind.keys) if kind.is_alternative else 1
     inside, seen = [], []
 
     def work():
@@ -152,14 +208,14 @@ def test_threads_that_share_a_lock_exclude_each_other(subject, pool):
     for done in [pool.submit(work) for _ in range(4)]:
         done.result(60)
     assert (len(seen), max(seen)) == (16, most)
-    assert subject.is_free()
+    assert kind.is_free()
     assert lock._holds == {}
 
 
 @pytest.mark.parametrize("sharing", [True, False])
-def test_reentrant_lock_is_entered_again_by_its_thread_alone(subject, pool, sent, sharing):
-    outer = subject.make(reentrant=True)
-    inner = outer if sharing else subject.make(reentrant=True)
+def test_reentrant_lock_is_entered_again_by_its_thread_alone(kind, pool, sent, sharing):
+    outer = kind.make(reentrant=True)
+    inner = outer if sharing else kind.make(reentrant=True)
     with outer:
         end = outer.deadline
         with inner:
@@ -171,41 +227,41 @@ def test_reentrant_lock_is_entered_again_by_its_thread_alone(subject, pool, sent
         # a decorated function enters it as well
         sent.clear()
         assert outer(lambda: 7)() == 7
-        assert subject.is_alternative or sent == []
-        if not subject.is_alternative:
+        assert kind.is_alternative or sent == []
+        if not kind.is_alternative:
             assert pool.submit(inner.acquire, blocking=False).result(60) is False
             # nor by its thread, if only one of the two is reentrant
-            assert subject.make().acquire(blocking=False) is False
-    assert_released(outer, subject)
+            assert kind.make().acquire(blocking=False) is False
+    assert_released(outer, kind)
     outer.acquire()
     inner.acquire()
     # the last that is released releases the lock
     outer.release()
     assert inner.held
-    assert not subject.is_free()
+    assert not kind.is_free()
     inner.release()
-    assert_released(inner, subject)
+    assert_released(inner, kind)
     with pytest.raises(exceptions.MutexNotHeldError):
         outer.release()
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_exception_of_the_body_passes_and_the_lock_is_released(subject, lost):
-    lock = subject.make()
+def test_exception_of_the_body_passes_and_the_lock_is_released(kind, lost):
+    lock = kind.make()
     with pytest.raises(KeyError, match="mine") as caught, lock:  # noqa: PT012 - the block is what is left
         if lost:
-            subject.force()
+            kind.force()
         raise KeyError("mine")
     if lost and hasattr(caught.value, "add_note"):  # since Python 3.11
         assert "could not be released" in caught.value.__notes__[0]
     assert lock.lost == lost
-    assert subject.is_free()
+    assert kind.is_free()
 
 
-def test_loss_is_raised_at_the_end_of_the_block(subject):
-    lock = subject.make()
+def test_loss_is_raised_at_the_end_of_the_block(kind):
+    lock = kind.make()
     with pytest.raises(exceptions.MutexLostError) as caught, lock:  # noqa: PT012 - the block is what is left
-        subject.force()
+        kind.force()
         # this process broke the claim itself, so it knows of the loss
         assert (lock.held, lock.lost, lock.loss) == (False, True, Loss.FORCED)
         assert lock.deadline == -math.inf
@@ -215,13 +271,13 @@ def test_loss_is_raised_at_the_end_of_the_block(subject):
                 call()
             assert raised.value.loss is Loss.FORCED
     assert caught.value.loss is Loss.FORCED
-    assert subject.is_free()
+    assert kind.is_free()
     with lock:
         assert (lock.held, lock.lost) == (True, False)
 
 
-def test_block_may_be_left_without_the_lock_or_by_another_thread(subject, pool):
-    lock, other = subject.make(), subject.make(timeout=0)
+def test_block_may_be_left_without_the_lock_or_by_another_thread(kind, pool):
+    lock, other = kind.make(), kind.make(timeout=0)
     with lock:
         lock.release()
         assert not lock.held
@@ -232,23 +288,23 @@ def test_block_may_be_left_without_the_lock_or_by_another_thread(subject, pool):
     with lock:
         lock.release()
         lock.acquire()
-    assert_released(lock, subject)
+    assert_released(lock, kind)
     lock.__enter__()
     pool.submit(lock.__exit__, None, None, None).result(60)
-    assert_released(lock, subject)
+    assert_released(lock, kind)
     lock.acquire()
     pool.submit(lock.release).result(60)
-    assert_released(lock, subject)
+    assert_released(lock, kind)
 
 
-def test_decorated_function_runs_under_a_lock_of_its_own(subject):
-    decorating = subject.make(timeout=0.2)
+def test_decorated_function_runs_under_a_lock_of_its_own(kind):
+    decorating = kind.make(timeout=0.2)
 
     @decorating
     def add(a, b=1, *rest, c):
         """Add up."""
         assert not decorating.held
-        assert not subject.is_free()
+        assert not kind.is_free()
         if c is None:
             raise LookupError("mine")
         return a + b + sum(rest) + c
@@ -256,18 +312,18 @@ def test_decorated_function_runs_under_a_lock_of_its_own(subject):
     assert (add(1, 2, 3, c=4), add(1, c=4)) == (10, 6)
     assert (add.__name__, add.__doc__) == ("add", "Add up.")
     assert list(inspect.signature(add).parameters) == ["a", "b", "rest", "c"]
-    assert subject.is_free()
-    with subject.held_elsewhere(), pytest.raises(exceptions.MutexTimeoutError):
+    assert kind.is_free()
+    with kind.held_elsewhere(), pytest.raises(exceptions.MutexTimeoutError):
         add(1, c=4)
     with pytest.raises(LookupError, match="mine"):
         add(1, c=None)
-    assert subject.is_free()
+    assert kind.is_free()
 
 
 @pytest.mark.parametrize("options", [{"auto_renew": False}, {"max_hold": 5}], ids=["", "max_hold"])
-def test_lease_ends_at_the_deadline(subject, options):
+def test_lease_ends_at_the_deadline(kind, options):
     lost = []
-    lock = subject.make(on_lost=lost.append, **options)
+    lock = kind.make(on_lost=lost.append, **options)
     lock.acquire()
     end = lock.deadline
     time.sleep(lock.remaining - 0.001)
@@ -276,15 +332,15 @@ def test_lease_ends_at_the_deadline(subject, options):
     assert (lock.held, lock.loss, lock.lost) == (False, Loss.EXPIRED, True)
     time.sleep(1)
     # of several it is given the lock of the first key
-    assert lost == (lock._locks[:1] if subject.several else [lock])
+    assert lost == (lock._locks[:1] if kind.several else [lock])
     # nobody took it meanwhile
     lock.renew()
     assert (lock.held, lock.loss) == (True, None)
     lock.release()
 
 
-def test_renewal_counts_from_now_and_never_shortens(subject, sent):
-    lock = subject.make(lease=20, auto_renew=False)
+def test_renewal_counts_from_now_and_never_shortens(kind, sent):
+    lock = kind.make(lease=20, auto_renew=False)
     with lock:
         end = lock.deadline
         sent.clear()
@@ -317,9 +373,9 @@ def test_renewal_counts_from_now_and_never_shortens(subject, sent):
 
 
 @pytest.mark.real("simulated", "embedded")
-def test_waiter_is_interrupted_when_the_engine_is_left(subject, pool):
-    with subject.held_elsewhere():
-        waiting = pool.submit(subject.make(poll=(0.1, 0.1)).acquire)
+def test_waiter_is_interrupted_when_the_engine_is_left(kind, pool):
+    with kind.held_elsewhere():
+        waiting = pool.submit(kind.make(poll=(0.1, 0.1)).acquire)
         time.sleep(1)
         forget_everything()
         with pytest.raises(exceptions.MutexError, match="forked, or its engine left"):

@@ -1,9 +1,9 @@
 """Several keys, all or none."""
 
 import pytest
-from group_scene import kinds
 from pynamodb.attributes import UnicodeAttribute
-from row_tables import PLAIN, made
+from row_models import PLAIN, made
+from sent_requests import kinds
 
 from pynamodb_mutex import LockItem, Loss, Mutex
 from pynamodb_mutex import exceptions as errors

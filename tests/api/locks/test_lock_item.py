@@ -8,11 +8,11 @@ from functools import cache, partial
 from itertools import product
 
 import pytest
-from hearing import until
-from lock_items import Elsewhere, Wire
 from pynamodb import attributes as types
 from pynamodb.settings import default_settings_dict
-from stores import QueueFor, store_for
+from this_process import QueueFor, store_for
+from two_clients import Elsewhere
+from waits import until
 
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, models
 from pynamodb_mutex._runtime.process import forget_everything
@@ -54,8 +54,7 @@ def test_item_says_whether_it_is_held_and_until_when(table):
         assert item.expires == datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
 
 
-def test_process_without_any_answer_yet_asks_for_the_time_once(table, monkeypatch):
-    wire = Wire(monkeypatch)
+def test_process_without_any_answer_yet_asks_for_the_time_once(table, wire):
     with held_elsewhere("a", lease=20):
         item = table.get("a")
         forget_everything()
@@ -115,10 +114,7 @@ def test_force_release_breaks_a_claim_once_also_one_that_has_ended(table):
                 assert (mutex.fencing_token, mutex.abandoned) == (item.version + 2, False)
 
 
-def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_process(
-    table, monkeypatch
-):
-    wire = Wire(monkeypatch)
+def test_force_release_of_an_old_claim_does_not_reach_a_newer_holder_of_this_process(table, wire):
     old, new = Mutex.for_key("a", model=Elsewhere), Mutex.for_key("a")
     old.acquire()
 

@@ -7,13 +7,12 @@ import time
 from functools import partial
 
 import pytest
-from hearing import until
-from lock_items import Elsewhere
 from pynamodb.attributes import NumberAttribute, VersionAttribute
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite
-from row_tables import PLAIN, created, hashed, made
-from scene import held
+from row_models import PLAIN, created, hashed, made
+from two_clients import Elsewhere, held
+from waits import until
 
 from pynamodb_mutex import LockItem, Loss, Mutex, exceptions
 from pynamodb_mutex.testing import expire

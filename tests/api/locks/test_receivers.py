@@ -10,17 +10,17 @@ from functools import partial
 from itertools import chain
 
 import pytest
-from hearing import until
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from processes import forked
 from prometheus_client import CollectorRegistry
 from pynamodb.exceptions import PynamoDBException
-from scene import held
-from worker import forked
+from two_clients import held
+from waits import until
 
 from dev.faultproxy import delay, deny
 from pynamodb_mutex import Mutex, MutexLostError

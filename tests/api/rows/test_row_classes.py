@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from accounts import Account, Ledger, balance, changed
 from pynamodb.attributes import (
     BooleanAttribute,
     DiscriminatorAttribute,
@@ -13,7 +12,20 @@ from pynamodb.attributes import (
 )
 from pynamodb.exceptions import UpdateError
 from pynamodb.models import Model
-from row_tables import LOCKABLE, PLAIN, created, hashed, lock_names, made, meta, stored
+from row_models import (
+    LOCKABLE,
+    PLAIN,
+    Account,
+    Ledger,
+    balance,
+    changed,
+    created,
+    hashed,
+    lock_names,
+    made,
+    meta,
+    stored,
+)
 
 from pynamodb_mutex import InvalidRowError, LockItem, Mutex, RowLockMixin
 

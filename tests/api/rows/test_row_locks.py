@@ -6,17 +6,30 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from accounts import Account, Elsewhere, Ledger, balance, changed
-from group_scene import that
+from processes import Fork
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
-from row_scene import TRANSACT, add_to_all, add_unread, save, update
-from row_tables import LOCKABLE, created, keyed, made, stored
-from scene import held
-from worker import Fork
+from row_models import (
+    LOCKABLE,
+    Account,
+    AccountElsewhere,
+    Ledger,
+    add_to_all,
+    add_unread,
+    balance,
+    changed,
+    created,
+    keyed,
+    made,
+    save,
+    stored,
+    update,
+)
+from sent_requests import TRANSACT, that
+from two_clients import held
 
 from dev.faultproxy import Fault, deny, drop_answer, no_date, server_error, through
 from pynamodb_mutex import (
@@ -95,7 +108,7 @@ def test_row_is_written_under_its_lock_and_never_again_once_that_is_lost(model):
         assert row.balance == 3
         row.save()
         if model is Account:
-            assert Elsewhere.locked("a").force_release()
+            assert AccountElsewhere.locked("a").force_release()
         else:
             Ledger.lock_model(lock.key).delete(add_version_condition=False)
         assert row.is_locked  # the release finds it
@@ -171,7 +184,7 @@ def test_lock_shows_the_claim_in_the_row(accounts):
         with pytest.raises(MutexError, match="write to the row"):
             lock.save_data(1)
     token = lock.fencing_token
-    dead = held(Elsewhere.locked("a", owner="dead", auto_renew=False))
+    dead = held(AccountElsewhere.locked("a", owner="dead", auto_renew=False))
     expire("a", Account)
     with lock:
         assert (lock.abandoned, lock.abandoned_by) == (True, "dead")
@@ -208,7 +221,7 @@ def test_is_locked_says_what_the_instance_shows(accounts, ledger):
     free = Account.get("a")
     assert not free.is_locked
     assert not Account("a").is_locked
-    with Elsewhere.locked("a") as theirs:
+    with AccountElsewhere.locked("a") as theirs:
         seen = Account.get("a")
         assert (seen.is_locked, theirs.is_locked, free.is_locked) == (True, True, False)
         expire("a", Account)
@@ -233,7 +246,7 @@ def test_row_is_not_locked_any_more_when_its_lock_was_released(model):
                 row.save()
             after.save()
         if model is Account:
-            with Elsewhere.locked("a"):
+            with AccountElsewhere.locked("a"):
                 row.refresh(consistent_read=True)
                 assert row.is_locked
 

@@ -23,13 +23,13 @@ from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from pynamodb.models import Model
-from row_scene import delete, save, save_or_update, update
-from row_tables import (
+from row_models import (
     LOCKABLE,
     PLAIN,
     binary,
     content,
     created,
+    delete,
     hashed,
     key_of,
     keyed,
@@ -38,7 +38,10 @@ from row_tables import (
     made,
     meta,
     own,
+    save,
+    save_or_update,
     stored,
+    update,
 )
 
 from dev.faultproxy import drop_answer

@@ -12,12 +12,16 @@ from pynamodb import attributes as types
 from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite
-from row_scene import TRANSACT, delete, every_write, save, save_or_update, update
-from scene import held, lost_in_two_ways
+from row_models import delete, every_write, save, save_or_update, update
+from sent_requests import TRANSACT
+from two_clients import held
 
 from dev import faultproxy as net
-from dev.faultproxy import after, deny, drop_answer, drop_request
+from dev.faultproxy import after, apply_then_500, deny, drop_answer, drop_request
 from pynamodb_mutex import MutexError, MutexLostError, MutexNotHeldError, RowLockedError
+
+lost_in_two_ways = pytest.mark.parametrize("lose", [drop_answer, apply_then_500])
+"""The answer is lost: by a reset, or because an error comes in place of it."""
 
 
 def subclass(model, **attributes):

@@ -1,12 +1,12 @@
-"""Fork while threads are at work; test_one_holder.py runs it. A child that hangs is an error."""
+"""Fork while threads are at work: a script of test_one_holder.py, which fails if a child hangs."""
 
 from __future__ import annotations
 
 import threading
 import uuid
 
-from stores import store_for
-from worker import Fork
+from processes import Fork
+from this_process import store_for
 
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._dynamodb.layout import Layout

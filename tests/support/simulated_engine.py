@@ -1,8 +1,8 @@
-"""The engine "simulated": DynamoDB, the network, time and threads of a test, all in virtual time.
+"""The simulated engine: DynamoDB, the network, time and threads of a test, all in virtual time.
 
-A test on it is the same code as one on a real engine: names such as ``threading`` and ``time`` in the modules of
-the tests stand for those of a simulated world while it runs. So nothing in it takes time, and nothing in it can
-happen in another order from one run to the next.
+A test on it is the same code as on a real engine: while it runs, names such as ``threading`` and ``time`` in the modules of
+the tests (except conftest.py) refer to those of a simulated world. So nothing takes time, and everything happens in the same
+order in each run.
 """
 
 from __future__ import annotations

@@ -1,31 +1,35 @@
-"""Processes of their own for tests: one that does what it is told, forked children, and scripts.
+"""Processes that tests start: workers that run code, forked children, and scripts; and a system that refuses threads.
 
-A worker's wall clock is as wrong as the test wants, from before botocore is imported.
+Run as a script this is a worker. Its wall clock is as wrong as the test says, from before botocore is imported: so nothing
+here imports that.
 """
 
 import asyncio
 import datetime as dt
 import json
+import math
 import os
 import random
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from contextlib import ExitStack, contextmanager, suppress
+from unittest.mock import patch
 
 # -- in the worker's process
 
 _steps = []
 step = _steps.append
-"""Steps this process's wall clock, by seconds."""
+"""Move the wall clock of this process by some seconds."""
 _true_time, _true_time_ns = time.time, time.time_ns
 
 
 def falsify_wall_clock():
-    """Let `step` move what this process takes for the time of day; nothing else."""
+    """Let `step` move the time of day in this process, and no other time."""
 
     class Datetime(dt.datetime):
         @classmethod
@@ -42,10 +46,10 @@ def falsify_wall_clock():
 
 
 def compete(key, seconds, lease):
-    """Take and release a lock again and again; some sections last longer than the lease.
+    """Acquire and release a lock repeatedly; some sections last longer than the lease.
 
     Returns:
-        From when to when each was surely held, by the clock that processes of one host share.
+        Of each section, between which times the lock was surely held, by the clock that processes of one host share.
     """
     from pynamodb_mutex import Mutex, MutexLostError
 
@@ -65,7 +69,7 @@ def compete(key, seconds, lease):
 
 
 def count_up(tasks, sections):
-    """Let tasks count in a row that nothing guards but their lock; return their fencing tokens."""
+    """Let tasks count in a row that only their lock guards; return their fencing tokens."""
     from pynamodb_mutex import LockItem
     from pynamodb_mutex.aio import AsyncMutex
 
@@ -92,7 +96,7 @@ def count_up(tasks, sections):
 
 
 def hold_by_a_task(key, lease):
-    """Take a lock by a task, and leave it to whoever kills this process."""
+    """Acquire a lock by a task, and never release it."""
     from pynamodb_mutex.aio import AsyncMutex
 
     return asyncio.run(AsyncMutex.for_key(key, lease=lease).acquire())
@@ -120,10 +124,10 @@ def _serve():
 
 
 class Worker:
-    """A process that runs what it is asked, one piece of code after another.
+    """A process that runs one piece of code after another.
 
     Args:
-        wall_clock: Seconds by which its time of day is off.
+        wall_clock: Seconds by which its time of day is wrong.
     """
 
     def __init__(self, wall_clock=0.0):
@@ -134,7 +138,7 @@ class Worker:
         self._process.stdin.write(json.dumps(code).encode() + b"\n")
 
     def answer(self, timeout=60.0, *, of="value"):
-        """Return the value of the next piece of code that was sent, or the name of the error that it raised."""
+        """Return the value of the next piece of code that was sent, or with ``of="error"`` the name of what it raised."""
         ready, _, _ = select.select([self._process.stdout], [], [], timeout)
         assert ready, "the worker does not answer"
         reply = json.loads(self._process.stdout.readline())
@@ -169,7 +173,7 @@ class Worker:
 
 @contextmanager
 def workers(*wall_clocks):
-    """Run a worker for each of the wall clocks, which are off by so many seconds."""
+    """Run workers whose wall clocks are wrong by so many seconds."""
     with ExitStack() as stack:
         started = [Worker(offset) for offset in wall_clocks]
         for worker in started:
@@ -196,7 +200,7 @@ class Fork:
         os._exit(0)
 
     def value(self, timeout=40.0):
-        """Wait for the child and return what its function returned; kill it if it hangs."""
+        """Wait for the child, and return what its function returned; kill it if it hangs."""
         ready, _, _ = select.select([self._result], [], [], timeout)
         with suppress(ProcessLookupError):
             if not ready:
@@ -222,10 +226,52 @@ def run_script(script, *arguments):
 
 
 def is_there(pid):
-    """Whether a process is there, and not merely not waited for."""
+    """Return whether a process runs: one that has ended and was not waited for does not."""
     asked = ["ps", "-o", "state=", "-p", str(pid)]
     state = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
     return state.strip()[:1] not in {"", "Z"}
+
+
+# -- threads that the system refuses
+
+
+class Refusals:
+    """A system that refuses threads to the library, as one does at a limit or without memory.
+
+    Attributes:
+        left: The number of threads that are still refused, of those whose names end with `only`.
+        error: Raised for each that is refused.
+        refused: The names of the refused threads.
+        started: Starts a thread that is not refused.
+    """
+
+    def __init__(self, start):
+        self.left, self.only, self.refused, self.started = 0, "", [], start
+        self.error = RuntimeError("can't start new thread")
+
+    def all(self, only=""):
+        """Refuse all from now on, or all whose names end so."""
+        self.left, self.only = math.inf, only
+
+    def none(self):
+        """Refuse none from now on."""
+        self.left = 0
+
+    def start(self, thread):
+        is_ours = thread.name.startswith("pynamodb-mutex") and thread.name.endswith(self.only)
+        if self.left > 0 and is_ours:
+            self.left -= 1
+            self.refused.append(thread.name)
+            raise self.error
+        self.started(thread)
+
+
+@contextmanager
+def refusing():
+    """Let the system refuse threads inside the block, as its `Refusals` say."""
+    refusals = Refusals(threading.Thread.start)
+    with patch.object(threading.Thread, "start", lambda thread: refusals.start(thread)):  # noqa: PLW0108 - a method would not get the thread
+        yield refusals
 
 
 if __name__ == "__main__":

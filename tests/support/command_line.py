@@ -1,4 +1,4 @@
-"""The command line, run in this process: by programs, by people, or on a terminal; and rows of other programs."""
+"""Runs commands in this process, for programs, for people and on terminals; and reads and writes rows of the lock table."""
 
 import json
 import sys
@@ -14,21 +14,21 @@ from pynamodb_mutex._protocol.waiting_line import new_entry
 from pynamodb_mutex.cli._app import app
 
 COMMAND = (sys.executable, "-m", "pynamodb_mutex.cli")
-"""The same in a process of its own."""
+"""Starts a command in a process of its own."""
 
 BROKEN = {"token": {"S": "t"}, "version": {"N": "7"}, "expires_at": {"S": "soon"}}
-"""Lock attributes that no mutex reads."""
+"""Attributes of a row that no mutex can read."""
 
 
 def run_cli(*args, code=None, typed=None, meanwhile=None, **more) -> Result:
-    """Run a command with the engine in use; what it raises but an exit fails the test.
+    """Run a command with the engine in use; an exception other than its exit fails the test.
 
     Args:
-        args: What follows ``pynamodb-mutex``.
-        code: The exit code that it has to end with, if one.
-        typed: What somebody types at a terminal; None if there is nobody.
-        meanwhile: What is done while it asks; then yes is typed.
-        more: As `CliRunner.invoke` takes it.
+        args: The arguments after ``pynamodb-mutex``.
+        code: The exit code that is expected, if any.
+        typed: What a user types at a terminal; None if there is no terminal.
+        meanwhile: Called while the command asks its question; then the user types yes.
+        more: Options of `CliRunner.invoke`.
     """
     asks = click.confirm
 
@@ -53,13 +53,13 @@ run_here = partial(run_cli, "run")
 
 
 def json_of(*args, **more):
-    """Run a command with ``--json``; return what it prints, after a question if it asks one."""
+    """Run a command with ``--json``; return the object that it prints, if need be after a question."""
     printed = cli(*args, "--json", **more).stdout
     return json.loads(printed[printed.find("\n{") + 1 :])
 
 
 def on_terminal(*args, columns=80, lines=24, **more):
-    """Run a command on a terminal; return what it shows as sent, and without colours."""
+    """Run a command on a terminal; return its output, as it is and without colours."""
     env = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines), "NO_COLOR": None}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_NamedTextIOWrapper, "isatty", lambda _: True)
@@ -68,7 +68,7 @@ def on_terminal(*args, columns=80, lines=24, **more):
 
 
 def plain(sent):
-    """Return what a terminal shows of a text, without colours."""
+    """Return a terminal's output without colours."""
     return click.unstyle(sent).replace("\r", "")
 
 
@@ -88,7 +88,7 @@ def stored(key):
 
 
 def change(key, **values):
-    """Write attributes of a lock as another program might."""
+    """Write attributes of a lock's row by hand."""
     actions = [getattr(LockItem, name).set(value) for name, value in values.items()]
     LockItem.get(key).update(actions, add_version_condition=False)
 
@@ -99,6 +99,6 @@ def entry(owner, began=None):
 
 
 def refuse_request(operation, code, message):
-    """Raise what a client raises if DynamoDB refuses a request."""
+    """Raise the error of a client for a request that DynamoDB refuses."""
     error = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {}}
     raise ClientError(error, operation)

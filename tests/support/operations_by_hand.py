@@ -1,4 +1,4 @@
-"""Operations that a test drives by hand, effect by effect, and what the library would do in the background."""
+"""Operations that a test runs by hand from effect to effect, and what the library does in the background."""
 
 from contextlib import suppress
 
@@ -11,10 +11,10 @@ from pynamodb_mutex._runtime.run_on_thread import run
 
 
 class Driven:
-    """An operation that is driven by hand.
+    """An operation that a test runs step by step.
 
     Attributes:
-        effect: What it asks for, and has not got yet; None before it began, and after its end.
+        effect: The effect that it yielded and that is not performed yet; None before its start and after its end.
         result: What it returned.
     """
 
@@ -25,7 +25,7 @@ class Driven:
         self.process, self.operation = current_process(), operation
 
     def step(self, value=None, *, error=None):
-        """Run it to its next effect, which is not performed; return that."""
+        """Run it to its next effect; return that, not performed."""
         resume = self.operation.send if error is None else self.operation.throw
         request = self.effect.request if isinstance(self.effect, Send) and error is None else None
         events, self.effect = [], None
@@ -39,7 +39,7 @@ class Driven:
         return self.effect
 
     def go_on(self):
-        """Perform the effect, and run it to its next one."""
+        """Perform its effect, and run it to the next one."""
         if isinstance(self.effect, Send):
             return self.step(self.effect.request.send())
         if isinstance(self.effect, Open):
@@ -47,7 +47,7 @@ class Driven:
         return self.step()
 
     def until_it_waits(self):
-        """Perform its effects until it waits, or has ended; return the wait."""
+        """Perform its effects until it waits or ends; return the wait, None if it has ended."""
         if self.effect is None and self.result is None:
             self.step()
         while self.effect is not None and not isinstance(self.effect, Wait):
@@ -55,12 +55,12 @@ class Driven:
         return self.effect
 
     def wake(self):
-        """End its wait, and perform its effects until the next one; return that, None if it has ended."""
+        """End its wait, and perform its effects until the next wait, which is returned."""
         self.step()
         return self.until_it_waits()
 
     def interrupt(self):
-        """Interrupt it where it is, and let it do what it does about that."""
+        """Interrupt it at its effect, and perform what effects it yields before it ends."""
         with suppress(KeyboardInterrupt):
             self.step(error=KeyboardInterrupt())
             while self.effect is not None:
@@ -68,37 +68,32 @@ class Driven:
 
 
 def acquiring(lock, blocking=True, timeout=None, *, blocks=True):
-    """Return the acquisition of a lock, to be driven by hand."""
+    """Return the acquisition of a lock, to be run by hand."""
     who = caller()
     attempt = lock._attempt(who, lock._options.patience(blocking, timeout), blocks=blocks)
     return Driven(lock._acquiring(attempt, who.number))
 
 
 def waiting(lock, timeout=60.0):
-    """Let somebody wait for a lock, driven by hand."""
+    """Return an acquisition of a lock that waits, to be run on by hand."""
     driven = acquiring(lock, True, timeout)
     driven.until_it_waits()
     return driven
 
 
 def send_renewal(*several):
-    """Send a renewal of locks, or of what is held together, as the library does in the background."""
+    """Renew locks, each alone or with those that are held together with it, as the library does in the background."""
     held = [getattr(each, "together", each) for each in several]
     run(current_process(), renew_in_background(current_process(), held))
 
 
-def scheduled():
-    """Return what is scheduled to be renewed."""
-    return list(current_process().schedule._due)
-
-
 def batch_of(held):
-    """Return the store by which a lock would be renewed together with others; None if by itself."""
+    """Return the store whose locks a lock is renewed together with, in a batch; None if it is renewed alone."""
     return _batch_of(held.together)
 
 
-def handle(held, ahead=0.0):
-    """Do what the renewal loop does with a member; say whether it is to be renewed."""
+def is_to_be_renewed(held, ahead=0.0):
+    """Do what the renewal loop does with a held lock before it renews it; return whether it is to be renewed."""
 
     def handling():
         yield Wait(0.0)

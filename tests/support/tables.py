@@ -1,4 +1,4 @@
-"""Stores that hold the same rows: the table in memory, and the engines."""
+"""Schemas of tables, and a `Store` that sends requests: to the table in memory, or to an engine."""
 
 import re
 import uuid
@@ -22,7 +22,7 @@ def keys(names):
 
 
 def schema(names, kinds, **more):
-    """Return how a table is created, from the names of its key and the kinds of all keys."""
+    """Return the arguments of CreateTable, from the names of the table's key and the types of all keys."""
     return {
         "KeySchema": keys(names),
         "AttributeDefinitions": [
@@ -31,6 +31,11 @@ def schema(names, kinds, **more):
         "BillingMode": "PAY_PER_REQUEST",
         **more,
     }
+
+
+def create_plain_table(client, name, kinds, **more):
+    """Create a table; ``kinds`` has the types of the hash key and of the range key, if there is one, by name."""
+    client.create_table(TableName=name, **schema(" ".join(kinds), kinds, **more))
 
 
 def index(name, names, projection, **more):
@@ -53,12 +58,12 @@ def s(text):
 
 
 def value_of(name, values):
-    """Return the value of a placeholder; if there is none it is what it is called, a number or a string."""
+    """Return the value of a placeholder; without one, its name is the value, a number or a string."""
     return values.get(name) or (n(name) if name.isdecimal() else s(name))
 
 
 def valued(request, values):
-    """Add the values of the placeholders in the expressions; ``:undefined`` has none."""
+    """Add values for the placeholders in a request's expressions; ``:undefined`` has none."""
     texts = " ".join(str(text) for name, text in request.items() if name.endswith("Expression"))
     names = {*re.findall(r":(\w+)", texts)} - {"undefined"}
     used = {f":{name}": value_of(name, values) for name in sorted(names)}
@@ -66,7 +71,7 @@ def valued(request, values):
 
 
 def in_order(answer):
-    """Sort the sets in an answer, and leave out what it cost."""
+    """Return an answer with its sets sorted, and without what it cost."""
     if isinstance(answer, list):
         return [in_order(each) for each in answer]
     if not isinstance(answer, dict):
@@ -79,15 +84,16 @@ def in_order(answer):
 
 
 class Store:
-    """Sends requests to an engine, or to the table in memory; the table and the values are filled in.
+    """Sends requests to an engine, or to the table in memory; adds the name of the table and the values.
 
-    A refusal is returned as its code and the row that it shows, or of a transaction the reasons.
+    Returns answers; for a refusal its code and the row that it shows, or the reasons of a cancelled transaction.
+    A test module that uses one creates the table in ``fill(store)``; its VALUES are those of placeholders.
 
     Attributes:
-        name: Of the table that a request is about if it says nothing else.
-        apply: What answers requests.
-        tables: Those in memory.
-        answer: The last one that was no refusal, with all that it says.
+        name: Of the table, unless a request names another.
+        apply: Answers a request.
+        tables: The tables in memory.
+        answer: The last answer that was no refusal, in full.
         message: Of the last refusal.
     """
 
@@ -116,14 +122,14 @@ class Store:
 
 @cache
 def client_of(endpoint):
-    """Return a client, which takes longer to make than a test."""
+    """Return a client; kept, because making one takes longer than a test."""
     # what botocore refuses by itself, DynamoDB is to refuse
     config = Config(parameter_validation=False)
     return boto3.client("dynamodb", endpoint_url=endpoint, config=config)
 
 
 def stores(*names):
-    """Return a fixture: the table in memory and engines, by their names."""
+    """Return a fixture `store` with each of these in turn: ``memory``, and engines by their names."""
 
     @pytest.fixture(params=names)
     def store(request):

@@ -1,6 +1,6 @@
-"""Locks of every kind, and writes under a lock in every way, each kind and way by the same names.
+"""Kinds of locks, and ways to write under a lock, each with the same methods; tests run over all of them.
 
-The fixtures `subject` and `written` of scene_fixtures.py run one test over all of them.
+The fixture `subject` is a lock of each kind in turn, `written` what is written in each way.
 """
 
 import asyncio
@@ -9,47 +9,25 @@ import uuid
 from functools import partial
 
 import pytest
-from group_scene import TRANSACT, Keys, that
 from pynamodb.connection import Connection
 from pynamodb.transactions import TransactWrite
-from row_scene import OldAccount, Rows
-from scene import Claims, held
+from row_models import OldAccount
+from sent_requests import TRANSACT, that
+from two_clients import Claims, Keys, Rows, held
 
-from dev.faultproxy import late
 from pynamodb_mutex import Loss, Mutex, Semaphore
 from pynamodb_mutex.aio import AsyncMutex
 
-REFUSALS = {"ConditionalCheckFailedException", "TransactionCanceledException"}
-
-
-def kept_from(proxy, *faults, **rule):
-    """Let the network keep the next request, and faults befall those after it; return the one that is kept."""
-    kept = late()
-    proxy.next(kept, *faults, **rule)
-    return kept
-
-
-def assert_changes_nothing(scene, kept):
-    """Let a request that the network kept reach the engine, and see that it changes nothing."""
-    before = scene.everything
-    reply = kept.apply()
-    # DynamoDB knows a transaction again by its token for ten minutes, and answers as it did at first
-    assert reply.error in REFUSALS or (reply.status == 200 and kept.kept.op == TRANSACT)
-    for each in (kept.kept, *scene.proxy.of(TRANSACT)):
-        if each.op == TRANSACT:
-            scene.proxy.replay(each, ClientRequestToken=str(uuid.uuid4()))
-    assert scene.everything == before
-
 
 def crossed(names, cases, others=(), few=()):
-    """Return each of some names with each case, and each other name with a few cases only."""
+    """Return each of some names with each case, and each of the others with a few cases."""
     pairs = [(name, case) for name in names for case in cases]
     pairs += [(name, case) for name in others for case in few]
     return [(name, *case) if isinstance(case, tuple) else (name, case) for name, case in pairs]
 
 
 def table(names, cases):
-    """Run a test for each case in a table, the first column of which is a kind of lock or a way to write."""
+    """Run a test for each case of a table, the first column of which is a kind of lock or a way to write."""
     return pytest.mark.parametrize(names, cases, indirect=[names.split(",")[0]])
 
 
@@ -64,7 +42,7 @@ def by(*ways):
 
 
 class Awaited:
-    """An asynchronous lock, each of whose calls is awaited on an event loop of its own."""
+    """An asynchronous lock; each call of it is awaited on an event loop of its own."""
 
     def __init__(self, lock):
         self._lock = lock
@@ -77,7 +55,7 @@ class Awaited:
 
 
 class FromTicket:
-    """A lock that the other client acquires and detaches, and that is attached here."""
+    """A lock that the client `there` acquires and detaches, and that `here` attaches."""
 
     def __init__(self, subject, **options):
         self._subject, self._options = subject, options
@@ -95,7 +73,7 @@ class FromTicket:
 
 
 class HandedOver(FromTicket):
-    """A lock that another thread of the same process hands over when it releases it."""
+    """A lock that another thread of the same process releases and hands over."""
 
     def acquire(self, **_):
         giver = held(self._subject.scene.mutex())
@@ -110,13 +88,13 @@ class HandedOver(FromTicket):
 
 DELETED = "deleted at release"
 PASSED_ON = ["ticket", "handed over"]
-"""What is acquired as the claim of another, and neither made anew nor disowned."""
+"""Kinds that are acquired with a claim of another holder."""
 SUBJECTS = [
     *("one lock", "several keys", "any of", "semaphore", "task", "fair lock", DELETED, *PASSED_ON),
     *("row", "row in a lock table", "several rows", "several rows in a lock table"),
 ]
 MAIN = ["one lock", "several keys", "row"]
-"""One for each kind of request; the others differ before or after it."""
+"""One kind for each kind of request; the others differ before or after it."""
 OTHERS = [name for name in SUBJECTS if name not in MAIN]
 
 LOSSES = [
@@ -126,22 +104,22 @@ LOSSES = [
     ("clear", Loss.FORCED),
     ("delete", Loss.DELETED),
 ]
-"""Ways in which a lock is lost, each a method of a subject, and the cause that is reported."""
+"""Ways in which a lock is lost, as methods of a subject, and the cause that is reported."""
 TOGETHER = [name for name in SUBJECTS if name.startswith("several")]
-KINDS = {
+REQUESTS = {
     "ticket": {"acquire": "attach"},
     "handed over": {"acquire": "hand_over"},
     DELETED: {"release": "DeleteItem"},
 }
-"""The requests of some locks that are of another kind than those of others."""
+"""By kind of lock: the requests that are of another kind than those of others."""
 
 
 class Subject(Claims):
-    """A lock of some kind, by a client with a bad network and by another one.
+    """A kind of lock.
 
     Attributes:
-        scene: Where it is: a `Scene` or a `RowScene`.
-        lock: Returns a lock of the client with the bad network.
+        scene: The two clients: a `Scene` or a `RowScene`.
+        lock: Returns a lock of the client `here`.
     """
 
     def __init__(self, name, scene):
@@ -178,15 +156,15 @@ class Subject(Claims):
         self.proxy.start_anew()
 
     def held(self, **options):
-        """Acquire it by the client with the bad network."""
+        """Acquire it by the client `here`."""
         return held(self.lock(**options))
 
     def on(self, kind):
-        """Return the options of the proxy's rules for a kind of request of this lock."""
+        """Return the options of a proxy's rule for a kind of request of this lock."""
         if self.is_together:
             return {"when": that(kind)}
         key = {"S": self.places[0][1]}
-        kind = KINDS.get(self.name, {}).get(kind, kind)
+        kind = REQUESTS.get(self.name, {}).get(kind, kind)
         return {"op": kind, "when": lambda body: key in body.get("Key", {}).values()}
 
     def of(self, kind):
@@ -195,7 +173,7 @@ class Subject(Claims):
         return [seen for seen in self.proxy.of(rule["op"]) if rule["when"](seen.body)]
 
     def applied(self, kind):
-        """Say which requests of a kind were applied."""
+        """Return for each request of a kind whether it was applied."""
         return [seen.applied for seen in self.of(kind)]
 
     def parts(self, lock):
@@ -203,7 +181,7 @@ class Subject(Claims):
         return lock._locks if self.is_together else [lock]
 
     def owns(self, lock):
-        """Whether the rows show a lock's own claims."""
+        """Return whether the rows contain a lock's own claims."""
         claims = [(claim["token"]["S"], "expires_at" in claim) for claim in self.claims]
         locks = self.parts(lock)
         if claims != [(each.token, True) for each in locks]:
@@ -212,7 +190,7 @@ class Subject(Claims):
         return self.name == DELETED or versions == [each.fencing_token for each in locks]
 
     def write(self, lock, what="mine"):
-        """Write under it: the payloads of locks, the rows of row locks."""
+        """Write under it: the data of locks, the rows of row locks."""
         if "row" not in self.name:
             for each in self.parts(lock):
                 each.save_data(what)
@@ -242,25 +220,25 @@ OF_ROWS = [
     for way in ("alone", "plain", "guarded")
     for what in ("save", "update", "delete")
 ]
-"""A row locked in itself or in a lock table; written alone, in a transaction of PynamoDB's, or in the lock's."""
+"""A row with its claim in it or in a lock table; written alone, in PynamoDB's transaction, or in the lock's."""
 
 
 class Written(Claims):
-    """What is written under a lock in one way, by a client with a bad network.
+    """What the client `here` writes under a lock, in one way.
 
-    Its classes have `acquire`; `write`, which counts one up and notes what was written last; `write_next`, which writes
-    once more, a row alone and as a whole; `cycle_of_another`, in which another client acquires after the claim has ended,
-    writes, and releases; `use`, which takes another model of the row; and `calls_of_three_threads`.
+    Subclasses have these methods: `acquire`; `write` adds 1 to the count and stores who wrote last; `write_next` writes
+    again, a row alone and as a whole; `cycle_of_another` acquires by the other client after the claim has expired, writes, and
+    releases; `use` sets another model of the row; `calls_of_three_threads`.
 
     Attributes:
         op: The operation or kind of the requests; `next_op` that of `write_next`.
         lock: The lock, once it is acquired.
-        row: What is written, if it is a row; `model` its model, and `at` its place in `places`.
-        content: The count, and what was written last; None if the row is gone.
-        is_data: Whether it is the payload of a lock.
+        row: What is written, if it is a row; `model` its model, and `at` its index in `places`.
+        content: The count, and who wrote last; None if there is no row.
+        is_data: Whether the data of a lock is written.
         deletes: Whether the row is deleted.
-        writes_second: Whether another row is written in the same request, which nobody locks.
-        times_second: How often that was written.
+        writes_second: Whether the same request writes a second row, which nobody locks.
+        times_second: The number of writes of that.
     """
 
     is_data = deletes = writes_second = False
@@ -272,22 +250,16 @@ class Written(Claims):
 
     @property
     def shown(self):
-        """The content, and the number of the last guarded write; None if the row is gone."""
+        """The content, and the number of the last guarded write; None if there is no row."""
         content = self.content
         return content and (*content, int(self.claim["writes"]["N"]))
-
-    @property
-    def claim(self):
-        """What stands in the row with the claim, but for what was written."""
-        own = {"data", "name", "balance", "last"}
-        return {k: v for k, v in self.claims[-1].items() if k not in own}
 
     @property
     def next_op(self):
         return self.op
 
     def applied(self):
-        """Say which requests were applied."""
+        """Return for each request whether it was applied."""
         return super().applied(self.op)
 
 
@@ -298,7 +270,7 @@ def _read(model, key):
 
 
 class WrittenByKey(Written):
-    """The payload of a lock, or a row of a user in a transaction of the lock."""
+    """The data of a lock, or a user's row in a transaction of the lock."""
 
     what = "update"
 
@@ -354,7 +326,7 @@ class WrittenByKey(Written):
 
 
 class WrittenByRow(Written):
-    """A row that is locked, in itself or in a lock table."""
+    """A row that is locked, with its claim in it or in a lock table."""
 
     at = 1
 
@@ -363,9 +335,7 @@ class WrittenByRow(Written):
         self.scene, self.proxy, self.other = scene, scene.proxy, scene.other
         self.deletes, self.writes_second = self.what == "delete", self.way != "alone"
         self.second_key = f"{scene.key}-second"
-        self.places = [(scene.there, self.second_key), (scene.there, scene.key)]
-        if scene.in_table:
-            self.places.append((scene.locks, scene.lock().key))
+        self.places = [(scene.there, self.second_key), *scene.places]
 
     @property
     def op(self):
@@ -433,3 +403,24 @@ class WrittenByRow(Written):
     @property
     def times_second(self):
         return int(self.everything[0].get("balance", {"N": "0"})["N"])
+
+
+# -- fixtures --------------------------------------------------------------------------------------
+
+
+def _scene_for(name, request):
+    fixture = "table_scene" if "table" in name else "row_scene" if "row" in name else "scene"
+    return request.getfixturevalue(fixture)
+
+
+@pytest.fixture(params=SUBJECTS)
+def subject(request, engine):
+    """A lock of each kind in turn; of some kinds in a test that is marked by `of` or `table`."""
+    return Subject(request.param, _scene_for(request.param, request))
+
+
+@pytest.fixture(params=[*OF_KEYS, *OF_ROWS])
+def written(request, engine):
+    """What is written under a lock, in each way in turn; in some ways in a test that is marked by `by` or `table`."""
+    made = WrittenByKey if request.param in OF_KEYS else WrittenByRow
+    return made(request.param, _scene_for(request.param, request))

@@ -1,37 +1,37 @@
-"""Receivers of signals: a listener to all, of some keys, and a slow one; and a callback for `on_lost`."""
+"""Receivers of signals: `Heard` records those of some keys, `Slow` blocks; and a callback for `on_lost`."""
 
 import threading
-import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
+
+import pytest
+from waits import LONG
 
 from pynamodb_mutex import signals
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.notifications import RECEIVERS
 
-GENEROUS = 60.0
-
 
 class Event(NamedTuple):
     name: str
     sender: Any
-    told: dict[str, Any]
+    fields: dict[str, Any]
     thread: threading.Thread
 
 
 class Heard:
-    """What was told of keys in which one of a test's own occurs."""
+    """The signals about locks whose key contains `key`."""
 
     def __init__(self, key):
         self.key = key
         self.events = []
         self._changed = threading.Condition()
 
-    def hear(self, name, sender, **told):
-        if self.key in told["key"]:
+    def hear(self, name, sender, **fields):
+        if self.key in fields["key"]:
             with self._changed:
-                self.events.append(Event(name, sender, told, threading.current_thread()))
+                self.events.append(Event(name, sender, fields, threading.current_thread()))
                 self._changed.notify_all()
 
     @property
@@ -39,28 +39,29 @@ class Heard:
         return [event.name for event in self.events]
 
     def of(self, name):
-        return [event.told for event in self.events if event.name == name]
+        """Return the fields of each signal of a name."""
+        return [event.fields for event in self.events if event.name == name]
 
     def the(self, name):
-        """What was told by the one signal of a name; it may be about to come."""
+        """Wait for the one signal of a name; return its fields."""
         self.wait(name)
-        (told,) = self.of(name)
-        return told
+        (fields,) = self.of(name)
+        return fields
 
     def wait(self, name, count=1):
         """Wait for so many signals of a name; return the last of them."""
         with self._changed:
-            came = self._changed.wait_for(lambda: self.names.count(name) >= count, GENEROUS)
-        assert came, f"{name} was not told: {self.names}"
+            came = self._changed.wait_for(lambda: self.names.count(name) >= count, LONG)
+        assert came, f"{name} was not emitted: {self.names}"
         return [event for event in self.events if event.name == name][count - 1]
 
     def keys(self, name):
-        return sorted(told["key"] for told in self.of(name))
+        return sorted(fields["key"] for fields in self.of(name))
 
 
 @contextmanager
 def hearing(key):
-    """Listen inside the block."""
+    """Record the signals that are emitted inside the block."""
     heard = Heard(key)
     with ExitStack() as stack:
         for name in RECEIVERS:
@@ -70,19 +71,19 @@ def hearing(key):
 
 
 class Slow:
-    """A receiver that returns, for one key, only when it may: `come` says that it was called, `go` lets it return."""
+    """A receiver that blocks for one key: it sets `come` when it is called, and returns when `go` is set."""
 
     def __init__(self, key):
         self.key, self.come, self.go = key, threading.Event(), threading.Event()
 
-    def __call__(self, sender, **told):
-        if told["key"] == self.key:
+    def __call__(self, sender, **fields):
+        if fields["key"] == self.key:
             self.come.set()
-            assert self.go.wait(GENEROUS)
+            assert self.go.wait(LONG)
 
 
 class OnLost:
-    """A callback for `on_lost`; notes in `calls` the lock, the loss, the thread and the local time of each."""
+    """A callback for `on_lost`; `calls` has the lock, the loss, the thread and the local time of each call."""
 
     def __init__(self):
         self.calls = []
@@ -93,8 +94,8 @@ class OnLost:
         self.came.release()
 
     def wait(self):
-        """Wait for a call that was not waited for yet; return the last one."""
-        assert self.came.acquire(timeout=GENEROUS), "on_lost was not called"
+        """Wait for one call more than before; return the last one."""
+        assert self.came.acquire(timeout=LONG), "on_lost was not called"
         return self.calls[-1]
 
     @property
@@ -108,10 +109,14 @@ class OnLost:
         return [lock for lock, *_ in self.calls]
 
 
-def until(condition):
-    """Wait for a condition that others bring about; return what it then is."""
-    deadline = time.monotonic() + GENEROUS
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.005)
-    return found
+@pytest.fixture
+def heard(scene):
+    """The signals about the scene's key."""
+    with hearing(scene.key) as heard:
+        yield heard
+
+
+@pytest.fixture
+def on_lost(engine):
+    """A callback that records its calls."""
+    return OnLost()

@@ -1,0 +1,31 @@
+"""What the library keeps in this process: stores, local queues, and locks that are to be renewed."""
+
+from pynamodb_mutex._runtime.process import current_process
+
+
+def store_for(model):
+    """Return the store of a model."""
+    return current_process().store(model)
+
+
+class QueueFor:
+    """The local queue for a key, or any of several; looked up at each use, for an idle one is not kept."""
+
+    def __init__(self, model, key):
+        self._place = (store_for(model), key)
+
+    def __getattr__(self, name):
+        return getattr(current_process().queue(*self._place), name)
+
+
+def scheduled():
+    """Return the held locks that are scheduled for renewal."""
+    return list(current_process().schedule._due)
+
+
+def forget_holds(*clients):
+    """Stop the renewal of all locks that these clients still hold."""
+    with current_process().monitor:
+        for claim in [claim for held in scheduled() for claim in held.unreleased]:
+            if claim.store.model in clients:
+                claim.forget()

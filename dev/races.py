@@ -163,7 +163,7 @@ class Starts:
     workers = (functools.partial(put, name="a"), functools.partial(put, name="b"))
 
     def holds(self):
-        if self.threads._waiting and not self.threads.refusing:
+        if self.threads.waiting and not self.threads.refusing:
             # something waits for a thread, and nobody would try again
             return False
         self.threads.start()
@@ -218,7 +218,7 @@ class Renewals:
     def __init__(self):
         self.process = Process()
         self.process.threads = self.started = Started()
-        self.process.schedule.is_wanted = True
+        self.process.schedule.add(object(), 1e9)
 
     def start(self):
         run_on_thread.start_renewals(self.process)

@@ -105,10 +105,9 @@ class AsyncHandle(Handle[Any], Generic[L]):
 
     async def release(self) -> None:
         """Release the lock: see `~pynamodb_mutex.Mutex.release`. If the task is cancelled, it is released first."""
-        if self._holders:
-            # First: the lease ends and `_notify` schedules `_check` on the loop; the task calls this before it runs.
-            # It would then run while the request below is awaited, and cancel a task that has left the lock.
-            take_last(self._holders).end()
+        # First: the lease ends and `_notify` schedules `_check` on the loop; the task calls this before it runs. It would
+        # then run while the request below is awaited, and cancel a task that has left the lock.
+        self._end_holding()
         await self._end(self._lock._releasing(self._lock._current("release")))
 
     async def renew(self, lease: float | None = None) -> None:
@@ -144,6 +143,11 @@ class AsyncHandle(Handle[Any], Generic[L]):
         self._loop = asyncio.get_running_loop()
         return await run(current_process(), operation, undo)
 
+    def _end_holding(self) -> None:
+        """Forget that this task holds the lock, if it does: a loss does not cancel it from now on."""
+        if self._holders:
+            take_last(self._holders).end()
+
     async def _end(self, operation: Operation[None]) -> None:
         """Run a release: for this task or, if no event loop is running, on a worker thread.
 
@@ -173,10 +177,13 @@ class AsyncHandle(Handle[Any], Generic[L]):
         # There is none if the body released the lock. It is ended before the release is awaited, as in `release`.
         holder = take_last(self._holders) if self._holders else None
         left_by = error if holder is None else holder.leave(error)
-        held = self._lock._leave_block()
+        # A thread of `asyncio.to_thread` goes on when its task is cancelled. It may save the row after the release, after
+        # another has locked and written it: as a write without the lock, that would undo the other's.
+        was_cut_short = isinstance(error, asyncio.CancelledError | GeneratorExit)
+        held = self._lock._leave_block(was_cut_short=was_cut_short)
         if held is not None:
             try:
-                await self._end(self._lock._releasing(held))
+                await self._end(self._lock._ending_block(held))
             except Exception as failure:
                 if left_by is None:
                     raise
@@ -302,5 +309,9 @@ class AsyncTransaction:
         Raises what leaving the block of `~pynamodb_mutex.Mutex.transaction` raises.
         """
         if kind is None:
-            await run(current_process(), self._transaction.committing())
-            self._transaction.committed()
+            await run(current_process(), self._committing())
+
+    def _committing(self) -> Operation[None]:
+        # One operation: the task may be cancelled while it is sent, and then nothing after the `await` runs.
+        yield from self._transaction.committing()
+        self._transaction.committed()

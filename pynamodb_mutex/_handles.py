@@ -252,7 +252,7 @@ class ThreadHandle(Handle[H]):
         # may be no other thread of ours that would ask again: a holder that only asks for `held` in a loop would
         # wait in vain for its renewals and for ``on_lost``. `start` waits for nothing and raises nothing.
         threads = current_process().threads
-        if threads.refusing:
+        if threads.waiting:
             threads.start()
         return self._holds.get(this_caller()) or self._latest
 
@@ -337,14 +337,24 @@ class ThreadHandle(Handle[H]):
     def _ensuring(self, at_least: float) -> Operation[None]:
         """Raise unless the lock is held; renew it first if less than ``at_least`` seconds of its lease are left."""
 
-    def _leave_block(self) -> H | None:
-        """Leave a ``with`` block; return the acquisition to release, or None if it was released already."""
+    def _leave_block(self, *, was_cut_short: bool = False) -> H | None:
+        """Leave a ``with`` block; return the acquisition to release, or None if it was released already.
+
+        Args:
+            was_cut_short: Whether something of the block may go on: the acquisition then counts as inside it for ever.
+        """
         entered = take_last(self._entered)
-        self._blocks_of(entered).blocks -= 1
+        if not was_cut_short:
+            self._blocks_of(entered).blocks -= 1
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
         # the block, so the present acquisition ends here, not the one with which the block began.
         held = self._holds.get(this_caller(), entered)
         return None if held.is_released else held
+
+    def _ending_block(self, held: H) -> Operation[None]:
+        """Release what `_leave_block` has returned, unless another thread or a signal handler has done so since."""
+        if not held.is_released:
+            yield from self._releasing(held)
 
     # -- calls --------------------------------------------------------------------------------------
 
@@ -428,7 +438,7 @@ class ThreadHandle(Handle[H]):
         # Deferred if this runs inside a step of the library: in the middle of one, the garbage collector may close a
         # generator that is suspended in this block.
         try:
-            run(current_process(), self._releasing(held), may_be_deferred=True)
+            run(current_process(), self._ending_block(held), may_be_deferred=True)
         except Exception as failure:
             if error is None:
                 raise
@@ -636,7 +646,9 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
                 for who in callers:
                     self._holds.pop(who, None)
                     for lock in self._locks:
-                        lock._holds.pop(who, None)
+                        # not what that thread has acquired by itself since
+                        if lock._holds.get(who) in held.claims:
+                            del lock._holds[who]
 
     def _renewing(self, lease: float | None) -> Operation[None]:
         if lease is not None:

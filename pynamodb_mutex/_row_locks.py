@@ -273,7 +273,11 @@ class LockedRows(Sequence[M]):
         return zip(self._members, self._claims, strict=True)
 
     def reading(self) -> Operation[dict[HeldClaim, RawItem]]:
-        """Read all rows that were not read yet, by one consistent request; return them by claim."""
+        """Read all rows that were not read yet, by one consistent request; return them by claim.
+
+        Raises:
+            pynamodb.exceptions.DoesNotExist: If one is missing.
+        """
         unread = [(member, claim) for member, claim in self._pairs() if claim.row is None]
         if not unread:
             return {}
@@ -281,24 +285,24 @@ class LockedRows(Sequence[M]):
         keys = [(member._model, member._raw_key) for member, _ in unread]
         store = process.store(unread[0][0]._model)
         items = yield from read_rows(process, store, keys, 0.0, consistent=True)
-        return {claim: item for (_, claim), item in zip(unread, items, strict=True) if item}
+        found: dict[HeldClaim, RawItem] = {}
+        for (member, claim), item in zip(unread, items, strict=True):
+            # a missing row is read once more, by itself, for the error
+            found[claim] = item or (yield from member._reading())
+        return found
 
     def bound(self, items: dict[HeldClaim, RawItem]) -> list[M]:
         """Return all the rows, in the order of the keys.
 
         Args:
             items: The rows that `reading` has read.
-
-        Raises:
-            pynamodb.exceptions.DoesNotExist: If one is missing.
         """
         for member, claim in self._pairs():
             # Another thread may have read the row meanwhile. Both get the same instance: with one each, a version
             # attribute that one write increments would be out of date in the other.
             if claim in items and claim.row is None:
                 member.bind(claim, items[claim])
-        # a missing row is read once more, by itself, for the error
-        return [member._row_of(claim) for member, claim in self._pairs()]
+        return [claim.row for claim in self._claims]
 
 
 class _RowsTransactWrite(GuardedTransactWrite):

@@ -19,7 +19,7 @@ from pynamodb_mutex._handles import HandleOfOne, HandleOfSeveral
 from pynamodb_mutex._operations.attach import parse_ticket
 from pynamodb_mutex._operations.options import check_options
 from pynamodb_mutex._row_locks import LockedRows, RowLock, RowLocks
-from pynamodb_mutex._runtime.callers import caller, take_last
+from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex.groups import Semaphore
 from pynamodb_mutex.models import LockItem
 from pynamodb_mutex.mutex import Mutex, MutexGroup
@@ -200,10 +200,10 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         return self
 
     async def _enter(self) -> Any:
-        if self._lock._attached is not None:
+        if self._lock._to_enter is not None:
             # The block uses the acquisition of `attach`, and records this task as its holder. The record that `attach`
             # made must go: nobody would end it, and a loss after the block would cancel the task.
-            take_last(self._holders).end()
+            self._end_holding()
         return await super()._enter()
 
     async def detach(self, lease: float | None = None) -> str:
@@ -212,8 +212,7 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         If the task is cancelled before this returns, the lock is released, for nobody has the ticket.
         """
         ticket: str = await self._run(self._lock._detaching(lease), self._taking_back)
-        if self._holders:
-            take_last(self._holders).end()
+        self._end_holding()
         return ticket
 
     def _taking_back(self, ticket: str) -> Operation[None]:
@@ -394,8 +393,8 @@ def locked(
 
     The row's ``save``, ``update`` and ``delete`` block the event loop: run them by ``await asyncio.to_thread(...)``.
 
-    Not guaranteed: that a thread which runs on after the task was cancelled writes nothing. A write that begins after
-    the release is one without the lock: it is refused while another holds the row, and not after that.
+    The thread of such a call goes on when the task is cancelled. What it writes after the release is refused with
+    MutexNotHeldError, until the row is locked again.
 
     Args:
         model: The row's model.

@@ -90,7 +90,25 @@ class MutexTimeoutError(MutexError, TimeoutError):
 
 
 class MutexNotHeldError(MutexError, RuntimeError):
-    """The call needs the lock, but the lock is not held here."""
+    """The call needs the lock, but the lock is not held here.
+
+    Attributes:
+        applied (bool | None): For a guarded write: False if it was not applied, None if that is unknown. False for all
+            other calls.
+    """
+
+    def __init__(
+        self,
+        msg: str | None = None,
+        cause: Exception | None = None,
+        *,
+        applied: bool | None = False,
+        key: str | None = None,
+        owner: str | None = None,
+        expires_at: float | None = None,
+    ) -> None:
+        super().__init__(msg, cause, key=key, owner=owner, expires_at=expires_at)
+        self.applied = applied
 
 
 class MutexLostError(MutexNotHeldError):
@@ -98,8 +116,6 @@ class MutexLostError(MutexNotHeldError):
 
     Attributes:
         loss (Loss): The cause.
-        applied (bool | None): For a guarded write: False if it was not applied, None if that is unknown. False for all
-            other calls.
     """
 
     def __init__(
@@ -113,9 +129,8 @@ class MutexLostError(MutexNotHeldError):
         owner: str | None = None,
         expires_at: float | None = None,
     ) -> None:
-        super().__init__(msg, cause, key=key, owner=owner, expires_at=expires_at)
+        super().__init__(msg, cause, applied=applied, key=key, owner=owner, expires_at=expires_at)
         self.loss = loss
-        self.applied = applied
 
 
 class MutexAlreadyHeldError(MutexError, RuntimeError):

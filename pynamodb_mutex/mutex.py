@@ -364,10 +364,18 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         check_at_least(at_least, self._options.lease)
         return ensure_held(self._current("ensure_held"), at_least)
 
-    def _entering(self, attempt: Any, me: int) -> Operation[HeldClaim]:
-        # taken out in one step: of two threads that enter, one gets it, and the other acquires the lock for itself
-        attached, self._attached = self._attached, None
+    @property
+    def _to_enter(self) -> HeldClaim | None:
+        """The acquisition of `attach`, if the next block uses it; None if that acquires the lock by itself."""
+        attached = self._attached
         if attached is None or attached.is_released or attached is not self._latest:
+            return None
+        return attached
+
+    def _entering(self, attempt: Any, me: int) -> Operation[HeldClaim]:
+        # taken out in this step: of two threads that enter, one gets it, and the other acquires the lock for itself
+        attached, self._attached = self._to_enter, None
+        if attached is None:
             return (yield from super()._entering(attempt, me))
         attached.check("with")
         # The block may run on another thread than `attach` did. That thread is the holder from now on: it is the one

@@ -388,9 +388,7 @@ class RowLockMixin(Model):
         """
         claim, lock_model = self._row_claim, type(self).lock_model
         process = current_process()
-        if claim is not None:
-            run(process, _checking(claim, what))
-        if claim is not None and not claim.is_released:
+        if claim is not None and run(process, _checking(claim, what)):
             # The caller may have changed the instance's key, to copy the row. With a lock_model the guard would hold,
             # and the write would go to a row that is not locked.
             if not same(key_of(self), self.row_lock._raw_key):
@@ -541,11 +539,12 @@ def _refuse_in_batch(row: RowLockMixin) -> None:
         raise MutexError(msg, key=name_of(row))
 
 
-def _checking(claim: HeldClaim, what: str) -> Operation[None]:
-    """Raise if the row's lock was lost, or was released while its block continues.
+def _checking(claim: HeldClaim, what: str) -> Operation[bool]:
+    """Return whether the row is under its lock; raise if that was lost, or was released while its block continues.
 
     An operation, so that it runs inside the monitor: it may find that the lease has ended, and then changes the
-    claim's state.
+    claim's state. And one step, which decides all: if another thread releases the lock after it, the write is guarded,
+    and refused. Asked after that once more, the claim would be released, and the write go out without a guard.
 
     Raises:
         MutexLostError: If it was lost.
@@ -555,12 +554,12 @@ def _checking(claim: HeldClaim, what: str) -> Operation[None]:
     if claim.belief.loss is not None:
         raise claim.lost_error(what)
     _refuse_if_released_inside(claim, what)
-    return
+    return not claim.is_released
     yield  # an operation without an effect
 
 
 def _refuse_if_released_inside(claim: HeldClaim, what: str) -> None:
-    """Raise if a lock was released while its block continues.
+    """Raise if a lock was released while its block continues, or was when a cancelled task left its block.
 
     The instance was read under the lock. An unguarded write of it would silently overwrite what the next
     holder has written since. After the block, a write of it is a write without the lock.
@@ -569,5 +568,8 @@ def _refuse_if_released_inside(claim: HeldClaim, what: str) -> None:
         MutexNotHeldError: If it was.
     """
     if claim.is_released_inside:
-        msg = f"{what}: the lock of {shown(claim.key)} was released inside its block: end the block, or lock the row again"
+        msg = (
+            f"{what}: the lock of {shown(claim.key)} was released inside its block, or its task was cancelled there: "
+            "end the block, or lock the row again"
+        )
         raise MutexNotHeldError(msg, key=claim.key)

@@ -144,7 +144,7 @@ class Client(BaseClient):
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._request_signer = None
+        self._request_signer = SimpleNamespace(_credentials=SimpleNamespace(method="simulated"))
         self.reads_for = connection._read_timeout_seconds
         self.hangs_for = connection._connect_timeout_seconds + self.reads_for
         region = connection.region or "us-east-1"

@@ -317,6 +317,8 @@ class Process(of_runtime.Process):
         request: Request | None,
         sent: float,
         events: list[Event],
+        *,
+        blocks: bool = True,
     ) -> tuple[Effect, float]:
         """Run an operation to its next effect, and have the judge check the state of the process afterwards.
 
@@ -324,11 +326,11 @@ class Process(of_runtime.Process):
         """
         judge = self.world.judge
         if judge is None:
-            return super().step(resume, value, request, sent, events)
+            return super().step(resume, value, request, sent, events, blocks=blocks)
         caller = this_caller()
         judge.goes_on(self, caller)
         try:
-            effect, now = super().step(resume, value, request, sent, events)
+            effect, now = super().step(resume, value, request, sent, events, blocks=blocks)
             if isinstance(effect, Wait) and effect.wakeup is not None:
                 judge.waits(self, caller)
             return effect, now

@@ -41,6 +41,7 @@ from pynamodb_mutex._dynamodb.answers import (
 from pynamodb_mutex._dynamodb.pynamodb_private import (
     access_key_of,
     connection_of,
+    credentials_of,
     without_retry_modes,
 )
 from pynamodb_mutex._protocol.server_time import ServerTime
@@ -127,8 +128,9 @@ class Connection:
         self.server = ServerTime()
         self.region: str | None = None
         self.endpoint = ""
-        # PynamoDB makes its client at first use, which takes about 0.1 s; two threads at once would make two.
-        self._opening = threading.Lock()
+        # PynamoDB makes its client at first use, which takes about 0.1 s; two threads at once would make two. Reentrant,
+        # for a signal handler that releases a lock just then.
+        self._opening = threading.RLock()
 
     def _tight(self, seconds: float, most: float) -> float:
         """Cap a timeout of a user's model, which was not chosen for locks. That of a lock table was, and stays."""
@@ -163,8 +165,10 @@ class Connection:
                 self.region = client.meta.region_name
                 self.endpoint = client.meta.endpoint_url
                 self.server = self._server_times.setdefault(self.endpoint, ServerTime())
-                # Last: other threads read it without the lock, and then use the attributes that are set above.
-                self.is_open = True
+                # Last: other threads read it without the lock, and then use the attributes that are set above. Not if
+                # no credentials were found, as while a metadata service fails: PynamoDB replaces that client at the
+                # next request, and nothing would observe the attempts of the new one.
+                self.is_open = credentials_of(client) is not None
 
     def _observe_attempts(self, client: Any) -> None:
         """Do nothing: this client makes one attempt. See `CallersConnection`."""

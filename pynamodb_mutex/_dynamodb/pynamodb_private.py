@@ -71,6 +71,14 @@ def without_retry_modes(connection: TableConnection) -> None:
     connection.connection._retry_configuration = "LEGACY"
 
 
+def credentials_of(client: Any) -> Any:
+    """Return botocore's credentials, with which a client signs; None if it found none.
+
+    PynamoDB reads them there, too: at the next request it replaces a client that has none.
+    """
+    return client._request_signer._credentials
+
+
 def access_key_of(connection: Connection) -> str | None:
     """Return the access key that a connection was given; None if it uses that of the environment."""
     return connection._aws_access_key_id

@@ -1,6 +1,6 @@
 """Acquire one lock: write, wait in the local queue, poll, write again.
 
-Only an acquiring write decides who holds the lock; a read only tells whether such a write is worth sending. This
+Only an acquiring write decides who holds the lock; a read only shows whether such a write is worth sending. This
 module has the order of requests and waits, and what happens to a claim that nobody will use. What a row's claim
 means is in `claim`, the order of this process's waiters in `local_queue`, and the times are in `schedule`.
 `acquire_several` and `acquire_fairly` build on this module.
@@ -17,7 +17,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Deliver, Open, Wait, Wakeup
-from pynamodb_mutex._operations.events import Log, contended, not_acquired
+from pynamodb_mutex._operations.events import Delivery, Log, contended, not_acquired
 from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import Turn
 from pynamodb_mutex._operations.release import release
@@ -202,8 +202,11 @@ class Acquisition:
         contender = self.contender
         stalled = self._stalled_holder()
         for ahead in turn.queue.ahead_of(turn):
-            if stalled is None and contender.stalls(ahead):
-                stalled = ahead
+            # the one that waits there, and the one that is handing the lock over to it
+            givers = [] if ahead.promised_by is None else [ahead.promised_by.contender]
+            for other in (ahead.contender, *givers):
+                if stalled is None and contender.stalls(other):
+                    stalled = other
         if stalled is not None:
             refuse_wait(contender, stalled, self._deadline)
 
@@ -459,10 +462,11 @@ def delivered(
     """
     is_received = False
     for claim in claims:
-        # With events to deliver, this thread goes on until none are left, and then resets the flag. Without, nobody
-        # would reset it, and events for receivers that connect later would be stuck in the queue.
-        claim.delivering = bool(claim.events)
-        is_received = is_received or claim.delivering
+        # With events to deliver, this thread goes on until none are left, and then ends the delivery. Without, nobody
+        # would, and events for receivers that connect later would be stuck in the queue.
+        if not claim.events:
+            claim.delivery = Delivery.NONE
+        is_received = is_received or bool(claim.events)
     if not is_received:
         return
     try:

@@ -170,12 +170,15 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
     # A guarded write of another thread is under way, the lock is detached, another process attaches, and the write
     # arrives: it would be refused. So it is waited for. It may have released the lock, or found it lost: hence the
     # second check.
-    yield from turn_to_write([claim])
+    yield from turn_to_write([claim], "detach")
     try:
         claim.check("detach")
         _check_detachable(claim)
         # While the lock is still held: if this fails, the caller goes on as its holder.
         yield from renew_quietly(claim.together, lease, RELEASE_PATIENCE)
+        # again: another thread may have released the lock, or a signal handler entered it, while that was under way
+        claim.check("detach")
+        _check_detachable(claim)
         leave(claim, "detach")
     finally:
         end_turn_to_write([claim])

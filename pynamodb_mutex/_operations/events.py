@@ -6,6 +6,7 @@ outside the monitor, as signals and log records: see `_runtime.notifications`.
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
         Attributes:
             own: The claim.
             events: Events that are not delivered yet, in the order in which they happened.
-            delivering: Whether a thread is delivering its events.
+            delivery: Whether a thread is delivering its events, or is about to.
         """
 
         own: OwnClaim
         events: tuple[LockEvent, ...]
-        delivering: bool
+        delivery: Delivery
 
         @property
         def contender(self) -> Contender: ...
@@ -48,6 +49,14 @@ if TYPE_CHECKING:
         @property
         def log_fields(self) -> dict[str, Any]: ...
         def explain(self, loss: Loss) -> str: ...
+
+
+class Delivery(enum.Enum):
+    """Who delivers the events of an acquisition: one thread at a time, so that receivers see them in order."""
+
+    RESERVED = "the thread that acquires, which has not begun to"
+    UNDER_WAY = "another thread is at it"
+    NONE = "nobody: there are none"
 
 
 class LockEvent:

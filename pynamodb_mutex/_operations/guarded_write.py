@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import HeldClaim, Proposal
     from pynamodb_mutex._operations.shared import Shared
+    from pynamodb_mutex.exceptions import MutexNotHeldError
 
     class Condition(Protocol):
         """A protocol condition other than a lock guard, such as "nobody holds this row"."""
@@ -131,6 +132,18 @@ class Guard:
         shown_claim = claim.store.layout.claim(row)
         claim.lose(outcome.loss_of(claim.own, shown_claim), shown_claim)
 
+    def error(self, what: str, *, applied: bool | None) -> MutexNotHeldError:
+        """Return the error for this write, after `lose`: the lock was lost, or released here while it was under way.
+
+        Args:
+            what: Name of the call, for the message.
+            applied: Whether the write was applied; None if that is unknown.
+        """
+        claim = self.claim
+        if claim.is_released and claim.belief.loss is None:
+            return claim.not_held_error(what, applied=applied)
+        return claim.lost_error(what, applied=applied)
+
     def applied(self) -> None:
         """Note that the write was applied: by its last attempt, unless `judge` has found another."""
         claim = self.claim
@@ -146,11 +159,12 @@ class Guard:
                 claim.shared.schedule.refresh(together)
         if self.ends:
             claim.depth = 0
-            claim.change(Change.UNLOCKED)
-            claim.together.stop()
-            claim.leave_queue()
-            if claim.belief.loss is None:
-                claim.emit("released", held_for=claim.held_for, error=None)
+            # Not if `release` was called while this write was under way: then that reports the end of the claim.
+            if claim.change(Change.UNLOCKED):
+                claim.together.stop()
+                claim.leave_queue()
+                if claim.belief.loss is None:
+                    claim.emit("released", held_for=claim.held_for, error=None)
         else:
             # This settles an earlier write of unknown outcome that was to release the lock. It has not been applied, or
             # this one would have been refused; nor can it be any more, for the number that it expects is gone.
@@ -216,7 +230,7 @@ def write(
     for guard in guards:
         guard.claim.check_guardable(what)
     claims = [guard.claim for guard in guards]
-    yield from turn_to_write(claims)
+    yield from turn_to_write(claims, what)
     try:
         # Checked again: the write that this one has waited for may have released the lock, or found it lost.
         for guard in guards:
@@ -246,27 +260,39 @@ def write(
     return answer
 
 
-def turn_to_write(claims: Sequence[HeldClaim]) -> Operation[None]:
+def turn_to_write(claims: Sequence[HeldClaim], what: str) -> Operation[None]:
     """Wait until no other write of this process is under way under any of the claims, then reserve them all.
 
     All are reserved in one step, or none: so two writes under several claims cannot wait for each other.
+
+    Args:
+        claims: The claims.
+        what: Name of the call, for messages.
+
+    Raises:
+        MutexError: If the wait would keep the write that is under way from ever ending.
     """
     # Two at a time under one claim: A expects the number 0 and writes 1, B expects 0 and writes 2. B is applied, and
     # its answer is lost. A is refused, sent again (expects 2, writes 1), and applied. B's retry finds 1, which is not
     # its own number, is sent again as well (expects 1, writes 2), and is applied a second time.
-    while busy := [claim for claim in claims if claim.is_writing]:
+    while busy := [claim for claim in claims if claim.writes_on is not None]:
         wakeup = Wakeup()
         for claim in busy:
+            # A signal handler has interrupted this thread while it sends that write; or a task of this thread's event
+            # loop sends it, which goes on only when this call returns.
+            if claim.shared.blocks and claim.writes_on == claim.shared.thread:
+                msg = f"{what}: a write under the lock {shown(claim.key)} is under way on this thread, which this call blocks"
+                raise MutexError(msg, key=claim.key)
             claim.writers = (*claim.writers, wakeup)
         yield Wait(wakeup=wakeup)
     for claim in claims:
-        claim.is_writing = True
+        claim.writes_on = claim.shared.thread
 
 
 def end_turn_to_write(claims: Sequence[HeldClaim]) -> None:
     """End the reservation of `turn_to_write`, and wake the writes that wait for it."""
     for claim in claims:
-        claim.is_writing = False
+        claim.writes_on = None
         for wakeup in claim.writers:
             wakeup.ring()
         claim.writers = ()
@@ -323,7 +349,7 @@ def _is_applied(
         if is_lost and not (applied and guard.ends):
             guard.lose(row)
             if not applied:
-                raise guard.claim.lost_error(what, applied=None if maybe_applied else False)
+                raise guard.error(what, applied=None if maybe_applied else False)
     if applied or verdict is Verdict.AGAIN:
         return applied
     # `maybe_applied` counts for a transaction, too, although its ClientRequestToken shows that no earlier attempt has

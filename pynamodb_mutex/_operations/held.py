@@ -16,7 +16,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._dynamodb.layout import seconds
-from pynamodb_mutex._operations.events import CallOnLost, LockEvent, Log
+from pynamodb_mutex._operations.events import CallOnLost, Delivery, LockEvent, Log
 from pynamodb_mutex._protocol.claim import Claim, Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex._protocol.outcome import loss_of
@@ -53,6 +53,7 @@ class State(enum.Enum):
     ENDING = "a write that releases it is under way"
     IN_DOUBT = "a write whose answer was lost may have released it"
     LOST = "lost"
+    LOST_IN_DOUBT = "lost, while a write that may still release it had no answer"
     RELEASED = "released, handed over or detached"
     INHERITED = "held by the parent of this forked process"
 
@@ -79,26 +80,34 @@ TRANSITIONS: dict[tuple[State, Change], State] = {
     (State.CONFIRMED, Change.LOSS): State.LOST,
     (State.HELD, Change.RELEASE): State.RELEASED,
     (State.IN_DOUBT, Change.RELEASE): State.RELEASED,
+    # A signal handler, or another thread, releases while a write that releases is under way. Without this, if the write
+    # is refused by a condition of the caller's, it ends with NOT_UNLOCKED, and its thread would hold what was released.
+    (State.ENDING, Change.RELEASE): State.RELEASED,
     # One of several claims is lost, and with it all are LOST. The claims of the others may still be in their rows, and
     # nobody else can take those locks until they are released there or expire.
     (State.LOST, Change.RELEASE): State.RELEASED,
+    (State.LOST_IN_DOUBT, Change.RELEASE): State.RELEASED,
     # The belief ends when the write is sent, not when it is answered. The write is applied, another process acquires
     # the lock, and only then our answer arrives: until then two would believe.
     (State.HELD, Change.UNLOCKING): State.ENDING,
     (State.IN_DOUBT, Change.UNLOCKING): State.ENDING,
     (State.ENDING, Change.UNLOCKED): State.RELEASED,
     # The lease ended while the write was under way: the loss is noted, and then the write turns out to be applied.
-    (State.LOST, Change.UNLOCKED): State.RELEASED,
+    (State.LOST_IN_DOUBT, Change.UNLOCKED): State.RELEASED,
+    (State.LOST_IN_DOUBT, Change.NOT_UNLOCKED): State.LOST,
     (State.ENDING, Change.NOT_UNLOCKED): State.HELD,
     (State.ENDING, Change.UNANSWERED): State.IN_DOUBT,
     # Each guarded write requires the number of the one before it. The unanswered write says "known 4, next 5"; a later
     # one is applied as "known 4, next 6". From then on no copy of the unanswered one can be applied.
     (State.IN_DOUBT, Change.WRITTEN): State.HELD,
     (State.HELD, Change.LOSS): State.LOST,
-    (State.ENDING, Change.LOSS): State.LOST,
-    (State.IN_DOUBT, Change.LOSS): State.LOST,
+    (State.ENDING, Change.LOSS): State.LOST_IN_DOUBT,
+    (State.IN_DOUBT, Change.LOSS): State.LOST_IN_DOUBT,
+    (State.LOST_IN_DOUBT, Change.LOSS): State.LOST_IN_DOUBT,
     # A row may show a better cause than the clock did: EXPIRED first, then TAKEN.
     (State.LOST, Change.LOSS): State.LOST,
+    # Not LOST_IN_DOUBT: a renewal is applied, this thread believes again, the write that releases arrives and is
+    # applied, and another process acquires the lock.
     (State.LOST, Change.WON_BACK): State.HELD,
 }
 """The next state, by state and change. A pair that is missing changes nothing, such as a loss after the release."""
@@ -143,20 +152,20 @@ class HeldClaim:
         item: The raw row, as far as this holder knows.
         depth: Number of times the lock was entered and not left again; above 1 only for reentrant locks.
         row: The user's model instance for a locked row; None as long as there is none.
-        is_writing: Whether a guarded write is under way. There is one at a time for each claim.
+        writes_on: Number of the thread of the guarded write that is under way, of which there is one at a time for each
+            claim; None if none is.
         writers: Wake-ups of the guarded writes that wait for their turn.
         events: Events that are not delivered yet, oldest first.
-        delivering: Whether a thread is delivering its events; initially the acquiring thread.
+        delivery: Whether a thread is delivering its events, or is about to.
     """
 
     __slots__ = (
         "abandoned_by",
         "belief",
         "contender",
-        "delivering",
+        "delivery",
         "depth",
         "events",
-        "is_writing",
         "item",
         "options",
         "own",
@@ -166,6 +175,7 @@ class HeldClaim:
         "store",
         "together",
         "writers",
+        "writes_on",
     )
 
     together: Held
@@ -185,12 +195,12 @@ class HeldClaim:
         self.item = item
         self.depth = 1
         self.row: Any = None
-        self.is_writing = False
+        self.writes_on: int | None = None
         self.writers: tuple[Wakeup, ...] = ()
         self.events: tuple[LockEvent, ...] = ()
         # True before there is any event: the renewal loop, or a release in another thread, may emit one before the
         # acquiring thread has emitted ``acquired``. It must be queued, not delivered.
-        self.delivering = True
+        self.delivery = Delivery.RESERVED
 
     @property
     def key(self) -> str:
@@ -270,6 +280,21 @@ class HeldClaim:
     def is_over(self) -> bool:
         """Whether the claim was lost, released or inherited. A lease that ended counts once it has been noted."""
         return self.belief.state not in STANDING or self.shared.inherited
+
+    @property
+    def may_be_unlocked(self) -> bool:
+        """Whether a write without an answer may have released the lock: it is under way, or its answer was lost."""
+        return self.belief.state in {State.ENDING, State.IN_DOUBT}
+
+    @property
+    def can_be_won_back(self) -> bool:
+        """Whether the claim is lost, but a renewal that is applied would make it held again."""
+        belief = self.belief
+        if belief.state is not State.LOST or belief.loss is None or not belief.loss.can_be_won_back:
+            return False
+        # A renewal is applied, and its answer is late. The lease ends, this process breaks the claim by force and
+        # acquires the lock again, and the answer arrives: with it two would believe.
+        return self.contender.key_queue.holder is None
 
     @property
     def is_released(self) -> bool:
@@ -356,14 +381,18 @@ class HeldClaim:
         """
         if self.is_released or self.shared.inherited:
             self.check("renew")
-        loss = self.belief.loss
-        if loss is not None and not loss.can_be_won_back:
+        if self.belief.loss is not None and not self.can_be_won_back:
             raise self.lost_error("renew")
 
-    def not_held_error(self, what: str) -> MutexNotHeldError:
-        """Return the error for a call after the release or the detach."""
+    def not_held_error(self, what: str, *, applied: bool | None = False) -> MutexNotHeldError:
+        """Return the error for a call after the release or the detach.
+
+        Args:
+            what: Name of the call, for the message.
+            applied: Whether the call's guarded write was applied; None if that is unknown.
+        """
         msg = f"{what}: {shown(self.key)} is not held: it was released or detached"
-        return MutexNotHeldError(msg, key=self.key)
+        return MutexNotHeldError(msg, applied=applied, key=self.key)
 
     def lost_error(self, what: str, *, applied: bool | None = False) -> MutexLostError:
         """Return the error that says that the lock was lost, and why.
@@ -798,8 +827,12 @@ class Held:
 
     def plan_after_failure(self) -> None:
         """Plan the renewal after one that failed: soon, and by a request of its own."""
-        shared = self.shared
         self.is_unreachable = self.is_alone = True
+        self.plan_soon()
+
+    def plan_soon(self) -> None:
+        """Plan the renewal after a short pause."""
+        shared = self.shared
         self.plan = plan_after_failure(shared.now, self.ends, self.lease, shared.uniform)
 
     def emit_renewed(self, claims: Sequence[HeldClaim]) -> None:

@@ -154,11 +154,11 @@ class LocalQueue(Generic[H, C]):
         """Return whether a turn is the one that polls: the first in line, unless it is promised the lock."""
         return bool(self.turns) and self.turns[0] is turn and turn.promised_by is None
 
-    def ahead_of(self, turn: Turn[H, C]) -> list[C]:
-        """Return the contenders ahead of a turn in line; none if it has left the line."""
+    def ahead_of(self, turn: Turn[H, C]) -> list[Turn[H, C]]:
+        """Return the turns ahead of a turn in line; none if it has left the line."""
         if turn not in self.turns or self.turns[0] is turn:
             return []
-        return [other.contender for other in self.turns[: self.turns.index(turn)]]
+        return self.turns[: self.turns.index(turn)]
 
     def polls_at(self, turn: Turn[H, C]) -> float:
         """Return the local time at which a turn is to poll; infinity if it is not the one that polls."""

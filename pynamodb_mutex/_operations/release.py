@@ -7,6 +7,7 @@ line is decided in `local_queue`; detaching a lock for another process is in `at
 
 from __future__ import annotations
 
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_DELETE, TRANSACT_U
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._operations.events import Log
-from pynamodb_mutex._operations.held import Change, Held, HeldClaim, State
+from pynamodb_mutex._operations.held import Change, Held, HeldClaim
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._protocol.claim import Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
@@ -46,10 +47,15 @@ def release(claim: HeldClaim) -> Operation[None]:
         MutexNotHeldError: If it is not held here.
         PynamoDBException: If DynamoDB refuses or cannot be reached. The claim then expires with its lease.
     """
-    claim.check("release")
-    # Before `leave`, which replaces the state: after a write that unlocks and had no answer it is IN_DOUBT. That
-    # write may have released the lock, and the row may be another's by now. The release below is then refused at
-    # its first attempt, and that is no loss.
+    try:
+        claim.check("release")
+    except MutexLostError:
+        # A renewal of another thread may be under way, and win the lock back: nobody would release it then.
+        leave(claim, "release")
+        raise
+    # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
+    # if it will have none. That write may have released the lock, and the row may be another's by now. The release
+    # below is then refused at its first attempt, and that is no loss.
     ending = Ending(claim, claim.ends)
     if not leave(claim, "release"):
         return
@@ -75,6 +81,9 @@ def release_several(held: Held) -> Operation[None]:
         PynamoDBException: If DynamoDB refuses or cannot be reached. The claims then expire with their leases.
     """
     claims = held.unreleased
+    if not claims:
+        # another thread has released them since the caller looked, or a receiver of `acquired` has
+        raise held.claims[0].not_held_error("release")
     lost: MutexLostError | None = None
     try:
         for claim in claims:
@@ -155,7 +164,7 @@ class Ending:
 
     def __init__(self, claim: HeldClaim, runs_until: float) -> None:
         self.claim = claim
-        self.attempts = Attempts(maybe_applied=claim.belief.state is State.IN_DOUBT)
+        self.attempts = Attempts(maybe_applied=claim.may_be_unlocked)
         self.until = min(runs_until, claim.shared.now + RELEASE_PATIENCE)
         self.successor: HeldClaim | None = None
         self._keeps_row = False
@@ -276,9 +285,11 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
             if granted:
                 ending.successor = successor
             else:
-                # The waiter was interrupted while the request was under way, and has left the line. Nobody else
-                # would release this claim.
-                yield from release(successor)
+                # The waiter was interrupted while the request was under way, and has left the line. Nobody else would
+                # release this claim. If that fails, its end is reported, and is none of the claim that is ended here:
+                # the answer to the hand-over may be so late that the successor's lease has passed.
+                with suppress(PynamoDBException):
+                    yield from release(successor)
     except MutexLostError:
         raise
     except PynamoDBException as error:

@@ -52,6 +52,9 @@ def renew(held: Held, lease: float | None = None) -> Operation[None]:
     """
     renewed, won_back = yield from renew_quietly(held, lease)
     held.emit_renewed([claim for claim in renewed if claim not in won_back])
+    if held.is_released:
+        # by another thread, while the request was under way
+        raise held.claims[0].not_held_error("renew")
 
 
 def renew_claim(claim: HeldClaim, lease: float | None) -> Operation[None]:
@@ -69,6 +72,7 @@ def renew_claim(claim: HeldClaim, lease: float | None) -> Operation[None]:
     # would renew those and return, as if this one were held.
     claim.check_renewable()
     yield from renew(claim.together, lease)
+    claim.check_renewable()
 
 
 def renew_quietly(
@@ -106,10 +110,7 @@ def renew_quietly(
     lost = [claim for claim in held.unreleased if claim.is_over]
     # Nothing is won back if the answer came so late that the new lease has ended, too, or if this request or another
     # one has seen meanwhile that a claim is not in its row: all are lost, or won back, together.
-    can_win = held.ends > shared.now
-    for claim in lost:
-        claim_loss = claim.belief.loss
-        can_win = can_win and claim_loss is not None and claim_loss.can_be_won_back
+    can_win = held.ends > shared.now and all(claim.can_be_won_back for claim in lost)
     won_back = [claim for claim in lost if can_win and claim.change(Change.WON_BACK)]
     for claim in won_back:
         claim.emit_renewed(won_back=True)
@@ -132,12 +133,18 @@ def ensure_held(claim: HeldClaim, at_least: float) -> Operation[None]:
         MutexNotHeldError: If it is not held here, or a write may have released it; MutexLostError if it is lost.
         PynamoDBException: As `renew`.
     """
+    _check_held(claim)
+    if claim.ends - claim.shared.now < at_least:
+        yield from renew(claim.together)
+        # another thread may have released it while the request was under way
+        _check_held(claim)
+
+
+def _check_held(claim: HeldClaim) -> None:
     claim.check("ensure_held")
     if claim.belief.state is not State.HELD:
         msg = f"ensure_held: {shown(claim.key)} may have been released by a write without an answer yet"
         raise MutexNotHeldError(msg, key=claim.key)
-    if claim.ends - claim.shared.now < at_least:
-        yield from renew(claim.together)
 
 
 def ensure_all_held(claims: Sequence[HeldClaim], at_least: float) -> Operation[None]:
@@ -170,10 +177,10 @@ def _renew_once(
     while True:
         claims = held.unreleased
         if held.is_group:
-            # A claim that a write under way releases is left out. If the write is applied first, its row would refuse
-            # the transaction, and the other claims would not be renewed; the answer to the write shows what became
-            # of that claim. A single claim is renewed all the same: if the write is refused, the lock is still held.
-            claims = [claim for claim in claims if claim.belief.state is not State.ENDING]
+            # A claim that a write without an answer may have released is left out. If the write was applied, the row
+            # would refuse the transaction, and the other claims would not be renewed. A single claim is renewed all
+            # the same: if the write was refused, the lock is still held.
+            claims = [claim for claim in claims if not claim.may_be_unlocked]
         if not claims:
             return ()
         proposals: list[Proposal] = []
@@ -261,12 +268,13 @@ def note_renewal(claim: HeldClaim, proposal: Proposal, row: Claim, *, applied: b
 
 
 def _note_refusal(claim: HeldClaim, row: Claim) -> None:
-    """Note the loss that a row shows, unless a write that releases the claim is under way.
+    """Note the loss that a row shows, unless a write without an answer may have released the claim.
 
     That write is applied, another process acquires the lock, and only then does the renewal arrive: the lock was
-    released, not lost. The answer to the write shows what became of the claim.
+    released, not lost. The answer to the write shows what became of the claim. If there is none, a release does.
     """
-    if claim.belief.state is not State.ENDING:
+    maybe_applied = claim.may_be_unlocked
+    if outcome.was_lost_before_release(claim.own, row, maybe_applied=maybe_applied):
         claim.lose(outcome.loss_of(claim.own, row), row)
 
 
@@ -326,7 +334,7 @@ def renewal_loop(shared: Shared) -> Operation[None]:
     finally:
         # In the step that decides to end. Otherwise a lock scheduled right after that step would count on a loop
         # that ends, start no other, and expire.
-        schedule.runs = False
+        schedule.loop = None
 
 
 def _handle(shared: Shared, members: Sequence[Held]) -> list[Effect]:
@@ -392,8 +400,13 @@ def _renew_alone(held: Held) -> Operation[None]:
         _note_failure(held, error)
     else:
         held.is_alone = False
-        held.plan_renewal(sent, held.ends)
-        held.emit_renewed(renewed)
+        if renewed:
+            held.plan_renewal(sent, held.ends)
+            held.emit_renewed(renewed)
+        elif held.is_group:
+            # Nothing was sent, because a write under way may release the locks. It may be refused, too, and then there
+            # must be time to renew them.
+            held.plan_soon()
 
 
 def _note_failure(held: Held, error: BaseException) -> None:

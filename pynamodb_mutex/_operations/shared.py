@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
+    from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.events import Event
     from pynamodb_mutex._protocol.schedule import Uniform
     from pynamodb_mutex._protocol.server_time import ServerTime
@@ -45,6 +46,8 @@ class Shared(ABC):
 
     Attributes:
         now: Local time at which the present step of an operation began: the one reading of the clock in it.
+        thread: Number of the thread on which the present step runs.
+        blocks: Whether the operation blocks that thread while it waits; that of a task does not.
         read_clock: Reads the local clock, for use outside of a step.
         uniform: The source of randomness.
         random_bits: Returns 80 random bits or more, in hexadecimal digits, never the same in two processes.
@@ -65,6 +68,8 @@ class Shared(ABC):
         receivers: Mapping[str, Mapping[Any, Any]],
     ) -> None:
         self.now = read_clock()
+        self.thread = 0
+        self.blocks = True
         self.read_clock = read_clock
         self.uniform = uniform
         self.random_bits = random_bits
@@ -164,16 +169,15 @@ class RenewalSchedule:
     heap, but is void: `_is_valid` compares it with the dict.
 
     Attributes:
-        runs: Whether the renewal loop runs, or is about to.
-        is_wanted: Whether the loop is needed and does not run: the runner then starts it.
+        loop: The renewal loop that runs or is about to, None if there is none. Set by what starts it, and reset by the
+            loop as it ends.
         wakes_at: Local time until which the loop waits; minus infinity if it does not wait. It is woken for what is due
             earlier, not for each new member: that would cost a tenth of an acquire and release of a short lock.
         wakeup: Ends the loop's wait.
     """
 
     def __init__(self) -> None:
-        self.runs = False
-        self.is_wanted = False
+        self.loop: Operation[None] | None = None
         self.wakes_at = -math.inf
         self.wakeup = Wakeup()
         self._due: dict[Scheduled, float] = {}
@@ -184,6 +188,11 @@ class RenewalSchedule:
     def is_empty(self) -> bool:
         """Whether nothing is scheduled."""
         return not self._due
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether something is scheduled and there is no loop: the runner then starts one."""
+        return self.loop is None and bool(self._due)
 
     def add(self, member: Scheduled, due: float) -> None:
         """Schedule a member from now on."""
@@ -253,4 +262,3 @@ class RenewalSchedule:
             self.wakeup.ring()
         self._due[member] = due
         heapq.heappush(self._heap, (due, next(self._serial), member))
-        self.is_wanted = not self.runs

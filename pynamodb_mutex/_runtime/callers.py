@@ -1,7 +1,7 @@
 """Callers: which thread or asyncio task calls a lock.
 
 Each caller sees its own acquisitions of a lock object that several share, and only it may enter them again (reentrant
-locks). So callers are told apart by numbers that are never used twice in a process. The acquisitions by caller are kept
+locks). So callers are distinguished by numbers that are never used twice in a process. The acquisitions by caller are kept
 by the lock objects (`pynamodb_mutex._handles`).
 """
 
@@ -49,6 +49,11 @@ def this_caller() -> int:
         return _thread.acts_as.number
     task = _running_task()
     return _thread.number if task is None else _number_of(task)
+
+
+def this_thread() -> int:
+    """Return the number of the calling thread, which no other thread of this process ever had."""
+    return _thread.number
 
 
 def _number_of(task: Any) -> int:

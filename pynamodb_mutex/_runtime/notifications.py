@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-defined]  # imported there
 
-from pynamodb_mutex._operations.events import CallOnLost, LockEvent, Log
+from pynamodb_mutex._operations.events import CallOnLost, Delivery, LockEvent, Log
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
 from pynamodb_mutex._runtime.threads import LINGER
 
@@ -155,9 +155,8 @@ def deliver(process: State, events: Sequence[Event]) -> None:
                 _send(process, event)
             elif event.name != "acquired":
                 _report(process, event.claim, is_loss=event.name == "lost")
-            elif event.claim.delivering and event.claim.events:
-                # The delivery was reserved for this thread when the claim was made (`HeldClaim.delivering`), so that no
-                # other thread delivers, say, a loss before the acquisition.
+            elif event.claim.delivery is Delivery.RESERVED:
+                # For this thread, since the claim was made: no other one delivers, say, a loss before the acquisition.
                 _deliver_in_order(process, event.claim)
         elif isinstance(event, CallOnLost):
             call = partial(_call_on_lost, event)
@@ -182,9 +181,9 @@ def _report(process: State, claim: HeldClaim, *, is_loss: bool) -> None:
         is_loss: Whether this thread has just noted a loss: then it goes on, and another thread delivers.
     """
     with process.monitor:
-        if claim.delivering or not claim.events:
+        if claim.delivery is not Delivery.NONE or not claim.events:
             return
-        claim.delivering = True
+        claim.delivery = Delivery.UNDER_WAY
     if is_loss:
         _deliver_aside(process, claim)
     else:
@@ -203,21 +202,23 @@ def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) 
 
     Args:
         process: State of the process.
-        claim: The acquisition. Its ``delivering`` is set, by this thread or for it.
+        claim: The acquisition. Its ``delivery`` is reserved or under way, by this thread or for it.
         aside: Whether this is a thread of the library's, started for this. Only on such a thread a loss is delivered.
     """
-    while True:
+    # Until a receiver has forked, and this is the child: what the parent's locks do is not its business. It must not go
+    # on, since another thread of the parent may have held the notifier's lock, which nobody releases here.
+    while not process.inherited:
         with process.monitor:
             event = claim.events[0] if claim.events else None
             if event is None:
                 # Together with the look at the queue, inside the monitor: an event that is added after it finds nobody
                 # delivering, and is delivered by the thread that adds it.
-                claim.delivering = False
+                claim.delivery = Delivery.NONE
                 return
             if aside or event.name != "lost":
                 claim.events = claim.events[1:]
         if not aside and event.name == "lost":
-            # It stays first in the queue, and `delivering` stays set, so that nothing comes before it.
+            # It stays first in the queue, and the delivery stays under way, so that nothing comes before it.
             _deliver_aside(process, claim)
             return
         try:
@@ -230,8 +231,8 @@ def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) 
             else:
                 _send(process, event, BaseException if aside else Exception)
         except BaseException:
-            # A receiver was interrupted, as by Ctrl-C. The later events are delivered all the same: `delivering` is
-            # still set, so that no other thread would ever deliver them.
+            # A receiver was interrupted, as by Ctrl-C. The later events are delivered all the same: the delivery is
+            # still under way, so that no other thread would ever deliver them.
             _deliver_in_order(process, claim)
             raise
 

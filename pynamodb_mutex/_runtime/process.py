@@ -19,6 +19,7 @@ from weakref import WeakSet
 from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection
 from pynamodb_mutex._dynamodb.store import Store
 from pynamodb_mutex._operations.shared import Shared
+from pynamodb_mutex._runtime.callers import this_thread
 from pynamodb_mutex._runtime.clock import read_clock
 from pynamodb_mutex._runtime.notifications import RECEIVERS, Notifier
 from pynamodb_mutex._runtime.threads import Threads, Workers
@@ -106,6 +107,8 @@ class Process(Shared):
         request: Request | None,
         sent: float,
         events: list[Event],
+        *,
+        blocks: bool = True,
     ) -> tuple[Effect, float]:
         """Run an operation to its next effect, inside the monitor.
 
@@ -115,6 +118,7 @@ class Process(Shared):
             request: The request to which ``value`` is the reply; None if it is no reply.
             sent: Local time before that request was sent.
             events: List to which the events of this step are added, for the runner to deliver.
+            blocks: Whether the operation blocks this thread while it waits.
 
         Returns:
             The effect, and the local time of this step: if the effect is a request, one before it is sent.
@@ -130,6 +134,7 @@ class Process(Shared):
             self._is_stepping = True
             try:
                 now = self.now = read_clock()
+                self.thread, self.blocks = this_thread(), blocks
                 # Before the operation sees the reply, so that it decides by bounds which include it. By older ones, a
                 # process whose clock stood still would take a claim for running that this very reply shows as ended.
                 if request is not None and request.store.learn(value, sent, now):

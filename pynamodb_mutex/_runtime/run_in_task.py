@@ -101,12 +101,12 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
     under_way: Future[Any] | None = None
     while True:
         try:
-            effect, sent = process.step(resume, value, request, sent, events)
+            effect, sent = process.step(resume, value, request, sent, events, blocks=False)
             resume, request = operation.send, None
             if process.deferred:
                 # on a worker: their requests would block the loop
                 _posted(process, partial(run_deferred, process))
-            if events or process.schedule.is_wanted:
+            if events or process.schedule.needs_loop:
                 taken, events = events, []
                 cancelled = await _delivered(process, taken) or cancelled
             # After the step, not as soon as it comes: the operation must have seen the answer to its last request, or
@@ -272,7 +272,7 @@ async def _delivered(process: Process, events: list[Event]) -> asyncio.Cancelled
 
     If there are receivers, a worker delivers, because they may be slow. Without any there are only log records.
     """
-    if process.schedule.is_wanted:
+    if process.schedule.needs_loop:
         start_renewals(process)
     if not any(isinstance(event, LockEvent) and process.receivers[event.name] for event in events):
         deliver(process, events)
@@ -290,7 +290,7 @@ def _deliver_as(process: Process, events: list[Event], who: Any) -> None:
 async def _after(process: Process, events: list[Event]) -> asyncio.CancelledError | None:
     """Do what is left to do when an operation has ended; return the cancellation that came meanwhile, or None."""
     cancelled = await _delivered(process, events)
-    if process.threads.refusing:
+    if process.threads.waiting:
         process.threads.start()
     if process.deferred:
         _posted(process, partial(run_deferred, process))

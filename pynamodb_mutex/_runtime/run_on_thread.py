@@ -101,13 +101,17 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
         try:
             # The time of the step is before the request is sent: leases are counted from it.
             effect, sent = process.step(resume, value, request, sent, events)
-            if process.schedule.is_wanted:
+            if process.schedule.needs_loop:
                 # Not only when the operation has ended: a lock is held before that, and must be renewed. A receiver may
                 # be slow; a waiter for any of several keys that has acquired one waits until it knows whether another
                 # one is handed over to it.
                 start_renewals(process)
             if process.deferred:
-                run_deferred(process)
+                if isinstance(sleeper, _RenewalSleeper):
+                    # A finaliser has run in a step of the renewal loop, which must not wait for a request.
+                    process.renewal_workers.post(partial(run_deferred, process))
+                else:
+                    run_deferred(process)
             if events:
                 taken, events = events, []
                 # What interrupts a receiver is thrown into the operation below, before its effect is carried out.
@@ -165,11 +169,11 @@ def _wait(effect: Wait, sleeper: ThreadSleeper) -> None:
 
 def _after(process: Process, events: list[Event]) -> None:
     """Do what is left to do when an operation has ended: what its last step has scheduled, emitted or deferred."""
-    if process.schedule.is_wanted:
+    if process.schedule.needs_loop:
         start_renewals(process)
     if events:
         deliver(process, events)
-    if process.threads.refusing:
+    if process.threads.waiting:
         process.threads.start()
     if process.deferred:
         run_deferred(process)
@@ -207,20 +211,25 @@ def _run_logged(process: Process, operation: Operation[None], what: str) -> None
 
 
 def start_renewals(process: Process) -> None:
-    """Start the thread of the renewal loop, if it is needed and does not run."""
+    """Start the thread of the renewal loop, if the loop is needed and does not run."""
     with process.monitor:
-        # asked again, inside: of two threads that found it wanted, one starts it
-        if not process.schedule.is_wanted:
+        # asked again, inside: of two threads that found it needed, one starts it
+        if not process.schedule.needs_loop:
             return
-        process.schedule.is_wanted = False
-        process.schedule.runs = True
-    process.threads.put("pynamodb-mutex-renewer", partial(_run_renewals, process))
+        loop = renewal_loop(process)
+        # In this order: Ctrl-C in between leaves a thread too many, which ends at once, and the next step starts
+        # another. In the other order the process would count on a loop that never comes, and renew nothing any more.
+        process.threads.put("pynamodb-mutex-renewer", partial(_run_renewals, process, loop))
+        process.schedule.loop = loop
     process.threads.start()
 
 
-def _run_renewals(process: Process) -> None:
+def _run_renewals(process: Process, loop: Operation[None]) -> None:
     """Run the renewal loop on this thread until nothing has been scheduled for a while."""
-    run(process, renewal_loop(process), _RenewalSleeper(process))
+    with process.monitor:
+        if process.schedule.loop is not loop:
+            return
+    run(process, loop, _RenewalSleeper(process))
 
 
 class _RenewalSleeper(ThreadSleeper):

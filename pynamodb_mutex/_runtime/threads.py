@@ -40,17 +40,18 @@ class Threads:
 
     Attributes:
         refusing: Whether the system refused a thread when it was last asked for one: then some function waits for it.
+        waiting: Functions that wait for a thread, each as the thread's name and a list with the function: see `_run`.
+            Without a refusal one is left here if Ctrl-C came between `put` and `start`.
     """
 
     def __init__(self) -> None:
         self.refusing = False
-        # names of threads, and for each a list with the one function that it is to run: see `_run`
-        self._waiting: deque[tuple[str, list[Callable[[], object]]]] = deque()
+        self.waiting: deque[tuple[str, list[Callable[[], object]]]] = deque()
         self._starting = threading.Lock()
 
     def put(self, name: str, run: Callable[[], object]) -> None:
         """Queue a function that is to run on a thread of its own, which `start` starts."""
-        self._waiting.append((name, [run]))
+        self.waiting.append((name, [run]))
 
     def start(self) -> None:
         """Start a thread for each function that waits, unless the system refuses.
@@ -59,7 +60,7 @@ class Threads:
         """
         # The lock is not waited for: whoever has it starts threads for everything that waits. Thread A finds nothing
         # more to start; B adds a function, and does not get the lock; A releases it. So A checks again after that.
-        while self._waiting and self._starting.acquire(blocking=False):
+        while self.waiting and self._starting.acquire(blocking=False):
             try:
                 if not self._start_first():
                     return
@@ -68,9 +69,9 @@ class Threads:
 
     def _start_first(self) -> bool:
         """Start a thread for the first function that waits; return False if the system refused it."""
-        if not self._waiting:
+        if not self.waiting:
             return True  # another thread has started it since `start` saw it
-        name, job = self._waiting[0]
+        name, job = self.waiting[0]
         try:
             threading.Thread(target=_run, args=(job,), name=name, daemon=True).start()
         except REFUSALS as error:
@@ -81,7 +82,7 @@ class Threads:
             return False
         # Only now: Ctrl-C may come before the thread has started, and then the function must still wait for one. If it
         # comes after that, a second thread is started, which finds the list empty. So the function runs exactly once.
-        self._waiting.popleft()
+        self.waiting.popleft()
         self.refusing = False
         return True
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pynamodb_mutex._dynamodb.create_table import keys_needed, keys_of
+from pynamodb_mutex._dynamodb.pynamodb_private import credentials_of
 from pynamodb_mutex._protocol.claim import YEAR_10000
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex._runtime import clock as _clock
@@ -220,7 +221,7 @@ def _reached(asker: Asker, described: Reply) -> Iterator[Finding]:
         advice = "check --region, --profile and --endpoint-url, and AWS's variables and files"
         yield problem("access", described.described, advice)
         return
-    method = asker.client._request_signer._credentials.method
+    method = credentials_of(asker.client).method
     found = "credentials given by the model" if method == "explicit" else f"credentials: {method}"
     if described.code in _NOT_WHO_YOU_SAY:
         yield problem("access", f"{found}, but {described.described}", "renew them, or use others")

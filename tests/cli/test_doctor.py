@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from boto3.dynamodb.types import TypeSerializer
@@ -18,7 +17,6 @@ from tables import create_plain_table
 
 from dev import faultproxy
 from dev.faultproxy import DYNAMODBS, Reply, answer_with, deny, pass_on, refuse, set_date, throttle
-from dev.simulation.network import Client
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._runtime import clock as _clock
 from pynamodb_mutex.cli import _doctor, _probes
@@ -28,19 +26,6 @@ from pynamodb_mutex.testing import environment
 ON_TABLES = {"table", "ttl", "rows", "permissions"}
 READS = {"BatchExecuteStatement", "BatchGetItem", "DescribeTable", "DescribeTimeToLive", "GetItem"}
 READS |= {"Scan"}
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch):
-    """Give a simulated client credentials, and a host whose clock is that of the world."""
-    made = Client.__init__
-
-    def make(simulated, connection):
-        made(simulated, connection)
-        credentials = SimpleNamespace(method="simulated")
-        simulated._request_signer = SimpleNamespace(_credentials=credentials)
-
-    monkeypatch.setattr(Client, "__init__", make)
 
 
 class Found:

@@ -19,6 +19,7 @@ from waits import until
 
 from dev.faultproxy import deny, page, throttle, through
 from pynamodb_mutex import InvalidTicketError, LockItem, Mutex, Semaphore
+from pynamodb_mutex._dynamodb.pynamodb_private import connection_of
 from pynamodb_mutex._operations.attach import Ticket
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.testing import Engine
@@ -128,6 +129,20 @@ def test_region_and_credentials_that_come_later_are_used(bare, embedded_engine):
     model.create_table()
     with mutex:
         assert mutex.held
+
+
+def test_attempts_of_a_callers_client_are_observed_once_credentials_have_come(
+    bare, embedded_engine
+):
+    bare.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    bare.setenv("AWS_ENDPOINT_URL_DYNAMODB", embedded_engine.endpoint_url)
+    model = rows()
+    callers = store_for(model).through(connection_of(model).connection).connection
+    read = {"TableName": model.Meta.table_name, "Key": {"pk": {"S": "a"}}}
+    assert callers.send("GetItem", dict(read)).sent == 0.0
+    bare.setenv("AWS_ACCESS_KEY_ID", "now")
+    bare.setenv("AWS_SECRET_ACCESS_KEY", "there")
+    assert callers.send("GetItem", dict(read)).sent > 0.0
 
 
 @pytest.fixture

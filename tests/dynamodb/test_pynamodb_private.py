@@ -59,6 +59,7 @@ def test_connection_is_the_models_own_until_it_is_forgotten():
     assert (own.table_name, own.connection.host) == ("orders", "http://127.0.0.1:9")
     assert private.access_key_of(own.connection) == "model's"
     assert private.access_key_of(Connection(region="eu-west-1")) is None
+    assert private.credentials_of(own.connection.client).method == "explicit"
     private.forget_connection(Order)
     assert private.connection_of(Order) is not own
 
@@ -154,7 +155,7 @@ def test_private_names_of_pynamodb_are_in_that_module_alone():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr.startswith("_")
     }
-    # our own modules have connections too
-    names = {name for name, path in found if path == own} - {"_connection"}
+    # our own modules have connections and credentials too
+    names = {name for name, path in found if path == own} - {"_connection", "_credentials"}
     assert len(names) >= 14
     assert [each for each in found if each[0] in names and each[1] != own] == []

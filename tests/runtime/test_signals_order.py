@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -18,7 +19,7 @@ from waits import until
 
 from dev.faultproxy import Fault, after, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
-from pynamodb_mutex._operations.events import LockEvent
+from pynamodb_mutex._operations.events import Delivery, LockEvent
 from pynamodb_mutex._operations.held import State
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._runtime import notifications, run_on_thread
@@ -108,7 +109,7 @@ def test_interrupted_receiver_does_not_keep_back_what_comes_after_it(scene, lost
             slow(sender, **fields)
             raise KeyboardInterrupt
 
-    until(lambda: not lost._latest.delivering)
+    until(lambda: lost._latest.delivery is Delivery.NONE)
     with signals.renewed.connected_to(interrupted, scene.here), ThreadPoolExecutor(1) as pool:
         renewing = pool.submit(lost.renew)
         assert slow.come.wait(60)
@@ -367,10 +368,61 @@ def test_signals_come_in_order_however_threads_interleave(
             tasks += [pool.submit(do, what) for what in work]
             for task in tasks:
                 task.result(60)
-            until(lambda claim=claim: not claim.delivering and not claim.events)
+            until(lambda claim=claim: claim.delivery is Delivery.NONE and not claim.events)
         end = "ended" if claim.belief.state is State.RELEASED else "held"
         end = "lost" if claim.belief.loss is not None else end
         found = RIGHT.match("".join(f"{each}," for each in reported if each != "renewed"))
         assert found, (round_, work, reported)
         assert found[end] is not None, (round_, work, reported)
         assert reported[0] == "acquired"
+
+
+def test_thread_that_acquires_does_not_deliver_what_another_thread_is_delivering(
+    scene, monkeypatch
+):
+    """There is no receiver of `acquired`; the log of it is slow, and meanwhile the lock is lost, and won back."""
+    slow, mutex, order, threads = Slow(scene.key), scene.mutex(auto_renew=False), [], []
+
+    def log_slowly(event):
+        time.sleep(40)
+        assert slow.come.wait(60)
+        threads.append(threading.Thread(target=mutex.renew))
+        threads[0].start()
+        time.sleep(1)
+
+    def receive_loss(sender, **fields):
+        slow(sender, **fields)
+        order.append("lost")
+
+    def receive_renewal(sender, **_):
+        order.append("won back")
+
+    monkeypatch.setitem(notifications._RECORDS, "acquired", log_slowly)
+    with (
+        signals.lost.connected_to(receive_loss, scene.here),
+        signals.renewed.connected_to(receive_renewal, scene.here),
+    ):
+        mutex.acquire()
+        assert order == []
+        slow.go.set()
+        until(lambda: len(order) == 2)
+    assert order == ["lost", "won back"]
+    threads[0].join()
+    mutex.release()
+
+
+def test_child_of_a_receiver_that_forks_does_not_deliver_renewals(scene, monkeypatch):
+    """Another thread of the parent may have held the notifier's lock."""
+    put = Mock()
+    monkeypatch.setattr(current_process().notifier, "put", put)
+    mutex = scene.mutex()
+
+    def fork(sender, **fields):
+        mutex.renew()
+        current_process().inherited = True
+
+    with signals.acquired.connected_to(fork, scene.here), signals.renewed.connected_to(Mock()):
+        mutex.acquire()
+    current_process().inherited = False
+    assert put.call_args_list == []
+    mutex.release()

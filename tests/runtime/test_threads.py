@@ -1,6 +1,8 @@
 """Threads: the one place that starts them, and locks of a process to which the system refuses them for a while."""
 
 import asyncio
+import itertools
+import sys
 import threading
 import time
 
@@ -13,9 +15,10 @@ from two_clients import held
 from waits import until
 
 from pynamodb_mutex import Loss, Mutex, MutexLostError
-from pynamodb_mutex._operations.renew import LONGEST_SLEEP
-from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, start_renewals
+from pynamodb_mutex._operations.renew import LONGEST_SLEEP, renewal_loop
+from pynamodb_mutex._runtime import run_on_thread
+from pynamodb_mutex._runtime.process import Process, current_process
+from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, run, start_renewals
 from pynamodb_mutex._runtime.threads import LINGER, REFUSALS, Threads, Workers
 
 NAME = "pynamodb-mutex-test"
@@ -288,13 +291,62 @@ def test_renewal_loop_does_not_wait_for_a_thread_beyond_its_time(refusals):
 
 def test_one_thread_renews_whoever_asks_for_it_last(refusals):
     process = current_process()
-    process.schedule.is_wanted = True
+    process.schedule.add(object(), process.read_clock() + 1e9)
     refusals.all()
     for _ in range(2):
         start_renewals(process)
     assert refusals.refused == ["pynamodb-mutex-renewer"]
     refusals.none()
     process.threads.start()
+
+
+def test_ctrl_c_at_any_line_of_the_start_of_renewals_costs_no_renewals(monkeypatch):
+    run_loop = run_on_thread._run_renewals
+    loops = []
+
+    def note(process, loop):
+        with process.monitor:
+            loops.extend([loop] if process.schedule.loop is loop else [])
+
+    monkeypatch.setattr(run_on_thread, "_run_renewals", note)
+
+    def is_interrupted(at):
+        lines, process = [], Process()
+        process.schedule.add(object(), process.read_clock() + 1e9)
+
+        def trace(frame, event, _):
+            # the line of `with` comes twice; Python does not let a signal in before it leaves the block
+            if event == "line" and frame.f_lineno not in lines:
+                lines.append(frame.f_lineno)
+                if len(lines) > at:
+                    raise KeyboardInterrupt
+            return trace
+
+        begin = lambda frame, *_: trace if frame.f_code is start_renewals.__code__ else None  # noqa: E731
+        loops.clear()
+        try:
+            sys.settrace(begin)
+            start_renewals(process)
+            was_interrupted = False
+        except KeyboardInterrupt:
+            was_interrupted = True
+        finally:
+            sys.settrace(None)
+        run(process, nothing())  # as the next operation does
+        until(lambda: loops and not process.threads.waiting)
+        assert len(loops) == 1
+        return was_interrupted
+
+    def nothing():
+        return
+        yield
+
+    assert len(list(itertools.takewhile(is_interrupted, itertools.count()))) >= 6
+    monkeypatch.setattr(run_on_thread, "_run_renewals", run_loop)
+    # one that was put before the interruption ends at once
+    process = Process()
+    run_loop(process, renewal_loop(process))
+    assert process.schedule.loop is None
 
 
 @of_each_request

@@ -6,10 +6,12 @@ import threading
 import pytest
 from botocore.client import BaseClient
 from processes import count_up, workers
-from pynamodb.exceptions import UpdateError
+from pynamodb.exceptions import DoesNotExist, UpdateError
+from sent_requests import TRANSACT
+from two_clients import held
 from waits import until_async, until_cancelled
 
-from dev.faultproxy import drop_request
+from dev.faultproxy import after, drop_request
 from pynamodb_mutex import (
     LockItem,
     Mutex,
@@ -17,7 +19,6 @@ from pynamodb_mutex import (
     MutexLostError,
     MutexNotHeldError,
     MutexTimeoutError,
-    RowLockedError,
     signals,
 )
 from pynamodb_mutex._runtime.process import current_process
@@ -98,14 +99,14 @@ async def test_lock_is_detached_by_one_task_and_attached_by_another(scene, sent_
     attached = await AsyncMutex.attach(ticket, model=scene.here, cancel_on_loss=True)
     assert 0 < attached.remaining <= 20
     await attached.release()
-    # after its release failed, and it was won back
+    # after its release failed
     lost = scene.async_mutex(auto_renew=False)
     await lost.acquire()
     with FakeClock() as clock:
         clock.advance(31)
         with pytest.raises(MutexLostError):
             await lost.release()
-        await lost.renew()
+        await lost.acquire()
         ticket = await lost.detach()
         await (await AsyncMutex.attach(ticket, model=scene.here)).release()
     assert scene.leftovers() == []
@@ -207,6 +208,15 @@ async def test_decorated_functions_run_under_a_lock_of_their_own(scene):
     assert (work.__name__, work.__doc__) == ("work", "Work.")
     with pytest.raises(TypeError, match="coroutine function"):
         scene.async_mutex()(lambda: None)
+
+
+async def test_lock_that_was_attached_and_released_is_acquired_anew_by_a_block(scene):
+    ticket = held(scene.mutex()).detach()
+    mutex = await AsyncMutex.attach(ticket, model=scene.here)
+    await mutex.release()
+    async with mutex:
+        assert mutex.held
+    assert scene.is_free
 
 
 async def test_transaction_whose_block_fails_is_not_sent(scene):
@@ -418,8 +428,33 @@ async def test_cancelled_task_writes_no_more(row_scene):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    with row_scene.there.locked(row_scene.key, timeout=0), pytest.raises(RowLockedError):
+    # a thread of the task may go on, and write what it has computed from a row that others have written since
+    with row_scene.there.locked(row_scene.key, timeout=0) as theirs:
+        theirs.balance = 100
+        theirs.save()
+        with pytest.raises(MutexNotHeldError, match="cancelled"):
+            await asyncio.to_thread(rows[0].save)
+    with pytest.raises(MutexNotHeldError, match="cancelled"):
         await asyncio.to_thread(rows[0].save)
+    assert row_scene.row.balance == 100
+
+
+async def test_transaction_of_a_cancelled_task_updates_the_version_of_what_it_wrote(scene):
+    row = scene.here(f"{scene.key}-row")
+    sent = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def work():
+        async with scene.async_mutex() as mutex, mutex.transaction() as transaction:
+            transaction.save(row)
+
+    scene.proxy.next(after(lambda: loop.call_soon_threadsafe(sent.set)), op=TRANSACT)
+    task = asyncio.create_task(work())
+    await sent.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert row.version == scene.there.get(row.key).version
 
 
 async def test_loss_cancels_the_task_of_a_row(row_scene, fake_clock):
@@ -432,6 +467,9 @@ async def test_loss_cancels_the_task_of_a_row(row_scene, fake_clock):
 
 async def test_no_row_is_read_on_the_loops_thread(any_scene, sent_on_a_loop):
     here, key = any_scene.here, any_scene.key
+    with pytest.raises(DoesNotExist):
+        async with locked_all(here, [key, f"{key}-missing"]):
+            pytest.fail("there is no such row")
     lock = locked(here, key, reentrant=True)
     assert await lock.acquire()
     async with lock as account, lock as again:

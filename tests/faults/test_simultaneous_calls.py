@@ -1,0 +1,521 @@
+"""Two calls on one held lock at the same time: of two threads or tasks, or one that interrupts the other.
+
+A release, above all, is called by signal handlers, at any moment.
+"""
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager, suppress
+from functools import partial
+from unittest.mock import patch
+
+import pytest
+from pynamodb.exceptions import PutError, PynamoDBException
+from row_models import add_unread, save, update
+from sent_requests import TRANSACT
+from signal_receivers import hearing
+from this_process import scheduled
+from two_clients import held
+
+from dev.faultproxy import (
+    after,
+    delay,
+    delay_answer,
+    deny,
+    drop_answer,
+    drop_request,
+    kind_of,
+    late,
+    server_error,
+    stall,
+)
+from pynamodb_mutex import (
+    Loss,
+    Mutex,
+    MutexAlreadyHeldError,
+    MutexError,
+    MutexLostError,
+    MutexNotHeldError,
+    aio,
+    signals,
+)
+from pynamodb_mutex._dynamodb.store import Request
+from pynamodb_mutex._operations import renew
+from pynamodb_mutex._operations.held import HeldClaim
+from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.run_on_thread import run
+from pynamodb_mutex.aio import AsyncMutex
+
+
+class Calling:
+    """A call on a thread of its own."""
+
+    def __init__(self, call, *args, **options):
+        self.result = self.error = None
+        self.thread = threading.Thread(target=self._call, args=(call, args, options), daemon=True)
+        self.thread.start()
+
+    def _call(self, call, args, options):
+        try:
+            self.result = call(*args, **options)
+        except Exception as error:
+            self.error = error
+
+    def end(self):
+        """Wait for its end; return its result, or raise its error."""
+        self.thread.join(300)
+        assert not self.thread.is_alive(), "it hangs"
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+@contextmanager
+def interrupted(kind, act, *, sent=False):
+    """Let a call interrupt this thread at its first request of a kind: before that is sent, or after its answer."""
+    send, due, me = Request.send, [True], threading.current_thread()
+
+    def interrupt(request):
+        kinds = (request.operation, kind_of(request.operation, request.kwargs))
+        if kind not in kinds or not due or threading.current_thread() is not me:
+            return send(request)
+        due.clear()
+        reply = send(request) if sent else None
+        act()
+        return reply or send(request)
+
+    with patch.object(Request, "send", interrupt):
+        yield
+    assert not due, "nothing was interrupted"
+
+
+def left_behind(scene):
+    """What there is of a lock that nobody holds, and should not be."""
+    token = scene.row.token
+    left = [] if scene.is_free else ["a claim"]
+    left += [f"a renewal of {each.claims[0].key}" for each in scheduled()]
+    process = current_process()
+    left += [
+        f"a queue for {place}" for (_, place) in process.queues if place == scene.key and token
+    ]
+    return left
+
+
+# -- a release while a write that unlocks is under way ---------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [delay, delay_answer])
+@pytest.mark.parametrize("by", ["thread", "handler before", "handler after"])
+def test_release_and_write_that_unlocks_are_no_loss_to_each_other(row_scene, fault, by):
+    lost = []
+    row = row_scene.locked(auto_renew=False, on_lost=lost.append)
+    lock, outcome = row.row_lock, []
+
+    def write():
+        try:
+            save(row, unlock=True)
+        except MutexNotHeldError as error:
+            outcome.append((type(error), error.applied))
+
+    with hearing(row_scene.key) as heard:
+        if by == "thread":
+            row_scene.proxy.next(fault(2), op="PutItem")
+            saving = Calling(write)
+            time.sleep(1)
+            lock.release()
+            saving.end()
+        else:
+            with interrupted("PutItem", lock.release, sent=by == "handler after"):
+                write()
+    is_first = row_scene.row.last == "mine"
+    assert outcome == ([] if is_first else [(MutexNotHeldError, False)])
+    assert is_first == (by == "handler after" or (by == "thread" and fault is delay_answer))
+    assert heard.names == ["released"]
+    assert (lock.held, lock.lost, lost, row_scene.is_free) == (False, False, [], True)
+    assert scheduled() == []
+
+
+def test_write_that_unlocks_and_is_refused_does_not_revive_what_was_released(row_scene):
+    row = row_scene.locked(auto_renew=False)
+    row_scene.proxy.next(delay_answer(2), op="PutItem")
+    saving = Calling(save, row, unlock=True, condition=row_scene.here.balance == 77)
+    time.sleep(1)
+    row.row_lock.release()
+    with pytest.raises(PutError):
+        saving.end()
+    with row_scene.other():
+        assert not row.row_lock.held
+
+
+def test_write_under_way_says_that_the_lock_was_released_and_not_lost(scene):
+    mutex = held(scene.mutex())
+    scene.proxy.next(delay(2), op="save_data")
+    writing = Calling(mutex.save_data, 1)
+    time.sleep(1)
+    mutex.release()
+    with pytest.raises(MutexNotHeldError, match="released") as raised:
+        writing.end()
+    assert (type(raised.value), raised.value.applied) == (MutexNotHeldError, False)
+    assert not mutex.lost
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_refused_renewal_is_no_loss_after_a_write_that_may_have_unlocked(row_scene, taken):
+    lost = []
+    row = row_scene.locked(auto_renew=False, on_lost=lost.append)
+    row_scene.proxy.next(drop_answer(), deny(), op=row_scene.op("update"))
+    with pytest.raises(PynamoDBException):
+        update(row, unlock=True)
+    assert row_scene.is_free
+    other = row_scene.taken() if taken else None
+    held_claim = row.row_lock._latest.together
+    run(current_process(), renew.renew_in_background(current_process(), [held_claim]))
+    assert row_scene.applied("renew") == [False]
+    row.row_lock.release()
+    assert (lost, row.row_lock.lost) == ([], False)
+    assert other is None or other.held
+
+
+def test_locks_that_a_hanging_transaction_unlocks_are_not_renewed_over_and_over(rows):
+    locks = held(rows.locks())
+    rows.scene.proxy.always(drop_request(partial(time.sleep, 1)), op=TRANSACT)
+    transacting = Calling(add_unread, rows, locks, unlock=True)
+    once, rounds = renew._renew_once, []
+    with patch.object(renew, "_renew_once", lambda *args: rounds.append(args) or once(*args)):
+        time.sleep(31)
+    with pytest.raises(PynamoDBException):
+        transacting.end()
+    assert len(rounds) < 50
+
+
+# -- winning back ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lands", ["late", "after the error"])
+def test_lock_that_a_write_may_still_release_is_not_won_back(row_scene, lands):
+    row = row_scene.locked(auto_renew=False, lease=3)
+    lock = row.row_lock
+
+    def expire():
+        time.sleep(4)
+        assert lock.loss is Loss.EXPIRED
+        with pytest.raises(MutexLostError):
+            lock.renew()
+
+    if lands == "late":
+        row_scene.proxy.next(after(expire), op="PutItem")
+        save(row, unlock=True)
+    else:
+        kept = late()
+        row_scene.proxy.next(kept, deny(), op="PutItem")
+        with pytest.raises(PynamoDBException):
+            save(row, unlock=True)
+        expire()
+        assert kept.apply().status == 200
+    with row_scene.other():
+        assert not lock.held
+
+
+def test_lock_whose_write_was_refused_after_the_end_of_its_lease_is_won_back(row_scene):
+    row = row_scene.locked(auto_renew=False, lease=3)
+    row_scene.proxy.next(delay_answer(4), op="PutItem")
+    with pytest.raises(PutError):
+        save(row, unlock=True, condition=row_scene.here.balance == 77)
+    assert row.row_lock.lost
+    row.row_lock.renew()
+    assert row.row_lock.held
+
+
+@pytest.mark.parametrize("call", ["renew", "ensure_held"])
+def test_lock_is_not_won_back_by_another_thread_once_its_block_has_ended(scene, call):
+    mutex, renewing = scene.mutex(lease=3), None
+    scene.proxy.always(server_error(), op="renew")
+
+    def work():
+        nonlocal renewing
+        with mutex:
+            time.sleep(2)
+            scene.proxy.next(delay_answer(2), op="renew")
+            renewing = Calling(getattr(mutex, call), 2.9)
+            time.sleep(1.5)
+            assert mutex.lost
+
+    with pytest.raises(MutexLostError):
+        work()
+    scene.proxy.clear()
+    with pytest.raises(MutexNotHeldError):
+        renewing.end()
+    assert (mutex.held, scheduled()) == (False, [])
+
+
+def test_block_that_was_left_with_a_loss_does_not_count_when_the_lock_is_won_back(scene):
+    mutex = scene.mutex(lease=3, auto_renew=False, reentrant=True)
+    with mutex:
+        with pytest.raises(MutexLostError), mutex:
+            time.sleep(4)
+        mutex.renew()
+        assert mutex.held
+    assert left_behind(scene) == []
+
+
+def test_lock_that_this_process_broke_and_took_again_is_not_won_back_by_a_late_answer(scene):
+    mutex = held(scene.mutex(lease=3, auto_renew=False))
+    time.sleep(2.8)
+    scene.proxy.next(delay_answer(1), op="renew")
+    renewing = Calling(mutex.renew)
+    time.sleep(0.4)
+    assert mutex.loss is Loss.EXPIRED
+    assert mutex.force_release()
+    other = held(scene.mutex())
+    time.sleep(1)
+    with pytest.raises(MutexLostError):
+        renewing.end()
+    assert (mutex.held, other.held) == (False, True)
+
+
+# -- calls that return although the lock was released meanwhile ------------------------------------
+
+
+@pytest.mark.parametrize("how", ["release", "detach", "unlock"])
+@pytest.mark.parametrize("call", ["renew", "ensure_held"])
+@pytest.mark.parametrize("fault", [delay, delay_answer])
+def test_renewal_fails_if_the_lock_is_released_meanwhile(row_scene, how, call, fault):
+    row = row_scene.locked(auto_renew=False)
+    row_scene.proxy.next(fault(2), op="renew")
+    calling = Calling(getattr(row.row_lock, call), 29.9)
+    time.sleep(1)
+    if how == "unlock":
+        save(row, unlock=True)
+    else:
+        getattr(row.row_lock, how)()
+    with pytest.raises(MutexNotHeldError):
+        calling.end()
+
+
+@pytest.mark.parametrize("call", ["renew", "ensure_held"])
+def test_renewal_of_several_fails_if_they_are_released_meanwhile(keys, call):
+    group = held(keys.group(auto_renew=False))
+    keys.scene.proxy.next(delay(2), op=TRANSACT)
+    calling = Calling(getattr(group, call), 29.9)
+    time.sleep(1)
+    group.release()
+    with pytest.raises(MutexNotHeldError):
+        calling.end()
+
+
+def test_lock_is_not_ensured_while_a_write_unlocks_it(row_scene):
+    row = row_scene.locked(auto_renew=False)
+    row_scene.proxy.next(delay_answer(2), op="renew")
+    row_scene.proxy.next(delay(5), op="PutItem")
+    ensuring = Calling(row.row_lock.ensure_held, 29.9)
+    time.sleep(1)
+    saving = Calling(save, row, unlock=True)
+    with pytest.raises(MutexNotHeldError):
+        ensuring.end()
+    saving.end()
+
+
+def test_second_release_of_several_says_that_they_are_released(keys):
+    group = held(keys.group())
+    release = group._releasing(group._current("release"))  # of a thread that is stopped just now
+    group.release()
+    with pytest.raises(MutexNotHeldError, match="released"):
+        run(current_process(), release)
+
+
+def test_ctrl_c_in_a_receiver_that_released_several_is_raised_as_it_is(keys):
+    group = keys.group()
+
+    def receive(sender, **_):
+        if group.held:
+            group.release()
+            raise KeyboardInterrupt
+
+    with signals.acquired.connected_to(receive, keys.scene.here), pytest.raises(KeyboardInterrupt):
+        group.acquire()
+
+
+def test_release_of_several_does_not_forget_what_its_thread_has_acquired_since(keys):
+    group = held(keys.group(auto_renew=False))
+    member = group.members[0]
+    keys.scene.proxy.next(delay_answer(2), op=TRANSACT)
+    releasing = Calling(group.release)
+    time.sleep(1)
+    mine = held(member).token
+    releasing.end()
+    keys.force(0)
+    Calling(member.acquire).end()
+    assert member.token == mine
+
+
+def test_block_is_left_although_another_thread_releases_just_then(scene):
+    mutex, leave = scene.mutex(), Mutex._leave_block
+
+    def interrupt(self, **options):
+        left = leave(self, **options)
+        mutex.release()
+        return left
+
+    with patch.object(Mutex, "_leave_block", interrupt), mutex:
+        pass
+    assert left_behind(scene) == []
+
+
+def test_row_that_is_released_while_its_write_is_checked_is_not_written_without_a_guard(row_scene):
+    note_end, due = HeldClaim.note_end, []
+
+    def collect(claim):
+        note_end(claim)
+        if due:
+            due.pop().release()  # by a finaliser in the step: deferred until just after it
+
+    with row_scene.lock() as row, patch.object(HeldClaim, "note_end", collect):
+        due.append(row.row_lock)
+        with pytest.raises(MutexNotHeldError):
+            save(row)
+    assert row_scene.row.last != "mine"
+
+
+# -- calls that would wait for what they interrupt or block ----------------------------------------
+
+
+@pytest.mark.parametrize("call", [lambda mutex: mutex.save_data(2), Mutex.detach])
+@pytest.mark.parametrize("sent", [False, True])
+def test_write_by_a_handler_that_interrupts_a_write_is_refused(scene, call, sent):
+    def act():
+        with pytest.raises(MutexError, match="under way on this thread"):
+            call(mutex)
+
+    def work():
+        with mutex, interrupted("save_data", act, sent=sent):
+            mutex.save_data(1)
+
+    mutex = scene.mutex()
+    Calling(work).end()
+    assert scene.row.data == 1
+
+
+def test_write_on_the_loops_thread_is_refused_while_a_task_writes(row_scene):
+    row_scene.proxy.next(delay(2), op=TRANSACT)
+    lock = aio.locked(row_scene.here, row_scene.key)
+
+    async def transact():
+        async with lock.transaction() as transaction:
+            transaction.update(row_scene.here(row_scene.key), [row_scene.here.balance.add(1)])
+
+    async def main():
+        async with lock as row:
+            transacting = asyncio.create_task(transact())
+            await asyncio.sleep(0.5)
+            with pytest.raises(MutexError, match="under way on this thread"):
+                row.update([row_scene.here.balance.add(1)])
+            await transacting
+
+    Calling(asyncio.run, main()).end()
+    assert row_scene.row.balance == 1
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_lock_that_a_handler_enters_meanwhile_is_not_detached(scene, sent):
+    mutex = held(scene.mutex(reentrant=True))
+    entered = interrupted("renew", mutex.acquire, sent=sent)
+    with entered, pytest.raises(MutexAlreadyHeldError):
+        mutex.detach()
+    mutex.release()
+    mutex.release()
+    assert left_behind(scene) == []
+
+
+def test_handler_does_not_wait_for_a_lock_that_its_thread_hands_over(scene):
+    def act():
+        with pytest.raises(MutexAlreadyHeldError):
+            scene.mutex().acquire()
+
+    def work():
+        giver = held(scene.mutex())
+        waiter = scene.waiting()
+        with interrupted("hand_over", act):
+            giver.release()
+        waiter.join(60)
+        assert waiter.acquired
+
+    Calling(work).end()
+
+
+def test_finaliser_in_the_renewal_loop_delays_no_report_of_a_loss(scene, keys, on_lost):
+    schedule = current_process().schedule
+    take_due, forgotten = type(schedule).take_due, []
+    held(scene.mutex(lease=3, on_lost=on_lost))
+    forgotten.append(held(Mutex.for_key(keys.keys[0], model=scene.here)))
+
+    def collect(schedule, now):
+        if forgotten and now > since + 0.5:
+            forgotten.pop().release()
+        return take_due(schedule, now)
+
+    since = current_process().now
+    for kind in ("renew", "release"):
+        scene.proxy.always(stall(20.0), op=kind)
+    with patch.object(type(schedule), "take_due", collect):
+        time.sleep(3.5)
+    assert on_lost.calls
+
+
+# -- two tasks -------------------------------------------------------------------------------------
+
+CALLS = {
+    "acquire": lambda mutex: mutex.acquire(timeout=5),
+    "release": AsyncMutex.release,
+    "renew": AsyncMutex.renew,
+    "ensure_held": lambda mutex: mutex.ensure_held(29.9),
+    "save_data": lambda mutex: mutex.save_data(1),
+    "detach": AsyncMutex.detach,
+}
+SENT_AS = {"ensure_held": "renew", "detach": "renew"}
+FAULTS = {
+    "late": lambda: delay(2),
+    "late answer": lambda: delay_answer(2),
+    "lost answer": lambda: drop_answer(lambda: time.sleep(2)),
+}
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("second", [*CALLS, None])
+@pytest.mark.parametrize("first", CALLS)
+def test_two_tasks_with_one_lock_leave_nothing_behind(scene, first, second, fault, is_cancelled):
+    async def call(mutex, name):
+        return None if name is None else await CALLS[name](mutex)
+
+    async def main():
+        mutex = scene.async_mutex()
+        if first != "acquire":
+            await mutex.acquire()
+        scene.proxy.next(FAULTS[fault](), op=SENT_AS.get(first, first))
+        one = asyncio.create_task(call(mutex, first))
+        await asyncio.sleep(1)
+        other = asyncio.create_task(call(mutex, second))
+        await asyncio.sleep(0.5)
+        if is_cancelled:
+            one.cancel()
+        results = await asyncio.gather(one, other, return_exceptions=True)
+        for _ in range(2):
+            with suppress(MutexNotHeldError):
+                await mutex.release()
+        for result in results:
+            assert not isinstance(result, MutexLostError)
+            if isinstance(result, str):
+                with suppress(MutexLostError):
+                    await (await AsyncMutex.attach(result, model=scene.here)).release()
+        assert left_behind(scene) == []
+        assert await mutex.acquire(timeout=1)
+        await mutex.release()
+
+    with hearing(scene.key) as heard:
+        Calling(asyncio.run, main()).end()
+        time.sleep(1)
+    assert "lost" not in heard.names
+    for acquired in heard.of("acquired"):
+        ends = [e.name for e in heard.events if e.fields.get("token") == acquired["token"]]
+        assert len([name for name in ends if name in {"released", "handed_over"}]) == 1

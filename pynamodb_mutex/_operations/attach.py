@@ -176,9 +176,9 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
         _check_detachable(claim)
         # While the lock is still held: if this fails, the caller goes on as its holder.
         yield from renew_quietly(claim.together, lease, RELEASE_PATIENCE)
-        # again: another thread may have released the lock, or a signal handler entered it, while that was under way
-        claim.check("detach")
-        _check_detachable(claim)
+        _check_detachable(
+            claim
+        )  # again: a signal handler may have entered the lock while that was under way
         leave(claim, "detach")
     finally:
         end_turn_to_write([claim])

@@ -459,3 +459,18 @@ def test_waiter_interrupted_during_a_hand_over_releases_what_comes(queue, again)
         with pytest.raises(KeyboardInterrupt):
             waits.wake()
     assert (waiter.held, waiter.locked(), queue.is_idle, scheduled()) == (False, False, True, [])
+
+
+def test_hand_over_to_a_waiter_that_has_left_and_whose_lease_has_ended_is_no_loss_of_the_giver(
+    queue, clock
+):
+    holder, waiter = held(mutex()), mutex(lease=3)
+    waits = waiting(waiter)
+    releasing = handing_over(holder)
+    waits.step(error=KeyboardInterrupt())
+    waits.interrupt()
+    answer = releasing.effect.request.send()
+    clock.advance(10)  # the answer is late
+    releasing.step(answer)
+    releasing.until_it_waits()
+    assert (releasing.effect, holder.lost, waiter.held, scheduled()) == (None, False, False, [])

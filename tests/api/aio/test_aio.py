@@ -219,6 +219,29 @@ async def test_lock_that_was_attached_and_released_is_acquired_anew_by_a_block(s
     assert scene.is_free
 
 
+async def test_block_of_another_task_does_not_keep_a_loss_from_the_task_that_holds_the_lock(scene):
+    ticket = held(scene.mutex()).detach()
+    mutex = await AsyncMutex.attach(ticket, model=scene.here, cancel_on_loss=True)
+    await mutex.release()
+
+    async def hold():
+        await mutex.acquire()
+        await until_cancelled()
+
+    async def enter():
+        async with mutex:
+            pass
+
+    holding = asyncio.create_task(hold())
+    await until_async(lambda: mutex.held)
+    entering = asyncio.create_task(enter())
+    await asyncio.sleep(1)
+    scene.force()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    await entering
+
+
 async def test_transaction_whose_block_fails_is_not_sent(scene):
     async with scene.async_mutex() as mutex:
         with pytest.raises(ZeroDivisionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import uuid
 from contextlib import ExitStack
 from dataclasses import astuple
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import botocore.loaders
 import botocore.session
+import greenlet
 import hypothesis
 import pytest
 from simulated_engine import simulated_engine
@@ -50,6 +52,20 @@ if hasattr(signal, "SIGHUP"):  # not on Windows
 # anew for each it would take most of the time.
 _loader = botocore.loaders.create_loader()
 botocore.session.create_loader = lambda *_: _loader
+
+# Coverage gives each thread a greenlet. When a thread has ended, its greenlet is destroyed by a pending call of the main
+# thread, and a callback of coverage's runs in that. If another thread ends just then, Python 3.11, which traces the
+# callback, goes round in it for ever: the next pending call is due, and cannot be made inside this one. So they stay.
+_greenlets = []
+_bootstrap = threading.Thread._bootstrap_inner
+
+
+def _keep_greenlet(thread: threading.Thread) -> None:
+    _greenlets.append(greenlet.getcurrent())
+    _bootstrap(thread)
+
+
+threading.Thread._bootstrap_inner = _keep_greenlet
 
 # An engine on a busy machine may stall for longer than locks wait for an answer, and what is sent again then is not
 # what a test counts. Not much longer, for locks of 30 s are to be renewed by batches.

@@ -15,7 +15,7 @@ from pynamodb.exceptions import PutError, PynamoDBException
 from row_models import add_unread, save, update
 from sent_requests import TRANSACT
 from signal_receivers import hearing
-from this_process import scheduled
+from this_process import scheduled, store_for
 from two_clients import held
 
 from dev.faultproxy import (
@@ -435,6 +435,20 @@ def test_write_on_the_loops_thread_is_refused_while_a_task_writes(row_scene):
 
     Calling(asyncio.run, main()).end()
     assert row_scene.row.balance == 1
+
+
+def test_handler_may_send_while_the_client_is_made(scene):
+    with scene.fresh() as fresh:
+        connection = store_for(fresh.here).connection
+        made = []
+
+        def act(_):
+            assert connection._opening.acquire(blocking=False)
+            connection._opening.release()
+            made.append(True)
+
+        with patch.object(connection, "_observe_attempts", act), fresh.mutex():
+            assert made == [True]
 
 
 @pytest.mark.parametrize("sent", [False, True])

@@ -416,7 +416,7 @@ def test_hung_renewal_delays_no_save(row_scene):
     assert row_scene.row.balance == 1
 
 
-@pytest.mark.parametrize("is_async", [False, pytest.param(True, marks=pytest.mark.unmeasured)])
+@pytest.mark.parametrize("is_async", [False, True])
 def test_lock_is_renewed_while_the_receiver_of_its_acquisition_is_slow(table, is_async):
     """Also if it is the first of the process, and the renewal loop does not run yet."""
 

@@ -324,6 +324,7 @@ def test_ctrl_c_at_any_line_of_the_start_of_renewals_costs_no_renewals(monkeypat
 
         begin = lambda frame, *_: trace if frame.f_code is start_renewals.__code__ else None  # noqa: E731
         loops.clear()
+        traced = sys.gettrace()
         try:
             sys.settrace(begin)
             start_renewals(process)
@@ -331,7 +332,7 @@ def test_ctrl_c_at_any_line_of_the_start_of_renewals_costs_no_renewals(monkeypat
         except KeyboardInterrupt:
             was_interrupted = True
         finally:
-            sys.settrace(None)
+            sys.settrace(traced)
         run(process, nothing())  # as the next operation does
         until(lambda: loops and not process.threads.waiting)
         assert len(loops) == 1

@@ -55,7 +55,9 @@ botocore.session.create_loader = lambda *_: _loader
 
 # Coverage gives each thread a greenlet. When a thread has ended, its greenlet is destroyed by a pending call of the main
 # thread, and a callback of coverage's runs in that. If another thread ends just then, Python 3.11, which traces the
-# callback, goes round in it for ever: the next pending call is due, and cannot be made inside this one. So they stay.
+# callback, goes round in it for ever: the next pending call is due, and cannot be made inside this one. So they stay,
+# and greenlet does not look for what refers to them.
+greenlet._greenlet.enable_optional_cleanup(False)
 _greenlets = []
 _bootstrap = threading.Thread._bootstrap_inner
 

@@ -310,6 +310,10 @@ class Process(of_runtime.Process):
             time += 1e-9
         return time
 
+    def this_thread(self) -> int:
+        """Return the number of the simulated thread that runs."""
+        return id(self.world.running)
+
     def step(
         self,
         resume: Callable[[Any], Effect],

@@ -51,11 +51,6 @@ def this_caller() -> int:
     return _thread.number if task is None else _number_of(task)
 
 
-def this_thread() -> int:
-    """Return the number of the calling thread, which no other thread of this process ever had."""
-    return _thread.number
-
-
 def _number_of(task: Any) -> int:
     number = _tasks.get(task)
     if number is None:

@@ -19,7 +19,6 @@ from weakref import WeakSet
 from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection
 from pynamodb_mutex._dynamodb.store import Store
 from pynamodb_mutex._operations.shared import Shared
-from pynamodb_mutex._runtime.callers import this_thread
 from pynamodb_mutex._runtime.clock import read_clock
 from pynamodb_mutex._runtime.notifications import RECEIVERS, Notifier
 from pynamodb_mutex._runtime.threads import Threads, Workers
@@ -86,6 +85,10 @@ class Process(Shared):
         """Whether something waits for a thread that the system refused."""
         return self.threads.refusing
 
+    def this_thread(self) -> int:
+        """Return the number of the calling thread, which no other one has as long as it runs."""
+        return threading.get_ident()
+
     def store(self, model: type[Model]) -> Store:
         """Return the store of a model; a new one if its Meta names another table, region or host by now."""
         store = self.known_store(model)
@@ -134,7 +137,7 @@ class Process(Shared):
             self._is_stepping = True
             try:
                 now = self.now = read_clock()
-                self.thread, self.blocks = this_thread(), blocks
+                self.thread, self.blocks = self.this_thread(), blocks
                 # Before the operation sees the reply, so that it decides by bounds which include it. By older ones, a
                 # process whose clock stood still would take a claim for running that this very reply shows as ended.
                 if request is not None and request.store.learn(value, sent, now):

@@ -290,11 +290,12 @@ def test_renewal_loop_does_not_wait_for_a_thread_beyond_its_time(refusals):
 
 
 def test_one_thread_renews_whoever_asks_for_it_last(refusals):
-    process = current_process()
-    process.schedule.add(object(), process.read_clock() + 1e9)
+    process, member = current_process(), object()
+    process.schedule.add(member, process.read_clock() + 1e9)
     refusals.all()
     for _ in range(2):
         start_renewals(process)
+    process.schedule.remove(member)
     assert refusals.refused == ["pynamodb-mutex-renewer"]
     refusals.none()
     process.threads.start()

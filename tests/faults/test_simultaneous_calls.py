@@ -59,7 +59,7 @@ class Calling:
     def _call(self, call, args, options):
         try:
             self.result = call(*args, **options)
-        except Exception as error:
+        except BaseException as error:  # also those of pytest, such as that of `pytest.raises`
             self.error = error
 
     def end(self):
@@ -396,24 +396,24 @@ def test_write_by_a_handler_that_interrupts_a_write_is_refused(scene, call, sent
     assert scene.row.data == 1
 
 
-def test_write_on_the_loops_thread_is_refused_while_a_task_writes(row_scene):
-    row_scene.proxy.next(delay(2), op=TRANSACT)
-    lock = aio.locked(row_scene.here, row_scene.key)
+def test_write_on_the_loops_thread_is_refused_while_a_task_writes(table_scene):
+    table_scene.proxy.next(delay(2), op=TRANSACT)
+    lock = aio.locked(table_scene.here, table_scene.key)
 
     async def transact():
         async with lock.transaction() as transaction:
-            transaction.update(row_scene.here(row_scene.key), [row_scene.here.balance.add(1)])
+            transaction.update(table_scene.here(table_scene.key), [table_scene.here.balance.add(1)])
 
     async def main():
         async with lock as row:
             transacting = asyncio.create_task(transact())
             await asyncio.sleep(0.5)
             with pytest.raises(MutexError, match="under way on this thread"):
-                row.update([row_scene.here.balance.add(1)])
+                row.update([table_scene.here.balance.add(1)])
             await transacting
 
     Calling(asyncio.run, main()).end()
-    assert row_scene.row.balance == 1
+    assert table_scene.row.balance == 1
 
 
 @pytest.mark.parametrize("sent", [False, True])

@@ -64,6 +64,8 @@ def release(claim: HeldClaim) -> Operation[None]:
     # raised from here on, `leave_queue` takes it back.
     try:
         turn = claim.contender.queue.next_in_line(claim, options.poll, shared.now, shared.uniform)
+        if turn is not None:
+            turn.given_by = shared.runner
         if turn is None or not (yield from _hand_over(ending, turn)):
             yield from ending.send(ending.request)
     except BaseException as error:

@@ -443,6 +443,52 @@ def test_handler_does_not_wait_for_a_lock_that_its_thread_hands_over(scene):
     Calling(work).end()
 
 
+def test_lock_that_another_thread_hands_over_is_waited_for(scene):
+    giver = held(scene.mutex())
+    waiter = scene.waiting()
+    scene.proxy.next(delay_answer(2), op="hand_over")
+    releasing = Calling(giver.release)
+    time.sleep(0.5)
+    passing_on = Calling(lambda: (waiter.join(60), waiter.mutex.release()))
+    assert scene.mutex().acquire()
+    for call in (releasing, passing_on):
+        call.end()
+
+
+def test_lock_that_another_task_hands_over_is_waited_for(scene):
+    async def pass_on(waiter):
+        await waiter.acquire()
+        await waiter.release()
+
+    async def main():
+        giver = scene.async_mutex()
+        await giver.acquire()
+        waiting = asyncio.create_task(pass_on(scene.async_mutex()))
+        await asyncio.sleep(1)
+        scene.proxy.next(delay_answer(2), op="hand_over")
+        releasing = asyncio.create_task(giver.release())
+        await asyncio.sleep(0.5)
+        assert await scene.async_mutex().acquire()
+        await asyncio.gather(waiting, releasing)
+
+    Calling(asyncio.run, main()).end()
+
+
+def test_write_in_an_event_loop_of_a_handler_that_interrupts_a_write_is_refused(scene):
+    async def write():
+        with pytest.raises(MutexError, match="under way on this thread"):
+            await mutex.save_data(2)
+
+    def work():
+        asyncio.run(mutex.acquire())
+        with interrupted("save_data", lambda: asyncio.run(write())):
+            mutex._lock.save_data(1)
+
+    mutex = scene.async_mutex()
+    Calling(work).end()
+    assert scene.row.data == 1
+
+
 def test_finaliser_in_the_renewal_loop_delays_no_report_of_a_loss(scene, keys, on_lost):
     schedule = current_process().schedule
     take_due, forgotten = type(schedule).take_due, []

@@ -292,6 +292,9 @@ class HeldClaim:
         belief = self.belief
         if belief.state is not State.LOST or belief.loss is None or not belief.loss.can_be_won_back:
             return False
+        # nobody would release it: its holder has left it since
+        if self.depth < 1:
+            return False
         # A renewal is applied, and its answer is late. The lease ends, this process breaks the claim by force and
         # acquires the lock again, and the answer arrives: with it two would believe.
         return self.contender.key_queue.holder is None

@@ -249,6 +249,29 @@ def test_lock_is_not_won_back_by_another_thread_once_its_block_has_ended(scene, 
     assert (mutex.held, scheduled()) == (False, [])
 
 
+@pytest.mark.parametrize("by", ["on_lost", "thread"])
+def test_release_of_a_lost_lock_by_another_hides_no_loss_from_the_holder(scene, by):
+    def release(mutex):
+        with pytest.raises(MutexLostError):
+            mutex.release()
+
+    def work():
+        with mutex:
+            time.sleep(5)
+            if by == "thread":
+                Calling(release, mutex).end()
+            with pytest.raises(MutexLostError):
+                mutex.ensure_held()
+            with pytest.raises(MutexLostError):
+                mutex.renew()
+
+    on_lost = release if by == "on_lost" else None
+    mutex = scene.mutex(lease=3, auto_renew=False, on_lost=on_lost)
+    with pytest.raises(MutexLostError):
+        work()
+    assert scheduled() == []
+
+
 def test_block_that_was_left_with_a_loss_does_not_count_when_the_lock_is_won_back(scene):
     mutex = scene.mutex(lease=3, auto_renew=False, reentrant=True)
     with mutex:

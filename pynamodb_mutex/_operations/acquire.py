@@ -202,11 +202,12 @@ class Acquisition:
         contender = self.contender
         stalled = self._stalled_holder()
         for ahead in turn.queue.ahead_of(turn):
-            # the one that waits there, and the one that is handing the lock over to it
-            givers = [] if ahead.promised_by is None else [ahead.promised_by.contender]
-            for other in (ahead.contender, *givers):
-                if stalled is None and contender.stalls(other):
-                    stalled = other
+            if stalled is None and contender.stalls(ahead.contender):
+                stalled = ahead.contender
+            # Not by who acquired what is handed over: any thread or task may release it.
+            giver = ahead.promised_by
+            if stalled is None and giver is not None and self.shared.stalls(ahead.given_by):
+                stalled = giver.contender
         if stalled is not None:
             refuse_wait(contender, stalled, self._deadline)
 

@@ -280,13 +280,13 @@ def turn_to_write(claims: Sequence[HeldClaim], what: str) -> Operation[None]:
         for claim in busy:
             # A signal handler has interrupted this thread while it sends that write; or a task of this thread's event
             # loop sends it, which goes on only when this call returns.
-            if claim.shared.blocks and claim.writes_on == claim.shared.thread:
+            if claim.writes_on is not None and claim.shared.stalls(claim.writes_on):
                 msg = f"{what}: a write under the lock {shown(claim.key)} is under way on this thread, which this call blocks"
                 raise MutexError(msg, key=claim.key)
             claim.writers = (*claim.writers, wakeup)
         yield Wait(wakeup=wakeup)
     for claim in claims:
-        claim.writes_on = claim.shared.thread
+        claim.writes_on = claim.shared.runner
 
 
 def end_turn_to_write(claims: Sequence[HeldClaim]) -> None:

@@ -152,8 +152,8 @@ class HeldClaim:
         item: The raw row, as far as this holder knows.
         depth: Number of times the lock was entered and not left again; above 1 only for reentrant locks.
         row: The user's model instance for a locked row; None as long as there is none.
-        writes_on: Number of the thread of the guarded write that is under way, of which there is one at a time for each
-            claim; None if none is.
+        writes_on: What runs the guarded write that is under way, as `Shared.runner` was when it began; None if none is
+            under way. There is one at a time for each claim.
         writers: Wake-ups of the guarded writes that wait for their turn.
         events: Events that are not delivered yet, oldest first.
         delivery: Whether a thread is delivering its events, or is about to.
@@ -195,7 +195,7 @@ class HeldClaim:
         self.item = item
         self.depth = 1
         self.row: Any = None
-        self.writes_on: int | None = None
+        self.writes_on: tuple[int, bool] | None = None
         self.writers: tuple[Wakeup, ...] = ()
         self.events: tuple[LockEvent, ...] = ()
         # True before there is any event: the renewal loop, or a release in another thread, may emit one before the
@@ -291,6 +291,9 @@ class HeldClaim:
         """Whether the claim is lost, but a renewal that is applied would make it held again."""
         belief = self.belief
         if belief.state is not State.LOST or belief.loss is None or not belief.loss.can_be_won_back:
+            return False
+        # nobody would release it: its holder has left it since
+        if self.depth < 1:
             return False
         # A renewal is applied, and its answer is late. The lease ends, this process breaks the claim by force and
         # acquires the lock again, and the answer arrives: with it two would believe.

@@ -202,6 +202,7 @@ class Turn(Generic[H, C]):
         contender: The contender that waits.
         wakeup: Wake-up that ends its waits.
         promised_by: The claim that is being handed over to it; None if none is.
+        given_by: What hands that claim over, as `Shared.runner` was then.
         granted: The new claim, once the lock was handed over; None before that.
         polls_at: Local time of its next poll, if it is first in line by then; infinity if none is planned.
         asks_at: Local time at which it polls though it is not first in line, because the first has had no answer.
@@ -211,6 +212,7 @@ class Turn(Generic[H, C]):
         "_waited",
         "asks_at",
         "contender",
+        "given_by",
         "granted",
         "polls_at",
         "promised_by",
@@ -223,6 +225,7 @@ class Turn(Generic[H, C]):
         self.contender = contender
         self.wakeup = wakeup
         self.promised_by: H | None = None
+        self.given_by = (0, False)
         self.granted: H | None = None
         self.polls_at = math.inf
         self.asks_at = math.inf

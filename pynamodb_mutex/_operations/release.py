@@ -50,8 +50,9 @@ def release(claim: HeldClaim) -> Operation[None]:
     try:
         claim.check("release")
     except MutexLostError:
-        # A renewal of another thread may be under way, and win the lock back: nobody would release it then.
-        leave(claim, "release")
+        # A renewal of another thread may be under way, and win the lock back: nobody would release it then. But it stays
+        # LOST: `on_lost`, a signal handler or another thread may call this, and the holder's block must report the loss.
+        claim.depth = max(0, claim.depth - 1)
         raise
     # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
     # if it will have none. That write may have released the lock, and the row may be another's by now. The release
@@ -64,6 +65,8 @@ def release(claim: HeldClaim) -> Operation[None]:
     # raised from here on, `leave_queue` takes it back.
     try:
         turn = claim.contender.queue.next_in_line(claim, options.poll, shared.now, shared.uniform)
+        if turn is not None:
+            turn.given_by = shared.runner
         if turn is None or not (yield from _hand_over(ending, turn)):
             yield from ending.send(ending.request)
     except BaseException as error:

@@ -82,6 +82,22 @@ class Shared(ABC):
         self.queues: dict[tuple[Store, str | frozenset[str]], Queue] = {}
         self._holders: dict[tuple[str, str], list[Any]] = {}
 
+    @property
+    def runner(self) -> tuple[int, bool]:
+        """The thread of the present step, and whether the operation blocks it while it waits."""
+        return (self.thread, self.blocks)
+
+    def stalls(self, runner: tuple[int, bool]) -> bool:
+        """Return whether a wait in the present step would keep another operation from going on.
+
+        It would if both are on one thread, and one of them blocks it: this one, or the other, which this has interrupted.
+
+        Args:
+            runner: What runs the other operation, as `runner` was in its step.
+        """
+        thread, blocks = runner
+        return thread == self.thread and (blocks or self.blocks)
+
     def emit(self, event: Event) -> None:
         """Queue an event for delivery after this step."""
         self.outbox.append(event)

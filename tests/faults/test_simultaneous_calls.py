@@ -59,7 +59,7 @@ class Calling:
     def _call(self, call, args, options):
         try:
             self.result = call(*args, **options)
-        except Exception as error:
+        except BaseException as error:  # also those of pytest, such as that of `pytest.raises`
             self.error = error
 
     def end(self):
@@ -267,6 +267,29 @@ def test_lock_is_not_won_back_by_another_thread_once_its_block_has_ended(scene, 
     assert (mutex.held, scheduled()) == (False, [])
 
 
+@pytest.mark.parametrize("by", ["on_lost", "thread"])
+def test_release_of_a_lost_lock_by_another_hides_no_loss_from_the_holder(scene, by):
+    def release(mutex):
+        with pytest.raises(MutexLostError):
+            mutex.release()
+
+    def work():
+        with mutex:
+            time.sleep(5)
+            if by == "thread":
+                Calling(release, mutex).end()
+            with pytest.raises(MutexLostError):
+                mutex.ensure_held()
+            with pytest.raises(MutexLostError):
+                mutex.renew()
+
+    on_lost = release if by == "on_lost" else None
+    mutex = scene.mutex(lease=3, auto_renew=False, on_lost=on_lost)
+    with pytest.raises(MutexLostError):
+        work()
+    assert scheduled() == []
+
+
 def test_block_that_was_left_with_a_loss_does_not_count_when_the_lock_is_won_back(scene):
     mutex = scene.mutex(lease=3, auto_renew=False, reentrant=True)
     with mutex:
@@ -417,24 +440,24 @@ def test_write_by_a_handler_that_interrupts_a_write_is_refused(scene, call, sent
     assert scene.row.data == 1
 
 
-def test_write_on_the_loops_thread_is_refused_while_a_task_writes(row_scene):
-    row_scene.proxy.next(delay(2), op=TRANSACT)
-    lock = aio.locked(row_scene.here, row_scene.key)
+def test_write_on_the_loops_thread_is_refused_while_a_task_writes(table_scene):
+    table_scene.proxy.next(delay(2), op=TRANSACT)
+    lock = aio.locked(table_scene.here, table_scene.key)
 
     async def transact():
         async with lock.transaction() as transaction:
-            transaction.update(row_scene.here(row_scene.key), [row_scene.here.balance.add(1)])
+            transaction.update(table_scene.here(table_scene.key), [table_scene.here.balance.add(1)])
 
     async def main():
         async with lock as row:
             transacting = asyncio.create_task(transact())
             await asyncio.sleep(0.5)
             with pytest.raises(MutexError, match="under way on this thread"):
-                row.update([row_scene.here.balance.add(1)])
+                row.update([table_scene.here.balance.add(1)])
             await transacting
 
     Calling(asyncio.run, main()).end()
-    assert row_scene.row.balance == 1
+    assert table_scene.row.balance == 1
 
 
 def test_handler_may_send_while_the_client_is_made(scene):
@@ -476,6 +499,52 @@ def test_handler_does_not_wait_for_a_lock_that_its_thread_hands_over(scene):
         assert waiter.acquired
 
     Calling(work).end()
+
+
+def test_lock_that_another_thread_hands_over_is_waited_for(scene):
+    giver = held(scene.mutex())
+    waiter = scene.waiting()
+    scene.proxy.next(delay_answer(2), op="hand_over")
+    releasing = Calling(giver.release)
+    time.sleep(0.5)
+    passing_on = Calling(lambda: (waiter.join(60), waiter.mutex.release()))
+    assert scene.mutex().acquire()
+    for call in (releasing, passing_on):
+        call.end()
+
+
+def test_lock_that_another_task_hands_over_is_waited_for(scene):
+    async def pass_on(waiter):
+        await waiter.acquire()
+        await waiter.release()
+
+    async def main():
+        giver = scene.async_mutex()
+        await giver.acquire()
+        waiting = asyncio.create_task(pass_on(scene.async_mutex()))
+        await asyncio.sleep(1)
+        scene.proxy.next(delay_answer(2), op="hand_over")
+        releasing = asyncio.create_task(giver.release())
+        await asyncio.sleep(0.5)
+        assert await scene.async_mutex().acquire()
+        await asyncio.gather(waiting, releasing)
+
+    Calling(asyncio.run, main()).end()
+
+
+def test_write_in_an_event_loop_of_a_handler_that_interrupts_a_write_is_refused(scene):
+    async def write():
+        with pytest.raises(MutexError, match="under way on this thread"):
+            await mutex.save_data(2)
+
+    def work():
+        asyncio.run(mutex.acquire())
+        with interrupted("save_data", lambda: asyncio.run(write())):
+            mutex._lock.save_data(1)
+
+    mutex = scene.async_mutex()
+    Calling(work).end()
+    assert scene.row.data == 1
 
 
 def test_finaliser_in_the_renewal_loop_delays_no_report_of_a_loss(scene, keys, on_lost):

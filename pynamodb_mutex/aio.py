@@ -394,7 +394,10 @@ def locked(
     The row's ``save``, ``update`` and ``delete`` block the event loop: run them by ``await asyncio.to_thread(...)``.
 
     The thread of such a call goes on when the task is cancelled. What it writes after the release is refused with
-    MutexNotHeldError, until the row is locked again.
+    MutexNotHeldError, until the row is locked again, if the block was left by that cancellation.
+
+    Not guaranteed: the same if the block was left otherwise, as by the TimeoutError of ``asyncio.wait_for`` in it. A write
+    that begins after the release is then one without the lock: it is refused while another holds the row, and not after that.
 
     Args:
         model: The row's model.

@@ -158,13 +158,7 @@ class Guard:
                 together.plan_renewal(renewal.sent, together.ends)
                 claim.shared.schedule.refresh(together)
         if self.ends:
-            claim.depth = 0
-            # Not if `release` was called while this write was under way: then that reports the end of the claim.
-            if claim.change(Change.UNLOCKED):
-                claim.together.stop()
-                claim.leave_queue()
-                if claim.belief.loss is None:
-                    claim.emit("released", held_for=claim.held_for, error=None)
+            claim.note_unlocked()
         else:
             # This settles an earlier write of unknown outcome that was to release the lock. It has not been applied, or
             # this one would have been refused; nor can it be any more, for the number that it expects is gone.

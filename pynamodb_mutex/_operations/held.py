@@ -92,6 +92,8 @@ TRANSITIONS: dict[tuple[State, Change], State] = {
     (State.HELD, Change.UNLOCKING): State.ENDING,
     (State.IN_DOUBT, Change.UNLOCKING): State.ENDING,
     (State.ENDING, Change.UNLOCKED): State.RELEASED,
+    # A later request shows it: the row does not carry our claim any more.
+    (State.IN_DOUBT, Change.UNLOCKED): State.RELEASED,
     # The lease ended while the write was under way: the loss is noted, and then the write turns out to be applied.
     (State.LOST_IN_DOUBT, Change.UNLOCKED): State.RELEASED,
     (State.LOST_IN_DOUBT, Change.NOT_UNLOCKED): State.LOST,
@@ -497,6 +499,16 @@ class HeldClaim:
         self.shared.forget_holder(self.store, self.key, self)
         self.contender.queue.released_by(self)
 
+    def note_unlocked(self) -> None:
+        """Note that a write which releases the lock was applied."""
+        self.depth = 0
+        # Not if `release` was called while that write was under way: then that reports the end of the claim.
+        if self.change(Change.UNLOCKED):
+            self.together.stop()
+            self.leave_queue()
+            if self.belief.loss is None:
+                self.emit("released", held_for=self.held_for, error=None)
+
     def forget(self) -> None:
         """Drop a claim that no caller has been given, without a request."""
         self.change(Change.RELEASE)
@@ -830,13 +842,23 @@ class Held:
 
     def plan_after_failure(self) -> None:
         """Plan the renewal after one that failed: soon, and by a request of its own."""
-        self.is_unreachable = self.is_alone = True
-        self.plan_soon()
-
-    def plan_soon(self) -> None:
-        """Plan the renewal after a short pause."""
         shared = self.shared
+        self.is_unreachable = self.is_alone = True
         self.plan = plan_after_failure(shared.now, self.ends, self.lease, shared.uniform)
+
+    def plan_without_some(self, sent: float) -> None:
+        """Plan the renewal after one that left out some claims, because a write under way may release them.
+
+        It may be refused, too, and then there must be time to renew them. But there is a pause in any case: after a
+        third of what is left of their leases, then after a third of that, and so on, there would be no end of requests.
+
+        Args:
+            sent: Local time before the renewal was sent.
+        """
+        shared, ends = self.shared, self.ends
+        soon = plan_after_failure(shared.now, ends, self.lease, shared.uniform)
+        third = plan_renewal(sent, ends)
+        self.plan = soon if soon.at > third.at else third
 
     def emit_renewed(self, claims: Sequence[HeldClaim]) -> None:
         """Emit ``renewed``, except for claims that had been lost when the answer arrived."""

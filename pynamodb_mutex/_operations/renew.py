@@ -177,10 +177,11 @@ def _renew_once(
     while True:
         claims = held.unreleased
         if held.is_group:
-            # A claim that a write without an answer may have released is left out. If the write was applied, the row
-            # would refuse the transaction, and the other claims would not be renewed. A single claim is renewed all
-            # the same: if the write was refused, the lock is still held.
-            claims = [claim for claim in claims if not claim.may_be_unlocked]
+            # A claim that a write under way releases is left out. If the write is applied first, its row would refuse
+            # the transaction, and the other claims would not be renewed; the answer to the write shows what became of
+            # that claim. One that is IN_DOUBT stays in: nothing else would renew it, and a row that refuses it shows
+            # that it was released. A single claim is renewed all the same: if the write is refused, it is still held.
+            claims = [claim for claim in claims if claim.belief.state is not State.ENDING]
         if not claims:
             return ()
         proposals: list[Proposal] = []
@@ -271,11 +272,13 @@ def _note_refusal(claim: HeldClaim, row: Claim) -> None:
     """Note the loss that a row shows, unless a write without an answer may have released the claim.
 
     That write is applied, another process acquires the lock, and only then does the renewal arrive: the lock was
-    released, not lost. The answer to the write shows what became of the claim. If there is none, a release does.
+    released, not lost. The answer to the write shows what became of the claim. If there will be none, this row does.
     """
     maybe_applied = claim.may_be_unlocked
     if outcome.was_lost_before_release(claim.own, row, maybe_applied=maybe_applied):
         claim.lose(outcome.loss_of(claim.own, row), row)
+    elif claim.belief.state is State.IN_DOUBT:
+        claim.note_unlocked()
 
 
 def _emit_failed(held: Held, error: BaseException) -> None:
@@ -400,13 +403,11 @@ def _renew_alone(held: Held) -> Operation[None]:
         _note_failure(held, error)
     else:
         held.is_alone = False
-        if renewed:
+        if held.is_group and len(renewed) < len(held.unreleased):
+            held.plan_without_some(sent)
+        elif renewed:
             held.plan_renewal(sent, held.ends)
-            held.emit_renewed(renewed)
-        elif held.is_group:
-            # Nothing was sent, because a write under way may release the locks. It may be refused, too, and then there
-            # must be time to renew them.
-            held.plan_soon()
+        held.emit_renewed(renewed)
 
 
 def _note_failure(held: Held, error: BaseException) -> None:

@@ -172,7 +172,8 @@ def test_refused_renewal_is_no_loss_after_a_write_that_may_have_unlocked(row_sce
     held_claim = row.row_lock._latest.together
     run(current_process(), renew.renew_in_background(current_process(), [held_claim]))
     assert row_scene.applied("renew") == [False]
-    row.row_lock.release()
+    with pytest.raises(MutexNotHeldError, match="released"):
+        row.row_lock.release()
     assert (lost, row.row_lock.lost) == ([], False)
     assert other is None or other.held
 
@@ -187,6 +188,63 @@ def test_locks_that_a_hanging_transaction_unlocks_are_not_renewed_over_and_over(
     with pytest.raises(PynamoDBException):
         transacting.end()
     assert len(rounds) < 50
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_locks_of_which_one_may_have_been_released_are_renewed(rows, applied):
+    locks = held(rows.locks())
+    fault = drop_answer() if applied else drop_request()
+    rows.scene.proxy.next(fault, deny(), op=rows.scene.op("save"))
+    with pytest.raises(PynamoDBException):
+        save(locks._rows_of(locks._latest)[0], unlock=True)
+    rows.scene.proxy.start_anew()
+    time.sleep(95)
+    assert len(rows.scene.proxy.of(TRANSACT)) < 15
+    assert not locks.lost
+    assert [lock.held for lock in locks._locks] == [False, True, True]
+    locks.release()
+    assert rows.free() == [True, True, True]
+
+
+def test_locks_of_which_a_hanging_write_unlocks_one_are_not_renewed_over_and_over(rows):
+    locks = held(rows.locks())
+    row = locks._rows_of(locks._latest)[0]
+    once, rounds = renew._renew_once, []
+    rows.scene.proxy.next(delay(29), op=rows.scene.op("save"))
+    saving = Calling(save, row, unlock=True)
+    with patch.object(renew, "_renew_once", lambda *args: rounds.append(args) or once(*args)):
+        time.sleep(31)
+    with suppress(PynamoDBException):
+        saving.end()
+    assert len(rounds) < 15
+
+
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("what", ["renew", "ensure_held"])
+def test_call_after_a_write_that_has_unlocked_reports_no_loss(row_scene, taken, what):
+    lost = []
+    row = row_scene.locked(auto_renew=False, on_lost=lost.append)
+    row_scene.proxy.next(drop_answer(), deny(), op=row_scene.op("update"))
+    with pytest.raises(PynamoDBException):
+        update(row, unlock=True)
+    other = row_scene.taken() if taken else None
+    with hearing(row_scene.key) as heard, pytest.raises(MutexNotHeldError) as raised:
+        getattr(row.row_lock, what)()
+    assert (type(raised.value), raised.value.applied) == (MutexNotHeldError, False)
+    assert (lost, row.row_lock.lost) == ([], False)
+    assert heard.names == ([] if what == "ensure_held" else ["released"])
+    assert other is None or other.held
+
+
+def test_renewal_of_several_that_may_have_been_released_sends_and_reports_it(rows):
+    locks = held(rows.locks(auto_renew=False))
+    rows.scene.proxy.next(drop_answer(), deny(), op=TRANSACT)
+    with pytest.raises(PynamoDBException):
+        add_unread(rows, locks, unlock=True)
+    with pytest.raises(MutexNotHeldError) as raised:
+        locks.renew()
+    assert type(raised.value) is MutexNotHeldError
+    assert not locks.lost
 
 
 # -- winning back ----------------------------------------------------------------------------------

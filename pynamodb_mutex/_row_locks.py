@@ -73,7 +73,10 @@ class RowLock(Mutex, Generic[M]):
     def _row_of(self, claim: HeldClaim) -> M:
         """Return the instance that represents the row under an acquisition, made at the first call."""
         if claim.row is None:
-            self.bind(claim, self._item_of(claim) or run(current_process(), self._reading()))
+            item = self._item_of(claim) or run(current_process(), self._reading())
+            # Another thread may have read the row meanwhile. Both get the same instance: see `LockedRows.bound`.
+            if claim.row is None:
+                self.bind(claim, item)
         row: M = claim.row
         return row
 

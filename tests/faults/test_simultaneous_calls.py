@@ -494,6 +494,15 @@ def test_row_that_is_released_while_its_write_is_checked_is_not_written_without_
     assert row_scene.row.last != "mine"
 
 
+def test_two_threads_that_read_the_row_get_the_same_instance(table_scene):
+    lock = held(table_scene.lock())
+    table_scene.proxy.next(delay(2), op="GetItem")
+    reading = Calling(lambda: lock.row)
+    time.sleep(1)
+    row = lock.row
+    assert reading.end() is row is lock.row
+
+
 # -- calls that would wait for what they interrupt or block ----------------------------------------
 
 

@@ -433,8 +433,15 @@ def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]
 
 
 def _release_unwanted(claim: HeldClaim) -> Operation[None]:
-    with suppress(PynamoDBException):  # it is reported, and the claim expires
-        yield from release(claim)
+    try:
+        with suppress(PynamoDBException):  # it is reported, and the claim expires
+            yield from release(claim)
+    except BaseException:
+        # A task is cancelled while its poll acquires one of several keys, and another one is handed over to it. The
+        # cancellation is thrown at the next effect, which is the release of that one, before that is sent. The release
+        # has ended the belief, so it cannot be repeated; the claim is ended by its token, if it is there still.
+        yield from disown(claim.contender, claim.own)
+        raise
 
 
 def claim_in_the_way(observed: ObservedClaim, contender: Contender) -> Claim | None:

@@ -648,6 +648,32 @@ def test_finaliser_in_the_renewal_loop_delays_no_report_of_a_loss(scene, keys, o
     assert on_lost.calls
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_key_that_is_handed_over_while_another_is_acquired_is_given_back(keys, is_cancelled):
+    two, here, proxy = keys.keys[:2], keys.scene.here, keys.scene.proxy
+
+    async def main():
+        other = held(keys.other(1))
+        giver, taker = (AsyncMutex.any_of(two, model=here) for _ in range(2))
+        assert await giver.acquire()
+        taking = asyncio.create_task(taker.acquire())
+        await asyncio.sleep(1)
+        proxy.next(delay_answer(3), op="acquire")
+        other.release()
+        await asyncio.sleep(2)
+        await giver.release()
+        assert len(proxy.of("hand_over")) == 1
+        if is_cancelled:
+            taking.cancel()
+        await asyncio.wait([taking])
+        if not is_cancelled:
+            await taker.release()
+
+    Calling(asyncio.run, main()).end()
+    assert keys.free() == [True] * 3
+    assert scheduled() == []
+
+
 # -- two tasks -------------------------------------------------------------------------------------
 
 CALLS = {

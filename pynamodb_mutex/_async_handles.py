@@ -146,7 +146,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
     def _end_holding(self) -> None:
         """Forget that this task holds the lock, if it does: a loss does not cancel it from now on."""
         if self._holders:
-            take_last(self._holders).end()
+            take_last(self._holders)[1].end()
 
     async def _end(self, operation: Operation[None]) -> None:
         """Run a release: for this task or, if no event loop is running, on a worker thread.
@@ -175,7 +175,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
                 that loss.
         """
         # There is none if the body released the lock. It is ended before the release is awaited, as in `release`.
-        holder = take_last(self._holders) if self._holders else None
+        holder = take_last(self._holders)[1] if self._holders else None
         left_by = error if holder is None else holder.leave(error)
         # A thread of `asyncio.to_thread` goes on when its task is cancelled. It may save the row after the release, after
         # another has locked and written it: as a write without the lock, that would undo the other's.

@@ -343,12 +343,14 @@ class ThreadHandle(Handle[H]):
         Args:
             was_cut_short: Whether something of the block may go on: the acquisition then counts as inside it for ever.
         """
-        entered = take_last(self._entered)
+        who, entered = take_last(self._entered)
         if not was_cut_short:
             self._blocks_of(entered).blocks -= 1
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
-        # the block, so the present acquisition ends here, not the one with which the block began.
-        held = self._holds.get(this_caller(), entered)
+        # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
+        # the block: the garbage collector may close a generator that is suspended in it, on any thread, and that thread
+        # may have another permit by the same semaphore.
+        held = self._holds.get(who, entered)
         return None if held.is_released else held
 
     def _ending_block(self, held: H) -> Operation[None]:

@@ -97,8 +97,8 @@ def _running_task() -> Any:
     return None if running_loop is None or running_loop() is None else asyncio.current_task()
 
 
-def take_last(stacks: dict[int, list[T]]) -> T:
-    """Remove and return what this caller put there last or, if it put nothing there, what another caller did.
+def take_last(stacks: dict[int, list[T]]) -> tuple[int, T]:
+    """Remove what this caller put there last or, if it put nothing there, what another did; return who did, and it.
 
     What one thread or task began, another may end: it enters a lock by ``with``, and another leaves the block.
 
@@ -110,4 +110,4 @@ def take_last(stacks: dict[int, list[T]]) -> T:
     last = stacks[caller].pop()
     if not stacks[caller]:
         del stacks[caller]
-    return last
+    return caller, last

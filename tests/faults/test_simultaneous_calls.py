@@ -37,6 +37,7 @@ from pynamodb_mutex import (
     MutexError,
     MutexLostError,
     MutexNotHeldError,
+    Semaphore,
     aio,
     signals,
 )
@@ -477,6 +478,22 @@ def test_block_is_left_although_another_thread_releases_just_then(scene):
     with patch.object(Mutex, "_leave_block", interrupt), mutex:
         pass
     assert left_behind(scene) == []
+
+
+def test_block_that_another_thread_leaves_ends_the_acquisition_of_the_thread_that_began_it(keys):
+    semaphore = Semaphore.for_key(keys.keys[0], permits=2, model=keys.scene.here)
+
+    def holding():
+        with semaphore:
+            yield
+
+    mine = held(semaphore).permit
+    generator = holding()
+    Calling(next, generator).end()
+    generator.close()  # as the garbage collector does, on whatever thread
+    assert (semaphore.held, semaphore.permit) == (True, mine)
+    semaphore.release()
+    assert scheduled() == []
 
 
 def test_row_that_is_released_while_its_write_is_checked_is_not_written_without_a_guard(row_scene):

@@ -107,8 +107,9 @@ class AsyncHandle(Handle[Any], Generic[L]):
         """Release the lock: see `~pynamodb_mutex.Mutex.release`. If the task is cancelled, it is released first."""
         # First: the lease ends and `_notify` schedules `_check` on the loop; the task calls this before it runs. It would
         # then run while the request below is awaited, and cancel a task that has left the lock.
-        self._end_holding()
-        await self._end(self._lock._releasing(self._lock._current("release")))
+        held = self._lock._current("release")
+        self._end_holding(held)
+        await self._end(self._lock._releasing(held))
 
     async def renew(self, lease: float | None = None) -> None:
         """Renew now: see `~pynamodb_mutex.Mutex.renew`."""
@@ -143,10 +144,18 @@ class AsyncHandle(Handle[Any], Generic[L]):
         self._loop = asyncio.get_running_loop()
         return await run(current_process(), operation, undo)
 
-    def _end_holding(self) -> None:
-        """Forget that this task holds the lock, if it does: a loss does not cancel it from now on."""
-        if self._holders:
-            take_last(self._holders)[1].end()
+    def _end_holding(self, held: Any) -> None:
+        """Forget the task that has an acquisition, if one does: a loss does not cancel it from now on.
+
+        By the acquisition: of a semaphore that tasks share, others have other permits, and are still to be cancelled.
+        """
+        for who, several in list(self._holders.items()):
+            last = several[-1]
+            if last.has(held):
+                last.end()
+                several.pop()
+                if not several:
+                    del self._holders[who]
 
     async def _end(self, operation: Operation[None]) -> None:
         """Run a release: for this task or, if no event loop is running, on a worker thread.
@@ -267,6 +276,10 @@ class _HoldingTask:
         self.cancelled_for = self._held.loss
         if self.cancelled_for is not None:
             self._task.cancel(f"a lock was lost: {self.cancelled_for.value}")
+
+    def has(self, held: Any) -> bool:
+        """Return whether it holds the lock by this acquisition."""
+        return self._held is held
 
     def end(self) -> None:
         """Never cancel the task from now on."""

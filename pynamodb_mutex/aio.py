@@ -200,10 +200,11 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         return self
 
     async def _enter(self) -> Any:
-        if self._lock._to_enter is not None:
+        attached = self._lock._to_enter
+        if attached is not None:
             # The block uses the acquisition of `attach`, and records this task as its holder. The record that `attach`
             # made must go: nobody would end it, and a loss after the block would cancel the task.
-            self._end_holding()
+            self._end_holding(attached)
         return await super()._enter()
 
     async def detach(self, lease: float | None = None) -> str:
@@ -211,8 +212,9 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
 
         If the task is cancelled before this returns, the lock is released, for nobody has the ticket.
         """
+        held = self._mine()
         ticket: str = await self._run(self._lock._detaching(lease), self._taking_back)
-        self._end_holding()
+        self._end_holding(held)
         return ticket
 
     def _taking_back(self, ticket: str) -> Operation[None]:

@@ -46,7 +46,7 @@ from pynamodb_mutex._operations import renew
 from pynamodb_mutex._operations.held import HeldClaim
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
-from pynamodb_mutex.aio import AsyncMutex
+from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 
 
 class Calling:
@@ -663,6 +663,31 @@ def test_finaliser_in_the_renewal_loop_delays_no_report_of_a_loss(scene, keys, o
     with patch.object(type(schedule), "take_due", collect):
         time.sleep(3.5)
     assert on_lost.calls
+
+
+def test_task_that_releases_twice_keeps_no_other_from_being_cancelled_for_its_loss(keys):
+    options = {"model": keys.scene.here, "cancel_on_loss": True, "lease": 3}
+    semaphore = AsyncSemaphore.for_key(keys.keys[0], permits=2, **options)
+
+    async def hold():
+        async with semaphore:
+            await asyncio.sleep(60)
+
+    async def release_twice():
+        await semaphore.acquire()
+        await semaphore.release()
+        with pytest.raises(MutexNotHeldError):
+            await semaphore.release()
+
+    async def main():
+        holding = asyncio.create_task(hold())
+        await asyncio.sleep(1)
+        await asyncio.create_task(release_twice())
+        keys.scene.proxy.always(server_error(), op="renew")
+        with pytest.raises(MutexLostError):
+            await asyncio.wait_for(holding, 10)
+
+    Calling(asyncio.run, main()).end()
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])

@@ -44,7 +44,7 @@ from pynamodb_mutex import (
 from pynamodb_mutex._dynamodb.store import Request
 from pynamodb_mutex._operations import renew
 from pynamodb_mutex._operations.held import HeldClaim
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.process import current_process, forget_everything
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.aio import AsyncMutex, AsyncSemaphore
 
@@ -644,6 +644,23 @@ def test_write_in_an_event_loop_of_a_handler_that_interrupts_a_write_is_refused(
     mutex = scene.async_mutex()
     Calling(work).end()
     assert scene.row.data == 1
+
+
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("kind", ["one", "several"])
+def test_child_that_a_handler_forks_and_ends_leaves_its_parent_the_claim(keys, kind, sent):
+    def act():
+        forget_everything()
+        raise SystemExit
+
+    def work():
+        lock = keys.group() if kind == "several" else Mutex.for_key("a", model=keys.scene.here)
+        interrupting = interrupted("acquire" if kind == "one" else TRANSACT, act, sent=sent)
+        with suppress(SystemExit), interrupting:
+            lock.acquire()
+
+    Calling(work).end()
+    assert keys.scene.proxy.of("disown") == []
 
 
 def test_finaliser_in_the_renewal_loop_delays_no_report_of_a_loss(scene, keys, on_lost):

@@ -409,6 +409,20 @@ def test_renewal_fails_if_the_lock_is_released_meanwhile(row_scene, how, call, f
         calling.end()
 
 
+def test_renewal_that_is_retried_does_not_prolong_what_was_released_meanwhile(scene):
+    mutex = held(scene.mutex(auto_renew=False))
+    end = scene.row.expires_at
+    scene.proxy.always(server_error())
+    renewing = Calling(mutex.renew)
+    time.sleep(1)
+    with pytest.raises(PynamoDBException):
+        mutex.release()
+    scene.proxy.clear()
+    with pytest.raises(MutexNotHeldError, match="released"):
+        renewing.end()
+    assert scene.row.expires_at == end
+
+
 @pytest.mark.parametrize("is_one", [False, True])
 @pytest.mark.parametrize("call", ["renew", "ensure_held"])
 def test_renewal_of_several_fails_if_they_are_released_meanwhile(keys, call, is_one):

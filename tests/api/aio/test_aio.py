@@ -219,6 +219,15 @@ async def test_lock_that_was_attached_and_released_is_acquired_anew_by_a_block(s
     assert scene.is_free
 
 
+async def test_task_that_has_left_one_level_is_cancelled_for_a_loss(scene):
+    with pytest.raises(MutexLostError):
+        async with scene.async_mutex(reentrant=True, cancel_on_loss=True) as mutex:
+            assert await mutex.acquire()
+            await mutex.release()
+            scene.force()
+            await until_cancelled()
+
+
 async def test_block_of_another_task_does_not_keep_a_loss_from_the_task_that_holds_the_lock(scene):
     ticket = held(scene.mutex()).detach()
     mutex = await AsyncMutex.attach(ticket, model=scene.here, cancel_on_loss=True)

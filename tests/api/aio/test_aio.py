@@ -106,6 +106,7 @@ async def test_lock_is_detached_by_one_task_and_attached_by_another(scene, sent_
         clock.advance(31)
         with pytest.raises(MutexLostError):
             await lost.release()
+        await asyncio.to_thread(scene.force)
         await lost.acquire()
         ticket = await lost.detach()
         await (await AsyncMutex.attach(ticket, model=scene.here)).release()

@@ -151,7 +151,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         """
         for who, several in list(self._holders.items()):
             last = several[-1]
-            if last.has(held):
+            if last.held is held:
                 last.end()
                 several.pop()
                 if not several:
@@ -243,12 +243,13 @@ class _HoldingTask:
     """A task that holds a lock, and is cancelled if the lock is lost.
 
     Attributes:
+        held: The acquisition.
         cancelled_for: The loss for which this object cancelled the task; None if it has not.
     """
 
     def __init__(self, held: HeldClaim | Held, *, cancel_on_loss: bool) -> None:
         self._loop = asyncio.get_running_loop()
-        self._held = held
+        self.held = held
         # never None: it is a task that awaited the acquisition
         self._task: Any = asyncio.current_task()
         self._cancels_on_loss = cancel_on_loss
@@ -273,13 +274,9 @@ class _HoldingTask:
         # Runs on the loop, so the task is at an await, where it can be cancelled; `Task.cancel` is not thread-safe.
         if self._ended or self.cancelled_for is not None or not self._cancels_on_loss:
             return
-        self.cancelled_for = self._held.loss
+        self.cancelled_for = self.held.loss
         if self.cancelled_for is not None:
             self._task.cancel(f"a lock was lost: {self.cancelled_for.value}")
-
-    def has(self, held: Any) -> bool:
-        """Return whether it holds the lock by this acquisition."""
-        return self._held is held
 
     def end(self) -> None:
         """Never cancel the task from now on."""
@@ -322,9 +319,4 @@ class AsyncTransaction:
         Raises what leaving the block of `~pynamodb_mutex.Mutex.transaction` raises.
         """
         if kind is None:
-            await run(current_process(), self._committing())
-
-    def _committing(self) -> Operation[None]:
-        # One operation: the task may be cancelled while it is sent, and then nothing after the `await` runs.
-        yield from self._transaction.committing()
-        self._transaction.committed()
+            await run(current_process(), self._transaction.committing())

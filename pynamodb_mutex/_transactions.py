@@ -65,20 +65,18 @@ class GuardedTransactWrite(TransactWrite):
         self._unlock = unlock
 
     def _commit(self) -> Any:
-        answer = run(current_process(), self.committing())
-        self.committed()
-        return answer
-
-    def committed(self) -> None:
-        """Update the version attributes of the written instances, as PynamoDB does after a commit."""
-        update_local_versions(self)
+        return run(current_process(), self.committing())
 
     def committing(self) -> Operation[dict[str, Any]]:
-        """Return the operation that commits the transaction, and returns DynamoDB's answer."""
+        """Commit the transaction, update the version attributes of the written instances, return DynamoDB's answer.
+
+        All in one operation: a task may be cancelled while the transaction is sent, and then nothing runs after it.
+        """
         # never None: a transaction with a guard in it is not left to PynamoDB
-        committing: Any = commit(current_process(), self, self._claims, unlock=self._unlock)
-        operation: Operation[dict[str, Any]] = committing
-        return operation
+        operation: Any = commit(current_process(), self, self._claims, unlock=self._unlock)
+        answer: dict[str, Any] = yield from operation
+        update_local_versions(self)
+        return answer
 
 
 def _checking(claims: Sequence[HeldClaim]) -> Operation[None]:

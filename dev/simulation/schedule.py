@@ -2,7 +2,7 @@
 
 A schedule has two parts. For some time clients lock in random ways, while requests meet faults and processes crash,
 stop, freeze, are interrupted or cut off. Then the faults end, and everybody must finish. The judge watches all of it,
-and `Schedule` checks at the end that nothing is left behind and that what callers were told about their writes is true.
+and `Schedule` checks at the end that no lock, entry or renewal remains, and that what callers learned of their writes is true.
 
 `play` plays a schedule, and `shrink` looks for a smaller one with the same violation. See `world` for how it is played,
 `judge` for the invariants, and `explore` for all schedules of a small world.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dev.simulation.table import Tables
 
 QUIET = 900.0
-"""Seconds after the last fault within which all clients must have finished, and nothing may be left behind."""
+"""Seconds after the last fault within which all clients must have finished. No lock, entry or renewal may remain then."""
 
 
 class _Meta:

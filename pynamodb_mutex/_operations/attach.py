@@ -176,9 +176,8 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
         _check_detachable(claim)
         # While the lock is still held: if this fails, the caller goes on as its holder.
         yield from renew_quietly(claim.together, lease, RELEASE_PATIENCE)
-        _check_detachable(
-            claim
-        )  # again: a signal handler may have entered the lock while that was under way
+        # again: a signal handler may have entered the lock while the renewal was under way
+        _check_detachable(claim)
         leave(claim, "detach")
     finally:
         end_turn_to_write([claim])
@@ -268,7 +267,7 @@ class Attachment(Acquisition):
             raise InvalidTicketError(msg, key=ticket.key)
         if learns_time:
             # Without server time the new claim would have an end by which others cannot judge it, and after an idle
-            # time one that has passed already; nor could the condition tell that the ticket's claim has expired. Any
+            # time one that has passed already; nor could the condition show that the ticket's claim has expired. Any
             # answer shows the time, so the read need not be consistent.
             yield from self._read(consistent=False)
         claim = yield from self.take()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pynamodb_mutex._dynamodb.layout import seconds
@@ -200,7 +201,7 @@ class HeldClaim:
         self.writes_on: tuple[int, bool] | None = None
         self.writers: tuple[Wakeup, ...] = ()
         self.events: tuple[LockEvent, ...] = ()
-        # True before there is any event: the renewal loop, or a release in another thread, may emit one before the
+        # Reserved before there is any event: the renewal loop, or a release in another thread, may emit one before the
         # acquiring thread has emitted ``acquired``. It must be queued, not delivered.
         self.delivery = Delivery.RESERVED
 
@@ -856,9 +857,8 @@ class Held:
             sent: Local time before the renewal was sent.
         """
         shared, ends = self.shared, self.ends
-        soon = plan_after_failure(shared.now, ends, self.lease, shared.uniform)
-        third = plan_renewal(sent, ends)
-        self.plan = soon if soon.at > third.at else third
+        pause = plan_after_failure(shared.now, ends, self.lease, shared.uniform)
+        self.plan = max(plan_renewal(sent, ends), pause, key=attrgetter("at"))
 
     def emit_renewed(self, claims: Sequence[HeldClaim]) -> None:
         """Emit ``renewed``, except for claims that had been lost when the answer arrived."""

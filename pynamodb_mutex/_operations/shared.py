@@ -46,8 +46,7 @@ class Shared(ABC):
 
     Attributes:
         now: Local time at which the present step of an operation began: the one reading of the clock in it.
-        thread: Number of the thread on which the present step runs.
-        blocks: Whether the operation blocks that thread while it waits; that of a task does not.
+        blocks: Whether the operation of the present step blocks its thread while it waits; that of a task does not.
         read_clock: Reads the local clock, for use outside of a step.
         uniform: The source of randomness.
         random_bits: Returns 80 random bits or more, in hexadecimal digits, never the same in two processes.
@@ -68,7 +67,6 @@ class Shared(ABC):
         receivers: Mapping[str, Mapping[Any, Any]],
     ) -> None:
         self.now = read_clock()
-        self.thread = 0
         self.blocks = True
         self.read_clock = read_clock
         self.uniform = uniform
@@ -85,7 +83,7 @@ class Shared(ABC):
     @property
     def runner(self) -> tuple[int, bool]:
         """The thread of the present step, and whether the operation blocks it while it waits."""
-        return (self.thread, self.blocks)
+        return (self.this_thread(), self.blocks)
 
     def stalls(self, runner: tuple[int, bool]) -> bool:
         """Return whether a wait in the present step would keep another operation from going on.
@@ -96,7 +94,7 @@ class Shared(ABC):
             runner: What runs the other operation, as `runner` was in its step.
         """
         thread, blocks = runner
-        return thread == self.thread and (blocks or self.blocks)
+        return thread == self.this_thread() and (blocks or self.blocks)
 
     def emit(self, event: Event) -> None:
         """Queue an event for delivery after this step."""
@@ -113,6 +111,10 @@ class Shared(ABC):
     def new_request_token(self) -> str:
         """Return a new ClientRequestToken, of which DynamoDB takes up to 36 characters."""
         return self.random_bits()[:36]
+
+    @abstractmethod
+    def this_thread(self) -> int:
+        """Return the number of the thread on which the present step runs, which no other one has meanwhile."""
 
     @property
     @abstractmethod

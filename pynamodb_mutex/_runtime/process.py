@@ -137,7 +137,7 @@ class Process(Shared):
             self._is_stepping = True
             try:
                 now = self.now = read_clock()
-                self.thread, self.blocks = self.this_thread(), blocks
+                self.blocks = blocks
                 # Before the operation sees the reply, so that it decides by bounds which include it. By older ones, a
                 # process whose clock stood still would take a claim for running that this very reply shows as ended.
                 if request is not None and request.store.learn(value, sent, now):

@@ -91,18 +91,6 @@ def interrupted(kind, act, *, sent=False):
     assert not due, "nothing was interrupted"
 
 
-def left_behind(scene):
-    """What there is of a lock that nobody holds, and should not be."""
-    token = scene.row.token
-    left = [] if scene.is_free else ["a claim"]
-    left += [f"a renewal of {each.claims[0].key}" for each in scheduled()]
-    process = current_process()
-    left += [
-        f"a queue for {place}" for (_, place) in process.queues if place == scene.key and token
-    ]
-    return left
-
-
 # -- a release while a write that unlocks is under way ---------------------------------------------
 
 
@@ -371,7 +359,7 @@ def test_block_that_was_left_with_a_loss_does_not_count_when_the_lock_is_won_bac
             time.sleep(4)
         mutex.renew()
         assert mutex.held
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 def test_lock_that_this_process_broke_and_took_again_is_not_won_back(scene, on_lost):
@@ -491,7 +479,7 @@ def test_block_is_left_although_another_thread_releases_just_then(scene):
 
     with patch.object(Mutex, "_leave_block", interrupt), mutex:
         pass
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 def test_block_that_another_thread_leaves_ends_the_acquisition_of_the_thread_that_began_it(keys):
@@ -595,7 +583,7 @@ def test_lock_that_a_handler_enters_meanwhile_is_not_detached(scene, sent):
         mutex.detach()
     mutex.release()
     mutex.release()
-    assert left_behind(scene) == []
+    assert scene.leftovers() == []
 
 
 def test_handler_does_not_wait_for_a_lock_that_its_thread_hands_over(scene):
@@ -796,7 +784,7 @@ def test_two_tasks_with_one_lock_leave_nothing_behind(scene, first, second, faul
             if isinstance(result, str):
                 with suppress(MutexLostError):
                     await (await AsyncMutex.attach(result, model=scene.here)).release()
-        assert left_behind(scene) == []
+        assert scene.leftovers() == []
         assert await mutex.acquire(timeout=1)
         await mutex.release()
 

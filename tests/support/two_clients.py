@@ -23,6 +23,7 @@ from this_process import QueueFor, forget_holds, scheduled
 from dev.faultproxy import FaultProxy, fault_proxy, through
 from pynamodb_mutex import LockItem, Mutex, RowLock
 from pynamodb_mutex._dynamodb import connection as _connection
+from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.groups import MutexGroup, RowLocks
 from pynamodb_mutex.testing import Engine, FakeClock, expire
@@ -209,8 +210,11 @@ class Scene(Claims):
             found.append("a claim")
         if self.queue.holder is not None or self.queue.turns or self.queue.watchers:
             found.append("a holder or waiter of this process")
+        queues = current_process().queues
+        if any(store.model is self.here and place == self.key for store, place in queues):
+            found.append("a queue")
         claims = [claim for held in scheduled() for claim in held.claims]
-        if any(claim.store.model is self.here and claim.key == self.key for claim in claims):
+        if any(claim.store.model is self.here for claim in claims):
             found.append("a renewal")
         return found
 

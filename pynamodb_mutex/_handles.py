@@ -341,11 +341,12 @@ class ThreadHandle(Handle[H]):
         """Leave a ``with`` block; return the acquisition to release, or None if it was released already.
 
         Args:
-            was_cut_short: Whether something of the block may go on: the acquisition then counts as inside it for ever.
+            was_cut_short: Whether something of the block may go on.
         """
         who, entered = take_last(self._entered)
-        if not was_cut_short:
-            self._blocks_of(entered).blocks -= 1
+        together = self._blocks_of(entered)
+        together.blocks -= 1
+        together.may_go_on = together.may_go_on or was_cut_short
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
         # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
         # the block: the garbage collector may close a generator that is suspended in it, on any thread, and that thread

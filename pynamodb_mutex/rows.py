@@ -559,7 +559,7 @@ def _checking(claim: HeldClaim, what: str) -> Operation[bool]:
 
 
 def _refuse_if_released_inside(claim: HeldClaim, what: str) -> None:
-    """Raise if a lock was released while its block continues, or was when a cancelled task left its block.
+    """Raise if a lock was released, and its holder may go on as if it were not.
 
     The instance was read under the lock. An unguarded write of it would silently overwrite what the next
     holder has written since. After the block, a write of it is a write without the lock.
@@ -569,7 +569,7 @@ def _refuse_if_released_inside(claim: HeldClaim, what: str) -> None:
     """
     if claim.is_released_inside:
         msg = (
-            f"{what}: the lock of {shown(claim.key)} was released inside its block, or its task was cancelled there: "
-            "end the block, or lock the row again"
+            f"{what}: the lock of {shown(claim.key)} was released inside its block, as its task was cancelled, or by a "
+            "write whose answer was lost: end the block, or lock the row again"
         )
         raise MutexNotHeldError(msg, key=claim.key)

@@ -309,8 +309,8 @@ class HeldClaim:
 
     @property
     def is_released_inside(self) -> bool:
-        """Whether the claim was released while a ``with`` block that began with it continues."""
-        return self.is_released and self.together.blocks > 0
+        """Whether the claim was released, and its holder may go on as if it were not: see `Held.may_go_on`."""
+        return self.is_released and (self.together.blocks > 0 or self.together.may_go_on)
 
     @property
     def loss(self) -> Loss | None:
@@ -652,6 +652,8 @@ class Held:
         is_group: Whether the claims are acquired, renewed and released by transactions, even if there is only one.
         rows: The user's rows under the locks, by the lock object that entered; None if there are none.
         blocks: Number of ``with`` blocks that began with these claims and have not ended.
+        may_go_on: Whether the holder may go on after the release without a block: a thread of a cancelled task, or a holder
+            that does not know that a write whose answer was lost has released the lock.
         plan: Plan for the next renewal.
         is_queued: Whether a renewal waits for a thread.
         renewals_under_way: Number of renewals under way.
@@ -668,6 +670,7 @@ class Held:
         "is_group",
         "is_queued",
         "is_unreachable",
+        "may_go_on",
         "plan",
         "renewals_under_way",
         "rows",
@@ -680,6 +683,7 @@ class Held:
         self.is_group = is_group
         self.rows: dict[object, Any] | None = None
         self.blocks = 0
+        self.may_go_on = False
         self.plan = NEVER
         self.is_queued = False
         self.renewals_under_way = 0

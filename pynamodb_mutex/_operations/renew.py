@@ -282,6 +282,9 @@ def _note_refusal(claim: HeldClaim, row: Claim) -> None:
     if outcome.was_lost_before_release(claim.own, row, maybe_applied=maybe_applied):
         claim.lose(outcome.loss_of(claim.own, row), row)
     elif claim.belief.state is State.IN_DOUBT:
+        # The caller knows of an error alone. A later save of the row would go out without a guard, as one of a row that
+        # was released, and undo what another has written since: it is refused.
+        claim.together.may_go_on = True
         claim.note_unlocked()
 
 

@@ -167,6 +167,26 @@ def test_refused_renewal_is_no_loss_after_a_write_that_may_have_unlocked(row_sce
     assert other is None or other.held
 
 
+@pytest.mark.parametrize("unlock", [False, True])
+def test_row_is_not_written_without_a_guard_once_a_renewal_shows_that_it_was_released(
+    row_scene, unlock
+):
+    row = row_scene.locked(auto_renew=False)
+    row_scene.proxy.next(drop_answer(), deny(), op=row_scene.op("update"))
+    with pytest.raises(PynamoDBException):
+        update(row, unlock=True)
+    with row_scene.other() as theirs:
+        save(theirs, "theirs")
+    run(
+        current_process(),
+        renew.renew_in_background(current_process(), [row.row_lock._latest.together]),
+    )
+    with pytest.raises(MutexNotHeldError) as raised:
+        save(row, unlock=unlock)
+    assert raised.value.applied is False
+    assert row_scene.row.last == "theirs"
+
+
 def test_locks_that_a_hanging_transaction_unlocks_are_not_renewed_over_and_over(rows):
     locks = held(rows.locks())
     rows.scene.proxy.always(drop_request(partial(time.sleep, 1)), op=TRANSACT)

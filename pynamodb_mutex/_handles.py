@@ -298,6 +298,12 @@ class ThreadHandle(Handle[H]):
         """Record the acquisition that a thread or task has from now on."""
         self._holds[me] = self._latest = held
 
+    def _forget(self, held: H) -> None:
+        """Forget who has an acquisition that has ended. Any thread may have ended it, so all are looked for."""
+        for who, other in list(self._holds.items()):
+            if other is held:
+                self._holds.pop(who, None)
+
     def _acquiring(self, attempt: Attempt, me: int) -> Operation[H | None]:
         """Acquire the lock; return None if it was not free in time."""
         held = self._reentered(attempt, me)
@@ -352,7 +358,10 @@ class ThreadHandle(Handle[H]):
         # the block: the garbage collector may close a generator that is suspended in it, on any thread, and that thread
         # may have another permit by the same semaphore.
         held = self._holds.get(who, entered)
-        return None if held.is_released else held
+        if not held.is_released:
+            return held
+        self._forget(held)
+        return None
 
     def _ending_block(self, held: H) -> Operation[None]:
         """Release what `_leave_block` has returned, unless another thread or a signal handler has done so since."""
@@ -597,6 +606,11 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
         for lock, claim in zip(self._locks, self._in_order(held), strict=True):
             lock._note(me, claim)
 
+    def _forget(self, held: Held) -> None:
+        super()._forget(held)
+        for lock, claim in zip(self._locks, self._in_order(held), strict=True):
+            lock._forget(claim)
+
     def _in_order(self, held: Held) -> list[HeldClaim]:
         """Return the claims in the order of this object's locks.
 
@@ -643,15 +657,9 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
             yield from release_several(held)
         finally:
             # Also if the request failed: the release ended the belief before it was sent. Not if a reentrant group
-            # was left by one level. Any thread may release, so all who have this acquisition are looked for.
+            # was left by one level.
             if held.is_released:
-                callers = [who for who, other in self._holds.items() if other is held]
-                for who in callers:
-                    self._holds.pop(who, None)
-                    for lock in self._locks:
-                        # not what that thread has acquired by itself since
-                        if lock._holds.get(who) in held.claims:
-                            del lock._holds[who]
+                self._forget(held)
 
     def _renewing(self, lease: float | None) -> Operation[None]:
         if lease is not None:

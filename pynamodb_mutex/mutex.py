@@ -349,11 +349,9 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             yield from release(held)
         finally:
             # Held still if one level of a reentrant acquisition was left. In all other cases it has ended here, also if
-            # the request failed. Any thread may release, so all who have this acquisition are looked for.
+            # the request failed.
             if not held.held_at(held.shared.now):
-                for who, other in list(self._holds.items()):
-                    if other is held:
-                        del self._holds[who]
+                self._forget(held)
 
     def _renewing(self, lease: float | None) -> Operation[None]:
         if lease is not None:

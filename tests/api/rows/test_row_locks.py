@@ -142,6 +142,7 @@ def test_lock_and_row_cost_few_requests(model, sent):
         row.balance = 5
         row.save(unlock=True)
     assert sent == ["UpdateItem", *read, put]
+    assert lock._holds == {}
     sent.clear()
     with lock as row:
         assert row.balance == 5
@@ -278,12 +279,14 @@ def test_row_released_inside_its_block_is_not_written_there(model, release):
 
 def test_rows_released_together_inside_their_block_are_not_written_there(model):
     model("b").save()
-    with model.locked_all(["a", "b"]) as rows:
+    locked = model.locked_all(["a", "b"])
+    with locked as rows:
         first, second = rows
         with rows.transaction() as transaction:
             transaction.save(first)
         for row in (first, second):
             assert_refused(every_way_to_write(row), MutexNotHeldError)
+    assert locked._holds == {}
     first.save()
     second.save()
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 _SOURCE = Path(__file__).with_name("shim.c")
 _FORMAT = "qq"
+# Seconds by which the clocks that only run forward are ahead at first. They begin at zero when the machine starts. Soon
+# after that, a clock from which 1000 s are taken off would be below zero, which the kernel does not know.
+_AHEAD = 1_000_000
 
 
 class Clock:
@@ -24,7 +27,7 @@ class Clock:
     """
 
     def __init__(self, library: Path, path: Path) -> None:
-        path.write_bytes(struct.pack(_FORMAT, 0, 0))
+        path.write_bytes(struct.pack(_FORMAT, 0, _AHEAD * 10**9))
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), struct.calcsize(_FORMAT))
         self.environment = {"LD_PRELOAD": str(library), "PROOF_CLOCK": str(path)}

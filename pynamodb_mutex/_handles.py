@@ -299,7 +299,7 @@ class ThreadHandle(Handle[H]):
         self._holds[me] = self._latest = held
 
     def _forget(self, held: H) -> None:
-        """Forget who has an acquisition that has ended. Any thread may have ended it, so all are looked for."""
+        """Forget who has an acquisition that has ended. Any thread may have ended it: all are checked."""
         for who, other in list(self._holds.items()):
             if other is held:
                 self._holds.pop(who, None)

@@ -94,11 +94,11 @@ class Guard:
             MutexAlreadyHeldError: If it would release a lock that is entered several times.
         """
         claim = self.claim
+        self._was_in_doubt = claim.belief.state is State.IN_DOUBT
         if self.ends:
             if claim.depth > 1:
                 msg = f"{what}: {shown(claim.key)} is entered {claim.depth} times: only the last one unlocks"
                 raise MutexAlreadyHeldError(msg, key=claim.key, owner=claim.contender.owner)
-            self._was_in_doubt = claim.belief.state is State.IN_DOUBT
             claim.change(Change.UNLOCKING)
         # one number for all attempts: a row that has it shows that one of them was applied
         self.number = claim.own.next_write()
@@ -127,10 +127,9 @@ class Guard:
         return verdict
 
     def lose(self, row: RawItem) -> None:
-        """Note the loss that a row shows."""
+        """Note the loss that a row shows, unless an earlier write without an answer may have released the lock."""
         claim = self.claim
-        shown_claim = claim.store.layout.claim(row)
-        claim.lose(outcome.loss_of(claim.own, shown_claim), shown_claim)
+        claim.note_gone(claim.store.layout.claim(row), in_doubt=self._was_in_doubt)
 
     def error(self, what: str, *, applied: bool | None) -> MutexNotHeldError:
         """Return the error for this write, after `lose`: the lock was lost, or released here while it was under way.

@@ -20,7 +20,7 @@ from pynamodb_mutex._dynamodb.layout import seconds
 from pynamodb_mutex._operations.events import CallOnLost, Delivery, LockEvent, Log
 from pynamodb_mutex._protocol.claim import Claim, Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import shown
-from pynamodb_mutex._protocol.outcome import loss_of
+from pynamodb_mutex._protocol.outcome import loss_of, was_lost_before_release
 from pynamodb_mutex._protocol.schedule import (
     EARLY,
     MOST_RENEWALS_UNDER_WAY,
@@ -534,6 +534,22 @@ class HeldClaim:
             taker: Claim that the row shows in place of ours; None if no row was seen.
         """
         self._lose(loss, taker, at_release=False)
+
+    def note_gone(self, row: Claim, *, in_doubt: bool) -> None:
+        """Note that a row does not carry this claim any more: it was lost, or released by a write without an answer.
+
+        Args:
+            row: The claim that the row shows.
+            in_doubt: Whether a write whose answer was lost, and which is not under way any more, may have released the
+                lock before.
+        """
+        if was_lost_before_release(self.own, row, maybe_applied=in_doubt):
+            self.lose(loss_of(self.own, row), row)
+        elif self.may_be_unlocked:
+            # The caller knows of an error alone. A later save of the row would go out without a guard, as one of a row
+            # that was released, and undo what another has written since: it is refused.
+            self.together.may_go_on = True
+            self.note_unlocked()
 
     def lost_at_release(self, claim: Claim) -> MutexLostError:
         """Note that the lock had been lost before its release, which found another claim; return the error.

@@ -273,19 +273,17 @@ def note_renewal(claim: HeldClaim, proposal: Proposal, row: Claim, *, applied: b
 
 
 def _note_refusal(claim: HeldClaim, row: Claim) -> None:
-    """Note the loss that a row shows, unless a write without an answer may have released the claim.
+    """Note what a row shows that refused a renewal, unless a write that releases the claim is under way.
 
     That write is applied, another process acquires the lock, and only then does the renewal arrive: the lock was
     released, not lost. The answer to the write shows what became of the claim. If there will be none, this row does.
     """
-    maybe_applied = claim.may_be_unlocked
-    if outcome.was_lost_before_release(claim.own, row, maybe_applied=maybe_applied):
-        claim.lose(outcome.loss_of(claim.own, row), row)
-    elif claim.belief.state is State.IN_DOUBT:
-        # The caller knows of an error alone. A later save of the row would go out without a guard, as one of a row that
-        # was released, and undo what another has written since: it is refused.
-        claim.together.may_go_on = True
-        claim.note_unlocked()
+    state = claim.belief.state
+    if state is State.ENDING and not outcome.was_lost_before_release(
+        claim.own, row, maybe_applied=True
+    ):
+        return
+    claim.note_gone(row, in_doubt=state is State.IN_DOUBT)
 
 
 def _emit_failed(held: Held, error: BaseException) -> None:

@@ -243,22 +243,32 @@ def unlocked_in_doubt(row_scene, **options):
     return kept, row
 
 
-@pytest.mark.parametrize("then", ["release", "another takes it", "write"])
-def test_unlocking_write_that_was_given_up_and_lands_is_no_loss_to_the_release(row_scene, then):
-    kept, row = unlocked_in_doubt(row_scene)
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("then", ["release", "write", "unlocking write"])
+def test_unlocking_write_that_was_given_up_and_lands_is_no_loss(row_scene, then, taken):
+    lost = []
+    kept, row = unlocked_in_doubt(row_scene, on_lost=lost.append)
     assert kept.apply().status == 200
     assert row_scene.is_free
-    if then == "write":
-        with pytest.raises(MutexLostError) as raised:
-            save(row, "late")
-        assert raised.value.applied is False
-    else:
-        other = row_scene.taken() if then == "another takes it" else None
+    other = row_scene.taken() if taken else None
+    if then == "release":
         row.row_lock.release()
         assert row_scene.applied("release") == [False]
-        assert (row.row_lock.held, row.row_lock.lost) == (False, False)
-        assert other is None or other.held
+    else:
+        with pytest.raises(MutexNotHeldError, match="was released") as raised:
+            save(row, "late", unlock=then == "unlocking write")
+        assert (type(raised.value), raised.value.applied) == (MutexNotHeldError, False)
+    assert (row.row_lock.held, row.row_lock.lost, lost) == (False, False, [])
     assert row_scene.row.last == "mine"
+    assert other is None or other.held
+
+
+def test_lock_of_unknown_state_that_is_broken_by_force_is_lost(row_scene):
+    _, row = unlocked_in_doubt(row_scene)
+    row_scene.force()
+    with pytest.raises(MutexLostError) as raised:
+        save(row, "late")
+    assert (raised.value.loss, raised.value.applied) == (Loss.FORCED, False)
 
 
 def test_write_that_is_applied_proves_that_the_claim_stands(row_scene):

@@ -48,6 +48,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):  # not on Windows
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# Whose machine it is must not matter: their profile and region, or that their terminal has colours.
+for _name in list(os.environ):
+    if _name.startswith("AWS_") or _name in {"COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR"}:
+        del os.environ[_name]
+os.environ |= dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
+os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+
 # Nearly every test has clients of its own. What botocore knows of DynamoDB is read once for all of them:
 # anew for each it would take most of the time.
 _loader = botocore.loaders.create_loader()

@@ -30,7 +30,12 @@ class Clock:
         path.write_bytes(struct.pack(_FORMAT, 0, _AHEAD * 10**9))
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), struct.calcsize(_FORMAT))
-        self.environment = {"LD_PRELOAD": str(library), "PROOF_CLOCK": str(path)}
+        # The name alone, for the folder's path may have blanks, which separate names in LD_PRELOAD.
+        self.environment = {
+            "LD_PRELOAD": library.name,
+            "LD_LIBRARY_PATH": str(library.parent),
+            "PROOF_CLOCK": str(path),
+        }
 
     def close(self) -> None:
         self._map.close()

@@ -97,7 +97,8 @@ def find_command(name: str, environment: Mapping[str, str]) -> str:
         return found
     # Not Path.parent: that is "." both for "x", which is searched on the PATH, and for "./x", which is not.
     places = [""] if os.path.dirname(name) else path.split(os.pathsep)  # noqa: PTH120 - as above
-    if name and any(Path(place, name).exists() for place in places):
+    # Not Path.exists: that raises if the PATH names a folder that only its owner may search.
+    if name and any(os.access(Path(place, name), os.F_OK) for place in places):
         raise NoCommandError(f"{escaped(name)}: cannot be executed")
     raise NotFoundError(f"{escaped(name)}: command not found")
 

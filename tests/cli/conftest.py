@@ -44,11 +44,9 @@ def spawn():
     with ExitStack() as started:
 
         def start(*arguments):
-            unset = ("COLUMNS", "LINES", "NO_COLOR")
-            env = {name: value for name, value in os.environ.items() if name not in unset}
             process = Terminal(
                 *(COMMAND[0], [*COMMAND[1:], *map(str, arguments)]),
-                env=env | {"TERM": "xterm-256color"},
+                env=os.environ | {"TERM": "xterm-256color"},
                 timeout=60,
                 dimensions=(24, 100),
                 encoding="utf-8",

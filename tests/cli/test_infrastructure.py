@@ -441,12 +441,10 @@ def test_roles_of_rows(table, requests, lock_model):
 
 def test_policy_names_the_table_and_the_actions_of_all_roles(monkeypatch):
     monkeypatch.setattr(LockItem.Meta, "table_name", "pynamodb-mutex")
-    unset = dict.fromkeys(("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"))
-    unset |= {"AWS_CONFIG_FILE": "/nowhere"}
-    china = unset | {"AWS_DEFAULT_REGION": "cn-north-1"}
+    china = {"AWS_DEFAULT_REGION": "cn-north-1"}
     given = ("--region", "us-gov-west-1", "--account", "123456789012", "--table", "locks")
     for args, env, resource in (
-        ((), unset, "arn:aws:dynamodb:*:*:table/pynamodb-mutex"),
+        ((), {}, "arn:aws:dynamodb:*:*:table/pynamodb-mutex"),
         ((), china, "arn:aws-cn:dynamodb:cn-north-1:*:table/pynamodb-mutex"),
         (given, china, "arn:aws-us-gov:dynamodb:us-gov-west-1:123456789012:table/locks"),
     ):

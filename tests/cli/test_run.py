@@ -268,7 +268,9 @@ def test_options_from_the_environment(table):
 
 
 def test_for_a_missing_command_no_lock_is_requested(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    # Like a folder that only its owner may search, one with too long a name cannot be searched.
+    places = [str(tmp_path), "x" * 300, os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(places))
     Path("plain").touch()
     for command, code, says in (
         ("no-such-command", 127, "command not found"),

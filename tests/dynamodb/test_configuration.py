@@ -1,7 +1,6 @@
 """Errors that say what to set or to create: region, credentials, a table; and credentials in Meta that are replaced."""
 
 import asyncio
-import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -75,17 +74,6 @@ HALF = REGION | {"AWS_ACCESS_KEY_ID": "half"}
 NO_URL = REGION | {"AWS_ENDPOINT_URL_DYNAMODB": "nonsense"}
 
 
-@pytest.fixture
-def bare(monkeypatch, tmp_path):
-    """An environment that names neither region nor credentials."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    return monkeypatch
-
-
 PLACES = [
     ({}, NoRegionError, "Set the region: by `region` in the model's Meta, by AWS_DEFAULT_REGION"),
     (REGION, NoCredentialsError, GIVE_CREDENTIALS),
@@ -96,10 +84,12 @@ PLACES = [
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("what", CALLS)
-def test_process_that_is_not_configured_raises_at_once_what_to_set(bare, caplog, place, what):
+def test_process_that_is_not_configured_raises_at_once_what_to_set(
+    monkeypatch, caplog, place, what
+):
     environment, cause, message = place
     for variable, value in environment.items():
-        bare.setenv(variable, value)
+        monkeypatch.setenv(variable, value)
     kind = ERRORS.get(what, GetError)
     with pytest.raises(kind, match=re.escape(message)) as raised:
         CALLS[what](lock_table())
@@ -115,33 +105,33 @@ def test_process_that_is_not_configured_raises_at_once_what_to_set(bare, caplog,
         attach(lock_table(), another)
 
 
-def test_region_and_credentials_that_come_later_are_used(bare, embedded_engine):
+def test_region_and_credentials_that_come_later_are_used(monkeypatch, embedded_engine):
     model = lock_table()
     mutex = Mutex.for_key("a", model=model)
     with pytest.raises(GetError, match="Set the region"):
         mutex.acquire()
-    bare.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    bare.setenv("AWS_ENDPOINT_URL_DYNAMODB", embedded_engine.endpoint_url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", embedded_engine.endpoint_url)
     with pytest.raises(GetError, match="Give credentials"):
         mutex.acquire()
-    bare.setenv("AWS_ACCESS_KEY_ID", "now")
-    bare.setenv("AWS_SECRET_ACCESS_KEY", "there")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "now")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "there")
     model.create_table()
     with mutex:
         assert mutex.held
 
 
 def test_attempts_of_a_callers_client_are_observed_once_credentials_have_come(
-    bare, embedded_engine
+    monkeypatch, embedded_engine
 ):
-    bare.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    bare.setenv("AWS_ENDPOINT_URL_DYNAMODB", embedded_engine.endpoint_url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", embedded_engine.endpoint_url)
     model = rows()
     callers = store_for(model).through(connection_of(model).connection).connection
     read = {"TableName": model.Meta.table_name, "Key": {"pk": {"S": "a"}}}
     assert callers.send("GetItem", dict(read)).sent == 0.0
-    bare.setenv("AWS_ACCESS_KEY_ID", "now")
-    bare.setenv("AWS_SECRET_ACCESS_KEY", "there")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "now")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "there")
     assert callers.send("GetItem", dict(read)).sent > 0.0
 
 

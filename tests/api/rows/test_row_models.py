@@ -292,14 +292,7 @@ class Nowhere(RowLockMixin, Model):
     note = UnicodeAttribute(null=True)
 
 
-@pytest.fixture
-def no_region(monkeypatch):
-    """An environment that names no region."""
-    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(variable, raising=False)
-
-
-def test_serialized_row_has_no_lock_and_needs_no_region(no_region):
+def test_serialized_row_has_no_lock_and_needs_no_region():
     row = Nowhere("a", note="n")
     for _ in range(2):
         assert row.serialize() == {"pk": {"S": "a"}, "note": {"S": "n"}}
@@ -362,7 +355,7 @@ def test_write_whose_answer_was_lost_returns_what_is_known(row_scene, write):
             assert row.balance == 1
 
 
-def test_answer_that_a_test_of_a_user_made_up_is_one(no_region):
+def test_answer_that_a_test_of_a_user_made_up_is_one():
     row = Nowhere("a")
     for answer in ({}, None):
         with patch.object(Connection, "_make_api_call", return_value=answer) as call:

@@ -136,8 +136,8 @@ def counter_reset() -> Patches:
     """A release resets the fencing token."""
     ending = Layout.ending
 
-    def from_zero(self: Layout, value: Any = slot) -> Any:
-        return [*ending(self, value), self.version.set(0)]
+    def from_zero(self: Layout) -> Any:
+        return [*ending(self), self.version.set(0)]
 
     return [
         patch.object(Layout, "ending", from_zero),
@@ -363,8 +363,8 @@ def release_undated() -> Patches:
 def skip_by_old_date() -> Patches:
     """A waiter counts the time for which the lock has been free from ``free_since`` of an earlier release."""
 
-    def old(self: Layout, value: Any = slot) -> Any:
-        return self.not_held(value) & (self.free_since < value("N", "past"))
+    def old(self: Layout) -> Any:
+        return self.not_held() & (self.free_since < slot("N", "past"))
 
     def ended_long_ago(self: WaitingLine, bounds: Bounds | None) -> float:
         claim, ahead = self._claim, self.size if self.place is None else self.place

@@ -361,13 +361,14 @@ class Layout:
         )
         return free
 
-    def long_free(self, value: Given = slot) -> Condition:
+    def long_free(self) -> Condition:
         """Return the condition that the lock has certainly been free since before a given time, by release or expiry.
 
         ``free_since`` is read only where there is no claim: under one it still says when the claim before it ended.
         """
-        released = self.expires_at.does_not_exist() & (self.free_since < value("N", "past"))
-        free: Condition = (self.expires_at < value("N", "past")) | released
+        past = slot("N", "past")
+        released = self.expires_at.does_not_exist() & (self.free_since < past)
+        free: Condition = (self.expires_at < past) | released
         return free
 
     def nobody_waits(self, place: int = 0) -> Condition:
@@ -378,9 +379,9 @@ class Layout:
         nobody: Condition = Path(self.waiting)[place].does_not_exist()
         return nobody
 
-    def stands_at(self, place: int, value: Given = slot) -> Condition:
+    def stands_at(self, place: int) -> Condition:
         """Return the condition that an entry stands in line at a place."""
-        stands: Condition = Path(self.waiting)[place] == value("S", "entry")
+        stands: Condition = Path(self.waiting)[place] == slot("S", "entry")
         return stands
 
     def version_below(self, value: Given = slot) -> Condition:
@@ -414,18 +415,18 @@ class Layout:
         """The condition that the row carries a claim, running or expired."""
         return self.expires_at.exists()
 
-    def ending(self, value: Given = slot) -> list[Action]:
-        """Return the actions that end a claim and leave the tombstone."""
+    def ending(self) -> list[Action]:
+        """Return the actions that end a claim and leave the tombstone; in a user's row they only remove attributes."""
         # Token and version stay. By the token, a late copy of the acquiring write is refused; from the version, the
         # next fencing token is counted.
         actions = [self.expires_at.remove(), self.owner.remove(), self.lease.remove()]
         if self.free_since is not None:
-            actions.append(self.free_since.set(value("N", "free_since")))
-        return [*actions, *self.dated(value)]
+            actions.append(self.free_since.set(slot("N", "free_since")))
+        return [*actions, *self.dated()]
 
-    def dated(self, value: Given = slot) -> list[Action]:
+    def dated(self) -> list[Action]:
         """Return the action that sets the row's TTL; none for a user's row."""
-        return [] if self.ttl_attribute is None else [self.ttl_attribute.set(value("N", "ttl"))]
+        return [] if self.ttl_attribute is None else [self.ttl_attribute.set(slot("N", "ttl"))]
 
     def claiming(self, *, data: bool) -> list[Action]:
         """Return the actions that write a new claim, all but its version and ``abandoned_by``."""

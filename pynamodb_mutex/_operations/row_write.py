@@ -26,7 +26,7 @@ from pynamodb.exceptions import GetError
 
 from pynamodb_mutex._dynamodb.keys import key_of as lock_key_of
 from pynamodb_mutex._dynamodb.keys import row_key, row_name
-from pynamodb_mutex._dynamodb.layout import given, slot
+from pynamodb_mutex._dynamodb.layout import given
 from pynamodb_mutex._dynamodb.pynamodb_private import (
     connection_of,
     hash_key_name,
@@ -183,7 +183,7 @@ class GuardedRow:
             carried = layout.carried(values, ended=guard.ends)
             return self.write.request(condition, attributes=carried)
         if self.write.kind == TRANSACT_UPDATE:
-            actions = [layout.counted(value), *(layout.ending(value) if guard.ends else [])]
+            actions = [layout.counted(value), *(layout.ending() if guard.ends else [])]
             return self.write.request(condition, actions=actions)
         return self.write.request(condition)
 
@@ -250,7 +250,7 @@ class UnlockedRow:
             # End a claim that has expired. Its holder was suspended, this update is applied, the holder resumes and
             # sends a guarded write: with its claim and number of writes still in the row, that would be applied, on
             # the strength of what the holder read before this update. A put or a delete removes the claim anyway.
-            return self.write.request(also, actions=layout.ending(slot))
+            return self.write.request(also, actions=layout.ending())
         return self.write.request(also)
 
     def judge(

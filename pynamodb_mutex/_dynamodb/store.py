@@ -158,12 +158,11 @@ class Store:
         """
         return self._numbers.next(int((self.server_now(now) or 0.0) * 1000))
 
-    def now_low(self, now: float) -> str:
-        """Serialise a server time that has certainly passed: a claim that ends before it has expired."""
-        return self._low(now)
+    def now_low(self, now: float, ago: float = 0.0) -> str:
+        """Serialise a server time that has certainly passed: a claim that ends before it has expired.
 
-    def _low(self, now: float, ago: float = 0.0) -> str:
-        """Serialise a server time that had certainly passed ``ago`` seconds before now; 0 if server time is unknown."""
+        With ``ago`` one that had passed so many seconds before ``now``. 0 if server time is unknown.
+        """
         bounds = self.connection.server.bounds
         # HOST_SKEW, because the ends in rows may count by the time of other hosts of DynamoDB's. TICK, because
         # serialising may round up.
@@ -254,7 +253,7 @@ class Store:
         found = {"watched": watched is not None, "data": "data" in values}
         if take is None:
             return self.update(self.requests.acquire(**found), key, values)
-        values["past"] = self._low(now, take.past)
+        values["past"] = self.now_low(now, take.past)
         return self.update(self.requests.acquire_in_line(take, **found), key, values)
 
     def join(self, key: RawItem, entry: str, seen: str | None) -> Request:

@@ -299,15 +299,6 @@ class Layout:
         )
         return None if value is None else float(value)
 
-    def serialize_data(self, data: Any) -> str | None:
-        """Serialise a caller's payload; None stays None.
-
-        Raises:
-            TypeError: If it is not JSON.
-            ValueError: If JSON has no name for a number in it.
-        """
-        return serialize_data(self.model, data)
-
     def with_data(self, raw: RawItem, serialized: str | None) -> RawItem:
         """Return a copy of a row with another serialised payload, or without one if it is None."""
         name = self.data_attribute.attr_name

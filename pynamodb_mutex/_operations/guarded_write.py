@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException
 
+from pynamodb_mutex._dynamodb.layout import serialize_data
 from pynamodb_mutex._operations.effects import Wait, Wakeup
 from pynamodb_mutex._operations.held import Change, State
 from pynamodb_mutex._operations.retry import Attempts, retrying
@@ -368,7 +369,7 @@ def payload(claim: HeldClaim, data: Any) -> str | None:
     if claim.store.layout.must_exist:
         msg = "save_data: the lock of a row carries no data of its own; write to the row"
         raise MutexError(msg, key=claim.key)
-    return claim.store.layout.serialize_data(data)
+    return serialize_data(claim.options.model, data)
 
 
 def save_data(claim: HeldClaim, serialized: str | None) -> Operation[None]:

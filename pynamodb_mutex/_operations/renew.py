@@ -76,7 +76,7 @@ def renew_claim(claim: HeldClaim, lease: float | None) -> Operation[None]:
 
 
 def renew_quietly(
-    held: Held, lease: float | None = None, patience: float = math.inf
+    held: Held, lease: float | None, patience: float = math.inf
 ) -> Operation[tuple[Sequence[HeldClaim], Sequence[HeldClaim]]]:
     """Renew as `renew` does, but emit ``renewed`` only for claims that were won back; the rest is the caller's.
 

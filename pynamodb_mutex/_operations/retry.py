@@ -132,20 +132,17 @@ def learn_time(shared: Shared, store: Store, key: RawItem) -> Operation[None]:
             raise
 
 
-def scanned_page(
-    shared: Shared, store: Store, start: RawItem | None = None, limit: int | None = None
-) -> Operation[dict[str, Any]]:
+def scanned_page(shared: Shared, store: Store, start: RawItem | None) -> Operation[dict[str, Any]]:
     """Read the rows that carry a claim from one page of the table, and return DynamoDB's answer: see `Store.scan`.
 
     Args:
         shared: What the locks of the process share.
         store: Where the rows are.
         start: The end of the page before; None for the first page.
-        limit: Number of rows to read, whatever they carry; None for as many as fit into a page.
 
     Raises:
         PynamoDBException: If it cannot be read within SCAN_PATIENCE.
     """
     until = shared.now + SCAN_PATIENCE
-    answer = yield from retrying(shared, lambda: store.scan(start, limit), until)
+    answer = yield from retrying(shared, lambda: store.scan(start), until)
     return answer.data

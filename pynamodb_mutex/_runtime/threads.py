@@ -11,11 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _log = logging.getLogger("pynamodb_mutex")
 
@@ -24,15 +23,6 @@ LINGER = 5.0
 
 REFUSALS = (RuntimeError, MemoryError)
 """Exceptions that ``Thread.start`` raises when the system refuses a thread."""
-
-
-@contextmanager
-def going_on(message: str) -> Iterator[None]:
-    """Log an exception that is raised inside the block, and go on after it."""
-    try:
-        yield
-    except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
-        _log.exception(message)
 
 
 class Threads:
@@ -168,5 +158,7 @@ class Workers:
 
     def _make(self, call: Callable[[], object]) -> None:
         """Make a call; an error in it is logged, and does not end the worker."""
-        with going_on(f"a call of {self._name} failed"):
+        try:
             call()
+        except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
+            _log.exception("a call of %s failed", self._name)

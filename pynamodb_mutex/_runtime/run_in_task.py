@@ -278,7 +278,7 @@ async def _delivered(process: Process, events: list[Event]) -> asyncio.Cancelled
         deliver(process, events)
         return None
     call = partial(_deliver_as, process, events, caller())
-    return (await _to_its_end(process, call))[1]
+    return (await _answer(_posted(process, call)))[1]
 
 
 def _deliver_as(process: Process, events: list[Event], who: Any) -> None:
@@ -303,13 +303,6 @@ async def _undone(process: Process, operation: Operation[Any]) -> None:
         await run(process, operation)
     except Exception:  # noqa: BLE001 - what the task raises is its cancellation
         _log.exception("what a cancelled task had begun could not be taken back")
-
-
-async def _to_its_end(
-    process: Process, function: Callable[[], T]
-) -> tuple[T, asyncio.CancelledError | None]:
-    """Let a worker call a function; return its result, and the cancellation that came meanwhile, or None."""
-    return await _answer(_posted(process, function))
 
 
 def _posted(process: Process, function: Callable[[], T]) -> Future[T]:

@@ -126,7 +126,8 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
             elif isinstance(effect, Open):
                 effect.store.connection.open()
             elif isinstance(effect, Start):
-                start(process, effect.operation)
+                call = partial(_run_logged, process, effect.operation, "a renewal failed")
+                process.renewal_workers.post(call)
         except StopIteration as done:
             _after(process, events)
             result: R = done.value
@@ -194,12 +195,6 @@ def run_deferred(process: Process) -> None:
 
 
 # -- renewals --------------------------------------------------------------------------------------
-
-
-def start(process: Process, operation: Operation[None]) -> None:
-    """Run an operation in the background, on a thread that sends renewals."""
-    what = "a renewal failed"
-    process.renewal_workers.post(partial(_run_logged, process, operation, what))
 
 
 def _run_logged(process: Process, operation: Operation[None], what: str) -> None:

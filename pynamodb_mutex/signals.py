@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, TypedDict
 from pynamodb.signals import signals_available
 
 from pynamodb_mutex._protocol.claim import Loss
-from pynamodb_mutex._runtime import notifications
+from pynamodb_mutex._runtime.notifications import SIGNALS
 
 if TYPE_CHECKING:
     from blinker import NamedSignal
@@ -204,29 +204,29 @@ class HandedOver(_OfAHold):
     held_for: float
 
 
-acquired: NamedSignal = notifications.on_acquired
+acquired: NamedSignal = SIGNALS["acquired"]
 """A lock was acquired, by a request, by a hand-over from another thread or task, or by ``attach``. See `Acquired`."""
 
-contended: NamedSignal = notifications.on_contended
+contended: NamedSignal = SIGNALS["contended"]
 """``acquire`` found the lock held by another. Emitted once per call. See `Contended`."""
 
-not_acquired: NamedSignal = notifications.on_not_acquired
+not_acquired: NamedSignal = SIGNALS["not_acquired"]
 """``acquire`` ended without the lock: by timeout, error or cancellation. See `NotAcquired`."""
 
-renewed: NamedSignal = notifications.on_renewed
+renewed: NamedSignal = SIGNALS["renewed"]
 """A lock was renewed, in the background, by ``renew``, or by a guarded ``save``. It may be emitted, on another
 thread, after the signal of the acquisition's end. See `Renewed`."""
 
-renewal_failed: NamedSignal = notifications.on_renewal_failed
+renewal_failed: NamedSignal = SIGNALS["renewal_failed"]
 """A renewal request failed, without an answer that the lock is lost. See `RenewalFailed`."""
 
-lost: NamedSignal = notifications.on_lost
+lost: NamedSignal = SIGNALS["lost"]
 """A lock was lost before it was released. Emitted once; again only if the lock was won back in between. While
 a receiver is connected, losses are also detected in the background for locks without ``auto_renew``, if they were
 acquired after it was connected. See `Lost`."""
 
-released: NamedSignal = notifications.on_released
+released: NamedSignal = SIGNALS["released"]
 """A lock was released, by ``release``, by leaving the block, or by a write with ``unlock=True``. See `Released`."""
 
-handed_over: NamedSignal = notifications.on_handed_over
+handed_over: NamedSignal = SIGNALS["handed_over"]
 """A lock was handed over to the next thread or task in line, or detached into a ticket. See `HandedOver`."""

@@ -71,31 +71,23 @@ def _signal(name: str) -> NamedSignal:
     return named
 
 
-on_acquired = _signal("acquired")
-on_contended = _signal("contended")
-on_not_acquired = _signal("not_acquired")
-on_renewed = _signal("renewed")
-on_renewal_failed = _signal("renewal_failed")
-on_lost = _signal("lost")
-on_released = _signal("released")
-on_handed_over = _signal("handed_over")
-
-_SIGNALS: Mapping[str, NamedSignal] = {
-    signal.name: signal
-    for signal in (
-        on_acquired,
-        on_contended,
-        on_not_acquired,
-        on_renewed,
-        on_renewal_failed,
-        on_lost,
-        on_released,
-        on_handed_over,
+SIGNALS: Mapping[str, NamedSignal] = {
+    name: _signal(name)
+    for name in (
+        "acquired",
+        "contended",
+        "not_acquired",
+        "renewed",
+        "renewal_failed",
+        "lost",
+        "released",
+        "handed_over",
     )
 }
+"""All signals by name. `pynamodb_mutex.signals` says what each is for."""
 
 RECEIVERS: Mapping[str, Mapping[Any, Any]] = {
-    name: signal.receivers for name, signal in _SIGNALS.items()
+    name: signal.receivers for name, signal in SIGNALS.items()
 }
 """Receivers by name of the signal. Operations ask it whether anybody receives an event at all."""
 
@@ -109,7 +101,7 @@ def _send(process: State, event: LockEvent, caught: type[BaseException] = Except
         caught: Exceptions that are logged; others are raised. On a thread of the library it should be BaseException,
             because nobody else would see the exception there.
     """
-    signal = _SIGNALS[event.name]
+    signal = SIGNALS[event.name]
     if not signal.receivers:
         return
     contender, claim = event.contender, event.claim

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pynamodb_mutex import signals
+from pynamodb_mutex._runtime.notifications import SIGNALS
+from pynamodb_mutex.signals import signals_available
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,17 +19,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
-
-_NAMES = (
-    "acquired",
-    "contended",
-    "not_acquired",
-    "renewed",
-    "renewal_failed",
-    "lost",
-    "released",
-    "handed_over",
-)
 
 
 def missing(module: str, what: str, extra: str) -> ImportError:
@@ -44,24 +34,24 @@ class Receiver:
 
     def __init__(self, key_label: Callable[[str], str] | None) -> None:
         """Use ``install``."""
-        if not signals.signals_available:
+        if not signals_available:
             raise missing(type(self).__module__, "blinker", "signals")
         self._key_label = key_label
 
     def _connect(self) -> Self:
-        for name in _NAMES:
+        for name, signal in SIGNALS.items():
             method = getattr(self, name, None)
             if method is not None:
                 # Not weakly: many callers do not keep the receiver that `install` returns.
-                getattr(signals, name).connect(method, weak=False)
+                signal.connect(method, weak=False)
         return self
 
     def uninstall(self) -> None:
         """Stop receiving signals. What was counted remains. Safe to call again."""
-        for name in _NAMES:
+        for name, signal in SIGNALS.items():
             method = getattr(self, name, None)
             if method is not None:
-                getattr(signals, name).disconnect(method)
+                signal.disconnect(method)
 
     def __enter__(self) -> Self:
         """Return the receiver."""

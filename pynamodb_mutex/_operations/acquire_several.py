@@ -150,12 +150,6 @@ class _Member:
         )
         return template.fill(options.row, values)
 
-    def see(self, claim: Claim, received: float) -> bool:
-        """Note the row as an answer showed it; return whether the lock has changed hands since it was seen before."""
-        before = self.observed.claim
-        self.observed.see(claim, received)
-        return before is not None and before.token != claim.token
-
     def held(self, sent: float) -> HeldClaim:
         """Return the confirmed acquisition, by whichever of the attempts it was made.
 
@@ -407,7 +401,8 @@ class AcquisitionOfSeveral:
             contender = member.contender
             if member.store.layout.must_exist and not item:
                 raise contender.model.DoesNotExist(f"{shown(contender.key)}: no such row to lock")
-            changed |= member.see(member.store.layout.claim(item), received)
+            member.observed.see(member.store.layout.claim(item), received)
+            changed |= member.observed.changed_hands
             blocked |= received < member.free_at
         if changed:
             # It is held for short times: a waiter that polls seldom would find it held by the next holder each time.

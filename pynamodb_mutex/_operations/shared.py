@@ -213,8 +213,17 @@ class RenewalSchedule:
         return self.loop is None and bool(self._due)
 
     def add(self, member: Scheduled, due: float) -> None:
-        """Schedule a member from now on."""
-        self._push(member, due)
+        """Schedule a member, or set its due time anew; infinity takes it out."""
+        if due == self._due.get(member):
+            return
+        if due == math.inf:
+            self._due.pop(member, None)
+            return
+        # Only if the loop would wake too late for it. A loop that does not wait finds it before the next wait.
+        if due < self.wakes_at:
+            self.wakeup.ring()
+        self._due[member] = due
+        heapq.heappush(self._heap, (due, next(self._serial), member))
 
     def remove(self, member: Scheduled) -> None:
         """Forget a member; what is under way for it goes on."""
@@ -228,26 +237,32 @@ class RenewalSchedule:
     def refresh(self, member: Scheduled) -> None:
         """Get a member's due time anew, if it is still scheduled."""
         if member in self._due:
-            self._push(member, member.due())
+            self.add(member, member.due())
 
     def refresh_all(self) -> None:
         """Get the due time of each member anew, because an answer has moved ends of leases nearer."""
         for member in list(self._due):
-            self._push(member, member.due())
+            self.add(member, member.due())
 
     def next_due(self) -> float:
         """Return a local time before which no member is due; infinity if none is scheduled."""
         return self._heap[0][0] if self._heap else math.inf
 
     def take_due(self, now: float) -> Scheduled | None:
-        """Take out a member that is due; None if none is. It is to be put back by `put_back`."""
-        return self._take_before(now)
+        """Take out a member that is due at a local time; None if none is. It is to be put back by `put_back`."""
+        while self._heap and self._heap[0][0] <= now:
+            entry = heapq.heappop(self._heap)
+            if self._is_valid(entry):
+                # Its time no longer equals any entry's, and so the next `add` makes a new entry, even for the same time.
+                self._due[entry[2]] = _TAKEN_OUT
+                return entry[2]
+        return None
 
     def take_soon_due(self, first: Scheduled, now: float) -> list[Scheduled]:
         """Take out the members that are due soon after a first one, and so may share a request with it."""
         until = now + first.early()
         soon: list[Scheduled] = []
-        while (member := self._take_before(until)) is not None:
+        while (member := self.take_due(until)) is not None:
             soon.append(member)
         return soon
 
@@ -255,28 +270,7 @@ class RenewalSchedule:
         """Put back a member that was taken out, at the time at which it is due next."""
         # Otherwise it was removed, or its due time was set anew, while it was handled: the time given here is older.
         if self._due.get(member) == _TAKEN_OUT:
-            self._push(member, due)
-
-    def _take_before(self, until: float) -> Scheduled | None:
-        while self._heap and self._heap[0][0] <= until:
-            entry = heapq.heappop(self._heap)
-            if self._is_valid(entry):
-                # Its time no longer equals any entry's, and so the next push makes a new entry, even for the same time.
-                self._due[entry[2]] = _TAKEN_OUT
-                return entry[2]
-        return None
+            self.add(member, due)
 
     def _is_valid(self, entry: tuple[float, int, Scheduled]) -> bool:
         return self._due.get(entry[2]) == entry[0]
-
-    def _push(self, member: Scheduled, due: float) -> None:
-        if due == self._due.get(member):
-            return
-        if due == math.inf:
-            self._due.pop(member, None)
-            return
-        # Only if the loop would wake too late for it. A loop that does not wait finds it before the next wait.
-        if due < self.wakes_at:
-            self.wakeup.ring()
-        self._due[member] = due
-        heapq.heappush(self._heap, (due, next(self._serial), member))

@@ -18,7 +18,6 @@ import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from pynamodb_mutex._operations.contender import Contender
 from pynamodb_mutex._operations.options import Made, check_at_least, check_lease
 from pynamodb_mutex._operations.release import release_several
 from pynamodb_mutex._operations.renew import ensure_all_held, renew
@@ -92,9 +91,7 @@ class Handle(Made, Generic[H]):
         Raises:
             MutexNotHeldError: If it was never acquired.
         """
-        held = self._mine()
-        if held is None:
-            raise self._not_held_error("deadline")
+        held = self._last("deadline")
         return held.ends if held.held else -math.inf
 
     @property
@@ -107,6 +104,17 @@ class Handle(Made, Generic[H]):
         """Why the lock was lost; None if it was not. Sends no request."""
         held = self._mine()
         return None if held is None else held.loss
+
+    def _last(self, what: str) -> H:
+        """Return what `_mine` does, for a call that needs an acquisition; ``what`` names the call.
+
+        Raises:
+            MutexNotHeldError: If there was none yet.
+        """
+        held = self._mine()
+        if held is None:
+            raise self._not_held_error(what)
+        return held
 
     @abstractmethod
     def _not_held_error(self, what: str) -> MutexNotHeldError:
@@ -167,12 +175,6 @@ class HandleOfOne(Handle["HeldClaim"]):
             msg = "no fencing token with delete_on_release: it could fall when the row is new"
             raise MutexError(msg, key=self._options.key)
         return self._last("fencing_token").own.version
-
-    def _last(self, what: str) -> HeldClaim:
-        claim = self._mine()
-        if claim is None:
-            raise self._not_held_error(what)
-        return claim
 
     @property
     def owner(self) -> str:
@@ -257,18 +259,8 @@ class ThreadHandle(Handle[H]):
         return self._holds.get(this_caller()) or self._latest
 
     def _current(self, what: str) -> H:
-        """Return the acquisition that a call needs.
-
-        Args:
-            what: The call, for the message of the error.
-
-        Raises:
-            MutexNotHeldError: If there was none yet.
-        """
-        held = self._mine()
-        if held is None:
-            raise self._not_held_error(what)
-        return held
+        """Return the acquisition that a call works on: see `_last`. Several locks must not all be released."""
+        return self._last(what)
 
     # -- operations ---------------------------------------------------------------------------------
 
@@ -589,15 +581,7 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
             AcquisitionOfSeveral,
         )
 
-        process = current_process()
-        contenders = []
-        for lock in self._locks:
-            options = lock._options
-            on_lost = functools.partial(options.on_lost, lock) if options.on_lost else None
-            store = process.store(options.model)
-            contenders.append(
-                Contender(process, store, options, who, blocks=blocks, on_lost=on_lost)
-            )
+        contenders = [lock._contender(who, blocks=blocks) for lock in self._locks]
         return AcquisitionOfSeveral(contenders, patience, self._options.poll)
 
     def _note(self, me: int, held: Held) -> None:

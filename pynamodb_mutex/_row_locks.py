@@ -15,12 +15,10 @@ from pynamodb.models import Model
 from pynamodb_mutex._dynamodb.keys import row_name
 from pynamodb_mutex._handles import LockGroup
 from pynamodb_mutex._operations.acquire_several import read_rows
-from pynamodb_mutex._operations.attach import parse_ticket
 from pynamodb_mutex._operations.options import made
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._operations.row_write import key_of, same
 from pynamodb_mutex._protocol.messages import shown, shown_all
-from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex._transactions import GuardedTransactWrite
@@ -117,12 +115,8 @@ class RowLock(Mutex, Generic[M]):
                 ticket may then be used up.
             pynamodb.exceptions.GetError: If the read that precedes it fails. The ticket is still good.
         """
-        cls._called("attach", options)
-        read = parse_ticket(ticket)
-        lock: RowLock[N] = cls._for_ticket(read, model, **options)
-        who = caller()
-        attachment = lock._attachment(read, who, blocks=True)
-        run(current_process(), lock._attaching(attachment, who.number))
+        mutex: Any = super()  # for type checkers its model is a lock table
+        lock: RowLock[N] = mutex.attach(ticket, model=model, **options)
         return lock
 
     @classmethod

@@ -147,37 +147,31 @@ class Requests:
     def __init__(self, layout: Layout, connection: TableConnection) -> None:
         self._layout = layout
         self._connection = connection
-        # A place in line is part of an expression's text, so these are built one by one, when first needed.
-        self._acquires_in_line: dict[tuple[Take, bool, bool], Template] = {}
+        # Their arguments, such as a place in line, are part of an expression's text: each is built when first needed.
+        self._acquires: dict[tuple[bool, bool, bool, Take | None], Template] = {}
         self._leaves: dict[int, Template] = {}
 
     def _template(self, actions: Sequence[Action], condition: Condition, **parts: Any) -> Template:
         return Template(self._connection, actions=actions, condition=condition, **parts)
 
-    def acquire(self, *, watched: bool, data: bool) -> Template:
-        """Acquire a row that is free, whose claim has expired, or whose watched claim is dead."""
-        return self._acquires[watched, data]
-
-    @Once
-    def _acquires(self) -> dict[tuple[bool, bool], Template]:
-        return {
-            (watched, data): self._acquire(watched=watched, data=data)
-            for watched in (False, True)
-            for data in (False, True)
-        }
-
-    def acquire_in_line(self, take: Take, *, watched: bool, data: bool) -> Template:
-        """Acquire a row on a condition about the waiters in line, and remove those from it that the take names."""
-        # How many seconds a take waits for is a value to be filled in. Only whether there are any is part of the text.
-        take = take._replace(past=float(take.past > 0))
-        if (take, watched, data) not in self._acquires_in_line:
-            template = self._acquire(watched=watched, data=data, take=take)
-            self._acquires_in_line[take, watched, data] = template
-        return self._acquires_in_line[take, watched, data]
-
-    def _acquire(
+    def acquire(
         self, *, watched: bool, data: bool, exactly: bool = False, take: Take | None = None
     ) -> Template:
+        """Acquire a row that is free, whose claim has expired, or whose watched claim is dead.
+
+        With ``exactly``, the fencing token is one that was chosen beforehand. For transactions: their answers do not
+        show which token was written. With a take, on a condition about the waiters in line in addition; those that the
+        take names are removed.
+        """
+        if take is not None:
+            # How many seconds it waits for is a value to be filled in. Only whether there are any is part of the text.
+            take = take._replace(past=float(take.past > 0))
+        kind = (watched, data, exactly, take)
+        if kind not in self._acquires:
+            self._acquires[kind] = self._acquire(*kind)
+        return self._acquires[kind]
+
+    def _acquire(self, watched: bool, data: bool, exactly: bool, take: Take | None) -> Template:
         layout = self._layout
         takeable = layout.long_free() if take is not None and take.past else layout.not_held()
         if watched:
@@ -257,21 +251,6 @@ class Requests:
                 actions.append(layout.free_since.set(slot("N", "free_since")))
             self._leaves[place] = self._template(actions, layout.stands_at(place))
         return self._leaves[place]
-
-    @Once
-    def _exact_acquires(self) -> dict[tuple[bool, bool], Template]:
-        return {
-            (watched, data): self._acquire(watched=watched, data=data, exactly=True)
-            for watched in (False, True)
-            for data in (False, True)
-        }
-
-    def acquire_exactly(self, *, watched: bool, data: bool) -> Template:
-        """Acquire a row with a fencing token that was chosen beforehand.
-
-        For transactions: their answers do not show which token was written.
-        """
-        return self._exact_acquires[watched, data]
 
     def hand_over(self, *, data: bool) -> Template:
         """Hand our claim over to another acquisition of this process, in place of release, poll and acquire."""

@@ -250,11 +250,12 @@ class Store:
         }
         if watched is not None:
             values |= self.seen(watched)
-        found = {"watched": watched is not None, "data": "data" in values}
-        if take is None:
-            return self.update(self.requests.acquire(**found), key, values)
-        values["past"] = self.now_low(now, take.past)
-        return self.update(self.requests.acquire_in_line(take, **found), key, values)
+        if take is not None:
+            values["past"] = self.now_low(now, take.past)
+        template = self.requests.acquire(
+            watched=watched is not None, data="data" in values, take=take
+        )
+        return self.update(template, key, values)
 
     def join(self, key: RawItem, entry: str, seen: str | None) -> Request:
         """Return the request that joins the line, if the row still has the token ``seen``."""

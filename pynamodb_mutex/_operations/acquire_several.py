@@ -145,8 +145,8 @@ class _Member:
         watched = self.observed.claim if now >= self.observed.matures() else None
         if watched is not None:
             values |= store.seen(watched)
-        template = store.requests.acquire_exactly(
-            watched=watched is not None, data="data" in values
+        template = store.requests.acquire(
+            watched=watched is not None, data="data" in values, exactly=True
         )
         return template.fill(options.row, values)
 

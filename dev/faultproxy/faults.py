@@ -90,7 +90,7 @@ def drop_request(then: Callable[[], object] = lambda: None) -> Fault:
 
 
 def drop_answer(then: Callable[[], object] = lambda: None) -> Fault:
-    """Forward the request, call ``then``, and reset the connection: the answer is lost."""
+    """Forward the request, call ``then``, such as another client's request, and reset the connection: the answer is lost."""
 
     def meet(exchange: Exchange) -> None:
         exchange.apply("drop_answer")
@@ -98,11 +98,6 @@ def drop_answer(then: Callable[[], object] = lambda: None) -> Fault:
         exchange.reset()
 
     return Fault("drop_answer", meet)
-
-
-def drop_answer_then(then: Callable[[], object]) -> Fault:
-    """Do as `drop_answer` does; ``then`` is, for instance, another client's acquisition."""
-    return drop_answer(then)
 
 
 def server_error() -> Fault:
@@ -168,14 +163,14 @@ def page(
     return Fault("page", meet)
 
 
-def answer_with(reply: Reply, name: str = "answer_with") -> Fault:
+def answer_with(reply: Reply) -> Fault:
     """Forward nothing, and answer with a given reply."""
 
     def meet(exchange: Exchange) -> None:
-        exchange.keep_from_engine(name)
+        exchange.keep_from_engine("answer_with")
         exchange.answer(reply)
 
-    return Fault(name, meet)
+    return Fault("answer_with", meet)
 
 
 def delay(seconds: float) -> Fault:

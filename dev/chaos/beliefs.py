@@ -114,7 +114,7 @@ def _thaws(events: list[Event]) -> dict[str, list[tuple[int, int]]]:
         if event["op"] == "resume" and event["still"]:
             resumed.setdefault(event["client"], event["t"])
         since = resumed.get(event["proc"])
-        if since is not None and _tells_time(event) and event["t"] - since > EARLIEST:
+        if since is not None and _shows_time(event) and event["t"] - since > EARLIEST:
             found[event["proc"]].append((since, event["t"] + int(RESUMED * SECOND)))
             del resumed[event["proc"]]
     for client, since in resumed.items():
@@ -122,7 +122,7 @@ def _thaws(events: list[Event]) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def _tells_time(event: Event) -> bool:
+def _shows_time(event: Event) -> bool:
     """Return whether the library learned server time from a request; it does not see those of plain models."""
     return (
         event["op"] == "wire"

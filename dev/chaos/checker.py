@@ -241,7 +241,7 @@ def check_reports(events: list[Event], store: Store, report: Report) -> None:
         _fences_grow(lock, each, report)
 
 
-def _told_write(event: Event, since: int, store: Store, report: Report) -> None:
+def _check_write(event: Event, since: int, store: Store, report: Report) -> None:
     """Check the answer to a guarded write: applied, or not applied. A write of unknown outcome is not judged."""
     report.count("P2")
     for row, value in event["values"].items():
@@ -252,7 +252,7 @@ def _told_write(event: Event, since: int, store: Store, report: Report) -> None:
             report.violate("P2", t, f"{row}: {value} was reported as not applied, and was")
 
 
-def _told_held(event: Event, since: int, store: Store, report: Report) -> None:
+def _check_held(event: Event, since: int, store: Store, report: Report) -> None:
     """Check an acquire that was reported as successful: the claim was made, and made during the call."""
     for lock, (token, fence) in event["locks"].items():
         report.count("P7")
@@ -265,7 +265,7 @@ def _told_held(event: Event, since: int, store: Store, report: Report) -> None:
             report.violate("P8", event["t"], f"{lock}: taken before it was asked for")
 
 
-def _told_not_held(event: Event, since: int, store: Store, report: Report) -> None:
+def _check_not_held(event: Event, since: int, store: Store, report: Report) -> None:
     """Check an acquire that failed: it left no claim, unless its request came late or the client ended the claim."""
     client, t = event["proc"].split(".")[0], event["t"]
     report.count("P7")
@@ -284,7 +284,7 @@ def _told_not_held(event: Event, since: int, store: Store, report: Report) -> No
                 )
 
 
-def _told_released(event: Event, since: int, store: Store, report: Report) -> None:
+def _check_released(event: Event, since: int, store: Store, report: Report) -> None:
     """Check a release that was reported as successful: the claim had ended."""
     for lock, (token, fence) in event["locks"].items():
         report.count("P8")
@@ -297,7 +297,7 @@ def _told_released(event: Event, since: int, store: Store, report: Report) -> No
 
 def _fences_grow(lock: Lock, acquired: list[tuple[int, int, int]], report: Report) -> None:
     """Check that an acquire that began after another was reported as successful has the higher fencing token."""
-    ends = sorted((told_at, fence) for _, told_at, fence in acquired)
+    ends = sorted((until, fence) for _, until, fence in acquired)
     highest, place = 0, 0
     for since, t, fence in sorted(acquired):
         while place < len(ends) and ends[place][0] < since:
@@ -307,7 +307,7 @@ def _fences_grow(lock: Lock, acquired: list[tuple[int, int, int]], report: Repor
             report.violate("P3", t, f"{lock}: reported fencing token {fence} after {highest}")
 
 
-def _final(event: Event, since: int, store: Store, report: Report) -> None:
+def _check_final(event: Event, since: int, store: Store, report: Report) -> None:
     """Check that the rows at the end are those of the last writes that were seen."""
     for row in event["rows"]:
         seen = store.rows.get(row["key"], {})
@@ -315,7 +315,7 @@ def _final(event: Event, since: int, store: Store, report: Report) -> None:
             report.violate("P2", event["t"], f"{row['key']}: in the end {row}, last seen {seen}")
 
 
-def _forked(event: Event, since: int, store: Store, report: Report) -> None:
+def _check_forked(event: Event, since: int, store: Store, report: Report) -> None:
     """Check that a forked child neither held nor could use its parent's lock."""
     report.count("P7")
     if event["held"] or len(event["refused"]) < 2:
@@ -325,11 +325,11 @@ def _forked(event: Event, since: int, store: Store, report: Report) -> None:
 
 
 _ANSWERS = {
-    ("acquire", "ok"): _told_held,
-    ("acquire", "fail"): _told_not_held,
-    ("write", "ok"): _told_write,
-    ("write", "fail"): _told_write,
-    ("release", "ok"): _told_released,
-    ("fork", None): _forked,
-    ("final", None): _final,
+    ("acquire", "ok"): _check_held,
+    ("acquire", "fail"): _check_not_held,
+    ("write", "ok"): _check_write,
+    ("write", "fail"): _check_write,
+    ("release", "ok"): _check_released,
+    ("fork", None): _check_forked,
+    ("final", None): _check_final,
 }

@@ -229,7 +229,7 @@ def store(
 
 def late(chance: random.Random, lease: float) -> Fault:
     """Return a fault: the connection is reset, and the request applied later, perhaps after the lease."""
-    return late_by(lambda: _by_and_by(chance, lease))
+    return late_by(lambda: _random_delay(chance, lease))
 
 
 def twice(chance: random.Random, lease: float) -> Fault:
@@ -237,12 +237,12 @@ def twice(chance: random.Random, lease: float) -> Fault:
 
     def meet(exchange: Exchange) -> None:
         exchange.answer(exchange.apply(None))
-        apply_after(exchange, _by_and_by(chance, lease), "late_duplicate")
+        apply_after(exchange, _random_delay(chance, lease), "late_duplicate")
 
     return Fault("late_duplicate", meet)
 
 
-def _by_and_by(chance: random.Random, lease: float) -> float:
+def _random_delay(chance: random.Random, lease: float) -> float:
     """Return a random delay in seconds of up to three leases, often a short one."""
     return chance.uniform(0, chance.choice([0.1, lease, 3 * lease]))
 

@@ -85,7 +85,7 @@ class Section:
     def held(self) -> bool:
         return not self.released and self.lock.held
 
-    def write_twins(self, values: dict[str, str]) -> None:
+    def write_controls(self, values: dict[str, str]) -> None:
         """Write the controls without a guard, as a program that trusts the lock alone would."""
         for name, value in values.items():
             control = self.controls[name]

@@ -164,7 +164,7 @@ class Worker:
                 self.forks -= 1
                 self._fork(section)
             values = {name: f"{self.proc}-{next(self._numbers)}" for name in section.names}
-            if not self._twins(section, values):
+            if not self._write_controls(section, values):
                 return
             if not self.write(section, values) or not section.held:
                 return
@@ -197,10 +197,10 @@ class Worker:
             return True
         return False
 
-    def _twins(self, section: Section, values: dict[str, str]) -> bool:
+    def _write_controls(self, section: Section, values: dict[str, str]) -> bool:
         self.record("control", phase="invoke", values=values)
         try:
-            section.write_twins(values)
+            section.write_controls(values)
         except PynamoDBException as error:
             self._failed("control", error, {"values": values}, unknown=True)
             return False

@@ -61,9 +61,9 @@ class Result(NamedTuple):
     trouble: str = ""
 
 
-def claim(variant: str, macros: str = "", *violates: int, small: bool = True) -> Run:
+def claim(variant: str, macros: str = "", *violates: int) -> Run:
     """Return a run of the model of claims and writes."""
-    return Run("claim", variant, macros, violates, small)
+    return Run("claim", variant, macros, violates)
 
 
 def timed(variant: str, macros: str = "", *violates: int, small: bool = True) -> Run:

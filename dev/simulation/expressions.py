@@ -219,7 +219,7 @@ _KINDS = frozenset({"S", "N", "B", "SS", "NS", "BS", "M", "L", "BOOL", "NULL"})
 _FUNCTIONS: dict[str, tuple[Callable[[Value | None, Value | None], bool], frozenset[str]]] = {
     "attribute_type": (is_type, frozenset({"S"})),
     "begins_with": (begins_with, frozenset({"S", "B"})),
-    "contains": (contains, frozenset({"S", "N", "B", "SS", "NS", "BS", "M", "L", "BOOL", "NULL"})),
+    "contains": (contains, _KINDS),
 }
 """Functions of two operands in conditions, and the kinds that a placeholder may have as the second operand."""
 

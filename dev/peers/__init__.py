@@ -41,6 +41,9 @@ LIBRARIES = {
 }
 OURS, JAVA = "pynamodb-mutex", "dynamodb-lock-client"
 
+KEY = "m0"
+"""The one lock."""
+
 
 def create_table(client: Any, table: str, keys: tuple[str, ...]) -> None:
     """Create a table that is billed on demand, whose keys are strings."""

@@ -14,13 +14,11 @@ from typing import Any, NamedTuple
 from dev.chaos.beliefs import beliefs, overlaps
 from dev.chaos.history import SECOND, Event, outages
 from dev.chaos.tables import control_of
+from dev.peers import KEY
 from dev.peers.spans import Span, length, union, without
 
 LOCK_TABLE = "peers"
 """Name of the lock table in the history."""
-
-KEY = "m0"
-"""The one lock."""
 
 LATE = {"late", "late_duplicate"}
 """Faults by which a request arrives long after its sender has given it up: a lock alone cannot prevent what it does."""

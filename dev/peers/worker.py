@@ -25,13 +25,10 @@ import boto3
 from dev.chaos.history import Recorder
 from dev.chaos.tables import control_of
 from dev.chaos.worker import Beliefs
-from dev.peers import LIBRARIES
+from dev.peers import KEY, LIBRARIES
 from dev.peers.adapters import Peer
 from dev.peers.java import JavaError
 from dev.peers.ours import OurMutex
-
-KEY = "m0"
-"""The one lock."""
 
 TIMEOUT = 15.0
 """Seconds for which an acquire waits."""

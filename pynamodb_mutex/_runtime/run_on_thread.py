@@ -194,15 +194,15 @@ def run_deferred(process: Process) -> None:
         _run_logged(process, operation, "a release by a signal handler failed")
 
 
-# -- renewals --------------------------------------------------------------------------------------
-
-
 def _run_logged(process: Process, operation: Operation[None], what: str) -> None:
     """Run an operation whose failure nobody sees; it is logged with a message."""
     try:
         run(process, operation)
     except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
         _log.exception(what)
+
+
+# -- renewals --------------------------------------------------------------------------------------
 
 
 def start_renewals(process: Process) -> None:
@@ -241,15 +241,10 @@ class _RenewalSleeper(ThreadSleeper):
     def sleep(self, until: float) -> None:
         """Sleep until a local time, or until it is woken; less long while the system refuses threads."""
         threads = self._process.threads
-        while threads.refusing:
+        if threads.refusing:
             threads.start()
             self._process.renewal_workers.help_out()
-            if not threads.refusing:
-                break
-            # A renewal sent here may have taken long. The loop comes back as soon as something else is due.
-            now = local_clock().now()
-            if now >= until:
-                return
-            super().sleep(min(until, now + RETRY))
-            return
+        if threads.refusing:
+            # A renewal sent here may have taken long: the time to sleep until may have come already.
+            until = min(until, local_clock().now() + RETRY)
         super().sleep(until)

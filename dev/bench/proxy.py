@@ -181,7 +181,7 @@ class _Proxy:
             self._read += cost.read
 
     def control(self, message: Message) -> bytes:
-        """Return the counts as an HTTP answer; set the latency, and begin to count anew, if the body asks for that."""
+        """Return the counts as an HTTP answer, and begin to count anew; set the latency if the body names one."""
         asked = json.loads(message.body)
         counts = {
             "requests": self._requests, "wcu": self._write, "rcu": self._read,
@@ -190,8 +190,7 @@ class _Proxy:
         body = json.dumps(counts).encode()
         if "latency" in asked:
             self.latency = asked["latency"]
-        if asked.get("reset"):
-            self._start_anew()
+        self._start_anew()
         return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 
     def forward(self, raw: bytes, client: _Client) -> None:

@@ -65,7 +65,7 @@ class Wire:
 
     def set(self, latency: float) -> None:
         """Delay every request by ``latency`` seconds from now on, and begin to count anew."""
-        self._ask(latency=latency, reset=True)
+        self._ask(latency=latency)
 
     def counted(self) -> Counts:
         """Return what passed since the last call of this method or of `set`.
@@ -73,7 +73,7 @@ class Wire:
         Raises:
             ValueError: If there was a request whose capacity units are not known.
         """
-        answer = self._ask(reset=True)
+        answer = self._ask()
         if answer["unknown"]:
             raise ValueError(f"no price is known for {sorted(set(answer['unknown']))}")
         return Counts(answer["requests"], answer["wcu"], answer["rcu"])

@@ -17,9 +17,8 @@ from dev.bench import Setting
 
 
 def main(scenario: str, setting: str, result: str) -> None:
-    logging.lastResort = (
-        logging.NullHandler()
-    )  # libraries log a warning for each lock that is held or lost; the scenarios count these
+    # libraries log a warning for each lock that is held or lost; the scenarios count these
+    logging.lastResort = logging.NullHandler()
     engine_url, libraries, *sizes = json.loads(setting)
     module = importlib.import_module(f"dev.bench.scenarios.{scenario}")
     found = module.measure(Setting(engine_url, tuple(libraries), *sizes))

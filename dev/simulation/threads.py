@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import types
 from collections import deque
 from concurrent import futures
@@ -98,7 +97,6 @@ def threading_of(world: World) -> Any:
         Condition=of_world(world, Condition),
         Event=of_world(world, Event),
         Semaphore=of_world(world, Semaphore),
-        Barrier=of_world(world, Barrier),
         Lock=of_world(world, Lock),
         RLock=of_world(world, RLock),
         current_thread=lambda: world.running.locals.get("started_as", world.running),
@@ -255,9 +253,9 @@ class Semaphore:
         self._condition = of_world(self._world, Condition)()
         self._left = value
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+    def acquire(self, *, timeout: float | None = None) -> bool:
         """Take one of the permits that are left, or wait for one; return whether one was taken."""
-        if not self._condition.wait_for(lambda: self._left > 0, timeout if blocking else 0.0):
+        if not self._condition.wait_for(lambda: self._left > 0, timeout):
             return False
         self._left -= 1
         return True
@@ -266,36 +264,6 @@ class Semaphore:
         """Give back so many permits."""
         self._left += n
         self._condition.notify(n)
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
-class Barrier:
-    """Stand-in for `threading.Barrier`."""
-
-    _world: World
-
-    def __init__(self, parties: int) -> None:
-        self.parties = parties
-        self._passed = of_world(self._world, Event)()
-        self._arrived = 0
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait until all parties wait; return the caller's place among them, from 0."""
-        place, passed = self._arrived, self._passed
-        self._arrived += 1
-        if self._arrived == self.parties:
-            # A new event for the next round. If this one were reset instead, a thread that has not been resumed yet
-            # would wait for the next round too.
-            self._arrived, self._passed = 0, type(passed)()
-            passed.set()
-        elif not passed.wait(timeout):
-            raise threading.BrokenBarrierError
-        return place
 
 
 class StartedThread:
@@ -309,11 +277,10 @@ class StartedThread:
         target: Callable[..., object] | None = None,
         name: str | None = None,
         args: Any = (),
-        kwargs: Any = None,
         *,
         daemon: bool | None = None,
     ) -> None:
-        self._call = partial(target, *args, **(kwargs or {})) if target is not None else None
+        self._call = partial(target, *args) if target is not None else None
         self.name = name or "thread"
         self.daemon = daemon
         self._thread: Thread | None = None

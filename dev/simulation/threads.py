@@ -295,16 +295,8 @@ class StartedThread:
         process = self._world.running.process
         if process.refuses_threads:
             raise RuntimeError("can't start new thread")
-        self._thread = process.start_thread(self.name, self._run)
+        self._thread = process.start_thread(self.name, self.run)
         self._thread.locals["started_as"] = self
-
-    def _run(self) -> None:
-        try:
-            self.run()
-        except Exception as error:
-            # a thread of the library must not end by an error: others wait for what it was to do
-            self._world.fail(f"the thread {self.name} ended by {error!r}")
-            raise
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the thread has ended, or for so many seconds."""

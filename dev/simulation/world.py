@@ -453,8 +453,6 @@ class Thread:
         process: The process of which it is a thread.
         name: Name of the thread.
         ended: Whether its call has returned or raised.
-        result: Result of the call; None until there is one.
-        error: Exception that the call raised; None if it raised none.
         locals: Thread-local values: those of the library, and the object that started the thread.
     """
 
@@ -462,8 +460,6 @@ class Thread:
         self.process = process
         self.name = name
         self.ended = False
-        self.result: Any = None
-        self.error: BaseException | None = None
         self.locals: dict[Any, Any] = {}
         self._call = call
         self._joining: list[Callable[..., None]] = []
@@ -483,11 +479,12 @@ class Thread:
 
     def _run(self) -> None:
         try:
-            self.result = self._call()
-        except GreenletExit:
-            pass
-        except BaseException as error:
-            self.error = error
+            self._call()
+        except Exception as error:
+            # unexpected (I8); and of a thread of the library, others wait for what it was to do
+            self.process.world.fail(f"{self} ended by {error!r}")
+        except BaseException:
+            pass  # it was interrupted, or the world has ended
         self.ended = True
         self.process.threads_running.remove(self)
         for wake in self._joining:

@@ -197,6 +197,10 @@ class UnlockedRow:
         write: The write.
         store: Where the row is.
         enforced: Whether the model enforces locks.
+
+    Attributes:
+        sent: The row as the last attempt at a put would write it; None in a transaction, whose retries DynamoDB
+            recognises by its ClientRequestToken: if it refuses one, no earlier attempt has been applied.
     """
 
     def __init__(self, write: RowWrite, store: Store, *, enforced: bool) -> None:
@@ -204,9 +208,9 @@ class UnlockedRow:
         self.write = write
         self.store = store
         self._enforced = enforced
+        self.sent: RawItem | None = None
         self._version = 0
         self._low = "0"
-        self._sent: RawItem = {}
 
     def learn_time(self, shared: Shared, failure: type[PynamoDBException]) -> Operation[None]:
         """Read the row if server time is not known yet, and the write makes a fencing token from it.
@@ -243,9 +247,7 @@ class UnlockedRow:
         if self.kind == TRANSACT_PUT:
             below = layout.version_below(value)
             also = below if also is None else also & below
-            request = self.write.request(also, attributes=layout.tombstone(self._version))
-            self._sent = request[ITEM]
-            return request
+            return self.write.request(also, attributes=layout.tombstone(self._version))
         if self.kind == TRANSACT_UPDATE and self._enforced:
             # End a claim that has expired. Its holder was suspended, this update is applied, the holder resumes and
             # sends a guarded write: with its claim and number of writes still in the row, that would be applied, on
@@ -271,7 +273,10 @@ class UnlockedRow:
         """
         claim = self.store.layout.claim(raw)
         is_put = self.kind == TRANSACT_PUT
-        if is_put and same(raw, self._sent):
+        # Only if an earlier attempt may have written it. Two new processes save the same job in the same second, on
+        # condition that it does not exist. Of server time both know the second, so their fencing tokens may be equal
+        # as well: the one that is refused would take the other's row for its own, and both would do the job.
+        if maybe_applied and is_put and same(raw, self.sent):
             return Verdict.APPLIED
         if is_put or self._enforced:
             # the others have no condition on the lock's attributes

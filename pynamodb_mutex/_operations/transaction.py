@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.constants import (
     ALL_OLD,
     CLIENT_REQUEST_TOKEN,
+    ITEM,
     RETURN_CONSUMED_CAPACITY,
     TOTAL,
 )
@@ -102,6 +103,8 @@ def write_alone(
 
     def build() -> Request:
         kwargs = member.request(shared.now) | _SAYS_CAPACITY
+        if isinstance(member, UnlockedRow):
+            member.sent = kwargs.get(ITEM)
         return Request(member.store, member.write.operation, kwargs)
 
     def refusal(answer: Answer) -> Refusal:

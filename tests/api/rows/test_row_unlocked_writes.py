@@ -343,6 +343,24 @@ def test_save_that_another_outran_in_the_same_place_is_not_its_own(row_scene):
     assert listed.get(row_scene.key, consistent_read=True).things == ["x", 2]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_save_is_refused_by_a_row_that_another_made_equal_to_it(row_scene, together):
+    """Two processes save the same new row in the same millisecond, as far as they know: one of them is refused."""
+    key, is_new = f"{row_scene.key}-new", row_scene.here.name.does_not_exist()
+    mine, theirs = row_scene.here(key), row_scene.there(key)
+    if together:
+        # a lost answer does not matter here: DynamoDB would know the transaction again by its token
+        row_scene.proxy.next(drop_request(then=lambda: theirs.save(is_new)), op=TRANSACT)
+        with pytest.raises(TransactWriteError, match="ConditionalCheckFailed"):
+            transact(mine, lambda t: t.save(mine, is_new))
+    else:
+        theirs.save(is_new)
+        with pytest.raises(PutError, match="PutItem refused"):
+            mine.save(is_new)
+        sent = row_scene.proxy.of("PutItem")[0]
+        assert sent.body["Item"] == row_scene.there._get_connection().get_item(key)["Item"]
+
+
 def test_client_that_knows_no_server_time_yet_learns_that_a_claim_is_dead(row_scene):
     row_scene.taken(auto_renew=False)
     row_scene.expire()

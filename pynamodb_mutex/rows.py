@@ -334,6 +334,17 @@ class RowLockMixin(Model):
         write = RowWrite(self, TRANSACT_DELETE, condition, add_version_condition=version)
         return self._row_write(write, "delete")
 
+    def refresh(self, consistent_read: bool = False) -> None:
+        """Read the row again, as PynamoDB does; under its lock always consistently.
+
+        Args:
+            consistent_read: Read consistently without the lock, too.
+        """
+        # A writes the row and releases, B locks it and refreshes. An eventually consistent read may show B the row from
+        # before A's write; B computes from it and saves, its guard holds, and A's write is lost.
+        claim = self._row_claim
+        super().refresh(consistent_read or (claim is not None and not claim.is_released))
+
     def _row_update(
         self, actions: list[Action], condition: Condition | None, *, add_version_condition: bool
     ) -> RowWrite:

@@ -127,6 +127,14 @@ def test_row_is_written_under_its_lock_and_never_again_once_that_is_lost(model):
     assert not model.locked("a").locked()
 
 
+def test_row_is_refreshed_under_its_lock_as_the_writes_before_have_left_it(any_scene):
+    with any_scene.lock() as row:
+        row.refresh()
+    row.refresh()
+    reads = [read.body["ConsistentRead"] for read in any_scene.proxy.of("GetItem")[-2:]]
+    assert reads == [True, False]
+
+
 def test_lock_and_row_cost_few_requests(model, sent):
     # a lock in the row comes with it, and a lock in the lock table makes a transaction of each write
     read, put, update = (

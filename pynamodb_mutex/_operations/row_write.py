@@ -239,8 +239,9 @@ class UnlockedRow:
         # The same fencing token in each attempt. The first one is applied, its answer is lost, and the retry is
         # refused because the stored token is not below its own: `judge` then finds in the row exactly what was sent.
         if not self._version:
-            known = int(getattr(self.write.row, "lock_version", None) or 0)
-            self._version = max(self.store.next_version(now), known + 1)
+            # Not counted from the instance's `lock_version`, to which anything may have been assigned: a fencing token
+            # above the highest would keep everybody from locking the row.
+            self._version = self.store.next_version(now)
         self._low = self.store.now_low(now)
         value = given({"now_low": self._low, "new_version": str(self._version)})
         also = layout.not_held(value) if self._enforced else None

@@ -489,7 +489,7 @@ def locked_calls(
     @functools.wraps(function)
     def locked(*args: P.args, **kwargs: P.kwargs) -> R:
         with lock():
-            return function(*args, **kwargs)
+            return check_result(function(*args, **kwargs))
 
     return locked
 
@@ -511,6 +511,20 @@ def check_function(function: Callable[..., object]) -> None:
             "take the lock inside the generator"
         )
         raise TypeError(msg)
+
+
+def check_result(result: R) -> R:
+    """Return what a function returned under its lock.
+
+    Raises:
+        TypeError: If it is a coroutine. Another decorator has hidden the coroutine function from `is_async`: the lock
+            would be released before anything of it runs, and its callers would all run at once.
+    """
+    if inspect.iscoroutine(result):
+        result.close()
+        msg = "the call returned a coroutine, which would run outside the lock: decorate the async function itself"
+        raise TypeError(msg)
+    return result
 
 
 def is_async(function: Callable[..., object]) -> bool:

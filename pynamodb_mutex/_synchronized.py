@@ -11,7 +11,7 @@ import inspect
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
-from pynamodb_mutex._handles import check_function, is_async
+from pynamodb_mutex._handles import check_function, check_result, is_async
 from pynamodb_mutex._operations.options import check_options
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex.exceptions import MutexTimeoutError
@@ -90,7 +90,8 @@ def synchronized(
     Returns:
         The decorator. It raises ValueError for a template that is malformed or names an unknown
         parameter, and TypeError for a generator, or above ``@staticmethod`` or ``@classmethod``. Calls raise
-        what ``with`` of a mutex raises, and InvalidKeyError if the arguments make an invalid key.
+        what ``with`` of a mutex raises, InvalidKeyError if the arguments make an invalid key, and TypeError if
+        a plain function returns a coroutine.
 
     Raises:
         TypeError: For an option of a wrong type.
@@ -138,7 +139,7 @@ def _locked(
                 if skips:
                     return None
                 raise
-            return function(*args, **kwargs)
+            return check_result(function(*args, **kwargs))
 
     return locked
 

@@ -109,6 +109,20 @@ def test_function_that_would_run_without_its_lock_is_refused():
                 decorate(function)
 
 
+def test_coroutine_that_another_decorator_has_hidden_does_not_run_outside_the_lock(table):
+    async def work():
+        raise AssertionError
+
+    @functools.wraps(work)
+    def logged():
+        return work()
+
+    for decorate in (synchronized("a"), Mutex.for_key("a")):
+        with pytest.raises(TypeError, match="outside the lock"):
+            decorate(logged)()
+    assert keys_of(table) == []
+
+
 def test_methods_of_all_kinds_are_locked_and_look_like_themselves(table):
     class Orders:
         name = "shop"

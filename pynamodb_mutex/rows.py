@@ -73,7 +73,7 @@ class RowLockMixin(Model):
     Attributes:
         lock_model: Lock table that keeps the locks, so that the rows carry no attribute of a lock; None
             (the default) keeps them in the rows. With a lock table each write of a row is a transaction, at
-            twice the price.
+            twice the price. It must be in the rows' region.
         lock_enforced: Refuse `save`, `update` and `delete` without the lock while another holder has the
             row (default True). If False, the lock is advisory; a `save` or `delete` without it then ends
             the holder's claim, unless there is a ``lock_model``.
@@ -396,6 +396,7 @@ class RowLockMixin(Model):
             MutexLostError: If the row's lock was lost.
             MutexNotHeldError: If it was released inside its block; with ``unlock``, without the lock; or if the
                 instance has another key than the row that is locked.
+            MutexError: If the ``lock_model`` is in another region than the row.
         """
         claim, lock_model = self._row_claim, type(self).lock_model
         process = current_process()
@@ -407,6 +408,7 @@ class RowLockMixin(Model):
                 raise MutexNotHeldError(msg, key=name_of(self))
             if claim.store.layout.must_exist:
                 return [GuardedRow(write, claim, unlock=unlock)]
+            _refuse_two_regions(process.store(type(self)), claim.store)
             # the write comes first: in a caller's transaction it takes the caller's place, and the guard one at the end
             return [
                 PlainRow(write, process.store(type(self))),
@@ -424,7 +426,9 @@ class RowLockMixin(Model):
         plain = PlainRow(write, store)
         if not enforced:
             return [plain]
-        return [plain, NobodyHolds(self, process.store(lock_model).through(connection))]
+        locks = process.store(lock_model)
+        _refuse_two_regions(store, locks)
+        return [plain, NobodyHolds(self, locks.through(connection))]
 
     # -- in PynamoDB's transactions and batches -------------------------------------------------
 
@@ -525,6 +529,28 @@ class RowLockMixin(Model):
         state.pop("_row_lock", None)
         state.pop("_row_claim", None)
         return state
+
+
+def _refuse_two_regions(rows: Store, locks: Store) -> None:
+    """Raise if rows and their locks are in different regions.
+
+    A write is a transaction of both, which reaches the tables of one region. If the rows' region has a lock table of
+    the same name, nobody holds anything there: a write without the lock would be applied whoever holds it, and one
+    under the lock be refused as if the lock had been lost.
+
+    Raises:
+        MutexError: If they are.
+    """
+    if rows.model.Meta.region == locks.model.Meta.region:
+        return
+    regions = []
+    for store in (rows, locks):
+        store.connection.open()  # where Meta names no region, only the client knows it
+        regions.append(store.connection.region)
+    # None if the client cannot be made: the request that follows says why
+    if None not in regions and regions[0] != regions[1]:
+        msg = f"a row and its lock must be in one region, not in {regions[0]} and {regions[1]}"
+        raise MutexError(msg)
 
 
 class _Batch(BatchWrite[M]):

@@ -15,7 +15,7 @@ from row_models import LOCKABLE, created, delete, every_write, hashed, made, sav
 from sent_requests import TRANSACT
 
 from dev import faultproxy as net
-from pynamodb_mutex import MutexError, MutexLostError, RowLockedError
+from pynamodb_mutex import LockItem, MutexError, MutexLostError, RowLockedError
 from pynamodb_mutex._dynamodb import connection
 from pynamodb_mutex.testing import use
 
@@ -248,6 +248,31 @@ def test_row_goes_where_the_connection_leads_and_the_lock_there_counts(two_regio
         save_there()
     with There.locked("a"), pytest.raises(RowLockedError):
         save_there()
+
+
+def test_row_whose_lock_table_is_in_another_region_is_not_written(two_regions):
+    class Locks(LockItem):
+        class Meta:
+            table_name = f"locks-{There.Meta.table_name}"
+
+    class OthersThere(Locks):
+        class Meta(Locks.Meta):
+            region = FAR
+
+    class Locked(There):
+        lock_model = Locks
+
+    for model in (Locks, OthersThere):
+        model.create_table()
+    There("a").save()
+    with Locked.locked("a") as row:
+        for write in (row.save, Locked("a", balance=5).save):
+            with pytest.raises(MutexError, match=f"in one region, not in {FAR} and us-east-1"):
+                write()
+    assert There.get("a").balance == 0
+    Locks.Meta.region = "us-east-1"  # which is that of the environment
+    type("Here", (Row,), {"lock_model": Locks})("a", balance=5).save()
+    assert Row.get("a").balance == 5
 
 
 def test_row_that_is_locked_elsewhere_is_an_error(two_regions):

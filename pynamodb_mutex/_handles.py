@@ -580,7 +580,8 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
             MutexAlreadyHeldError: If this thread or task holds them by this object, and they are not
                 reentrant; if they are, and it holds only some of them, or others with them; or if the wait
                 would never end, as for `Mutex.acquire <pynamodb_mutex.Mutex.acquire>`.
-            ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
+            ValueError: For a timeout with ``blocking=False``, or a negative one other than -1; if the tables are
+                in different regions.
             InvalidRowError: If one of the rows is not a lock's, or has impossible attributes.
             pynamodb.exceptions.DoesNotExist: If one of the rows to lock is missing.
             pynamodb.exceptions.TableDoesNotExist: If a table is missing.

@@ -24,7 +24,7 @@ from pynamodb_mutex._operations.release import release_several
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._protocol.claim import TOO_SHORT, Claim, ObservedClaim, OwnClaim
-from pynamodb_mutex._protocol.messages import shown
+from pynamodb_mutex._protocol.messages import shown, shown_all
 from pynamodb_mutex._protocol.outcome import is_mine
 from pynamodb_mutex._protocol.schedule import next_wait, poll_at_end
 from pynamodb_mutex.exceptions import MutexError
@@ -318,6 +318,13 @@ class AcquisitionOfSeveral:
         for member in self._members:
             if not member.store.connection.is_open:
                 yield Open(member.store)
+        # The tables that Meta names no region for are where the environment says, which is known only now. All rows would
+        # be locked in the region of the first, where the others may have namesakes: another process locks the real ones.
+        regions = {member.store.connection.region or "" for member in self._members} - {""}
+        if len(regions) > 1:
+            places = shown_all(sorted(regions))
+            msg = f"one transaction reaches the tables of one region only, not {places}"
+            raise ValueError(msg)
         # At first contact, or after an idle time, all rows are read, and consistently: see `Acquisition.poll`.
         learns_time = self._members[0].observed.claim is None and not all(
             member.store.knows_time(member.contender.options.lease, shared.now)

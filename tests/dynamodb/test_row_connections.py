@@ -275,6 +275,15 @@ def test_row_whose_lock_table_is_in_another_region_is_not_written(two_regions):
     assert Row.get("a").balance == 5
 
 
+def test_rows_of_two_regions_are_not_locked_together(two_regions):
+    Row("a").save()
+    Row("b").save()  # a namesake of the row that is meant
+    There("b").save()
+    with pytest.raises(ValueError, match=f"one region only, not '{FAR}', 'us-east-1'"):
+        Row.locked_all(["a", There.locked("b")]).acquire()
+    assert not Row.locked("b").locked()
+
+
 def test_row_that_is_locked_elsewhere_is_an_error(two_regions):
     for key in ("a", "b"):
         Row(key).save()

@@ -285,7 +285,7 @@ class RowLockMixin(Model):
         """Update the row: under its lock, only if the lock is still held; without it, only if nobody holds it.
 
         Not guaranteed: that an update *without* the lock is applied only once, if its answer is lost and
-        it is retried.
+        it is retried; and that nothing was written, if a condition does not hold at the retry.
 
         Args:
             actions: Update actions of PynamoDB.
@@ -315,6 +315,9 @@ class RowLockMixin(Model):
 
         A lock in the row ends with it. If an answer was lost, and the row is missing at the retry while the
         lease still runs, it counts as deleted by this call.
+
+        Not guaranteed: that nothing was deleted, if an answer was lost *without* the lock, and a condition does
+        not hold at the retry.
 
         Args:
             condition: A condition that must hold in addition.

@@ -323,8 +323,9 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     def _reentered(self, attempt: Acquisition, me: int) -> HeldClaim | None:
         mine = self._holds.get(me)
         if self._options.reentrant:
-            # the acquisition may have been made by another mutex of this process, on the same key
-            local = attempt.contender.key_queue.holder
+            # The acquisition may have been made by another mutex of this process, on the same key. Not `key_queue`: the
+            # key of a semaphore, "gpu", may also be that of a mutex, and whoever holds that one has no permit.
+            local = attempt.contender.queue.holder
             if local is not None and local.reenters(me):
                 mine = local
         now = attempt.shared.now

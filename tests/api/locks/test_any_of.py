@@ -436,6 +436,11 @@ def test_as_many_hold_it_as_there_are_permits(table):
     assert not three.locked()
 
 
+def test_reentrant_semaphore_does_not_enter_the_mutex_of_its_key(table):
+    with Mutex.for_key("gpu", reentrant=True), gpu(1, model=Elsewhere):
+        assert not gpu(1, reentrant=True).acquire(blocking=False)
+
+
 def test_more_permits_let_more_in_at_once(table):
     with gpu(1), gpu(3, model=Elsewhere), gpu(3):
         assert not gpu(1).acquire(blocking=False)

@@ -211,7 +211,8 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.
-            TypeError: If the keys are a single string, or not iterable, or for an option of a wrong type.
+            TypeError: If the keys are a single string, or not iterable; for a mutex on any of several keys, such as a
+                semaphore; or for an option of a wrong type.
             ValueError: For no key, more than 100, a key that is repeated with different options, or
                 tables in different regions or at different hosts; and as `for_key`.
         """
@@ -720,6 +721,10 @@ class MutexGroup(LockGroup):
         members: dict[str, Mutex] = {}
         for key in keys:
             mutex = key if isinstance(key, Mutex) else Mutex.for_key(key, **options)
+            if isinstance(mutex, AnyOf):
+                # A transaction cannot choose. With a semaphore in it, it would wait for permit 1 while others are free.
+                msg = f"for_keys takes keys, and mutexes on one key each, not {mutex!r}"
+                raise TypeError(msg)
             mutex._options.check_unfair(
                 "several are acquired at once, whoever waits for one of them"
             )

@@ -52,6 +52,7 @@ def test_keys_that_cannot_be_locked_by_one_object_are_refused(make, allowed):
         (ValueError, f"{allowed}, not 0", [[]]),
         (ValueError, f"{allowed}, not 101", [[*hundred, "a"]]),
         (InvalidKeyError, None, [["a", ""], ["a", 7], ["a", "x" * 2049]]),
+        ((TypeError, InvalidKeyError), "not .*Semaphore", [[Semaphore.for_key("a", permits=2)]]),
     ):
         for value in values:
             with pytest.raises(error, match=match):

@@ -26,7 +26,7 @@ from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._protocol.claim import TOO_SHORT, Claim, ObservedClaim, OwnClaim
 from pynamodb_mutex._protocol.messages import shown, shown_all
 from pynamodb_mutex._protocol.outcome import is_mine
-from pynamodb_mutex._protocol.schedule import next_wait, poll_at_end
+from pynamodb_mutex._protocol.schedule import RELEASE_PATIENCE, next_wait, poll_at_end
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
@@ -436,8 +436,12 @@ class AcquisitionOfSeveral:
     def _give_up(self, claims: Sequence[HeldClaim] | None) -> Operation[None]:
         for claim in claims or ():
             claim.forget()
+        until = self.shared.now + RELEASE_PATIENCE
         for member in self._members:
-            yield from disown(member.contender, member.own)
+            # DynamoDB does not answer: each of these requests hangs for seconds, with 100 locks for minutes in all, and the
+            # caller's error, Ctrl-C or cancellation comes only after them. So the rest is left to expire.
+            if self.shared.now < until:
+                yield from disown(member.contender, member.own)
 
 
 # -- whichever is free first -----------------------------------------------------------------------

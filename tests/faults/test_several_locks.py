@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import pytest
 from operations_by_hand import Driven
+from pynamodb.exceptions import TransactWriteError
 from row_models import add_unread, update
 from sent_requests import TRANSACT, kinds, that
 from signal_receivers import OnLost
 from two_clients import Rows, held
 
 from dev import faultproxy as net
-from dev.faultproxy import apply_then_500, drop_answer, drop_request, throttle
+from dev.faultproxy import apply_then_500, drop_answer, drop_request, stall, throttle
 from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.renew import renew_in_background
 from pynamodb_mutex._runtime.process import current_process
@@ -93,6 +94,16 @@ def test_refusal_without_a_visible_reason_ends_with_the_callers_patience(keys, o
     assert kinds(keys.scene.proxy) == ["3 acquire"] * 2
     keys.scene.proxy.clear()
     assert keys.group().acquire(**options)
+
+
+def test_error_of_many_locks_comes_soon_though_dynamodb_hangs(scene):
+    group = Mutex.for_keys(list("abcdefghij"), model=scene.here, timeout=4)
+    scene.proxy.always(stall(3.0))
+    began = time.monotonic()
+    with pytest.raises(TransactWriteError):
+        group.acquire()
+    # two attempts at the transaction, and two at ending a claim
+    assert time.monotonic() - began == pytest.approx(12, abs=1)
 
 
 # -- rows written together -------------------------------------------------------------------------

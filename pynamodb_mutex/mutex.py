@@ -438,7 +438,14 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             check_lease(lease)
         from pynamodb_mutex._operations.attach import detach  # noqa: PLC0415 - seldom needed
 
-        return detach(self._current("detach"), lease, self._raw_key)
+        claim = self._current("detach")
+
+        def detaching() -> Operation[str]:
+            ticket = yield from detach(claim, lease, self._raw_key)
+            self._forget(claim)
+            return ticket
+
+        return detaching()
 
     def save_data(self, data: Any) -> None:
         """Write the payload into the row by a guarded write: only if the lock is still held in DynamoDB.

@@ -189,7 +189,7 @@ class HandleOfOne(Handle["HeldClaim"]):
 
     @property
     def abandoned_by(self) -> str | None:
-        """Label of the previous holder if it never released the lock; otherwise None."""
+        """Label of the previous holder if it never released the lock; otherwise, and for several locks together, None."""
         claim = self._mine()
         return claim.abandoned_by or None if claim is not None else None
 

@@ -750,7 +750,11 @@ class MutexGroup(LockGroup):
 
     @property
     def members(self) -> tuple[Mutex, ...]:
-        """A Mutex for each lock, in the order of `keys`, with its ``abandoned_by`` and ``data``."""
+        """A Mutex for each lock, in the order of `keys`.
+
+        Its ``abandoned_by`` is None, and so is its ``data`` until `Mutex.save_data`, whatever the row has: DynamoDB's
+        answer to a transaction shows no rows.
+        """
         return tuple(self._locks)
 
     @property

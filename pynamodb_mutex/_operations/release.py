@@ -121,7 +121,9 @@ def leave(claim: HeldClaim, what: str) -> bool:
     """
     if claim.is_released:
         raise claim.not_held_error(what)
-    claim.depth -= 1
+    # It is 0 already if one of several locks that are lost was released by itself: `release` has raised the loss, and sent
+    # nothing. Below 0, the release of all would leave out that one, and nobody could acquire it until its claim expires.
+    claim.depth = max(0, claim.depth - 1)
     if claim.depth:
         return False
     # The belief ends before the releasing request is sent: another may hold the lock as soon as that is applied, which

@@ -188,6 +188,16 @@ def test_loss_found_by_the_release_of_one_member_is_the_loss_of_all(keys, lose, 
     assert keys.free()[1:] == [True, True]
 
 
+def test_release_of_all_releases_one_whose_own_release_has_raised_the_loss(keys):
+    group = held(keys.group(lease=300))
+    keys.force(0)
+    for call in (group.renew, group.members[1].release, group.release):
+        with pytest.raises(MutexLostError):
+            call()
+    assert keys.free() == [True] * 3
+    assert group._holds == {}
+
+
 def test_others_are_renewed_after_one_member_was_released(keys, calls, clock):
     group = held(keys.group(lease=30))
     group.members[0].release()

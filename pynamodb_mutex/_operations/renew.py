@@ -191,10 +191,11 @@ def _renew_once(
         # end is before the new one); with a later end it is applied. Only the last attempt's proposal counts,
         # since its answer is the one that arrived: a holder never believes in an end that no answer has confirmed.
         def build() -> Request:
-            if held.is_released:
-                # By another thread, since the attempt before. DynamoDB did not answer that release either, and the claim
-                # is to expire: a renewal that is applied now would keep the key locked for another lease.
-                raise held.claims[0].not_held_error("renew")
+            if all(claim.depth < 1 for claim in held.claims):
+                # Released by another thread, since the attempt before. DynamoDB did not answer that release either, or it
+                # raised that the lock is lost and sent nothing, and the claim is to expire: a renewal that is applied now
+                # would keep the key locked for another lease.
+                held.claims[0].check("renew")
             proposals[:] = [  # noqa: B023 - as below
                 claim.propose_renewal(claim.lease if lease is None else lease)
                 for claim in claims  # noqa: B023 - built before the next round

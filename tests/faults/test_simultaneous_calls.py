@@ -431,6 +431,21 @@ def test_renewal_that_is_retried_does_not_prolong_what_was_released_meanwhile(sc
     assert scene.row.expires_at == end
 
 
+def test_renewal_that_is_retried_does_not_prolong_what_was_lost_and_left_meanwhile(scene):
+    mutex = held(scene.mutex(lease=300, auto_renew=False))
+    end = scene.row.expires_at
+    time.sleep(300)
+    scene.proxy.always(server_error())
+    renewing = Calling(mutex.renew)
+    time.sleep(0.2)
+    with pytest.raises(MutexLostError):
+        mutex.release()
+    scene.proxy.clear()
+    with pytest.raises(MutexLostError):
+        renewing.end()
+    assert scene.row.expires_at == end
+
+
 @pytest.mark.parametrize("is_one", [False, True])
 @pytest.mark.parametrize("call", ["renew", "ensure_held"])
 def test_renewal_of_several_fails_if_they_are_released_meanwhile(keys, call, is_one):

@@ -369,9 +369,16 @@ class AcquisitionOfSeveral:
                     about=self._members[0].contender,
                     attempts=attempts,
                 )
-                if answer.applied or self._is_ours(answer):
+                ours = self._ours(answer)
+                if all(ours):
                     # The lease counts from the first attempt that may have been applied: see `Acquisition.take`.
                     return (yield from self._begin(min(attempts.first_sent, answer.sent)))
+                if any(ours):
+                    # An attempt was applied and its answer lost, one of its claims was broken by force, and another may
+                    # hold that lock: the caller must not. Nobody else would release the other locks.
+                    yield from self._give_up(None)
+                    attempts.first_sent = math.inf
+                    continue
                 # None of the attempts has been applied, and a late one cannot be prevented: see `Acquisition.take`.
                 attempts.first_sent = math.inf
                 refused = {self._members[place]: item for place, item in answer.refused.items()}
@@ -389,12 +396,16 @@ class AcquisitionOfSeveral:
         finally:
             self._requests.count += attempts.count
 
-    def _is_ours(self, answer: Answer) -> bool:
-        """Return whether a refusal shows that an earlier attempt was applied: one row of ours proves it for all."""
-        return any(
+    def _ours(self, answer: Answer) -> list[bool]:
+        """Return for each row that refused the transaction whether it carries our claim; none if it was applied.
+
+        One row of ours proves that an earlier attempt was applied. Then each row refuses a retry, by our token or, if its
+        claim was broken since, by its fencing token.
+        """
+        return [
             is_mine(self._members[place].own, self._members[place].store.layout.claim(item))
             for place, item in answer.refused.items()
-        )
+        ]
 
     def _is_blocked(self, rows: dict[_Member, RawItem], received: float) -> bool:
         """Note rows that an answer showed; return whether another holds one of them.

@@ -13,7 +13,7 @@ from pynamodb.exceptions import TransactWriteError
 from row_models import add_unread, update
 from sent_requests import TRANSACT, kinds, that
 from signal_receivers import OnLost
-from two_clients import Rows, held
+from two_clients import Keys, Rows, held
 
 from dev import faultproxy as net
 from dev.faultproxy import apply_then_500, drop_answer, drop_request, stall, throttle
@@ -94,6 +94,14 @@ def test_refusal_without_a_visible_reason_ends_with_the_callers_patience(keys, o
     assert kinds(keys.scene.proxy) == ["3 acquire"] * 2
     keys.scene.proxy.clear()
     assert keys.group().acquire(**options)
+
+
+@pytest.mark.parametrize("lose", [Keys.force, Keys.forced_and_taken])
+def test_acquire_of_which_one_claim_is_broken_before_the_retry_is_made_anew(keys, lose):
+    keys.scene.proxy.next(drop_answer(then=lambda: lose(keys, 0)), op=TRANSACT)
+    group = keys.group()
+    assert group.acquire(blocking=False) is (lose is Keys.force)
+    assert keys.free() == [False, *[not group.held] * 2]
 
 
 def test_error_of_many_locks_comes_soon_though_dynamodb_hangs(scene):

@@ -134,11 +134,14 @@ def watch() -> None:
                 if until == -math.inf:
                     until = math.inf
     if target:
-        print(
-            "pynamodb-mutex run: run was killed or stopped: the watchdog ends the command",
-            file=sys.stderr,
-        )
         end(target, now() + grace, until)
+        # Only now: whatever killed `run` may have killed the reader of its standard error, too, and a message to a
+        # reader that has gone raises an error, one to a reader that does not read waits for ever.
+        with suppress(OSError):
+            print(
+                "pynamodb-mutex run: run was killed or stopped: the watchdog has ended the command",
+                file=sys.stderr,
+            )
 
 
 def end(target: int, kill_at: float, lease_ends: float) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -86,6 +86,15 @@ def meanwhile(action):
         acted = pool.submit(lambda: action(int(text_in(PID))))
         yield
     acted.result()
+
+
+def fill(pipe):
+    """Fill a pipe, so that the next write to it waits until somebody reads."""
+    end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(end, b" ")
+    os.close(end)
 
 
 def signal_us(number):
@@ -480,7 +489,19 @@ def test_watchdog_ends_the_command_when_run_is_killed_or_stopped(table, number, 
         assert code == 76
     else:
         assert LockItem.get("k", consistent_read=True).is_held
-        assert "run was killed or stopped: the watchdog ends the command" in error
+        assert "run was killed or stopped: the watchdog has ended the command" in error
+
+
+@pytest.mark.parametrize("reader", ["gone", "stuck"])
+def test_watchdog_ends_the_command_though_nobody_reads_its_message(table, reader):
+    with running("k", "--grace", 0.3, "--", *STUBBORN) as process:
+        pid = watched()
+        if reader == "gone":
+            process.stderr.close()
+        else:
+            fill(Path(f"/proc/{process.pid}/fd/2"))
+        process.kill()
+        until(lambda: not is_there(pid))
 
 
 @pytest.mark.parametrize("own_group", [True, False])

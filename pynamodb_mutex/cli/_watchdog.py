@@ -1,9 +1,9 @@
 """The watchdog: a process that ends the command when ``run`` cannot.
 
 ``run`` may be killed, stopped, or out of memory. Then no process renews the lock, and the command must
-not go on. `Watchdog` is the side of ``run``, which sends lines through a pipe: the process to end, each new
-deadline of the lock, and "done" at the end. If the pipe closes without "done", or a deadline passes, the
-watchdog ends the command. As long as ``run`` itself works, `_child` ends it instead.
+not go on. `Watchdog` is the side of ``run``, which sends lines through a pipe: the process to end, and each new
+deadline of the lock. If the pipe closes, or a deadline passes, the watchdog ends the command. As long as ``run`` itself
+works, `_child` ends it instead, and at the end ``run`` kills the watchdog.
 
 This file is run as a program, which imports nothing but the standard library: it starts fast, and needs no package
 that may be missing.
@@ -34,9 +34,6 @@ lease does."""
 _POLL = 0.05
 """Seconds between two checks whether the process that was asked to end has ended."""
 
-_DONE = "done"
-"""Line by which ``run`` ends the watchdog: the command has ended."""
-
 
 class Watchdog:
     """The watchdog, as ``run`` uses it. A context manager; left by an error, it ends the command."""
@@ -56,6 +53,7 @@ class Watchdog:
             )
         finally:
             os.close(source)
+        os.set_blocking(self._pipe, False)
         self._sent = math.inf
 
     def guard(self, target: int, grace: float) -> None:
@@ -78,18 +76,26 @@ class Watchdog:
             self._write(str(deadline))
 
     def _write(self, line: str) -> None:
-        # the watchdog may have been killed: this process still supervises the command
-        with suppress(OSError):
+        try:
             os.write(self._pipe, f"{line}\n".encode())
+        except BlockingIOError:
+            # The pipe is full, because the watchdog was stopped hours ago. Resumed, it would miss this deadline, and end
+            # the command for an older one that has passed.
+            self._process.kill()
+        except OSError:
+            pass  # it was killed: this process still supervises the command
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        # In both cases also a watchdog that was stopped: this process would wait for it, and keep the lock, for ever.
         if error is None:
-            self._write(_DONE)
-        # After an error this process no longer supervises the command. The pipe closes without "done", so the watchdog
-        # ends the command now; this process waits until it has.
+            self._process.kill()
+        else:
+            # This process no longer supervises the command. The pipe closes, so the watchdog ends the command now; this
+            # process waits until it has.
+            self._process.send_signal(signal.SIGCONT)
         os.close(self._pipe)
         self._process.wait()
 
@@ -109,12 +115,17 @@ def now() -> float:
 def watch() -> None:
     """Read deadlines from standard input until it closes or the last one has passed; then end the command.
 
-    Return without doing so after "done", or if no process was named yet.
+    Return without doing so if no process was named yet.
     """
     target, grace, until = 0, 0.0, math.inf
     unread = b""
-    while now() < until + _SLACK:
-        if not select.select([0], [], [], min(_LONGEST_SLEEP, max(0.0, until + _SLACK - now())))[0]:
+    while True:
+        # Read before the pipe is. If this process was stopped for long, the deadline that it knows has passed, but later
+        # ones are in the pipe: `run` has renewed the lock meanwhile.
+        left = until + _SLACK - now()
+        if not select.select([0], [], [], min(_LONGEST_SLEEP, max(0.0, left)))[0]:
+            if left <= 0:
+                break
             continue
         received = os.read(0, 4096)
         if not received:  # `run` has ended, or left its block by an error
@@ -123,8 +134,6 @@ def watch() -> None:
         *lines, unread = (unread + received).split(b"\n")
         for line in lines:
             words = line.decode().split()
-            if words == [_DONE]:
-                return
             if len(words) > 1:
                 target, grace = int(words[0]), float(words[1])
             else:

@@ -1,10 +1,12 @@
 """``run``: the lock, the command and its environment, signals, the end of the command, and exit codes."""
 
+import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,8 +24,9 @@ from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._operations import release
 from pynamodb_mutex._protocol import schedule
 from pynamodb_mutex._protocol.claim import Claim
-from pynamodb_mutex.cli import _run
+from pynamodb_mutex.cli import _run, _watchdog
 from pynamodb_mutex.cli._child import Child
+from pynamodb_mutex.cli._watchdog import Watchdog
 from pynamodb_mutex.testing import held_elsewhere
 
 pytestmark = [
@@ -86,6 +89,11 @@ def meanwhile(action):
         acted = pool.submit(lambda: action(int(text_in(PID))))
         yield
     acted.result()
+
+
+def unread(pipe):
+    """Return the number of bytes in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def fill(pipe):
@@ -502,6 +510,30 @@ def test_watchdog_ends_the_command_though_nobody_reads_its_message(table, reader
             fill(Path(f"/proc/{process.pid}/fd/2"))
         process.kill()
         until(lambda: not is_there(pid))
+
+
+@pytest.mark.parametrize("error", [None, OSError])
+def test_stopped_watchdog_delays_nothing_and_obeys_no_old_deadline(error):
+    command = subprocess.Popen(["sleep", "60"])
+    with suppress(OSError), Watchdog() as watchdog:
+        process, pipe = watchdog._process, watchdog._pipe
+        watchdog.guard(command.pid, 0.0)
+        until(lambda: unread(pipe) == 0)
+        process.send_signal(signal.SIGSTOP)
+        for ago in range(1000, 0, -1):
+            watchdog.extend(_watchdog.now() - ago)
+        watchdog.extend(_watchdog.now() + 1000)
+        process.send_signal(signal.SIGCONT)
+        until(lambda: unread(pipe) == 0)
+        process.send_signal(signal.SIGSTOP)
+        if error is not None:
+            raise error
+        for later in range(10_000):  # the pipe is full before the last one
+            watchdog.extend(_watchdog.now() + later)
+        assert process.wait(LONG) == -signal.SIGKILL
+    ended = command.poll()
+    command.kill()
+    assert (ended, command.wait()) == (None, -signal.SIGKILL) if error is None else (-15, -15)
 
 
 @pytest.mark.parametrize("own_group", [True, False])

@@ -320,7 +320,8 @@ def _under_lock(
                 own_group=not has_terminal(),
                 adopts=os.getpid() == 1,
             )
-            watchdog.guard(-child.pid if child.own_group else child.pid, job.grace)
+            target = -child.pid if child.own_group else child.pid
+            watchdog.guard(target, job.grace, mutex.deadline)
             supervisor = Supervisor(
                 child,
                 mutex,

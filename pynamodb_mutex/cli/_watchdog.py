@@ -56,14 +56,19 @@ class Watchdog:
         os.set_blocking(self._pipe, False)
         self._sent = math.inf
 
-    def guard(self, target: int, grace: float) -> None:
+    def guard(self, target: int, grace: float, deadline: float) -> None:
         """Name the process that the watchdog ends when this process has ended or does not renew.
+
+        The deadline is sent by the same write: if this process were stopped between two writes, the watchdog would
+        wait for its end, and the command would outlive the lease.
 
         Args:
             target: Process id, as for `os.kill`; negative for a process group.
             grace: Seconds from SIGTERM to SIGKILL.
+            deadline: As for `extend`.
         """
-        self._write(f"{target} {grace}")
+        self._sent = deadline
+        self._write(f"{target} {grace}\n{deadline}")
 
     def extend(self, deadline: float) -> None:
         """Send the deadline of the lock, if it has changed.

@@ -1,6 +1,7 @@
 """``run``: the lock, the command and its environment, signals, the end of the command, and exit codes."""
 
 import fcntl
+import math
 import os
 import select
 import signal
@@ -512,12 +513,22 @@ def test_watchdog_ends_the_command_though_nobody_reads_its_message(table, reader
         until(lambda: not is_there(pid))
 
 
+def test_watchdog_has_a_deadline_before_the_first_check(table, monkeypatch):
+    def wait_for_ever(child, *_, **__):
+        until(lambda: child.poll() or child.exit_code)
+        raise OSError("made up")
+
+    monkeypatch.setattr(_run, "Supervisor", wait_for_ever)
+    with pytest.raises(OSError, match="made up"):
+        run_here("k", "--lease", 0.5, "--", *PATIENT)
+
+
 @pytest.mark.parametrize("error", [None, OSError])
 def test_stopped_watchdog_delays_nothing_and_obeys_no_old_deadline(error):
     command = subprocess.Popen(["sleep", "60"])
     with suppress(OSError), Watchdog() as watchdog:
         process, pipe = watchdog._process, watchdog._pipe
-        watchdog.guard(command.pid, 0.0)
+        watchdog.guard(command.pid, 0.0, math.inf)
         until(lambda: unread(pipe) == 0)
         process.send_signal(signal.SIGSTOP)
         for ago in range(1000, 0, -1):

@@ -313,6 +313,11 @@ def _under_lock(
         # The watchdog comes first: if it cannot be started, no command runs without one. It learns the process id only
         # after the start; if this process is killed in between, nothing ends the command.
         with Watchdog() as watchdog:
+            loss = mutex.loss
+            if loss is not None:
+                # This process was stopped for longer than the lease since it acquired the lock.
+                say(f"the lock was lost before the command was started: {loss.value}")
+                return LOST
             child = Child(
                 job.path,
                 job.command,

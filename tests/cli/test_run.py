@@ -338,6 +338,20 @@ def test_a_signal_before_the_command_is_started(table):
     assert free()
 
 
+def test_no_command_is_started_after_a_stop_that_outlasted_the_lease(
+    table, monkeypatch, fake_clock
+):
+    def stopped():
+        fake_clock.advance(30)
+        return Watchdog()
+
+    monkeypatch.setattr(_run, "Watchdog", stopped)
+    monkeypatch.setattr(_run, "Child", pytest.fail)
+    done = run_here("k", "--", "true", code=76)
+    says = f"{SAYS}the lock was lost before the command was started: its lease ended before it was renewed\n"
+    assert done.stderr.endswith(says)
+
+
 def test_signals_are_forwarded_and_the_lock_is_released_after_the_command(table):
     command = (
         "trap 'echo hup >hup' HUP; trap 'sleep 0.5; echo done >done; exit 3' TERM;"

@@ -505,12 +505,14 @@ def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
     values = store.ending(now) | {"mine": lock.claim.token, "now_low": store.now_low(now)}
     request = store.update(store.requests.end_dead, lock.row, values)
     answer: Answer | None = None
+    is_repeated = False
     while answer is None:
         try:
             answer = sent(request)
         except TransientError as failure:
             if read_clock() >= now + PATIENCE:
                 raise failure.__cause__ or failure from None
+            is_repeated = True
             time.sleep(_PAUSE)
         except PynamoDBException as error:
             # It may concern this row alone, as a policy does that excludes its key: go on with the others.
@@ -521,4 +523,7 @@ def _freed(locks: Locks, lock: Lock) -> str | PynamoDBException | None:
     # Refused because there is no claim any more: an earlier attempt was applied and its answer lost, or the holder
     # has released the lock itself. Either way it is free.
     ended = answer.applied or claim.expires_at is None
-    return None if ended else "renewed or acquired meanwhile"
+    # An earlier attempt was applied, and another process has acquired the lock before the retry: it was free then, for
+    # the next holder would name the one from whom it takes the lock over.
+    was_free = claim.version == lock.claim.version + 1 and not claim.abandoned_by
+    return None if ended or (is_repeated and was_free) else "renewed or acquired meanwhile"

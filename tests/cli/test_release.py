@@ -195,6 +195,21 @@ def test_all_abandoned_retries_a_throttled_write(abandoned, monkeypatch, wire, p
     assert ("slow down" in said) == (not patience)
 
 
+def test_all_abandoned_has_freed_a_lock_that_is_acquired_before_a_retry(abandoned, wire):
+    taker = Mutex.for_key("a")
+
+    def lose(_answer):
+        wire.after.clear()
+        taker.acquire()
+        raise ConnectionResetError
+
+    abandoned("a")
+    wire.after["UpdateItem"] = lose
+    _, *keys = released_all(typed="y\n")
+    assert (keys, taker.abandoned) == ([["a"], []], False)
+    taker.release()
+
+
 def test_all_abandoned_reports_what_was_done_before_ctrl_c(abandoned, wire):
     def interrupt(_answer):
         wire.after.clear()

@@ -12,6 +12,7 @@ import queue
 import shutil
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from dev.peers.adapters import Peer
@@ -20,6 +21,8 @@ from pynamodb_mutex.testing.engines import Artifact, fetched_jars, jar_cache
 LIBRARY = Artifact("dynamodb-lock-client", "com.amazonaws", "dynamodb-lock-client", "1.3.0")
 CLASSES = "PROOF_PEERS_CLASSES"
 """Environment variable of a client with the class path."""
+
+_ENDED = "error Ended: the Java process has ended"
 
 _SOURCE = Path(__file__).with_name("Client.java")
 
@@ -69,15 +72,16 @@ class JavaClient(Peer):
         self._sending = threading.Lock()
         self._awaited: dict[str, queue.SimpleQueue[str]] = {}
         threading.Thread(target=self._listen, daemon=True).start()
-        self.held()  # returns when the Java process is ready
+        self._ask("held")  # returns when the Java process is ready
 
     def _listen(self) -> None:
         """Pass each answer to the thread that waits for it; at the end of the process, an error to all that wait."""
-        for line in self._process.stdout:
-            number, _, answer = line.rstrip("\n").partition(" ")
-            self._awaited.pop(number).put(answer)
+        with self._process.stdout as answers:
+            for line in answers:
+                number, _, answer = line.rstrip("\n").partition(" ")
+                self._awaited.pop(number).put(answer)
         for waiting in list(self._awaited.values()):
-            waiting.put("error Ended: the Java process has ended")
+            waiting.put(_ENDED)
 
     def _ask(self, *words: str) -> bool:
         """Make a call; other threads may do so at the same time.
@@ -89,7 +93,10 @@ class JavaClient(Peer):
         with self._sending:
             number = str(next(self._numbers))
             self._awaited[number] = answered
-            self._process.stdin.write(" ".join([number, *words]) + "\n")
+            try:
+                self._process.stdin.write(" ".join([number, *words]) + "\n")
+            except OSError:
+                answered.put(_ENDED)
         answer = answered.get()
         if answer.startswith("error "):
             raise JavaError(answer.removeprefix("error "))
@@ -100,12 +107,17 @@ class JavaClient(Peer):
         return self._ask("acquire", key, str(int(additional * 1000)))
 
     def held(self) -> bool:
-        return self._ask("held")
+        try:
+            return self._ask("held")
+        except JavaError:
+            return False  # its process has ended, and with it what it believed
 
     def release(self) -> None:
         self._ask("release")
 
     def close(self) -> None:
-        self._ask("close")
-        self._process.stdin.close()
+        with suppress(JavaError):
+            self._ask("close")
+        with suppress(OSError):
+            self._process.stdin.close()
         self._process.wait()

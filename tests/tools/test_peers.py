@@ -13,6 +13,20 @@ from dev.peers.table import lines
 LEASE = 4.0
 
 
+def test_java_client_whose_process_has_ended_holds_nothing(tmp_path, monkeypatch):
+    program = tmp_path / "java"
+    program.write_text("#!/bin/sh\nread call; echo 0 no\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv(java.CLASSES, "")
+    client = java.JavaClient("locks", LEASE, "owner")
+    client._process.wait()
+    assert not client.held()
+    with pytest.raises(java.JavaError, match="has ended"):
+        client.release()
+    client.close()
+
+
 class History:
     """Events at seconds of one's choice."""
 

@@ -176,8 +176,13 @@ def _choose(context: click.Context, parameter: click.Parameter, value: str | Non
     if not value.strip():
         raise click.BadParameter("is empty")
     if parameter.name == "endpoint_url":
-        parts = urlsplit(value)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        try:
+            parts = urlsplit(value)
+            # a port that is no number or too high raises as well, but only when it is read
+            is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_url = False
+        if not is_url:
             raise click.BadParameter(f"{shown(value)} is not a URL such as http://localhost:8000")
     place.chosen[parameter.name or ""] = value
 

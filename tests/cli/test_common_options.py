@@ -68,6 +68,8 @@ def failure(*args, **more):
         (("nothing",), "No such command"),
         (("--endpoint-url", "localhost:8000", "ls"), "is not a URL such as http://localhost:8000"),
         (("--endpoint-url", "http://", "ls"), "is not a URL such as http://localhost:8000"),
+        (("--endpoint-url", "http://[::1", "ls"), "is not a URL such as http://localhost:8000"),
+        (("--endpoint-url", "http://a:65536", "ls"), "is not a URL such as http://localhost:8000"),
         (("--table", " ", "ls"), "is empty"),
         (("ls", "--region", ""), "is empty"),
         (("--model", __name__, "ls"), "such as shop.locks:ShopLock"),

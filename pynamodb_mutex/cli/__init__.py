@@ -10,8 +10,14 @@ output has gone. A command that has further ones names them in its help.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from io import TextIOWrapper
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT."""
@@ -30,4 +36,9 @@ def main() -> None:
     except KeyboardInterrupt:
         # the imports take long enough for that, and no command is there yet to report it
         sys.exit(INTERRUPTED)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by ``2>&-``
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the rest of the process
+    # as standard error does with a character that the encoding lacks, so that a key in Greek does not end a command
+    cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     app(prog_name="pynamodb-mutex")

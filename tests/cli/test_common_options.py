@@ -314,6 +314,16 @@ def test_a_closed_pipe_ends_a_command_silently(table):
     assert done.stderr.split() == [b"141"] * 4
 
 
+@pytest.mark.real("embedded")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no sh")
+def test_closed_streams_and_characters_that_the_encoding_lacks(table):
+    script = ["sh", "-c", '"$@" && "$@" 2>&- && "$@" >&-', "sh", *COMMAND, "ls"]
+    env = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    with held_elsewhere("\u03ba"):
+        done = subprocess.run(script, capture_output=True, env=env, check=False, timeout=100)
+    assert (done.returncode, done.stderr, done.stdout.count(rb"\u03ba")) == (0, b"", 2)
+
+
 def test_main_prints_the_version_and_is_interrupted_at_its_start(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["main", "--version"])
     with pytest.raises(SystemExit, match=r"^0$"):

@@ -250,7 +250,7 @@ def run(
                     lease=lease,
                     timeout=timeout,
                     fair=fair,
-                    owner=owner or f"{socket.gethostname()}:{os.getpid()}:{Path(command[0]).name}",
+                    owner=owner or _owner(command[0]),
                     on_lost=lambda _: signals.wake(),
                 ),
             )
@@ -264,6 +264,12 @@ def run(
         except InterruptedWaitError as interrupt:
             code = OF_SIGNALS + interrupt.number
     context.exit(code)
+
+
+def _owner(command: str) -> str:
+    """Return the label of the holder: host, process and command, whose name may not be UTF-8."""
+    text = f"{socket.gethostname()}:{os.getpid()}:{Path(command).name}"
+    return text.encode(errors="backslashreplace").decode()
 
 
 @dataclass

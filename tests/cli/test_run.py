@@ -301,6 +301,14 @@ def test_for_a_missing_command_no_lock_is_requested(tmp_path, monkeypatch):
         assert f"{command}: {says}" in done.stderr
 
 
+def test_a_command_whose_name_is_not_utf8(table):
+    script = Path(os.fsdecode(b"name\xff")).absolute()
+    script.symlink_to("/bin/sh")
+    done = run_here("k", "--", script, "-c", "echo $PYNAMODB_MUTEX_OWNER >owner", code=0)
+    assert done.stderr == ""
+    assert Path("owner").read_text().endswith(r":name\udcff" + "\n")
+
+
 @pytest.mark.parametrize(("line", "code"), [("", 126), ("#!/no/such/interpreter\n", 127)])
 def test_a_command_that_cannot_be_started_leaves_the_lock_free(table, line, code):
     script = Path("script").absolute()
@@ -543,6 +551,7 @@ def test_stopped_watchdog_delays_nothing_and_obeys_no_old_deadline(error):
     with suppress(OSError), Watchdog() as watchdog:
         process, pipe = watchdog._process, watchdog._pipe
         watchdog.guard(command.pid, 0.0, math.inf)
+        watchdog.extend(-math.inf)  # the lock is lost: `run`, which works, ends the command
         until(lambda: unread(pipe) == 0)
         process.send_signal(signal.SIGSTOP)
         for ago in range(1000, 0, -1):

@@ -37,6 +37,7 @@ from pynamodb_mutex.cli._child import (
     OF_SIGNALS,
     Child,
     EndReason,
+    NoCommandError,
     Signals,
     Supervisor,
     find_command,
@@ -318,7 +319,12 @@ def _under_lock(
         wait_or_raise(signals)
         # The watchdog comes first: if it cannot be started, no command runs without one. It learns the process id only
         # after the start; if this process is killed in between, nothing ends the command.
-        with Watchdog() as watchdog:
+        try:
+            watchdog = Watchdog()
+        except OSError as error:
+            # the system refuses a process or a descriptor, as it then would for the command
+            raise NoCommandError(f"cannot start the watchdog: {error.strerror}") from error
+        with watchdog:
             loss = mutex.loss
             if loss is not None:
                 # This process was stopped for longer than the lease since it acquired the lock.

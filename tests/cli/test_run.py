@@ -318,6 +318,15 @@ def test_a_command_that_cannot_be_started_leaves_the_lock_free(table, line, code
     assert free()
 
 
+def test_no_command_is_started_if_the_system_refuses_the_watchdog(table, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    done = run_here("k", "--verbose", "--", "touch", "go", code=126)
+    assert done.stderr.endswith(
+        f"{SAYS}released 'k'\nError: cannot start the watchdog: No such file or directory\n"
+    )
+    assert (free(), GO.exists()) == (True, False)
+
+
 def test_the_lock_cannot_be_requested(table, monkeypatch):
     def refusal(*options):
         return run_here("k", *options, "--", "true", code=125).stderr

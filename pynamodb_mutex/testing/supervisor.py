@@ -69,12 +69,14 @@ def supervise(url: str, *command: str) -> None:
         url: URL at which the server will answer.
         *command: Program and arguments of the server.
     """
-    # By an exception, so that the server is killed in `finally`: as a child it would outlive us.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     over = threading.Event()
+    # Not by an exception before there is a `server` to kill: it may have been started already.
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
     when_parent_ends(over.set)
     server = Popen(command, stdin=DEVNULL, stdout=sys.stderr)
     try:
+        # By an exception, so that the server is killed in `finally`: as a child it would outlive us.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         while not answers(url) and server.poll() is None and not over.wait(0.05):
             pass
         if server.poll() is None:

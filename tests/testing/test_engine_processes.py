@@ -23,6 +23,7 @@ from pynamodb_mutex.testing import (
     embedded_dynamodb,
     engines,
     environment,
+    supervisor,
     use,
     why_no_dynamodb_local,
 )
@@ -122,6 +123,24 @@ def test_local_that_does_not_start_shows_its_output(monkeypatch, tmp_path):
     (tmp_path / "DynamoDBLocal.jar").touch()
     monkeypatch.setenv(engines.LOCAL_VARIABLE, str(tmp_path))
     does_not_start("ServerRunner")
+
+
+def test_server_is_killed_if_the_supervisor_is_ended_while_it_starts_it(monkeypatch):
+    started = []
+
+    def start(*_args, **_options):
+        started.append(subprocess.Popen(["sleep", "60"]))
+        signal.raise_signal(signal.SIGTERM)
+        return started[0]
+
+    monkeypatch.setattr(supervisor, "Popen", start)
+    monkeypatch.setattr(supervisor, "when_parent_ends", Mock())
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        supervisor.supervise("http://127.0.0.1:9", "server")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert started[0].returncode == -signal.SIGKILL
 
 
 def test_engine_that_does_not_stop_is_killed(monkeypatch):

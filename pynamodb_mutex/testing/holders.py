@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from pynamodb.exceptions import TableDoesNotExist
 from pynamodb.models import Model
 
 from pynamodb_mutex._dynamodb.requests import Template
@@ -105,7 +106,8 @@ def _held(lock: Any, model: type[M]) -> Iterator[M]:
         item = claim.item if stands_in_row else run(current_process(), lock._reading())
         yield model.from_raw_data(item)
     finally:
-        with suppress(MutexLostError):  # the test may have broken the lock, or let it expire
+        # the test may have broken the lock, let it expire, or deleted the table
+        with suppress(MutexLostError, TableDoesNotExist):
             run(elsewhere, release(claim))
 
 

@@ -240,7 +240,7 @@ import os
 import pytest
 from pynamodb_mutex import LockItem, Mutex
 from pynamodb_mutex._runtime.clock import local_clock
-from pynamodb_mutex.testing import FakeClock
+from pynamodb_mutex.testing import FakeClock, held_elsewhere
 
 
 @pytest.mark.parametrize("turn", [1, 2])
@@ -252,6 +252,11 @@ def test_each_test_has_an_empty_table(dynamodb, lock_table, turn):
     assert lock_table._get_connection().describe_table()["TableName"] == "mine"
     assert list(LockItem.scan()) == []
     Mutex.for_key("left behind").acquire()
+
+
+def test_without_a_table(lock_table):
+    with held_elsewhere("a"):
+        lock_table.delete_table(wait=True)
 
 
 def test_clock(lock_table, fake_clock):
@@ -286,7 +291,7 @@ def test_light():
 
 
 @pytest.mark.parametrize(
-    ("suite", "conftest", "passed"), [(SUITE, CONFTEST, "4 passed"), (UNUSED, "", "1 passed")]
+    ("suite", "conftest", "passed"), [(SUITE, CONFTEST, "5 passed"), (UNUSED, "", "1 passed")]
 )
 def test_plugin_is_there_as_soon_as_the_package_is_installed(tmp_path, suite, conftest, passed):
     """A conftest can name the table. Unused, the plugin starts nothing and loads little."""

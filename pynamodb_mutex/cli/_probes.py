@@ -19,7 +19,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from pynamodb_mutex._dynamodb import answers
 from pynamodb_mutex._dynamodb.answers import UNWRAPPED, came_from_the_body, instant_of
 from pynamodb_mutex._dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEOUT
-from pynamodb_mutex._dynamodb.keys import key_of
+from pynamodb_mutex._dynamodb.keys import check_key, key_of
 from pynamodb_mutex._protocol.messages import one_line
 from pynamodb_mutex._protocol.server_time import GRAIN
 from pynamodb_mutex._runtime.process import current_process
@@ -273,7 +273,7 @@ class Probes:
         self._ask = asker.ask
         self._table = asker.table
         self._rows = asker.store.requests
-        self._key = key_of(model, key)
+        self._key = key_of(model, check_key(key))
         # All writes are conditional on "mine", a random token that no row has: none is ever applied, not even if a
         # process holds the lock of this key.
         self._values = {"mine": uuid.uuid4().hex, "version": "0", "known": "0", "next": "1"}

@@ -79,6 +79,8 @@ def test_nothing_is_wrong_and_nothing_changes(proxy):
         found = Found(proxy=proxy)
         for key in ("held", "free"):
             assert not Found("--key", key, proxy=proxy).of("problem")
+        refused = Found("--key", "", proxy=proxy)["permissions"]
+        assert refused == "problem: a key takes 1 to 2048 bytes of UTF-8, this one 0"
         assert rows()["Items"] == before
     fine = {*USES, "transactions", "access", "endpoint", "clock", "table", "keys", "billing"}
     assert fine | {"replicas", "stream", "ttl", "rows"} <= found.of("ok")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -251,7 +252,11 @@ class _HoldingTask:
         self._loop = asyncio.get_running_loop()
         self.held = held
         # never None: it is a task that awaited the acquisition
-        self._task: Any = asyncio.current_task()
+        task: Any = asyncio.current_task()
+        # Weak, because the process refers to the claim, that to `AsyncHandle._notify`, and the handle to this. Suppose
+        # that the loop is closed while the task holds the lock. If the task were kept alive, Python would never close its
+        # coroutine, and so never leave the block: the lock would be renewed for as long as the process lives.
+        self._task: Callable[[], Any] = weakref.ref(task)
         self._cancels_on_loss = cancel_on_loss
         self.cancelled_for: Loss | None = None
         self._other_cancels = self._cancels()
@@ -262,7 +267,7 @@ class _HoldingTask:
 
         There, after this object has cancelled the task, `leave` takes each CancelledError for this object's own.
         """
-        count: int = getattr(self._task, "cancelling", int)()
+        count: int = getattr(self._task(), "cancelling", int)()
         return count
 
     def check_soon(self) -> None:
@@ -272,11 +277,13 @@ class _HoldingTask:
 
     def _check(self) -> None:
         # Runs on the loop, so the task is at an await, where it can be cancelled; `Task.cancel` is not thread-safe.
-        if self._ended or self.cancelled_for is not None or not self._cancels_on_loss:
+        task = self._task()
+        has_ended = task is None or self._ended
+        if has_ended or self.cancelled_for is not None or not self._cancels_on_loss:
             return
         self.cancelled_for = self.held.loss
         if self.cancelled_for is not None:
-            self._task.cancel(f"a lock was lost: {self.cancelled_for.value}")
+            task.cancel(f"a lock was lost: {self.cancelled_for.value}")
 
     def end(self) -> None:
         """Never cancel the task from now on."""
@@ -292,7 +299,7 @@ class _HoldingTask:
             return error
         # As `asyncio.timeout` does it: take back our own request. If another remains that was made since the block
         # began, such as that of a timeout around it, the CancelledError is also its, and must not be replaced.
-        getattr(self._task, "uncancel", int)()
+        getattr(self._task(), "uncancel", int)()
         ours = self._cancels() <= self._other_cancels
         return None if ours and isinstance(error, asyncio.CancelledError) else error
 

@@ -1,10 +1,12 @@
 """A task that is cancelled: nothing stays held, and nothing scheduled or queued."""
 
 import asyncio
+import gc
 import math
 import sys
 import threading
 import time
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -221,7 +223,7 @@ async def test_claim_that_cannot_be_released_does_not_hide_the_cancellation(scen
 @pytest.mark.parametrize("left_by", ["async with", "finally"])
 def test_lock_of_a_task_whose_loop_was_closed_is_released(table, left_by):
     """As after a second Ctrl-C: Python closes the coroutine, which can wait for nothing any more."""
-    mutex = AsyncMutex.for_key("a")
+    mutex = AsyncMutex.for_key("a", cancel_on_loss=True)
 
     async def hold():
         if left_by == "async with":
@@ -238,12 +240,11 @@ def test_lock_of_a_task_whose_loop_was_closed_is_released(table, left_by):
             await asyncio.sleep(0.01)
 
     loop = asyncio.new_event_loop()
-    holding = hold()
-    task = loop.create_task(holding)
+    task = weakref.ref(loop.create_task(hold()))
     loop.run_until_complete(until_held())
     loop.close()
-    holding.close()
-    assert not task.done()
+    gc.collect()
+    assert task() is None
     time.sleep(1)  # a worker releases it
     assert not mutex.held
     assert not table.get("a").is_held
@@ -346,6 +347,16 @@ async def test_acquire_without_a_block_is_cancelled_as_well(scene, clock):
     task = asyncio.create_task(work())
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_loss_after_the_task_that_acquired_has_ended_cancels_nothing(scene, clock, caplog):
+    mutex = scene.async_mutex(cancel_on_loss=True)
+    await asyncio.create_task(mutex.acquire())
+    assert scene.force()
+    clock.advance(11)
+    await until_async(lambda: mutex.lost)
+    await asyncio.sleep(0.1)
+    assert "Exception in callback" not in caplog.text
 
 
 async def test_lock_that_was_lost_before_the_block_began_cancels_it(scene, monkeypatch):

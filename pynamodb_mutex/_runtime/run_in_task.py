@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import math
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -43,6 +43,9 @@ T = TypeVar("T")
 Undo = Callable[[R], "Operation[Any]"]
 """A function that returns the operation which takes back the result of another one, such as the release of a lock."""
 
+LONGEST_SLEEP = 86_400.0
+"""Seconds after which a sleeping task is woken though there is nothing to do: see `TaskSleeper.sleep`."""
+
 
 class TaskSleeper:
     """Lets the task that made it sleep until a local time, or until it is woken."""
@@ -57,17 +60,34 @@ class TaskSleeper:
             self._loop.call_soon_threadsafe(self._event.set)
 
     async def sleep(self, until: float) -> None:
-        """Sleep until a local time, or until it is woken."""
-        ahead = until - local_clock().now()
-        timer = None
-        if ahead < math.inf:
-            timer = self._loop.call_later(max(0.0, ahead), self._event.set)
+        """Sleep until a local time, or until it is woken; no longer than LONGEST_SLEEP."""
+        ahead = min(until - local_clock().now(), LONGEST_SLEEP)
+        # Also for a sleep without an end: the loop refers to its timers, until it is closed, and nothing else need refer
+        # to this task (see `Waker`). Without a timer the garbage collector could take a task that still waits.
+        timer = self._loop.call_later(max(0.0, ahead), self._event.set)
         try:
             await self._event.wait()
         finally:
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
         self._event.clear()
+
+
+class Waker:
+    """Wakes a sleeping task, and does not keep it alive.
+
+    The wake-up of a waiter is in the local queue, to which the process refers. The loop is closed while the task waits in
+    line. If the queue referred to the task, Python would never close its coroutine: the task would stay in line for ever,
+    and a lock that is handed over to it would be renewed for ever.
+    """
+
+    def __init__(self, sleeper: TaskSleeper) -> None:
+        self._sleeper = weakref.ref(sleeper)
+
+    def wake(self) -> None:
+        """Wake the task, if it is still there. Called on any thread."""
+        sleeper = self._sleeper()
+        if sleeper is not None:
+            sleeper.wake()
 
 
 async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
@@ -256,7 +276,7 @@ async def _wait(effect: Wait) -> None:
     if wakeup is None:
         await sleeper.sleep(effect.until)
         return
-    wakeup.sleeper = sleeper
+    wakeup.sleeper = Waker(sleeper)
     try:
         # `Wakeup.ring` sets `rung` first and reads `sleeper` second; this does the opposite. So a ring at any moment is
         # noticed here, or finds the sleeper: see `run_on_thread`.

@@ -1,16 +1,19 @@
 """Runners: interruptions, signal handlers, tasks that nobody refers to any more, and the states of a claim."""
 
 import asyncio
+import gc
 import itertools
 import math
 import signal
 import sys
 import time
+import weakref
 from collections import deque
 from functools import partial
 from unittest.mock import Mock
 
 import pytest
+import uvloop
 from operations_by_hand import acquiring
 from processes import Fork
 from signal_receivers import Slow, hearing
@@ -258,6 +261,31 @@ def test_abandoned_waiter_leaves_the_line(scene, close_at):
         time.sleep(1)
         assert not queue.turns
     assert scene.leftovers() == []
+
+
+def test_waiter_whose_loop_was_closed_is_collected_and_gets_no_lock(scene):
+    with scene.mutex():
+        abandoned(scene.async_mutex().acquire())
+        gc.collect()
+    time.sleep(1)
+    assert scene.leftovers() == []
+
+
+@pytest.mark.parametrize("new_event_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_task_that_waits_without_an_end_lives_as_long_as_its_loop(new_event_loop):
+    wakeup = Wakeup()
+
+    async def main():
+        task = weakref.ref(asyncio.create_task(run_in_task._wait(Wait(wakeup=wakeup))))
+        await asyncio.sleep(0)
+        gc.collect()
+        return task, task() is not None
+
+    loop = new_event_loop()
+    task, lived = loop.run_until_complete(main())
+    loop.close()
+    gc.collect()
+    assert (lived, task()) == (True, None)
 
 
 async def section(scene):

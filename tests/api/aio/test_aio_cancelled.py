@@ -25,7 +25,7 @@ from dev.faultproxy import (
 )
 from pynamodb_mutex import MutexLostError
 from pynamodb_mutex._runtime.process import current_process
-from pynamodb_mutex._runtime.run_in_task import TaskSleeper
+from pynamodb_mutex._runtime.run_in_task import TaskSleeper, Waker
 from pynamodb_mutex.aio import AsyncMutex
 from pynamodb_mutex.exceptions import Loss
 
@@ -256,7 +256,10 @@ def test_sleeper_of_a_closed_loop_is_woken_in_vain():
         return TaskSleeper()
 
     sleeper = asyncio.run(main())
-    sleeper.wake()
+    waker = Waker(sleeper)
+    waker.wake()
+    del sleeper
+    waker.wake()
 
 
 @pytest.mark.parametrize("new_event_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

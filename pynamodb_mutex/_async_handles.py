@@ -135,7 +135,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
 
     def _leaving(self, _: Any) -> Operation[None]:
         """Return the operation that leaves the block which a cancelled task has just entered."""
-        held = self._lock._leave_block()
+        _, held = self._lock._leave_block()
         return _nothing() if held is None else self._lock._releasing(held)
 
     async def _run(
@@ -184,13 +184,14 @@ class AsyncHandle(Handle[Any], Generic[L]):
             MutexLostError: If the lock was lost meanwhile, and the body did not raise or was cancelled for
                 that loss.
         """
-        # There is none if the body released the lock. It is ended before the release is awaited, as in `release`.
-        holder = take_last(self._holders)[1] if self._holders else None
-        left_by = error if holder is None else holder.leave(error)
         # A thread of `asyncio.to_thread` goes on when its task is cancelled. It may save the row after the release, after
         # another has locked and written it: as a write without the lock, that would undo the other's.
         was_cut_short = isinstance(error, asyncio.CancelledError | GeneratorExit)
-        held = self._lock._leave_block(was_cut_short=was_cut_short)
+        who, held = self._lock._leave_block(was_cut_short=was_cut_short)
+        # There is none if the body released the lock: not that of a task which shares this object, and has acquired the
+        # lock since, or a loss would not cancel that task. It is ended before the release is awaited, as in `release`.
+        holder = take_last(self._holders, who)
+        left_by = error if holder is None else holder.leave(error)
         if held is not None:
             try:
                 await self._end(self._lock._ending_block(held))

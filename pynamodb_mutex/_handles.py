@@ -22,7 +22,7 @@ from pynamodb_mutex._operations.options import Made, check_at_least, check_lease
 from pynamodb_mutex._operations.release import release_several
 from pynamodb_mutex._operations.renew import ensure_all_held, renew
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_all
-from pynamodb_mutex._runtime.callers import caller, take_last, this_caller
+from pynamodb_mutex._runtime.callers import began, caller, take_last, this_caller
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import (
@@ -335,13 +335,17 @@ class ThreadHandle(Handle[H]):
     def _ensuring(self, at_least: float) -> Operation[None]:
         """Raise unless the lock is held; renew it first if less than ``at_least`` seconds of its lease are left."""
 
-    def _leave_block(self, *, was_cut_short: bool = False) -> H | None:
-        """Leave a ``with`` block; return the acquisition to release, or None if it was released already.
+    def _leave_block(self, *, was_cut_short: bool = False) -> tuple[int, H | None]:
+        """Leave a ``with`` block.
 
         Args:
             was_cut_short: Whether something of the block may go on.
+
+        Returns:
+            The number of who began the block, and the acquisition to release; None if it was released already.
         """
-        who, entered = take_last(self._entered)
+        who = began(self._entered)
+        entered: Any = take_last(self._entered, who)
         together = self._blocks_of(entered)
         together.blocks -= 1
         together.may_go_on = together.may_go_on or was_cut_short
@@ -351,9 +355,9 @@ class ThreadHandle(Handle[H]):
         # may have another permit by the same semaphore.
         held = self._holds.get(who, entered)
         if not held.is_released:
-            return held
+            return who, held
         self._forget(held)
-        return None
+        return who, None
 
     def _ending_block(self, held: H) -> Operation[None]:
         """Release what `_leave_block` has returned, unless another thread or a signal handler has done so since."""
@@ -436,7 +440,7 @@ class ThreadHandle(Handle[H]):
         Raises:
             MutexLostError: If the body did not raise, and the lock was lost meanwhile.
         """
-        held = self._leave_block()
+        _, held = self._leave_block()
         if held is None:
             return
         # Deferred if this runs inside a step of the library: in the middle of one, the garbage collector may close a

@@ -97,17 +97,24 @@ def _running_task() -> Any:
     return None if running_loop is None or running_loop() is None else asyncio.current_task()
 
 
-def take_last(stacks: dict[int, list[T]]) -> tuple[int, T]:
-    """Remove what this caller put there last or, if it put nothing there, what another did; return who did, and it.
+def began(stacks: dict[int, list[T]]) -> int:
+    """Return the number of who began what this caller ends: its own or, if it began nothing, another caller's.
 
     What one thread or task began, another may end: it enters a lock by ``with``, and another leaves the block.
 
     Args:
-        stacks: For each caller's number, what it put there; not empty.
+        stacks: For each caller's number, what it began; not empty.
     """
     me = this_caller()
-    caller = me if me in stacks else next(iter(stacks))
-    last = stacks[caller].pop()
-    if not stacks[caller]:
-        del stacks[caller]
-    return caller, last
+    return me if me in stacks else next(iter(stacks))
+
+
+def take_last(stacks: dict[int, list[T]], who: int) -> T | None:
+    """Remove and return what a caller put there last; None if there is nothing of it."""
+    own = stacks.get(who)
+    if own is None:
+        return None
+    last = own.pop()
+    if not own:
+        del stacks[who]
+    return last

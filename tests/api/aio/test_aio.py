@@ -252,6 +252,28 @@ async def test_block_of_another_task_does_not_keep_a_loss_from_the_task_that_hol
     await entering
 
 
+async def test_block_whose_body_released_the_lock_keeps_no_loss_from_the_next_task(scene):
+    mutex = scene.async_mutex(cancel_on_loss=True)
+    entered = asyncio.Event()
+
+    async def first():
+        async with mutex:
+            await mutex.release()
+            await entered.wait()
+
+    async def second():
+        async with mutex:
+            entered.set()
+            await asyncio.wait({releasing})
+            scene.force()
+            await until_cancelled()
+
+    releasing = asyncio.create_task(first())
+    await asyncio.sleep(0)
+    with pytest.raises(MutexLostError):
+        await asyncio.create_task(second())
+
+
 async def test_transaction_whose_block_fails_is_not_sent(scene):
     async with scene.async_mutex() as mutex:
         with pytest.raises(ZeroDivisionError):

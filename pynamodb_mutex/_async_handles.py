@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pynamodb_mutex._handles import Handle, ThreadHandle, note_not_released
 from pynamodb_mutex._operations.options import made
-from pynamodb_mutex._runtime.callers import caller, take_last, this_caller
+from pynamodb_mutex._runtime.callers import caller, calling_frame, take_last, this_caller
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_in_task import run, run_on_worker
 from pynamodb_mutex.exceptions import MutexLostError
@@ -129,13 +129,14 @@ class AsyncHandle(Handle[Any], Generic[L]):
         """Acquire the lock for an ``async with`` block; return the acquisition."""
         lock, who = self._lock, caller()
         attempt = lock._attempt(who, lock._options.patience(True, None), blocks=False)
-        held = await self._run(lock._entering(attempt, who.number), self._leaving)
+        operation = lock._entering(attempt, who.number, calling_frame())
+        held = await self._run(operation, self._leaving)
         self._begin(held)
         return held
 
     def _leaving(self, _: Any) -> Operation[None]:
         """Return the operation that leaves the block which a cancelled task has just entered."""
-        _, held = self._lock._leave_block()
+        _, held = self._lock._leave_block(None)
         return _nothing() if held is None else self._lock._releasing(held)
 
     async def _run(
@@ -187,7 +188,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         # A thread of `asyncio.to_thread` goes on when its task is cancelled. It may save the row after the release, after
         # another has locked and written it: as a write without the lock, that would undo the other's.
         was_cut_short = isinstance(error, asyncio.CancelledError | GeneratorExit)
-        who, held = self._lock._leave_block(was_cut_short=was_cut_short)
+        who, held = self._lock._leave_block(error, was_cut_short=was_cut_short)
         # There is none if the body released the lock: not that of a task which shares this object, and has acquired the
         # lock since, or a loss would not cancel that task. It is ended before the release is awaited, as in `release`.
         holder = take_last(self._holders, who)

@@ -22,7 +22,7 @@ from pynamodb_mutex._operations.options import Made, check_at_least, check_lease
 from pynamodb_mutex._operations.release import release_several
 from pynamodb_mutex._operations.renew import ensure_all_held, renew
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_all
-from pynamodb_mutex._runtime.callers import began, caller, take_last, this_caller
+from pynamodb_mutex._runtime.callers import caller, calling_frame, take_last, this_caller
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import (
@@ -246,8 +246,9 @@ class ThreadHandle(Handle[H]):
         self._holds: dict[int, H] = {}
         # stays after the release, so that `lost` and `token` can still be asked for
         self._latest: H | None = None
-        # by number of the thread or task: the acquisitions with which its ``with`` blocks began, innermost last
-        self._entered: dict[int, list[H]] = {}
+        # by number of the thread or task: the acquisitions with which its ``with`` blocks began, innermost last, each
+        # with the frame of the block
+        self._entered: dict[int, list[tuple[H, int]]] = {}
 
     def _mine(self) -> H | None:
         # The one exception to the rule that no property starts a thread. The system has refused one, and there
@@ -306,16 +307,16 @@ class ThreadHandle(Handle[H]):
         self._note(me, held)
         return held
 
-    def _entering(self, attempt: Attempt, me: int) -> Operation[H]:
-        """Acquire the lock for a ``with`` block; return the acquisition."""
+    def _entering(self, attempt: Attempt, me: int, frame: int) -> Operation[H]:
+        """Acquire the lock for a ``with`` block, in whose frame this is called; return the acquisition."""
         held = yield from self._acquiring(attempt, me)
         if held is None:
             raise self._timeout_error(attempt)
-        return self._begin_block(held, me)
+        return self._begin_block(held, me, frame)
 
-    def _begin_block(self, held: H, me: int) -> H:
+    def _begin_block(self, held: H, me: int, frame: int) -> H:
         self._blocks_of(held).blocks += 1
-        self._entered.setdefault(me, []).append(held)
+        self._entered.setdefault(me, []).append((held, frame))
         return held
 
     @staticmethod
@@ -335,29 +336,45 @@ class ThreadHandle(Handle[H]):
     def _ensuring(self, at_least: float) -> Operation[None]:
         """Raise unless the lock is held; renew it first if less than ``at_least`` seconds of its lease are left."""
 
-    def _leave_block(self, *, was_cut_short: bool = False) -> tuple[int, H | None]:
+    def _leave_block(
+        self, error: BaseException | None, *, was_cut_short: bool = False
+    ) -> tuple[int, H | None]:
         """Leave a ``with`` block.
 
         Args:
+            error: The exception by which it is left; None if by none.
             was_cut_short: Whether something of the block may go on.
 
         Returns:
             The number of who began the block, and the acquisition to release; None if it was released already.
         """
-        who = began(self._entered)
-        entered: Any = take_last(self._entered, who)
+        who = self._who_began(error)
+        block: Any = take_last(self._entered, who)
+        entered: H = block[0]
         together = self._blocks_of(entered)
         together.blocks -= 1
         together.may_go_on = together.may_go_on or was_cut_short
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
         # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
-        # the block: the garbage collector may close a generator that is suspended in it, on any thread, and that thread
-        # may have another permit by the same semaphore.
+        # the block: who leaves it may have another permit by the same semaphore.
         held = self._holds.get(who, entered)
         if not held.is_released:
             return who, held
         self._forget(held)
         return who, None
+
+    def _who_began(self, error: BaseException | None) -> int:
+        """Return the number of the thread or task that began the block which is left by an exception, or by none."""
+        me = this_caller()
+        # one thread or task may enter, and another leave
+        who = me if me in self._entered else next(iter(self._entered))
+        if not isinstance(error, GeneratorExit):
+            return who
+        # A generator that is suspended in its block is closed by the garbage collector, on any thread, or by the event loop,
+        # in a task of its own. Tasks A and B have a permit each by one semaphore, B in an asynchronous generator, which is
+        # closed. The permit of A, who goes on, must not be released in place of B's. Only the frame tells.
+        frame, entered = id(getattr(error.__traceback__, "tb_frame", None)), self._entered.items()
+        return next((each for each, blocks in list(entered) if blocks[-1][1] == frame), who)
 
     def _ending_block(self, held: H) -> Operation[None]:
         """Release what `_leave_block` has returned, unless another thread or a signal handler has done so since."""
@@ -423,7 +440,7 @@ class ThreadHandle(Handle[H]):
     def _enter(self) -> H:
         who = caller()
         attempt = self._attempt(who, self._options.patience(True, None), blocks=True)
-        return run(current_process(), self._entering(attempt, who.number))
+        return run(current_process(), self._entering(attempt, who.number, calling_frame()))
 
     @abstractmethod
     def __enter__(self) -> Any:
@@ -440,7 +457,7 @@ class ThreadHandle(Handle[H]):
         Raises:
             MutexLostError: If the body did not raise, and the lock was lost meanwhile.
         """
-        _, held = self._leave_block()
+        _, held = self._leave_block(error)
         if held is None:
             return
         # Deferred if this runs inside a step of the library: in the middle of one, the garbage collector may close a

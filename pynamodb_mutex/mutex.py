@@ -372,17 +372,17 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             return None
         return attached
 
-    def _entering(self, attempt: Any, me: int) -> Operation[HeldClaim]:
+    def _entering(self, attempt: Any, me: int, frame: int) -> Operation[HeldClaim]:
         # taken out in this step: of two threads that enter, one gets it, and the other acquires the lock for itself
         attached, self._attached = self._to_enter, None
         if attached is None:
-            return (yield from super()._entering(attempt, me))
+            return (yield from super()._entering(attempt, me, frame))
         attached.check("with")
         # The block may run on another thread than `attach` did. That thread is the holder from now on: it is the one
         # that may enter again, and whose wait for this lock would never end.
         self._holds[me] = attached
         attached.contender.caller = attempt.contender.caller
-        return self._begin_block(attached, me)
+        return self._begin_block(attached, me, frame)
 
     def __enter__(self) -> Self:
         """Acquire the lock, as `acquire` does; after `attach`, use that acquisition.

@@ -21,8 +21,12 @@ from pynamodb_mutex._operations.contender import Caller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
 T = TypeVar("T")
+
+_PASSED_OVER = ("pynamodb_mutex.", "contextlib")
+"""What the names of modules begin with whose frames are not user code."""
 
 _serial = itertools.count(1)
 
@@ -97,16 +101,13 @@ def _running_task() -> Any:
     return None if running_loop is None or running_loop() is None else asyncio.current_task()
 
 
-def began(stacks: dict[int, list[T]]) -> int:
-    """Return the number of who began what this caller ends: its own or, if it began nothing, another caller's.
-
-    What one thread or task began, another may end: it enters a lock by ``with``, and another leaves the block.
-
-    Args:
-        stacks: For each caller's number, what it began; not empty.
-    """
-    me = this_caller()
-    return me if me in stacks else next(iter(stacks))
+def calling_frame() -> int:
+    """Return the `id` of the frame in which user code calls a lock, also by an `ExitStack`; it is good while that runs."""
+    frame: FrameType | None = sys._getframe(1)
+    # code that `exec` runs may have no name
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_PASSED_OVER):
+        frame = frame.f_back
+    return id(frame)
 
 
 def take_last(stacks: dict[int, list[T]], who: int) -> T | None:

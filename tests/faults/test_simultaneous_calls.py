@@ -507,8 +507,8 @@ def test_release_of_several_does_not_forget_what_its_thread_has_acquired_since(k
 def test_block_is_left_although_another_thread_releases_just_then(scene):
     mutex, leave = scene.mutex(), Mutex._leave_block
 
-    def interrupt(self, **options):
-        left = leave(self, **options)
+    def interrupt(self, *args):
+        left = leave(self, *args)
         mutex.release()
         return left
 
@@ -531,6 +531,17 @@ def test_block_that_another_thread_leaves_ends_the_acquisition_of_the_thread_tha
     assert (semaphore.held, semaphore.permit) == (True, mine)
     semaphore.release()
     assert scheduled() == []
+    # nor does it end a block that goes on, on the thread which closes it or on another
+    for aside in (False, True):
+        with semaphore:
+            mine, generator = semaphore.permit, holding()
+            Calling(next, generator).end()
+            if aside:
+                Calling(generator.close).end()
+            else:
+                generator.close()
+            assert (semaphore.held, semaphore.permit) == (True, mine)
+        assert scheduled() == []
 
 
 def test_row_that_is_released_while_its_write_is_checked_is_not_written_without_a_guard(row_scene):

@@ -6,7 +6,7 @@ import pytest
 from operations_by_hand import acquiring
 from pynamodb.exceptions import UpdateError
 from sent_requests import TRANSACT
-from this_process import store_for
+from this_process import scheduled, store_for
 from waits import LONG, until_async, until_cancelled
 
 from dev.faultproxy import delay_answer, deny
@@ -103,6 +103,26 @@ async def test_semaphore_limits_the_number_of_tasks(scene):
     assert max(most) == 2
     holders = [Semaphore.for_key(scene.key, permits=2, model=scene.there) for _ in range(2)]
     assert all(holder.acquire(blocking=False) for holder in holders)
+
+
+async def test_generator_that_the_loop_closes_ends_no_block_of_another_task(scene):
+    semaphore = AsyncSemaphore.for_key(scene.key, permits=2, model=scene.here)
+
+    async def numbers():
+        async with semaphore:
+            yield 1
+
+    async def iterate():
+        async for _ in numbers():
+            break
+
+    async with semaphore:
+        mine = semaphore.permit
+        await asyncio.create_task(iterate())
+        await asyncio.sleep(1)
+        assert (semaphore.held, semaphore.permit) == (True, mine)
+        assert len(scheduled()) == 1
+    assert scheduled() == []
 
 
 async def test_cancelled_wait_for_a_permit_leaves_the_others_in_line(scene):

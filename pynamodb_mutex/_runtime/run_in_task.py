@@ -137,7 +137,7 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
                 request = effect.request
             value = None
             if isinstance(effect, Wait):
-                await _wait(effect)
+                cancelled = await _wait(effect, to_its_time=undo is None) or cancelled
             elif isinstance(effect, Send | Open):
                 under_way = _posted(process, _call_of(effect))
                 value, interruption = await _answer(under_way)
@@ -270,12 +270,32 @@ async def _failure(
     return error.with_traceback(None) if isinstance(error, PynamoDBException) else error
 
 
-async def _wait(effect: Wait) -> None:
-    """Let this task wait as an operation asks for."""
+async def _wait(effect: Wait, *, to_its_time: bool = False) -> asyncio.CancelledError | None:
+    """Let this task wait as an operation asks for.
+
+    Args:
+        effect: The wait.
+        to_its_time: Whether a wait for a time alone goes on when the task is cancelled. Scopes of anyio cancel a task again
+            and again until it has left them. If each cancellation ended the wait before a retry, a release that DynamoDB
+            throttles would be sent hundreds of times a second.
+
+    Returns:
+        The last cancellation that did not end the wait; None if there was none.
+
+    Raises:
+        CancelledError: If the task was cancelled.
+    """
     sleeper, wakeup = TaskSleeper(), effect.wakeup
-    if wakeup is None:
-        await sleeper.sleep(effect.until)
-        return
+    cancelled: asyncio.CancelledError | None = None
+    while wakeup is None:
+        try:
+            await sleeper.sleep(effect.until)
+        except asyncio.CancelledError as error:
+            if not to_its_time:
+                raise
+            cancelled = error
+        else:
+            return cancelled
     wakeup.sleeper = Waker(sleeper)
     try:
         # `Wakeup.ring` sets `rung` first and reads `sleeper` second; this does the opposite. So a ring at any moment is
@@ -285,6 +305,7 @@ async def _wait(effect: Wait) -> None:
     finally:
         wakeup.sleeper = None
         wakeup.rung = False
+    return None
 
 
 async def _delivered(process: Process, events: list[Event]) -> asyncio.CancelledError | None:

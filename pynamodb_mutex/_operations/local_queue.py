@@ -298,7 +298,9 @@ class Turn(Generic[H, C]):
         """
         if self.queue.known_taken or self.promised_by is not None:
             return math.inf
-        return min(self.asks_at, deadline)
+        # Not during a rest: the lock was handed over so often that nobody has polled, and the next in line has waited
+        # for longer than LONGEST_SILENCE. It would poll at the instant of the release, before any other process can.
+        return min(max(self.asks_at, self.queue.rests_until), deadline)
 
     def waits_until(
         self,

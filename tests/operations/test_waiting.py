@@ -265,12 +265,15 @@ def test_lock_that_is_handed_over_during_a_poll_is_taken_without_another(polls, 
     assert (waits.until_it_waits(), len(polls), waiter.held) == (None, 1, True)
 
 
-def test_after_some_hand_overs_the_lock_is_released_for_another_process(table, pool):
+@pytest.mark.parametrize("seconds", [0, 3 * LONGEST_SILENCE / MOST_HAND_OVERS])
+def test_after_some_hand_overs_the_lock_is_released_for_another_process(table, pool, seconds):
+    """Also if the next waiter has waited for long, and nobody in line has polled meanwhile."""
     order = []
 
     def wait(model, poll):
         with mutex(model=model, poll=poll):
             order.append(model)
+            time.sleep(seconds)
 
     with mutex():
         waits = [pool.submit(wait, LockItem, (0.5, 1.0)) for _ in range(36)]

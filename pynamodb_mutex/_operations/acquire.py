@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.exceptions import PynamoDBException
@@ -345,13 +346,13 @@ class Acquisition:
                 claim.begin()
                 held.start(sent)
                 return claim
+            yield from self._give_up(own, claim)
         except BaseException:
             if claim is not None or attempts.maybe_applied:
-                yield from self._give_up(own, claim)
+                yield from undone(partial(self._give_up, own, claim))
             raise
         finally:
             self.requests.count += attempts.count
-        yield from self._give_up(own, claim)
         return None
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
@@ -395,6 +396,20 @@ class Acquisition:
         if claim is not None:
             claim.forget()
         yield from disown(self.contender, own)
+
+
+def undone(undo: Callable[[], Operation[None]]) -> Operation[None]:
+    """Take back what an attempt may have done; once more from the beginning, if that is interrupted.
+
+    A task is cancelled while it awaits the answer to its last request, and the attempt then ends by itself: the request
+    has failed, or the deadline has come. The cancellation is thrown at the next effect, which is the first request of
+    the undo, before that is sent.
+    """
+    try:
+        yield from undo()
+    except BaseException:
+        yield from undo()
+        raise
 
 
 def disown(contender: Contender, own: OwnClaim) -> Operation[None]:

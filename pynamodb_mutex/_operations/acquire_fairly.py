@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._dynamodb.answers import Failure
-from pynamodb_mutex._operations.acquire import Acquisition
+from pynamodb_mutex._operations.acquire import Acquisition, undone
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Log
@@ -65,14 +65,7 @@ class FairAcquisition(Acquisition):
             self.contender.key_queue.unwatch(wakeup)
             # Also after an interruption: otherwise the waiters behind the entry would wait for its turn, until it
             # counts as dead. After the lock was acquired, this sends nothing.
-            try:
-                yield from self._leave()
-            except BaseException:
-                # A task is cancelled while it awaits the answer to its last poll, and the deadline has come when the
-                # answer arrives. The cancellation is thrown at the next effect, which is the request that leaves the
-                # line, before that is sent. So it is yielded once more.
-                yield from self._leave()
-                raise
+            yield from undone(self._leave)
         return claim
 
     def _wait_for_turn(self, wakeup: Wakeup) -> Operation[HeldClaim | None]:

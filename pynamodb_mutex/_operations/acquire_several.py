@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_UPDATE
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._dynamodb.keys import row_name
-from pynamodb_mutex._operations.acquire import Acquisition, claim_in_the_way, delivered, disown
+from pynamodb_mutex._operations.acquire import (
+    Acquisition,
+    claim_in_the_way,
+    delivered,
+    disown,
+    undone,
+)
 from pynamodb_mutex._operations.contender import Contender, refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import contended, not_acquired
@@ -391,7 +398,7 @@ class AcquisitionOfSeveral:
                 before = dict(answer.refused)
         except BaseException:
             if attempts.maybe_applied:
-                yield from self._give_up(None)
+                yield from undone(partial(self._give_up, None))
             raise
         finally:
             self._requests.count += attempts.count

@@ -160,6 +160,19 @@ async def test_cancelled_while_a_lost_acquire_is_repeated(scene):
     assert scene.applied("disown") == [True]
 
 
+@pytest.mark.parametrize("several", [False, True])
+async def test_cancelled_while_the_last_attempt_fails(scene, several):
+    """The cancellation is thrown at the request that disowns the claim, before that is sent."""
+    options = {"model": scene.here}
+    keys = [scene.key, f"{scene.key}-b"] if several else [scene.key]
+    lock = AsyncMutex.for_keys(keys, **options) if several else scene.async_mutex()
+    op = "TransactWriteItems" if several else "acquire"
+    scene.proxy.next(drop_answer(lambda: time.sleep(2)), op=op)
+    await cancel_after(1, lock.acquire(blocking=False))
+    for key in keys:
+        assert replace(scene, key=key).leftovers() == []
+
+
 async def test_cancelled_while_the_lock_is_handed_over_to_it(scene):
     holder = scene.async_mutex()
     await holder.acquire()

@@ -21,9 +21,9 @@ from pynamodb_mutex._operations.effects import Deliver, Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Delivery, Log, contended, not_acquired
 from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import Turn
-from pynamodb_mutex._operations.release import release
+from pynamodb_mutex._operations.release import disown, release
 from pynamodb_mutex._operations.renew import renew
-from pynamodb_mutex._operations.retry import Attempts, once, retrying
+from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._protocol.claim import TOO_SHORT, ObservedClaim, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import shows_acquisition
@@ -410,26 +410,6 @@ def undone(undo: Callable[[], Operation[None]]) -> Operation[None]:
     except BaseException:
         yield from undo()
         raise
-
-
-def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
-    """Try to end a claim of ours that nobody will use, and that may or may not have been made; sent only once.
-
-    If the claim is in the row, this leaves a tombstone with our token, by which later copies of the acquire are
-    refused. If the acquire is applied after this request, its claim stays until its lease ends.
-    """
-    shared, store = contender.shared, contender.store
-    if shared.inherited:
-        # A signal handler forks while the acquiring write is under way, and the child ends by an exception. The claim is
-        # the parent's, which has the same token, goes on, and believes in it.
-        return
-    values = store.ending(shared.now, own.proposed) | {"mine": own.token}
-    request = store.update(store.requests.disown, contender.options.row, values)
-    reply = yield from once(request)
-    if isinstance(reply, Failure):
-        text = "%s may be held by nobody for up to a lease: %s"
-        shown_values = (shown(contender.key), one_line(reply.error))
-        shared.emit(Log("warning", text, shown_values, contender.log_fields))
 
 
 def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]:

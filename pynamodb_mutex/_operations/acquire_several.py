@@ -16,18 +16,12 @@ from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_UPDATE
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._dynamodb.keys import row_name
-from pynamodb_mutex._operations.acquire import (
-    Acquisition,
-    claim_in_the_way,
-    delivered,
-    disown,
-    undone,
-)
+from pynamodb_mutex._operations.acquire import Acquisition, claim_in_the_way, delivered, undone
 from pynamodb_mutex._operations.contender import Contender, refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import contended, not_acquired
 from pynamodb_mutex._operations.held import Held, HeldClaim
-from pynamodb_mutex._operations.release import release_several
+from pynamodb_mutex._operations.release import disown, release_several
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._protocol.claim import TOO_SHORT, Claim, ObservedClaim, OwnClaim

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_DELETE, TRANSACT_UPDATE
 from pynamodb.exceptions import PynamoDBException
 
+from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.held import Change, Held, HeldClaim
-from pynamodb_mutex._operations.retry import Attempts, retrying
+from pynamodb_mutex._operations.retry import Attempts, once, retrying
 from pynamodb_mutex._protocol.claim import Loss, OwnClaim
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.outcome import (
@@ -305,10 +306,35 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
         text, values = "%s not handed over to %s: %s", (shown(claim.key), shown(contender.owner))
         shared.emit(Log("warning", text, (*values, one_line(error)), claim.log_fields))
         return False
+    except BaseException:
+        # Ctrl-C while the request was under way. If it was applied, nobody knows of the claim that it made, and the
+        # waiter would wait for the end of its own lease, which may be an hour.
+        yield from disown(contender, own)
+        raise
     finally:
         if not granted:
             turn.end_promise()
     return True
+
+
+def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
+    """Try to end a claim of ours that nobody will use, and that may or may not have been made; sent only once.
+
+    If the claim is in the row, this leaves a tombstone with our token, by which later copies of the acquire are
+    refused. If the acquire is applied after this request, its claim stays until its lease ends.
+    """
+    shared, store = contender.shared, contender.store
+    if shared.inherited:
+        # A signal handler forks while the acquiring write is under way, and the child ends by an exception. The claim is
+        # the parent's, which has the same token, goes on, and believes in it.
+        return
+    values = store.ending(shared.now, own.proposed) | {"mine": own.token}
+    request = store.update(store.requests.disown, contender.options.row, values)
+    reply = yield from once(request)
+    if isinstance(reply, Failure):
+        text = "%s may be held by nobody for up to a lease: %s"
+        shown_values = (shown(contender.key), one_line(reply.error))
+        shared.emit(Log("warning", text, shown_values, contender.log_fields))
 
 
 # -- breaking a claim by force ---------------------------------------------------------------------

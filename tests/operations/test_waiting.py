@@ -443,6 +443,18 @@ def test_ctrl_c_while_waiting_leaves_nothing(queue, pool):
     assert waiter.acquire(timeout=0)
 
 
+def test_hand_over_that_is_interrupted_when_it_was_applied_leaves_a_free_lock(queue):
+    holder, waiter = held(mutex()), mutex()
+    waits = waiting(waiter)
+    releasing = handing_over(holder)
+    releasing.effect.request.send()
+    releasing.interrupt()
+    assert not holder.locked()
+    assert (waits.wake(), waiter.held) == (None, True)
+    waiter.release()
+    assert queue.is_idle
+
+
 @pytest.mark.parametrize("again", ["never", "before it comes", "when it came"])
 def test_waiter_interrupted_during_a_hand_over_releases_what_comes(queue, again):
     """Or if it is interrupted in that, too, the thread that hands over does."""

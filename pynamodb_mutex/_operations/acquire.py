@@ -134,11 +134,13 @@ class Acquisition:
         queue, now = self.contender.queue, self.shared.now
         local = queue.holder
         turn: Turn[HeldClaim, Contender] = Turn(queue, self.contender, Wakeup())
-        # A holder in this process hands the lock over. Until then a poll would show nothing new, as a rule.
-        turn.enter(now, polls_first=local is None or not local.held_at(now))
         claim: HeldClaim | None = None
         granted: HeldClaim | None = None
         try:
+            # Inside, for Ctrl-C may come within a step, too. A turn that nobody takes out of the queue would keep the
+            # waiters behind it waiting, or be handed the lock, for ever.
+            # A holder in this process hands the lock over. Until then a poll would show nothing new, as a rule.
+            turn.enter(now, polls_first=local is None or not local.held_at(now))
             claim = yield from self._wait(turn)
             granted = yield from _leave_line(turn)
             if granted is None:
@@ -340,8 +342,11 @@ class Acquisition:
             # another could hold the lock meanwhile. So it counts from the first attempt that may have been
             # applied.
             sent = min(attempts.first_sent, answer.sent)
-            claim = HeldClaim(contender, own, answer.claim, answer.item, sent)
-            held = Held((claim,), is_group=False)
+            # In this order: after Ctrl-C in between, `forget` would find no claims that it is held together with.
+            held = Held(
+                (HeldClaim(contender, own, answer.claim, answer.item, sent),), is_group=False
+            )
+            claim = held.claims[0]
             if (yield from self._is_usable(claim)):
                 claim.begin()
                 held.start(sent)

@@ -246,11 +246,10 @@ class Turn(Generic[H, C]):
         queue._queues[queue._place] = queue
 
     def leave(self) -> H | None:
-        """Leave the line, if this turn is still there; return the new claim if the lock was handed over, once."""
+        """Leave the line, if this turn is still there; return the new claim if the lock was handed over."""
         if self in self.queue.turns:
             self.queue.remove(self)
-        granted, self.granted = self.granted, None
-        return granted
+        return self.granted
 
     def grant(self, claim: H) -> bool:
         """Give the turn the claim that a hand-over has made; return whether its waiter is still there.

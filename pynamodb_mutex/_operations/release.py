@@ -296,20 +296,19 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
                 # the answer to the hand-over may be so late that the successor's lease has passed.
                 with suppress(PynamoDBException):
                     yield from release(successor)
-    except MutexLostError:
-        raise
     except PynamoDBException as error:
         # If an attempt may have been applied, the row may carry the next holder's claim. A release of ours would be
         # refused and pass for done, although the lock may stay taken until that claim's lease ends.
-        if ending.attempts.maybe_applied:
+        if isinstance(error, MutexLostError) or ending.attempts.maybe_applied:
             raise
         text, values = "%s not handed over to %s: %s", (shown(claim.key), shown(contender.owner))
         shared.emit(Log("warning", text, (*values, one_line(error)), claim.log_fields))
         return False
     except BaseException:
         # Ctrl-C while the request was under way. If it was applied, nobody knows of the claim that it made, and the
-        # waiter would wait for the end of its own lease, which may be an hour.
-        yield from disown(contender, own)
+        # waiter would wait for the end of its own lease, which may be an hour. Not if it has the claim already.
+        if turn.granted is None:
+            yield from disown(contender, own)
         raise
     finally:
         if not granted:

@@ -10,6 +10,7 @@ import time
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from waits import until
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, MutexTimeoutError
 from pynamodb_mutex._dynamodb.store import Store
 from pynamodb_mutex._operations.effects import Send, Wait, Wakeup
+from pynamodb_mutex._operations.held import Held
 from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
@@ -443,16 +445,47 @@ def test_ctrl_c_while_waiting_leaves_nothing(queue, pool):
     assert waiter.acquire(timeout=0)
 
 
-def test_hand_over_that_is_interrupted_when_it_was_applied_leaves_a_free_lock(queue):
+@pytest.mark.parametrize("granted", [False, True])
+def test_hand_over_that_is_interrupted_when_it_was_applied_leaves_no_claim_of_nobody(
+    queue, monkeypatch, granted
+):
     holder, waiter = held(mutex()), mutex()
     waits = waiting(waiter)
     releasing = handing_over(holder)
-    releasing.effect.request.send()
-    releasing.interrupt()
-    assert not holder.locked()
+    answer = releasing.effect.request.send()
+    if granted:
+        with monkeypatch.context() as patch:
+            patch.setattr(Held, "start", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                releasing.step(answer)
+    else:
+        releasing.interrupt()
+    assert holder.locked() is granted
     assert (waits.wake(), waiter.held) == (None, True)
     waiter.release()
     assert queue.is_idle
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Turn, "enter"), (Turn, "leave"), (Held, "__init__")])
+def test_waiter_interrupted_within_a_step_leaves_nothing(queue, monkeypatch, kind, name):
+    """By Ctrl-C just when a call returns, or begins."""
+    call = getattr(kind, name)
+
+    def interrupted(*args, **how):
+        monkeypatch.setattr(kind, name, call)
+        if kind is Turn:
+            call(*args, **how)
+        raise KeyboardInterrupt
+
+    waits = acquiring(mutex(), True, 60.0)
+    if name == "leave":
+        holder = held(mutex())
+        waits.until_it_waits()
+        holder.release()
+    monkeypatch.setattr(kind, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        waits.wake()
+    assert (mutex().locked(), queue.is_idle, scheduled()) == (False, True, [])
 
 
 @pytest.mark.parametrize("again", ["never", "before it comes", "when it came"])

@@ -226,13 +226,13 @@ class Requests:
 
     @Once
     def join(self) -> Template:
-        """Join the line at its end, once, and only while the row has the token that was seen.
+        """Join the line at its end, once, and only while the fencing token is within bounds.
 
         So a copy that arrives late, when its waiter may be gone, is refused if the lock has changed hands since.
         """
         layout = self._layout
         stands = Path(layout.waiting).contains(slot("S", "entry"))
-        condition = layout.token == slot("S", "seen")
+        condition = layout.version.between(slot("N", "version"), slot("N", "highest"))
         condition &= ~stands & layout.nobody_waits(MOST_WAITING - 1)
         longer = (Path(layout.waiting) | Value({"L": []})).append(slot("L", "entries"))
         return self._template(

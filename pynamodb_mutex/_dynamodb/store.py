@@ -257,9 +257,10 @@ class Store:
         )
         return self.update(template, key, values)
 
-    def join(self, key: RawItem, entry: str, seen: str | None) -> Request:
-        """Return the request that joins the line, if the row still has the token ``seen``."""
-        values = {"entry": entry, "entries": [{"S": entry}], "seen": seen}
+    def join(self, key: RawItem, entry: str, version: int, changes: int) -> Request:
+        """Return the request that joins the line, if the lock has changed hands since a version at most so many times."""
+        values = {"entry": entry, "entries": [{"S": entry}]}
+        values |= {"version": str(version), "highest": str(version + changes)}
         return self.update(self.requests.join, key, values)
 
     def leave(self, key: RawItem, entry: str, place: int, now: float) -> Request:

@@ -19,7 +19,7 @@ from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.retry import retrying
-from pynamodb_mutex._protocol.claim import MOST_WAITING
+from pynamodb_mutex._protocol.claim import MOST_WAITING, Claim
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._protocol.schedule import RELEASE_PATIENCE
 from pynamodb_mutex._protocol.waiting_line import Take, WaitingLine, new_entry
@@ -46,6 +46,8 @@ class FairAcquisition(Acquisition):
         super().__init__(contender, patience)
         self._line = WaitingLine(contender.options.poll)
         self._take = Take()
+        # number of joins that were refused because the lock had changed hands
+        self._outpaced = 0
 
     @property
     def position(self) -> int | None:
@@ -181,9 +183,11 @@ class FairAcquisition(Acquisition):
         The join is refused if the lock has changed hands since it was seen, or the line is full, or the entry is in the
         line already, because an earlier attempt was applied.
         """
-        contender, line, seen = self.contender, self._line, self.observed.claim
+        contender, line, seen = self.contender, self._line, self.observed.claim or Claim()
         entry, store = line.entry, contender.store
-        token = None if seen is None else seen.token
+        # Waiters of a process near to DynamoDB pass the lock on more often than a request of ours gets there: seen to be
+        # the same, we would never join. So each refusal allows for more changes of hands, up to those of some seconds.
+        changes = 2 ** min(self._outpaced, 10) - 1
 
         def accept(answer: Answer) -> Failure | None:
             if answer.applied and entry not in answer.claim.waiting:
@@ -193,13 +197,14 @@ class FairAcquisition(Acquisition):
         line.may_stand = True  # before the effect: an interruption during it must know that there may be an entry
         answer = yield from retrying(
             self.shared,
-            lambda: store.join(contender.options.row, entry, token),
+            lambda: store.join(contender.options.row, entry, seen.version, changes),
             self._deadline,
             about=contender,
             attempts=self.requests,
             accept=accept,
         )
         self._see(answer)
+        self._outpaced += line.place is None
 
     def _leave(self) -> Operation[None]:
         """Leave the line if this waiter may stand in it, until the answer to a write shows that it does not.

@@ -169,25 +169,25 @@ class WaitingLine:
         self.polled_at = received
         known = self._claim
         place = claim.waiting.index(self.entry) if self.entry in claim.waiting else None
+        went_back = self.place is not None and (place is None or place > self.place)
         if not is_current and known is not None:
             # Fencing tokens only grow, and places only move forward. A read that shows otherwise is older than what is
             # known: this waiter joins, the read does not show it yet. Believed, it would join again, or leave without
             # a request because it seems to stand nowhere.
             is_older = claim.version < known.version
-            went_back = self.place is not None and (place is None or place > self.place)
             if is_older or went_back:
                 self.doubts = True
                 return False
         self.doubts = False
         self.place = place
         self.may_stand = place is not None
-        if place is None:
+        if place is None or went_back:
             # If this waiter joins again, what it saw of the line before counts no more. The row may have been deleted:
             # those who join the new one may stand in another order, and the first in line has stood there for long only
-            # in the old row.
+            # in the old row. Or others have passed this waiter, and a late copy of its join has come after that.
             self._places.clear()
             self._first = None
-        else:
+        if place is not None:
             self._places.append((received, place))
             while received - self._places[0][0] > _MEMORY:
                 self._places.popleft()

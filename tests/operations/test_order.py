@@ -17,6 +17,7 @@ from dev.faultproxy import (
     Reply,
     after,
     answer_with,
+    delay,
     drop_answer,
     drop_request,
     late,
@@ -199,6 +200,15 @@ def test_waiter_whose_row_is_deleted_takes_the_lock_as_a_newcomer(table, pool):
         assert (waits.result(), mutex.held) == (True, True)
 
 
+def test_waiter_that_finds_itself_further_back_waits_there(table, pool):
+    """A late copy of its join came after others had passed it."""
+    with held_elsewhere("a"):
+        mutex, waits = in_line(pool, fair())
+        stand(DEAD, *entries())
+        until(lambda: mutex.position == 1)
+    assert (waits.result(), entries()) == (True, [])
+
+
 def test_fairness_that_is_not_offered_is_refused(accounts, ledger):
     for call in (
         lambda: Mutex.for_keys(["a", "b"], fair=True),
@@ -279,6 +289,24 @@ def test_join_whose_answer_is_lost_or_not_dynamodbs_stands_once(
     assert (mutex.position, scene.applied("join")) == (0, applied)
     assert len(scene.row.waiters) == 1
     assert (waits.result(), scene.row.waiters) == (False, [])
+
+
+def test_join_of_a_slow_process_is_applied_though_the_lock_changes_hands_before_it_comes(
+    scene, pool
+):
+    scene.proxy.always(delay(0.1))
+    end = time.monotonic() + 6
+
+    def work():
+        while time.monotonic() < end:
+            with scene.other(fair=True):
+                time.sleep(0.02)
+
+    for _ in range(3):
+        pool.submit(work)
+    time.sleep(1)
+    with scene.mutex(timeout=4, fair=True):
+        assert time.monotonic() < end
 
 
 def test_late_join_stands_in_line_until_it_counts_as_dead(scene):

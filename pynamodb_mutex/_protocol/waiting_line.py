@@ -14,7 +14,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from pynamodb_mutex._protocol.claim import FORCED_MARK, TICK
+from pynamodb_mutex._protocol.claim import FORCED_MARK, NO_SERVER_TIME, TICK
 from pynamodb_mutex._protocol.schedule import SHORTEST_WAIT
 
 if TYPE_CHECKING:
@@ -112,6 +112,15 @@ def patience(place: int) -> float:
 def _dated(claim: Claim) -> tuple[object, ...]:
     """Return values of a row of which one at least changes with each write that changes since when the lock is free."""
     return claim.token, claim.expires_at, claim.free_since
+
+
+def _went_on(before: Claim, after: Claim) -> bool:
+    """Return whether a lock that was held before has been held ever since: attached or handed over, but not released."""
+    is_held = before.expires_at is not None and after.expires_at is not None
+    # not taken over from a dead holder; and a release would have dated itself, where server time is known
+    is_undated = after.free_since == NO_SERVER_TIME
+    is_same = before.free_since == after.free_since and not after.abandoned_by
+    return is_held and is_same and not is_undated
 
 
 # -- what a waiter knows ---------------------------------------------------------------------------
@@ -212,6 +221,10 @@ class WaitingLine:
             self._first, self._first_since, self._first_token = first, received, claim.token
         elif claim.token is not None and claim.token.startswith(FORCED_MARK):
             # force put a new token into the row, but nobody has taken the lock
+            self._first_token = claim.token
+        elif known is not None and known.token == self._first_token and _went_on(known, claim):
+            # The holder has detached the lock, and another process attaches. Taken for one who passed the first in line
+            # over, it would let the second one race with the first one for the lock at the release.
             self._first_token = claim.token
         if claim.expires_at is not None:
             self._free_from = math.inf

@@ -102,6 +102,19 @@ def test_lock_broken_by_force_is_for_the_first_in_line_unless_another_is_not_fai
         until(lambda: second.held)
 
 
+def test_lock_that_another_process_attaches_is_for_the_first_in_line(table, pool):
+    holder = held(fair(model=Elsewhere))
+    first, second = (in_line(pool, fair())[0] for _ in range(2))
+    time.sleep(PATIENCE + STEP)
+    attached = Mutex.attach(holder.detach(), model=Elsewhere, fair=True)
+    time.sleep(PATIENCE + STEP)
+    attached.release()
+    until(lambda: first.held or second.held)
+    assert first.held
+    first.release()
+    until(lambda: second.held)
+
+
 def test_whoever_does_not_wait_takes_no_lock_for_which_others_do(table):
     with held_elsewhere("a"):
         pass

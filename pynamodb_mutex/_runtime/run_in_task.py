@@ -137,7 +137,7 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
                 request = effect.request
             value = None
             if isinstance(effect, Wait):
-                cancelled = await _wait(effect, to_its_time=undo is None) or cancelled
+                cancelled = await _wait(effect, to_its_end=undo is None) or cancelled
             elif isinstance(effect, Send | Open):
                 under_way = _posted(process, _call_of(effect))
                 value, interruption = await _answer(under_way)
@@ -156,14 +156,11 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
             # it was raised by the operation, which has ended; or, below, by what its effect met
             if operation.gi_frame is None:  # type: ignore[attr-defined]  # a generator has one
                 raise await _failure(process, error, events, cancelled) from error.__cause__
-            if not isinstance(error, asyncio.CancelledError):
-                resume, value, request = operation.throw, error, None
-                continue
-            cancelled, value, request = error, None, None
-            if undo is not None:
+            resume, value, request = operation.throw, error, None
+            if isinstance(error, asyncio.CancelledError):
                 # Once: what the operation does about it, such as giving back a claim, runs to its end, even if the task
                 # is cancelled again. So there is no `undo` any more.
-                resume, value, undo = operation.throw, error, None
+                cancelled, undo = error, None
 
 
 def _call_of(effect: Send | Open) -> Callable[[], Any]:
@@ -270,42 +267,41 @@ async def _failure(
     return error.with_traceback(None) if isinstance(error, PynamoDBException) else error
 
 
-async def _wait(effect: Wait, *, to_its_time: bool = False) -> asyncio.CancelledError | None:
+async def _wait(effect: Wait, *, to_its_end: bool) -> asyncio.CancelledError | None:
     """Let this task wait as an operation asks for.
 
     Args:
         effect: The wait.
-        to_its_time: Whether a wait for a time alone goes on when the task is cancelled. Scopes of anyio cancel a task again
-            and again until it has left them. If each cancellation ended the wait before a retry, a release that DynamoDB
-            throttles would be sent hundreds of times a second.
+        to_its_end: Whether the wait goes on when the task is cancelled. Scopes of anyio cancel a task again and again until
+            it has left them. If each cancellation ended the wait before a retry, a release that DynamoDB throttles would
+            be sent hundreds of times a second.
 
     Returns:
         The last cancellation that did not end the wait; None if there was none.
 
     Raises:
-        CancelledError: If the task was cancelled.
+        CancelledError: If one did.
     """
     sleeper, wakeup = TaskSleeper(), effect.wakeup
     cancelled: asyncio.CancelledError | None = None
-    while wakeup is None:
-        try:
-            await sleeper.sleep(effect.until)
-        except asyncio.CancelledError as error:
-            if not to_its_time:
-                raise
-            cancelled = error
-        else:
-            return cancelled
-    wakeup.sleeper = Waker(sleeper)
+    if wakeup is not None:
+        wakeup.sleeper = Waker(sleeper)
     try:
         # `Wakeup.ring` sets `rung` first and reads `sleeper` second; this does the opposite. So a ring at any moment is
         # noticed here, or finds the sleeper: see `run_on_thread`.
-        if not wakeup.rung:
-            await sleeper.sleep(effect.until)
+        while wakeup is None or not wakeup.rung:
+            try:
+                await sleeper.sleep(effect.until)
+                break
+            except asyncio.CancelledError as error:
+                if not to_its_end:
+                    raise
+                cancelled = error
     finally:
-        wakeup.sleeper = None
-        wakeup.rung = False
-    return None
+        if wakeup is not None:
+            wakeup.sleeper = None
+            wakeup.rung = False
+    return cancelled
 
 
 async def _delivered(process: Process, events: list[Event]) -> asyncio.CancelledError | None:

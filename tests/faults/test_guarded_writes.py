@@ -263,6 +263,15 @@ def test_unlocking_write_that_was_given_up_and_lands_is_no_loss(row_scene, then,
     assert other is None or other.held
 
 
+def test_write_that_a_release_overtakes_finds_no_loss(row_scene):
+    kept, row = unlocked_in_doubt(row_scene)
+    assert kept.apply().status == 200
+    row_scene.proxy.next(after(row.row_lock.release), op=row_scene.op("save"))
+    with pytest.raises(MutexNotHeldError, match="was released"):
+        save(row, "late")
+    assert not row.row_lock.lost
+
+
 def test_lock_of_unknown_state_that_is_broken_by_force_is_lost(row_scene):
     _, row = unlocked_in_doubt(row_scene)
     row_scene.force()

@@ -276,7 +276,9 @@ def test_task_that_waits_without_an_end_lives_as_long_as_its_loop(new_event_loop
     wakeup = Wakeup()
 
     async def main():
-        task = weakref.ref(asyncio.create_task(run_in_task._wait(Wait(wakeup=wakeup))))
+        task = weakref.ref(
+            asyncio.create_task(run_in_task._wait(Wait(wakeup=wakeup), to_its_end=False))
+        )
         await asyncio.sleep(0)
         gc.collect()
         return task, task() is not None

@@ -618,6 +618,11 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
         )
 
         contenders = [lock._contender(who, blocks=blocks) for lock in self._locks]
+        on_lost = self._options.on_lost
+        for lock, contender in zip(self._locks, contenders, strict=True):
+            # A Mutex among the keys keeps its own options. If each key were one, the group would learn of no loss.
+            if on_lost is not None:
+                contender.on_lost += (functools.partial(on_lost, lock),)
         return AcquisitionOfSeveral(contenders, patience, self._options.poll)
 
     def _note(self, me: int, held: Held) -> None:

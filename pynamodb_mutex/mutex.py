@@ -207,7 +207,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
                 table of the region, keeps its own options.
             model: The lock table of the keys that are strings.
             **options: Those of `for_key`. ``timeout`` and ``poll`` are the group's. ``on_lost`` is called
-                once, with the mutex whose lock was lost first.
+                once, with the mutex whose lock was lost first, which may be a Mutex among the keys.
 
         Raises:
             InvalidKeyError: For a key that DynamoDB would not accept.
@@ -307,7 +307,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     def _contender(self, who: Caller, *, blocks: bool) -> Contender:
         process, options = current_process(), self._options
         store = process.store(options.model)
-        on_lost = functools.partial(options.on_lost, self) if options.on_lost else None
+        on_lost = (functools.partial(options.on_lost, self),) if options.on_lost else ()
         return Contender(process, store, options, who, blocks=blocks, on_lost=on_lost)
 
     def _attempt(self, who: Caller, patience: float, *, blocks: bool) -> Acquisition:
@@ -643,7 +643,7 @@ class AnyOf(Mutex):
         )
 
         process, options = current_process(), self._options
-        on_lost = functools.partial(options.on_lost, self) if options.on_lost else None
+        on_lost = (functools.partial(options.on_lost, self),) if options.on_lost else ()
         return ContenderForAny(
             process,
             process.store(options.model),

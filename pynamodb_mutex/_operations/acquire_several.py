@@ -477,7 +477,7 @@ class ContenderForAny(Contender):
         caller: Caller,
         *,
         blocks: bool = True,
-        on_lost: Callable[[], object] | None = None,
+        on_lost: tuple[partial[object], ...] = (),
     ) -> None:
         keys = frozenset(each.key for each in alternatives)
         super().__init__(

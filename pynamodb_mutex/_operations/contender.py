@@ -19,7 +19,7 @@ from pynamodb_mutex._protocol.messages import shown, shown_owner
 from pynamodb_mutex.exceptions import MutexAlreadyHeldError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from functools import partial
 
     from pynamodb.models import Model
 
@@ -55,7 +55,7 @@ class Contender:
         options: Options of the lock.
         caller: The thread or task that asks for the lock, and then holds it.
         blocks: Whether nothing else runs on the caller's thread while it waits. False only for tasks that await.
-        on_lost: Called when the lock is lost; None for nothing.
+        on_lost: Functions to call with the lock's object when the lock is lost.
         owner: Label for people.
     """
 
@@ -79,7 +79,7 @@ class Contender:
         caller: Caller,
         *,
         blocks: bool = True,
-        on_lost: Callable[[], object] | None = None,
+        on_lost: tuple[partial[object], ...] = (),
         waits_for: frozenset[str] | None = None,
     ) -> None:
         """Make a contender.
@@ -90,7 +90,7 @@ class Contender:
             options: Options of the lock.
             caller: The thread or task that asks for the lock.
             blocks: Whether a wait blocks the caller's thread.
-            on_lost: Called when the lock is lost; None for nothing.
+            on_lost: Functions to call with the lock's object when the lock is lost.
             waits_for: The keys any of which would do; None if it is one key.
         """
         self.shared = shared

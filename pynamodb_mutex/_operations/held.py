@@ -571,10 +571,10 @@ class HeldClaim:
             claim.leave_queue()
         called: list[Any] = []
         for claim in [] if at_release and lost == [self] else lost:
-            on_lost, call = claim.options.on_lost, claim.contender.on_lost
-            if call is not None and on_lost not in called:
-                called.append(on_lost)
-                self.shared.emit(CallOnLost(claim, call))
+            for call in claim.contender.on_lost:
+                if call.func not in called:
+                    called.append(call.func)
+                    self.shared.emit(CallOnLost(claim, call))
 
     def _note_loss(self, loss: Loss, taker: Claim | None, *, at_release: bool = False) -> bool:
         """Note the loss of this claim alone, and emit ``lost`` once; return whether it was emitted.
@@ -792,8 +792,8 @@ class Held:
         shared, ends = self.shared, self.ends
         self.plan_renewal(sent, ends)
         for claim in self.unreleased:
-            options = claim.options
-            if options.auto_renew or options.on_lost is not None or shared.receivers["lost"]:
+            is_notified = claim.contender.on_lost or shared.receivers["lost"]
+            if claim.options.auto_renew or is_notified:
                 shared.schedule.add(self, min(ends, self.plan.at))
                 return
 

@@ -10,7 +10,7 @@ from this_process import scheduled, store_for
 from waits import LONG, until_async, until_cancelled
 
 from dev.faultproxy import delay_answer, deny
-from pynamodb_mutex import Mutex, MutexLostError, Semaphore
+from pynamodb_mutex import Loss, Mutex, MutexLostError, Semaphore
 from pynamodb_mutex._operations import local_queue
 from pynamodb_mutex._operations.effects import Open
 from pynamodb_mutex._runtime.callers import caller
@@ -58,15 +58,22 @@ async def test_several_keys_are_acquired_and_released_together(scene, sent_on_a_
     assert free(scene, *keys)
 
 
-async def test_loss_of_one_cancels_the_task_that_holds_all(scene, fake_clock):
-    keys = keys_of(scene)
-    group = AsyncMutex.for_keys(keys, model=scene.here, cancel_on_loss=True)
+@pytest.mark.parametrize("mutexes", [0, 2, 3])
+async def test_loss_of_one_cancels_the_task_that_holds_all(scene, fake_clock, mutexes):
+    keys, lost = keys_of(scene), []
+    own = {"model": scene.here, "on_lost": lost.append}
+    members = [Mutex.for_key(key, **own) for key in keys[3 - mutexes :]]
+    listed = [*keys[: 3 - mutexes], *members]
+    group = AsyncMutex.for_keys(listed, model=scene.here, cancel_on_loss=True, on_lost=lost.append)
     with pytest.raises(MutexLostError):
         async with group:
             assert scene.there.force_release(keys[2])
             fake_clock.advance(11)
             await until_cancelled()
-    assert group.loss is not None
+    assert group.loss is Loss.FORCED
+    expected = {*members[-1:], group}
+    await until_async(lambda: len(lost) == len(expected))
+    assert set(lost) == expected
     assert free(scene, *keys)
 
 

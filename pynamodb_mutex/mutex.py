@@ -752,8 +752,8 @@ class MutexGroup(LockGroup):
     def members(self) -> tuple[Mutex, ...]:
         """A Mutex for each lock, in the order of `keys`.
 
-        Its ``abandoned_by`` is None, and so is its ``data`` until `Mutex.save_data`, whatever the row has: DynamoDB's
-        answer to a transaction shows no rows.
+        Its ``abandoned_by`` is None, and so is its ``data`` until `save_data <pynamodb_mutex.Mutex.save_data>`, whatever
+        the row has: DynamoDB's answer to a transaction shows no rows.
         """
         return tuple(self._locks)
 

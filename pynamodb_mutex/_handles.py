@@ -619,9 +619,9 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
 
         contenders = [lock._contender(who, blocks=blocks) for lock in self._locks]
         on_lost = self._options.on_lost
-        for lock, contender in zip(self._locks, contenders, strict=True):
-            # A Mutex among the keys keeps its own options. If each key were one, the group would learn of no loss.
-            if on_lost is not None:
+        if on_lost is not None and all(lock._options.on_lost != on_lost for lock in self._locks):
+            # each key is a Mutex, which keeps its own options: nobody else would report a loss to the group
+            for lock, contender in zip(self._locks, contenders, strict=True):
                 contender.on_lost += (functools.partial(on_lost, lock),)
         return AcquisitionOfSeveral(contenders, patience, self._options.poll)
 

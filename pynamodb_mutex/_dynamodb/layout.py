@@ -355,7 +355,8 @@ class Layout:
     def long_free(self) -> Condition:
         """Return the condition that the lock has certainly been free since before a given time, by release or expiry.
 
-        ``free_since`` is read only where there is no claim: under one it still says when the claim before it ended.
+        ``free_since`` counts only where there is no claim: under one it says when the claim before it ended. Or when a
+        first in line left since then: `WaitingLine.passes_at` sees to that, as it would make this condition longer.
         """
         past = slot("N", "past")
         released = self.expires_at.does_not_exist() & (self.free_since < past)

@@ -278,7 +278,11 @@ class WaitingLine:
         ahead = self.size if self.place is None else self.place
         if claim is None or bounds is None or not ahead:
             return math.inf
-        free = claim.free_since if claim.expires_at is None else claim.expires_at
+        free, end = claim.free_since, claim.expires_at
+        if end is not None:
+            # `free_since` is from before this claim, or from a first in line that has left since. The holder has died
+            # long ago, the first in line gives up now: the next one has its time from now on.
+            free = end if free is None or free == NO_SERVER_TIME else max(free, end)
         if free is None:
             return math.inf
         # The dates in the row are from when a request was sent. A release that DynamoDB applies 10 s after that says

@@ -337,15 +337,17 @@ def test_late_join_stands_in_line_until_it_counts_as_dead(scene):
     assert scene.other(fair=True).acquire(timeout=PATIENCE + SLACK)
 
 
-def test_next_in_line_has_its_full_time_when_the_first_gives_up(scene, pool):
-    holder = scene.taken()
+@pytest.mark.parametrize("dies", [False, True])
+def test_next_in_line_has_its_full_time_when_the_first_gives_up(scene, pool, dies):
+    holder = held(scene.other(lease=1, auto_renew=not dies))
     first = scene.mutex(timeout=PATIENCE - 1, fair=True)
     waits = pool.submit(first.acquire)
     until(lambda: first.position == 0)
     actions = [LockItem.waiting.set([*scene.row.waiting, DEAD])]
     scene.there._get_connection().update_item(scene.key, actions=actions)
     scene.proxy.always(drop_request(), op="acquire")
-    holder.release()
+    if not dies:
+        holder.release()
     with pytest.raises(UpdateError):
         waits.result()
     since = time.monotonic()

@@ -95,6 +95,10 @@ FOUND = {
         (1001248, size("fair", 8, 1, threads=2, sections=4, keys=4, rows=2, seconds=200.0,
          lost_answer=0.15651273120098017, late=0.15532755085063094, failed_before=0.03596537437936516,
          throttled=0.009116419568991585, nonsense=0.02418158012589382, undated=0.08886285435961341, denied=0.0)),
+    "first waiter behind a dead holder that gives up, and a request of the next one that hangs":
+        (950005020, size("fair", 8, 5, threads=2, sections=4, seconds=200.0,
+         lost_request=0.003107922579220165, late=0.004623923469778259, failed_after=0.00974355405083605,
+         undated=0.005455641102259415, partial=0.004502177016794721)),
 }  # fmt: skip
 """What seeds of long runs have found, by its cause: of fair waiting, and otherwise mistakes of the simulation."""
 

@@ -574,9 +574,11 @@ def test_stopped_watchdog_delays_nothing_and_obeys_no_old_deadline(error):
         for later in range(10_000):  # the pipe is full before the last one
             watchdog.extend(_watchdog.now() + later)
         assert process.wait(LONG) == -signal.SIGKILL
-    ended = command.poll()
-    command.kill()
-    assert (ended, command.wait()) == (None, -signal.SIGKILL) if error is None else (-15, -15)
+    if error is None:
+        assert command.poll() is None
+        command.kill()
+    # with a grace of 0 s SIGKILL may come before the command has ended by SIGTERM
+    assert command.wait(LONG) in {-signal.SIGTERM, -signal.SIGKILL}
 
 
 @pytest.mark.parametrize("own_group", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import shutil
 import struct
 import subprocess
@@ -30,10 +31,12 @@ class Clock:
         path.write_bytes(struct.pack(_FORMAT, 0, _AHEAD * 10**9))
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), struct.calcsize(_FORMAT))
-        # The name alone, for the folder's path may have blanks, which separate names in LD_PRELOAD.
+        # The name alone, for the folder's path may have blanks, which separate names in LD_PRELOAD. The folders that are
+        # searched already stay: Python's own library may be in one of them.
+        searched = filter(None, [str(library.parent), os.environ.get("LD_LIBRARY_PATH")])
         self.environment = {
             "LD_PRELOAD": library.name,
-            "LD_LIBRARY_PATH": str(library.parent),
+            "LD_LIBRARY_PATH": os.pathsep.join(searched),
             "PROOF_CLOCK": str(path),
         }
 

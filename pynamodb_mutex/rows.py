@@ -411,12 +411,10 @@ class RowLockMixin(Model):
                 raise MutexNotHeldError(msg, key=name_of(self))
             if claim.store.layout.must_exist:
                 return [GuardedRow(write, claim, unlock=unlock)]
-            _refuse_two_regions(process.store(type(self)), claim.store)
+            store = process.store(type(self))
+            _refuse_two_regions(store, claim.store)
             # the write comes first: in a caller's transaction it takes the caller's place, and the guard one at the end
-            return [
-                PlainRow(write, process.store(type(self))),
-                GuardOnly(claim, unlock=unlock),
-            ]
+            return [PlainRow(write, store), GuardOnly(claim, unlock=unlock)]
         if unlock:
             msg = f"{what}(unlock=True): {shown(name_of(self))} is not locked here"
             raise MutexNotHeldError(msg, key=name_of(self))

@@ -262,7 +262,10 @@ class Network:
         self._carry(exchange)
         # The thread is woken with a function, which returns the answer or raises: an error must be raised on this
         # thread, not where the world processes its arrival.
-        outcome: Outcome = thread.park()
+        try:
+            outcome: Outcome = thread.park()
+        finally:
+            thread.answered_at = world.now
         return outcome()
 
     def _carry(self, exchange: Exchange) -> None:  # noqa: C901 - one line for each kind of fault

@@ -99,6 +99,11 @@ FOUND = {
         (950005020, size("fair", 8, 5, threads=2, sections=4, seconds=200.0,
          lost_request=0.003107922579220165, late=0.004623923469778259, failed_after=0.00974355405083605,
          undated=0.005455641102259415, partial=0.004502177016794721)),
+    "task whose loop sends a request of another task, because the system refuses threads":
+        (226516965512, size("any", 5, 4, threads=2, sections=2, keys=2,
+         lost_request=0.002767483059334325, lost_answer=0.007307654562632837, late=0.04665773169362861,
+         failed_before=0.030731210271419663, failed_after=0.04368295425289455, throttled=0.025197036507995083,
+         undated=0.02981039527924987)),
 }  # fmt: skip
 """What seeds of long runs have found, by its cause: of fair waiting, and otherwise mistakes of the simulation."""
 

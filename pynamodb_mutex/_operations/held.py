@@ -292,15 +292,22 @@ class HeldClaim:
     @property
     def can_be_won_back(self) -> bool:
         """Whether the claim is lost, but a renewal that is applied would make it held again."""
-        belief = self.belief
-        if belief.state is not State.LOST or belief.loss is None or not belief.loss.can_be_won_back:
-            return False
-        # nobody would release it: its holder has left it since
-        if self.depth < 1:
-            return False
         # A renewal is applied, and its answer is late. The lease ends, this process breaks the claim by force and
         # acquires the lock again, and the answer arrives: with it two would believe.
-        return self.contender.key_queue.holder is None
+        return self._may_stand_again and self.depth > 0 and self.contender.key_queue.holder is None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the claim is lost and its holder has left it, so that nobody releases what a renewal extends."""
+        return self._may_stand_again and self.depth < 1
+
+    @property
+    def _may_stand_again(self) -> bool:
+        """Whether the claim is lost, but its row may still carry it."""
+        belief = self.belief
+        return (
+            belief.state is State.LOST and belief.loss is not None and belief.loss.can_be_won_back
+        )
 
     @property
     def is_released(self) -> bool:

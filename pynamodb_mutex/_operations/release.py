@@ -51,8 +51,9 @@ def release(claim: HeldClaim) -> Operation[None]:
     try:
         claim.check("release")
     except MutexLostError:
-        # A renewal of another thread may be under way, and win the lock back: nobody would release it then. But it stays
-        # LOST: `on_lost`, a signal handler or another thread may call this, and the holder's block must report the loss.
+        # A renewal of another thread may be under way, and win the lock back: nobody would release it then. So that thread
+        # ends the claim of which the depth is 0 (`HeldClaim.is_left`). The claim stays LOST, not RELEASED: `on_lost`, a
+        # signal handler or another thread may call this, and the holder's block must report the loss.
         claim.depth = max(0, claim.depth - 1)
         raise
     # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT

@@ -169,7 +169,7 @@ class LockItem(Model):
             TypeError: For an option that CreateTable does not have.
             ValueError: For a value that CreateTable would not accept.
             pynamodb.exceptions.TableError: If DynamoDB refuses the request, or an existing table has other
-                keys or another TTL attribute.
+                keys or another TTL attribute, or is being deleted.
         """
         from pynamodb_mutex._dynamodb import create_table  # noqa: PLC0415 - seldom needed, slow to load
 

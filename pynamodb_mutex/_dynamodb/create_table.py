@@ -52,7 +52,7 @@ def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
         TypeError: For an option that CreateTable does not have.
         ValueError: For a value that CreateTable would not accept.
         pynamodb.exceptions.TableError: If DynamoDB refuses or cannot be reached, or an existing table has other keys
-            or another TTL attribute.
+            or another TTL attribute, or is being deleted.
     """
     name: str = model.Meta.table_name
     try:
@@ -69,7 +69,7 @@ def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
             if not is_code(error, "ResourceInUseException"):
                 raise
             created = False
-        table = _described(client, name, wait=wait)
+        table = _described(client, name, wait=wait, created=created)
         found, needed = keys_of(table), keys_of(request)
         if found != needed:
             msg = f"table {name} exists with other keys: {found}, not {needed}"
@@ -164,8 +164,15 @@ def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[s
     return request
 
 
-def _described(client: Any, name: str, *, wait: bool) -> dict[str, Any]:
-    """Return the table's description; with ``wait``, once the table is active."""
+def _described(client: Any, name: str, *, wait: bool, created: bool) -> dict[str, Any]:
+    """Return the table's description; with ``wait``, once the table is active.
+
+    Args:
+        client: Botocore's client.
+        name: The table's name.
+        wait: Whether to wait.
+        created: Whether the caller has created the table.
+    """
     pause, waited = _SHORTEST_POLL, 0.0
     while True:
         try:
@@ -175,6 +182,11 @@ def _described(client: Any, name: str, *, wait: bool) -> dict[str, Any]:
             if not is_code(error, "ResourceNotFoundException") or waited > _LONGEST_WAIT:
                 raise
         else:
+            # CreateTable was refused for it, and nothing would create the table once it is gone. If this call has created
+            # the table, the description is that of one before it.
+            if table["TableStatus"] == "DELETING" and not created:
+                msg = f"table {name} is being deleted: create it once it is gone"
+                raise TableError(msg)
             if not wait or table["TableStatus"] in _USABLE:
                 return table
             if waited > _LONGEST_WAIT:

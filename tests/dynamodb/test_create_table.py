@@ -90,11 +90,14 @@ def test_errors_are_reported_by_their_code(fresh, monkeypatch):
     created(fresh)
 
 
-def creating(truly):
-    """Answer that the table is being created, as it takes seconds on AWS."""
+def shown_as(status, truly):
+    """Answer that the table has another status: to be created, or deleted, takes seconds on AWS."""
     described = truly()
-    described["Table"]["TableStatus"] = "CREATING"
+    described["Table"]["TableStatus"] = status
     return described
+
+
+creating = partial(shown_as, "CREATING")
 
 
 def refused(code, _):
@@ -122,6 +125,17 @@ def test_table_that_is_being_created_is_waited_for_but_not_for_ever(
     wire.answer("DescribeTable", not_yet, 10_000)
     with pytest.raises(TableError, match=message):
         fresh.create_table()
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_table_that_is_being_deleted_is_not_waited_for(fresh, wire, wait):
+    # the description of a table before it, for DescribeTable is eventually consistent
+    wire.answer("DescribeTable", partial(shown_as, "DELETING"))
+    created(fresh)
+    wire.answer("DescribeTable", partial(shown_as, "DELETING"), 10_000)
+    with pytest.raises(TableError, match="is being deleted"):
+        fresh.create_table(wait=wait)
+    assert len(wire.sent["DescribeTable"]) == 3
 
 
 def test_ttl_may_come_with_a_later_call_or_by_another(fresh, wire):

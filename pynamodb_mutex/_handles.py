@@ -16,6 +16,7 @@ import functools
 import inspect
 import math
 from abc import abstractmethod
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynamodb_mutex._operations.options import Made, check_at_least, check_lease
@@ -515,18 +516,26 @@ def locked_calls(
     return locked
 
 
+_OF_CONTEXT_MANAGERS = {contextmanager(iter).__code__, asynccontextmanager(aiter).__code__}
+"""The code that all functions made by these decorators share."""
+
+
 def check_function(function: Callable[..., object]) -> None:
     """Refuse a function whose body would not run while the lock is held.
 
     Raises:
-        TypeError: If it is a generator function, of which a call runs nothing; or what classmethod or staticmethod
-            return.
+        TypeError: If it is a generator function, of which a call runs nothing, also below ``@contextmanager``; or what
+            classmethod or staticmethod return.
     """
     if isinstance(function, (classmethod, staticmethod)):
         kind = type(function).__name__
         msg = f"write @{kind} above the lock's decorator, not below it"
         raise TypeError(msg)
-    if _is(function, inspect.isgeneratorfunction) or _is(function, inspect.isasyncgenfunction):
+    if (
+        _is(function, inspect.isgeneratorfunction)
+        or _is(function, inspect.isasyncgenfunction)
+        or getattr(function, "__code__", None) in _OF_CONTEXT_MANAGERS
+    ):
         msg = (
             "a generator would run after the lock is released, an async one on the event loop: "
             "take the lock inside the generator"

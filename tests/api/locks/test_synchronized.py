@@ -5,6 +5,7 @@ import datetime as dt
 import functools
 import inspect
 import time
+from contextlib import asynccontextmanager, contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -97,7 +98,8 @@ def test_function_that_would_run_without_its_lock_is_refused():
 
     of_threads = [Mutex.for_key("a"), Mutex.for_keys(["a", "b"])]
     for decorate in (synchronized("a"), *of_threads):
-        for function in (*forms(generator), async_generator):
+        managers = contextmanager(generator), asynccontextmanager(async_generator)
+        for function in (*forms(generator), async_generator, *managers):
             with pytest.raises(TypeError, match="inside the generator"):
                 decorate(function)
         for kind in (classmethod, staticmethod):

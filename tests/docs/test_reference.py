@@ -1,7 +1,7 @@
 """The documentation is whole, and in the words of the field.
 
-The reference has all public names, fields and arguments, and links lead somewhere. Pages, README, docstrings and the
-help of the command line avoid some words: those of the field, in the right column, say the same more plainly.
+The reference has all public names, fields and arguments, and links lead somewhere. Pages, docstrings and the help of
+the command line avoid some words: those of the field, in the right column, say the same more plainly.
 """
 
 import ast
@@ -133,8 +133,10 @@ def help_of(command, name):
     return found
 
 
-SOURCES = {"README.rst": prose_of_page(README), **help_of(app, "pynamodb-mutex")}
+SOURCES = help_of(app, "pynamodb-mutex")
 SOURCES |= {str(page.relative_to(ROOT)): prose_of_page(text) for page, text in PAGES.items()}
+for name in ("README.rst", "CHANGELOG.rst", "CONTRIBUTING.rst", "tests/GUARANTEES.rst"):
+    SOURCES[name] = prose_of_page((ROOT / name).read_text("utf-8"))
 for module in (ROOT / "pynamodb_mutex").rglob("*.py"):
     SOURCES[str(module.relative_to(ROOT))] = docstrings(module)
 

@@ -391,8 +391,9 @@ def break_seen(
     # refused, and yet the row has the token of this call: an earlier attempt was applied, and its answer was lost
     if not answer.applied and answer.claim.token != broken_by:
         return answer
-    # A holder in this process learns it now, and not only when its next renewal is refused.
+    # A holder in this process learns it now, and not only when its next renewal is refused. With the answer, so that of
+    # several locks, which are all lost with this one, an error names this key.
     claim: HeldClaim | None = shared.queue(store, key).holder
     if claim is not None and claim.own.token == seen.token:
-        claim.lose(Loss.FORCED)
+        claim.lose(Loss.FORCED, answer.claim)
     return None

@@ -35,8 +35,8 @@ class Kind:
         return not any(lock.locked() for lock in self.singles())
 
     def force(self):
-        """Force the release of the last of the keys that are held."""
-        assert any(lock.force_release() for lock in reversed(self.singles()))
+        """Force the release of the last of the keys that are held; return the key of that lock."""
+        return next(lock.key for lock in reversed(self.singles()) if lock.force_release())
 
     def held_elsewhere(self, **options):
         """Let others hold the last of several keys, or each of the alternatives."""
@@ -261,7 +261,7 @@ def test_exception_of_the_body_passes_and_the_lock_is_released(kind, lost):
 def test_loss_is_raised_at_the_end_of_the_block(kind):
     lock = kind.make()
     with pytest.raises(exceptions.MutexLostError) as caught, lock:  # noqa: PT012 - the block is what is left
-        kind.force()
+        key = kind.force()
         # this process broke the claim itself, so it knows of the loss
         assert (lock.held, lock.lost, lock.loss) == (False, True, Loss.FORCED)
         assert lock.deadline == -math.inf
@@ -269,8 +269,8 @@ def test_loss_is_raised_at_the_end_of_the_block(kind):
         for call in (lock.ensure_held, lambda: lock.ensure_held(20), lock.transaction):
             with pytest.raises(exceptions.MutexLostError) as raised:
                 call()
-            assert raised.value.loss is Loss.FORCED
-    assert caught.value.loss is Loss.FORCED
+            assert (raised.value.loss, raised.value.key) == (Loss.FORCED, key)
+    assert (caught.value.loss, caught.value.key) == (Loss.FORCED, key)
     assert kind.is_free()
     with lock:
         assert (lock.held, lock.lost) == (True, False)

@@ -199,7 +199,7 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
 def _check_detachable(claim: HeldClaim) -> None:
     key = claim.key
     if claim.depth > 1:
-        msg = f"detach: {shown(key)} is entered {claim.depth} times: only the last one detaches"
+        msg = f"detach: {shown(key)} was acquired {claim.depth} times: release it until one is left"
         raise MutexAlreadyHeldError(msg, key=key, owner=claim.contender.owner)
     if claim.belief.state is State.IN_DOUBT:
         msg = f"detach: {shown(key)} may have been released by a write of unknown outcome"

@@ -92,13 +92,13 @@ class Guard:
             what: Name of the call, for messages.
 
         Raises:
-            MutexAlreadyHeldError: If it would release a lock that is entered several times.
+            MutexAlreadyHeldError: If it would release a lock that was acquired several times.
         """
         claim = self.claim
         self._was_in_doubt = claim.belief.state is State.IN_DOUBT
         if self.ends:
             if claim.depth > 1:
-                msg = f"{what}: {shown(claim.key)} is entered {claim.depth} times: only the last one unlocks"
+                msg = f"{what}: {shown(claim.key)} was acquired {claim.depth} times: release it until one is left"
                 raise MutexAlreadyHeldError(msg, key=claim.key, owner=claim.contender.owner)
             claim.change(Change.UNLOCKING)
         # one number for all attempts: a row that has it shows that one of them was applied

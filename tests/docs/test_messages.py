@@ -230,7 +230,7 @@ def test_errors_of_one_lock_are_harmless(spiteful, said, monkeypatch):
         said.refuses(PynamoDBException, plain.ensure_held)
         said.refuses(PynamoDBException, plain.detach)
     said.is_harmless(
-        *("is not held", "is entered 2 times", "released or detached"),
+        *("is not held", "was acquired 2 times", "released or detached"),
         *("cannot guard writes", "without an answer yet", "of unknown outcome"),
         *("already held by this thread or task, by this mutex", "would wait for it for ever"),
         *("two operations in one transaction", "held by the parent process", "<Mutex"),
@@ -320,7 +320,7 @@ def test_errors_of_rows_are_harmless(row_scene, table_scene, said, monkeypatch):
         *("no such row", "once at a time", "bytes, not the", "has no range key"),
         *("was read without its lock", "cannot be written without its lock"),
         *("was not free within 0 s", "a batch cannot be guarded"),
-        *("is not the row that is locked", "is not locked here", "is entered 2 times"),
+        *("is not the row that is locked", "is not locked here", "was acquired 2 times"),
         *("is not one for a row", "cannot be 'a"),
     )
     assert f"{shown(other.key)} cannot be written" in " ".join(said.texts)

@@ -6,7 +6,8 @@ VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 PEERS_VENV ?= .venv-peers
 COMPAT_VENV ?= .venv-compat
-# Arguments for `make demo`, `make trial`, `make peers`, `make proof`, `make bench`, `make compat`, as in: make demo ARGS=--help
+# Arguments for `make demo`, `make trial`, `make simulate`, `make peers`, `make proof`, `make bench`, `make compat`,
+# as in: make demo ARGS=--help
 ARGS ?=
 # Tests at a time: most of them wait, for leases and other processes. Those of one file mostly share a
 # worker (worksteal), and with it the tables and clients that are made once for the file.
@@ -162,4 +163,4 @@ clean: ## remove environments and everything built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv test demo models trial peers proof bench compat lint docs dist wheel newest lowest clean
+.PHONY: help venv test coverage lengthy demo models trial simulate races peers proof bench compat lint docs dist wheel newest lowest clean

@@ -122,7 +122,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
 
     async def locked(self) -> bool:
         """Whether anyone holds the lock, by one consistent read: see `~pynamodb_mutex.Mutex.locked`."""
-        asking: Operation[bool] = self._lock._asking()  # type: ignore[attr-defined]  # of keys only
+        asking: Operation[bool] = self._lock._asking()
         return await self._run(asking)
 
     async def _enter(self) -> Any:

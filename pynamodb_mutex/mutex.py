@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb_mutex._dynamodb.keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._dynamodb.layout import serialize_data
-from pynamodb_mutex._handles import HandleOfOne, LockGroup, ThreadHandle
+from pynamodb_mutex._handles import HandleOfOne, LockGroup, ThreadHandle, are_held
 from pynamodb_mutex._operations.acquire import Acquisition
 from pynamodb_mutex._operations.contender import Contender
 from pynamodb_mutex._operations.options import (
@@ -526,7 +526,6 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         return run(current_process(), self._asking())
 
     def _asking(self) -> Operation[bool]:
-        """Return the operation that reads whether anyone holds the lock."""
         process = current_process()
         return _is_held(process, process.store(self._options.model), self._options)
 
@@ -618,7 +617,7 @@ class AnyOf(Mutex):
     def _asking(self) -> Operation[bool]:
         process = current_process()
         store = process.store(self._options.model)
-        return _are_held(process, [(store, each) for each in self._alternatives], all)
+        return are_held(process, [(store, each) for each in self._alternatives], all)
 
     def force_release(self) -> NoReturn:
         """Refuse: it is not clear which key's claim to break.
@@ -682,27 +681,6 @@ def options_of_any(
     common.check_unfair("of several keys each has a line of its own")
     each = [common._replace(key=key, row=key_of(common.model, key)) for key in keys]
     return common._replace(key=name), each
-
-
-def _are_held(
-    shared: Shared,
-    locks: Sequence[tuple[Store, LockOptions]],
-    judge: Callable[[Iterable[bool]], bool],
-) -> Operation[bool]:
-    """Return whether several locks are held, by one consistent read of their rows.
-
-    Args:
-        shared: What the locks of the process share.
-        locks: The store and the options of each lock.
-        judge: Makes one truth value out of those of the locks: ``any`` or ``all``.
-    """
-    from pynamodb_mutex._operations.acquire_several import read_rows  # noqa: PLC0415 - as above
-
-    first = locks[0][0]
-    keys = [(options.model, options.row) for _, options in locks]
-    rows = yield from read_rows(shared, first, keys, 0.0, consistent=True)
-    claims = [store.layout.claim(row) for (store, _), row in zip(locks, rows, strict=True)]
-    return judge(claim.is_held(shared.now, first.bounds) for claim in claims)
 
 
 # -- several together ------------------------------------------------------------------------------
@@ -771,20 +749,6 @@ class MutexGroup(LockGroup):
             msg = f"{self._names}: a key comes from two tables; ask each of .members for its token"
             raise MutexError(msg)
         return tokens
-
-    def locked(self) -> bool:
-        """Return whether anyone holds any of the locks, by one consistent BatchGetItem.
-
-        Raises:
-            InvalidRowError: If one of the rows is not a lock's, or has impossible attributes.
-            pynamodb.exceptions.GetError: If DynamoDB refuses the request or cannot be reached.
-        """
-        return run(current_process(), self._asking())
-
-    def _asking(self) -> Operation[bool]:
-        process = current_process()
-        locks = [(process.store(lock._options.model), lock._options) for lock in self._locks]
-        return _are_held(process, locks, any)
 
     def transaction(self) -> TransactWrite:
         """Return a TransactWrite that is applied only if all the locks are still held in DynamoDB.

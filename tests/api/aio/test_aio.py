@@ -446,6 +446,7 @@ async def test_rows_are_locked_and_written(row_scene):
         first, second = rows
         # they have been read
         assert row_scene.proxy.kinds() == []
+        assert await locks.locked()
         first.balance, second.balance = 3, 4
         async with locks.transaction() as transaction:
             transaction.save(first)

@@ -115,6 +115,8 @@ def test_lock_before_while_and_after_it_is_held(kind, sent):
         assert sent == []
         assert lock.held
         assert not kind.is_free()
+        assert lock.locked() is not kind.is_alternative
+    assert not lock.locked()
     assert_released(lock, kind)
     sent.clear()
     assert_refused("not held" if kind.several else "released")

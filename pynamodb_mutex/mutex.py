@@ -625,6 +625,9 @@ class AnyOf(Mutex):
         Raises:
             TypeError: Always. `~pynamodb_mutex.LockItem.force_release` breaks the claim on one key.
         """
+        self._forcing()
+
+    def _forcing(self) -> NoReturn:
         msg = f"which of {shown_all(self.keys)}? Use {self._options.model.__name__}.force_release(key)"
         raise TypeError(msg)
 

@@ -84,6 +84,9 @@ async def test_any_of_several_keys_says_which_it_got(scene):
     async with AsyncMutex.any_of(keys, model=scene.here) as mutex:
         assert mutex.key == keys[2]
         assert not await AsyncMutex.any_of(keys, model=scene.here).acquire(blocking=False)
+        with pytest.raises(TypeError, match=r"which of .*\? Use .*\.force_release"):
+            await AsyncMutex.any_of(keys, model=scene.here).force_release()
+        assert all(other.locked() for other in others)
     waiting = asyncio.create_task(
         AsyncMutex.any_of(keys[:2], model=scene.here, poll=(0.02, 0.05)).acquire(timeout=50)
     )

@@ -298,8 +298,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
             pynamodb.exceptions.TableDoesNotExist: If the table is missing; names table and region.
             pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it throttled, failed or
-                was unreachable until the timeout (10 s, whatever the timeout, at an endpoint that has never
-                answered this process).
+                was unreachable until the timeout, or for 10 s at an endpoint that has never answered this process.
             pynamodb.exceptions.GetError: The same, for a read: the first request to an endpoint, or a poll.
         """
         return self._acquire(blocking, timeout)

@@ -233,7 +233,7 @@ def own_write_unknown() -> Patches:
     def forgetful(self: Guard, row: Any, *, maybe_applied: bool) -> Verdict:
         verdict = judge(self, row, maybe_applied=maybe_applied)
         if verdict is Verdict.APPLIED and not hasattr(self, "was_made_again"):
-            self.was_made_again = True  # type: ignore[attr-defined]
+            self.was_made_again = True  # type: ignore[attr-defined]  # the variant's own
             self.claim.own.writes = self.claim.store.layout.claim(row).writes
             return Verdict.AGAIN
         return verdict

@@ -235,7 +235,7 @@ def _applied(
 
 def _any_of(parts: Sequence[Test]) -> Test:
     def holds(item: Mapping[str, Value], values: Values) -> bool:
-        for part in parts:  # noqa: SIM110
+        for part in parts:  # noqa: SIM110 - see above
             if part(item, values):
                 return True
         return False
@@ -245,7 +245,7 @@ def _any_of(parts: Sequence[Test]) -> Test:
 
 def _all_of(parts: Sequence[Test]) -> Test:
     def hold(item: Mapping[str, Value], values: Values) -> bool:
-        for part in parts:  # noqa: SIM110
+        for part in parts:  # noqa: SIM110 - see above
             if not part(item, values):
                 return False
         return True

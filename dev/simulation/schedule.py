@@ -321,7 +321,7 @@ class Schedule:
     _strikes: dict[str, Callable[[Schedule, Process], None]] = {  # noqa: RUF012 - never changed
         "crash": _crash,
         "stop": _stop,
-        "freeze": partial(_stop, freeze=True),  # type: ignore[dict-item]
+        "freeze": partial(_stop, freeze=True),  # type: ignore[dict-item]  # mypy takes _stop for a method
         "interrupt": _interrupt,
         "force": _force,
         "delete": _delete,
@@ -551,7 +551,7 @@ class Client:
         row = self._rng.choice((Account, Ledger))(self._row())
         number, log = self._number(), self._world.network.log
         before = len(log)
-        # Without a claim and a number of guarded writes nothing tells a copy of the request from a new one.
+        # Without a claim and a number of guarded writes nothing distinguishes a copy of the request from a new one.
         self._schedule.judge.unguarded.add(number)
         try:
             with self._reporting(number):

@@ -563,5 +563,5 @@ async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
 def _make_task(loop: Any, main: Any, **options: Any) -> asyncio.Task[Any]:
     task: asyncio.Task[Any] = asyncio.Task(main, loop=loop, **options)
     # tasks of a crashed process are dropped while they are pending, and asyncio would log an error for each
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # private
     return task

@@ -74,7 +74,7 @@ LOW_CAPACITY = 5
 _THROTTLED = "a throttled request delays an acquire, or loses a lock that it should renew"
 """Reason for an advice about capacity."""
 
-_MULTI_REGION = "see docs/howto/multi_region.rst"
+_MULTI_REGION = "see https://pynamodb-mutex.readthedocs.io/page/howto/multi_region.html"
 """Page about tables in several regions."""
 
 SAMPLE = 500

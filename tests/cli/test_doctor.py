@@ -391,7 +391,7 @@ IN_TRANSACTIONS = {"ConditionCheckItem": "ConditionCheck", "UpdateItem": "Update
 def test_missing_permissions_are_reported_action_by_action(proxy, role):
     actions = ROLES[role].actions
     allowed = {IN_TRANSACTIONS[action] for action in actions if action in IN_TRANSACTIONS}
-    denied = lambda body: not allowed & set(body["TransactItems"][0])  # noqa: E731
+    denied = lambda body: not allowed & set(body["TransactItems"][0])  # noqa: E731 - it is short
     proxy.always(deny(), op="TransactWriteItems", when=denied)
     for action in set(USES) - set(actions):
         proxy.always(deny(), op="BatchExecuteStatement" if action == "PartiQLUpdate" else action)

@@ -20,6 +20,7 @@ import pynamodb_mutex
 from dev.words import prose_of_page
 from pynamodb_mutex import LockItem, RowLockMixin, exceptions, signals
 from pynamodb_mutex.cli._app import app
+from pynamodb_mutex.cli._doctor import _MULTI_REGION
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.rst").read_text("utf-8")
@@ -65,14 +66,15 @@ def test_arguments_of_signal(kind):
     assert described(kind) == arguments
 
 
-def test_links_of_the_readme_lead_to_pages_of_the_documentation():
-    """They are absolute, for the page of a package index; setup.cfg says where the documentation is."""
+def test_links_of_readme_and_doctor_lead_to_pages_of_the_documentation():
+    """They are absolute, for whoever installs the package; setup.cfg says where the documentation is."""
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg", encoding="utf-8")
     urls = dict(re.findall(r"^(\w+) = (\S+)$", settings["metadata"]["project_urls"], re.MULTILINE))
     links = re.findall(r"`[^`<]+\s<([^>]+)>`_", README)
     assert README.count("://") == len(links) > 10
-    for link in links:
+    assert "https://" in _MULTI_REGION
+    for link in [*links, *re.findall(r"https://\S+", _MULTI_REGION)]:
         page = re.fullmatch(rf"{re.escape(urls['Documentation'])}/page/([\w/]+)\.html", link)
         assert page is not None, link
         assert (ROOT / "docs" / f"{page[1]}.rst").is_file(), link

@@ -215,14 +215,14 @@ def test_lock_that_was_taken_between_read_and_write_is_tried_by_the_write_itself
             polls("GetItem")
 
 
-@pytest.mark.parametrize(("hold", "looks"), [(Mutex.for_key, 1), (held_elsewhere, 2)])
-def test_waiters_of_one_process_read_once_for_all_of_them(table, sent, pool, hold, looks):
+@pytest.mark.parametrize(("hold", "own"), [(Mutex.for_key, 1), (held_elsewhere, 2)])
+def test_waiters_of_one_process_read_once_for_all_of_them(table, sent, pool, hold, own):
     with hold("a"):
         sent.clear()
         waiters = [Mutex.for_key("a", poll=(0.2, 0.2)) for _ in range(32)]
         assert not any(pool.map(lambda waiter: waiter.acquire(timeout=1), waiters))
-    # one of them looks each 0.2 s, and each takes a last look at its deadline, and a first one at another's lock
-    assert len(sent) <= 5 + looks * 32 + 4
+    # one polls for all each 0.2 s; each sends a last poll at its deadline, and a first one if another process holds the lock
+    assert len(sent) <= 5 + own * 32 + 4
 
 
 def test_waiting_processes_poll_for_themselves_alone(table, sent, pool):

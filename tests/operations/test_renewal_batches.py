@@ -249,7 +249,7 @@ def test_end_that_is_answered_slowly_counts_from_before_the_sending(several, clo
 def test_two_acquisitions_of_one_lock_are_not_put_into_one_batch(several):
     """One that was broken, and does not know yet, and the next. DynamoDB takes a row once."""
     scene, broken = several.scene, several.mutexes[0]
-    # by another process, which tells this one nothing
+    # by another process, so that this one does not know
     replace(scene, key=broken.key).clear()
     again = several.mutex(broken.key)
     assert again.acquire(blocking=False)

@@ -323,7 +323,7 @@ def test_ctrl_c_at_any_line_of_the_start_of_renewals_costs_no_renewals(monkeypat
                     raise KeyboardInterrupt
             return trace
 
-        begin = lambda frame, *_: trace if frame.f_code is start_renewals.__code__ else None  # noqa: E731
+        begin = lambda frame, *_: trace if frame.f_code is start_renewals.__code__ else None  # noqa: E731 - it is short
         loops.clear()
         traced = sys.gettrace()
         try:

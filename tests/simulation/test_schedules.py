@@ -148,7 +148,7 @@ CAUGHT_IN = {
     "leave-trusts-a-read": (size("fair", 6, 2, late=0.2), 1),
     **{name: (None, seed) for name, seed in CAUGHT_ANYWHERE.items()},
 }
-"""Where and from which seed on to look: what all schedules show only by chance is looked for where it shows."""
+"""Schedules, and the first seed, in which a variant is sought that schedules of all kinds show only by chance."""
 CAUGHT_IN_A_SMALL_WORLD = {"no-own-token", "guard-by-token"}
 
 

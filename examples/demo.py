@@ -81,7 +81,7 @@ class Worker:
         self.talk.send(Event(t, self.name, what, fence, value, text))
 
     def compete(self) -> None:
-        """Take the lock and give it back until the parent says that it is over."""
+        """Acquire and release the lock until the parent says that it is over."""
         self.mutex.locked()  # the first request takes long, for botocore is loaded
         self.say("ready")
         order = self.talk.recv()
@@ -121,7 +121,7 @@ class Worker:
 
     def report(self) -> None:
         """Say that we hold the lock, if we do."""
-        t = time.monotonic()  # from before the look: if that says yes, we held it at this time, too
+        t = time.monotonic()  # before the check: if it says yes, we held it at this time, too
         if self.mutex.held:
             self.say("holds", t)
 
@@ -216,7 +216,7 @@ class Show:
         self.events.append(Event(time.monotonic(), who, what, fence, value))
 
     def order(self, what: str, *names: str) -> None:
-        """Tell processes what to do when they have the lock next."""
+        """Say to processes what to do when they have the lock next."""
         for name in names:
             self.talks[name].send(what)
 

@@ -34,7 +34,7 @@ class Event(TypedDict):
 
 
 class Provider(Model):
-    """Who sends the letters: whatever it is told to, also twice. It can be asked."""
+    """Who sends the letters, also twice if asked to, and can say what was sent."""
 
     class Meta:
         table_name = "example-letters"

@@ -30,7 +30,7 @@ PATIENCE = 30.0
 
 
 class Mail(Model):
-    """The mail server: it sends whatever it is told to, also twice, and can be asked."""
+    """The mail server: it sends whatever it gets, also twice, and can say what it sent."""
 
     class Meta:
         table_name = "example-mail"
@@ -98,7 +98,7 @@ def watch(
     talks: dict[Connection, str],
     jobs: "SimpleQueue[int | None]",
 ) -> Counter[int]:
-    """Tell what the workers say, kill one, and end them; return how often each invoice was done."""
+    """Print what the workers say, kill one, and end them; return how often each invoice was done."""
     done: Counter[int] = Counter()
     while talks and (ready := wait(list(talks), timeout=PATIENCE)):
         for talk in ready:

@@ -375,7 +375,7 @@ class ThreadHandle(Handle[H]):
             return who
         # A generator that is suspended in its block is closed by the garbage collector, on any thread, or by the event loop,
         # in a task of its own. Tasks A and B have a permit each by one semaphore, B in an asynchronous generator, which is
-        # closed. The permit of A, who goes on, must not be released in place of B's. Only the frame tells.
+        # closed. The permit of A, who goes on, must not be released in place of B's. Only the frame shows whose it is.
         frame, entered = id(getattr(error.__traceback__, "tb_frame", None)), self._entered.items()
         return next((each for each, blocks in list(entered) if blocks[-1][1] == frame), who)
 

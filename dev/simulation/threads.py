@@ -261,7 +261,7 @@ class Semaphore:
         return True
 
     def release(self, n: int = 1) -> None:
-        """Give back so many permits."""
+        """Release so many permits."""
         self._left += n
         self._condition.notify(n)
 

@@ -87,7 +87,7 @@ def release_several(held: Held) -> Operation[None]:
     """
     claims = held.unreleased
     if not claims:
-        # another thread has released them since the caller looked, or a receiver of `acquired` has
+        # another thread has released them since the caller checked, or a receiver of `acquired` has
         raise held.claims[0].not_held_error("release")
     lost: MutexLostError | None = None
     try:

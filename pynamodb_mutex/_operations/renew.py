@@ -69,7 +69,7 @@ def renew_claim(claim: HeldClaim, lease: float | None) -> Operation[None]:
         MutexNotHeldError: If it is not held here; MutexLostError if it is lost.
         PynamoDBException: As `renew`.
     """
-    # `renew` looks at the claims that are not released. If this one was released, and the others were not, it
+    # `renew` checks the claims that are not released. If this one was released, and the others were not, it
     # would renew those and return, as if this one were held.
     claim.check_renewable()
     yield from renew(claim.together, lease)

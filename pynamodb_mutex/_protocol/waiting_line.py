@@ -330,7 +330,7 @@ class WaitingLine:
             return min(self.polled_at + LONGEST_POLL, self.passes_at(bounds))
         if place == 0:
             return min(self.polled_at + self._as_first(now), free_at)
-        # passed over: it takes the lock from its place, and nobody tells it when that is free
+        # passed over: it takes the lock from its place, and nobody reports to it when that is free
         wait = (
             self._as_first(now)
             if self._is_passed_over(now, place)

@@ -203,7 +203,7 @@ def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) 
         with process.monitor:
             event = claim.events[0] if claim.events else None
             if event is None:
-                # Together with the look at the queue, inside the monitor: an event that is added after it finds nobody
+                # Together with the check of the queue, inside the monitor: an event that is added after it finds nobody
                 # delivering, and is delivered by the thread that adds it.
                 claim.delivery = Delivery.NONE
                 return

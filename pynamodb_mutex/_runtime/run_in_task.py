@@ -130,7 +130,7 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
                 taken, events = events, []
                 cancelled = await _delivered(process, taken) or cancelled
             # After the step, not as soon as it comes: the operation must have seen the answer to its last request, or
-            # it would not know whether there is a claim to give back.
+            # it would not know whether there is a claim to release.
             if cancelled is not None and undo is not None:
                 raise cancelled  # noqa: TRY301 - thrown into the operation below
             if isinstance(effect, Send):
@@ -158,7 +158,7 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
                 raise await _failure(process, error, events, cancelled) from error.__cause__
             resume, value, request = operation.throw, error, None
             if isinstance(error, asyncio.CancelledError):
-                # Once: what the operation does about it, such as giving back a claim, runs to its end, even if the task
+                # Once: what the operation does about it, such as releasing a claim, runs to its end, even if the task
                 # is cancelled again. So there is no `undo` any more.
                 cancelled, undo = error, None
 

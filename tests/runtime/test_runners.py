@@ -173,7 +173,7 @@ def test_waiter_whose_time_is_up_while_it_is_woken_does_not_fail_who_wakes_it():
     asleep = Mock()
 
     class Leaves(Wakeup):
-        """The waiter takes its sleeper away after it was looked at once."""
+        """The waiter takes its sleeper away after it was read once."""
 
         looks = iter([asleep, None])
         sleeper = property(lambda self: next(self.looks), lambda *_: None)

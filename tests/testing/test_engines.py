@@ -139,7 +139,7 @@ def test_transactions_are_applied_once_for_each_token(store):
         stands = store("GetItem", Key=KEY, ConsistentRead=True)["Item"]
         return answer, stands.get("nn", n(0))["N"]
 
-    # one that was cancelled is looked at anew, its token is not used up
+    # one that was cancelled is judged anew, its token is not used up
     update["ConditionExpression"] = "attribute_exists(there)"
     refused = ("TransactionCanceledException", ["ConditionalCheckFailed"])
     assert add(1, 0) == (refused, "0")

@@ -214,7 +214,8 @@ def rows(wallets: list[Wallet]) -> None:
     # rows that need not exist
     assert_type(Mutex.for_row(Account, "a"), Mutex)
     assert_type(Mutex.for_row(Ledger, "a", 7, lock_model=TeamLock, data=[1]), Mutex)
-    assert_type(Wallet.locked_all(["a", "b"]), RowLocks[Wallet])
+    assert_type(rows := Wallet.locked_all(["a", "b"]), RowLocks[Wallet])
+    assert_type(rows.locked(), bool)
     Ledger.locked_all([("a", 1), ("a", 2)], lease=10)
     Wallet.locked_all(["a", Ledger.locked("a", 1)])
     with Wallet.locked_all(wallet.name for wallet in wallets) as both:

@@ -431,7 +431,8 @@ class ThreadHandle(Handle[H]):
     def ensure_held(self, at_least: float = 0.0) -> None:
         """Raise unless the lock is held. Renews it first if less than ``at_least`` of its lease is left.
 
-        Without an argument it sends no request.
+        Of several locks, those that were released by themselves before do not count. Without an argument it sends no
+        request.
 
         Args:
             at_least: Seconds that must be left, less than the lease.

@@ -89,8 +89,11 @@ def row_key(model: type[Model], hash_key: object, range_key: object = None) -> R
             msg = f"{model.__name__} has no range key, but one was given: {shown(value)}"
             raise InvalidKeyError(msg)
         attribute = model.get_attributes()[name]
+        if value is None:
+            msg = f"{model.__name__}.{name} is None, but it is part of a row's key: give its value"
+            raise InvalidKeyError(msg)
         try:
-            serialized = None if value is None else attribute.serialize(value)
+            serialized = attribute.serialize(value)
             size = _size(attribute.attr_type, serialized)
         except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
             msg = f"{model.__name__}.{name} cannot be {shown(value)}: {one_line(error)}"

@@ -687,7 +687,10 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
                     claim.depth += 1
                 return held
             key = own[0].key
-            msg = f"{shown(key)} is held by this thread otherwise: locks are entered again only all together"
+            msg = (
+                f"{shown(key)} is held by this thread or task, but not together with exactly these locks: "
+                "reentrant locks are acquired again only all together"
+            )
             raise MutexAlreadyHeldError(msg, key=key, owner=own[0].contender.owner)
         for lock in self._locks:
             mine = lock._holds.get(me)

@@ -276,7 +276,7 @@ def test_errors_of_several_locks_are_harmless(spiteful, keys, said, monkeypatch)
     with said.by(TimeoutError), held_elsewhere(keys.keys[0], model=spiteful.there):
         pass
     said.is_harmless(
-        *("are not held", "is held by this thread otherwise", "already held by this thread"),
+        *("are not held", "not together with exactly these", "already held by this thread"),
         *("were not all free", "was not free", "was taken before it could be held elsewhere"),
         "<MutexGroup",
     )

@@ -263,18 +263,19 @@ def wait(
     """
     locks = Locks(place.model())
     row = locks.row(key, range_key)
+    name = shown(key if range_key is None else f"{key} {range_key}")
     begun = read_clock()
     deadline = math.inf if timeout == FOREVER else begun + timeout
     waiter = _Waiter(locks, row)
     waiter.begin()
-    with progress(f"waiting for {shown(key)}") as news:
+    with progress(f"waiting for {name}") as news:
         while not waiter.free():
             now = read_clock()
             if now >= deadline:
-                click.echo(f"{shown(key)} is still {waiter.holder(zone)}", err=True)
+                click.echo(f"{name} is still {waiter.holder(zone)}", err=True)
                 click.get_current_context().exit(NOT_FREE)
             waited = f"waited {duration(now - begun)}"
-            news(f"{waited} for {shown(key)}, {waiter.holder(zone)}{waiter.trouble}")
+            news(f"{waited} for {name}, {waiter.holder(zone)}{waiter.trouble}")
             waiter.rest(deadline)
 
 

@@ -199,7 +199,10 @@ class Locks:
         """
         if self.in_rows:
             if (range_key is None) != (self._range is None):
-                has = "no range key" if self._range is None else "a range key"
+                # `ls` and `watch` have no such option
+                has = (
+                    "a range key: show, wait and release take it" if self._range else "no range key"
+                )
                 msg = f"{self._model.__name__} has {has}"
                 raise click.BadParameter(msg, param_hint="--range-key")
             given = zip(self._keys(), (key, range_key or ""), strict=False)

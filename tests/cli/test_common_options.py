@@ -80,7 +80,7 @@ def failure(*args, **more):
         (("--model", f"{__name__}:Kept", "ls"), "keeps its locks in LockItem"),
         ((*ORDER, "create-table"), "is a model of rows"),
         ((*ORDER, "show", "a"), "Order has a range key"),
-        ((*ORDER, "watch", "a"), "Order has a range key"),
+        ((*ORDER, "watch", "a"), "Order has a range key: show, wait and release take it"),
         ((*ORDER, "show", "a", "--range-key", "x"), "is not a number"),
         ((*BLOB, "show", "AQ==", "--range-key", "1"), "no range key"),
         ((*BLOB, "show", "A"), "is not base64"),
@@ -179,7 +179,8 @@ def test_model_of_rows_with_a_range_key(made, table):
         assert lock["key"] == "a"
         found = json_of(*ORDER, "show", "alice", "--range-key", "7.0")
         assert (found["state"], found["row_kept_until"], found["data"]) == ("held", None, None)
-        cli(*ORDER, "wait", "alice", "--range-key", "7", "--timeout", "0", code=75)
+        done = cli(*ORDER, "wait", "alice", "--range-key", "7", "--timeout", "0", code=75)
+        assert done.stderr.startswith("'alice 7' is still held by ")
         expire(("alice", 7), model)
         freed = json_of(*ORDER, "release", "--all-abandoned", "--yes")["freed"]
         assert [lock["range_key"] for lock in freed] == ["7"]

@@ -306,3 +306,12 @@ def set_date(date: Callable[[str], str]) -> Fault:
         return replace(reply, headers=headers)
 
     return replace(pass_on(), edit=edit)
+
+
+def cut_off() -> Fault:
+    """Forward the request, and answer with the first half of the answer, as if the connection was closed in the middle."""
+
+    def edit(reply: Reply) -> Reply:
+        return replace(reply, content=reply.content[: len(reply.content) // 2])
+
+    return replace(pass_on(), edit=edit)

@@ -11,8 +11,10 @@ import threading
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 from pynamodb.connection.table import TableConnection
 from pynamodb.exceptions import (
     DeleteError,
@@ -171,7 +173,8 @@ class Connection:
                 self.is_open = credentials_of(client) is not None
 
     def _observe_attempts(self, client: Any) -> None:
-        """Do nothing: this client makes one attempt. See `CallersConnection`."""
+        """Refuse answers that are cut off. They would pass for empty ones: see `_refuse_what_is_cut_off`."""
+        client.meta.events.register("response-received.dynamodb", _refuse_what_is_cut_off)
 
     def reaches_the_same_as(self, other: Connection) -> bool:
         """Return whether this connection and another reach the same database: region, endpoint and account.
@@ -256,7 +259,9 @@ class Connection:
             credentials = _credentials_of(self._model)
             if credentials != self._credentials:  # else another thread has done it meanwhile
                 table = self._connected(credentials)
-                _ = table.connection.client  # under the lock: two threads would make two
+                self._observe_attempts(
+                    table.connection.client
+                )  # under the lock: two would make two
                 self.table, self._credentials = table, credentials
                 self.pynamodb = table.connection
         self._open()
@@ -353,6 +358,23 @@ class Connection:
         key = {"-": {"S": "-"}}
         reply = self.send("GetItem", {"TableName": table, "Key": key})
         return isinstance(reply.error, TableDoesNotExist)
+
+
+def _refuse_what_is_cut_off(response_dict: Any, **_: Any) -> None:
+    """Raise an error for an answer whose body did not arrive whole. botocore calls this for each answer.
+
+    The connection is closed in the middle of an answer. botocore cannot parse the half that arrived, and returns an
+    answer without content: a row that exists would count as missing, and a lock that is held as free. Or a hand-over is
+    applied, its answer shows no claim, and the lock stays taken by nobody. botocore itself compares the checksum only to
+    decide whether to retry.
+
+    Raises:
+        ResponseParserError: If the body has not the checksum that DynamoDB sent with it.
+    """
+    if response_dict is not None:
+        checksum = response_dict["headers"].get("x-amz-crc32")
+        if checksum is not None and checksum != str(crc32(response_dict["body"])):
+            raise ResponseParserError("the answer is cut off")
 
 
 class CallersConnection(Connection):

@@ -16,6 +16,7 @@ from processes import forked
 from pynamodb.exceptions import GetError, PynamoDBException, ScanError, TableError
 from row_models import Account
 from this_process import store_for
+from two_clients import held
 from urllib3.util import connection
 
 from dev import faultproxy as net
@@ -158,6 +159,23 @@ def test_what_botocore_makes_of_no_dynamodb_is_no_answer(engine, monkeypatch, pl
         with pytest.raises(GetError) as raised:
             Mutex.for_key("a", model=at(host)).acquire()
     assert_never_answered(raised.value, host, cause)
+
+
+@pytest.mark.real("embedded")  # by botocore's parser it is an empty answer
+def test_answer_that_is_cut_off_is_none(scene):
+    mutex = held(scene.mutex())
+    scene.proxy.next(net.cut_off())
+    assert scene.mutex().locked()
+    # nor by the client that is made for other credentials
+    for part in ("access_key_id", "secret_access_key"):
+        setattr(scene.here.Meta, f"aws_{part}", "testing")
+    waiter = scene.waiting(auto_renew=False)
+    scene.proxy.next(net.cut_off(), op="hand_over")
+    mutex.release()
+    waiter.join()
+    assert (waiter.acquired, waiter.mutex.token) == (True, scene.row.token)
+    scene.proxy.next(net.cut_off())
+    assert [item.token for item in scene.here.held()] == [waiter.mutex.token]
 
 
 def asked_for(scene, seconds):

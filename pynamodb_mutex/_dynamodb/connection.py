@@ -457,12 +457,13 @@ def _note_sending(**_: Any) -> None:
 def _note_failure(
     operation: Any = None, response: Any = None, caught_exception: Any = None, **_: Any
 ) -> None:
-    """Note whether a failed attempt may have been applied. botocore calls this after each attempt."""
+    """Note whether an attempt may have been applied. botocore calls this after each attempt."""
     error = caught_exception
     if response is not None and response[1].get("Error"):
         error = ClientError(response[1], operation.name)
-    # A definite refusal gives (False, True): the second value counts only if the first is true.
-    if _observed.attempts is not None and error is not None and may_pass(error) == (True, True):
+    # Without an error it was applied, and yet may be retried: if its answer was cut off. The retry is refused by what it
+    # wrote. A definite refusal gives (False, True): the second value counts only if the first is true.
+    if _observed.attempts is not None and (error is None or may_pass(error) == (True, True)):
         _observed.attempts.maybe_applied = True
 
 

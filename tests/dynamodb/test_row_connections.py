@@ -110,6 +110,16 @@ def test_transaction_is_repeated_as_often_as_its_connection_says(row_scene):
 
 
 @pytest.mark.real("embedded")
+def test_write_whose_answer_is_cut_off_may_have_been_applied(row_scene):
+    with new_process(row_scene) as (client, proxy):
+        proxy.next(net.cut_off(), net.after(row_scene.taken), op="PutItem")
+        with pytest.raises(RowLockedError) as raised:
+            save(client(row_scene.key))
+        assert attempts(proxy, "PutItem") == [True, False]
+        assert raised.value.applied is None
+
+
+@pytest.mark.real("embedded")
 def test_unreachable_endpoint_is_the_error_of_the_write(any_scene):
     with new_process(any_scene, retries=1) as (client, _):
         pass  # nothing listens there any more

@@ -100,6 +100,8 @@ class Held(Generic[T]):
 
     def clear(self) -> list[T]:
         """Remove all locks, and return their values."""
+        # A forked child that leaves a block with the receiver would end the spans of its parent's locks.
+        self._forget_parents()
         held, self._held = self._held, {}
         return list(held.values())
 

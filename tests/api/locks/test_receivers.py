@@ -204,6 +204,18 @@ def test_forked_child_holds_nothing(scene, monkeypatch):
 
 
 @pytest.mark.real("embedded")
+def test_forked_child_that_uninstalls_ends_no_span_of_its_parent(scene):
+    telemetry = Telemetry()
+    with telemetry.install() as installed, scene.mutex():
+
+        def child():
+            installed.uninstall()
+            return [span.name.split()[0] for span in telemetry.spans], telemetry.metrics["held"]
+
+        assert forked(child) == [["acquire"], 0]
+
+
+@pytest.mark.real("embedded")
 def test_spans_are_children_of_what_is_current(scene):
     telemetry = Telemetry()
     tracer = telemetry.tracers.get_tracer("the service's")

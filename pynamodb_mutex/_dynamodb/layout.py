@@ -140,8 +140,8 @@ class Layout:
 
     Attributes:
         must_exist: Whether a row must exist to be locked: true for a user's table.
-        initial: A subclass's own attributes that have a default, each with its name. They are written with a row's
-            first claim.
+        initial: A subclass's own attributes, each with its name. Those that have a default are written with a row's first
+            claim.
     """
 
     def __init__(self, model: type[Model]) -> None:
@@ -171,13 +171,7 @@ class Layout:
         self.initial: list[tuple[str, Attribute[Any]]] = []
         if not prefix:
             protocol = {*CLAIM, *LINE, "ttl", "data", hash_key_name(model), range_key_name(model)}
-            # PynamoDB fills in the defaults, also those that are callables, when it makes an instance.
-            blank = model("-")
-            self.initial = [
-                (name, attribute)
-                for name, attribute in attributes.items()
-                if name not in protocol and blank.attribute_values.get(name) is not None
-            ]
+            self.initial = [each for each in attributes.items() if each[0] not in protocol]
 
     def claim(self, raw: RawItem | None) -> Claim:
         """Return the claim in a row: none if the row is absent, one with a fault if it cannot be a lock's."""
@@ -310,8 +304,15 @@ class Layout:
         """Return the serialised defaults of a subclass's own attributes for a new row, by the names of their slots."""
         if not self.initial:
             return {}
+        # PynamoDB calls defaults that are callables for each instance. One may return None now and a value later, such as
+        # the user of the present request. None, and what serialises to it, as an empty set does, is not stored.
         values = self.model(key).attribute_values
-        return {OWN + name: attribute.serialize(values[name]) for name, attribute in self.initial}
+        serialized = {
+            OWN + name: attribute.serialize(values[name])
+            for name, attribute in self.initial
+            if values.get(name) is not None
+        }
+        return {name: value for name, value in serialized.items() if value is not None}
 
     # -- conditions and actions -----------------------------------------------------------------
 

@@ -148,17 +148,23 @@ class Requests:
         self._layout = layout
         self._connection = connection
         # Their arguments, such as a place in line, are part of an expression's text: each is built when first needed.
-        self._acquires: dict[tuple[bool, bool, bool, Take | None], Template] = {}
+        self._acquires: dict[tuple[bool, bool, bool, Take | None, tuple[str, ...]], Template] = {}
         self._leaves: dict[int, Template] = {}
 
     def _template(self, actions: Sequence[Action], condition: Condition, **parts: Any) -> Template:
         return Template(self._connection, actions=actions, condition=condition, **parts)
 
     def acquire(
-        self, *, watched: bool, data: bool, exactly: bool = False, take: Take | None = None
+        self,
+        values: Mapping[str, Any],
+        *,
+        watched: bool,
+        exactly: bool = False,
+        take: Take | None = None,
     ) -> Template:
         """Acquire a row that is free, whose claim has expired, or whose watched claim is dead.
 
+        The values say whether there is a payload, and which of a subclass's own attributes have a default now.
         With ``exactly``, the fencing token is one that was chosen beforehand. For transactions: their answers do not
         show which token was written. With a take, on a condition about the waiters in line in addition; those that the
         take names are removed.
@@ -166,12 +172,15 @@ class Requests:
         if take is not None:
             # How many seconds it waits for is a value to be filled in. Only whether there are any is part of the text.
             take = take._replace(past=float(take.past > 0))
-        kind = (watched, data, exactly, take)
+        own = tuple(name for name in values if name.startswith(OWN)) if self._layout.initial else ()
+        kind = (watched, "data" in values, exactly, take, own)
         if kind not in self._acquires:
             self._acquires[kind] = self._acquire(*kind)
         return self._acquires[kind]
 
-    def _acquire(self, watched: bool, data: bool, exactly: bool, take: Take | None) -> Template:
+    def _acquire(
+        self, watched: bool, data: bool, exactly: bool, take: Take | None, own: tuple[str, ...]
+    ) -> Template:
         layout = self._layout
         takeable = layout.long_free() if take is not None and take.past else layout.not_held()
         if watched:
@@ -199,6 +208,7 @@ class Requests:
             *(
                 attribute.set(Path(attribute) | slot(attribute.attr_type, OWN + name))
                 for name, attribute in layout.initial
+                if OWN + name in own
             ),
         ]
         if take is not None:

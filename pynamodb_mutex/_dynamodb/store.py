@@ -252,9 +252,7 @@ class Store:
             values |= self.seen(watched)
         if take is not None:
             values["past"] = self.now_low(now, take.past)
-        template = self.requests.acquire(
-            watched=watched is not None, data="data" in values, take=take
-        )
+        template = self.requests.acquire(values, watched=watched is not None, take=take)
         return self.update(template, key, values)
 
     def join(self, key: RawItem, entry: str, version: int, changes: int) -> Request:

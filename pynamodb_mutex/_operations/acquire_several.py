@@ -146,9 +146,7 @@ class _Member:
         watched = self.observed.claim if now >= self.observed.matures() else None
         if watched is not None:
             values |= store.seen(watched)
-        template = store.requests.acquire(
-            watched=watched is not None, data="data" in values, exactly=True
-        )
+        template = store.requests.acquire(values, watched=watched is not None, exactly=True)
         return template.fill(options.row, values)
 
     def held(self, sent: float) -> HeldClaim:

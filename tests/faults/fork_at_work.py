@@ -22,7 +22,7 @@ def take_and_release():
 def build_requests():
     """What a thread does for its process's first lock."""
     requests = Requests(Layout(LockItem), store_for(LockItem).connection.table)
-    requests.acquire(watched=False, data=False)
+    requests.acquire({}, watched=False)
     assert requests.renew
     assert requests.release
 

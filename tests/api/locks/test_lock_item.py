@@ -368,6 +368,23 @@ def test_extra_attributes_come_with_the_first_claim_and_are_kept(table):
     assert (item.note, item.weight, item.made) == ("hi", 5, 42)
 
 
+def test_default_without_a_value_is_not_stored(table):
+    user = None
+    model = subclass(
+        by=types.UnicodeAttribute(null=True, default=lambda: user),
+        tags=types.UnicodeSetAttribute(default=set),
+    )
+    for user in (None, "me", None):
+        key = f"by {user}"
+        with (
+            Mutex.for_keys([key, f"{key} too"], model=model),
+            Mutex.for_key(f"{key} 3", model=model),
+        ):
+            stored = [raw(model, name) for name in (key, f"{key} too", f"{key} 3")]
+        assert [row.get("by", {}).get("S") for row in stored] == [user] * 3
+        assert not any("tags" in row for row in stored)
+
+
 def test_payload_may_be_a_map(table):
     mapped = subclass(data=types.MapAttribute(null=True))
     with Mutex.for_key("a", model=mapped, data={"page": 1, "of": "x"}) as mutex:

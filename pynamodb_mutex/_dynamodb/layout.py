@@ -244,12 +244,17 @@ class Layout:
 
     def is_the_models(self, raw: RawItem) -> bool:
         """Return whether a row is one of this model's locks. Rows under other range keys belong to other models."""
-        if self.must_exist or range_key_name(self.model) is None:
+        range_name = range_key_name(self.model)
+        if self.must_exist or range_name is None:
             return True
-        place = key_of(self.model, self.key(raw))
+        # The hash key does not matter. What is stored of it may not be what the lock is called by, but what a user's
+        # attribute made of that, such as with a prefix.
+        stored = self.model.get_attributes()[range_name].attr_name
         # Compared by name, because a number may be stored in another notation.
-        found = {name: raw[name] for name in place}
-        return row_name(self.model, found) == row_name(self.model, place)
+        found, own = (
+            row_name(self.model, {stored: key[stored]}) for key in (raw, key_of(self.model, "-"))
+        )
+        return found == own
 
     def _invalid(
         self, raw: RawItem, attribute: str, why: str, kind: tuple[str, str]

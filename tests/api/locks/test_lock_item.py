@@ -328,8 +328,17 @@ def test_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
         assert single.get("a", "LOCK#1").is_held
     assert (single.force_release("a"), caplog.records) == (False, [])
     assert raw(single, "a", "ORDER#1") == other
+
+    class Prefixed(types.UnicodeAttribute):
+        def serialize(self, value):
+            return f"LOCK#{value}"
+
+        def deserialize(self, value):
+            return value.removeprefix("LOCK#")
+
     # a number, stored as 1000
-    numbered = subclass(part=types.NumberAttribute(range_key=True, default=1e3))
+    part = types.NumberAttribute(range_key=True, default=1e3)
+    numbered = subclass(key=Prefixed(hash_key=True), part=part)
     exercise(numbered)
     with Mutex.for_key("a", model=numbered):
         assert keys(numbered.held()) == ["a"]

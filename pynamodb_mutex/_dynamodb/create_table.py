@@ -138,23 +138,15 @@ def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[s
             "StreamEnabled": True,
             "StreamViewType": meta.stream_view_type,
         }
-    for kind, option in _INDEXES.items():
-        if schema[kind]:
-            request[option] = [
-                {
-                    "IndexName": index["index_name"],
-                    "KeySchema": sorted(index["key_schema"], key=lambda key: key["KeyType"]),
-                    "Projection": index["projection"],
-                }
-                for index in schema[kind]
-            ]
-    if "ProvisionedThroughput" in options:
+    throughput = options.get("ProvisionedThroughput")
+    if throughput is not None:
         request["BillingMode"] = "PROVISIONED"
-    elif meta.billing_mode == "PROVISIONED":
-        request["ProvisionedThroughput"] = {
-            "ReadCapacityUnits": meta.read_capacity_units,
-            "WriteCapacityUnits": meta.write_capacity_units,
+    elif options.get("BillingMode", meta.billing_mode) == "PROVISIONED":
+        throughput = request["ProvisionedThroughput"] = {
+            "ReadCapacityUnits": getattr(meta, "read_capacity_units", None),
+            "WriteCapacityUnits": getattr(meta, "write_capacity_units", None),
         }
+    request |= _indexes(schema, throughput)
     request |= options
     # PynamoDB's client does not validate parameters, and would drop a misspelt one.
     report = ParamValidator().validate(request, shape)
@@ -162,6 +154,28 @@ def _request(model: type[Model], client: Any, options: dict[str, Any]) -> dict[s
         msg = f"create_table: {report.generate_report()}"
         raise ValueError(msg)
     return request
+
+
+def _indexes(schema: Any, throughput: Any) -> dict[str, Any]:
+    """Return CreateTable's parameters for a model's indexes.
+
+    Args:
+        schema: The model's schema, as PynamoDB describes it.
+        throughput: Provisioned throughput of the table; None if it is on-demand.
+    """
+    made: dict[str, Any] = {}
+    for kind, option in _INDEXES.items():
+        for index in schema[kind]:
+            described = {
+                "IndexName": index["index_name"],
+                "KeySchema": sorted(index["key_schema"], key=lambda key: key["KeyType"]),
+                "Projection": index["projection"],
+            }
+            if throughput is not None and kind == "global_secondary_indexes":
+                # Each needs its own: DynamoDB has no default. Without numbers in its Meta an index has the table's.
+                described["ProvisionedThroughput"] = index["provisioned_throughput"] or throughput
+            made.setdefault(option, []).append(described)
+    return made
 
 
 def _described(client: Any, name: str, *, wait: bool, created: bool) -> dict[str, Any]:

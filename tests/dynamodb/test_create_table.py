@@ -249,7 +249,7 @@ def test_options_go_out_under_their_names_from_the_caller_or_from_meta(fresh, wi
     fresh.create_table()
     wire.sent.clear()
     # as if the table were there already: engines do not know each option
-    wire.answer("CreateTable", partial(refused, "ResourceInUseException"), 3)
+    wire.answer("CreateTable", partial(refused, "ResourceInUseException"), 4)
     fresh.create_table(**OPTIONS)
     settings = {"table_name": fresh.Meta.table_name, "billing_mode": "PROVISIONED"}
     settings |= {"read_capacity_units": 3, "write_capacity_units": 2}
@@ -258,17 +258,22 @@ def test_options_go_out_under_their_names_from_the_caller_or_from_meta(fresh, wi
     model.create_table()
     given = {"Tags": [{"Key": "a", "Value": "b"}]}
     model.create_table(**given)
+    on_demand = {"BillingMode": "PAY_PER_REQUEST"}
+    model.create_table(**on_demand)
     expected = PROVISIONED | {"BillingMode": "PROVISIONED"}
     expected["Tags"] = [{"Key": "team", "Value": "locks"}, {"Key": "stage", "Value": "dev"}]
     expected["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
     first, *requests = wire.sent["CreateTable"]
     own = {name: first.pop(name) for name in ("TableName", "AttributeDefinitions", "KeySchema")}
-    assert first == OPTIONS | {"BillingMode": "PAY_PER_REQUEST"}
-    assert requests == [own | expected, own | expected | given]
+    assert first == OPTIONS | on_demand
+    assert requests[:2] == [own | expected, own | expected | given]
+    del expected["ProvisionedThroughput"]
+    assert requests[2:] == [own | expected | on_demand]
 
 
 @pytest.mark.real
-def test_indexes_of_a_subclass_are_created(engine):
+@pytest.mark.parametrize("options", [{}, PROVISIONED])
+def test_indexes_of_a_subclass_are_created(engine, options):
     class ByOwner(GlobalSecondaryIndex):
         class Meta:
             index_name = "by-owner"
@@ -277,7 +282,7 @@ def test_indexes_of_a_subclass_are_created(engine):
         owner = UnicodeAttribute(hash_key=True)
 
     Indexed = made({"by_owner": ByOwner()}, (LockItem,))  # noqa: N806 - it is a class
-    Indexed.create_table()
+    Indexed.create_table(**options)
     with Mutex.for_key("a", model=Indexed, owner="me"):
         assert [item.key for item in Indexed.by_owner.query("me")] == ["a"]
     assert list(Indexed.by_owner.query("me")) == []

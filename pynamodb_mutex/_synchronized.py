@@ -183,7 +183,7 @@ class _Key:
             msg = f"{shown(template)}: the function has no parameter {error}"
             raise ValueError(msg) from error
 
-    def __call__(self, *args: object, **kwargs: object) -> str:
+    def __call__(self, /, *args: object, **kwargs: object) -> str:  # `self` may be among the kwargs
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return self._template.format_map(bound.arguments)

@@ -40,6 +40,7 @@ ORDER = SimpleNamespace(id=7, items=["x", "y"])
         ("{order_id[0]:{order_id[1]}}", plain, (((7, "03"),), {}), "007"),
         ("{self.id}/{order_id}", lambda self, order_id: None, ((ORDER, 8), {}), "7/8"),
         ("{args[0]}-{kwargs[order]}", lambda *args, **kwargs: None, ((1,), {"order": 2}), "1-2"),
+        ("{kwargs[self]}", lambda **kwargs: None, ((), {"self": 3}), "3"),
         ("{{nightly}}", plain, ((7,), {}), "{nightly}"),
     ],
 )

@@ -101,7 +101,7 @@ def embedded_dynamodb(port: int = 0) -> Iterator[Engine]:
     # in the working directory: `-m` would search that first (PYTHONSAFEPATH is for Python 3.11 and later).
     package_root = str(Path(__file__).parents[2])
     path = [package_root, *map(os.path.abspath, filter(None, sys.path))]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    env = {**_without_aws(), "PYTHONPATH": os.pathsep.join(path)}
     command = [sys.executable, "-m", f"{__package__}.embedded_server", str(port)]
     with run_server(command, env, package_root) as (process, url):
         yield Engine("embedded", url, process.pid)
@@ -169,9 +169,7 @@ def environment(engine: Engine) -> dict[str, str]:
         All of ``os.environ`` except its AWS settings, which are replaced by the engine's. Can be the
         ``env`` of a subprocess.
     """
-    # botocore reads settings from many AWS_ variables and from two files. Any that is left, such as a profile, a
-    # session token or a switch that ignores endpoints, could lead requests past the engine.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    env = _without_aws()
     env.update(
         AWS_ENDPOINT_URL=engine.endpoint_url,
         AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint_url,
@@ -179,9 +177,6 @@ def environment(engine: Engine) -> dict[str, str]:
         AWS_REGION="us-east-1",
         AWS_ACCESS_KEY_ID="testing",
         AWS_SECRET_ACCESS_KEY="testing",
-        AWS_EC2_METADATA_DISABLED="true",
-        AWS_CONFIG_FILE=os.devnull,
-        AWS_SHARED_CREDENTIALS_FILE=os.devnull,
     )
     # botocore would send even local requests through a proxy. If both spellings are set, the one in lower case counts.
     direct = urlsplit(engine.endpoint_url).hostname or ""
@@ -189,6 +184,16 @@ def environment(engine: Engine) -> dict[str, str]:
         listed = os.environ.get(name, direct).split(",")
         env[name] = ",".join(dict.fromkeys([*listed, direct]))
     return env
+
+
+def _without_aws() -> dict[str, str]:
+    """Return ``os.environ`` without its AWS settings, for the clients of an engine and for moto, which uses botocore too."""
+    # botocore reads settings from many AWS_ variables and from two files. Any that is left, such as a session token or a
+    # switch that ignores endpoints, could lead requests past the engine. With a profile that is not there moto answers
+    # each request with a server error.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    env |= dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
+    return env | {"AWS_EC2_METADATA_DISABLED": "true"}
 
 
 @contextmanager

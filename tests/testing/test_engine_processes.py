@@ -275,6 +275,12 @@ def test_environment_leads_nowhere_else_and_is_in_use_as_long_as_the_block(monke
     assert dict(os.environ) == {**before, "SET_MEANWHILE": "stays"}
 
 
+def test_embedded_engine_does_without_the_profile_that_the_environment_names(monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "of nobody here")
+    with embedded_dynamodb() as engine, use(engine):
+        assert boto3.client("dynamodb").list_tables()["TableNames"] == []
+
+
 def test_environment_is_enough_for_a_subprocess(monkeypatch, tmp_path, embedded_engine):
     table = "found-by-its-environment"
     with use(embedded_engine):

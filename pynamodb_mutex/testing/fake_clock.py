@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -25,15 +24,20 @@ class FakeClock(clock.LocalClock):
         self._now = clock.LocalClock().now()
         self._moved = threading.Lock()
         self._waiting: list[tuple[float, threading.Lock]] = []
+        self._is_over = False
 
     def __enter__(self) -> Self:
+        self._is_over = False
         self._before = clock.replace_local_clock(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         # In this order: threads that are still waiting are woken, and must then read the real clock.
         clock.replace_local_clock(self._before)
-        self.advance(math.inf)
+        # Not by a time at which all is due: a thread that has just asked for the clock in use would read that time, and
+        # compute with it what DynamoDB's time is, for the rest of the process.
+        self._is_over = True
+        self.advance(0.0)
 
     def now(self) -> float:
         """Return the time of this clock, in seconds since an arbitrary start."""
@@ -43,7 +47,7 @@ class FakeClock(clock.LocalClock):
         """Move the clock forward by a number of seconds, and wake the threads whose time has come."""
         with self._moved:
             self._now += seconds
-            due = [lock for end, lock in self._waiting if end <= self._now]
+            due = [lock for end, lock in self._waiting if self._is_over or end <= self._now]
         for lock in due:
             with suppress(RuntimeError):  # its thread has been woken already
                 lock.release()
@@ -57,7 +61,7 @@ class FakeClock(clock.LocalClock):
         with self._moved:
             # `until` is a time, and not a number of seconds: a thread computes how many are left, the clock is moved,
             # and only then does the thread begin to wait. By a number of seconds it would wait too long.
-            is_over = self._now >= until
+            is_over = self._is_over or self._now >= until
             if not is_over:
                 self._waiting.append(entry)
         if is_over:

@@ -36,6 +36,9 @@ def test_fake_clock_stands_until_it_is_moved_and_clocks_nest():
         assert local_clock() is clock
     assert local_clock() is not clock
     assert local_clock().now() < start + 1e6
+    # a thread may have asked for it just before; and it may be used again
+    with clock:
+        assert local_clock().now() == start + 1e6
 
 
 def asleep(pool, clock, end):

@@ -134,8 +134,10 @@ class Connection:
         # for a signal handler that releases a lock just then.
         self._opening = threading.RLock()
 
-    def _tight(self, seconds: float, most: float) -> float:
+    def _tight(self, seconds: float | None, most: float) -> float:
         """Cap a timeout of a user's model, which was not chosen for locks. That of a lock table was, and stays."""
+        if seconds is None:  # for botocore no timeout: a request that hangs would outlast the lease
+            return most
         prefix: str = getattr(self._model, "_claim_prefix", "")
         return min(seconds, most) if prefix else seconds
 

@@ -225,6 +225,11 @@ def test_connections(table, engine, monkeypatch):
     with Mutex.for_key("a", model=unnamed) as mutex:
         assert table.get("a").token == mutex.token
     assert timeouts(own(unnamed)) == (1.0, 7.0)
+    # without a limit, one that hangs would outlast a lease
+    unlimited = derived(
+        LockItem, meta={f"{part}_timeout_seconds": None for part in ("connect", "read")}
+    )
+    assert timeouts(own(unlimited)) == (1.0, LockItem.Meta.read_timeout_seconds)
 
     abroad = subclass(meta={"region": "eu-central-1"})
     exercise(abroad)

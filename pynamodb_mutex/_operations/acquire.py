@@ -464,8 +464,8 @@ def delivered(
 ) -> Operation[None]:
     """Wait until receivers have been notified of an acquisition; undo it if one of them was interrupted.
 
-    Ctrl-C in a receiver is raised by ``acquire``, so its caller cannot know that it holds the lock, and would never
-    release it.
+    Or a log handler, while it writes the warning about a dead holder. Ctrl-C there is raised by ``acquire``, so its
+    caller cannot know that it holds the lock, and would never release it.
 
     Args:
         claims: The claims that were acquired, with ``acquired`` among their events.
@@ -478,7 +478,7 @@ def delivered(
         # would, and events for receivers that connect later would be stuck in the queue.
         if not claim.events:
             claim.delivery = Delivery.NONE
-        is_received = is_received or bool(claim.events)
+        is_received = is_received or bool(claim.events) or bool(claim.abandoned_by)
     if not is_received:
         return
     try:

@@ -344,6 +344,24 @@ def test_requests_that_do_not_get_through_show_why(scene, keys, heard, several, 
             assert {fields["attempts"] for fields in heard.of(name)} == {1}
 
 
+class Interrupted(logging.Handler):
+    """Raises KeyboardInterrupt, as if Ctrl-C came while it writes a record."""
+
+    def emit(self, record):
+        raise KeyboardInterrupt(record.getMessage())
+
+
+def test_interrupted_log_record_of_an_acquisition_leaves_no_lock_behind(scene, monkeypatch):
+    handlers = [Interrupted()]
+    monkeypatch.setattr(logging.getLogger("pynamodb_mutex"), "handlers", handlers)
+    scene.taken(auto_renew=False)
+    scene.expire()
+    with pytest.raises(KeyboardInterrupt, match="abandoned by"):
+        scene.mutex().acquire()
+    handlers.clear()
+    assert scene.leftovers() == []
+
+
 def test_what_nobody_may_have_released_is_a_warning(scene, logged):
     mutex = held(scene.mutex(lease=4, timeout=0, owner="me"))
     scene.proxy.always(net.drop_request(), op="release")

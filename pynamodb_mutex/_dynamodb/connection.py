@@ -165,17 +165,17 @@ class Connection:
         if not self.is_open:
             with self._opening:
                 client = self.pynamodb.client
-                self._observe_attempts(client)
+                self._observe(client)
                 self.region = client.meta.region_name
                 self.endpoint = client.meta.endpoint_url
                 self.server = self._server_times.setdefault(self.endpoint, ServerTime())
                 # Last: other threads read it without the lock, and then use the attributes that are set above. Not if
                 # no credentials were found, as while a metadata service fails: PynamoDB replaces that client at the
-                # next request, and nothing would observe the attempts of the new one.
+                # next request, and nothing would observe the new one.
                 self.is_open = credentials_of(client) is not None
 
-    def _observe_attempts(self, client: Any) -> None:
-        """Refuse answers that are cut off. They would pass for empty ones: see `_refuse_what_is_cut_off`."""
+    def _observe(self, client: Any) -> None:
+        """Let botocore's client call what is to see each of its requests or answers."""
         client.meta.events.register("response-received.dynamodb", _refuse_what_is_cut_off)
 
     def reaches_the_same_as(self, other: Connection) -> bool:
@@ -261,9 +261,8 @@ class Connection:
             credentials = _credentials_of(self._model)
             if credentials != self._credentials:  # else another thread has done it meanwhile
                 table = self._connected(credentials)
-                self._observe_attempts(
-                    table.connection.client
-                )  # under the lock: two would make two
+                # under the lock: two threads would make two clients
+                self._observe(table.connection.client)
                 self.table, self._credentials = table, credentials
                 self.pynamodb = table.connection
         self._open()
@@ -409,7 +408,7 @@ class CallersConnection(Connection):
         reply.maybe_applied = reply.maybe_applied or attempts.maybe_applied
         return reply
 
-    def _observe_attempts(self, client: Any) -> None:
+    def _observe(self, client: Any) -> None:
         service = client.meta.service_model.service_id.hyphenize()
         events = client.meta.events
         # Several models may share the client. With a unique_id, registering again changes nothing.

@@ -637,7 +637,7 @@ def test_handler_may_send_while_the_client_is_made(scene):
             connection._opening.release()
             made.append(True)
 
-        with patch.object(connection, "_observe_attempts", act), fresh.mutex():
+        with patch.object(connection, "_observe", act), fresh.mutex():
             assert made == [True]
 
 

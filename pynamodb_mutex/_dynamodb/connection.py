@@ -210,16 +210,17 @@ class Connection:
         """Send one request of any kind, once, and return its outcome. DynamoDB's errors are returned, not raised."""
         # Otherwise PynamoDB would request the consumed capacity, only to log it.
         kwargs.setdefault("ReturnConsumedCapacity", "NONE")
-        was_open = self.is_open
         try:
-            if not was_open or self._has_new_credentials():
+            if not self.is_open or self._has_new_credentials():
                 self._prepare()
         except (BotoCoreError, ValueError) as error:
             return Failure({}, _failed(operation, error))
-        sent = 0.0 if was_open else self._now()
+        # Not the time of the step that asked for the request. In between, a client was made, a receiver of the step's
+        # events was slow, or all workers for tasks were busy, for 20 s perhaps. Counted from the step, the upper bound of
+        # server time that the answer gives would be too high by as much, and all leases at this endpoint end as much
+        # too early.
+        sent = self._now()
         reply = self._exchange(operation, kwargs)
-        # Counted from after the client was made. That took about 0.1 s, during which no request was under way: counted
-        # from before, the bounds of server time that this answer gives would be wider by as much.
         reply.sent = sent
         return reply
 

@@ -145,6 +145,17 @@ def test_interruption_while_an_acquiring_write_is_sent_gives_it_back(scene):
     assert scene.row.expires_at is None
 
 
+def test_request_that_is_sent_long_after_its_step_brings_no_end_nearer(scene):
+    """Because a receiver is slow, or no worker is free for a task."""
+    lock = held(scene.mutex(auto_renew=False))
+    driven = acquiring(Mutex.for_key("another", model=scene.here))
+    driven.step()
+    time.sleep(20)
+    driven.go_on()
+    assert lock.remaining > 9
+    assert driven.until_it_waits() is None
+
+
 def test_interruption_at_any_instant_of_a_sleep_is_raised_as_it_is():
     """Before and after each call that a sleep makes, Ctrl-C may come."""
 

@@ -297,18 +297,17 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
                 # the answer to the hand-over may be so late that the successor's lease has passed.
                 with suppress(PynamoDBException):
                     yield from release(successor)
-    except PynamoDBException as error:
-        # If an attempt may have been applied, the row may carry the next holder's claim. A release of ours would be
-        # refused and pass for done, although the lock may stay taken until that claim's lease ends.
-        if isinstance(error, MutexLostError) or ending.attempts.maybe_applied:
-            raise
-        text, values = "%s not handed over to %s: %s", (shown(claim.key), shown(contender.owner))
-        shared.emit(Log("warning", text, (*values, one_line(error)), claim.log_fields))
-        return False
-    except BaseException:
-        # Ctrl-C while the request was under way. If it was applied, nobody knows of the claim that it made, and the
-        # waiter would wait for the end of its own lease, which may be an hour. Not if it has the claim already.
-        if turn.granted is None:
+    except BaseException as error:
+        is_failure = isinstance(error, PynamoDBException) and not isinstance(error, MutexLostError)
+        if is_failure and not ending.attempts.maybe_applied:
+            text = "%s not handed over to %s: %s"
+            values = (shown(claim.key), shown(contender.owner), one_line(error))
+            shared.emit(Log("warning", text, values, claim.log_fields))
+            return False
+        if ending.attempts.maybe_applied and turn.granted is None:
+            # There was no answer, or Ctrl-C came before it. The row may carry the next holder's claim, of which nobody
+            # knows: a release of ours would be refused and pass for done, and the waiter would wait for the end of its own
+            # lease, which may be an hour.
             yield from disown(contender, own)
         raise
     finally:

@@ -287,10 +287,14 @@ def test_hand_over_of_a_lost_lock_is_believed_by_neither(subject, fault, lose_it
     assert waiter.mutex.fencing_token > mutex.fencing_token + len(subject.of("release"))
 
 
-def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_ends_by_itself(scene):
+@pytest.mark.parametrize("disowned", [False, True])
+def test_hand_over_of_unknown_outcome_is_believed_by_neither_and_disowned(scene, disowned):
+    """Or it ends by itself."""
     mutex = held(scene.mutex(lease=3))
-    waiter = scene.waiting(lease=3)
+    waiter = scene.waiting(lease=3600 if disowned else 3)
     versions = []
+    if not disowned:
+        scene.proxy.always(drop_request(), op="disown")
     scene.proxy.always(drop_answer(then=lambda: versions.append(scene.row.version)), op="hand_over")
     with pytest.raises(UpdateError):
         mutex.release()

@@ -253,8 +253,9 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
         turn: The waiter's turn, to whom the lock is promised.
 
     Returns:
-        Whether our claim has ended. If not, the request has failed and was surely not applied, for example because
-        DynamoDB refuses the values of the next holder, and our claim is still to be released.
+        Whether our claim has ended. If not, it is still to be released: server time is not known well enough for a claim of
+        the next holder, or the request has failed and was surely not applied, for example because DynamoDB refuses the
+        values of the next holder.
 
     Raises:
         MutexLostError: If the lock had been lost.
@@ -263,6 +264,12 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
     claim = ending.claim
     shared, store = claim.shared, claim.store
     contender = turn.contender.at(claim.key)
+    if store.bounds is not None and not store.knows_time(contender.options.lease, shared.now):
+        # A lock with a lease of a day is held for an hour without a request, and a thread that has just begun to wait
+        # for it wants it for 30 s. An end that is counted from bounds which have fallen behind by 36 s has passed when
+        # the claim is made: the next holder would be told of a loss, and another process could take the lock. So it is
+        # released, and the waiter's poll comes after an answer that shows the time.
+        return False
     own = OwnClaim(shared.new_token(store), contender.options.lease)
     # The next holder's lease counts from before the first attempt. That one may be applied and its answer lost; the
     # end in the row is then the one that it proposed, however late the answer to a retry comes.

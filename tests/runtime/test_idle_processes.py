@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+from operations_by_hand import waiting
 from sent_requests import DAY, NOW, Dates, another_process
 from two_clients import held
 
@@ -89,6 +90,19 @@ def test_renewal_after_a_long_idle_time_wins_the_lock_back(idle, seconds, severa
     assert lock.held
     assert lock.remaining > (28 if several and seconds == DAY else 15)
     lock.release()
+
+
+@pytest.mark.parametrize(("minutes", "kinds"), [(12, ["hand_over"]), (60, ["release", "acquire"])])
+def test_lock_is_handed_over_only_if_the_next_lease_ends_in_time(idle, heard, minutes, kinds):
+    holder = held(lock_of(idle.model, heard.key, lease=DAY))
+    idle.rest(minutes * 60)
+    waiter = lock_of(idle.model, heard.key)
+    waits = waiting(waiter)
+    holder.release()
+    assert waits.wake() is None
+    assert idle.proxy.kinds() == ["acquire", *kinds]
+    assert waiter.remaining > 15
+    assert "lost" not in heard.names
 
 
 def test_ticket_of_a_lock_whose_clock_stood_still_is_good_for_its_lease(scene, idle):

@@ -170,6 +170,11 @@ class Acquisition:
         while True:
             if turn.granted is not None:
                 return None
+            if queue.holder is not None:
+                # If it is not renewed, and its thread calls nothing, nobody else notes that its lease has ended. As long as
+                # it counted as the holder, its end would be the time of the next poll, which has passed: once another
+                # process holds the lock, this waiter would poll a hundred times a second.
+                queue.holder.note_end()
             if turn.is_due(shared.now, self._deadline):
                 claim = yield from self.poll()
                 if claim is not None:

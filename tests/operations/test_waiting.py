@@ -198,6 +198,15 @@ def test_waiter_polls_when_the_lease_of_the_holder_ends(polls, pool):
     assert end <= polls[0] <= end + 0.5
 
 
+def test_waiter_does_not_poll_for_an_end_of_its_own_process_that_nobody_has_noted(polls):
+    held(mutex(lease=2, auto_renew=False))
+    time.sleep(10)
+    held(mutex(model=Elsewhere, timeout=0))
+    polls.clear()
+    assert mutex(poll=(1.0, 4.0)).acquire(timeout=20) is False
+    assert len(polls) <= 20
+
+
 def test_waiter_polls_seldom_while_a_holder_of_this_process_hands_over(polls, pool):
     holder = held(mutex(lease=600, auto_renew=False))
     waits = pool.submit(mutex(poll=(0.25, 10.0)).acquire)

@@ -19,7 +19,7 @@ from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Deliver, Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Delivery, Log, contended, not_acquired
-from pynamodb_mutex._operations.held import Held, HeldClaim
+from pynamodb_mutex._operations.held import Held, HeldClaim, State
 from pynamodb_mutex._operations.local_queue import Turn
 from pynamodb_mutex._operations.release import disown, release
 from pynamodb_mutex._operations.renew import renew
@@ -389,6 +389,9 @@ class Acquisition:
         """Renew the claim if little is left of it; return whether it may be used.
 
         Its answer may have been slow. Or the local clock stood still, and the answer has shown how late it is.
+
+        Raises:
+            PynamoDBException: If a claim that nobody has been given cannot be renewed until it ends, at the deadline.
         """
         shared = self.shared
         if claim.ends - shared.now < TOO_SHORT * claim.options.lease:
@@ -399,6 +402,11 @@ class Acquisition:
                 text = "short claim of %s not renewed: %s"
                 values = (shown(claim.key), one_line(error))
                 shared.emit(Log("warning", text, values, claim.log_fields))
+                is_confirmed = claim.belief.state is State.CONFIRMED
+                if is_confirmed and max(claim.ends, self._deadline) <= shared.now:
+                    # No row shows another holder. A caller that does not wait any longer would take None for "another
+                    # holds it", and skip its work.
+                    raise
             return claim.stands_at(shared.now)
         return True
 

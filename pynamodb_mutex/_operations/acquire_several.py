@@ -8,7 +8,6 @@ and `release` releases them. One of several is acquired as in `acquire`, with a 
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -433,8 +432,11 @@ class AcquisitionOfSeveral:
         if any(claim.ends - now < TOO_SHORT * claim.lease for claim in claims):
             # Little is left: the answer was slow, or the local clock stood still. If the renewal fails, that is
             # reported; the claims are then held for what is left, or given up below.
-            with suppress(PynamoDBException):
+            try:
                 yield from renew(held)
+            except PynamoDBException:
+                if not held.is_over and max(held.ends, self._deadline) <= self.shared.now:
+                    raise  # see `Acquisition._is_usable`
         if not held.stands_at(self.shared.now):
             yield from self._give_up(claims)
             return None

@@ -272,7 +272,7 @@ class Attachment(Acquisition):
             yield from self._read(consistent=False)
         claim = yield from self.take()
         if claim is None:
-            # The write was applied, but little of the new lease was left when its answer came, and the renewal failed.
+            # The write was applied, but little of the new lease was left when its answer came, and it was not renewed.
             raise self._lost(Loss.EXPIRED)
         return claim
 

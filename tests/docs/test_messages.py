@@ -161,7 +161,8 @@ def test_records_of_failing_requests_and_of_claims_too_short_or_too_long_are_har
     with FakeClock() as clock:
         spiteful.proxy.next(after(lambda: clock.advance(31)), op="acquire")
         spiteful.proxy.next(DENIED, op="renew")
-        assert not spiteful.mutex(owner=OWNER).acquire(blocking=False)
+        with pytest.raises(PynamoDBException):
+            spiteful.mutex(owner=OWNER).acquire(blocking=False)
         spiteful.there.force_release(spiteful.key)
         assert spiteful.mutex(owner=OWNER, max_hold=0.001).acquire()
         clock.advance(11)

@@ -152,6 +152,15 @@ def test_failure_that_does_not_pass_is_raised_when_the_timeout_is_over(scene, fa
     assert mutex.acquire(blocking=False)
 
 
+@of("one lock", "several keys", "row")
+def test_lock_that_is_answered_late_and_cannot_be_renewed_is_no_lock_of_another(subject):
+    subject.proxy.next(net.delay_answer(1.5), **subject.on("acquire"))
+    subject.proxy.always(server_error(), **subject.on("renew"))
+    with pytest.raises((errors.UpdateError, errors.TransactWriteError)):
+        subject.lock(lease=2).acquire(blocking=False)
+    assert subject.is_free
+
+
 def test_refused_hand_over_does_not_spoil_the_holders_release(scene):
     mutex = held(scene.mutex())
     waiter = scene.waiting()

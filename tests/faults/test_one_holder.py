@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from operations_by_hand import acquiring
 from processes import Fork, forked, workers
+from pynamodb.exceptions import UpdateError
 from signal_receivers import hearing
 from simulated_engine import suspended
 from two_clients import held
@@ -134,7 +135,8 @@ def test_claim_that_is_over_when_it_comes_and_cannot_be_renewed_is_given_up(
     mutex = Mutex.for_key("k", model=here)
     proxy.next(after(lambda: clock.advance(31)), op="acquire")
     proxy.next(deny(), op="renew")
-    assert not mutex.acquire(blocking=False)
+    with pytest.raises(UpdateError):
+        mutex.acquire(blocking=False)
     assert not mutex.held
     assert proxy.kinds() == ["GetItem", "acquire", "renew", "disown"]
     assert stored(table).expires_at is None

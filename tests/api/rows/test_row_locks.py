@@ -4,6 +4,7 @@ import copy
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 from processes import Fork
@@ -31,7 +32,7 @@ from row_models import (
 from sent_requests import TRANSACT, that
 from two_clients import held
 
-from dev.faultproxy import Fault, deny, drop_answer, no_date, server_error, through
+from dev.faultproxy import Fault, after, deny, drop_answer, no_date, server_error, through
 from pynamodb_mutex import (
     Loss,
     MutexAlreadyHeldError,
@@ -595,7 +596,8 @@ def test_client_whose_clock_stood_still_gets_claims_that_are_long_enough(fake_cl
     locks.release()
 
 
-def test_claims_that_came_too_late_are_not_held(rows):
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_claims_that_came_too_late_are_not_held(rows, is_lost):
     with FakeClock() as clock:
 
         def answer_late(exchange):
@@ -605,8 +607,10 @@ def test_claims_that_came_too_late_are_not_held(rows):
 
         locks = rows.locks(lease=2)
         rows.scene.proxy.next(Fault("late answer", answer_late), op=TRANSACT)
-        rows.scene.proxy.always(deny(), when=that("renew"))
-        assert not locks.acquire(blocking=False)
+        fault = after(lambda: rows.force(0)) if is_lost else deny()
+        rows.scene.proxy.next(fault, when=that("renew"))
+        with nullcontext() if is_lost else pytest.raises(TransactWriteError):
+            assert not locks.acquire(blocking=False)
         assert not locks.held
     rows.scene.proxy.wait(3, "disown")
     assert all(rows.free())

@@ -307,6 +307,11 @@ class ThreadHandle(Handle[H]):
             # recorded by the attempt, before it emits ``acquired``: a receiver may ask this handle
             acquired: H | None = yield from attempt.run(functools.partial(self._note, me))
             return acquired
+        # Entered again by this handle, and released last by another one, which does not forget it here: of each thread
+        # that did so, and has ended since, there would be an entry for ever.
+        for other in list(self._holds.values()):
+            if other.is_released:
+                self._forget(other)
         self._note(me, held)
         return held
 

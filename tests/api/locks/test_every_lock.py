@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 import pickle
+import threading
 import time
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -245,6 +246,20 @@ def test_reentrant_lock_is_entered_again_by_its_thread_alone(kind, pool, sent, s
     assert_released(inner, kind)
     with pytest.raises(exceptions.MutexNotHeldError):
         outer.release()
+
+
+def test_reentrant_lock_keeps_no_acquisition_that_another_has_released(kind):
+    outer, inner = kind.make(reentrant=True), kind.make(reentrant=True)
+
+    def nest():
+        with outer, inner:
+            pass
+
+    for _ in range(3):
+        thread = threading.Thread(target=nest)
+        thread.start()
+        thread.join()
+    assert len(inner._holds) <= 1
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections import deque
 from functools import partial
 from types import CoroutineType
@@ -142,7 +143,7 @@ def deliver(process: State, events: Sequence[Event]) -> None:
     """
     for event in events:
         if isinstance(event, LockEvent):
-            _RECORDS[event.name](event)
+            _log_record(event)
             if event.claim is None:
                 _send(process, event)
             elif event.name != "acquired":
@@ -299,12 +300,21 @@ def _log_fields(event: LockEvent) -> dict[str, Any]:
     return event.contender.log_fields if event.claim is None else event.claim.log_fields
 
 
-def _log_record(event: Log) -> None:
-    """Write a record that an operation asked for."""
-    # Not by `_log.exception`: the error was handled in the operation, and comes here as the first argument.
-    level = logging.ERROR if event.level == "exception" else logging.WARNING
-    error = event.args[0] if event.args and isinstance(event.args[0], BaseException) else None
-    _log.log(level, event.message, *event.args, exc_info=error, extra=event.fields)
+def _log_record(event: LockEvent | Log) -> None:
+    """Write the record of an event, or one that an operation asked for."""
+    try:
+        if isinstance(event, LockEvent):
+            _RECORDS[event.name](event)
+            return
+        # Not by `_log.exception`: the error was handled in the operation, and comes here as the first argument.
+        level = logging.ERROR if event.level == "exception" else logging.WARNING
+        error = event.args[0] if event.args and isinstance(event.args[0], BaseException) else None
+        _log.log(level, event.message, *event.args, exc_info=error, extra=event.fields)
+    except Exception:  # noqa: BLE001 - code of the application's
+        # A filter that asks a web framework for the present request raises on a thread that serves none. It would end the
+        # renewal loop, and with it the renewal of all locks, before `on_lost` is called. Nor can it be logged: the
+        # traceback is printed, as `logging` does with the errors of its handlers.
+        traceback.print_exc()
 
 
 def _warn(event: LockEvent, message: str, *args: object) -> None:

@@ -17,7 +17,7 @@ from signal_receivers import OnLost, Slow, hearing
 from two_clients import held
 from waits import until
 
-from dev.faultproxy import Fault, after, through
+from dev.faultproxy import Fault, after, refuse, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
 from pynamodb_mutex._operations.events import Delivery, LockEvent
 from pynamodb_mutex._operations.held import State
@@ -188,6 +188,29 @@ def test_receiver_that_raises_hurts_neither_the_lock_nor_others_nor_threads(scen
     for name in failing:
         assert any(name in record.getMessage() for record in failures()), name
     assert {record.lock_key for record in failures()} == {scene.key}
+
+
+def test_log_filter_that_raises_hurts_neither_locks_nor_threads(scene, clock, caplog, capsys):
+    """As one that asks a web framework for the request, on a thread that serves none."""
+    on_lost, lives = OnLost(), held(scene.mutex())
+    lost = held(Mutex.for_key("lost", model=scene.here, auto_renew=False, on_lost=on_lost))
+
+    def raises(record):
+        raise RuntimeError("no request")
+
+    caplog.handler.addFilter(raises)
+    try:
+        clock.advance(11)
+        for _ in range(9):  # more than there are workers
+            scene.proxy.next(refuse("ValidationException"), op="renew")
+            clock.advance(1)
+            until(lambda: lives.remaining > 25)
+            clock.advance(9)
+        assert on_lost.wait()[0] is lost
+        assert "no request" in capsys.readouterr().err
+    finally:
+        caplog.handler.removeFilter(raises)
+    lives.release()
 
 
 def test_signal_that_cannot_be_sent_hurts_nothing(scene, heard, monkeypatch, caplog):

@@ -64,7 +64,7 @@ class ThreadSleeper:
         local_clock().acquire(self._asleep, until)
 
 
-def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
+def run(  # noqa: C901, PLR0912, PLR0915 - one loop, which is read from top to bottom
     process: Process,
     operation: Operation[R],
     sleeper: ThreadSleeper | None = None,
@@ -114,8 +114,14 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
                     run_deferred(process)
             if events:
                 taken, events = events, []
-                # What interrupts a receiver is thrown into the operation below, before its effect is carried out.
-                deliver(process, taken)
+                if isinstance(sleeper, _RenewalSleeper):
+                    # The output that the log is written to may block for a minute. Not one of the other locks would be
+                    # renewed meanwhile.
+                    process.threads.put("pynamodb-mutex-log", partial(deliver, process, taken))
+                    process.threads.start()
+                else:
+                    # What interrupts a receiver is thrown into the operation below, before its effect is carried out.
+                    deliver(process, taken)
             resume, value, request = operation.send, None, None
             if isinstance(effect, Send):
                 request = effect.request

@@ -213,6 +213,20 @@ def test_log_filter_that_raises_hurts_neither_locks_nor_threads(scene, clock, ca
     lives.release()
 
 
+def test_slow_log_does_not_delay_the_renewal_of_other_locks(scene, caplog):
+    lives = held(scene.mutex())
+    held(Mutex.for_key("lost", model=scene.here, lease=2, max_hold=0.1))
+
+    def blocks(record):
+        time.sleep(60)
+        return True
+
+    caplog.handler.addFilter(blocks)
+    time.sleep(45)
+    caplog.handler.removeFilter(blocks)
+    lives.release()
+
+
 def test_signal_that_cannot_be_sent_hurts_nothing(scene, heard, monkeypatch, caplog):
     async def receiver(sender, **fields):
         pass

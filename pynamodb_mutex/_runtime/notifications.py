@@ -142,21 +142,27 @@ def deliver(process: State, events: Sequence[Event]) -> None:
     Signals about one acquisition keep their order, whatever threads do (see `_report`); log records may not.
     """
     for event in events:
-        if isinstance(event, LockEvent):
-            _log_record(event)
-            if event.claim is None:
-                _send(process, event)
-            elif event.name != "acquired":
-                _report(process, event.claim, is_loss=event.name == "lost")
-            elif event.claim.delivery is Delivery.RESERVED:
-                # For this thread, since the claim was made: no other one delivers, say, a loss before the acquisition.
-                _deliver_in_order(process, event.claim)
-        elif isinstance(event, CallOnLost):
+        # First what starts a thread. The output of the log may block for a minute, or Ctrl-C come while it is written: a
+        # loss is to be reported all the same.
+        if isinstance(event, CallOnLost):
             call = partial(_call_on_lost, event)
             process.threads.put("pynamodb-mutex-on-lost", call)
             process.threads.start()
-        else:
-            _log_record(event)
+        elif isinstance(event, LockEvent) and event.claim is not None and event.name == "lost":
+            _report(process, event.claim, is_loss=True)
+    for event in events:
+        if isinstance(event, CallOnLost):
+            continue
+        _log_record(event)
+        if isinstance(event, Log):
+            continue
+        if event.claim is None:
+            _send(process, event)
+        elif event.name == "acquired" and event.claim.delivery is Delivery.RESERVED:
+            # For this thread, since the claim was made: no other one delivers, say, a loss before the acquisition.
+            _deliver_in_order(process, event.claim)
+        elif event.name not in {"acquired", "lost"}:
+            _report(process, event.claim, is_loss=False)
 
 
 def _report(process: State, claim: HeldClaim, *, is_loss: bool) -> None:

@@ -213,9 +213,10 @@ def test_log_filter_that_raises_hurts_neither_locks_nor_threads(scene, clock, ca
     lives.release()
 
 
-def test_slow_log_does_not_delay_the_renewal_of_other_locks(scene, caplog):
-    lives = held(scene.mutex())
-    held(Mutex.for_key("lost", model=scene.here, lease=2, max_hold=0.1))
+def test_slow_log_delays_neither_renewals_nor_the_report_of_a_loss(scene, heard, caplog):
+    lives, on_lost = held(scene.mutex()), OnLost()
+    key = f"{scene.key}.lost"
+    held(Mutex.for_key(key, model=scene.here, lease=2, max_hold=0.1, on_lost=on_lost))
 
     def blocks(record):
         time.sleep(60)
@@ -223,6 +224,7 @@ def test_slow_log_does_not_delay_the_renewal_of_other_locks(scene, caplog):
 
     caplog.handler.addFilter(blocks)
     time.sleep(45)
+    assert (len(on_lost.calls), heard.keys("lost")) == (1, [key])
     caplog.handler.removeFilter(blocks)
     lives.release()
 

@@ -36,18 +36,16 @@ from pynamodb_mutex.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import ParamSpec, Protocol
 
-    from pynamodb_mutex._dynamodb.store import Store
     from pynamodb_mutex._operations.acquire_several import AcquisitionOfSeveral
     from pynamodb_mutex._operations.contender import Caller
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import Held, HeldClaim
     from pynamodb_mutex._operations.options import LockOptions
-    from pynamodb_mutex._operations.shared import Shared
     from pynamodb_mutex._protocol.claim import Loss
 
     P = ParamSpec("P")
@@ -643,6 +641,8 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
         return run(current_process(), self._asking())
 
     def _asking(self) -> Operation[bool]:
+        from pynamodb_mutex._operations.acquire_several import are_held  # noqa: PLC0415 - as below
+
         process = current_process()
         locks = [(process.store(lock._options.model), lock._options) for lock in self._locks]
         return are_held(process, locks, any)
@@ -751,24 +751,3 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
             owner=claim.owner,
             expires_at=claim.expires_at,
         )
-
-
-def are_held(
-    shared: Shared,
-    locks: Sequence[tuple[Store, LockOptions]],
-    judge: Callable[[Iterable[bool]], bool],
-) -> Operation[bool]:
-    """Return whether several locks are held, by one consistent read of their rows.
-
-    Args:
-        shared: What the locks of the process share.
-        locks: The store and the options of each lock.
-        judge: Makes one truth value out of those of the locks: ``any`` or ``all``.
-    """
-    from pynamodb_mutex._operations.acquire_several import read_rows  # noqa: PLC0415 - seldom needed
-
-    first = locks[0][0]
-    keys = [(options.model, options.row) for _, options in locks]
-    rows = yield from read_rows(shared, first, keys, 0.0, consistent=True)
-    claims = [store.layout.claim(row) for (store, _), row in zip(locks, rows, strict=True)]
-    return judge(claim.is_held(shared.now, first.bounds) for claim in claims)

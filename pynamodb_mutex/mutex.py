@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamodb_mutex._dynamodb.keys import check_key, key_of, row_key, row_name
 from pynamodb_mutex._dynamodb.layout import serialize_data
-from pynamodb_mutex._handles import HandleOfOne, LockGroup, ThreadHandle, are_held
+from pynamodb_mutex._handles import HandleOfOne, LockGroup, ThreadHandle
 from pynamodb_mutex._operations.acquire import Acquisition
 from pynamodb_mutex._operations.contender import Contender
 from pynamodb_mutex._operations.options import (
@@ -614,6 +614,8 @@ class AnyOf(Mutex):
         return super().locked()
 
     def _asking(self) -> Operation[bool]:
+        from pynamodb_mutex._operations.acquire_several import are_held  # noqa: PLC0415 - as above
+
         process = current_process()
         store = process.store(self._options.model)
         return are_held(process, [(store, each) for each in self._alternatives], all)

@@ -30,7 +30,7 @@ from pynamodb_mutex._protocol.schedule import RELEASE_PATIENCE, next_wait, poll_
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pynamodb.models import Model
 
@@ -95,6 +95,25 @@ def read_rows(
         # DynamoDB may answer for some of the keys only, for example if it throttles.
         missing = answer.data.get("UnprocessedKeys") or {}
     return [by_name.get(row_name(model, key), {}) for model, key in rows]
+
+
+def are_held(
+    shared: Shared,
+    locks: Sequence[tuple[Store, LockOptions]],
+    judge: Callable[[Iterable[bool]], bool],
+) -> Operation[bool]:
+    """Return whether several locks are held, by one consistent read of their rows.
+
+    Args:
+        shared: What the locks of the process share.
+        locks: The store and the options of each lock.
+        judge: Makes one truth value out of those of the locks: ``any`` or ``all``.
+    """
+    first = locks[0][0]
+    keys = [(options.model, options.row) for _, options in locks]
+    rows = yield from read_rows(shared, first, keys, 0.0, consistent=True)
+    claims = [store.layout.claim(row) for (store, _), row in zip(locks, rows, strict=True)]
+    return judge(claim.is_held(shared.now, first.bounds) for claim in claims)
 
 
 # -- all or none -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import inspect
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
-from pynamodb_mutex._handles import check_function, check_result, is_async
+from pynamodb_mutex._decorated import check_function, check_result, is_async
 from pynamodb_mutex._operations.options import check_options
 from pynamodb_mutex._protocol.messages import shown
 from pynamodb_mutex.exceptions import MutexTimeoutError

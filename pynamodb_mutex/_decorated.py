@@ -1,0 +1,93 @@
+"""Functions that run under a lock: how they are wrapped, and what is refused because it would run without the lock."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from typing import ParamSpec
+
+    P = ParamSpec("P")
+
+R = TypeVar("R")
+
+
+def locked_calls(
+    function: Callable[P, R], lock: Callable[[], AbstractContextManager[Any]]
+) -> Callable[P, R]:
+    """Wrap a function so that each call runs under a lock.
+
+    Args:
+        function: The function to wrap.
+        lock: Makes the handle for one call.
+
+    Raises:
+        TypeError: For a generator or a coroutine function.
+    """
+    check_function(function)
+    if is_async(function):
+        msg = "an async function cannot run under a Mutex: it would block the event loop"
+        raise TypeError(msg)
+
+    @functools.wraps(function)
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        with lock():
+            return check_result(function(*args, **kwargs))
+
+    return locked
+
+
+_OF_CONTEXT_MANAGERS = {contextmanager(iter).__code__, asynccontextmanager(aiter).__code__}
+"""The code that all functions made by these decorators share."""
+
+
+def check_function(function: Callable[..., object]) -> None:
+    """Refuse a function whose body would not run while the lock is held.
+
+    Raises:
+        TypeError: If it is a generator function, of which a call runs nothing, also below ``@contextmanager``; or what
+            classmethod or staticmethod return.
+    """
+    if isinstance(function, (classmethod, staticmethod)):
+        kind = type(function).__name__
+        msg = f"write @{kind} above the lock's decorator, not below it"
+        raise TypeError(msg)
+    if (
+        _is(function, inspect.isgeneratorfunction)
+        or _is(function, inspect.isasyncgenfunction)
+        or getattr(function, "__code__", None) in _OF_CONTEXT_MANAGERS
+    ):
+        msg = (
+            "a generator would run after the lock is released, an async one on the event loop: "
+            "take the lock inside the generator"
+        )
+        raise TypeError(msg)
+
+
+def check_result(result: R) -> R:
+    """Return what a function returned under its lock.
+
+    Raises:
+        TypeError: If it is a coroutine. Another decorator has hidden the coroutine function from `is_async`: the lock
+            would be released before anything of it runs, and its callers would all run at once.
+    """
+    if inspect.iscoroutine(result):
+        result.close()
+        msg = "the call returned a coroutine, which would run outside the lock: decorate the async function itself"
+        raise TypeError(msg)
+    return result
+
+
+def is_async(function: Callable[..., object]) -> bool:
+    """Return whether a function is a coroutine function, whose result must be awaited."""
+    return _is(function, inspect.iscoroutinefunction)
+
+
+def _is(function: Callable[..., object], kind: Callable[[object], bool]) -> bool:
+    """Return whether a function, or the ``__call__`` of an object, is of a kind."""
+    return kind(function) or kind(type(function).__call__)

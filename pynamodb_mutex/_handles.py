@@ -17,7 +17,6 @@ import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from pynamodb_mutex._decorated import locked_calls
 from pynamodb_mutex._operations.options import Made, check_at_least, check_lease
 from pynamodb_mutex._operations.release import release_several
 from pynamodb_mutex._operations.renew import ensure_all_held, renew
@@ -488,6 +487,8 @@ class ThreadHandle(Handle[H]):
         Raises:
             TypeError: For a generator or a coroutine function, which would run outside the lock.
         """
+        from pynamodb_mutex._decorated import locked_calls  # noqa: PLC0415 - seldom needed
+
         return locked_calls(function, self._another)
 
 

@@ -85,7 +85,8 @@ class Judge:
     Attributes:
         acquisitions: Number of acquisitions in which a process has believed.
         writes: Number of times that each write was applied, by the number that the write carries.
-        unguarded: Numbers of writes that were made without a lock; the network may apply one twice.
+        unguarded: Numbers of writes that the network may apply twice: they were made without a lock, or before somebody
+            deleted a row.
         detached: Tokens of acquisitions that were detached: whoever has the ticket may take the lock.
         by_hand: Whether a person or the TTL deletes a row now, rather than a request of a process.
     """
@@ -140,11 +141,14 @@ class Judge:
             return
         place = (table, key)
         if self.by_hand:
-            # The holder could not know, and a new row may have a lower fencing token: excuse both.
+            # The holder could not know, and a new row may have a lower fencing token: excuse both. Also what was written
+            # before: a late copy of its acquire makes its claim in the new row, and then a late copy of the write finds
+            # all as it was the first time.
             prefix = watched.prefix or ""
             self._broken.add(old.get(f"{prefix}token", {}).get("S", ""))
             self._versions.pop(place, None)
             self._free_since.pop(place, None)
+            self.unguarded.update(self.writes)
             return
         exchange = self._world.network.applying
         assert exchange is not None

@@ -104,6 +104,10 @@ FOUND = {
          lost_request=0.002767483059334325, lost_answer=0.007307654562632837, late=0.04665773169362861,
          failed_before=0.030731210271419663, failed_after=0.04368295425289455, throttled=0.025197036507995083,
          undated=0.02981039527924987)),
+    "claim and guarded write that are applied again after their row was deleted by hand":
+        (522317458740, size("row in_child", 2, 4, threads=3, sections=2, seconds=200.0,
+         lost_request=0.10718295062815522, duplicated=0.030521700144131893, throttled=0.19565991483902156,
+         nonsense=0.18675077553865727)),
 }  # fmt: skip
 """What seeds of long runs have found, by its cause: of fair waiting, and otherwise mistakes of the simulation."""
 

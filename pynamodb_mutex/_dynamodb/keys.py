@@ -55,22 +55,27 @@ def key_of(model: type[Model], key: str) -> RawItem:
     Raises:
         InvalidKeyError: If the model has a range key without a default.
     """
-    attributes = model.get_attributes()
-    hash_attribute = attributes[hash_key_name(model)]
-    raw: RawItem = {
-        hash_attribute.attr_name: {hash_attribute.attr_type: hash_attribute.serialize(key)}
-    }
-    range_name = range_key_name(model)
-    if range_name is not None:
-        range_attribute = attributes[range_name]
-        value = model(key).attribute_values.get(range_name)
-        if value is None:
-            msg = f"{model.__name__}.{range_name} is a range key: give it a default"
-            raise InvalidKeyError(msg, key=key)
-        raw[range_attribute.attr_name] = {
-            range_attribute.attr_type: range_attribute.serialize(value)
-        }
-    return raw
+    attribute = model.get_attributes()[hash_key_name(model)]
+    return {attribute.attr_name: {attribute.attr_type: attribute.serialize(key)}} | range_of(
+        model, key
+    )
+
+
+def range_of(model: type[Model], key: str) -> RawItem:
+    """Return the range key of a lock's row, which is its attribute's default; empty if the model has none.
+
+    Raises:
+        InvalidKeyError: If it has no default.
+    """
+    name = range_key_name(model)
+    if name is None:
+        return {}
+    attribute = model.get_attributes()[name]
+    value = model(key).attribute_values.get(name)
+    if value is None:
+        msg = f"{model.__name__}.{name} is a range key: give it a default"
+        raise InvalidKeyError(msg, key=key)
+    return {attribute.attr_name: {attribute.attr_type: attribute.serialize(value)}}
 
 
 def row_key(model: type[Model], hash_key: object, range_key: object = None) -> RawItem:

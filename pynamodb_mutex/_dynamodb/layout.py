@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.expressions.operand import Path, Value
 
-from pynamodb_mutex._dynamodb.keys import key_of, row_name
+from pynamodb_mutex._dynamodb.keys import range_of, row_name
 from pynamodb_mutex._dynamodb.pynamodb_private import hash_key_name, range_key_name
 from pynamodb_mutex._protocol.claim import HIGHEST_VERSION, YEAR_10000, Claim
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_all
@@ -244,17 +244,14 @@ class Layout:
 
     def is_the_models(self, raw: RawItem) -> bool:
         """Return whether a row is one of this model's locks. Rows under other range keys belong to other models."""
-        range_name = range_key_name(self.model)
-        if self.must_exist or range_name is None:
+        if self.must_exist:
             return True
-        # The hash key does not matter. What is stored of it may not be what the lock is called by, but what a user's
+        # The hash key does not matter: what is stored of it may not be what the lock is called by, but what a user's
         # attribute made of that, such as with a prefix.
-        stored = self.model.get_attributes()[range_name].attr_name
+        own = range_of(self.model, "-")
         # Compared by name, because a number may be stored in another notation.
-        found, own = (
-            row_name(self.model, {stored: key[stored]}) for key in (raw, key_of(self.model, "-"))
-        )
-        return found == own
+        found = {name: raw[name] for name in own}
+        return row_name(self.model, found) == row_name(self.model, own)
 
     def _invalid(
         self, raw: RawItem, attribute: str, why: str, kind: tuple[str, str]

@@ -336,6 +336,7 @@ def test_range_key_with_a_default_is_a_place_in_a_single_table(table, caplog):
 
     class Prefixed(types.UnicodeAttribute):
         def serialize(self, value):
+            assert value.isalnum()  # it may refuse what is no key of its own
             return f"LOCK#{value}"
 
         def deserialize(self, value):

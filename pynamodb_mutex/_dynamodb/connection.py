@@ -176,7 +176,12 @@ class Connection:
 
     def _observe(self, client: Any) -> None:
         """Let botocore's client call what is to see each of its requests or answers."""
-        client.meta.events.register("response-received.dynamodb", _refuse_what_is_cut_off)
+        # With a unique_id, registering again changes nothing: a client that has no credentials yet is prepared again.
+        client.meta.events.register(
+            "response-received.dynamodb",
+            _refuse_what_is_cut_off,
+            unique_id="pynamodb_mutex answers",
+        )
 
     def reaches_the_same_as(self, other: Connection) -> bool:
         """Return whether this connection and another reach the same database: region, endpoint and account.
@@ -410,11 +415,10 @@ class CallersConnection(Connection):
         return reply
 
     def _observe(self, client: Any) -> None:
-        service = client.meta.service_model.service_id.hyphenize()
         events = client.meta.events
-        # Several models may share the client. With a unique_id, registering again changes nothing.
-        events.register(f"before-send.{service}", _note_sending, unique_id="pynamodb_mutex sends")
-        events.register(f"needs-retry.{service}", _note_failure, unique_id="pynamodb_mutex fails")
+        # a unique_id also because several models may share the client
+        events.register("before-send.dynamodb", _note_sending, unique_id="pynamodb_mutex sends")
+        events.register("needs-retry.dynamodb", _note_attempt, unique_id="pynamodb_mutex attempts")
 
 
 class _ObservedAttempts:
@@ -456,7 +460,7 @@ def _note_sending(**_: Any) -> None:
         _observed.attempts.sent = _observed.attempts.now()
 
 
-def _note_failure(
+def _note_attempt(
     operation: Any = None, response: Any = None, caught_exception: Any = None, **_: Any
 ) -> None:
     """Note whether an attempt may have been applied. botocore calls this after each attempt."""

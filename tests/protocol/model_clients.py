@@ -59,7 +59,7 @@ def _repeated(*request):
         try:
             return getcurrent().ask(*request)
         except ReadTimeoutError as error:
-            _connection._note_failure(caught_exception=error)
+            _connection._note_attempt(caught_exception=error)
 
 
 class Crash(BaseException):

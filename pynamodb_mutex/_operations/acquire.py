@@ -402,10 +402,7 @@ class Acquisition:
                 text = "short claim of %s not renewed: %s"
                 values = (shown(claim.key), one_line(error))
                 shared.emit(Log("warning", text, values, claim.log_fields))
-                is_confirmed = claim.belief.state is State.CONFIRMED
-                if is_confirmed and max(claim.ends, self._deadline) <= shared.now:
-                    # No row shows another holder. A caller that does not wait any longer would take None for "another
-                    # holds it", and skip its work.
+                if is_out_of_time(claim.together, self._deadline):
                     raise
             return claim.stands_at(shared.now)
         return True
@@ -414,6 +411,16 @@ class Acquisition:
         if claim is not None:
             claim.forget()
         yield from disown(self.contender, own)
+
+
+def is_out_of_time(held: Held, deadline: float) -> bool:
+    """Return whether claims that nobody has been given, and that could not be renewed, have ended, at the deadline.
+
+    Then the failure is raised. No row shows another holder, and a caller that does not wait any longer would take None
+    for "another holds it", and skip its work.
+    """
+    is_confirmed = all(claim.belief.state is State.CONFIRMED for claim in held.claims)
+    return is_confirmed and max(held.ends, deadline) <= held.shared.now
 
 
 def undone(undo: Callable[[], Operation[None]]) -> Operation[None]:

@@ -15,7 +15,13 @@ from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_UPDATE
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._dynamodb.keys import row_name
-from pynamodb_mutex._operations.acquire import Acquisition, claim_in_the_way, delivered, undone
+from pynamodb_mutex._operations.acquire import (
+    Acquisition,
+    claim_in_the_way,
+    delivered,
+    is_out_of_time,
+    undone,
+)
 from pynamodb_mutex._operations.contender import Contender, refuse_wait
 from pynamodb_mutex._operations.effects import Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import contended, not_acquired
@@ -454,8 +460,8 @@ class AcquisitionOfSeveral:
             try:
                 yield from renew(held)
             except PynamoDBException:
-                if not held.is_over and max(held.ends, self._deadline) <= self.shared.now:
-                    raise  # see `Acquisition._is_usable`
+                if is_out_of_time(held, self._deadline):
+                    raise
         if not held.stands_at(self.shared.now):
             yield from self._give_up(claims)
             return None

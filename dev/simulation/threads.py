@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 from botocore.client import BaseClient
 from greenlet import GreenletExit
@@ -450,7 +451,18 @@ class Loop(asyncio.BaseEventLoop):
         self._selector = self
         self._wake: Callable[..., None] | None = None
         self._woken = False
+        self._tasks: WeakKeyDictionary[asyncio.Task[Any], None] = WeakKeyDictionary()
         self.set_task_factory(_make_task)
+
+    @property
+    def pending(self) -> list[asyncio.Task[Any]]:
+        """Tasks of this loop that have not ended, in the order in which they began.
+
+        `asyncio.all_tasks` returns a set, whose order is that of the tasks' addresses in memory: after Ctrl-C it would
+        decide which task is cancelled first, and the same seed would have another trace elsewhere. A mapping keeps
+        the order; it is weak, because a loop keeps no task alive either: what is lost must be noticed as lost.
+        """
+        return [task for task in self._tasks if not task.done()]
 
     def time(self) -> float:
         """Return the local time of the loop's process."""
@@ -542,9 +554,9 @@ def run_tasks(world: World, main: Coroutine[Any, Any, Any]) -> Any:
             return loop.run_until_complete(main)
         finally:
             # After Ctrl-C or an error, tasks are left. They are cancelled, and may release their locks.
-            loop.run_until_complete(_cancelled(asyncio.all_tasks(loop)))
+            loop.run_until_complete(_cancelled(loop.pending))
     finally:
-        for task in asyncio.all_tasks(loop):
+        for task in loop.pending:
             # These did not end, because the world has ended. Otherwise the garbage collector would close their
             # coroutines, at any time, and their ``finally`` blocks would run in another world.
             with suppress(BaseException):
@@ -553,7 +565,7 @@ def run_tasks(world: World, main: Coroutine[Any, Any, Any]) -> Any:
         loop.close()
 
 
-async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
+async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and wait until they have ended."""
     for task in tasks:
         task.cancel()
@@ -564,4 +576,5 @@ def _make_task(loop: Any, main: Any, **options: Any) -> asyncio.Task[Any]:
     task: asyncio.Task[Any] = asyncio.Task(main, loop=loop, **options)
     # tasks of a crashed process are dropped while they are pending, and asyncio would log an error for each
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # private
+    loop._tasks[task] = None
     return task

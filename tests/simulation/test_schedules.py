@@ -1,5 +1,6 @@
 """The library in virtual time: schedules without a violation, repeatable, and broken variants that are caught."""
 
+import asyncio
 import json
 import os
 import shlex
@@ -19,7 +20,7 @@ from dev.simulation.judge import Judge, Watched
 from dev.simulation.network import Fault
 from dev.simulation.picture import draw
 from dev.simulation.schedule import Lock, Size, create_tables, kind_of, play
-from dev.simulation.threads import installed
+from dev.simulation.threads import installed, run_tasks
 from dev.simulation.world import Process, ViolationError, World
 from pynamodb_mutex import Mutex
 
@@ -127,6 +128,27 @@ def test_schedule_is_the_same_in_another_process_with_other_hashes():
         traces.append(done.stdout)
     assert traces[0] == traces[1]
     assert len(traces[0].splitlines()) > 100
+
+
+def test_tasks_that_are_left_are_cancelled_in_the_order_in_which_they_began():
+    """Not in that of their addresses, or the same seed would have another trace elsewhere."""
+    world, ended = World(), []
+
+    async def wait(number):
+        try:
+            await asyncio.sleep(100)
+        finally:
+            ended.append(number)
+
+    async def main():
+        kept.extend(asyncio.ensure_future(wait(number)) for number in range(50))
+        await asyncio.sleep(1)
+        raise KeyboardInterrupt
+
+    kept = []
+    Process(world, "p").start_thread("t", lambda: run_tasks(world, main()))
+    world.run(10)
+    assert ended == list(range(50))
 
 
 CAUGHT_ANYWHERE = {

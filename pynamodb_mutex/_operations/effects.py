@@ -93,12 +93,18 @@ class Wait:
 
 
 class Start:
-    """Run another operation in the background, on one of the threads that send renewals."""
+    """Run another operation in the background, on one of the threads that send renewals.
 
-    __slots__ = ("operation",)
+    Args:
+        operation: The operation.
+        endpoint: URL of the endpoint to which its requests go: one that hangs keeps no renewal at another back.
+    """
 
-    def __init__(self, operation: Operation[Any]) -> None:
+    __slots__ = ("endpoint", "operation")
+
+    def __init__(self, operation: Operation[Any], endpoint: str) -> None:
         self.operation = operation
+        self.endpoint = endpoint
 
 
 class Deliver:

@@ -380,7 +380,10 @@ def _handle(shared: Shared, members: Sequence[Held]) -> list[Effect]:
                 batches.setdefault(held if batch is None else batch, []).append(held)
         shared.schedule.put_back(held, max(due, shared.now + SHORTEST_SLEEP))
     return [
-        Start(renew_in_background(shared, together[start : start + MOST_TOGETHER]))
+        Start(
+            renew_in_background(shared, together[start : start + MOST_TOGETHER]),
+            together[0].claims[0].store.connection.endpoint,
+        )
         for together in batches.values()
         for start in range(0, len(together), MOST_TOGETHER)
     ]

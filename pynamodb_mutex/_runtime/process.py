@@ -21,7 +21,7 @@ from pynamodb_mutex._dynamodb.store import Store
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._runtime.clock import read_clock
 from pynamodb_mutex._runtime.notifications import RECEIVERS, Notifier
-from pynamodb_mutex._runtime.threads import Threads, Workers
+from pynamodb_mutex._runtime.threads import Threads, WorkersByEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.events import Event
 
 RENEWAL_WORKERS = 8
-"""Most threads that send renewals."""
+"""Most threads that send renewals to one endpoint."""
 
 TASK_WORKERS = 16
-"""Most requests of tasks under way at a time. Each takes a few seconds at the very worst."""
+"""Most requests of tasks under way at a time, to one endpoint. Each takes a few seconds at the very worst."""
 
 
 def _random_bits() -> str:
@@ -76,8 +76,10 @@ class Process(Shared):
         self._is_stepping = False
         self.deferred: deque[Operation[Any]] = deque()
         self.threads = Threads()
-        self.renewal_workers = Workers(self.threads, "pynamodb-mutex-worker", RENEWAL_WORKERS)
-        self.task_workers = Workers(self.threads, "pynamodb-mutex-aio", TASK_WORKERS)
+        self.renewal_workers = WorkersByEndpoint(
+            self.threads, "pynamodb-mutex-worker", RENEWAL_WORKERS
+        )
+        self.task_workers = WorkersByEndpoint(self.threads, "pynamodb-mutex-aio", TASK_WORKERS)
         self.notifier = Notifier(self.threads)
 
     @property

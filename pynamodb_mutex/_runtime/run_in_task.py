@@ -139,7 +139,7 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
             if isinstance(effect, Wait):
                 cancelled = await _wait(effect, to_its_end=undo is None) or cancelled
             elif isinstance(effect, Send | Open):
-                under_way = _posted(process, _call_of(effect))
+                under_way = _posted(process, *_call_of(effect))
                 value, interruption = await _answer(under_way)
                 cancelled = cancelled or interruption
         except StopIteration as done:
@@ -163,9 +163,11 @@ async def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bott
                 cancelled, undo = error, None
 
 
-def _call_of(effect: Send | Open) -> Callable[[], Any]:
-    """Return the call by which a worker carries out an effect."""
-    return effect.request.send if isinstance(effect, Send) else effect.store.connection.open
+def _call_of(effect: Send | Open) -> tuple[Callable[[], Any], str]:
+    """Return the call by which a worker carries out an effect, and the endpoint that it may wait for."""
+    if isinstance(effect, Send):
+        return effect.request.send, effect.request.store.connection.endpoint
+    return effect.store.connection.open, ""
 
 
 async def _result(
@@ -249,7 +251,7 @@ def run_on_worker(process: Process, operation: Operation[Any]) -> None:
 def _leave_to_worker(process: Process, call: Callable[[], object]) -> None:
     """Let a worker make a call for an abandoned task; not in a forked child, for the task goes on in the parent."""
     if not process.inherited:
-        process.task_workers.post(call)
+        process.task_workers.at("").post(call)
 
 
 async def _failure(
@@ -342,7 +344,7 @@ async def _undone(process: Process, operation: Operation[Any]) -> None:
         _log.exception("what a cancelled task had begun could not be taken back")
 
 
-def _posted(process: Process, function: Callable[[], T]) -> Future[T]:
+def _posted(process: Process, function: Callable[[], T], endpoint: str = "") -> Future[T]:
     """Let a worker call a function, in the context (`contextvars`) of this task.
 
     Where the system refuses every thread, it is called on the loop's own thread: other tasks have to wait for the
@@ -351,8 +353,9 @@ def _posted(process: Process, function: Callable[[], T]) -> Future[T]:
     # Not an executor of `concurrent.futures`: if its thread is refused, it raises, and yet makes the call later.
     future: Future[T] = Future()
     call = partial(contextvars.copy_context().run, function)
-    process.task_workers.post(partial(_settle, future, call))
-    process.task_workers.help_out()
+    workers = process.task_workers.at(endpoint)
+    workers.post(partial(_settle, future, call))
+    workers.help_out()
     return future
 
 

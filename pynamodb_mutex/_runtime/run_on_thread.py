@@ -109,7 +109,7 @@ def run(  # noqa: C901, PLR0912, PLR0915 - one loop, which is read from top to b
             if process.deferred:
                 if isinstance(sleeper, _RenewalSleeper):
                     # A finaliser has run in a step of the renewal loop, which must not wait for a request.
-                    process.renewal_workers.post(partial(run_deferred, process))
+                    process.renewal_workers.at("").post(partial(run_deferred, process))
                 else:
                     run_deferred(process)
             if events:
@@ -133,7 +133,7 @@ def run(  # noqa: C901, PLR0912, PLR0915 - one loop, which is read from top to b
                 effect.store.connection.open()
             elif isinstance(effect, Start):
                 call = partial(_run_logged, process, effect.operation, "a renewal failed")
-                process.renewal_workers.post(call)
+                process.renewal_workers.at(effect.endpoint).post(call)
         except StopIteration as done:
             _after(process, events)
             result: R = done.value

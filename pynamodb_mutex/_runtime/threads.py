@@ -3,7 +3,8 @@
 A system may refuse threads for a while: at a container's limit, or without memory for a stack. Nothing
 is lost by that. What was to run waits, and each thread that gets here later tries again: one of the
 library's own that lives already, or a user's that calls a lock. `Threads` starts a thread for one function, `Workers`
-are a few threads that make calls from a queue. What runs on them is in the other modules of this folder.
+are a few threads that make calls from a queue, `WorkersByEndpoint` a few for each endpoint. What runs on them is in the
+other modules of this folder.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -162,3 +164,30 @@ class Workers:
             call()
         except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
             _log.exception("a call of %s failed", self._name)
+
+
+class WorkersByEndpoint:
+    """Workers for the requests of each endpoint.
+
+    An endpoint hangs, and every worker waits for it, for 3 s at a time. With workers for all, the leases of 100 locks
+    there would queue 100 renewals, and a lock at another endpoint, in another region, would be lost behind them.
+
+    Args:
+        threads: What starts them.
+        name: Name of each of the threads.
+        most: Most threads at a time for one endpoint.
+    """
+
+    def __init__(self, threads: Threads, name: str, most: int) -> None:
+        self._make = partial(Workers, threads, name, most)
+        self._made: dict[str, Workers] = {}
+
+    def at(self, endpoint: str) -> Workers:
+        """Return the workers for an endpoint's requests, given its URL; those for all other calls, given ""."""
+        # `setdefault`: two threads that ask at once get the same workers
+        return self._made.get(endpoint) or self._made.setdefault(endpoint, self._make())
+
+    def help_out(self) -> None:
+        """Make posted calls on this thread as `Workers.help_out` does, for each endpoint."""
+        for workers in list(self._made.values()):
+            workers.help_out()

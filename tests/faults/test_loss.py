@@ -287,6 +287,19 @@ def test_hanging_renewal_delays_neither_its_own_loss_nor_another_lock(table, pro
     assert lives.held
 
 
+def test_endpoint_that_hangs_costs_no_lock_at_another_one(table, proxy, clock):
+    proxy.always(stall(), op="renew")
+    here = through(proxy, table, read_timeout=100)
+    hanging = [held(Mutex.for_key(f"hangs {number}", model=here)) for number in range(30)]
+    lives = held(Mutex.for_key("lives", model=table))
+    clock.advance(11)
+    proxy.wait(8, "renew")
+    until(lambda: lives.remaining > 25)
+    clock.advance(20)
+    until(lambda: lives.remaining > 25)
+    assert {mutex.held for mutex in hanging} == {False}
+
+
 def test_on_lost_that_blocks_or_raises_hurts_nothing(table, clock, on_lost, caplog):
     blocks = threading.Event()
     lives = held(Mutex.for_key("lives"))

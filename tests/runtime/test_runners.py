@@ -382,6 +382,6 @@ def test_operation_of_a_parents_task_is_not_ended_by_a_forked_child():
         parent.inherited = inherited
         running = run_in_task.run(parent, one_wait())
         asyncio.run(begin(running))
-        parent.task_workers.post = posted.append
+        parent.task_workers.at("").post = posted.append
         running.close()
         assert len(posted) == 1

@@ -11,7 +11,7 @@ from sent_requests import TRANSACT
 from two_clients import held
 from waits import until_async, until_cancelled
 
-from dev.faultproxy import after, drop_request
+from dev.faultproxy import after, drop_request, stall
 from pynamodb_mutex import (
     LockItem,
     Mutex,
@@ -21,7 +21,7 @@ from pynamodb_mutex import (
     MutexTimeoutError,
     signals,
 )
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.threads import Workers
 from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, locked, locked_all
 from pynamodb_mutex.testing import FakeClock
 
@@ -115,16 +115,15 @@ async def test_lock_is_detached_by_one_task_and_attached_by_another(scene, sent_
 
 
 async def test_only_a_request_or_a_receiver_needs_a_thread(scene, monkeypatch):
-    workers = current_process().task_workers
-    posted, post = [], workers.post
+    posted, post = [], Workers.post
 
-    def note(call):
+    def note(workers, call):
         posted.append(call)
-        post(call)
+        post(workers, call)
 
     async with scene.async_mutex():
         pass
-    monkeypatch.setattr(workers, "post", note)
+    monkeypatch.setattr(Workers, "post", note)
     async with scene.async_mutex():
         assert len(posted) == 1
     assert len(posted) == 2
@@ -413,6 +412,24 @@ async def test_task_that_cannot_reach_dynamodb_takes_no_thread_while_it_waits(sc
     await asyncio.gather(*tasks)
     attempts = [seen.body["Key"]["key"]["S"] for seen in scene.proxy.of("acquire")]
     assert len(set(attempts)) == 40
+
+
+async def test_tasks_at_an_endpoint_that_hangs_delay_none_at_another_one(scene):
+    gate = threading.Event()
+    tasks = []
+    async with scene.async_mutex():  # the endpoint is known
+        scene.proxy.always(stall(gate), op="acquire")
+        for number in range(40):
+            mutex = AsyncMutex.for_key(f"{scene.key}-{number}", model=scene.here)
+            tasks.append(asyncio.create_task(mutex.acquire()))
+        await until_async(lambda: len(scene.proxy.of("acquire")) == 1 + MOST_THREADS)
+        elsewhere = AsyncMutex.for_key("elsewhere", model=scene.there)
+        await asyncio.wait_for(elsewhere.acquire(), 60)
+        await elsewhere.release()
+        assert not any(task.done() for task in tasks)
+        scene.proxy.clear()
+        gate.set()
+        assert all(await asyncio.gather(*tasks))
 
 
 # -- rows ------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
 from collections import deque
 from functools import partial
 from types import CoroutineType
@@ -19,7 +18,7 @@ from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-d
 
 from pynamodb_mutex._operations.events import CallOnLost, Delivery, LockEvent, Log
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
-from pynamodb_mutex._runtime.threads import LINGER
+from pynamodb_mutex._runtime.threads import LINGER, log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -113,7 +112,8 @@ def _send(process: State, event: LockEvent, caught: type[BaseException] = Except
     try:
         receivers = [] if signal.is_muted else list(signal.receivers_for(sender))
     except Exception:  # noqa: BLE001 - blinker's tables may change while they are read
-        _log.exception("%s of %s was not reported", signal.name, shown(contender.key))
+        text = "%s of %s was not reported"
+        log(logging.ERROR, text, signal.name, shown(contender.key), exc_info=True)
         return
     for receiver in receivers:
         if process.inherited:
@@ -126,11 +126,8 @@ def _send(process: State, event: LockEvent, caught: type[BaseException] = Except
                 result.close()
                 raise TypeError("a coroutine function cannot receive signals")
         except caught:
-            _log.exception(
-                "a receiver of the signal %s failed: %r",
-                *(signal.name, receiver),
-                extra=contender.log_fields,
-            )
+            text, extra = "a receiver of the signal %s failed: %r", contender.log_fields
+            log(logging.ERROR, text, signal.name, receiver, exc_info=True, extra=extra)
 
 
 # -- delivery --------------------------------------------------------------------------------------
@@ -242,7 +239,8 @@ def _call_on_lost(event: CallOnLost) -> None:
         event.call()
     except Exception:  # noqa: BLE001 - the caller's code, on a thread of ours
         claim = event.claim
-        _log.exception("on_lost of %s failed", shown(claim.contender.key), extra=claim.log_fields)
+        key, extra = shown(claim.contender.key), claim.log_fields
+        log(logging.ERROR, "on_lost of %s failed", key, exc_info=True, extra=extra)
 
 
 class Notifier:
@@ -274,11 +272,8 @@ class Notifier:
                 self._runs = True
         self._threads.start()
         if is_full:
-            _log.warning(
-                "a receiver is too slow: %s of %s not reported",
-                *(event.name, shown(event.contender.key)),
-                extra=_log_fields(event),
-            )
+            text, key = "a receiver is too slow: %s of %s not reported", shown(event.contender.key)
+            log(logging.WARNING, text, event.name, key, extra=_log_fields(event))
 
     def _run(self) -> None:
         """Send the queued signals; end after a while without any."""
@@ -308,29 +303,23 @@ def _log_fields(event: LockEvent) -> dict[str, Any]:
 
 def _log_record(event: LockEvent | Log) -> None:
     """Write the record of an event, or one that an operation asked for."""
-    try:
-        if isinstance(event, LockEvent):
-            _RECORDS[event.name](event)
-            return
-        # Not by `_log.exception`: the error was handled in the operation, and comes here as the first argument.
-        level = logging.ERROR if event.level == "exception" else logging.WARNING
-        error = event.args[0] if event.args and isinstance(event.args[0], BaseException) else None
-        _log.log(level, event.message, *event.args, exc_info=error, extra=event.fields)
-    except Exception:  # noqa: BLE001 - code of the application's
-        # A filter that asks a web framework for the present request raises on a thread that serves none. It would end the
-        # renewal loop, and with it the renewal of all locks, before `on_lost` is called. Nor can it be logged: the
-        # traceback is printed, as `logging` does with the errors of its handlers.
-        traceback.print_exc()
+    if isinstance(event, LockEvent):
+        _RECORDS[event.name](event)
+        return
+    # `exc_info` is not True: the error was handled in the operation, and comes here as the first argument.
+    level = logging.ERROR if event.level == "exception" else logging.WARNING
+    error = event.args[0] if event.args and isinstance(event.args[0], BaseException) else None
+    log(level, event.message, *event.args, exc_info=error, extra=event.fields)
 
 
 def _warn(event: LockEvent, message: str, *args: object) -> None:
     """Log a warning about a lock; the message begins with its key and its owner."""
-    _log.warning(message, *_who(event), *args, extra=_log_fields(event))
+    log(logging.WARNING, message, *_who(event), *args, extra=_log_fields(event))
 
 
 def _debug(event: LockEvent, message: str, *args: object) -> None:
     """Log a debug record about a lock; the message begins with its key and its owner."""
-    _log.debug(message, *_who(event), *args, extra=_log_fields(event))
+    log(logging.DEBUG, message, *_who(event), *args, extra=_log_fields(event))
 
 
 def _log_acquired(event: LockEvent) -> None:

@@ -27,6 +27,7 @@ from pynamodb_mutex._runtime.notifications import deliver
 from pynamodb_mutex._runtime.process import InsideMonitor
 from pynamodb_mutex._runtime.run_on_thread import INTERRUPTED, run_deferred, start_renewals
 from pynamodb_mutex._runtime.run_on_thread import run as run_on_thread
+from pynamodb_mutex._runtime.threads import log
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.events import Event
     from pynamodb_mutex._runtime.process import Process
-
-_log = logging.getLogger("pynamodb_mutex")
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -263,7 +262,7 @@ async def _failure(
     """Return the exception to raise for an operation that has failed: of a cancelled task, its cancellation."""
     cancelled = await _after(process, events) or cancelled
     if cancelled is not None and error is not cancelled:
-        _log.debug("a cancelled task's call failed", exc_info=error)
+        log(logging.DEBUG, "a cancelled task's call failed", exc_info=error)
         return cancelled
     # the user's call and DynamoDB's cause are of interest, not the frames in between
     return error.with_traceback(None) if isinstance(error, PynamoDBException) else error
@@ -341,7 +340,8 @@ async def _undone(process: Process, operation: Operation[Any]) -> None:
     try:
         await run(process, operation)
     except Exception:  # noqa: BLE001 - what the task raises is its cancellation
-        _log.exception("what a cancelled task had begun could not be taken back")
+        text = "what a cancelled task had begun could not be taken back"
+        log(logging.ERROR, text, exc_info=True)
 
 
 def _posted(process: Process, function: Callable[[], T], endpoint: str = "") -> Future[T]:

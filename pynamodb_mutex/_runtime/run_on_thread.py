@@ -21,6 +21,7 @@ from pynamodb_mutex._operations.renew import renewal_loop
 from pynamodb_mutex._runtime.clock import local_clock
 from pynamodb_mutex._runtime.notifications import deliver
 from pynamodb_mutex._runtime.process import InsideMonitor
+from pynamodb_mutex._runtime.threads import log
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.events import Event
     from pynamodb_mutex._runtime.process import Process
-
-_log = logging.getLogger("pynamodb_mutex")
 
 R = TypeVar("R")
 
@@ -205,7 +204,7 @@ def _run_logged(process: Process, operation: Operation[None], what: str) -> None
     try:
         run(process, operation)
     except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
-        _log.exception(what)
+        log(logging.ERROR, what, exc_info=True)
 
 
 # -- renewals --------------------------------------------------------------------------------------

@@ -4,16 +4,17 @@ A system may refuse threads for a while: at a container's limit, or without memo
 is lost by that. What was to run waits, and each thread that gets here later tries again: one of the
 library's own that lives already, or a user's that calls a lock. `Threads` starts a thread for one function, `Workers`
 are a few threads that make calls from a queue, `WorkersByEndpoint` a few for each endpoint. What runs on them is in the
-other modules of this folder.
+other modules of this folder; they write to the log by `log`, so that no thread ends for that.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,19 @@ LINGER = 5.0
 
 REFUSALS = (RuntimeError, MemoryError)
 """Exceptions that ``Thread.start`` raises when the system refuses a thread."""
+
+
+def log(level: int, message: str, *args: object, **options: Any) -> None:
+    """Write a log record, as `logging.Logger.log` does; an error in the application's code for the log is printed.
+
+    A filter that asks a web framework for the present request raises on a thread that serves none. It would end the
+    renewal loop, and with it the renewal of all locks, before `on_lost` is called; or a worker, which would be counted on
+    for ever. Nor can it be logged: it is printed, as `logging` does with the errors of its handlers.
+    """
+    try:
+        _log.log(level, message, *args, **options, stacklevel=2)
+    except Exception:  # noqa: BLE001 - code of the application's
+        traceback.print_exc()
 
 
 class Threads:
@@ -69,7 +83,8 @@ class Threads:
         except REFUSALS as error:
             # "... at interpreter shutdown": no thread will ever come, and nobody needs to know
             if not self.refusing and "shutdown" not in str(error):
-                _log.warning("the system refuses the thread %s, to be tried again: %r", name, error)
+                text = "the system refuses the thread %s, to be tried again: %r"
+                log(logging.WARNING, text, name, error)
             self.refusing = True
             return False
         # Only now: Ctrl-C may come before the thread has started, and then the function must still wait for one. If it
@@ -163,7 +178,7 @@ class Workers:
         try:
             call()
         except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
-            _log.exception("a call of %s failed", self._name)
+            log(logging.ERROR, "a call of %s failed", self._name, exc_info=True)
 
 
 class WorkersByEndpoint:

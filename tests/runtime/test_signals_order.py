@@ -190,7 +190,9 @@ def test_receiver_that_raises_hurts_neither_the_lock_nor_others_nor_threads(scen
     assert {record.lock_key for record in failures()} == {scene.key}
 
 
-def test_log_filter_that_raises_hurts_neither_locks_nor_threads(scene, clock, caplog, capsys):
+def test_log_filter_that_raises_hurts_neither_locks_nor_threads(
+    scene, heard, clock, caplog, capsys
+):
     """As one that asks a web framework for the request, on a thread that serves none."""
     on_lost, lives = OnLost(), held(scene.mutex())
     lost = held(Mutex.for_key("lost", model=scene.here, auto_renew=False, on_lost=on_lost))
@@ -198,18 +200,23 @@ def test_log_filter_that_raises_hurts_neither_locks_nor_threads(scene, clock, ca
     def raises(record):
         raise RuntimeError("no request")
 
+    # what it is raised about is logged, on the thread that sends all signals of renewals
+    fails = Mock(side_effect=RuntimeError)
     caplog.handler.addFilter(raises)
     try:
+        signals.renewed.connect(fails)
         clock.advance(11)
-        for _ in range(9):  # more than there are workers
+        for count in range(1, 10):  # more than there are workers
             scene.proxy.next(refuse("ValidationException"), op="renew")
             clock.advance(1)
             until(lambda: lives.remaining > 25)
+            heard.wait("renewed", count)
             clock.advance(9)
         assert on_lost.wait()[0] is lost
         assert "no request" in capsys.readouterr().err
     finally:
         caplog.handler.removeFilter(raises)
+        signals.renewed.disconnect(fails)
     lives.release()
 
 

@@ -190,6 +190,19 @@ def test_workers_end_after_a_while_without_work_and_not_by_a_call_that_fails(
         until(lambda: workers._running == workers._asked_for == 0)
 
 
+def test_workers_outlive_a_log_that_raises(workers, runs, caplog, capsys):
+    def raises(record):
+        raise RuntimeError("no request")
+
+    caplog.handler.addFilter(raises)
+    for _ in range(3):  # more than there are workers
+        workers.post(lambda: 1 / 0)
+    workers.post(runs)
+    until(lambda: runs.done)
+    caplog.handler.removeFilter(raises)
+    assert capsys.readouterr().err.count("RuntimeError: no request") == 3
+
+
 @pytest.fixture
 def refusals(engine):
     """A process without a thread of the library's, and the means to refuse it any."""

@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from zlib import crc32
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -74,6 +75,23 @@ _ERRORS: dict[str, type[PynamoDBException]] = {
 }
 
 _Credentials = tuple[str | None, str | None, str | None]
+
+
+def client_of(connection: PynamoDBConnection) -> Any:
+    """Return botocore's client of one of PynamoDB's connections; PynamoDB makes it at first use.
+
+    Raises:
+        BotoCoreError: If it cannot be made, as without a region.
+        ValueError: If the endpoint is not a URL. A port that is none botocore would notice only when it signs a request.
+    """
+    client: Any = connection.client
+    endpoint = client.meta.endpoint_url
+    try:
+        urlsplit(endpoint).port  # noqa: B018 - raises
+    except ValueError as error:
+        msg = f"Invalid endpoint: {endpoint}"  # botocore's words
+        raise ValueError(msg) from error
+    return client
 
 
 class Connection:
@@ -164,7 +182,7 @@ class Connection:
         """
         if not self.is_open:
             with self._opening:
-                client = self.pynamodb.client
+                client = client_of(self.pynamodb)
                 self._observe(client)
                 self.region = client.meta.region_name
                 self.endpoint = client.meta.endpoint_url

@@ -14,6 +14,7 @@ from botocore.validate import ParamValidator
 from pynamodb.exceptions import TableError
 
 from pynamodb_mutex._dynamodb.answers import explained
+from pynamodb_mutex._dynamodb.connection import client_of
 from pynamodb_mutex._dynamodb.pynamodb_private import connection_of, schema_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
     """
     name: str = model.Meta.table_name
     try:
-        client: Any = connection_of(model).connection.client
+        client = client_of(connection_of(model).connection)
     except (BotoCoreError, ValueError) as error:
         raise _failed(f"table {name}", error) from error
     request = _request(model, client, options)

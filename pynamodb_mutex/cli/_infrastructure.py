@@ -17,6 +17,7 @@ import click
 from botocore.exceptions import ClientError, UnknownRegionError
 
 from pynamodb_mutex._dynamodb import create_table as _table
+from pynamodb_mutex._dynamodb.connection import client_of
 from pynamodb_mutex._dynamodb.create_table import is_code, keys_needed, keys_of
 from pynamodb_mutex._dynamodb.pynamodb_private import connection_of, schema_of
 from pynamodb_mutex._protocol.messages import shown, shown_owner
@@ -181,7 +182,7 @@ def delete_table(place: Place, *, force: bool, yes: bool) -> None:
     """
     model = place.lock_model()
     name = model.Meta.table_name
-    client: Any = connection_of(model).connection.client
+    client = client_of(connection_of(model).connection)
     table = _described(client, name)
     if table is None:
         raise Failure(f"there is no {place}: wrong region or profile?")

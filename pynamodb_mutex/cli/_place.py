@@ -19,6 +19,7 @@ from pynamodb.exceptions import PynamoDBException, TableDoesNotExist
 from pynamodb.models import Model
 
 from pynamodb_mutex._dynamodb.answers import explained
+from pynamodb_mutex._dynamodb.connection import client_of
 from pynamodb_mutex._protocol.messages import one_line, shown
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex.cli import INTERRUPTED
@@ -101,7 +102,7 @@ class Place:
     def __str__(self) -> str:
         """Return the table and its region or endpoint, for people."""
         connection = current_process().store(self.model()).connection
-        meta = connection.pynamodb.client.meta
+        meta = client_of(connection.pynamodb).meta
         where = f"table {connection.table_name} in {meta.region_name}"
         endpoint: str = meta.endpoint_url
         return where if endpoint.endswith(_AWS) else f"{where} at {endpoint}"

@@ -18,7 +18,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 
 from pynamodb_mutex._dynamodb import answers
 from pynamodb_mutex._dynamodb.answers import UNWRAPPED, came_from_the_body, instant_of
-from pynamodb_mutex._dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEOUT
+from pynamodb_mutex._dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEOUT, client_of
 from pynamodb_mutex._dynamodb.keys import check_key, key_of
 from pynamodb_mutex._protocol.messages import one_line
 from pynamodb_mutex._protocol.server_time import GRAIN
@@ -183,8 +183,9 @@ class Asker:
 
         Raises:
             BotoCoreError: If it cannot be made, as without a region.
+            ValueError: If the endpoint is not a URL.
         """
-        return self.store.connection.pynamodb.client
+        return client_of(self.store.connection.pynamodb)
 
     @property
     def where(self) -> str:

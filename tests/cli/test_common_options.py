@@ -266,9 +266,10 @@ def test_a_profile_comes_before_credentials_of_the_environment(table, monkeypatc
     assert "Unable to locate credentials. Give credentials as boto3 finds them" in message
 
 
-def test_invalid_endpoints_and_regions_are_reported(monkeypatch, tmp_path):
-    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "nonsense")
-    invalid, at = "Invalid endpoint: nonsense", ("--region", "us-east-1")
+@pytest.mark.parametrize("url", ["nonsense", "http://localhost:99999"])
+def test_invalid_endpoints_and_regions_are_reported(monkeypatch, tmp_path, url):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", url)
+    invalid, at = f"Invalid endpoint: {url}", ("--region", "us-east-1")
     for args, request in ((("ls",), "Scan failed: "), (("show", "k"), "GetItem failed: ")):
         assert failure(*at, *args) == f"Error: {request}{invalid}"
     for name in ("create-table", "delete-table"):

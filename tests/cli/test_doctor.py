@@ -122,6 +122,7 @@ aws_secret_access_key = testing
         (["--profile", "nobody"], {"AWS_PROFILE": None}, r"access: .*profile \(nobody\)"),
         (["--profile", "assumed"], {"AWS_PROFILE": None} | KEYS, "access: .*operation: not you"),
         ([], {"AWS_ENDPOINT_URL_DYNAMODB": "nonsense"}, "access: .*Invalid endpoint"),
+        ([], {"AWS_ENDPOINT_URL_DYNAMODB": "http://h:x"}, "access: .*Invalid endpoint: http"),
         (["--endpoint-url", "http://127.0.0.1:9"], {}, "endpoint: .*Could not connect"),
     ],
 )

@@ -72,6 +72,7 @@ GIVE_CREDENTIALS = "Give credentials as boto3 finds them: by AWS_ACCESS_KEY_ID"
 REGION = {"AWS_DEFAULT_REGION": "eu-west-1"}
 HALF = REGION | {"AWS_ACCESS_KEY_ID": "half"}
 NO_URL = REGION | {"AWS_ENDPOINT_URL_DYNAMODB": "nonsense"}
+NO_PORT = REGION | {"AWS_ENDPOINT_URL_DYNAMODB": "http://localhost:port"}
 
 
 PLACES = [
@@ -79,6 +80,7 @@ PLACES = [
     (REGION, NoCredentialsError, GIVE_CREDENTIALS),
     (HALF, PartialCredentialsError, GIVE_CREDENTIALS),
     (NO_URL, ValueError, "Invalid endpoint: nonsense"),
+    (NO_PORT, ValueError, "Invalid endpoint: http://localhost:port"),
 ]
 
 

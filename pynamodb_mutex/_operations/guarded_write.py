@@ -16,6 +16,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._dynamodb.layout import serialize_data
 from pynamodb_mutex._operations.effects import Wait, Wakeup
 from pynamodb_mutex._operations.held import Change, State
+from pynamodb_mutex._operations.release import end_left
 from pynamodb_mutex._operations.retry import Attempts, retrying
 from pynamodb_mutex._protocol import outcome
 from pynamodb_mutex._protocol.messages import shown
@@ -251,6 +252,8 @@ def write(
             guard.applied()
     finally:
         end_turn_to_write(claims)
+        # Another thread has left a lock while a save renewed it, and its lease had ended.
+        yield from end_left([guard.claim for guard in guards if guard.renews])
     return answer
 
 

@@ -55,6 +55,10 @@ def release(claim: HeldClaim) -> Operation[None]:
         # ends the claim of which the depth is 0 (`HeldClaim.is_left`). The claim stays LOST, not RELEASED: `on_lost`, a
         # signal handler or another thread may call this, and the holder's block must report the loss.
         claim.depth = max(0, claim.depth - 1)
+        # Or the renewal, or a guarded save, was applied, and its answer came after the end of the lease, but before this
+        # call: its request is over, and the row is locked by this claim for the lease that it granted.
+        if claim.ends > claim.shared.now:
+            yield from end_left([claim])
         raise
     # Before `leave`, which replaces the state: while a write that unlocks has no answer yet it is ENDING, or IN_DOUBT
     # if it will have none. That write may have released the lock, and the row may be another's by now. The release
@@ -341,6 +345,18 @@ def disown(contender: Contender, own: OwnClaim) -> Operation[None]:
         text = "%s may be held by nobody for up to a lease: %s"
         shown_values = (shown(contender.key), one_line(reply.error))
         shared.emit(Log("warning", text, shown_values, contender.log_fields))
+
+
+def end_left(claims: Sequence[HeldClaim]) -> Operation[None]:
+    """End lost claims that their holder has left, after a renewal that has had its answer or will have none.
+
+    The release raised the loss and sent nothing, for the lease had ended. If the renewal was applied, or will be, it
+    keeps the key locked for another lease, and nobody would release it. A renewal that is applied after this request
+    is refused.
+    """
+    for claim in claims:
+        if claim.is_left:
+            yield from disown(claim.contender, claim.own)
 
 
 # -- breaking a claim by force ---------------------------------------------------------------------

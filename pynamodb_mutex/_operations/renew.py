@@ -19,7 +19,7 @@ from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.effects import Send, Start, Wait
 from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.held import Change, State
-from pynamodb_mutex._operations.release import disown
+from pynamodb_mutex._operations.release import end_left
 from pynamodb_mutex._operations.retry import retrying
 from pynamodb_mutex._protocol import outcome
 from pynamodb_mutex._protocol.claim import TOO_SHORT, Claim
@@ -109,7 +109,7 @@ def renew_quietly(
         _emit_failed(held, error)
         raise
     finally:
-        yield from _end_left(held)
+        yield from end_left(held.claims)
     lost = [claim for claim in held.unreleased if claim.is_over]
     # Nothing is won back if the answer came so late that the new lease has ended, too, or if this request or another
     # one has seen meanwhile that a claim is not in its row: all are lost, or won back, together.
@@ -217,18 +217,6 @@ def _renew_once(
             return claims
         if renewal is not Renewal.AGAIN:
             return ()
-
-
-def _end_left(held: Held) -> Operation[None]:
-    """End lost claims that their holder left while a renewal was under way, which has had its answer or will have none.
-
-    The release raised the loss and sent nothing, for the lease had ended. If the renewal was applied, or will be, it
-    keeps the key locked for another lease, and nobody would release it. A renewal that is applied after this request
-    is refused.
-    """
-    for claim in held.claims:
-        if claim.is_left:
-            yield from disown(claim.contender, claim.own)
 
 
 def _request(held: Held, claims: Sequence[HeldClaim], proposals: Sequence[Proposal]) -> Request:
@@ -414,7 +402,7 @@ def renew_in_background(shared: Shared, several: Sequence[Held]) -> Operation[No
         elif standing:
             yield from _renew_by_batch(standing)
         for held in standing:
-            yield from _end_left(held)
+            yield from end_left(held.claims)
     finally:
         for held in several:
             held.renewals_under_way -= 1

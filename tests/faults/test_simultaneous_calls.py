@@ -466,6 +466,27 @@ def test_renewal_frees_what_was_lost_and_left_while_it_was_under_way(scene, faul
         assert scene.there.get(key).expires_at is None
 
 
+@pytest.mark.parametrize("is_left_first", [False, True])
+@pytest.mark.parametrize("by", ["loop", "save"])
+def test_release_frees_what_a_request_has_renewed_whose_answer_came_after_the_lease(
+    row_scene, by, is_left_first
+):
+    row = row_scene.locked(lease=300, auto_renew=False, on_lost=[].append)
+    lock = row.row_lock
+    time.sleep(lock.remaining - 0.5)
+    row_scene.proxy.next(delay_answer(2))
+    if by == "save":
+        renewing = Calling(save, row)
+    else:
+        background = renew.renew_in_background(current_process(), [lock._latest.together])
+        renewing = Calling(run, current_process(), background)
+    time.sleep(1 if is_left_first else 3)
+    with pytest.raises(MutexLostError):
+        lock.release()
+    renewing.end()
+    assert not lock.locked()
+
+
 @pytest.mark.parametrize("is_one", [False, True])
 @pytest.mark.parametrize("call", ["renew", "ensure_held"])
 def test_renewal_of_several_fails_if_they_are_released_meanwhile(keys, call, is_one):

@@ -592,6 +592,11 @@ class HeldClaim:
         after = TRANSITIONS.get((before.state, Change.LOSS))
         if after is None and not at_release:
             return False
+        if self.depth < 1 and before.loss is not None and taker and taker.token == self.own.token:
+            # Two renewals are under way when the lease ends and its holder leaves. The first is answered, and the claim is
+            # ended (`release.end_left`); then the row refuses the second, or the release of all the locks that are lost
+            # with this one. It was not broken by force.
+            return False
         self.belief = Belief(after or before.state, loss, taker)
         if before.loss is not None or before.state is State.CONFIRMED:
             return False

@@ -487,6 +487,26 @@ def test_release_frees_what_a_request_has_renewed_whose_answer_came_after_the_le
     assert not lock.locked()
 
 
+def test_lost_lock_that_was_left_and_then_ended_was_not_broken_by_force(keys):
+    group = held(keys.group(lease=300, auto_renew=False, on_lost=[].append))
+    time.sleep(group.remaining - 0.5)
+    renewals = []
+    for seconds in (1.5, 3):
+        keys.scene.proxy.next(delay(seconds), op=TRANSACT)
+        background = renew.renew_in_background(current_process(), [group._latest])
+        renewals.append(Calling(run, current_process(), background))
+        time.sleep(0.1)
+    time.sleep(0.8)
+    with pytest.raises(MutexLostError):
+        group.members[0].release()
+    for renewing in renewals:  # the first is applied, and the second refused
+        renewing.end()
+    assert group.members[0].loss is Loss.UNREACHABLE
+    with pytest.raises(MutexLostError):
+        group.release()
+    assert group.loss is Loss.UNREACHABLE
+
+
 @pytest.mark.parametrize("is_one", [False, True])
 @pytest.mark.parametrize("call", ["renew", "ensure_held"])
 def test_renewal_of_several_fails_if_they_are_released_meanwhile(keys, call, is_one):

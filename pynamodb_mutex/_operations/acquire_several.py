@@ -222,6 +222,8 @@ class AcquisitionOfSeveral:
         self._store: Store = contenders[0].store
         self._requests = Attempts()
         self._contended = False
+        # what the last transaction has acquired
+        self._claims: Sequence[HeldClaim] = ()
 
     @property
     def in_the_way(self) -> tuple[str, Claim]:
@@ -399,7 +401,7 @@ class AcquisitionOfSeveral:
                 if any(ours):
                     # An attempt was applied and its answer lost, one of its claims was broken by force, and another may
                     # hold that lock: the caller must not. Nobody else would release the other locks.
-                    yield from self._give_up(None)
+                    yield from self._give_up()
                     attempts.first_sent = math.inf
                     continue
                 # None of the attempts has been applied, and a late one cannot be prevented: see `Acquisition.take`.
@@ -414,7 +416,7 @@ class AcquisitionOfSeveral:
                 before = dict(answer.refused)
         except BaseException:
             if attempts.maybe_applied:
-                yield from undone(partial(self._give_up, None))
+                yield from undone(self._give_up)
             raise
         finally:
             self._requests.count += attempts.count
@@ -453,6 +455,8 @@ class AcquisitionOfSeveral:
     def _begin(self, sent: float) -> Operation[Held | None]:
         claims = [member.held(sent) for member in self._members]
         held = Held(claims, is_group=True)
+        # Not in a variable of this step: after Ctrl-C within it, those that have begun would be held by nobody for ever.
+        self._claims = claims
         now = self.shared.now
         if any(claim.ends - now < TOO_SHORT * claim.lease for claim in claims):
             # Little is left: the answer was slow, or the local clock stood still. If the renewal fails, that is
@@ -463,15 +467,15 @@ class AcquisitionOfSeveral:
                 if is_out_of_time(held, self._deadline):
                     raise
         if not held.stands_at(self.shared.now):
-            yield from self._give_up(claims)
+            yield from self._give_up()
             return None
         for claim in claims:
             claim.begin()
         held.start(sent)
         return held
 
-    def _give_up(self, claims: Sequence[HeldClaim] | None) -> Operation[None]:
-        for claim in claims or ():
+    def _give_up(self) -> Operation[None]:
+        for claim in self._claims:
             claim.forget()
         until = self.shared.now + RELEASE_PATIENCE
         for member in self._members:

@@ -16,7 +16,7 @@ from waits import until
 
 from dev.faultproxy import deny
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError
-from pynamodb_mutex._operations.held import Held
+from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
@@ -196,6 +196,22 @@ def test_release_of_all_releases_one_whose_own_release_has_raised_the_loss(keys)
             call()
     assert keys.free() == [True] * 3
     assert group._holds == {}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(HeldClaim, "begin"), (Held, "start")])
+def test_acquire_interrupted_within_its_last_step_leaves_nothing(keys, monkeypatch, kind, name):
+    """By Ctrl-C just when a call returns."""
+    call = getattr(kind, name)
+
+    def interrupted(*args):
+        monkeypatch.setattr(kind, name, call)
+        call(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kind, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        keys.group().acquire()
+    assert (keys.group().locked(), current_process().queues, scheduled()) == (False, {}, [])
 
 
 def test_others_are_renewed_after_one_member_was_released(keys, calls, clock):

@@ -546,7 +546,7 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
             pynamodb.exceptions.DoesNotExist: If one of the rows to lock is missing.
             pynamodb.exceptions.TableDoesNotExist: If a table is missing.
             pynamodb.exceptions.TransactWriteError: If DynamoDB refuses the request; or if it throttled,
-                failed or was unreachable until the timeout.
+                failed, answered later than the lease allows, or was unreachable until the timeout.
             pynamodb.exceptions.GetError: The same, for a read: the first request to an endpoint, or a poll.
         """
         return self._acquire(blocking, timeout)

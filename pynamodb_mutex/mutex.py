@@ -297,8 +297,9 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             ValueError: For a timeout with ``blocking=False``, or a negative one other than -1.
             InvalidRowError: If the row under the key is not a lock's, or has impossible attributes.
             pynamodb.exceptions.TableDoesNotExist: If the table is missing; names table and region.
-            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it throttled, failed or
-                was unreachable until the timeout, or for 10 s at an endpoint that has never answered this process.
+            pynamodb.exceptions.UpdateError: If DynamoDB refuses the request; or if it throttled, failed, answered
+                later than the lease allows, or was unreachable until the timeout, or for 10 s at an endpoint that has
+                never answered this process.
             pynamodb.exceptions.GetError: The same, for a read: the first request to an endpoint, or a poll.
         """
         return self._acquire(blocking, timeout)

@@ -13,7 +13,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_UPDATE
-from pynamodb.exceptions import PynamoDBException, UpdateError
+from pynamodb.exceptions import PynamoDBException, TransactWriteError, UpdateError
 
 from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.effects import Send, Start, Wait
@@ -126,6 +126,11 @@ def renew_quietly(
         claim.note_end()
         if claim.belief.loss is not None:
             raise claim.lost_error("renew")
+        if claim.belief.state is State.CONFIRMED and claim.ends <= shared.now:
+            # Not lost, for nobody has been given it. But with each answer later than the lease, as of a process that
+            # stands still at every request, it cannot be used either, and no row shows that another holds it.
+            msg = f"{shown(claim.key)} was acquired, but DynamoDB's answers came after its lease had ended"
+            raise (TransactWriteError if held.is_group else UpdateError)(msg)
     return renewed, won_back
 
 

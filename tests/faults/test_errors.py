@@ -153,9 +153,10 @@ def test_failure_that_does_not_pass_is_raised_when_the_timeout_is_over(scene, fa
 
 
 @of("one lock", "several keys", "row")
-def test_lock_that_is_answered_late_and_cannot_be_renewed_is_no_lock_of_another(subject):
+@pytest.mark.parametrize("fault", [server_error(), net.delay_answer(2.5)])
+def test_lock_that_is_answered_late_and_not_renewed_in_time_is_no_lock_of_another(subject, fault):
     subject.proxy.next(net.delay_answer(1.5), **subject.on("acquire"))
-    subject.proxy.always(server_error(), **subject.on("renew"))
+    subject.proxy.always(fault, **subject.on("renew"))
     with pytest.raises((errors.UpdateError, errors.TransactWriteError)):
         subject.lock(lease=2).acquire(blocking=False)
     assert subject.is_free

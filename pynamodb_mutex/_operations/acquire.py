@@ -19,7 +19,7 @@ from pynamodb_mutex._dynamodb.answers import Failure
 from pynamodb_mutex._operations.contender import refuse_wait
 from pynamodb_mutex._operations.effects import Deliver, Open, Wait, Wakeup
 from pynamodb_mutex._operations.events import Delivery, Log, contended, not_acquired
-from pynamodb_mutex._operations.held import Held, HeldClaim, State
+from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import Turn
 from pynamodb_mutex._operations.release import disown, release
 from pynamodb_mutex._operations.renew import renew
@@ -149,7 +149,7 @@ class Acquisition:
                 # The thread that hands a lock over does not renew a claim that came out too short, which would delay
                 # its release. So we do. Whether it can be renewed or not, the claim is returned: it is HELD already,
                 # and a loss is reported as for any held lock.
-                yield from self._is_usable(granted)
+                yield from self._renew_if_short(granted)
                 return granted
             # Several keys would do: another one was handed over while our poll acquired this one.
             yield from _release_unwanted(granted)
@@ -352,11 +352,14 @@ class Acquisition:
                 (HeldClaim(contender, own, answer.claim, answer.item, sent),), is_group=False
             )
             claim = held.claims[0]
-            if (yield from self._is_usable(claim)):
+            failure = yield from self._renew_if_short(claim)
+            if claim.stands_at(shared.now):
                 claim.begin()
                 held.start(sent)
                 return claim
             yield from self._give_up(own, claim)
+            claim, attempts.first_sent = None, math.inf
+            raise_if_out_of_time(failure, held, self._deadline)
         except BaseException:
             if claim is not None or attempts.maybe_applied:
                 yield from undone(partial(self._give_up, own, claim))
@@ -385,27 +388,22 @@ class Acquisition:
             raise contender.model.DoesNotExist(f"{shown(contender.key)}: no such row to lock")
         self.observed.see(answer.claim, answer.received)
 
-    def _is_usable(self, claim: HeldClaim) -> Operation[bool]:
-        """Renew the claim if little is left of it; return whether it may be used.
+    def _renew_if_short(self, claim: HeldClaim) -> Operation[PynamoDBException | None]:
+        """Renew the claim if little is left of it; return the failure if that fails.
 
         Its answer may have been slow. Or the local clock stood still, and the answer has shown how late it is.
-
-        Raises:
-            PynamoDBException: If a claim that nobody has been given cannot be renewed until it ends, at the deadline.
         """
         shared = self.shared
         if claim.ends - shared.now < TOO_SHORT * claim.options.lease:
             try:
                 yield from renew(claim.together)
             except PynamoDBException as error:
-                # It may still be ours, for what is left. If it was lost instead, that is seen below.
+                # It may still be ours, for what is left.
                 text = "short claim of %s not renewed: %s"
                 values = (shown(claim.key), one_line(error))
                 shared.emit(Log("warning", text, values, claim.log_fields))
-                if is_out_of_time(claim.together, self._deadline):
-                    raise
-            return claim.stands_at(shared.now)
-        return True
+                return error
+        return None
 
     def _give_up(self, own: OwnClaim, claim: HeldClaim | None) -> Operation[None]:
         if claim is not None:
@@ -413,14 +411,15 @@ class Acquisition:
         yield from disown(self.contender, own)
 
 
-def is_out_of_time(held: Held, deadline: float) -> bool:
-    """Return whether claims that nobody has been given, and that could not be renewed, have ended, at the deadline.
+def raise_if_out_of_time(failure: PynamoDBException | None, held: Held, deadline: float) -> None:
+    """Raise the failure to renew claims that nobody has been given, once they are given up, at the deadline.
 
-    Then the failure is raised. No row shows another holder, and a caller that does not wait any longer would take None
-    for "another holds it", and skip its work.
+    No row shows another holder, and a caller that does not wait any longer would take None for "another holds it", and
+    skip its work. Not before they are given up: those requests may hang until the deadline, with no poll after it.
     """
-    is_confirmed = all(claim.belief.state is State.CONFIRMED for claim in held.claims)
-    return is_confirmed and max(held.ends, deadline) <= held.shared.now
+    is_lost = any(claim.belief.loss is not None for claim in held.claims)
+    if failure is not None and not is_lost and deadline <= held.shared.now:
+        raise failure
 
 
 def undone(undo: Callable[[], Operation[None]]) -> Operation[None]:

@@ -19,7 +19,7 @@ from pynamodb_mutex._operations.acquire import (
     Acquisition,
     claim_in_the_way,
     delivered,
-    is_out_of_time,
+    raise_if_out_of_time,
     undone,
 )
 from pynamodb_mutex._operations.contender import Contender, refuse_wait
@@ -396,8 +396,7 @@ class AcquisitionOfSeveral:
                 )
                 ours = self._ours(answer)
                 if all(ours):
-                    # The lease counts from the first attempt that may have been applied: see `Acquisition.take`.
-                    return (yield from self._begin(min(attempts.first_sent, answer.sent)))
+                    return (yield from self._begin(attempts, answer.sent))
                 if any(ours):
                     # An attempt was applied and its answer lost, one of its claims was broken by force, and another may
                     # hold that lock: the caller must not. Nobody else would release the other locks.
@@ -452,22 +451,26 @@ class AcquisitionOfSeveral:
             self._waited = 0.0
         return blocked
 
-    def _begin(self, sent: float) -> Operation[Held | None]:
+    def _begin(self, attempts: Attempts, sent: float) -> Operation[Held | None]:
+        # The lease counts from the first attempt that may have been applied: see `Acquisition.take`.
+        sent = min(attempts.first_sent, sent)
         claims = [member.held(sent) for member in self._members]
         held = Held(claims, is_group=True)
         # Not in a variable of this step: after Ctrl-C within it, those that have begun would be held by nobody for ever.
         self._claims = claims
         now = self.shared.now
+        failure = None
         if any(claim.ends - now < TOO_SHORT * claim.lease for claim in claims):
             # Little is left: the answer was slow, or the local clock stood still. If the renewal fails, that is
             # reported; the claims are then held for what is left, or given up below.
             try:
                 yield from renew(held)
-            except PynamoDBException:
-                if is_out_of_time(held, self._deadline):
-                    raise
+            except PynamoDBException as error:
+                failure = error
         if not held.stands_at(self.shared.now):
             yield from self._give_up()
+            attempts.first_sent = math.inf
+            raise_if_out_of_time(failure, held, self._deadline)
             return None
         for claim in claims:
             claim.begin()

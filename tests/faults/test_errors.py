@@ -153,12 +153,17 @@ def test_failure_that_does_not_pass_is_raised_when_the_timeout_is_over(scene, fa
 
 
 @of("one lock", "several keys", "row")
-@pytest.mark.parametrize("fault", [server_error(), net.delay_answer(2.5)])
-def test_lock_that_is_answered_late_and_not_renewed_in_time_is_no_lock_of_another(subject, fault):
+@pytest.mark.parametrize(
+    ("fault", "timeout"), [(server_error(), 0), (net.delay_answer(2.5), 0), (server_error(), 4)]
+)
+def test_lock_that_is_answered_late_and_not_renewed_in_time_is_no_lock_of_another(
+    subject, fault, timeout
+):
     subject.proxy.next(net.delay_answer(1.5), **subject.on("acquire"))
     subject.proxy.always(fault, **subject.on("renew"))
+    subject.proxy.next(net.delay_answer(2.5), op="disown")
     with pytest.raises((errors.UpdateError, errors.TransactWriteError)):
-        subject.lock(lease=2).acquire(blocking=False)
+        subject.lock(lease=2).acquire(timeout=timeout)
     assert subject.is_free
 
 

@@ -61,16 +61,8 @@ def create(model: type[Model], *, wait: bool, options: dict[str, Any]) -> bool:
     except (BotoCoreError, ValueError) as error:
         raise _failed(f"table {name}", error) from error
     request = _request(model, client, options)
-    created = True
     try:
-        try:
-            client.create_table(**request)
-        except ClientError as error:
-            # In use means that the table exists, or that another process is just creating it.
-            if not is_code(error, "ResourceInUseException"):
-                raise
-            created = False
-        table = _described(client, name, wait=wait, created=created)
+        created, table = _existing(client, request, wait=wait)
         found, needed = keys_of(table), keys_of(request)
         if found != needed:
             msg = f"table {name} exists with other keys: {found}, not {needed}"
@@ -179,15 +171,16 @@ def _indexes(schema: Any, throughput: Any) -> dict[str, Any]:
     return made
 
 
-def _described(client: Any, name: str, *, wait: bool, created: bool) -> dict[str, Any]:
-    """Return the table's description; with ``wait``, once the table is active.
+def _existing(client: Any, request: dict[str, Any], *, wait: bool) -> tuple[bool, dict[str, Any]]:
+    """Create a table unless it exists; return whether this created it, and its description; with ``wait``, once it is active.
 
     Args:
         client: Botocore's client.
-        name: The table's name.
+        request: CreateTable's parameters.
         wait: Whether to wait.
-        created: Whether the caller has created the table.
     """
+    name = request["TableName"]
+    created = _is_created(client, request)
     pause, waited = _SHORTEST_POLL, 0.0
     while True:
         try:
@@ -196,20 +189,34 @@ def _described(client: Any, name: str, *, wait: bool, created: bool) -> dict[str
             # DescribeTable is eventually consistent: it may not find a table that was created just now.
             if not is_code(error, "ResourceNotFoundException") or waited > _LONGEST_WAIT:
                 raise
+            # Or CreateTable was refused because the table was being deleted, and now it is gone. Nobody else would create
+            # it, and this would wait for five minutes.
+            created = created or _is_created(client, request)
         else:
-            # CreateTable was refused for it, and nothing would create the table once it is gone. If this call has created
-            # the table, the description is that of one before it.
+            # CreateTable was refused for it, and would be as long as this lasts. If this call has created the table, the
+            # description is that of one before it.
             if table["TableStatus"] == "DELETING" and not created:
                 msg = f"table {name} is being deleted: create it once it is gone"
                 raise TableError(msg)
             if not wait or table["TableStatus"] in _USABLE:
-                return table
+                return created, table
             if waited > _LONGEST_WAIT:
                 msg = f"table {name} is still {table['TableStatus']} after {waited:.0f} s"
                 raise TableError(msg)
         time.sleep(pause)
         waited += pause
         pause = min(2 * pause, _LONGEST_POLL)
+
+
+def _is_created(client: Any, request: dict[str, Any]) -> bool:
+    """Send CreateTable; return False if the table is in use: it exists, or another process is just creating it."""
+    try:
+        client.create_table(**request)
+    except ClientError as error:
+        if not is_code(error, "ResourceInUseException"):
+            raise
+        return False
+    return True
 
 
 def is_code(error: ClientError, code: str) -> bool:

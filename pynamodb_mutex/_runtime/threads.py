@@ -13,6 +13,7 @@ import logging
 import threading
 import traceback
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,9 @@ def log(level: int, message: str, *args: object, **options: Any) -> None:
     try:
         _log.log(level, message, *args, **options, stacklevel=2)
     except Exception:  # noqa: BLE001 - code of the application's
-        traceback.print_exc()
+        # Nor need there be anything to print on, as once the terminal has gone: that raises, too.
+        with suppress(Exception):
+            traceback.print_exc()
 
 
 class Threads:

@@ -50,7 +50,7 @@ from pynamodb_mutex._dynamodb.pynamodb_private import (
 from pynamodb_mutex._protocol.server_time import ServerTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pynamodb.connection import Connection as PynamoDBConnection
     from pynamodb.models import Model
@@ -396,10 +396,14 @@ def _refuse_what_is_cut_off(response_dict: Any, **_: Any) -> None:
     Raises:
         ResponseParserError: If the body has not the checksum that DynamoDB sent with it.
     """
-    if response_dict is not None:
-        checksum = response_dict["headers"].get("x-amz-crc32")
-        if checksum is not None and checksum != str(crc32(response_dict["body"])):
-            raise ResponseParserError("the answer is cut off")
+    if response_dict is not None and _is_cut_off(response_dict["headers"], response_dict["body"]):
+        raise ResponseParserError("the answer is cut off")
+
+
+def _is_cut_off(headers: Mapping[str, str], body: bytes) -> bool:
+    """Return whether the body of an answer has not the checksum that DynamoDB sent with it."""
+    checksum = headers.get("x-amz-crc32")
+    return checksum is not None and checksum != str(crc32(body))
 
 
 class CallersConnection(Connection):
@@ -482,13 +486,19 @@ def _note_attempt(
     operation: Any = None, response: Any = None, caught_exception: Any = None, **_: Any
 ) -> None:
     """Note whether an attempt may have been applied. botocore calls this after each attempt."""
+    if _observed.attempts is None:
+        return
     error = caught_exception
     if response is not None and response[1].get("Error"):
         error = ClientError(response[1], operation.name)
-    # Without an error it was applied, and yet may be retried: if its answer was cut off. The retry is refused by what it
-    # wrote. A definite refusal gives (False, True): the second value counts only if the first is true.
-    if _observed.attempts is not None and (error is None or may_pass(error) == (True, True)):
-        _observed.attempts.maybe_applied = True
+    if error is None:
+        # It was applied, and yet is retried if its answer was cut off; the retry is refused by what it wrote. If the
+        # answer is whole, it is the last attempt, or not one at our request: a receiver of PynamoDB's signals reads a row.
+        maybe_applied = _is_cut_off(response[0].headers, response[0].content)
+    else:
+        # A definite refusal gives (False, True): the second value counts only if the first is true.
+        maybe_applied = may_pass(error) == (True, True)
+    _observed.attempts.maybe_applied = _observed.attempts.maybe_applied or maybe_applied
 
 
 # -- errors ----------------------------------------------------------------------------------------

@@ -206,6 +206,22 @@ def test_request_of_who_listens_to_pynamodbs_signals_is_distinguished(row_scene)
         assert raised.value.applied is False
 
 
+@pytest.mark.real("embedded")  # botocore reports an attempt that succeeded, too
+def test_read_of_who_listens_to_pynamodbs_signals_is_no_attempt_at_a_write(row_scene):
+    with new_process(row_scene) as (client, _):
+        row = client(row_scene.key)
+        save(row)
+
+        def read(_, *, operation_name, **__):
+            if operation_name == "PutItem":
+                client.get(row_scene.key)
+
+        row_scene.taken()
+        with pre_dynamodb_send.connected_to(read), pytest.raises(RowLockedError) as raised:
+            save(row)
+        assert raised.value.applied is False
+
+
 def test_write_goes_by_the_models_own_connection(row_scene):
     senders = []
     note = lambda sender, **_: senders.append(sender)  # noqa: E731 - it is short

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamodb_mutex._operations.events import Event, HeldClaim
-    from pynamodb_mutex._runtime.threads import Threads
+    from pynamodb_mutex._runtime.threads import Threads, Workers
 
     class State(Protocol):
         """The parts of `Process` that are needed here."""
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         monitor: threading.RLock
         threads: Threads
         notifier: Notifier
+        reporter: Workers
 
 
 _log = logging.getLogger("pynamodb_mutex")
@@ -138,15 +139,38 @@ def deliver(process: State, events: Sequence[Event]) -> None:
 
     Signals about one acquisition keep their order, whatever threads do (see `_report`); log records may not.
     """
+    # First: the output of the log may block for a minute, or Ctrl-C come while it is written. A loss is to be reported all
+    # the same.
+    _report_losses(process, events)
+    _deliver_others(process, events)
+
+
+def deliver_aside(process: State, events: Sequence[Event]) -> None:
+    """Deliver the events of a step as `deliver` does, but wait neither for the log nor for a receiver.
+
+    For threads that serve renewals. The output of the log blocks, and renewals fail for a few seconds: each would block the
+    thread that sent it by a warning, until none is left for the renewals after them, and locks are lost.
+    """
+    _report_losses(process, events)
+    # most renewals leave nothing to be done: no thread is woken for them
+    is_quiet = all(isinstance(event, LockEvent) and event.name == "renewed" for event in events)
+    if not is_quiet or RECEIVERS["renewed"] or _log.isEnabledFor(logging.DEBUG):
+        process.reporter.post(partial(_deliver_others, process, events))
+
+
+def _report_losses(process: State, events: Sequence[Event]) -> None:
+    """Start the threads on which losses are reported."""
     for event in events:
-        # First what starts a thread. The output of the log may block for a minute, or Ctrl-C come while it is written: a
-        # loss is to be reported all the same.
         if isinstance(event, CallOnLost):
             call = partial(_call_on_lost, event)
             process.threads.put("pynamodb-mutex-on-lost", call)
             process.threads.start()
         elif isinstance(event, LockEvent) and event.claim is not None and event.name == "lost":
             _report(process, event.claim, is_loss=True)
+
+
+def _deliver_others(process: State, events: Sequence[Event]) -> None:
+    """Write the log records of events, and report all but losses."""
     for event in events:
         if isinstance(event, CallOnLost):
             continue

@@ -21,7 +21,7 @@ from pynamodb_mutex._dynamodb.store import Store
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._runtime.clock import read_clock
 from pynamodb_mutex._runtime.notifications import RECEIVERS, Notifier
-from pynamodb_mutex._runtime.threads import Threads, WorkersByEndpoint
+from pynamodb_mutex._runtime.threads import Threads, Workers, WorkersByEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +66,7 @@ class Process(Shared):
         renewal_workers: Threads that send renewals.
         task_workers: Threads that send the requests of tasks.
         notifier: What sends the signals of renewals.
+        reporter: The thread that delivers the events of renewals to the log, and their signals to the notifier.
     """
 
     def __init__(self) -> None:
@@ -81,6 +82,7 @@ class Process(Shared):
         )
         self.task_workers = WorkersByEndpoint(self.threads, "pynamodb-mutex-aio", TASK_WORKERS)
         self.notifier = Notifier(self.threads)
+        self.reporter = Workers(self.threads, "pynamodb-mutex-log", 1)
 
     @property
     def waits_for_threads(self) -> bool:

@@ -19,7 +19,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb_mutex._operations.effects import Open, Send, Start, Wait
 from pynamodb_mutex._operations.renew import renewal_loop
 from pynamodb_mutex._runtime.clock import local_clock
-from pynamodb_mutex._runtime.notifications import deliver
+from pynamodb_mutex._runtime.notifications import deliver, deliver_aside
 from pynamodb_mutex._runtime.process import InsideMonitor
 from pynamodb_mutex._runtime.threads import log
 from pynamodb_mutex.exceptions import MutexError
@@ -63,7 +63,7 @@ class ThreadSleeper:
         local_clock().acquire(self._asleep, until)
 
 
-def run(  # noqa: C901, PLR0912, PLR0915 - one loop, which is read from top to bottom
+def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     process: Process,
     operation: Operation[R],
     sleeper: ThreadSleeper | None = None,
@@ -106,21 +106,15 @@ def run(  # noqa: C901, PLR0912, PLR0915 - one loop, which is read from top to b
                 # one is handed over to it.
                 start_renewals(process)
             if process.deferred:
-                if isinstance(sleeper, _RenewalSleeper):
+                if isinstance(sleeper, _LoopSleeper):
                     # A finaliser has run in a step of the renewal loop, which must not wait for a request.
                     process.renewal_workers.at("").post(partial(run_deferred, process))
                 else:
                     run_deferred(process)
             if events:
                 taken, events = events, []
-                if isinstance(sleeper, _RenewalSleeper):
-                    # The output that the log is written to may block for a minute. Not one of the other locks would be
-                    # renewed meanwhile.
-                    process.threads.put("pynamodb-mutex-log", partial(deliver, process, taken))
-                    process.threads.start()
-                else:
-                    # What interrupts a receiver is thrown into the operation below, before its effect is carried out.
-                    deliver(process, taken)
+                # What interrupts a receiver is thrown into the operation below, before its effect is carried out.
+                _deliver(process, taken, sleeper)
             resume, value, request = operation.send, None, None
             if isinstance(effect, Send):
                 request = effect.request
@@ -131,10 +125,11 @@ def run(  # noqa: C901, PLR0912, PLR0915 - one loop, which is read from top to b
             elif isinstance(effect, Open):
                 effect.store.connection.open()
             elif isinstance(effect, Start):
-                call = partial(_run_logged, process, effect.operation, "a renewal failed")
+                sleeps = _RenewalSleeper()
+                call = partial(_run_logged, process, effect.operation, "a renewal failed", sleeps)
                 process.renewal_workers.at(effect.endpoint).post(call)
         except StopIteration as done:
-            _after(process, events)
+            _after(process, events, sleeper)
             result: R = done.value
             return result
         except InsideMonitor:
@@ -148,7 +143,7 @@ def run(  # noqa: C901, PLR0912, PLR0915 - one loop, which is read from top to b
         except BaseException as error:
             # raised by the operation, which has ended; or, below, by what interrupted an effect
             if operation.gi_frame is None:  # type: ignore[attr-defined]  # a generator has one
-                _after(process, events)
+                _after(process, events, sleeper)
                 if isinstance(error, PynamoDBException):
                     # the user's call and DynamoDB's cause are of interest, not the frames in between
                     raise error.with_traceback(None) from error.__cause__
@@ -173,12 +168,20 @@ def _wait(effect: Wait, sleeper: ThreadSleeper) -> None:
     wakeup.rung = False
 
 
-def _after(process: Process, events: list[Event]) -> None:
+def _deliver(process: Process, events: list[Event], sleeper: ThreadSleeper | None) -> None:
+    """Deliver events: on this thread, unless it serves renewals."""
+    if isinstance(sleeper, _RenewalSleeper):
+        deliver_aside(process, events)
+    else:
+        deliver(process, events)
+
+
+def _after(process: Process, events: list[Event], sleeper: ThreadSleeper | None) -> None:
     """Do what is left to do when an operation has ended: what its last step has scheduled, emitted or deferred."""
     if process.schedule.needs_loop:
         start_renewals(process)
     if events:
-        deliver(process, events)
+        _deliver(process, events, sleeper)
     if process.threads.waiting:
         process.threads.start()
     if process.deferred:
@@ -199,10 +202,12 @@ def run_deferred(process: Process) -> None:
         _run_logged(process, operation, "a release by a signal handler failed")
 
 
-def _run_logged(process: Process, operation: Operation[None], what: str) -> None:
+def _run_logged(
+    process: Process, operation: Operation[None], what: str, sleeper: ThreadSleeper | None = None
+) -> None:
     """Run an operation whose failure nobody sees; it is logged with a message."""
     try:
-        run(process, operation)
+        run(process, operation, sleeper)
     except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
         log(logging.ERROR, what, exc_info=True)
 
@@ -229,10 +234,14 @@ def _run_renewals(process: Process, loop: Operation[None]) -> None:
     with process.monitor:
         if process.schedule.loop is not loop:
             return
-    run(process, loop, _RenewalSleeper(process))
+    run(process, loop, _LoopSleeper(process))
 
 
 class _RenewalSleeper(ThreadSleeper):
+    """Lets a thread sleep that serves renewals, and so is kept from its work by nothing that can be slow."""
+
+
+class _LoopSleeper(_RenewalSleeper):
     """Lets the thread of the renewal loop sleep.
 
     As long as the system refuses threads, it uses the time to ask for them again, and sends renewals itself if there is

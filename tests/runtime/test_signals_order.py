@@ -17,7 +17,7 @@ from signal_receivers import OnLost, Slow, hearing
 from two_clients import held
 from waits import until
 
-from dev.faultproxy import Fault, after, refuse, through
+from dev.faultproxy import Fault, after, refuse, throttle, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
 from pynamodb_mutex._operations.events import Delivery, LockEvent
 from pynamodb_mutex._operations.held import State
@@ -234,6 +234,28 @@ def test_slow_log_delays_neither_renewals_nor_the_report_of_a_loss(scene, heard,
     assert (len(on_lost.calls), heard.keys("lost")) == (1, [key])
     caplog.handler.removeFilter(blocks)
     lives.release()
+
+
+def test_slow_log_of_failed_renewals_delays_no_renewal(scene, caplog):
+    mutexes = [held(Mutex.for_key(f"{scene.key}.{n}", model=scene.here)) for n in range(3)]
+
+    def blocks(record):
+        time.sleep(60)
+        return True
+
+    caplog.handler.addFilter(blocks)
+    scene.proxy.always(throttle())
+    time.sleep(15)
+    scene.proxy.clear()
+    time.sleep(30)
+    print(
+        [m.remaining for m in mutexes],
+        [(e.op) for e in scene.proxy.log] if hasattr(scene.proxy, "log") else "",
+    )
+    assert [mutex.held for mutex in mutexes] == [True] * 3
+    caplog.handler.removeFilter(blocks)
+    for mutex in mutexes:
+        mutex.release()
 
 
 def test_signal_that_cannot_be_sent_hurts_nothing(scene, heard, monkeypatch, caplog):

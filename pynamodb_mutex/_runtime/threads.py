@@ -70,31 +70,35 @@ class Threads:
         # The lock is not waited for: whoever has it starts threads for everything that waits. Thread A finds nothing
         # more to start; B adds a function, and does not get the lock; A releases it. So A checks again after that.
         while self.waiting and self._starting.acquire(blocking=False):
+            was_refusing = self.refusing
             try:
-                if not self._start_first():
-                    return
+                refusal = self._start_first()
             finally:
                 self._starting.release()
+            if refusal is not None:
+                # "... at interpreter shutdown": no thread will ever come, and nobody needs to know
+                if not was_refusing and "shutdown" not in str(refusal[1]):
+                    # After the lock was released. The output of the log may block for a minute, and other threads start
+                    # none as long as this one has the lock.
+                    text = "the system refuses the thread %s, to be tried again: %r"
+                    log(logging.WARNING, text, *refusal)
+                return
 
-    def _start_first(self) -> bool:
-        """Start a thread for the first function that waits; return False if the system refused it."""
+    def _start_first(self) -> tuple[str, Exception] | None:
+        """Start a thread for the first function that waits; return its name and the error if the system refused it."""
         if not self.waiting:
-            return True  # another thread has started it since `start` saw it
+            return None  # another thread has started it since `start` saw it
         name, job = self.waiting[0]
         try:
             threading.Thread(target=_run, args=(job,), name=name, daemon=True).start()
         except REFUSALS as error:
-            # "... at interpreter shutdown": no thread will ever come, and nobody needs to know
-            if not self.refusing and "shutdown" not in str(error):
-                text = "the system refuses the thread %s, to be tried again: %r"
-                log(logging.WARNING, text, name, error)
             self.refusing = True
-            return False
+            return name, error
         # Only now: Ctrl-C may come before the thread has started, and then the function must still wait for one. If it
         # comes after that, a second thread is started, which finds the list empty. So the function runs exactly once.
         self.waiting.popleft()
         self.refusing = False
-        return True
+        return None
 
 
 def _run(job: list[Callable[[], object]]) -> None:

@@ -132,6 +132,23 @@ def test_thread_that_another_has_started_is_not_started_again(runs):
     runs.wait(1)
 
 
+def test_thread_starts_while_the_refusal_of_another_is_being_logged(runs, caplog):
+    """The output of the log may block for a minute."""
+    seen = []
+
+    def blocks(record):
+        runs.put(2)  # as another thread does meanwhile
+        runs.wait(1, 2)
+        seen.append(record)
+        return True
+
+    runs.system.left = 1
+    caplog.handler.addFilter(blocks)
+    runs.put(1)
+    caplog.handler.removeFilter(blocks)
+    assert len(seen) == 1
+
+
 @pytest.fixture
 def workers(runs):
     return Workers(runs.threads, NAME, 2)

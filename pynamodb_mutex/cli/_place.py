@@ -232,9 +232,9 @@ class AppCommand(click.Command):
         except (PynamoDBException, ClientError) as error:
             raise Failure(one_line(error)) from error
         except ValueError as error:
-            # botocore raises this for an invalid endpoint in the environment or in a profile; --endpoint-url was
-            # checked. Any other ValueError is a defect, and shows its traceback.
-            if not str(error).startswith("Invalid endpoint"):
+            # botocore, or Python as it parses the URL, raises this for an invalid endpoint in the environment or in a
+            # profile; --endpoint-url was checked. Any other ValueError is a defect, and shows its traceback.
+            if not str(error).startswith(("Invalid endpoint", "Invalid IPv6 URL")):
                 raise
             raise Failure(one_line(error)) from error
 

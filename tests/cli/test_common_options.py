@@ -266,10 +266,16 @@ def test_a_profile_comes_before_credentials_of_the_environment(table, monkeypatc
     assert "Unable to locate credentials. Give credentials as boto3 finds them" in message
 
 
-@pytest.mark.parametrize("url", ["nonsense", "http://localhost:99999"])
-def test_invalid_endpoints_and_regions_are_reported(monkeypatch, tmp_path, url):
+@pytest.mark.parametrize(
+    ("url", "invalid"),
+    [
+        *((url, f"Invalid endpoint: {url}") for url in ("nonsense", "http://localhost:99999")),
+        ("http://[::1", "Invalid IPv6 URL"),
+    ],
+)
+def test_invalid_endpoints_and_regions_are_reported(monkeypatch, tmp_path, url, invalid):
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", url)
-    invalid, at = f"Invalid endpoint: {url}", ("--region", "us-east-1")
+    at = ("--region", "us-east-1")
     for args, request in ((("ls",), "Scan failed: "), (("show", "k"), "GetItem failed: ")):
         assert failure(*at, *args) == f"Error: {request}{invalid}"
     for name in ("create-table", "delete-table"):

@@ -355,7 +355,8 @@ def _posted(process: Process, function: Callable[[], T], endpoint: str = "") -> 
     call = partial(contextvars.copy_context().run, function)
     workers = process.task_workers.at(endpoint)
     workers.post(partial(_settle, future, call))
-    workers.help_out()
+    while workers.help_out():
+        pass
     return future
 
 

@@ -144,19 +144,21 @@ class Workers:
                 self._asked_for += 1
         self._threads.start()
 
-    def help_out(self) -> None:
-        """Make the posted calls on this thread, as long as no worker runs and the system refuses one.
+    def help_out(self) -> bool:
+        """Make one posted call on this thread if no worker runs and the system refuses one; return whether it made one.
 
         The thread that calls this, such as that of the renewal loop or of an event loop, should not wait for requests.
         It does so only because late is better than never.
         """
-        while self._threads.refusing:
-            with self._posted:
-                if self._running or not self._outbox:
-                    return
-                call = self._outbox.popleft()
-            self._make(call)
-            self._threads.start()
+        if not self._threads.refusing:
+            return False
+        with self._posted:
+            if self._running or not self._outbox:
+                return False
+            call = self._outbox.popleft()
+        self._make(call)
+        self._threads.start()
+        return True
 
     def _work(self) -> None:
         """Make calls until there have been none for a while."""
@@ -209,7 +211,7 @@ class WorkersByEndpoint:
         # `setdefault`: two threads that ask at once get the same workers
         return self._made.get(endpoint) or self._made.setdefault(endpoint, self._make())
 
-    def help_out(self) -> None:
-        """Make posted calls on this thread as `Workers.help_out` does, for each endpoint."""
-        for workers in list(self._made.values()):
-            workers.help_out()
+    def help_out(self) -> bool:
+        """Make a posted call for each endpoint on this thread as `Workers.help_out` does; return whether it made any."""
+        made = [workers.help_out() for workers in list(self._made.values())]
+        return any(made)

@@ -15,6 +15,7 @@ from signal_receivers import OnLost, hearing
 from two_clients import held
 from waits import until
 
+from dev.faultproxy import stall, through
 from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.renew import LONGEST_SLEEP, renewal_loop
 from pynamodb_mutex._runtime import run_on_thread
@@ -173,7 +174,7 @@ def test_calls_are_made_here_while_every_worker_is_refused(workers, runs):
     for _ in range(3):
         workers.post(runs)
     assert runs.done == []
-    workers.help_out()
+    assert [workers.help_out() for _ in range(4)] == [True] * 3 + [False]
     assert runs.names == [HERE] * 3
     # as soon as one is given, calls are left to it
     workers.post(runs.system.none)
@@ -396,6 +397,21 @@ def test_lock_is_renewed_though_every_worker_is_refused(subject, refusals, clock
         until(lambda: lock._latest.remaining > 20)
     assert set(refusals.refused) == {"pynamodb-mutex-worker"}
     lock.release()
+
+
+def test_endpoint_that_hangs_costs_no_lock_at_another_one_though_every_thread_is_refused(
+    scene, refusals
+):
+    here = through(scene.proxy, scene.there, read_timeout=2)
+    hanging = [held(Mutex.for_key(str(n), model=here, lease=120)) for n in range(30)]
+    lives = held(Mutex.for_key("lives", model=scene.there))
+    scene.proxy.always(stall())
+    refusals.all()
+    time.sleep(110)
+    assert lives.held
+    assert all(mutex.held for mutex in hanging)
+    refusals.none()
+    scene.proxy.clear()
 
 
 @of_each_request

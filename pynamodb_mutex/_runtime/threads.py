@@ -165,7 +165,10 @@ class Workers:
         with self._posted:
             self._running += 1
         while (call := self._next()) is not None:
-            self._make(call)
+            # A worker that a receiver of `released` ends by `sys.exit()` would be counted on for ever: after as many of
+            # them as there may be, no call would be made any more.
+            with suppress(SystemExit):
+                self._make(call)
 
     def _next(self) -> Callable[[], object] | None:
         """Return the next call for a worker; None if it is to end: then it is not counted any more."""

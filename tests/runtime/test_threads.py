@@ -204,6 +204,7 @@ def test_workers_end_after_a_while_without_work_and_not_by_a_call_that_fails(
     for count in (1, 2):
         for _ in range(4):
             workers.post(lambda: 1 / 0)
+            workers.post(sys.exit)
         workers.post(runs)
         until(lambda n=count: len(runs.done) == n and caplog.text.count("a call of") == 4 * n)
         until(lambda: workers._running == workers._asked_for == 0)

@@ -287,6 +287,9 @@ class Connection:
                 table = self._connected(credentials)
                 # under the lock: two threads would make two clients
                 self._observe(table.connection.client)
+                # As in `_open`: if that client found no credentials, PynamoDB replaces it, and nothing would observe the
+                # next one.
+                self.is_open = False
                 self.table, self._credentials = table, credentials
                 self.pynamodb = table.connection
         self._open()

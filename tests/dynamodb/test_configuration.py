@@ -16,7 +16,7 @@ from row_models import LOCKABLE, PLAIN, created, made
 from this_process import store_for
 from waits import until
 
-from dev.faultproxy import deny, page, throttle, through
+from dev.faultproxy import cut_off, deny, page, throttle, through
 from pynamodb_mutex import InvalidTicketError, LockItem, Mutex, Semaphore
 from pynamodb_mutex._dynamodb.pynamodb_private import connection_of
 from pynamodb_mutex._operations.attach import Ticket
@@ -199,6 +199,21 @@ def test_waiter_keeps_its_place_when_credentials_are_replaced(proxy, named):
         mutex.release()
         assert waiting.result(60)
     assert [signer(seen)[0] for seen in proxy.of("hand_over")] == ["second"]
+
+
+@pytest.mark.real("embedded")
+def test_answers_are_checked_once_credentials_have_come_in_place_of_metas(
+    proxy, named, monkeypatch
+):
+    mutex = Mutex.for_key("a", model=named, auto_renew=False)
+    mutex.acquire()
+    name(named, None)
+    with monkeypatch.context() as patch:
+        patch.delenv("AWS_ACCESS_KEY_ID")
+        with pytest.raises(GetError, match="Give credentials"):
+            mutex.locked()
+    proxy.next(cut_off())
+    assert mutex.locked()
 
 
 @pytest.mark.real("embedded")

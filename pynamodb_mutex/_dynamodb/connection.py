@@ -286,10 +286,12 @@ class Connection:
             if credentials != self._credentials:  # else another thread has done it meanwhile
                 table = self._connected(credentials)
                 # under the lock: two threads would make two clients
-                self._observe(table.connection.client)
+                client = table.connection.client
+                self._observe(client)
                 # As in `_open`: if that client found no credentials, PynamoDB replaces it, and nothing would observe the
-                # next one.
-                self.is_open = False
+                # next one. Otherwise it stays open: other threads ask without the lock (`shares_table_with`).
+                if credentials_of(client) is None:
+                    self.is_open = False
                 self.table, self._credentials = table, credentials
                 self.pynamodb = table.connection
         self._open()

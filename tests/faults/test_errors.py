@@ -6,12 +6,13 @@ And answers that hang, that come without a Date, or that are not DynamoDB's, nev
 import time
 from functools import partial
 from itertools import product
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from botocore import exceptions
 from kinds_of_locks import DELETED, PASSED_ON, SUBJECTS, TOGETHER, crossed, of, table
 from pynamodb import exceptions as errors
+from pynamodb.connection import Connection
 from this_process import store_for
 from two_clients import held
 
@@ -388,6 +389,13 @@ def test_bug_in_a_hook_of_the_caller_is_not_taken_for_a_wrong_answer(scene):
         events.unregister("before-send.dynamodb", hook)
         assert hook.call_count == 1
         assert mutex.held
+
+
+@of("one lock", "task")
+def test_answers_of_a_callers_mock_that_run_out_are_no_success(subject):
+    lock = subject.held()
+    with patch.object(Connection, "_make_api_call", side_effect=[]), pytest.raises(RuntimeError):
+        lock.release()
 
 
 def test_failure_of_tls_may_come_with_the_answer_but_not_that_of_connecting():

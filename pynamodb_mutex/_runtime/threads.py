@@ -165,10 +165,9 @@ class Workers:
         with self._posted:
             self._running += 1
         while (call := self._next()) is not None:
-            # A worker that a receiver of `released` ends by `sys.exit()` would be counted on for ever: after as many of
-            # them as there may be, no call would be made any more.
-            with suppress(SystemExit):
-                self._make(call)
+            # A worker that a receiver of `released` ends by `sys.exit()`, or by a CancelledError, would be counted on for
+            # ever: after as many of them as there may be, no call would be made any more.
+            self._make(call, BaseException)
 
     def _next(self) -> Callable[[], object] | None:
         """Return the next call for a worker; None if it is to end: then it is not counted any more."""
@@ -185,11 +184,11 @@ class Workers:
             self._asked_for -= 1
             return None
 
-    def _make(self, call: Callable[[], object]) -> None:
-        """Make a call; an error in it is logged, and does not end the worker."""
+    def _make(self, call: Callable[[], object], caught: type[BaseException] = Exception) -> None:
+        """Make a call; what it raises of a type is logged, and does not end the worker."""
         try:
             call()
-        except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
+        except caught:
             log(logging.ERROR, "a call of %s failed", self._name, exc_info=True)
 
 

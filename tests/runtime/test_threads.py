@@ -6,6 +6,7 @@ import itertools
 import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 from kinds_of_locks import MAIN
@@ -205,8 +206,9 @@ def test_workers_end_after_a_while_without_work_and_not_by_a_call_that_fails(
         for _ in range(4):
             workers.post(lambda: 1 / 0)
             workers.post(sys.exit)
+            workers.post(Mock(side_effect=asyncio.CancelledError))
         workers.post(runs)
-        until(lambda n=count: len(runs.done) == n and caplog.text.count("a call of") == 4 * n)
+        until(lambda n=count: len(runs.done) == n and caplog.text.count("a call of") == 12 * n)
         until(lambda: workers._running == workers._asked_for == 0)
 
 

@@ -1,8 +1,8 @@
 """Runs real threads of the library in random orders: after each bytecode, frontrun decides which thread runs next.
 
 Operations are atomic between two effects, and the simulation interleaves those. This covers what the simulation
-cannot interleave, namely the places where threads meet outside the monitor: wake-ups, workers, the start of threads,
-and notifications.
+cannot interleave, namely the places where threads meet outside the monitor: wake-ups, workers, and the start of
+threads.
 
 Each scene is a class. A new instance is made for each order, ``threads`` (or ``workers``) are the functions that run
 at the same time, and ``holds`` returns whether the outcome is right.
@@ -22,7 +22,7 @@ import frontrun
 
 from pynamodb_mutex import LockItem
 from pynamodb_mutex._operations.effects import Wait, Wakeup
-from pynamodb_mutex._runtime import clock, notifications, run_on_thread, threads
+from pynamodb_mutex._runtime import clock, run_on_thread, threads
 from pynamodb_mutex._runtime.process import Process
 
 
@@ -172,31 +172,6 @@ class Starts:
         return sorted(self.ran) == ["a", "b"]
 
 
-class Signals:
-    """A signal of a renewal is queued while the thread that sends such signals is idle or about to end.
-
-    Each signal must be sent, once, and in order.
-    """
-
-    def __init__(self):
-        self.started, self.sent = Started(), []
-        notifications._send = lambda process, event, caught: self.sent.append(event)
-        self.notifier = notifications.Notifier(self.started)
-        self.put("first")
-
-    def put(self, event="second"):
-        self.notifier.put(None, event)
-
-    def run(self):
-        self.started.run_one()
-
-    threads = (run, put)
-
-    def holds(self):
-        self.started.run_all()
-        return self.sent == ["first", "second"]
-
-
 class Stores:
     """Two threads use a model for the first time. They must get one store: with two, each would have its own queue."""
 
@@ -236,7 +211,6 @@ SCENES = {
     "calls for workers": (Posts, Posts.threads),
     "threads": (functools.partial(Starts, 0), Starts.workers),
     "threads, one refused": (functools.partial(Starts, 1), Starts.workers),
-    "signals of renewals": (Signals, Signals.threads),
     "stores": (Stores, Stores.threads),
     "start of the renewal loop": (Renewals, Renewals.threads),
 }
@@ -246,7 +220,7 @@ def main():
     """Run each scene in so many random orders from a seed; return 1 if one of them has a wrong outcome."""
     schedules, seed, *names = sys.argv[1:]
     clock.replace_local_clock(Clock())
-    threads.LINGER = notifications.LINGER = 0.001
+    threads.LINGER = 0.001
     # A copy of the module: `Starts` replaces ``Thread`` in it, for the library alone.
     threads.threading = SimpleNamespace(**vars(threading))
     failed = 0

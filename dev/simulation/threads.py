@@ -26,7 +26,7 @@ from dev.simulation import network
 from dev.simulation.network import Client
 from dev.simulation.world import Clock, MainThread, Process
 from pynamodb_mutex._dynamodb import connection, create_table
-from pynamodb_mutex._runtime import callers, notifications, run_on_thread, threads
+from pynamodb_mutex._runtime import callers, run_on_thread, threads
 from pynamodb_mutex._runtime import process as of_runtime
 from pynamodb_mutex._runtime.clock import local_clock, replace_local_clock
 
@@ -45,7 +45,7 @@ def installed(world: World) -> Iterator[Any]:
         clock = replace_local_clock(Clock(world))
         stack.callback(setattr, of_runtime, "_process", process)
         stack.callback(replace_local_clock, clock)
-        for module in (threads, run_on_thread, notifications, callers):
+        for module in (threads, run_on_thread, callers):
             stack.enter_context(patch.object(module, "threading", stand_in))
         for module, name in ((callers, "_thread"), (connection, "_observed")):
             local = _ThreadLocal(world, type(getattr(module, name)))

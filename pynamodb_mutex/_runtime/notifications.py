@@ -8,8 +8,6 @@ costs two look-ups. The public names of the signals are in `pynamodb_mutex.signa
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
 from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,9 +16,10 @@ from pynamodb.signals import Namespace, signals_available  # type: ignore[attr-d
 
 from pynamodb_mutex._operations.events import CallOnLost, Delivery, LockEvent, Log
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_owner
-from pynamodb_mutex._runtime.threads import LINGER, log
+from pynamodb_mutex._runtime.threads import log
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
         inherited: bool
         monitor: threading.RLock
         threads: Threads
-        notifier: Notifier
+        notifier: Workers
         reporter: Workers
 
 
@@ -247,7 +246,7 @@ def _deliver_in_order(process: State, claim: HeldClaim, *, aside: bool = False) 
             if event.name == "renewal_failed" or (
                 event.name == "renewed" and not event.fields["won_back"]
             ):
-                process.notifier.put(process, event)
+                _notify(process, event)
             else:
                 _send(process, event, BaseException if aside else Exception)
         except BaseException:
@@ -267,49 +266,15 @@ def _call_on_lost(event: CallOnLost) -> None:
         log(logging.ERROR, "on_lost of %s failed", key, exc_info=True, extra=extra)
 
 
-class Notifier:
-    """Sends the signals of renewals, one after the other, on a thread that runs while there are any.
+def _notify(process: State, event: LockEvent) -> None:
+    """Send the signal of a renewal soon, on a thread of its own; if MOST_UNDELIVERED wait already, drop it and log that.
 
     A slow receiver delays the later signals, but no renewal.
-
-    Args:
-        threads: What starts the thread.
     """
-
-    def __init__(self, threads: Threads) -> None:
-        self._threads = threads
-        self._changed = threading.Condition()
-        self._undelivered: deque[tuple[State, LockEvent]] = deque()
-        self._runs = False
-
-    def put(self, process: State, event: LockEvent) -> None:
-        """Queue an event whose signal is to be sent soon; if MOST_UNDELIVERED wait already, drop it and log that."""
-        with self._changed:
-            is_full = len(self._undelivered) >= MOST_UNDELIVERED
-            if not is_full:
-                self._undelivered.append((process, event))
-            if self._runs:
-                self._changed.notify()
-            else:
-                # In this order: Ctrl-C in between leaves a thread too many, not one that is relied on and never comes.
-                self._threads.put("pynamodb-mutex-notifier", self._run)
-                self._runs = True
-        self._threads.start()
-        if is_full:
-            text, key = "a receiver is too slow: %s of %s not reported", shown(event.contender.key)
-            log(logging.WARNING, text, event.name, key, extra=_log_fields(event))
-
-    def _run(self) -> None:
-        """Send the queued signals; end after a while without any."""
-        while True:
-            with self._changed:
-                if not self._undelivered:
-                    self._changed.wait(LINGER)
-                if not self._undelivered:
-                    self._runs = False
-                    return
-                process, event = self._undelivered.popleft()
-            _send(process, event, BaseException)
+    send = partial(_send, process, event, BaseException)
+    if not process.notifier.post(send, MOST_UNDELIVERED):
+        text, key = "a receiver is too slow: %s of %s not reported", shown(event.contender.key)
+        log(logging.WARNING, text, event.name, key, extra=_log_fields(event))
 
 
 # -- log records -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from pynamodb_mutex._dynamodb.pynamodb_private import forget_connection
 from pynamodb_mutex._dynamodb.store import Store
 from pynamodb_mutex._operations.shared import Shared
 from pynamodb_mutex._runtime.clock import read_clock
-from pynamodb_mutex._runtime.notifications import RECEIVERS, Notifier
+from pynamodb_mutex._runtime.notifications import RECEIVERS
 from pynamodb_mutex._runtime.threads import Threads, Workers, WorkersByEndpoint
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Process(Shared):
         threads: What starts the threads.
         renewal_workers: Threads that send renewals.
         task_workers: Threads that send the requests of tasks.
-        notifier: What sends the signals of renewals.
+        notifier: The thread that sends the signals of renewals, one after the other.
         reporter: The thread that delivers the events of renewals to the log, and their signals to the notifier.
     """
 
@@ -81,7 +81,7 @@ class Process(Shared):
             self.threads, "pynamodb-mutex-worker", RENEWAL_WORKERS
         )
         self.task_workers = WorkersByEndpoint(self.threads, "pynamodb-mutex-aio", TASK_WORKERS)
-        self.notifier = Notifier(self.threads)
+        self.notifier = Workers(self.threads, "pynamodb-mutex-notifier", 1)
         self.reporter = Workers(self.threads, "pynamodb-mutex-log", 1)
 
     @property

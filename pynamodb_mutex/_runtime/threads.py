@@ -10,6 +10,7 @@ other modules of this folder; they write to the log by `log`, so that no thread 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import traceback
 from collections import deque
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pynamodb_mutex")
 
 LINGER = 5.0
-"""Seconds without work after which a worker, or the notifier's thread, ends. It may be needed again soon."""
+"""Seconds without work after which a worker ends. It may be needed again soon."""
 
 REFUSALS = (RuntimeError, MemoryError)
 """Exceptions that ``Thread.start`` raises when the system refuses a thread."""
@@ -131,9 +132,11 @@ class Workers:
         self._running = 0
         self._idle = 0
 
-    def post(self, call: Callable[[], object]) -> None:
-        """Queue a call that a worker is to make soon."""
+    def post(self, call: Callable[[], object], most: float = math.inf) -> bool:
+        """Queue a call that a worker is to make soon, unless ``most`` calls wait already; return whether it is queued."""
         with self._posted:
+            if len(self._outbox) >= most:
+                return False
             self._outbox.append(call)
             # Not "if any is idle": one that was notified for an earlier call counts as idle until it runs.
             if self._idle >= len(self._outbox):
@@ -143,6 +146,7 @@ class Workers:
                 self._threads.put(self._name, self._work)
                 self._asked_for += 1
         self._threads.start()
+        return True
 
     def help_out(self) -> bool:
         """Make one posted call on this thread if no worker runs and the system refuses one; return whether it made one.

@@ -19,7 +19,7 @@ from waits import until
 
 from dev.faultproxy import Fault, after, refuse, throttle, through
 from pynamodb_mutex import LockItem, Loss, Mutex, MutexLostError, MutexNotHeldError, signals
-from pynamodb_mutex._operations.events import Delivery, LockEvent
+from pynamodb_mutex._operations.events import Delivery
 from pynamodb_mutex._operations.held import State
 from pynamodb_mutex._operations.renew import renew
 from pynamodb_mutex._runtime import notifications, run_on_thread
@@ -324,19 +324,6 @@ def test_renewals_are_dropped_when_a_receiver_is_slow(scene, heard, monkeypatch,
         heard.wait("renewed", 3)
 
 
-def test_thread_that_shows_ends_when_there_is_nothing_to_show(scene, heard, monkeypatch):
-    monkeypatch.setattr(notifications, "LINGER", 0.05)
-    process = current_process()
-    notifier = notifications.Notifier(process.threads)
-    with scene.mutex() as mutex:
-        for count in (1, 2):
-            fields = {"expires_at": 1.0, "won_back": False}
-            event = LockEvent("renewed", mutex._latest.contender, mutex._latest, fields)
-            notifier.put(process, event)
-            heard.wait("renewed", count)
-            until(lambda: not notifier._runs)
-
-
 @pytest.mark.real("embedded")
 def test_receiver_that_forks_ends_the_emitting_in_the_child(table):
     calls = []
@@ -481,8 +468,8 @@ def test_thread_that_acquires_does_not_deliver_what_another_thread_is_delivering
 
 def test_child_of_a_receiver_that_forks_does_not_deliver_renewals(scene, monkeypatch):
     """Another thread of the parent may have held the notifier's lock."""
-    put = Mock()
-    monkeypatch.setattr(current_process().notifier, "put", put)
+    post = Mock()
+    monkeypatch.setattr(current_process().notifier, "post", post)
     mutex = scene.mutex()
 
     def fork(sender, **fields):
@@ -492,5 +479,5 @@ def test_child_of_a_receiver_that_forks_does_not_deliver_renewals(scene, monkeyp
     with signals.acquired.connected_to(fork, scene.here), signals.renewed.connected_to(Mock()):
         mutex.acquire()
     current_process().inherited = False
-    assert put.call_args_list == []
+    assert post.call_args_list == []
     mutex.release()

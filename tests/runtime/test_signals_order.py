@@ -248,10 +248,6 @@ def test_slow_log_of_failed_renewals_delays_no_renewal(scene, caplog):
     time.sleep(15)
     scene.proxy.clear()
     time.sleep(30)
-    print(
-        [m.remaining for m in mutexes],
-        [(e.op) for e in scene.proxy.log] if hasattr(scene.proxy, "log") else "",
-    )
     assert [mutex.held for mutex in mutexes] == [True] * 3
     caplog.handler.removeFilter(blocks)
     for mutex in mutexes:

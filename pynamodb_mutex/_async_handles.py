@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -24,7 +25,7 @@ from pynamodb_mutex._runtime.run_in_task import run, run_on_worker
 from pynamodb_mutex.exceptions import MutexLostError
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
     from typing import ParamSpec
 
     from pynamodb.transactions import TransactWrite
@@ -110,7 +111,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         # then run while the request below is awaited, and cancel a task that has left the lock.
         held = self._lock._current("release")
         self._end_holding(held)
-        await self._end(self._lock._releasing(held))
+        await self._end(self._lock._releasing(held), sys.exc_info()[1])
 
     async def renew(self, lease: float | None = None) -> None:
         """Renew now: see `~pynamodb_mutex.Mutex.renew`."""
@@ -159,19 +160,22 @@ class AsyncHandle(Handle[Any], Generic[L]):
                 if not several:
                     del self._holders[who]
 
-    async def _end(self, operation: Operation[None]) -> None:
-        """Run a release: for this task or, if no event loop is running, on a worker thread.
+    async def _end(self, operation: Operation[None], error: BaseException | None) -> None:
+        """Run a release: for this task or, if its coroutine cannot await, on a worker thread.
 
         A second Ctrl-C ends the loop while the first one still cancels the tasks. Python then closes the coroutines of
         tasks that hold locks: they leave ``async with`` and ``finally``, but cannot await the release there. Without a
-        worker the lock would be renewed for as long as the process lives.
+        worker the lock would be renewed for as long as the process lives. So would the lock of a block around this one if
+        a task to which nobody refers is collected while a loop runs: Python drops a coroutine that awaits as it is closed.
+
+        Args:
+            operation: The release.
+            error: The exception by which the caller leaves the lock, or which it handles; None if there is none.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            run_on_worker(current_process(), operation)
-        else:
+        if _can_await(error):
             await self._run(operation)
+        else:
+            run_on_worker(current_process(), operation)
 
     async def __aexit__(
         self,
@@ -195,7 +199,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         left_by = error if holder is None else holder.leave(error)
         if held is not None:
             try:
-                await self._end(self._lock._ending_block(held))
+                await self._end(self._lock._ending_block(held), error)
             except Exception as failure:
                 if left_by is None:
                     raise
@@ -234,6 +238,19 @@ class AsyncHandle(Handle[Any], Generic[L]):
                 return await function(*args, **kwargs)
 
         return locked
+
+
+def _can_await(error: BaseException | None) -> bool:
+    """Return whether the calling coroutine can await, while it handles an exception: a loop runs, and it is not closed."""
+    if asyncio._get_running_loop() is None:
+        return False
+    if not isinstance(error, GeneratorExit):
+        return True
+    # An async generator that is closed can await, in its ``aclose``.
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not frame.f_code.co_flags & inspect.CO_ASYNC_GENERATOR:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _nothing() -> Operation[None]:

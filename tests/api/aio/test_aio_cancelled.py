@@ -236,14 +236,19 @@ async def test_claim_that_cannot_be_released_does_not_hide_the_cancellation(scen
     assert scene.leftovers() == []
 
 
+async def collect_in_another_loop():
+    gc.collect()
+
+
 @pytest.mark.parametrize("left_by", ["async with", "finally"])
-def test_lock_of_a_task_whose_loop_was_closed_is_released(table, left_by):
+@pytest.mark.parametrize("collect", [gc.collect, lambda: asyncio.run(collect_in_another_loop())])
+def test_lock_of_a_task_whose_loop_was_closed_is_released(table, left_by, collect):
     """As after a second Ctrl-C: Python closes the coroutine, which can wait for nothing any more."""
-    mutex = AsyncMutex.for_key("a", cancel_on_loss=True)
+    mutex, around = (AsyncMutex.for_key(key, cancel_on_loss=True) for key in "ab")
 
     async def hold():
         if left_by == "async with":
-            async with mutex:
+            async with around, mutex:
                 await asyncio.sleep(math.inf)
         await mutex.acquire()
         try:
@@ -259,12 +264,24 @@ def test_lock_of_a_task_whose_loop_was_closed_is_released(table, left_by):
     task = weakref.ref(loop.create_task(hold()))
     loop.run_until_complete(until_held())
     loop.close()
-    gc.collect()
+    collect()
     assert task() is None
     time.sleep(1)  # a worker releases it
     assert not mutex.held
+    assert not around.held
     assert not table.get("a").is_held
     assert current_process().schedule.is_empty
+
+
+async def test_async_generator_that_is_closed_awaits_the_release(scene):
+    async def section():
+        async with scene.async_mutex():
+            yield
+
+    generator = section()
+    await generator.__anext__()
+    await generator.aclose()
+    assert scene.applied("release") == [True]
 
 
 def test_sleeper_of_a_closed_loop_is_woken_in_vain():

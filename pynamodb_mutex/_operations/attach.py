@@ -170,8 +170,9 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
     # A guarded write of another thread is under way, the lock is detached, another process attaches, and the write
     # arrives: it would be refused. So it is waited for. It may have released the lock, or found it lost: hence the
     # second check.
-    yield from turn_to_write([claim], "detach")
+    turn = claim.shared.runner
     try:
+        yield from turn_to_write([claim], turn, "detach")
         claim.check("detach")
         _check_detachable(claim)
         # While the lock is still held: if this fails, the caller goes on as its holder.
@@ -180,7 +181,7 @@ def detach(claim: HeldClaim, lease: float | None, row: RawItem | None) -> Operat
         _check_detachable(claim)
         leave(claim, "detach")
     finally:
-        end_turn_to_write([claim])
+        end_turn_to_write([claim], turn)
     claim.leave_queue()
     claim.emit_handed_over(None)
     own, connection = claim.own, claim.store.connection

@@ -225,18 +225,18 @@ def write(
     for guard in guards:
         guard.claim.check_guardable(what)
     claims = [guard.claim for guard in guards]
-    yield from turn_to_write(claims, what)
+    turn = shared.runner
     try:
+        # Inside, for Ctrl-C may come within a step, too: of a turn that nobody ends, all later writes would wait for ever.
+        yield from turn_to_write(claims, turn, what)
         # Checked again: the write that this one has waited for may have released the lock, or found it lost.
         for guard in guards:
             guard.claim.check(what)
-        begun: list[Guard] = []
         attempts = Attempts()
         try:
-            # if one raises, those that have begun are taken back below
+            # if one raises, those that have begun are taken back below; to the others that does nothing
             for guard in guards:
                 guard.begin(what)
-                begun.append(guard)
             answer = yield from _send_until_known(
                 shared, guards, build, refusal, what, attempts=attempts
             )
@@ -245,25 +245,28 @@ def write(
             in_doubt = attempts.maybe_applied or (
                 attempts.count > 0 and not isinstance(error, PynamoDBException)
             )
-            for guard in begun:
+            for guard in guards:
                 guard.failed(in_doubt=in_doubt)
             raise
         for guard in guards:
             guard.applied()
     finally:
-        end_turn_to_write(claims)
+        end_turn_to_write(claims, turn)
         # Another thread has left a lock while a save renewed it, and its lease had ended.
         yield from end_left([guard.claim for guard in guards if guard.renews])
     return answer
 
 
-def turn_to_write(claims: Sequence[HeldClaim], what: str) -> Operation[None]:
+def turn_to_write(
+    claims: Sequence[HeldClaim], turn: tuple[int, bool], what: str
+) -> Operation[None]:
     """Wait until no other write of this process is under way under any of the claims, then reserve them all.
 
     All are reserved in one step, or none: so two writes under several claims cannot wait for each other.
 
     Args:
         claims: The claims.
+        turn: What runs the write: `Shared.runner`, a new object for each write.
         what: Name of the call, for messages.
 
     Raises:
@@ -283,16 +286,17 @@ def turn_to_write(claims: Sequence[HeldClaim], what: str) -> Operation[None]:
             claim.writers = (*claim.writers, wakeup)
         yield Wait(wakeup=wakeup)
     for claim in claims:
-        claim.writes_on = claim.shared.runner
+        claim.writes_on = turn
 
 
-def end_turn_to_write(claims: Sequence[HeldClaim]) -> None:
-    """End the reservation of `turn_to_write`, and wake the writes that wait for it."""
+def end_turn_to_write(claims: Sequence[HeldClaim], turn: tuple[int, bool]) -> None:
+    """End the reservation of `turn_to_write`, if it came to that, and wake the writes that wait for it."""
     for claim in claims:
-        claim.writes_on = None
-        for wakeup in claim.writers:
-            wakeup.ring()
-        claim.writers = ()
+        if claim.writes_on is turn:
+            claim.writes_on = None
+            for wakeup in claim.writers:
+                wakeup.ring()
+            claim.writers = ()
 
 
 def _send_until_known(

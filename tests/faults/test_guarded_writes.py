@@ -33,6 +33,8 @@ from pynamodb_mutex import (
     MutexLostError,
     MutexNotHeldError,
 )
+from pynamodb_mutex._operations import attach, guarded_write
+from pynamodb_mutex._operations.guarded_write import Guard
 
 
 def those(ways, *words):
@@ -361,6 +363,34 @@ def test_nobody_believes_after_ctrl_c_while_a_write_that_unlocks_is_under_way(ro
     other = row_scene.taken()
     row.row_lock.release()
     assert other.held
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "call"),
+    [
+        (guarded_write, "turn_to_write", save),
+        (Guard, "begin", save),
+        (attach, "turn_to_write", lambda row, **_: row.row_lock.detach()),
+    ],
+)
+def test_write_interrupted_within_a_step_keeps_its_turn_from_no_other(
+    row_scene, monkeypatch, where, name, call
+):
+    """By Ctrl-C just when a call returns."""
+    original = getattr(where, name)
+
+    def interrupted(*args):
+        monkeypatch.setattr(where, name, original)
+        list(original(*args) or ())
+        raise KeyboardInterrupt
+
+    row = row_scene.locked()
+    monkeypatch.setattr(where, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(row, unlock=True)
+    assert row.row_lock.held
+    update(row, unlock=True)
+    assert row_scene.is_free
 
 
 # -- earlier writes whose outcome nobody knows -------------------------------------------------------

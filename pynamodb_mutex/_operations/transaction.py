@@ -141,6 +141,7 @@ def write_together(
         DynamoDB's answer; an empty dict if it was lost, and a row showed that the writes were applied.
 
     Raises:
+        MutexError: If the rows are locked in two regions.
         PynamoDBException: See `guarded_write.write`.
     """
     _refuse_two_on_one_row(items)
@@ -164,6 +165,15 @@ def write_together(
     # Under a guard it is sent by a connection of the lock's own. A caller's retries by itself, and may hang for
     # longer than a lease.
     store = next((each for each in stores if not each.connection.retries), stores[0])
+    for guard in guards.values():
+        # Two rows are locked in two regions, and written in the transaction() of one of the locks. In the region that it is
+        # sent to, the other row's namesake, or its absence, would refuse the guard: a loss of a lock that is held.
+        key, own, other = guard.claim.key, guard.claim.store.connection, store.connection
+        if own.region != other.region:
+            msg = (
+                f"the transaction goes to {other.where}, but {shown(key)} is locked in {own.where}"
+            )
+            raise MutexError(msg, key=key)
     transaction = _Attempts(shared, items, request_token, is_guarded=bool(guards))
 
     def build() -> Request:

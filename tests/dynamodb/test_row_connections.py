@@ -329,6 +329,19 @@ def test_row_that_is_locked_elsewhere_is_an_error(two_regions):
     assert list(There.scan()) == []
 
 
+def test_rows_that_are_locked_in_two_regions_are_not_written_together(two_regions):
+    Row("a").save()
+    There("b").save()
+    with Row.locked("a") as row, There.locked("b") as there:
+        transaction = row.row_lock.transaction()
+        transaction.save(there)
+        message = f"goes to {FAR} at .*'.*/a' is locked in us-east-1 at"
+        with pytest.raises(MutexError, match=message):
+            send(transaction)
+        assert row.row_lock.held
+        there.save()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

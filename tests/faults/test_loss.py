@@ -249,6 +249,19 @@ def test_background_renewals_that_fail_for_a_while_are_no_loss(scene, clock, fau
     assert scene.applied("renew") == [fault is drop_answer] * 2 + [True]
 
 
+def test_lease_that_ends_after_a_save_did_not_end_for_the_renewal_that_failed_before(
+    row_scene, clock, on_lost
+):
+    row_scene.proxy.next(deny(), op="renew")
+    row = row_scene.locked(on_lost=on_lost)
+    clock.advance(11)
+    row_scene.proxy.wait(1, "renew")
+    until(lambda: not row.row_lock._latest.together.renewals_under_way)
+    row.save()
+    clock.advance(31)
+    assert on_lost.wait()[1] is Loss.EXPIRED
+
+
 def test_renewal_that_cannot_be_sent_is_raised_when_the_lease_is_over(scene, clock):
     mutex = held(scene.mutex(lease=2, auto_renew=False))
     scene.proxy.always(server_error(), op="renew")

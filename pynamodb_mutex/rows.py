@@ -255,6 +255,9 @@ class RowLockMixin(Model):
 
         Under the lock it also renews the lease.
 
+        Not guaranteed: that nothing was written, if an answer was lost *without* the lock, another program has written the
+        row since, and a condition does not hold at the retry.
+
         Args:
             condition: A condition that must hold in addition.
             add_version_condition: As in PynamoDB.

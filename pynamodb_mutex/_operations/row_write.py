@@ -365,12 +365,7 @@ class NobodyHolds:
         return requests.end_dead.fill(self.row, values)
 
     def judge(
-        self,
-        raw: RawItem,
-        error: PynamoDBException,  # noqa: ARG002 - a Condition
-        now: float,
-        *,
-        maybe_applied: bool,
+        self, raw: RawItem, error: PynamoDBException, now: float, *, maybe_applied: bool
     ) -> Verdict:
         """Return what the lock's row shows about this check, which was refused.
 
@@ -383,9 +378,13 @@ class NobodyHolds:
         Raises:
             RowLockedError: If another holds the lock.
             InvalidRowError: If it cannot be a lock's row.
+            PynamoDBException: ``error``, if it shows no claim that could have refused the check.
         """
         claim = self.store.layout.claim(raw)
         claim.check()
+        if self._dead is None and claim.expires_at is None:
+            # An engine or a proxy that does not show the row: the same check would be sent again and again, without a pause.
+            raise error
         refuse_if_alive(claim, self.store, self._protected, now, maybe_applied=maybe_applied)
         # None if the update that was to end a claim is refused because its holder has released the lock meanwhile
         self._dead = None if claim.expires_at is None else claim

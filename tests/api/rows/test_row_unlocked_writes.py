@@ -245,6 +245,15 @@ def test_update_that_cannot_be_read_again_says_that_it_was_applied(table_scene):
     assert row.balance == 1
 
 
+def test_refusal_that_does_not_show_the_row_of_the_lock_is_pynamodbs_error(table_scene):
+    reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed"}]
+    refused = net.refuse("TransactionCanceledException", CancellationReasons=reasons)
+    table_scene.proxy.next(refused, op=TRANSACT)
+    with pytest.raises(TransactWriteError):
+        save(table_scene.here(table_scene.key))
+    assert table_scene.row.balance == 0
+
+
 def test_failure_that_does_not_pass_is_pynamodbs_error(row_scene):
     row_scene.proxy.next(deny(), op="PutItem")
     with pytest.raises(PutError):

@@ -484,6 +484,10 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         not hold (nothing was written) or DynamoDB cannot be reached (the outcome is unknown), and
         ``TableDoesNotExist`` for a missing table.
 
+        Not guaranteed: that nothing *will be* written after that refusal, if an earlier attempt was delayed on the way
+        and the refusing row is not locked. Once that row changes, the delayed attempt may be applied, until the next
+        write or the release under this lock.
+
         Raises:
             MutexLostError: If the lock is lost already.
             MutexNotHeldError: If it is not held here.

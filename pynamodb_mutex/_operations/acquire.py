@@ -180,7 +180,7 @@ class Acquisition:
                 if claim is not None:
                     return claim
                 if self.holder is not None:
-                    queue.saw(self.holder)
+                    queue.saw(self.holder, shared.now + poll[1])
                 # Handed over while the poll was under way: what the poll showed is out of date.
                 if turn.granted is not None:
                     continue

@@ -37,6 +37,7 @@ class LocalQueue(Generic[H, C]):
         holder: The claim by which this process holds the key; None if it does not.
         in_the_way: The claim of another process that a waiter in line has seen last; None if none has been seen since
             the line was empty.
+        doubts_at: Local time from which ``in_the_way`` is out of date, because a poll since then has had no answer.
         rests_until: Local time before which nobody in line polls, so that other processes get a chance.
     """
 
@@ -44,6 +45,7 @@ class LocalQueue(Generic[H, C]):
         "_hand_overs",
         "_place",
         "_queues",
+        "doubts_at",
         "holder",
         "in_the_way",
         "rests_until",
@@ -65,6 +67,7 @@ class LocalQueue(Generic[H, C]):
         self.watchers: list[Wakeup] = []
         self.holder: H | None = None
         self.in_the_way: Claim | None = None
+        self.doubts_at = math.inf
         self._hand_overs = 0
         self.rests_until = -math.inf
 
@@ -90,11 +93,11 @@ class LocalQueue(Generic[H, C]):
         self.holder = claim
         self._queues[self._place] = self
 
-    def saw(self, claim: Claim) -> None:
-        """Note a claim of another process that a waiter in line has seen."""
+    def saw(self, claim: Claim, polls_by: float) -> None:
+        """Note a claim of another process that a waiter in line has seen, and by when it polls again."""
         if not self.known_taken:
             self._wake_all()
-        self.in_the_way = claim
+        self.in_the_way, self.doubts_at = claim, polls_by + LONGEST_SILENCE
 
     def _wake_all(self) -> None:
         """Wake all waiters in line, so that each emits ``contended`` now that the holder is known."""
@@ -295,11 +298,16 @@ class Turn(Generic[H, C]):
         The first in line may have no answer, because its request hangs or DynamoDB cannot be reached. The others would
         then learn neither that the lock is free nor, at their deadlines, that it is held.
         """
-        if self.queue.known_taken or self.promised_by is not None:
+        queue = self.queue
+        if queue.holder is not None or self.promised_by is not None:
             return math.inf
+        if queue.in_the_way is not None:
+            # The first one, without a deadline, has seen a claim, and since then DynamoDB cannot be reached. Those who come
+            # an hour later would be told that another holds the lock, by a claim that ended long ago.
+            return deadline if deadline >= queue.doubts_at else math.inf
         # Not during a rest: the lock was handed over so often that nobody has polled, and the next in line has waited
         # for longer than LONGEST_SILENCE. It would poll at the instant of the release, before any other process can.
-        return min(max(self.asks_at, self.queue.rests_until), deadline)
+        return min(max(self.asks_at, queue.rests_until), deadline)
 
     def waits_until(
         self,

@@ -113,18 +113,18 @@ def test_first_in_line_polls_at_once_if_it_may_be_that_nobody_holds_the_lock(lin
 def test_all_in_line_are_woken_when_it_becomes_known_that_the_lock_is_held(line, how):
     turns = in_line(line), in_line(line)
     assert not line.known_taken
-    getattr(line, how)("another's")
+    getattr(line, how)("another's", *([1.0] if how == "saw" else []))
     assert (line.known_taken, [turn.wakeup.rung for turn in turns]) == (True, [True, True])
     for turn in turns:
         turn.wakeup.rung = False
-    line.saw("a later one")
+    line.saw("a later one", 1.0)
     rung = [turn.wakeup.rung for turn in turns]
     assert (line.in_the_way, rung) == ("a later one", [False, False])
 
 
 def test_process_rests_for_others_and_knows_of_them_until_its_line_is_empty(line):
     turn = in_line(line)
-    line.saw("another's")
+    line.saw("another's", 1.0)
     for _ in range(MOST_HAND_OVERS):
         assert next_in_line(line, "a") is turn
         turn.end_promise()
@@ -264,6 +264,20 @@ def test_waiters_ask_once_when_the_first_has_no_answer_for_long(polls, clock, ti
         assert second.wake() is second.result is None
         assert len(polls) == count
         first.interrupt()
+
+
+def test_waiter_asks_at_its_deadline_if_what_the_first_has_seen_is_out_of_date(polls, clock):
+    """The first has had no answer since then."""
+    with held_elsewhere("a"):
+        first = waiting(mutex(poll=(1.0, 2.0)))
+        clock.advance(first.effect.until - clock.now())
+        assert isinstance(first.step(), Send)
+    waiter = mutex()
+    second = waiting(waiter, 20.0)
+    polls.clear()
+    clock.advance(20)
+    assert (second.wake(), len(polls), waiter.held) == (None, 1, True)
+    first.interrupt()
 
 
 def test_lock_that_is_handed_over_during_a_poll_is_taken_without_another(polls, clock):

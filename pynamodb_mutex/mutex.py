@@ -399,14 +399,14 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
 
         return Attachment(self._contender(who, blocks=blocks), ticket)
 
-    def _attaching(self, attachment: Attachment, me: int) -> Operation[HeldClaim]:
+    def _attaching(self, attachment: Attachment, me: int) -> Operation[HeldClaim | None]:
         """Acquire the lock that a ticket names; the next ``with`` block uses that acquisition."""
 
         def note(claim: HeldClaim) -> None:
             self._attached = claim
             self._note(me, claim)
 
-        return attachment.attach(note)
+        return attachment.run(note)
 
     def detach(self, lease: float | None = None) -> str:
         """End the acquisition here; return a ticket with which another process continues to hold the lock.

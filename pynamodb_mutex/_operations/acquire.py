@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PynamoDBException
 
@@ -31,7 +31,7 @@ from pynamodb_mutex._protocol.schedule import poll_at_end
 from pynamodb_mutex.exceptions import MutexError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pynamodb_mutex._dynamodb.answers import Answer
     from pynamodb_mutex._dynamodb.store import Request
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.shared import Queue
     from pynamodb_mutex._protocol.claim import Claim
-
-H = TypeVar("H")
 
 
 class Acquisition:
@@ -73,6 +71,8 @@ class Acquisition:
         # whether another was faster, at least once: a read had shown a free lock, and the write was refused
         self._outrun = False
         self._contended = False
+        # what it has acquired
+        self._claim: HeldClaim | None = None
 
     # -- the attempt as a whole ---------------------------------------------------------------------
 
@@ -84,11 +84,20 @@ class Acquisition:
         """
         self.begin()
         try:
-            claim = yield from self._once() if self._patience == 0 else self._in_line()
+            # Not in a variable of this step, which an interrupted one does not set, such as that in which a fair waiter ends.
+            self._claim = yield from self._once() if self._patience == 0 else self._in_line()
+            claim = self._claim
             if claim is not None:
                 note(claim)
-                yield from self.announce(claim)
+                # before any other event of this acquisition
+                claim.emit_acquired(self._since, self.requests.count)
+                yield from delivered([claim])
         except BaseException as error:
+            if self._claim is not None:
+                # Ctrl-C in a receiver, or in a log handler while it writes the warning about a dead holder, or within this
+                # step. It is raised by ``acquire``, so its caller cannot know that it holds the lock, and would never
+                # release it.
+                yield from _release_unwanted(self._claim)
             self._emit_not_acquired(error)
             raise
         if claim is None:
@@ -99,11 +108,6 @@ class Acquisition:
         """Start to count the patience."""
         self._since = self.shared.now
         self._deadline = self._since + self._patience
-
-    def announce(self, claim: HeldClaim) -> Operation[None]:
-        """Emit ``acquired`` before any other event of this acquisition."""
-        claim.emit_acquired(self._since, self.requests.count)
-        yield from delivered([claim], release, claim)
 
     def _emit_not_acquired(self, error: BaseException | None) -> None:
         contender, waited = self.blocker.contender, max(0.0, self.shared.now - self._since)
@@ -351,7 +355,7 @@ class Acquisition:
             held = Held(
                 (HeldClaim(contender, own, answer.claim, answer.item, sent),), is_group=False
             )
-            claim = held.claims[0]
+            claim = self._claim = held.claims[0]
             failure = yield from self._renew_if_short(claim)
             if claim.stands_at(shared.now):
                 claim.begin()
@@ -478,19 +482,8 @@ def claim_in_the_way(observed: ObservedClaim, contender: Contender) -> Claim | N
     return queue.in_the_way if queue.holder is None else queue.holder.claim
 
 
-def delivered(
-    claims: list[HeldClaim], undo: Callable[[H], Operation[None]], held: H
-) -> Operation[None]:
-    """Wait until receivers have been notified of an acquisition; undo it if one of them was interrupted.
-
-    Or a log handler, while it writes the warning about a dead holder. Ctrl-C there is raised by ``acquire``, so its
-    caller cannot know that it holds the lock, and would never release it.
-
-    Args:
-        claims: The claims that were acquired, with ``acquired`` among their events.
-        undo: Releases them.
-        held: What ``undo`` is called with.
-    """
+def delivered(claims: Sequence[HeldClaim]) -> Operation[None]:
+    """Wait until receivers have been notified of an acquisition; ``acquired`` is among the events of each claim."""
     is_received = False
     for claim in claims:
         # With events to deliver, this thread goes on until none are left, and then ends the delivery. Without, nobody
@@ -498,11 +491,5 @@ def delivered(
         if not claim.events:
             claim.delivery = Delivery.NONE
         is_received = is_received or bool(claim.events) or bool(claim.abandoned_by)
-    if not is_received:
-        return
-    try:
+    if is_received:
         yield Deliver()
-    except BaseException:
-        with suppress(PynamoDBException):  # the claim then expires with its lease
-            yield from undo(held)
-        raise

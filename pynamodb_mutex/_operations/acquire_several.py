@@ -8,6 +8,7 @@ and `release` releases them. One of several is acquired as in `acquire`, with a 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -243,19 +244,20 @@ class AcquisitionOfSeveral:
             held = yield from self._wait()
             if held is not None:
                 note(held)
-                yield from self._announce(held)
+                # before any other event of these acquisitions
+                for claim in held.claims:
+                    claim.emit_acquired(self._since, self._requests.count)
+                yield from delivered(held.claims)
         except BaseException as error:
+            if self._claims:
+                # See `Acquisition.run`. If they were given up already, they are not held, and nothing is sent.
+                with suppress(PynamoDBException):
+                    yield from release_several(self._claims[0].together)
             self._emit_not_acquired(error)
             raise
         if held is None:
             self._emit_not_acquired(None)
         return held
-
-    def _announce(self, held: Held) -> Operation[None]:
-        """Emit ``acquired`` for each lock, before any other event of these acquisitions."""
-        for claim in held.claims:
-            claim.emit_acquired(self._since, self._requests.count)
-        yield from delivered(list(held.claims), release_several, held)
 
     def _emit_not_acquired(self, error: BaseException | None) -> None:
         waited = max(0.0, self.shared.now - self._since)

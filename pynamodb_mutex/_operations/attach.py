@@ -33,8 +33,6 @@ from pynamodb_mutex.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pynamodb.models import Model
 
     from pynamodb_mutex._dynamodb.answers import Answer
@@ -227,31 +225,14 @@ class Attachment(Acquisition):
         super().__init__(contender, min(patience, contender.options.lease))
         self._ticket = ticket
 
-    def attach(self, note: Callable[[HeldClaim], object]) -> Operation[HeldClaim]:
-        """Send the write until it is known whether it is applied or refused, and emit ``acquired``.
-
-        Args:
-            note: Called with the claim before ``acquired`` is emitted: receivers may ask the lock.
-
-        Returns:
-            The claim.
+    def _in_line(self) -> Operation[HeldClaim]:
+        """Send the write until it is known whether it is applied or refused.
 
         Raises:
             InvalidTicketError: If the ticket is for another table or region.
             MutexLostError: If the ticket is not good any more.
             PynamoDBException: If DynamoDB refuses or cannot be reached.
         """
-        self.begin()
-        try:
-            claim = yield from self._attach()
-            note(claim)
-            yield from self.announce(claim)
-        except BaseException as error:
-            self._emit_not_acquired(error)
-            raise
-        return claim
-
-    def _attach(self) -> Operation[HeldClaim]:
         contender, ticket = self.contender, self._ticket
         if not contender.store.connection.is_open:
             # only the client knows its region, which is compared with the ticket's
@@ -276,6 +257,8 @@ class Attachment(Acquisition):
             # The write was applied, but little of the new lease was left when its answer came, and it was not renewed.
             raise self._lost(Loss.EXPIRED)
         return claim
+
+    _once = _in_line
 
     def _request(self, own: OwnClaim, values: dict[str, Any], now: float) -> Request:
         store, ticket = self.contender.store, self._ticket

@@ -198,7 +198,9 @@ def test_release_of_all_releases_one_whose_own_release_has_raised_the_loss(keys)
     assert group._holds == {}
 
 
-@pytest.mark.parametrize(("kind", "name"), [(HeldClaim, "begin"), (Held, "start")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(HeldClaim, "begin"), (Held, "start"), (HeldClaim, "emit_acquired")]
+)
 def test_acquire_interrupted_within_its_last_step_leaves_nothing(keys, monkeypatch, kind, name):
     """By Ctrl-C just when a call returns."""
     call = getattr(kind, name)

@@ -23,7 +23,7 @@ from waits import until
 from pynamodb_mutex import LockItem, Mutex, MutexLostError, MutexNotHeldError, MutexTimeoutError
 from pynamodb_mutex._dynamodb.store import Store
 from pynamodb_mutex._operations.effects import Send, Wait, Wakeup
-from pynamodb_mutex._operations.held import Held
+from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
@@ -489,18 +489,28 @@ def test_hand_over_that_is_interrupted_when_it_was_applied_leaves_no_claim_of_no
     assert queue.is_idle
 
 
-@pytest.mark.parametrize(("kind", "name"), [(Turn, "enter"), (Turn, "leave"), (Held, "__init__")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Turn, "enter"),
+        (Turn, "leave"),
+        (Held, "__init__"),
+        (Mutex, "_note"),
+        (HeldClaim, "emit_acquired"),
+        (LocalQueue, "unwatch"),
+    ],
+)
 def test_waiter_interrupted_within_a_step_leaves_nothing(queue, monkeypatch, kind, name):
     """By Ctrl-C just when a call returns, or begins."""
     call = getattr(kind, name)
 
     def interrupted(*args, **how):
         monkeypatch.setattr(kind, name, call)
-        if kind is Turn:
+        if kind is not Held:
             call(*args, **how)
         raise KeyboardInterrupt
 
-    waits = acquiring(mutex(), True, 60.0)
+    waits = acquiring(mutex(fair=name == "unwatch"), True, 60.0)
     if name == "leave":
         holder = held(mutex())
         waits.until_it_waits()

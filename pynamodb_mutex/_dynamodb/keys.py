@@ -134,6 +134,15 @@ def row_name(model: type[Model], raw_key: RawItem) -> str:
     return name
 
 
+def lock_name(model: type[Model], key: str, row: RawItem) -> str:
+    """Return the name of a lock's row among those of its model: the lock's key, or with a range key the row's name.
+
+    The range key's default may be the user's function, which returns the tenant that is served. By the key alone, a lock of
+    one tenant would be handed over to a waiter of another, who would believe in a row that a third one holds.
+    """
+    return key if len(row) == 1 else row_name(model, row)
+
+
 def _pairs(raw_key: RawItem) -> list[tuple[str, Any]]:
     return [pair for typed in raw_key.values() for pair in typed.items()]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_UPDATE
 from pynamodb.exceptions import PynamoDBException
 
-from pynamodb_mutex._dynamodb.keys import row_name
+from pynamodb_mutex._dynamodb.keys import lock_name, row_name
 from pynamodb_mutex._operations.acquire import (
     Acquisition,
     claim_in_the_way,
@@ -513,7 +513,7 @@ class ContenderForAny(Contender):
         blocks: bool = True,
         on_lost: tuple[partial[object], ...] = (),
     ) -> None:
-        keys = frozenset(each.key for each in alternatives)
+        keys = frozenset(lock_name(each.model, each.key, each.row) for each in alternatives)
         super().__init__(
             shared, store, options, caller, blocks=blocks, on_lost=on_lost, waits_for=keys
         )

@@ -12,7 +12,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from pynamodb_mutex._dynamodb.keys import row_name
+from pynamodb_mutex._dynamodb.keys import lock_name, row_name
 from pynamodb_mutex._dynamodb.layout import seconds
 from pynamodb_mutex._operations.local_queue import LocalQueue
 from pynamodb_mutex._protocol.messages import shown, shown_owner
@@ -61,6 +61,7 @@ class Contender:
 
     __slots__ = (
         "_initial",
+        "_name",
         "_waits_for",
         "blocks",
         "caller",
@@ -91,7 +92,7 @@ class Contender:
             caller: The thread or task that asks for the lock.
             blocks: Whether a wait blocks the caller's thread.
             on_lost: Functions to call with the lock's object when the lock is lost.
-            waits_for: The keys any of which would do; None if it is one key.
+            waits_for: The names of the rows any of which would do; None if it is one row.
         """
         self.shared = shared
         self.store = store
@@ -100,6 +101,7 @@ class Contender:
         self.blocks = blocks
         self.on_lost = on_lost
         self.owner = options.owner or caller.label
+        self._name = lock_name(options.model, options.key, options.row)
         self._waits_for = waits_for
         # Now, and not while a request is built: the defaults of a subclass's attributes may be the user's functions,
         # and a request is built inside the monitor.
@@ -119,13 +121,13 @@ class Contender:
     def queue(self) -> Queue:
         """The local queue in which this contender waits, and whose next waiter gets the lock at its release."""
         if self._waits_for is None:
-            return self.shared.queue(self.store, self.options.key)
+            return self.shared.queue(self.store, self._name)
         return self.shared.queue(self.store, self._waits_for, QueueForAny)
 
     @property
     def key_queue(self) -> Queue:
         """The local queue of the lock's own key; the same as `queue`, unless other keys would do as well."""
-        return self.shared.queue(self.store, self.options.key)
+        return self.shared.queue(self.store, self._name)
 
     @property
     def log_fields(self) -> dict[str, Any]:
@@ -155,9 +157,9 @@ class Contender:
         return None
 
     def _is_row(self, model: type[Model], row: RawItem) -> bool:
-        """Return whether a row is this lock's row: models of one table may have the same key, but other range keys."""
+        """Return whether a row is this lock's row: the same key may come with other range keys."""
         own = self.options
-        return model is own.model or row_name(model, row) == row_name(own.model, own.row)
+        return row_name(model, row) == row_name(own.model, own.row)
 
     def values(self, lease: float, end: float) -> dict[str, Any]:
         """Return the serialised values of a claim of this contender, except token and version.

@@ -15,6 +15,7 @@ from pynamodb.constants import CLIENT_REQUEST_TOKEN, TRANSACT_DELETE, TRANSACT_U
 from pynamodb.exceptions import PynamoDBException
 
 from pynamodb_mutex._dynamodb.answers import Failure
+from pynamodb_mutex._dynamodb.keys import lock_name
 from pynamodb_mutex._operations.events import Log
 from pynamodb_mutex._operations.held import Change, Held, HeldClaim
 from pynamodb_mutex._operations.retry import Attempts, once, retrying
@@ -415,7 +416,7 @@ def break_seen(
         return answer
     # A holder in this process learns it now, and not only when its next renewal is refused. With the answer, so that of
     # several locks, which are all lost with this one, an error names this key.
-    claim: HeldClaim | None = shared.queue(store, key).holder
+    claim: HeldClaim | None = shared.queue(store, lock_name(store.model, key, row)).holder
     if claim is not None and claim.own.token == seen.token:
         claim.lose(Loss.FORCED, answer.claim)
     return None

@@ -192,6 +192,30 @@ def test_rows_that_differ_in_the_range_key_alone_are_different_locks():
         assert both.held
 
 
+@pytest.mark.parametrize("make", [Mutex.for_key, lambda key, **o: Mutex.any_of([key], **o)])
+def test_rows_whose_range_key_a_function_returns_are_different_locks(make):
+    kinds = ["one"]
+
+    class Kinds(LockItem):
+        class Meta(LockItem.Meta):
+            table_name = "ranged"
+
+        kind = UnicodeAttribute(range_key=True, default=lambda: kinds[0])
+
+    Kinds.create_table()
+    lock = partial(make, "a", model=Kinds)
+    one = held(lock(reentrant=True))
+    kinds[0] = "other"
+    other, waiter = held(lock(reentrant=True)), lock()
+    assert other.token != one.token
+    waits = waiting(waiter)
+    one.release()
+    assert waits.wake() is not None
+    assert (other.held, waiter.held) == (True, False)
+    other.release()
+    assert (waits.wake(), waiter.held) == (None, True)
+
+
 # -- tasks, and the threads of event loops ---------------------------------------------------------
 
 

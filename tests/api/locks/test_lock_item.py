@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 from pynamodb import attributes as types
 from pynamodb.settings import default_settings_dict
-from this_process import QueueFor, store_for
+from this_process import store_for
 from two_clients import Elsewhere
 from waits import until
 
@@ -164,8 +164,7 @@ def exercise(model):
         assert keys(model.held()) == ["a"]
         assert second.acquire(blocking=False) is False
         waiting = pool.submit(second.acquire, timeout=20)
-        queue = QueueFor(model, "a")
-        until(lambda: queue.turns)
+        until(lambda: first._latest.contender.queue.turns)
         first.release()
         assert waiting.result(60)
     assert second.fencing_token == first.fencing_token + 1

@@ -448,8 +448,9 @@ def _leave_line(turn: Turn[HeldClaim, Contender]) -> Operation[HeldClaim | None]
     the lock. Or it has just ended: then nobody else would release the lock, so this does.
     """
     try:
-        # Also after the deadline: the write that hands over may have been applied, and the claim is ours then.
-        while turn.promised_by is not None:
+        # Also after the deadline: the write that hands over may have been applied, and the claim is ours then. Not in a child
+        # that a signal handler forks meanwhile, and that is to end: the thread that hands over does not exist there.
+        while turn.promised_by is not None and not turn.contender.shared.inherited:
             yield Wait(wakeup=turn.wakeup)
     except BaseException:
         granted = turn.leave()

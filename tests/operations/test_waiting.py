@@ -27,7 +27,7 @@ from pynamodb_mutex._operations.held import Held, HeldClaim
 from pynamodb_mutex._operations.local_queue import LocalQueue, Turn
 from pynamodb_mutex._operations.release import release
 from pynamodb_mutex._protocol.schedule import LONGEST_SILENCE, MOST_HAND_OVERS, next_wait
-from pynamodb_mutex._runtime.process import current_process
+from pynamodb_mutex._runtime.process import current_process, forget_everything
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.testing import FakeClock, expire, held_elsewhere
 
@@ -540,6 +540,15 @@ def test_waiter_interrupted_during_a_hand_over_releases_what_comes(queue, again)
         with pytest.raises(KeyboardInterrupt):
             waits.wake()
     assert (waiter.held, waiter.locked(), queue.is_idle, scheduled()) == (False, False, True, [])
+
+
+def test_child_that_a_handler_forks_and_ends_does_not_wait_for_its_parents_hand_over(queue):
+    holder, waits = held(mutex()), waiting(mutex())
+    releasing = handing_over(holder)
+    forget_everything()
+    with pytest.raises(SystemExit):
+        waits.step(error=SystemExit())
+    releasing.until_it_waits()
 
 
 def test_hand_over_to_a_waiter_that_has_left_and_whose_lease_has_ended_is_no_loss_of_the_giver(

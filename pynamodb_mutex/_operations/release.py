@@ -287,20 +287,19 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
         template = store.requests.hand_over(data="data" in values)
         return store.update(template, claim.options.row, values)
 
-    def is_done(answer: Answer) -> bool:
-        # also by a refusal, if an earlier attempt was applied
-        return shows_acquisition(own, answer.claim)
-
     granted = False
+    successor: HeldClaim | None = None
     try:
-        answer = yield from ending.send(build, is_done)
-        if is_done(answer):
+        # It is done also by a refusal, if an earlier attempt was applied.
+        answer = yield from ending.send(build, lambda reply: shows_acquisition(own, reply.claim))
+        if shows_acquisition(own, answer.claim):
             successor = HeldClaim(contender, own, answer.claim, answer.item, first_sent)
             held = Held((successor,), is_group=False)
             successor.change(Change.BEGIN)
-            granted = turn.grant(successor)
+            # Before it is granted: after Ctrl-C in between, the waiter would have a lock that nobody renews.
             successor.note_holder()
             held.start(first_sent)
+            granted = turn.grant(successor)
             if granted:
                 ending.successor = successor
             else:
@@ -320,6 +319,8 @@ def _hand_over(ending: Ending, turn: Turn[HeldClaim, Contender]) -> Operation[bo
             # There was no answer, or Ctrl-C came before it. The row may carry the next holder's claim, of which nobody
             # knows: a release of ours would be refused and pass for done, and the waiter would wait for the end of its own
             # lease, which may be an hour.
+            if successor is not None:
+                successor.forget()
             yield from disown(contender, own)
         raise
     finally:

@@ -7,10 +7,9 @@ import random
 import signal
 import statistics
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import pairwise
-from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -468,25 +467,33 @@ def test_ctrl_c_while_waiting_leaves_nothing(queue, pool):
     assert waiter.acquire(timeout=0)
 
 
-@pytest.mark.parametrize("granted", [False, True])
+@pytest.mark.parametrize("within", [None, (Held, "start"), (Turn, "grant")])
 def test_hand_over_that_is_interrupted_when_it_was_applied_leaves_no_claim_of_nobody(
-    queue, monkeypatch, granted
+    queue, monkeypatch, within
 ):
     holder, waiter = held(mutex()), mutex()
     waits = waiting(waiter)
     releasing = handing_over(holder)
     answer = releasing.effect.request.send()
-    if granted:
-        with monkeypatch.context() as patch:
-            patch.setattr(Held, "start", Mock(side_effect=KeyboardInterrupt))
-            with pytest.raises(KeyboardInterrupt):
-                releasing.step(answer)
-    else:
+    if within is None:
         releasing.interrupt()
-    assert holder.locked() is granted
+    else:
+        call = getattr(*within)
+
+        def interrupted(*args):
+            monkeypatch.setattr(*within, call)
+            call(*args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(*within, interrupted)
+        with suppress(KeyboardInterrupt):
+            releasing.step(answer)
+            releasing.until_it_waits()
+    assert holder.locked() is (within == (Turn, "grant"))
     assert (waits.wake(), waiter.held) == (None, True)
+    assert scheduled() == [waiter._latest.together]
     waiter.release()
-    assert queue.is_idle
+    assert (queue.is_idle, scheduled()) == (True, [])
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
     *,
     may_be_deferred: bool = False,
     interruption: BaseException | None = None,
+    renews: bool = False,
 ) -> R:
     """Run an operation on this thread.
 
@@ -84,6 +85,7 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
         may_be_deferred: Whether the operation may run after the step that was interrupted. It must return None.
         interruption: Exception that is thrown into the operation first, at the effect to which another runner has
             brought it; None to begin the operation.
+        renews: Whether this thread serves renewals, and so waits neither for the log nor for receivers.
 
     Returns:
         What the operation returns; None if it was deferred.
@@ -106,7 +108,7 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
                 # one is handed over to it.
                 start_renewals(process)
             if process.deferred:
-                if isinstance(sleeper, _LoopSleeper):
+                if isinstance(sleeper, _RenewalSleeper):
                     # A finaliser has run in a step of the renewal loop, which must not wait for a request.
                     process.renewal_workers.at("").post(partial(run_deferred, process))
                 else:
@@ -114,7 +116,7 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
             if events:
                 taken, events = events, []
                 # What interrupts a receiver is thrown into the operation below, before its effect is carried out.
-                _deliver(process, taken, sleeper)
+                _deliver(process, taken, aside=renews)
             resume, value, request = operation.send, None, None
             if isinstance(effect, Send):
                 request = effect.request
@@ -125,11 +127,11 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
             elif isinstance(effect, Open):
                 effect.store.connection.open()
             elif isinstance(effect, Start):
-                sleeps = _RenewalSleeper()
-                call = partial(_run_logged, process, effect.operation, "a renewal failed", sleeps)
+                failed = "a renewal failed"
+                call = partial(_run_logged, process, effect.operation, failed, renews=True)
                 process.renewal_workers.at(effect.endpoint).post(call)
         except StopIteration as done:
-            _after(process, events, sleeper)
+            _after(process, events, aside=renews)
             result: R = done.value
             return result
         except InsideMonitor:
@@ -143,7 +145,7 @@ def run(  # noqa: C901, PLR0912 - one loop, which is read from top to bottom
         except BaseException as error:
             # raised by the operation, which has ended; or, below, by what interrupted an effect
             if operation.gi_frame is None:  # type: ignore[attr-defined]  # a generator has one
-                _after(process, events, sleeper)
+                _after(process, events, aside=renews)
                 if isinstance(error, PynamoDBException):
                     # the user's call and DynamoDB's cause are of interest, not the frames in between
                     raise error.with_traceback(None) from error.__cause__
@@ -168,20 +170,20 @@ def _wait(effect: Wait, sleeper: ThreadSleeper) -> None:
     wakeup.rung = False
 
 
-def _deliver(process: Process, events: list[Event], sleeper: ThreadSleeper | None) -> None:
-    """Deliver events: on this thread, unless it serves renewals."""
-    if isinstance(sleeper, _RenewalSleeper):
+def _deliver(process: Process, events: list[Event], *, aside: bool) -> None:
+    """Deliver events: on this thread, or aside."""
+    if aside:
         deliver_aside(process, events)
     else:
         deliver(process, events)
 
 
-def _after(process: Process, events: list[Event], sleeper: ThreadSleeper | None) -> None:
+def _after(process: Process, events: list[Event], *, aside: bool) -> None:
     """Do what is left to do when an operation has ended: what its last step has scheduled, emitted or deferred."""
     if process.schedule.needs_loop:
         start_renewals(process)
     if events:
-        _deliver(process, events, sleeper)
+        _deliver(process, events, aside=aside)
     if process.threads.waiting:
         process.threads.start()
     if process.deferred:
@@ -203,11 +205,11 @@ def run_deferred(process: Process) -> None:
 
 
 def _run_logged(
-    process: Process, operation: Operation[None], what: str, sleeper: ThreadSleeper | None = None
+    process: Process, operation: Operation[None], what: str, *, renews: bool = False
 ) -> None:
     """Run an operation whose failure nobody sees; it is logged with a message."""
     try:
-        run(process, operation, sleeper)
+        run(process, operation, renews=renews)
     except Exception:  # noqa: BLE001 - a thread that serves all locks must not end for one
         log(logging.ERROR, what, exc_info=True)
 
@@ -234,14 +236,10 @@ def _run_renewals(process: Process, loop: Operation[None]) -> None:
     with process.monitor:
         if process.schedule.loop is not loop:
             return
-    run(process, loop, _LoopSleeper(process))
+    run(process, loop, _RenewalSleeper(process), renews=True)
 
 
 class _RenewalSleeper(ThreadSleeper):
-    """Lets a thread sleep that serves renewals, and so is kept from its work by nothing that can be slow."""
-
-
-class _LoopSleeper(_RenewalSleeper):
     """Lets the thread of the renewal loop sleep.
 
     As long as the system refuses threads, it uses the time to ask for them again, and sends renewals itself if there is

@@ -21,7 +21,7 @@ from pynamodb_mutex import Loss, Mutex, MutexLostError
 from pynamodb_mutex._operations.renew import LONGEST_SLEEP, renewal_loop
 from pynamodb_mutex._runtime import run_on_thread
 from pynamodb_mutex._runtime.process import Process, current_process
-from pynamodb_mutex._runtime.run_on_thread import RETRY, _LoopSleeper, run, start_renewals
+from pynamodb_mutex._runtime.run_on_thread import RETRY, _RenewalSleeper, run, start_renewals
 from pynamodb_mutex._runtime.threads import LINGER, REFUSALS, Threads, Workers
 
 NAME = "pynamodb-mutex-test"
@@ -323,7 +323,7 @@ def test_renewal_loop_does_not_wait_for_a_thread_beyond_its_time(refusals):
     process.threads.put("pynamodb-mutex-test", ran.set)
     process.threads.start()
     assert process.threads.refusing
-    _LoopSleeper(process).sleep(process.read_clock() - 1)
+    _RenewalSleeper(process).sleep(process.read_clock() - 1)
     refusals.none()
     process.threads.start()
     assert ran.wait(60)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from pynamodb_mutex._dynamodb.answers import Answer
     from pynamodb_mutex._dynamodb.keys import RawItem
+    from pynamodb_mutex._dynamodb.store import Store
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import HeldClaim
     from pynamodb_mutex._operations.row_write import Member
@@ -168,12 +169,8 @@ def write_together(
     for guard in guards.values():
         # Two rows are locked in two regions, and written in the transaction() of one of the locks. In the region that it is
         # sent to, the other row's namesake, or its absence, would refuse the guard: a loss of a lock that is held.
-        key, own, other = guard.claim.key, guard.claim.store.connection, store.connection
-        if own.region != other.region:
-            msg = (
-                f"the transaction goes to {other.where}, but {shown(key)} is locked in {own.where}"
-            )
-            raise MutexError(msg, key=key)
+        if guard.claim.store.connection.region != store.connection.region:
+            raise _locked_elsewhere(guard.claim, store)
     transaction = _Attempts(shared, items, request_token, is_guarded=bool(guards))
 
     def build() -> Request:
@@ -346,13 +343,19 @@ def send_through_own_connection(transaction: TransactWrite) -> None:
         if not isinstance(member, (GuardedRow, GuardOnly)):
             member.store = store
         elif not store.connection.reaches_the_same_as(member.store.connection):
-            key, own, other = member.guard.claim.key, member.store.connection, store.connection
-            msg = (
-                f"the transaction goes to {other.where}, but {shown(key)} is locked in {own.where}"
-                f"{', or with other credentials' * (other.where == own.where)}: "
+            is_same_place = store.connection.where == member.store.connection.where
+            advice = (
+                f"{', or with other credentials' * is_same_place}: "
                 f"give TransactWrite a connection to it, or use row_lock.transaction()"
             )
-            raise MutexError(msg, key=key)
+            raise _locked_elsewhere(member.guard.claim, store, advice)
+
+
+def _locked_elsewhere(claim: HeldClaim, store: Store, advice: str = "") -> MutexError:
+    """Return the error for a transaction that goes to another place than that of a claim by which it is guarded."""
+    there, here = store.connection.where, claim.store.connection.where
+    msg = f"the transaction goes to {there}, but {shown(claim.key)} is locked in {here}{advice}"
+    return MutexError(msg, key=claim.key)
 
 
 def _hide_rows(error: TransactWriteError, transaction: TransactWrite) -> None:

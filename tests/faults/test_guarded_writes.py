@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 import pytest
 from kinds_of_locks import LOSSES, OF_KEYS, OF_ROWS, by, crossed, table
-from operations_by_hand import is_to_be_renewed, send_renewal
+from operations_by_hand import interrupt_at, is_to_be_renewed, send_renewal
 from pynamodb.attributes import VersionAttribute
 from pynamodb.exceptions import (
     DeleteError,
@@ -377,15 +377,8 @@ def test_write_interrupted_within_a_step_keeps_its_turn_from_no_other(
     row_scene, monkeypatch, where, name, call
 ):
     """By Ctrl-C just when a call returns."""
-    original = getattr(where, name)
-
-    def interrupted(*args):
-        monkeypatch.setattr(where, name, original)
-        list(original(*args) or ())
-        raise KeyboardInterrupt
-
     row = row_scene.locked()
-    monkeypatch.setattr(where, name, interrupted)
+    interrupt_at(monkeypatch, where, name)
     with pytest.raises(KeyboardInterrupt):
         call(row, unlock=True)
     assert row.row_lock.held

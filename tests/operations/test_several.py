@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from operations_by_hand import waiting
+from operations_by_hand import interrupt_at, waiting
 from pynamodb.exceptions import GetError
 from sent_requests import kinds
 from signal_receivers import OnLost, hearing
@@ -203,14 +203,7 @@ def test_release_of_all_releases_one_whose_own_release_has_raised_the_loss(keys)
 )
 def test_acquire_interrupted_within_its_last_step_leaves_nothing(keys, monkeypatch, kind, name):
     """By Ctrl-C just when a call returns."""
-    call = getattr(kind, name)
-
-    def interrupted(*args):
-        monkeypatch.setattr(kind, name, call)
-        call(*args)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(kind, name, interrupted)
+    interrupt_at(monkeypatch, kind, name)
     with pytest.raises(KeyboardInterrupt):
         keys.group().acquire()
     assert (keys.group().locked(), current_process().queues, scheduled()) == (False, {}, [])

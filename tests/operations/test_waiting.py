@@ -14,7 +14,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from operations_by_hand import Driven, acquiring, waiting
+from operations_by_hand import Driven, acquiring, interrupt_at, waiting
 from this_process import QueueFor, scheduled, store_for
 from two_clients import Elsewhere, held
 from waits import until
@@ -478,14 +478,7 @@ def test_hand_over_that_is_interrupted_when_it_was_applied_leaves_no_claim_of_no
     if within is None:
         releasing.interrupt()
     else:
-        call = getattr(*within)
-
-        def interrupted(*args):
-            monkeypatch.setattr(*within, call)
-            call(*args)
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(*within, interrupted)
+        interrupt_at(monkeypatch, *within)
         with suppress(KeyboardInterrupt):
             releasing.step(answer)
             releasing.until_it_waits()
@@ -509,20 +502,12 @@ def test_hand_over_that_is_interrupted_when_it_was_applied_leaves_no_claim_of_no
 )
 def test_waiter_interrupted_within_a_step_leaves_nothing(queue, monkeypatch, kind, name):
     """By Ctrl-C just when a call returns, or begins."""
-    call = getattr(kind, name)
-
-    def interrupted(*args, **how):
-        monkeypatch.setattr(kind, name, call)
-        if kind is not Held:
-            call(*args, **how)
-        raise KeyboardInterrupt
-
     waits = acquiring(mutex(fair=name == "unwatch"), True, 60.0)
     if name == "leave":
         holder = held(mutex())
         waits.until_it_waits()
         holder.release()
-    monkeypatch.setattr(kind, name, interrupted)
+    interrupt_at(monkeypatch, kind, name, calls=kind is not Held)
     with pytest.raises(KeyboardInterrupt):
         waits.wake()
     assert (mutex().locked(), queue.is_idle, scheduled()) == (False, True, [])

@@ -1,6 +1,7 @@
 """Operations that a test runs by hand from effect to effect, and what the library does in the background."""
 
 from contextlib import suppress
+from types import GeneratorType
 
 from pynamodb_mutex._operations.effects import Open, Send, Wait
 from pynamodb_mutex._operations.renew import _batch_of, renew_in_background
@@ -8,6 +9,20 @@ from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex._runtime.notifications import deliver
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
+
+
+def interrupt_at(monkeypatch, owner, name, *, calls=True):
+    """Let Ctrl-C come when a function is called next, within a step: just when it returns or, without ``calls``, begins."""
+    call = getattr(owner, name)
+
+    def interrupted(*args, **how):
+        monkeypatch.setattr(owner, name, call)
+        done = call(*args, **how) if calls else None
+        if isinstance(done, GeneratorType):  # an operation that has nothing to wait for
+            assert list(done) == []
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, interrupted)
 
 
 class Driven:

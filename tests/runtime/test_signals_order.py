@@ -202,9 +202,7 @@ def test_log_filter_that_raises_hurts_neither_locks_nor_threads(
 
     # what it is raised about is logged, on the thread that sends all signals of renewals
     fails = Mock(side_effect=RuntimeError)
-    caplog.handler.addFilter(raises)
-    try:
-        signals.renewed.connect(fails)
+    with caplog.filtering(raises), signals.renewed.connected_to(fails):
         clock.advance(11)
         for count in range(1, 10):  # more than there are workers
             scene.proxy.next(refuse("ValidationException"), op="renew")
@@ -214,9 +212,6 @@ def test_log_filter_that_raises_hurts_neither_locks_nor_threads(
             clock.advance(9)
         assert on_lost.wait()[0] is lost
         assert "no request" in capsys.readouterr().err
-    finally:
-        caplog.handler.removeFilter(raises)
-        signals.renewed.disconnect(fails)
     lives.release()
 
 
@@ -229,10 +224,9 @@ def test_slow_log_delays_neither_renewals_nor_the_report_of_a_loss(scene, heard,
         time.sleep(60)
         return True
 
-    caplog.handler.addFilter(blocks)
-    time.sleep(45)
-    assert (len(on_lost.calls), heard.keys("lost")) == (1, [key])
-    caplog.handler.removeFilter(blocks)
+    with caplog.filtering(blocks):
+        time.sleep(45)
+        assert (len(on_lost.calls), heard.keys("lost")) == (1, [key])
     lives.release()
 
 
@@ -243,13 +237,12 @@ def test_slow_log_of_failed_renewals_delays_no_renewal(scene, caplog):
         time.sleep(60)
         return True
 
-    caplog.handler.addFilter(blocks)
-    scene.proxy.always(throttle())
-    time.sleep(15)
-    scene.proxy.clear()
-    time.sleep(30)
-    assert [mutex.held for mutex in mutexes] == [True] * 3
-    caplog.handler.removeFilter(blocks)
+    with caplog.filtering(blocks):
+        scene.proxy.always(throttle())
+        time.sleep(15)
+        scene.proxy.clear()
+        time.sleep(30)
+        assert [mutex.held for mutex in mutexes] == [True] * 3
     for mutex in mutexes:
         mutex.release()
 

@@ -145,9 +145,8 @@ def test_thread_starts_while_the_refusal_of_another_is_being_logged(runs, caplog
         return True
 
     runs.system.left = 1
-    caplog.handler.addFilter(blocks)
-    runs.put(1)
-    caplog.handler.removeFilter(blocks)
+    with caplog.filtering(blocks):
+        runs.put(1)
     assert len(seen) == 1
 
 
@@ -221,12 +220,11 @@ def test_workers_outlive_a_log_that_raises(workers, runs, caplog, monkeypatch, i
     monkeypatch.setattr(sys, "stderr", printed)
     if is_closed:  # as once the terminal of a process has gone
         printed.close()
-    caplog.handler.addFilter(raises)
-    for _ in range(3):  # more than there are workers
-        workers.post(lambda: 1 / 0)
-    workers.post(runs)
-    until(lambda: runs.done)
-    caplog.handler.removeFilter(raises)
+    with caplog.filtering(raises):
+        for _ in range(3):  # more than there are workers
+            workers.post(lambda: 1 / 0)
+        workers.post(runs)
+        until(lambda: runs.done)
     assert is_closed or printed.getvalue().count("RuntimeError: no request") == 3
 
 

@@ -1,7 +1,8 @@
 """Draw the diagrams of the concept pages: ``python docs/diagrams.py`` writes them into docs/pictures.
 
 Each is an SVG on a background of its own, so that it reads the same in light and in dark. They are as wide as a
-phone's screen: a wider drawing would be scaled down there, and its words with it.
+phone's screen: a wider drawing would be scaled down there, and its words with it. What is drawn lower makes a drawing
+higher. Nothing makes it wider: ``tests/docs/test_pictures.py`` measures whether all of it is inside.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ INK, PALE, GREY, BLUE, GREEN, RED, AMBER = (
 class Drawing:
     """Lines, boxes and words, top to bottom."""
 
-    def __init__(self, height: int, title: str) -> None:
-        self.height = height
+    def __init__(self, title: str) -> None:
         self.title = title
         self.parts: list[str] = []
+        self.lowest = 0.0
 
     def line(self, x1: float, y1: float, x2: float, y2: float, ink: str = INK, **more: str) -> None:
         """Draw a line; ``arrow="yes"`` gives it a head, ``dash`` its dashes."""
@@ -36,6 +37,7 @@ class Drawing:
         if "arrow" in more:
             style += f' marker-end="url(#head-{ink[1:]})"'
         width = more.get("width", "1.6")
+        self.lowest = max(self.lowest, y1, y2)
         self.parts.append(
             f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{ink}"'
             f' stroke-width="{width}"{style}/>'
@@ -46,6 +48,7 @@ class Drawing:
         anchor = more.get("anchor", "middle")
         size, weight = more.get("size", "13"), more.get("weight", "normal")
         halo = more.get("halo", "4")  # what the words cross stays away from them
+        self.lowest = max(self.lowest, y + 4)
         self.parts.append(
             f'<text x="{x:g}" y="{y:g}" fill="{ink}" text-anchor="{anchor}" font-size="{size}"'
             f' font-weight="{weight}" stroke="#ffffff" stroke-width="{halo}" paint-order="stroke">'
@@ -56,23 +59,31 @@ class Drawing:
         self, x: float, y: float, width: float, height: float, ink: str, fill: str
     ) -> None:
         """Draw a box."""
+        self.lowest = max(self.lowest, y + height)
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="4"'
             f' fill="{fill}" stroke="{ink}"/>'
         )
 
+    def note(self, *lines: str) -> None:
+        """Write a remark below all that is drawn."""
+        top = self.lowest + 28
+        for place, words in enumerate(lines):
+            self.text(8, top + 18 * place, words, GREY, anchor="start")
+
     def svg(self) -> str:
         """Return the picture."""
+        height = round(self.lowest) + 14
         heads = "".join(
             f'<marker id="head-{ink[1:]}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8"'
             f' markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" fill="{ink}"/></marker>'
             for ink in (INK, PALE, GREY, BLUE, GREEN, RED, AMBER)
         )
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{self.height}"'
-            f' viewBox="0 0 {WIDTH} {self.height}" font-family="DejaVu Sans, Arial, sans-serif">\n'
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
+            f' viewBox="0 0 {WIDTH} {height}" font-family="DejaVu Sans, Arial, sans-serif">\n'
             f"<title>{escape(self.title)}</title>\n<defs>{heads}</defs>\n"
-            f'<rect width="{WIDTH}" height="{self.height}" rx="8" fill="#ffffff"/>\n'
+            f'<rect width="{WIDTH}" height="{height}" rx="8" fill="#ffffff"/>\n'
             + "\n".join(self.parts)
             + "\n</svg>\n"
         )
@@ -81,14 +92,21 @@ class Drawing:
 class Sequence(Drawing):
     """Requests and answers: lifelines, and arrows between them."""
 
-    def __init__(self, height: int, title: str, lives: dict[str, float]) -> None:
-        super().__init__(height, title)
+    def __init__(self, title: str, lives: dict[str, float]) -> None:
+        super().__init__(title)
         self.lives = lives
         self.at = 76.0
         for name, x in lives.items():
             self.box(x - 58, 14, 116, 30, INK, "#eef2f6")
             self.text(x, 34, name, weight="bold", halo="0")
-            self.line(x, 44, x, height - 14, PALE, dash="3 4", width="1.2")
+
+    def svg(self) -> str:
+        """Return the picture, with lifelines below all else; they end above the notes."""
+        drawn, self.parts = self.parts, []
+        for x in self.lives.values():
+            self.line(x, 44, x, self.at - 24, PALE, dash="3 4", width="1.2")
+        self.parts += drawn
+        return super().svg()
 
     def _beside(self, x: float) -> tuple[float, str]:
         """Return where words at a lifeline begin, or end: those at an outer one begin at the edge."""
@@ -107,8 +125,9 @@ class Sequence(Drawing):
         self.text(at, self.at - 7, words, ink, anchor=anchor)
         self.line(x1, self.at, stop, self.at, ink, arrow="yes")
         if lost:
-            self.line(stop + 2, self.at - 7, stop + 16, self.at + 7, RED, width="2.5")
-            self.line(stop + 2, self.at + 7, stop + 16, self.at - 7, RED, width="2.5")
+            middle = stop + (10 if x2 > x1 else -10)
+            for side in (-7, 7):
+                self.line(middle - 7, self.at - side, middle + 7, self.at + side, RED, width="2.5")
         self.at += 36
 
     def state(self, name: str, words: str, ink: str = INK, fill: str = "#f7f9fb") -> None:
@@ -127,12 +146,6 @@ class Sequence(Drawing):
         self.text(WIDTH / 2, self.at - 4, words, GREY)
         self.at += 34
 
-    def note(self, *lines: str) -> None:
-        """Write a remark below."""
-        for words in lines:
-            self.text(8, self.at - 8, words, GREY, anchor="start")
-            self.at += 18
-
 
 A, ROW, B = "process A", "the row", "process B"
 THREE = {A: 66.0, ROW: 220.0, B: 374.0}
@@ -142,7 +155,7 @@ HELD, FREE = "#e8f3ec", "#f7f9fb"
 
 def protocol() -> Drawing:
     """Acquire, be refused, renew, write, release: each one conditional write."""
-    draw = Sequence(672, "The requests of a lock", THREE)
+    draw = Sequence("The requests of a lock", THREE)
     draw.state(ROW, "version 41, no end: free")
     draw.send(A, ROW, "acquire with token a: if there is no claim")
     draw.state(ROW, "token a, version 42, end 12:00:30", GREEN, HELD)
@@ -165,7 +178,7 @@ def protocol() -> Drawing:
 
 def lost_answer() -> Drawing:
     """An answer is lost: the retry is refused, and the row shows why."""
-    draw = Sequence(316, "An answer is lost", TWO)
+    draw = Sequence("An answer is lost", TWO)
     draw.send(A, ROW, "acquire with token a: if there is no claim")
     draw.state(ROW, "token a, version 42, end 12:00:30", GREEN, HELD)
     draw.send(ROW, A, "applied", GREEN, lost=True)
@@ -181,7 +194,7 @@ def lost_answer() -> Drawing:
 def hand_over() -> Drawing:
     """Threads of one process: a release hands the lock over by one write."""
     lives = {"thread 1": 66.0, "thread 2": 220.0, ROW: 374.0}
-    draw = Sequence(352, "Hand-over within a process", lives)
+    draw = Sequence("Hand-over within a process", lives)
     draw.send("thread 1", ROW, "acquire with token a")
     draw.state(ROW, "token a, version 42", GREEN, HELD)
     draw.state("thread 2", "waits in the queue, and sends nothing")
@@ -197,7 +210,7 @@ def hand_over() -> Drawing:
 
 def take_over() -> Drawing:
     """A holder dies, and a newcomer acquires the lock at once; a late write is refused."""
-    draw = Sequence(458, "A dead holder's lock", THREE)
+    draw = Sequence("A dead holder's lock", THREE)
     draw.send(A, ROW, "acquire with token a")
     draw.state(ROW, "token a, version 42, end 12:00:30, owner A", GREEN, HELD)
     draw.state(A, "is paused, or dies", RED, "#fbeceb")
@@ -217,7 +230,7 @@ def take_over() -> Drawing:
 
 def server_time() -> Drawing:
     """What the Date of an answer says about DynamoDB's time."""
-    draw = Drawing(410, "Bounds of DynamoDB's time")
+    draw = Drawing("Bounds of DynamoDB's time")
     left, bottom, x_scale, y_scale = 66, 320, 73, 52
 
     def at(local: float, server: float) -> tuple[float, float]:
@@ -231,7 +244,8 @@ def server_time() -> Drawing:
         x, y = at(0, second)
         draw.line(x, y, WIDTH - 12, y, "#dde3ea", width="1")
         draw.text(x - 6, y + 4, f"12:00:0{second}", GREY, anchor="end", size="12")
-    for sent, received, date, name in ((0.5, 1.0, 1, "1st"), (2.6, 3.0, 3, "2nd")):
+    # the 2nd one's lines go behind the words of the 1st
+    for sent, received, date, name in ((2.6, 3.0, 3, "2nd"), (0.5, 1.0, 1, "1st")):
         (x1, top), (x2, low) = at(sent, date + 1), at(received, date)
         draw.box(x1, top, x2 - x1, low - top, AMBER, "#fdf3e1")
         draw.line(x1, bottom, x1, low, AMBER, dash="2 3", width="1")
@@ -240,7 +254,7 @@ def server_time() -> Drawing:
         draw.text(x2 - 5, bottom + 16, "received", AMBER, anchor="start")
         words = f"{name} answer: Date 12:00:0{date}"
         place, anchor = (x2 + 5, "start") if date == 1 else (WIDTH - 10, "end")
-        draw.text(place, low + (16 if date == 1 else 34), words, AMBER, anchor=anchor)
+        draw.text(place, low + (16 if date == 1 else 48), words, AMBER, anchor=anchor)
     draw.line(*at(0.0, 0.95), *at(4.25, 5.2), INK, dash="6 4")
     draw.text(*at(4.3, 5.22), "true", anchor="start")
     draw.line(*at(0.5, 2.0), *at(2.6, 4.16), RED, width="2.2")
@@ -249,14 +263,13 @@ def server_time() -> Drawing:
     draw.line(*at(1.0, 1.0), *at(3.0, 2.95), BLUE, width="2.2")
     draw.line(*at(3.0, 3.0), *at(4.7, 4.66), BLUE, width="2.2")
     draw.text(*at(3.75, 3.4), "lower bound", BLUE, anchor="start")
-    draw.text(8, 380, "Between sending and receiving,", anchor="start")
-    draw.text(8, 398, "DynamoDB's time was within [Date, Date + 1 s).", anchor="start")
+    draw.note("Between sending and receiving,", "DynamoDB's time was within [Date, Date + 1 s).")
     return draw
 
 
 def ends() -> Drawing:
     """The holder stops before anybody else may begin."""
-    draw = Drawing(350, "When a holder stops, and when another may begin")
+    draw = Drawing("When a holder stops, and when another may begin")
     sent, stops, end, takes = 20.0, 250.0, 290.0, 328.0
     rows = (
         (46, "A believes that it holds", sent, stops, GREEN, HELD),
@@ -277,13 +290,10 @@ def ends() -> Drawing:
     draw.text(takes - 6, 234, "has passed that end", BLUE, anchor="end")
     draw.line(8, 262, WIDTH - 8, 262, INK, arrow="yes")
     draw.text(WIDTH - 10, 282, "true time", anchor="end")
-    for place, words in enumerate(
-        (
-            "A stops earlier if its upper bound of DynamoDB's",
-            "time reaches the end first. It never stops later.",
-        )
-    ):
-        draw.text(8, 318 + 18 * place, words, GREY, anchor="start")
+    draw.note(
+        "A stops earlier if its upper bound of DynamoDB's",
+        "time reaches the end first. It never stops later.",
+    )
     return draw
 
 
@@ -296,36 +306,41 @@ def which_lock() -> Drawing:
             "no lock",
         ),
         (
-            "Do you change one row, and may a conflict",
+            "Is one row changed, and may a conflict",
             "make you read it and start again?",
-            "version attribute",
+            "version\nattribute",
         ),
         (
-            "Must every job be done, one after another,",
+            "Must every job be done, in order,",
             "and may it wait in a queue?",
-            "a queue: SQS FIFO",
+            "a queue:\nSQS FIFO",
         ),
-        ("Does the work need several resources", "at the same time?", "several locks"),
+        ("Does the work need several resources", "at the same time?", "several\nlocks"),
         ("Is there a pool of resources,", "and will any of them do?", "any of"),
         ("May several holders work at once,", "up to a limit?", "semaphore"),
         ("Is the resource one row", "of a PynamoDB model?", "row lock"),
     )
-    step, top, middle = 72, 20, 196.0
-    draw = Drawing(top + step * len(questions) + 64, "Which lock do I need?")
+    left, width, answers, step, top = 8, 284, 332, 72, 14
+    middle = left + width / 2
+    draw = Drawing("Which lock do I need?")
     for number, (first, second, answer) in enumerate(questions):
         y = top + number * step
         is_other = number < 3  # no lock of this library
-        draw.box(20, y, 352, 48, INK, "#eef2f6")
+        draw.box(left, y, width, 48, INK, "#eef2f6")
         draw.text(middle, y + 20, first, halo="0")
         draw.text(middle, y + 38, second, halo="0")
-        draw.line(372, y + 24, 500, y + 24, GREEN, arrow="yes")
-        draw.text(436, y + 18, "yes", GREEN, halo="0")
-        draw.box(500, y + 6, 240, 36, *((AMBER, "#fdf3e1") if is_other else (GREEN, HELD)))
-        draw.text(620, y + 29, answer, weight="bold", halo="0")
+        draw.line(left + width, y + 24, answers, y + 24, GREEN, arrow="yes")
+        draw.text((left + width + answers) / 2 - 4, y + 18, "yes", GREEN, halo="0")
+        box = (AMBER, "#fdf3e1") if is_other else (GREEN, HELD)
+        draw.box(answers, y + 1, WIDTH - 8 - answers, 46, *box)
+        lines = answer.split("\n")
+        for place, words in enumerate(lines):
+            low = y + 38 - 9 * len(lines) + 18 * place
+            draw.text((answers + WIDTH - 8) / 2, low, words, weight="bold", halo="0")
         draw.line(middle, y + 48, middle, y + step, RED, arrow="yes")
         draw.text(middle + 18, y + 64, "no", RED, halo="0")
     y = top + step * len(questions)
-    draw.box(middle - 120, y, 240, 36, GREEN, HELD)
+    draw.box(middle - 60, y, 120, 36, GREEN, HELD)
     draw.text(middle, y + 23, "mutex", weight="bold", halo="0")
     return draw
 
@@ -341,7 +356,7 @@ def waiting_line() -> Drawing:
         ("dan acquires it; that write removes cho and dan", BLUE, "dan", ()),
     )
     step, top, left, width = 72, 74, 156, 84
-    draw = Drawing(top + step * len(steps) + 42, "Those who wait in line, in the row of the lock")
+    draw = Drawing("Those who wait in line, in the row of the lock")
     draw.text(76, 26, "holder", weight="bold")
     draw.text(left, 26, "waiting, first come first", weight="bold", anchor="start")
     for number, (words, ink, holder, waiting) in enumerate(steps):
@@ -358,12 +373,10 @@ def waiting_line() -> Drawing:
             draw.text(x + width / 2, y + 22, name, RED if is_dead else INK, halo="0")
         if not waiting:
             draw.text(left, y + 22, "nobody", GREY, anchor="start", halo="0")
-    notes = (
+    draw.note(
         "The first one polls most often, every 0.05 to 0.2 s.",
         "The others poll the less, the further back: up to 2 s.",
     )
-    for place, words in enumerate(notes):
-        draw.text(8, draw.height - 34 + 18 * place, words, GREY, anchor="start")
     return draw
 
 

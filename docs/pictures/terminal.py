@@ -1,6 +1,7 @@
 """Makes the pictures of the terminal: python docs/pictures/terminal.py. Not run by the tests.
 
-Each shows what the command printed: ls and watch of a table with a few locks.
+Each shows what the command printed: ls and watch of a table with a few locks, on a terminal so narrow that it can
+be read on a phone.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ HELD = (
     ("deploy/shop", "ci-runner-17", 900),
     ("invoice-4711", "worker-3", 30),
     ("invoice-4712", "worker-7", 7),
-    ("nightly-report", "cron@reports-1", 600),
+    ("nightly-report", "cron@host-1", 600),
 )
 
 
 def terminal(height: int) -> Console:
-    return Console(record=True, file=io.StringIO(), width=100, height=height, force_terminal=True)
+    return Console(record=True, file=io.StringIO(), width=60, height=height, force_terminal=True)
 
 
 def save(console: Console, name: str, title: str) -> None:
@@ -41,7 +42,7 @@ def locks() -> None:
     LockItem.create_table()
     for key, owner, lease in HELD:
         Mutex.for_key(key, owner=owner, lease=lease, auto_renew=False).acquire()
-    Mutex.for_key("import/customers", owner="worker-1", lease=1, auto_renew=False).acquire()
+    Mutex.for_key("import/rates", owner="worker-1", lease=1, auto_renew=False).acquire()
     time.sleep(4)
     table = Locks(LockItem)
     console = terminal(24)

@@ -51,11 +51,10 @@ class _Picture:
         self._events, self._middle = events, middle
         self._start, self._end = (middle + sign * int(WINDOW * SECOND) for sign in (-1, 1))
         self._held = _claims(events, self._end)
-        self._locks = sorted(self._held)
         wires = {event["proc"] for event in events if event["op"] == "wire"}
         clients = sorted(wires - {"operator", "reaper"})
         self._lanes = {
-            name: place for place, name in enumerate([*self._locks[::-1], *clients[::-1]])
+            name: place for place, name in enumerate([*sorted(self._held)[::-1], *clients[::-1]])
         }
         self._colors = {client: _COLORS[place % 10] for place, client in enumerate(clients)}
         # narrow enough to be read on a phone that is 400 pixels wide
@@ -77,19 +76,19 @@ class _Picture:
         for lock, spans in self._held.items():
             for since, until, client in spans:
                 color = self._colors.get(client, "grey")
-                self._bar(lock, since, until, height=0.7, color=color, edgecolor="white")
+                self._bar(lock, since, until, height=0.5, color=color, edgecolor="white")
 
     def beliefs(self) -> None:
-        step = 0.7 / max(1, len(self._locks))
+        """Draw them above the claims of their lock, those of each client at a height of its own."""
+        clients = list(self._colors)
         for lock, found in beliefs(self._events).items():
             for belief in found:
                 client = belief.proc.split(".")[0]
-                if not self._shows(belief.since, belief.until) or client not in self._lanes:
+                if not self._shows(belief.since, belief.until) or client not in clients:
                     continue
-                height = self._lanes[client] - 0.3 + self._locks.index(lock) * step
+                height = self._lanes[lock] + 0.3 + 0.16 * clients.index(client) / len(clients)
                 left, right = self._at(belief.since), self._at(belief.until)
-                self._axes.plot([left, right], [height] * 2, lw=3, color=self._colors[client])
-                self._axes.annotate(lock, (left, height), fontsize=7, va="center", ha="right")
+                self._axes.plot([left, right], [height] * 2, lw=2, color=self._colors[client])
 
     def marks(self) -> None:
         """Mark outages of clients, writes to rows, faults, kills and steps of a clock."""
@@ -97,9 +96,19 @@ class _Picture:
             hatch = {"stop_client": "//", "stand_still": "xx", "partition": ".."}[deed]
             style = {"fill": False, "hatch": hatch, "edgecolor": "silver", "lw": 0, "zorder": 0}
             self._bar(client, since, until, height=0.9, **style)
+        named = dict.fromkeys(self._colors, -2 * WINDOW)  # where the last name of a fault stands
         for event in self._events:
             if self._start <= event["t"] <= self._end:
-                _mark(self._axes, event, self._at(event["t"]), self._lanes, self._colors)
+                x = self._at(event["t"])
+                _mark(self._axes, event, x, self._lanes, self._colors)
+                client, fault = event["proc"], event.get("fault")
+                if fault in {None, "partition"} or client not in named:
+                    continue
+                left = min(x, WINDOW - 0.9)  # so that it ends within the picture
+                if left > named[client] + 0.3:  # or else it would cross the one before it
+                    place = (left, self._lanes[client] + 0.1)
+                    self._axes.annotate(fault, place, fontsize=8, rotation=30)
+                    named[client] = left
 
     def violations(self, report: Report) -> None:
         for violation in report.violations:
@@ -153,10 +162,7 @@ def _mark(axes: Any, event: Event, x: float, lanes: dict[str, int], colors: dict
             if row["table"] == "rows" and row["key"] in lanes and event["kind"] in _WRITES:
                 axes.plot(x, lanes[row["key"]], "o", ms=4, color="black")
         if event.get("fault") and event["proc"] in lanes:
-            y = lanes[event["proc"]] + 0.38
-            axes.plot(x, y, "v", ms=4, color=colors[event["proc"]])
-            if event["fault"] != "partition":
-                axes.annotate(event["fault"], (x, y), fontsize=7, rotation=30)
+            axes.plot(x, lanes[event["proc"]], "v", ms=4, color=colors[event["proc"]])
     elif event["op"] == "force" and event.get("key") in lanes:
         axes.plot(x, lanes[event["key"]], "P", ms=9, color="black", mec="white")
     elif event["op"] in {"kill", "step_wall"} and event["client"] in lanes:
@@ -174,7 +180,7 @@ def _legend() -> list[Any]:
 
     return [
         Patch(color="grey", label="claim in the store, by its client's colour"),
-        Line2D([], [], lw=3, color="grey", label="a client's belief"),
+        Line2D([], [], lw=2, color="grey", label="a client's belief, above the claim"),
         Patch(fill=False, hatch="//", label="stopped"),
         Patch(fill=False, hatch="xx", label="frozen, its clock too"),
         Patch(fill=False, hatch="..", label="cut off"),

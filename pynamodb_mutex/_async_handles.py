@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pynamodb_mutex._handles import Handle, ThreadHandle, note_not_released
 from pynamodb_mutex._operations.options import made
-from pynamodb_mutex._runtime.callers import caller, calling_frame, take_last, this_caller
+from pynamodb_mutex._runtime.callers import caller, calling_frame, take_last
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_in_task import run, run_on_worker
 from pynamodb_mutex.exceptions import MutexLostError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
     from typing_extensions import Self
 
+    from pynamodb_mutex._operations.contender import Caller
     from pynamodb_mutex._operations.effects import Operation
     from pynamodb_mutex._operations.held import Held, HeldClaim
     from pynamodb_mutex._operations.options import CommonOptions
@@ -57,8 +58,8 @@ class AsyncHandle(Handle[Any], Generic[L]):
         self._make = make
         self._on_lost = on_lost
         self._cancel_on_loss = cancel_on_loss
-        # by number of the task; several if the lock is reentrant, innermost last
-        self._holders: dict[int, list[_HoldingTask]] = {}
+        # by task, as long as it lives; several if the lock is reentrant, innermost last
+        self._holders: dict[Caller, list[_HoldingTask]] = {}
         is_notified = cancel_on_loss or on_lost is not None
         self._lock = make(on_lost=self._notify if is_notified else None)
 
@@ -94,7 +95,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         """Acquire the lock: see `~pynamodb_mutex.Mutex.acquire`. If the task is cancelled, it holds nothing."""
         lock, who = self._lock, caller()
         attempt = lock._attempt(who, lock._options.patience(blocking, timeout), blocks=False)
-        operation = lock._acquiring(attempt, who.number)
+        operation = lock._acquiring(attempt, who)
         # The task is cancelled while the acquiring write is under way; the answer says that it was applied. The
         # caller gets CancelledError and will never release, so the runner does.
         held = await self._run(
@@ -130,7 +131,7 @@ class AsyncHandle(Handle[Any], Generic[L]):
         """Acquire the lock for an ``async with`` block; return the acquisition."""
         lock, who = self._lock, caller()
         attempt = lock._attempt(who, lock._options.patience(True, None), blocks=False)
-        operation = lock._entering(attempt, who.number, calling_frame())
+        operation = lock._entering(attempt, who, calling_frame())
         held = await self._run(operation, self._leaving)
         self._begin(held)
         return held
@@ -212,8 +213,10 @@ class AsyncHandle(Handle[Any], Generic[L]):
 
     def _begin(self, held: HeldClaim | Held) -> None:
         """Record that this task holds the lock, so that a loss can cancel it."""
-        holder = _HoldingTask(held, cancel_on_loss=self._cancel_on_loss)
-        self._holders.setdefault(this_caller(), []).append(holder)
+        me = caller(labelled=False)
+        forget = functools.partial(self._holders.pop, me)
+        holder = _HoldingTask(held, forget, cancel_on_loss=self._cancel_on_loss)
+        self._holders.setdefault(me, []).append(holder)
         # The lease may end while the acquiring call still delivers ``acquired`` to a slow receiver. `_notify` finds no
         # holder then, and a loss is reported once: without this check the task would never be cancelled.
         holder.check_soon()
@@ -267,7 +270,9 @@ class _HoldingTask:
         cancelled_for: The loss for which this object cancelled the task; None if it has not.
     """
 
-    def __init__(self, held: HeldClaim | Held, *, cancel_on_loss: bool) -> None:
+    def __init__(
+        self, held: HeldClaim | Held, forget: Callable[[Any], object], *, cancel_on_loss: bool
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self.held = held
         # never None: it is a task that awaited the acquisition
@@ -275,7 +280,7 @@ class _HoldingTask:
         # Weak, because the process refers to the claim, that to `AsyncHandle._notify`, and the handle to this. Suppose
         # that the loop is closed while the task holds the lock. If the task were kept alive, Python would never close its
         # coroutine, and so never leave the block: the lock would be renewed for as long as the process lives.
-        self._task: Callable[[], Any] = weakref.ref(task)
+        self._task: Callable[[], Any] = weakref.ref(task, forget)
         self._cancels_on_loss = cancel_on_loss
         self.cancelled_for: Loss | None = None
         self._other_cancels = self._cancels()

@@ -5,9 +5,10 @@ about the lock: each call makes an operation of `pynamodb_mutex._operations` and
 `pynamodb_mutex._runtime` execute it. The handles for tasks are in `_async_handles`; the public classes are in `mutex`,
 `groups`, `rows` and `aio`.
 
-Threads and tasks may share a handle. Each sees its own acquisition; one without an acquisition sees the
-latest. So a holder that has lost the lock does not see `held` as True because another thread acquired the
-lock by the same object.
+Threads and tasks may share a handle. One that has called `acquire` on it, or entered a ``with`` block of it, sees its own
+latest attempt alone. So neither a holder that has lost the lock nor a caller that was refused sees `held` as True, or
+releases the lock, because another thread has acquired it by the same object. One that never has, such as a helper thread
+of the holder, sees the latest acquisition.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import functools
 import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from weakref import WeakKeyDictionary
 
 from pynamodb_mutex._operations.options import Made, check_at_least, check_lease
 from pynamodb_mutex._operations.release import release_several
 from pynamodb_mutex._operations.renew import ensure_all_held, renew
 from pynamodb_mutex._protocol.messages import one_line, shown, shown_all
-from pynamodb_mutex._runtime.callers import caller, calling_frame, take_last, this_caller
+from pynamodb_mutex._runtime.callers import caller, calling_frame, take_last
 from pynamodb_mutex._runtime.process import current_process
 from pynamodb_mutex._runtime.run_on_thread import run
 from pynamodb_mutex.exceptions import (
@@ -63,7 +65,10 @@ class Handle(Made, Generic[H]):
 
     @abstractmethod
     def _mine(self) -> H | None:
-        """Return the acquisition of this thread or task; if it has none, the latest; None before the first."""
+        """Return what the latest attempt of this thread or task has acquired; None if that has acquired nothing.
+
+        If it has made no attempt, the latest acquisition; None before the first.
+        """
 
     @property
     def held(self) -> bool:
@@ -240,13 +245,13 @@ class ThreadHandle(Handle[H]):
 
     def __init__(self, options: LockOptions) -> None:
         self._options = options
-        # by number of the thread or task: the acquisition that it has, until that is released
-        self._holds: dict[int, H] = {}
-        # stays after the release, so that `lost` and `token` can still be asked for
+        # By thread or task, as long as it lives: what its latest attempt has acquired; None if nothing, or nothing yet.
+        # This and `_latest` stay after the release, so that `lost` and `token` can still be asked for.
+        self._attempts: WeakKeyDictionary[Caller, H | None] = WeakKeyDictionary()
         self._latest: H | None = None
-        # by number of the thread or task: the acquisitions with which its ``with`` blocks began, innermost last, each
-        # with the frame of the block
-        self._entered: dict[int, list[tuple[H, int]]] = {}
+        # by thread or task: the acquisitions with which its ``with`` blocks began, innermost last, each with the frame
+        # of the block
+        self._entered: dict[Caller, list[tuple[H, int]]] = {}
 
     def _mine(self) -> H | None:
         # The one exception to the rule that no property starts a thread. The system has refused one, and there
@@ -255,7 +260,7 @@ class ThreadHandle(Handle[H]):
         threads = current_process().threads
         if threads.waiting:
             threads.start()
-        return self._holds.get(this_caller()) or self._latest
+        return self._attempts.get(caller(labelled=False), self._latest)
 
     def _current(self, what: str) -> H:
         """Return the acquisition that a call works on: see `_last`. Several locks must not all be released."""
@@ -274,8 +279,11 @@ class ThreadHandle(Handle[H]):
         """
 
     @abstractmethod
-    def _reentered(self, attempt: Any, me: int) -> H | None:
-        """Enter the acquisition of this thread or task once more; return None if it has none.
+    def _reentered(self, attempt: Any, me: Caller) -> H | None:
+        """Enter the acquisition of this thread or task once more; if it has none, begin its attempt.
+
+        Returns:
+            The acquisition; None if it has none.
 
         Raises:
             MutexAlreadyHeldError: If it has one and may not enter it again.
@@ -285,39 +293,28 @@ class ThreadHandle(Handle[H]):
     def _timeout_error(self, attempt: Any) -> MutexTimeoutError:
         """Return the error for a lock that was not free in time."""
 
-    def _note(self, me: int, held: H) -> None:
+    def _note(self, me: Caller, held: H) -> None:
         """Record the acquisition that a thread or task has from now on."""
-        self._holds[me] = self._latest = held
+        self._attempts[me] = self._latest = held
 
-    def _forget(self, held: H) -> None:
-        """Forget who has an acquisition that has ended. Any thread may have ended it: all are checked."""
-        for who, other in list(self._holds.items()):
-            if other is held:
-                self._holds.pop(who, None)
-
-    def _acquiring(self, attempt: Attempt, me: int) -> Operation[H | None]:
+    def _acquiring(self, attempt: Attempt, me: Caller) -> Operation[H | None]:
         """Acquire the lock; return None if it was not free in time."""
         held = self._reentered(attempt, me)
         if held is None:
             # recorded by the attempt, before it emits ``acquired``: a receiver may ask this handle
             acquired: H | None = yield from attempt.run(functools.partial(self._note, me))
             return acquired
-        # Entered again by this handle, and released last by another one, which does not forget it here: of each thread
-        # that did so, and has ended since, there would be an entry for ever.
-        for other in list(self._holds.values()):
-            if other.is_released:
-                self._forget(other)
         self._note(me, held)
         return held
 
-    def _entering(self, attempt: Attempt, me: int, frame: int) -> Operation[H]:
+    def _entering(self, attempt: Attempt, me: Caller, frame: int) -> Operation[H]:
         """Acquire the lock for a ``with`` block, in whose frame this is called; return the acquisition."""
         held = yield from self._acquiring(attempt, me)
         if held is None:
             raise self._timeout_error(attempt)
         return self._begin_block(held, me, frame)
 
-    def _begin_block(self, held: H, me: int, frame: int) -> H:
+    def _begin_block(self, held: H, me: Caller, frame: int) -> H:
         self._blocks_of(held).blocks += 1
         self._entered.setdefault(me, []).append((held, frame))
         return held
@@ -341,7 +338,7 @@ class ThreadHandle(Handle[H]):
 
     def _leave_block(
         self, error: BaseException | None, *, was_cut_short: bool = False
-    ) -> tuple[int, H | None]:
+    ) -> tuple[Caller, H | None]:
         """Leave a ``with`` block.
 
         Args:
@@ -349,7 +346,7 @@ class ThreadHandle(Handle[H]):
             was_cut_short: Whether something of the block may go on.
 
         Returns:
-            The number of who began the block, and the acquisition to release; None if it was released already.
+            Who began the block, and the acquisition to release; None if it was released already.
         """
         who = self._who_began(error)
         block: Any = take_last(self._entered, who)
@@ -360,15 +357,14 @@ class ThreadHandle(Handle[H]):
         # The body may have released the lock, or lost it, and acquired it again. The lock must not stay locked after
         # the block, so the present acquisition ends here, not the one with which the block began. That of whoever began
         # the block: who leaves it may have another permit by the same semaphore.
-        held = self._holds.get(who, entered)
-        if not held.is_released:
-            return who, held
-        self._forget(held)
-        return who, None
+        held = self._attempts.get(who)
+        if held is None or held.is_released:
+            held = entered
+        return who, None if held.is_released else held
 
-    def _who_began(self, error: BaseException | None) -> int:
-        """Return the number of the thread or task that began the block which is left by an exception, or by none."""
-        me = this_caller()
+    def _who_began(self, error: BaseException | None) -> Caller:
+        """Return the thread or task that began the block which is left by an exception, or by none."""
+        me = caller(labelled=False)
         # one thread or task may enter, and another leave
         who = me if me in self._entered else next(iter(self._entered))
         if not isinstance(error, GeneratorExit):
@@ -393,7 +389,7 @@ class ThreadHandle(Handle[H]):
     def _acquire(self, blocking: bool, timeout: float | None) -> bool:
         who = caller()
         attempt = self._attempt(who, self._options.patience(blocking, timeout), blocks=True)
-        return run(current_process(), self._acquiring(attempt, who.number)) is not None
+        return run(attempt.shared, self._acquiring(attempt, who)) is not None
 
     def release(self) -> None:
         """Release the lock; of several locks, all.
@@ -403,7 +399,7 @@ class ThreadHandle(Handle[H]):
 
         Raises:
             MutexLostError: If it had been lost; of several locks, if one had been. The others are released.
-            MutexNotHeldError: If it is not held here: never acquired, released already, or acquired by
+            MutexNotHeldError: If it is not held here: never acquired, refused, released already, or acquired by
                 the parent of this forked process.
             pynamodb.exceptions.PynamoDBException: If DynamoDB cannot be reached; the lock then expires with
                 its lease. UpdateError for one lock, DeleteError with ``delete_on_release``,
@@ -448,7 +444,7 @@ class ThreadHandle(Handle[H]):
     def _enter(self) -> H:
         who = caller()
         attempt = self._attempt(who, self._options.patience(True, None), blocks=True)
-        return run(current_process(), self._entering(attempt, who.number, calling_frame()))
+        return run(attempt.shared, self._entering(attempt, who, calling_frame()))
 
     @abstractmethod
     def __enter__(self) -> Any:
@@ -507,7 +503,7 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
     """Several locks, acquired, renewed and released together: all or none, by one request each.
 
     Nobody holds some of them while waiting for others. Losing one lock is losing all. Threads may share
-    it, as they may a Mutex: each sees its own acquisition; a thread without one sees the latest.
+    it, as they may a Mutex.
     """
 
     def __init__(self, locks: list[Any], options: LockOptions | None = None) -> None:
@@ -580,16 +576,11 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
                 contender.on_lost += (functools.partial(on_lost, lock),)
         return AcquisitionOfSeveral(contenders, patience, self._options.poll)
 
-    def _note(self, me: int, held: Held) -> None:
+    def _note(self, me: Caller, held: Held) -> None:
         super()._note(me, held)
         # so that each member shows its own claim: its fencing token, data and previous holder
         for lock, claim in zip(self._locks, self._in_order(held), strict=True):
             lock._note(me, claim)
-
-    def _forget(self, held: Held) -> None:
-        super()._forget(held)
-        for lock, claim in zip(self._locks, self._in_order(held), strict=True):
-            lock._forget(claim)
 
     def _in_order(self, held: Held) -> list[HeldClaim]:
         """Return the claims in the order of this object's locks.
@@ -599,9 +590,9 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
         found = {(claim.options.model, claim.key): claim for claim in held.claims}
         return [found[lock._options.model, lock._options.key] for lock in self._locks]
 
-    def _reentered(self, attempt: AcquisitionOfSeveral, me: int) -> Held | None:
+    def _reentered(self, attempt: AcquisitionOfSeveral, me: Caller) -> Held | None:
         holders = [contender.key_queue.holder for contender in attempt.contenders]
-        own = [claim for claim in holders if claim is not None and claim.reenters(me)]
+        own = [claim for claim in holders if claim is not None and claim.reenters(me.number)]
         # Only all the claims of one acquisition can be entered again, and only without others: they are renewed,
         # lost and released as one. If this thread held "a" alone, and "b" were acquired now for "a" and "b", the
         # group would be two acquisitions, of which one can be lost while the other stands.
@@ -618,10 +609,14 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
             )
             raise MutexAlreadyHeldError(msg, key=key, owner=own[0].contender.owner)
         for lock in self._locks:
-            mine = lock._holds.get(me)
-            if mine is not None and mine.stands_at(attempt.shared.now):
-                msg = f"{shown(lock.key)} is already held by this thread or task"
-                raise MutexAlreadyHeldError(msg, key=lock.key, owner=mine.contender.owner)
+            mine = lock._attempts.get(me)
+            if mine is not None:
+                if mine.stands_at(attempt.shared.now):
+                    msg = f"{shown(lock.key)} is already held by this thread or task"
+                    raise MutexAlreadyHeldError(msg, key=lock.key, owner=mine.contender.owner)
+                mine.abandon()
+        for handle in (self, *self._locks):
+            handle._attempts[me] = None
         return None
 
     @staticmethod
@@ -636,13 +631,7 @@ class LockGroup(HandleOfSeveral, ThreadHandle["Held"]):
         return held
 
     def _releasing(self, held: Held) -> Operation[None]:
-        try:
-            yield from release_several(held)
-        finally:
-            # Also if the request failed: the release ended the belief before it was sent. Not if a reentrant group
-            # was left by one level.
-            if held.is_released:
-                self._forget(held)
+        return release_several(held)
 
     def _renewing(self, lease: float | None) -> Operation[None]:
         if lease is not None:

@@ -54,9 +54,8 @@ def _listed(keys: Any) -> Any:
 class AsyncMutex(AsyncHandle[Any], HandleOfOne):
     """A `~pynamodb_mutex.Mutex` for tasks.
 
-    Use it like `asyncio.Lock`; ``async with`` returns the mutex. Tasks may share a mutex: each sees its own
-    acquisition; a task without one sees the latest. Properties such as ``held`` send no request and are not
-    awaited.
+    Use it like `asyncio.Lock`; ``async with`` returns the mutex. Tasks may share a mutex, as threads may share a
+    ``Mutex``. Properties such as ``held`` send no request and are not awaited.
 
     A task may be cancelled in any call: it then holds nothing and waits in no queue. A request that it
     has sent is completed and undone first, which takes a few seconds if DynamoDB hangs.
@@ -183,9 +182,7 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         attachment = lock._attachment(read, who, blocks=False)
         # If the task is cancelled after the write was applied, the lock is released: the ticket is used up, so nobody
         # else could release it.
-        claim: HeldClaim = await mutex._run(
-            lock._attaching(attachment, who.number), lock._releasing
-        )
+        claim: HeldClaim = await mutex._run(lock._attaching(attachment, who), lock._releasing)
         mutex._begin(claim)
         return mutex
 
@@ -226,7 +223,7 @@ class AsyncMutex(AsyncHandle[Any], HandleOfOne):
         model = getattr(self._lock, "_model", self._options.model)
         lock: Any = self._inside._for_ticket(read, model)
         who = caller()
-        claim = yield from lock._attaching(lock._attachment(read, who, blocks=False), who.number)
+        claim = yield from lock._attaching(lock._attachment(read, who, blocks=False), who)
         yield from lock._releasing(claim)
 
     async def save_data(self, data: Any) -> None:

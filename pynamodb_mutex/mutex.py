@@ -66,8 +66,11 @@ if TYPE_CHECKING:
 class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
     """A lock on one key, held by at most one thread or task at a time, in whichever process.
 
-    Use it like `threading.Lock`, as a context manager, or as a decorator. Threads may share a mutex:
-    each sees its own acquisition; a thread without one sees the latest.
+    Use it like `threading.Lock`, as a context manager, or as a decorator.
+
+    Threads may share a mutex. A thread that has called `acquire`, or entered ``with``, sees its own latest attempt alone:
+    if that was refused, the lock is not held for it, and `release` raises. One that never has, such as a helper of the
+    holder, sees the latest acquisition.
 
     Not guaranteed: that what the holder does outside DynamoDB ends before its lease does, because a
     process can be paused between any two of its steps. Writes by `transaction` and `save_data` are safe
@@ -252,7 +255,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         mutex = cls._for_ticket(read, model, **options)
         who = caller()
         attachment = mutex._attachment(read, who, blocks=True)
-        run(current_process(), mutex._attaching(attachment, who.number))
+        run(current_process(), mutex._attaching(attachment, who))
         return mutex
 
     @classmethod
@@ -321,16 +324,19 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         self._in_line = FairAcquisition(contender, patience)
         return self._in_line
 
-    def _reentered(self, attempt: Acquisition, me: int) -> HeldClaim | None:
-        mine = self._holds.get(me)
+    def _reentered(self, attempt: Acquisition, me: Caller) -> HeldClaim | None:
+        mine = self._attempts.get(me)
         if self._options.reentrant:
             # The acquisition may have been made by another mutex of this process, on the same key. Not `key_queue`: the
             # key of a semaphore, "gpu", may also be that of a mutex, and whoever holds that one has no permit.
             local = attempt.contender.queue.holder
-            if local is not None and local.reenters(me):
+            if local is not None and local.reenters(me.number):
                 mine = local
         now = attempt.shared.now
         if mine is None or not mine.stands_at(now):
+            if mine is not None and mine.depth:
+                mine.abandon()
+            self._attempts[me] = None
             return None
         # It stands, but is not held, while a write with ``unlock=True`` is under way or after that write's answer was
         # lost: the lock may be released at any moment, so nothing can begin under it.
@@ -347,13 +353,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         return held.together
 
     def _releasing(self, held: HeldClaim) -> Operation[None]:
-        try:
-            yield from release(held)
-        finally:
-            # Held still if one level of a reentrant acquisition was left. In all other cases it has ended here, also if
-            # the request failed.
-            if not held.held_at(held.shared.now):
-                self._forget(held)
+        return release(held)
 
     def _renewing(self, lease: float | None) -> Operation[None]:
         if lease is not None:
@@ -372,7 +372,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             return None
         return attached
 
-    def _entering(self, attempt: Any, me: int, frame: int) -> Operation[HeldClaim]:
+    def _entering(self, attempt: Any, me: Caller, frame: int) -> Operation[HeldClaim]:
         # taken out in this step: of two threads that enter, one gets it, and the other acquires the lock for itself
         attached, self._attached = self._to_enter, None
         if attached is None:
@@ -380,8 +380,8 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
         attached.check("with")
         # The block may run on another thread than `attach` did. That thread is the holder from now on: it is the one
         # that may enter again, and whose wait for this lock would never end.
-        self._holds[me] = attached
-        attached.contender.caller = attempt.contender.caller
+        self._attempts[me] = attached
+        attached.contender.caller, attached.contender.thread = me.number, me.thread
         return self._begin_block(attached, me, frame)
 
     def __enter__(self) -> Self:
@@ -399,7 +399,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
 
         return Attachment(self._contender(who, blocks=blocks), ticket)
 
-    def _attaching(self, attachment: Attachment, me: int) -> Operation[HeldClaim | None]:
+    def _attaching(self, attachment: Attachment, me: Caller) -> Operation[HeldClaim | None]:
         """Acquire the lock that a ticket names; the next ``with`` block uses that acquisition."""
 
         def note(claim: HeldClaim) -> None:
@@ -438,14 +438,7 @@ class Mutex(HandleOfOne, ThreadHandle["HeldClaim"]):
             check_lease(lease)
         from pynamodb_mutex._operations.attach import detach  # noqa: PLC0415 - seldom needed
 
-        claim = self._current("detach")
-
-        def detaching() -> Operation[str]:
-            ticket = yield from detach(claim, lease, self._raw_key)
-            self._forget(claim)
-            return ticket
-
-        return detaching()
+        return detach(self._current("detach"), lease, self._raw_key)
 
     def save_data(self, data: Any) -> None:
         """Write the payload into the row by a guarded write: only if the lock is still held in DynamoDB.

@@ -20,7 +20,7 @@ from dev.simulation.network import EPOCH, HOST_SKEW
 from pynamodb_mutex._operations.held import State
 from pynamodb_mutex._protocol.claim import FORCED_MARK, Loss
 from pynamodb_mutex._protocol.waiting_line import PATIENCE, STEP
-from pynamodb_mutex._runtime.callers import this_caller
+from pynamodb_mutex._runtime.callers import caller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -435,7 +435,7 @@ class Judge:
         # A process that cannot start its renewal thread tries again when it uses a lock next. That may be too late for
         # a renewal, so a loss of this claim is excused: see `ended`.
         self._began[claim] = math.inf if process.refuses_threads else self._world.now
-        if claim.contender.caller.number != this_caller():
+        if claim.contender.caller != caller(labelled=False).number:
             # Another thread or task runs this step: it has handed the lock over to the waiter, which must go on soon.
             self._expect(process, claim.contender)
         place = (claim.store.connection.table_name, claim.key)
@@ -488,7 +488,7 @@ class Judge:
 
     def _expect(self, process: Process, contender: Any) -> None:
         """Expect that a waiter goes on soon, if it sleeps now; one that waits for an answer goes on with that."""
-        waiter = (process, contender.caller.number)
+        waiter = (process, contender.caller)
         if waiter in self._waiting:
             self._to_be_woken.setdefault(waiter, self._world.now)
 

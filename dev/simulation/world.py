@@ -29,7 +29,7 @@ from dev.simulation.table import Tables
 from pynamodb_mutex._operations.effects import Wait
 from pynamodb_mutex._protocol.server_time import DRIFT
 from pynamodb_mutex._runtime import process as of_runtime
-from pynamodb_mutex._runtime.callers import this_caller
+from pynamodb_mutex._runtime.callers import caller
 from pynamodb_mutex._runtime.clock import LocalClock
 
 if TYPE_CHECKING:
@@ -331,12 +331,12 @@ class Process(of_runtime.Process):
         judge = self.world.judge
         if judge is None:
             return super().step(resume, value, request, sent, events, blocks=blocks)
-        caller = this_caller()
-        judge.goes_on(self, caller)
+        me = caller(labelled=False).number
+        judge.goes_on(self, me)
         try:
             effect, now = super().step(resume, value, request, sent, events, blocks=blocks)
             if isinstance(effect, Wait) and effect.wakeup is not None:
-                judge.waits(self, caller)
+                judge.waits(self, me)
             return effect, now
         finally:
             # The process froze while a request was under way, and its answer was waiting when it resumed. That answer
@@ -488,6 +488,7 @@ class Thread:
         except BaseException:
             pass  # it was interrupted, or the world has ended
         self.ended = True
+        self.locals.clear()
         self.process.threads_running.remove(self)
         for wake in self._joining:
             wake()

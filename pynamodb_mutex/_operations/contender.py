@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Caller:
-    """A thread or task that calls a lock.
+    """A thread or task that calls a lock: one object for each, which ends with it.
 
     Attributes:
         number: Number that no other thread or task of this process ever had.
@@ -38,7 +38,7 @@ class Caller:
         label: Label for people: host, process, and name of the thread or task.
     """
 
-    __slots__ = ("label", "number", "thread")
+    __slots__ = ("__weakref__", "label", "number", "thread")
 
     def __init__(self, number: int, thread: int, label: str) -> None:
         self.number = number
@@ -53,7 +53,8 @@ class Contender:
         shared: State that the locks of the process share.
         store: Store in which the lock's row is.
         options: Options of the lock.
-        caller: The thread or task that asks for the lock, and then holds it.
+        caller: Number of the thread or task that asks for the lock, and then holds it.
+        thread: Number of its thread: see `Caller`.
         blocks: Whether nothing else runs on the caller's thread while it waits. False only for tasks that await.
         on_lost: Functions to call with the lock's object when the lock is lost.
         owner: Label for people.
@@ -70,6 +71,7 @@ class Contender:
         "owner",
         "shared",
         "store",
+        "thread",
     )
 
     def __init__(
@@ -97,7 +99,9 @@ class Contender:
         self.shared = shared
         self.store = store
         self.options = options
-        self.caller = caller
+        # Not the object: handles keep claims for as long as it lives (`ThreadHandle`), and so a claim that referred to it
+        # would be kept for ever.
+        self.caller, self.thread = caller.number, caller.thread
         self.blocks = blocks
         self.on_lost = on_lost
         self.owner = options.owner or caller.label
@@ -144,9 +148,7 @@ class Contender:
         It does if both are the same thread or task, which can do nothing else while it waits. And if it blocks its
         thread, it does so for everything that would run there: where that thread runs an event loop, for all tasks.
         """
-        if other.caller.number == self.caller.number:
-            return True
-        return self.blocks and other.caller.thread == self.caller.thread
+        return other.caller == self.caller or (self.blocks and other.thread == self.thread)
 
     def stalled_holder(self) -> Contender | None:
         """Return the local holder of the row, if a wait of this contender keeps it from releasing the lock."""
@@ -222,7 +224,7 @@ def refuse_wait(contender: Contender, stalled: Contender, deadline: float) -> No
     key = shown(stalled.key)
     holder, waiter = shown_owner(stalled.owner), shown_owner(contender.owner)
     ends = deadline < math.inf
-    if stalled.caller.number == contender.caller.number:
+    if stalled.caller == contender.caller:
         if ends:
             return
         msg = (

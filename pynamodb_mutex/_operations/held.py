@@ -344,7 +344,7 @@ class HeldClaim:
 
     def reenters(self, caller: int) -> bool:
         """Return whether a thread or task that already holds the lock by this acquisition may enter it once more."""
-        return self.options.reentrant and self.contender.caller.number == caller and self.held
+        return self.options.reentrant and self.contender.caller == caller and self.held
 
     # -- errors -------------------------------------------------------------------------------------
 
@@ -532,6 +532,15 @@ class HeldClaim:
         loss = self._loss_at(self.shared.now)
         if loss is not None and self.belief.state in STANDING - {State.CONFIRMED}:
             self.lose(loss)
+
+    def abandon(self) -> None:
+        """Note that the claim has ended, and its holder has left it to acquire the lock anew.
+
+        A renewal is under way when the lease ends, and its holder's next attempt fails. By the renewal's answer the claim
+        would be held again, and renewed for ever: its holder sees the new attempt alone, and cannot release it.
+        """
+        self.note_end()
+        self.depth = 0
 
     def lose(self, loss: Loss, taker: Claim | None = None) -> None:
         """Note a loss, for all claims that are held together; emit ``lost`` for each, and call each ``on_lost`` once.

@@ -1,8 +1,8 @@
 """Callers: which thread or asyncio task calls a lock.
 
-Each caller sees its own acquisitions of a lock object that several share, and only it may enter them again (reentrant
-locks). So callers are distinguished by numbers that are never used twice in a process. The acquisitions by caller are kept
-by the lock objects (`pynamodb_mutex._handles`).
+Each caller sees its own latest attempt at a lock object that several share, and only it may enter its acquisition again
+(reentrant locks). So each has a `Caller` object, by which lock objects (`pynamodb_mutex._handles`) know what it has, as
+long as it lives, and a number that is never used twice in a process, by which claims know who holds them.
 """
 
 from __future__ import annotations
@@ -32,46 +32,42 @@ _serial = itertools.count(1)
 
 
 class _Thread(threading.local):
-    """The number of a thread, and the task for which it calls user code at the moment; None if for none."""
+    """A thread as a caller, and the task for which it calls user code at the moment; None if for none."""
 
     def __init__(self) -> None:
-        self.number = next(_serial)
+        number = next(_serial)
+        self.caller = Caller(number, number, "")
+        self.thread = threading.current_thread()
         self.acts_as: Caller | None = None
 
 
 _thread = _Thread()
 # by the tasks themselves, not by `id`: a new task gets the `id` of one that ended, perhaps as a holder
-_tasks: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_tasks: WeakKeyDictionary[Any, Caller] = WeakKeyDictionary()
 
 
-def this_caller() -> int:
-    """Return the number of the calling thread or task, which no other one of this process ever had.
+def caller(*, labelled: bool = True) -> Caller:
+    """Return the calling thread or task.
 
-    Not `threading.get_ident`: that gives a new thread the number of one that ended, perhaps as a holder.
+    Not known by `threading.get_ident`: that gives a new thread the number of one that ended, perhaps as a holder.
+
+    Args:
+        labelled: Whether its label and the number of its thread are brought up to date.
     """
     if _thread.acts_as is not None:
-        return _thread.acts_as.number
-    task = _running_task()
-    return _thread.number if task is None else _number_of(task)
-
-
-def _number_of(task: Any) -> int:
-    number = _tasks.get(task)
-    if number is None:
-        number = _tasks[task] = next(_serial)
-    return number
-
-
-def caller() -> Caller:
-    """Return the calling thread or task: its number, the number of its thread, and its label."""
-    if _thread.acts_as is not None:
         return _thread.acts_as
-    task = _running_task()
-    if task is None:
-        number, name = _thread.number, threading.current_thread().name
-    else:
-        number, name = _number_of(task), task.get_name()
-    return Caller(number, _thread.number, f"{_host()}:{os.getpid()}:{name}")
+    # not imported: a process without tasks need not load asyncio
+    asyncio: Any = sys.modules.get("asyncio")
+    # by `getattr`, because another thread may be importing it at this moment: it is there, but not complete
+    running_loop = getattr(asyncio, "_get_running_loop", None)
+    task = None if running_loop is None or running_loop() is None else asyncio.current_task()
+    me = _thread.caller if task is None else _tasks.get(task)
+    if me is None:
+        me = _tasks[task] = Caller(next(_serial), 0, "")
+    if labelled:
+        name = _thread.thread.name if task is None else task.get_name()
+        me.thread, me.label = _thread.caller.number, f"{_host()}:{os.getpid()}:{name}"
+    return me
 
 
 @cache
@@ -92,15 +88,6 @@ def acting_as(other: Caller) -> Iterator[None]:
         _thread.acts_as = before
 
 
-def _running_task() -> Any:
-    """Return the task that runs on this thread; None if none does."""
-    # not imported: a process without tasks need not load asyncio
-    asyncio: Any = sys.modules.get("asyncio")
-    # by `getattr`, because another thread may be importing it at this moment: it is there, but not complete
-    running_loop = getattr(asyncio, "_get_running_loop", None)
-    return None if running_loop is None or running_loop() is None else asyncio.current_task()
-
-
 def calling_frame() -> int:
     """Return the `id` of the frame in which user code calls a lock, also by an `ExitStack`; it is good while that runs."""
     frame: FrameType | None = sys._getframe(1)
@@ -110,7 +97,7 @@ def calling_frame() -> int:
     return id(frame)
 
 
-def take_last(stacks: dict[int, list[T]], who: int) -> T | None:
+def take_last(stacks: dict[Caller, list[T]], who: Caller) -> T | None:
     """Remove and return what a caller put there last; None if there is nothing of it."""
     own = stacks.get(who)
     if own is None:

@@ -480,7 +480,7 @@ def acquire(mutex: ObservedMutex, signals: Signals, *, verbose: bool) -> bool:
     who = caller()
     attempt = mutex._attempt(who, mutex._options.patience(True, None), blocks=True)
     try:
-        claim = run_on_thread.run(current_process(), mutex._acquiring(attempt, who.number), sleeper)
+        claim = run_on_thread.run(current_process(), mutex._acquiring(attempt, who), sleeper)
     finally:
         sleeper.stop()
     return claim is not None

@@ -565,6 +565,19 @@ def test_release_of_several_does_not_forget_what_its_thread_has_acquired_since(k
     assert member.token == mine
 
 
+def test_late_renewal_wins_nothing_back_for_a_thread_that_has_asked_anew(scene):
+    mutex = held(scene.mutex(lease=10, auto_renew=False))
+    time.sleep(9)
+    scene.proxy.next(delay_answer(2), op="renew")
+    renewing = Calling(mutex.renew)  # of a helper
+    time.sleep(1)
+    # it was applied
+    assert not mutex.acquire(timeout=0)
+    with pytest.raises(MutexLostError):
+        renewing.end()
+    assert scene.leftovers() == []
+
+
 def test_block_is_left_although_another_thread_releases_just_then(scene):
     mutex, leave = scene.mutex(), Mutex._leave_block
 
@@ -882,7 +895,7 @@ def test_two_tasks_with_one_lock_leave_nothing_behind(scene, first, second, faul
         results = await asyncio.gather(one, other, return_exceptions=True)
         for _ in range(2):
             with suppress(MutexNotHeldError):
-                await mutex.release()
+                await asyncio.create_task(mutex.release())  # of a task that sees the latest
         for result in results:
             assert not isinstance(result, MutexLostError)
             assert (

@@ -86,7 +86,7 @@ def acquiring(lock, blocking=True, timeout=None, *, blocks=True):
     """Return the acquisition of a lock, to be run by hand."""
     who = caller()
     attempt = lock._attempt(who, lock._options.patience(blocking, timeout), blocks=blocks)
-    return Driven(lock._acquiring(attempt, who.number))
+    return Driven(lock._acquiring(attempt, who))
 
 
 def waiting(lock, timeout=60.0):

@@ -1,12 +1,15 @@
 """Locks that are awaited: what they do when nothing goes wrong."""
 
 import asyncio
+import gc
 import threading
+from functools import partial
 
 import pytest
 from botocore.client import BaseClient
 from processes import count_up, workers
 from pynamodb.exceptions import DoesNotExist, UpdateError
+from row_models import Account
 from sent_requests import TRANSACT
 from two_clients import held
 from waits import until_async, until_cancelled
@@ -22,8 +25,8 @@ from pynamodb_mutex import (
     signals,
 )
 from pynamodb_mutex._runtime.threads import Workers
-from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, locked, locked_all
-from pynamodb_mutex.testing import FakeClock
+from pynamodb_mutex.aio import AsyncMutex, AsyncRowLock, AsyncSemaphore, locked, locked_all
+from pynamodb_mutex.testing import FakeClock, held_elsewhere
 
 MOST_THREADS = 16
 """As the documentation says."""
@@ -242,7 +245,7 @@ async def test_block_of_another_task_does_not_keep_a_loss_from_the_task_that_hol
             pass
 
     holding = asyncio.create_task(hold())
-    await until_async(lambda: mutex.held)
+    await until_async(lambda: mutex._lock._latest.held)
     entering = asyncio.create_task(enter())
     await asyncio.sleep(1)
     scene.force()
@@ -363,6 +366,64 @@ async def test_tasks_that_share_a_mutex_see_their_own_acquisitions(scene):
     token = await task
     async with mutex:
         assert mutex.fencing_token > token
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        AsyncMutex.for_key,
+        lambda key: AsyncMutex.for_keys([key, "b"]),
+        lambda key: AsyncMutex.any_of([key]),
+        lambda key: AsyncSemaphore.for_key(key, permits=1),
+        partial(locked, Account),
+        lambda key: locked_all(Account, [key]),
+    ],
+)
+async def test_refused_task_sees_nothing_of_what_another_holds(table, accounts, make):
+    lock, seen = make("a"), []
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def hold():
+        async with lock:
+            entered.set()
+            await leave.wait()
+            return lock.held
+
+    async def help_the_holder():
+        await lock.ensure_held()
+
+    def receive(*_, **__):
+        seen.append(lock.held)
+
+    holding = asyncio.create_task(hold())
+    await entered.wait()
+    with signals.not_acquired.connected_to(receive):
+        assert not await lock.acquire(timeout=0.1)
+    assert set(seen) == {False}
+    assert (lock.held, lock.remaining, lock.lost, lock.loss) == (False, 0, False, None)
+    for name in {"renew", "ensure_held", "detach", "release"} & set(dir(lock)):
+        with pytest.raises(MutexNotHeldError):
+            await getattr(lock, name)()
+    await asyncio.create_task(help_the_holder())
+    leave.set()
+    assert await holding
+
+
+async def test_mutex_keeps_nothing_of_tasks_that_have_ended(scene):
+    mutex = scene.async_mutex(auto_renew=False)
+
+    async def come_and_go():
+        async with mutex:
+            pass
+        with held_elsewhere(scene.key, model=scene.there):
+            assert not await mutex.acquire(timeout=0)
+        await mutex.acquire()  # and never release it
+
+    for _ in range(3):
+        await asyncio.create_task(come_and_go())
+    await asyncio.sleep(0)  # the loop refers to the last one until it runs another
+    gc.collect()
+    assert (len(mutex._lock._attempts), len(mutex._holders)) == (0, 0)
 
 
 async def test_task_may_enter_again_and_another_may_not(scene):

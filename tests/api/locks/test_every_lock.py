@@ -1,6 +1,7 @@
 """What all locks have in common: one key, several, any of several, a semaphore, rows."""
 
 import copy
+import gc
 import inspect
 import math
 import pickle
@@ -10,6 +11,7 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 
 import pytest
+from operations_by_hand import waiting
 from row_models import Account, Ledger
 
 from pynamodb_mutex import LockItem, Loss, Mutex, Semaphore, exceptions
@@ -212,7 +214,105 @@ def test_threads_that_share_a_lock_exclude_each_other(kind, pool):
         done.result(60)
     assert (len(seen), max(seen)) == (16, most)
     assert kind.is_free()
-    assert lock._holds == {}
+
+
+def outcome(call, *arguments):
+    """Return what a call returns or, as text, the error that it raises."""
+    try:
+        return call(*arguments)
+    except exceptions.MutexError as error:
+        return repr(error)
+
+
+def seen_of(lock):
+    """Return what the calling thread sees of a lock, and of its members, and how it is refused to work under it."""
+    values = ["held", "remaining", "deadline", "lost", "loss", "key", "permit", "data", "row"]
+    values += ["token", "fencing_token", "fencing_tokens", "owner", "abandoned_by"]
+    calls = [("release",), ("renew",), ("ensure_held",), ("transaction",), ("detach",)]
+    calls += [("save_data", 1), ("__repr__",)]
+    seen = [outcome(getattr, lock, name, None) for name in values]
+    seen += [outcome(getattr(lock, name), *rest) for name, *rest in calls if hasattr(lock, name)]
+    return seen, [seen_of(member) for member in getattr(lock, "_locks", ())]
+
+
+def test_refused_thread_sees_nothing_of_what_another_holds(kind, pool, sent):
+    lock, nothing = kind.make(timeout=0.2), seen_of(kind.make())
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with lock, kind.make() if kind.is_alternative else nullcontext():
+            entered.set()
+            leave.wait(60)
+            return lock.held
+
+    with lock:
+        pass
+    holding = pool.submit(hold)
+    entered.wait(60)
+    # its own, which it has released
+    assert (lock.held, lock.lost, lock.deadline) == (False, False, -math.inf)
+    # a helper of the holder has asked for nothing itself
+    assert pool.submit(lambda: lock.held).result(60)
+    attempt = waiting(lock)
+    assert seen_of(lock) == nothing
+    for refused, *arguments in (
+        (attempt.interrupt,),
+        (lock.acquire, False),
+        (lock.acquire, True, 0.2),
+        (lock.__enter__,),
+    ):
+        assert outcome(refused, *arguments) != True  # noqa: E712 - it is False, None or an error
+        sent.clear()
+        assert seen_of(lock) == nothing
+        assert sent == []
+    leave.set()
+    assert holding.result(60)
+
+
+def test_release_of_a_refused_thread_releases_nothing(kind, pool):
+    lock = kind.make()
+
+    def work():
+        acquired = lock.acquire(timeout=0.2)
+        try:
+            assert lock.held is acquired
+            time.sleep(1)
+            assert lock.held is acquired
+        finally:
+            lock.release()
+
+    working = [pool.submit(work) for _ in range(3)]
+    errors = [error for each in working if (error := each.exception(60)) is not None]
+    assert len(errors) == (1 if kind.is_alternative else 2)
+    assert {type(error) for error in errors} == {exceptions.MutexNotHeldError}
+
+
+def test_refused_thread_sees_nothing_of_what_it_has_lost(kind):
+    lock = kind.make()
+    with pytest.raises(exceptions.MutexLostError), lock:  # noqa: PT012 - the block is what is left
+        kind.force()
+        with kind.held_elsewhere():
+            assert (lock.lost, lock.acquire(timeout=0)) == (True, False)
+            assert seen_of(lock) == seen_of(kind.make())
+
+
+def test_lock_keeps_nothing_of_threads_that_have_ended(kind):
+    outer, inner = kind.make(reentrant=True), kind.make(reentrant=True, auto_renew=False)
+
+    def come_and_go():
+        with outer, inner:
+            pass
+        with kind.held_elsewhere():
+            assert not inner.acquire(timeout=0)
+        inner.acquire()  # and never release it
+
+    for _ in range(3):
+        thread = threading.Thread(target=come_and_go)
+        thread.start()
+        thread.join()
+    gc.collect()
+    locks = [outer, inner, *getattr(outer, "_locks", ()), *getattr(inner, "_locks", ())]
+    assert [len(lock._attempts) for lock in locks] == [0] * len(locks)
 
 
 @pytest.mark.parametrize("sharing", [True, False])
@@ -246,20 +346,6 @@ def test_reentrant_lock_is_entered_again_by_its_thread_alone(kind, pool, sent, s
     assert_released(inner, kind)
     with pytest.raises(exceptions.MutexNotHeldError):
         outer.release()
-
-
-def test_reentrant_lock_keeps_no_acquisition_that_another_has_released(kind):
-    outer, inner = kind.make(reentrant=True), kind.make(reentrant=True)
-
-    def nest():
-        with outer, inner:
-            pass
-
-    for _ in range(3):
-        thread = threading.Thread(target=nest)
-        thread.start()
-        thread.join()
-    assert len(inner._holds) <= 1
 
 
 @pytest.mark.parametrize("lost", [False, True])

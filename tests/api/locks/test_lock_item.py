@@ -162,7 +162,7 @@ def exercise(model):
         with first.transaction():
             pass
         assert keys(model.held()) == ["a"]
-        assert second.acquire(blocking=False) is False
+        assert Mutex.for_key("a", model=model).acquire(blocking=False) is False
         waiting = pool.submit(second.acquire, timeout=20)
         until(lambda: first._latest.contender.queue.turns)
         first.release()

@@ -1,5 +1,6 @@
 """Mutex: what it does with its row, and among the threads of a process."""
 
+import gc
 import math
 import os
 import threading
@@ -188,7 +189,7 @@ def test_thread_is_not_mistaken_for_one_that_ended(table):
             held(nested)
         elif threading.get_ident() in numbers:
             mutexes = Mutex.for_key("b", reentrant=True), plain
-            taken.extend(mutex.acquire(blocking=False) for mutex in mutexes)
+            taken.extend(mutex.acquire(blocking=False) or mutex.held for mutex in mutexes)
 
     with Mutex.for_key("other"):
         pass  # from now on the renewer's thread is there, and takes no number
@@ -201,6 +202,9 @@ def test_thread_is_not_mistaken_for_one_that_ended(table):
     else:
         pytest.skip("no thread got the number of the one that ended")
     assert taken == [False, False]
+    # nor is anything kept of those that have ended
+    gc.collect()
+    assert [len(mutex._attempts) for mutex in (plain, nested)] == [0, 0]
 
 
 def test_each_thread_sees_its_own_acquisition_or_else_the_latest(table, pool):

@@ -233,11 +233,26 @@ def is_conflict(error: Exception) -> bool:
     )
 
 
-def may_pass(error: Exception) -> tuple[bool, bool]:
+_NOT_REFRESHED = (
+    exceptions.CredentialRetrievalError,
+    exceptions.MetadataRetrievalError,
+    exceptions.TokenRetrievalError,
+)
+"""What botocore raises in place of signing if whatever gives it credentials fails: a metadata service, a process, SSO."""
+
+
+def may_pass(error: Exception, *, answered: bool = False) -> tuple[bool, bool]:
     """Return whether a retry may succeed, and whether the failed request may have been applied.
 
     The second value counts only if the first is true: it is also true for a definite refusal.
+
+    Args:
+        error: What botocore raised.
+        answered: Whether DynamoDB has ever answered at this endpoint. Then there were credentials before, and if there are
+            none now, their source has an outage. Otherwise it is probably configured wrongly.
     """
+    if isinstance(error, _NOT_REFRESHED):
+        return answered, False
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -248,10 +263,8 @@ def may_pass(error: Exception) -> tuple[bool, bool]:
             return True, False
         # A server error may come after the write.
         return status >= 500 or code == _UNDER_WAY, True  # noqa: PLR2004 - the server's own
-    if isinstance(error, exceptions.SSLError):
-        # To botocore this is a ConnectionError, of which all others mean that there was no connection. But TLS can
-        # also break while the answer is read, and then the request may have been applied.
-        return True, True
-    if isinstance(error, exceptions.ConnectionError):
-        return True, False
-    return isinstance(error, (HTTPClientError, *UNWRAPPED)), True
+    unconnected = isinstance(error, exceptions.ConnectionError)
+    # To botocore an SSLError is one, too, of which all others mean that there was no connection. But TLS can also break
+    # while the answer is read, and then the request may have been applied.
+    maybe_applied = not unconnected or isinstance(error, exceptions.SSLError)
+    return unconnected or isinstance(error, (HTTPClientError, *UNWRAPPED)), maybe_applied

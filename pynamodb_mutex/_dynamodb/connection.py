@@ -318,7 +318,7 @@ class Connection:
         missing = missing_tables(kwargs, code, error)
         if missing:
             return Failure(response, self._missing(missing, error))
-        transient, maybe_applied = may_pass(raised)
+        transient, maybe_applied = may_pass(raised, answered=self.server.answered)
         if transient:
             conflict = is_conflict(raised)
             return self._transient(

@@ -1,10 +1,13 @@
 """Errors that say what to set or to create: region, credentials, a table; and credentials in Meta that are replaced."""
 
 import asyncio
+import json
+import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from botocore.exceptions import NoCredentialsError, NoRegionError, PartialCredentialsError
@@ -135,6 +138,30 @@ def test_attempts_of_a_callers_client_are_observed_once_credentials_have_come(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "now")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "there")
     assert callers.send("GetItem", dict(read)).sent > 0.0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="runs a shell")
+def test_credentials_that_a_process_fails_to_refresh_once_delay_a_release(
+    monkeypatch, embedded_engine, tmp_path, caplog
+):
+    # botocore refreshes what expires in less than 10 minutes at each request
+    expiration = (datetime.now(timezone.utc) + timedelta(minutes=5)).isoformat()
+    keys = {"AccessKeyId": "a", "SecretAccessKey": "b", "SessionToken": "c"}
+    (tmp_path / "keys").write_text(json.dumps({"Version": 1, **keys, "Expiration": expiration}))
+    command = f"sh -c 'cd {tmp_path} && ! rm out 2>/dev/null && cat keys'"
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = {command}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", embedded_engine.endpoint_url)
+    model = lock_table()
+    (tmp_path / "out").touch()
+    with pytest.raises(TableError, match="Error when retrieving credentials from custom-process"):
+        model.create_table()
+    model.create_table()
+    with Mutex.for_key("a", model=model, auto_renew=False) as mutex:
+        (tmp_path / "out").touch()
+    assert not mutex.locked()
+    assert caplog.text.count("from custom-process:; to be retried") == 1
 
 
 @pytest.fixture

@@ -73,6 +73,55 @@ def assert_has_cause(error):
 
 # -- what passes -----------------------------------------------------------------------------------
 
+SOURCE = {"provider": "custom-process", "error_msg": "no answer"}
+UNREFRESHED = [exceptions.CredentialRetrievalError(**SOURCE)]
+UNREFRESHED += [exceptions.MetadataRetrievalError(**SOURCE)]
+UNREFRESHED += [exceptions.TokenRetrievalError(**SOURCE)]
+
+
+def let_signing_fail(scene, error, seconds):
+    """Let the source of credentials fail, so that nothing can be signed; return until when."""
+    ends = time.monotonic() + seconds
+
+    def sign(**_):
+        if time.monotonic() < ends:
+            raise error
+
+    connection = store_for(getattr(scene.here, "lock_model", None) or scene.here).connection
+    connection.open()
+    connection.pynamodb.client.meta.events.register("before-send.dynamodb", sign)
+    return ends
+
+
+@table("subject, kind, error", cases(UNREFRESHED, []))
+def test_outage_of_the_source_of_credentials_is_repeated(subject, kind, error):
+    lock = subject.lock()
+    if kind != "acquire":
+        held(lock)
+    ends = let_signing_fail(subject.scene, error, 1.5)
+    getattr(lock, kind)(*["mine"] * (kind == "save_data"))
+    assert ends <= time.monotonic() < ends + 5
+    # nothing was sent that may have been applied
+    assert subject.applied(kind) == [True]
+
+
+def test_waiter_outlasts_an_outage_of_the_source_of_credentials(scene):
+    other, waiter = scene.taken(), scene.waiting()
+    let_signing_fail(scene, UNREFRESHED[0], 10)
+    other.release()
+    waiter.join(60)
+    assert waiter.acquired
+
+
+@pytest.mark.parametrize("error", UNREFRESHED)
+def test_credentials_that_cannot_be_had_are_raised_at_once_before_any_answer(scene, error):
+    with scene.fresh() as first:
+        began = time.monotonic()
+        let_signing_fail(first, error, 10)
+        with pytest.raises(errors.GetError, match="no answer"):
+            first.mutex().acquire()
+        assert time.monotonic() == began
+
 
 @table(
     "subject, kind, fault",

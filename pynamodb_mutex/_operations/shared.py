@@ -79,6 +79,7 @@ class Shared(ABC):
         self.server_times: dict[str, ServerTime] = {}
         self.queues: dict[tuple[Store, str | frozenset[str]], Queue] = {}
         self._holders: dict[tuple[str, str], list[Any]] = {}
+        self._notes_left = 0
 
     @property
     def runner(self) -> tuple[int, bool]:
@@ -149,8 +150,25 @@ class Shared(ABC):
 
     def note_holder(self, store: Store, key: str, claim: Any) -> None:
         """Note that a `HeldClaim` holds a key in this process, until `forget_holder`."""
+        self._notes_left -= 1
+        if self._notes_left < 0:
+            self._forget_ended()
         # by the table's name, for two models can reach one table, and each has a store of its own
         self._holders.setdefault((store.connection.table_name, key), []).append(claim)
+
+    def _forget_ended(self) -> None:
+        """Forget the holders whose leases ended long ago. It is called seldom enough to cost each of them little.
+
+        A lock that is not renewed, and whose object is dropped without a release, is scheduled nowhere, and nobody would
+        ever note its end. Its loss is not noted here either: whoever still has the object does that at the next call.
+        """
+        holders = [claim for claims in self._holders.values() for claim in claims]
+        self._notes_left = max(64, len(holders))
+        for claim in holders:
+            # Not at its end, but a lease later. A renewal is sent just before the end, and its answer comes after it: that
+            # makes it held again, and force in this process must find it here.
+            if claim.ends + claim.lease < self.now:
+                claim.leave_queue()
 
     def forget_holder(self, store: Store, key: str, claim: Any) -> None:
         """Note that a `HeldClaim` does not hold a key any more."""

@@ -379,6 +379,28 @@ def test_store_that_another_thread_has_made_meanwhile_is_everybodys(table, monke
     assert store_for(Elsewhere) is made[1]
 
 
+def claims_in_memory():
+    gc.collect()
+    return sum(isinstance(each, HeldClaim) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("key", ["event {}", "the same"])
+def test_locks_that_nobody_releases_or_renews_do_not_pile_up(table, key):
+    options, before = {"lease": 1, "auto_renew": False}, claims_in_memory()
+    kept = held(mutex(**options))
+    for number in range(200):
+        assert Mutex.for_key(key.format(number), **options).acquire(blocking=False)
+        time.sleep(3)
+    assert claims_in_memory() - before < 100
+    assert len(current_process().queues) < 100
+    # whoever still has the object may win the lock back, and hand it over
+    kept.renew()
+    waits = waiting(mutex())
+    kept.release()
+    waits.wake()
+    assert waits.result.held
+
+
 @pytest.mark.real
 def test_hand_over_is_a_new_acquisition(table, queue, pool, sent):
     first, second = held(mutex(owner="one")), mutex(owner="two", lease=50)
